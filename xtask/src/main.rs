@@ -1,0 +1,67 @@
+//! One entry for people and CI: `cargo xtask TASK`. Each task is what `.ci/run` calls too.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to its terminal")]
+
+mod blackbox;
+mod licences;
+mod purity;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use run::{cargo, metadata};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  check            format, lints, licences, purity, tidy
+  test             every test that needs nothing but the Rust toolchain
+  blackbox [NAME]  the scripts in tests/, which need foreign tools (see .ci/run), or those whose
+                   names contain NAME
+  nightly          the longer tier: tests with many more seeds and steps, scripts with more data
+  licences         licences and sources of all dependencies
+  purity           the pure crates compile where std does not exist
+  tidy             rules of the house that no lint knows";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match perform(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(args: &[&str]) -> Result<()> {
+    match args {
+        ["check"] => check(),
+        ["test", rest @ ..] => cargo(&[&["test", "--workspace", "--quiet"], rest].concat(), &[]),
+        ["blackbox"] => blackbox::run(None, false),
+        ["blackbox", name] => blackbox::run(Some(name), false),
+        ["nightly"] => nightly(),
+        ["licences"] => licences::check(&metadata()?),
+        ["purity"] => purity::check(),
+        ["tidy"] => tidy::check(&metadata()?),
+        _ => bail!("unknown task '{}'\n{USAGE}", args.join(" ")),
+    }
+}
+
+fn check() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    let metadata = metadata()?;
+    licences::check(&metadata)?;
+    tidy::check(&metadata)?;
+    purity::check()
+}
+
+fn nightly() -> Result<()> {
+    let longer =
+        [("NETRAID_NIGHTLY", "1"), ("NETRAID_MODEL_RUNS", "40000"), ("PROPTEST_CASES", "4096")];
+    cargo(&["test", "--workspace", "--release", "--quiet"], &longer)?;
+    blackbox::run(None, true)
+}

@@ -1,0 +1,45 @@
+//! Running cargo and finding the workspace.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use cargo_metadata::{Metadata, MetadataCommand};
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Runs cargo at the root with extra environment, showing what is run.
+pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    println!("+ cargo {}", args.join(" "));
+    let mut command = Command::new("cargo");
+    command.args(args).envs(environment.iter().copied()).current_dir(root());
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("cargo {}: {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+/// The workspace and all its dependencies, exactly as locked.
+pub(crate) fn metadata() -> Result<Metadata> {
+    let mut command = MetadataCommand::new();
+    command.current_dir(root()).other_options(vec!["--locked".to_string()]);
+    command.exec().context("cargo metadata")
+}
+
+/// What a program prints.
+pub(crate) fn output(program: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(args).current_dir(root()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} {}: {}: {text}", args.join(" "), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{program} printed no UTF-8"))
+}
