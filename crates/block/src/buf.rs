@@ -1,0 +1,390 @@
+//! Aligned, reference-counted buffers, and the pool that they return to.
+//!
+//! Invariant: a [`BufMut`] is the only handle to its memory; freezing it into a [`Buf`] gives up
+//! writing for good, so what a device was handed cannot change under it. Memory from a [`Pool`]
+//! holds whatever it held last: who asks for it must fill it before showing it to anyone.
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    fmt,
+    ops::{Deref, DerefMut, Range},
+};
+
+use crossbeam_queue::ArrayQueue;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Alignment of every buffer, and the unit in which buffers are sized.
+pub const PAGE_LEN: usize = 4096;
+
+/// Buffers are pooled in powers of two from one page to this many.
+const CLASSES: usize = 10;
+const CLASS_CAPACITY: usize = 256;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_LEN]);
+
+struct Shared {
+    pages: Vec<Page>,
+    home: Weak<Classes>,
+}
+
+type Classes = [ArrayQueue<Arc<Shared>>; CLASSES];
+
+impl Shared {
+    fn bytes(&self) -> &[u8] {
+        self.pages.as_slice().as_bytes()
+    }
+}
+
+/// A buffer with exactly one owner, writable.
+pub struct BufMut {
+    /// Taken only by `freeze` and `drop`.
+    shared: Option<Arc<Shared>>,
+    len: usize,
+}
+
+/// A read-only range of a buffer; cloning and slicing share the memory.
+#[derive(Clone)]
+pub struct Buf {
+    shared: Option<Arc<Shared>>,
+    range: (usize, usize),
+}
+
+/// Bytes scattered over buffers, in order.
+#[derive(Clone, Default)]
+pub struct SgList {
+    parts: SmallVec<[Buf; 2]>,
+    len: usize,
+}
+
+/// A bounded, lock-free store of buffers ready for reuse; clones share it.
+#[derive(Clone)]
+pub struct Pool {
+    classes: Arc<Classes>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// An empty pool; it fills as buffers are dropped.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { classes: Arc::new(core::array::from_fn(|_| ArrayQueue::new(CLASS_CAPACITY))) }
+    }
+
+    /// A buffer of `len` bytes whose contents are arbitrary: fill it before freezing it.
+    #[must_use]
+    pub fn get(&self, len: usize) -> BufMut {
+        let pages = len.div_ceil(PAGE_LEN).max(1);
+        let class = class_of(pages);
+        if let Some(queue) = self.classes.get(class) {
+            if let Some(shared) = queue.pop() {
+                return BufMut { shared: Some(shared), len };
+            }
+            return BufMut::allocate(1 << class, len, Arc::downgrade(&self.classes));
+        }
+        BufMut::allocate(pages, len, Weak::new())
+    }
+}
+
+/// The smallest power of two that holds `pages`.
+const fn class_of(pages: usize) -> usize {
+    pages.next_power_of_two().trailing_zeros() as usize
+}
+
+impl BufMut {
+    /// A zeroed buffer of `len` bytes outside any pool.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        Self::allocate(len.div_ceil(PAGE_LEN).max(1), len, Weak::new())
+    }
+
+    fn allocate(pages: usize, len: usize, home: Weak<Classes>) -> Self {
+        // Running out of memory ends the process, as every other allocation does.
+        let pages =
+            Page::new_vec_zeroed(pages).unwrap_or_else(|_| alloc::vec![Page([0; PAGE_LEN]); pages]);
+        Self { shared: Some(Arc::new(Shared { pages, home })), len }
+    }
+
+    /// Gives up writing; the result can be cloned and sliced.
+    #[must_use]
+    pub fn freeze(mut self) -> Buf {
+        Buf { shared: self.shared.take(), range: (0, self.len) }
+    }
+
+    /// Shortens the buffer to `len` bytes.
+    ///
+    /// # Panics
+    /// When `len` is larger than the buffer.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "truncate to {len} of {}", self.len);
+        self.len = len;
+    }
+}
+
+impl Drop for BufMut {
+    fn drop(&mut self) {
+        recycle(self.shared.take());
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        recycle(self.shared.take());
+    }
+}
+
+/// Moves memory back into its pool when this is its last handle. Two handles dropped at once may
+/// both decline; the memory is then freed instead.
+fn recycle(shared: Option<Arc<Shared>>) {
+    let Some(mut shared) = shared else { return };
+    if Arc::get_mut(&mut shared).is_none() {
+        return;
+    }
+    if let Some(classes) = shared.home.upgrade()
+        && let Some(queue) = classes.get(class_of(shared.pages.len()))
+    {
+        // A full queue means that enough is kept: the memory is freed.
+        let _ = queue.push(shared);
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.shared {
+            Some(shared) => &shared.bytes()[..self.len],
+            None => unreachable!("memory is taken only when the handle ends"),
+        }
+    }
+}
+
+impl DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        match self.shared.as_mut().and_then(Arc::get_mut) {
+            Some(shared) => &mut shared.pages.as_mut_slice().as_mut_bytes()[..len],
+            None => unreachable!("a BufMut is the only handle to its memory"),
+        }
+    }
+}
+
+impl Buf {
+    /// No bytes.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { shared: None, range: (0, 0) }
+    }
+
+    /// A copy of `bytes` in a buffer of its own.
+    #[must_use]
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut buf = BufMut::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf.freeze()
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.range.1 - self.range.0
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of this buffer, sharing its memory.
+    ///
+    /// # Panics
+    /// When `range` reaches past the end.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "slice out of range");
+        Self {
+            shared: self.shared.clone(),
+            range: (self.range.0 + range.start, self.range.0 + range.end),
+        }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.shared {
+            Some(shared) => &shared.bytes()[self.range.0..self.range.1],
+            None => &[],
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for BufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufMut({} bytes)", self.len)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+impl SgList {
+    /// No bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends `buf`; empty buffers are left out.
+    pub fn push(&mut self, buf: Buf) {
+        self.len += buf.len();
+        if !buf.is_empty() {
+            self.parts.push(buf);
+        }
+    }
+
+    /// Appends all parts of `other`.
+    pub fn append(&mut self, other: SgList) {
+        self.len += other.len;
+        self.parts.extend(other.parts);
+    }
+
+    /// Number of bytes in all parts.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The parts in order.
+    #[must_use]
+    pub fn parts(&self) -> &[Buf] {
+        &self.parts
+    }
+
+    /// The bytes `range`, sharing memory.
+    ///
+    /// # Panics
+    /// When `range` reaches past the end.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "slice out of range");
+        let mut out = Self::new();
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.len();
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            if from < to {
+                out.push(part.slice(from - start..to - start));
+            }
+            start = end;
+        }
+        out
+    }
+
+    /// Copies all bytes into `dst`, which must have the same length.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn copy_to(&self, dst: &mut [u8]) {
+        assert_eq!(dst.len(), self.len, "copy between different lengths");
+        let mut at = 0;
+        for part in &self.parts {
+            dst[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+    }
+
+    /// All bytes in one buffer; shares memory when there is one part.
+    #[must_use]
+    pub fn to_contiguous(&self) -> Buf {
+        match self.parts.as_slice() {
+            [] => Buf::empty(),
+            [one] => one.clone(),
+            _ => {
+                let mut buf = BufMut::zeroed(self.len);
+                self.copy_to(&mut buf);
+                buf.freeze()
+            }
+        }
+    }
+}
+
+impl From<Buf> for SgList {
+    fn from(buf: Buf) -> Self {
+        let mut list = Self::new();
+        list.push(buf);
+        list
+    }
+}
+
+impl FromIterator<Buf> for SgList {
+    fn from_iter<I: IntoIterator<Item = Buf>>(iter: I) -> Self {
+        let mut list = Self::new();
+        iter.into_iter().for_each(|buf| list.push(buf));
+        list
+    }
+}
+
+impl fmt::Debug for SgList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SgList({} bytes in {})", self.len, self.parts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn pool_reuses_memory_of_the_last_handle_only() {
+        let pool = Pool::new();
+        let mut first = pool.get(8000);
+        first.fill(7);
+        let address = first.as_ptr();
+        let frozen = first.freeze();
+        let part = frozen.slice(10..20);
+        drop(frozen);
+        assert_ne!(pool.get(8000).as_ptr(), address, "a slice still holds the memory");
+        assert_eq!(part[0], 7);
+        drop(part);
+        let again: vec::Vec<_> = (0..2).map(|_| pool.get(5000)).collect();
+        assert!(again.iter().any(|buf| buf.as_ptr() == address));
+        assert!(again.iter().all(|buf| buf.as_ptr().addr() % PAGE_LEN == 0));
+    }
+
+    #[test]
+    fn slices_of_a_list_cross_parts() {
+        let list: SgList =
+            [&b"abc"[..], b"", b"defg", b"h"].map(Buf::copy_from).into_iter().collect();
+        assert_eq!(list.len(), 8);
+        assert_eq!(&*list.slice(2..5).to_contiguous(), b"cde");
+        assert_eq!(&*list.slice(0..8).to_contiguous(), b"abcdefgh");
+        assert!(list.slice(3..3).is_empty());
+    }
+}

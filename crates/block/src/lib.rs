@@ -1,0 +1,26 @@
+//! The seam between every part of netraid that moves bytes: requests, buffers, errors, and
+//! [`BlockDevice`].
+//!
+//! A device takes [`Request`]s and finishes each exactly once through the request's
+//! [`Completion`]; a completion that is dropped finishes with an error, so no request is ever
+//! silent. Whoever hands a request to a device goes through [`Device::submit`], which checks
+//! range, alignment and flags in release builds too; devices may therefore assume valid input.
+//!
+//! This crate does no input or output, knows no clock and starts no thread.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod buf;
+mod device;
+mod error;
+mod uri;
+
+pub use buf::{Buf, BufMut, PAGE_LEN, Pool, SgList};
+pub use device::{
+    BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
+};
+pub use error::{ErrorKind, IoError};
+pub use uri::{TargetUri, UriError};

@@ -1,0 +1,158 @@
+//! Addresses of LUNs: `iscsi://[user[%secret]@]host[:port]/iqn/lun`, as libiscsi, QEMU and fio
+//! write them. A secret in an address is taken and never shown.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::fmt;
+
+/// The TCP port that iSCSI has from IANA (RFC 7143, section 4.1).
+const DEFAULT_PORT: u16 = 3260;
+
+/// Where a LUN is.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TargetUri {
+    /// CHAP name.
+    pub user: Option<String>,
+    /// CHAP secret, when the address carried one.
+    pub secret: Option<String>,
+    /// Host name or address, without the brackets of an IPv6 address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// iSCSI name of the target.
+    pub target: String,
+    /// Logical unit number.
+    pub lun: u16,
+}
+
+/// Why an address was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("address '{shown}': {reason}; write iscsi://[user@]host[:port]/target-name/lun")]
+pub struct UriError {
+    shown: String,
+    reason: &'static str,
+}
+
+impl TargetUri {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// When it is not `iscsi://[user[%secret]@]host[:port]/name/lun`; the text names the part,
+    /// and never shows a secret.
+    pub fn parse(text: &str) -> Result<Self, UriError> {
+        let fail = |reason| UriError { shown: redact(text), reason };
+        let rest =
+            text.strip_prefix("iscsi://").ok_or_else(|| fail("does not begin with iscsi://"))?;
+        let (authority, path) = rest.split_once('/').ok_or_else(|| fail("has no target name"))?;
+        let (login, address) = match authority.rsplit_once('@') {
+            Some((login, address)) => (Some(login), address),
+            None => (None, authority),
+        };
+        let (user, secret) = match login.map(|login| login.split_once('%').unwrap_or((login, ""))) {
+            None => (None, None),
+            Some(("", _)) => return Err(fail("has an empty user name")),
+            Some((user, "")) => (Some(user.to_string()), None),
+            Some((user, secret)) => (Some(user.to_string()), Some(secret.to_string())),
+        };
+        if address.contains('%') && !address.starts_with('[') {
+            return Err(fail("has a % but no @ before the host"));
+        }
+        let (host, port) = split_port(address).ok_or_else(|| fail("has no valid host and port"))?;
+        let (target, lun) = path.split_once('/').ok_or_else(|| fail("has no LUN number"))?;
+        if target.is_empty() || target.len() > 223 || target.contains(|c: char| c.is_whitespace()) {
+            return Err(fail("has a target name that is not 1 to 223 printable characters"));
+        }
+        let lun = lun.parse().ok().filter(|lun| *lun < 1 << 14);
+        let lun = lun.ok_or_else(|| fail("has a LUN that is not a number from 0 to 16383"))?;
+        Ok(Self { user, secret, host: host.into(), port, target: target.into(), lun })
+    }
+}
+
+fn split_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = if let Some(rest) = address.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+    } else {
+        match address.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (address, None),
+        }
+    };
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        None => DEFAULT_PORT,
+    };
+    (!host.is_empty()).then_some((host, port))
+}
+
+/// `text` with everything hidden from `%` up to `@`; without one, up to `/` or the end.
+fn redact(text: &str) -> String {
+    let Some(percent) = text.find('%') else { return text.to_string() };
+    let after = &text[percent..];
+    let end = after.rfind('@').or_else(|| after.find('/')).unwrap_or(after.len());
+    format!("{}%***{}", &text[..percent], &after[end..])
+}
+
+impl fmt::Display for TargetUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("iscsi://")?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        write!(f, ":{}/{}/{}", self.port, self.target, self.lun)
+    }
+}
+
+impl fmt::Debug for TargetUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_libiscsi_writes() {
+        let uri = TargetUri::parse("iscsi://joe%s3cret@[::1]:3261/iqn.2026-01.org.x:y/3").unwrap();
+        assert_eq!((uri.host.as_str(), uri.port, uri.lun), ("::1", 3261, 3));
+        assert_eq!(uri.secret.as_deref(), Some("s3cret"));
+        assert_eq!(format!("{uri} {uri:?}").matches("s3cret").count(), 0);
+        let plain = TargetUri::parse("iscsi://h/iqn.x/0").unwrap();
+        assert_eq!((plain.port, &plain.user), (3260, &None));
+        assert_eq!(TargetUri::parse(&plain.to_string()).unwrap(), plain);
+    }
+
+    #[test]
+    fn refuses_and_hides_the_secret() {
+        for bad in [
+            "http://h/t/0",
+            "iscsi://h",
+            "iscsi://h/t",
+            "iscsi://h/t/x",
+            "iscsi:///t/0",
+            "iscsi://h:0/t/0",
+            "iscsi://h:99999/t/0",
+            "iscsi://h/t/16384",
+            "iscsi://[::1/t/0",
+            "iscsi://u%hidden@h/t/x",
+            "iscsi://u%hidden@h:/t/0",
+            "iscsi://u%hidden/h/t/0",
+            "iscsi://u%hidden",
+            "iscsi://u%hidden/iqn.x/0",
+            "u%hidden@h/t/0",
+            "iscsi://u%hid/hidden@h",
+        ] {
+            let text = TargetUri::parse(bad).unwrap_err().to_string();
+            assert!(!text.contains("hidden"), "{text}");
+        }
+    }
+}
