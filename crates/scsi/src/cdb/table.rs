@@ -1,0 +1,239 @@
+//! The table of supported commands: how each is checked, read, and reported by REPORT SUPPORTED
+//! OPERATION CODES. A command exists by its row; nothing else lists commands.
+
+use super::{ByteCheck, Cdb, Command, ModeSense, PageControl, Reported};
+use crate::sense::Sense;
+
+/// One supported command.
+pub struct Row {
+    /// Its service action, where its operation code has them.
+    pub service_action: Option<u16>,
+    /// CDB usage data (SPC-4, section 6.34.3): the operation code, then a mask of used bits.
+    pub usage: &'static [u8],
+    pub(super) parse: fn(&Cdb) -> Result<Command, Sense>,
+}
+
+impl Row {
+    /// Operation code.
+    #[must_use]
+    pub const fn opcode(&self) -> u8 {
+        self.usage[0]
+    }
+}
+
+const fn row(usage: &'static [u8], parse: fn(&Cdb) -> Result<Command, Sense>) -> Row {
+    Row { service_action: None, usage, parse }
+}
+
+const fn action(
+    service_action: u16,
+    usage: &'static [u8],
+    parse: fn(&Cdb) -> Result<Command, Sense>,
+) -> Row {
+    Row { service_action: Some(service_action), usage, parse }
+}
+
+const F: u8 = 0xff;
+/// The GROUP NUMBER field, which is taken and has no effect: nothing is collected for groups.
+const G: u8 = 0x1f;
+
+/// All supported commands, by operation code, then by service action.
+pub const TABLE: &[Row] = &[
+    row(&[0x00, 0, 0, 0, 0, 0], |_| Ok(Command::TestUnitReady)),
+    row(&[0x03, 0x01, 0, 0, F, 0], request_sense),
+    row(&[0x08, 0x1f, F, F, F, 0], |cdb| Ok(Command::Read { extent: cdb.extent(), fua: false })),
+    row(&[0x0a, 0x1f, F, F, F, 0], |cdb| Ok(Command::Write { extent: cdb.extent(), fua: false })),
+    row(&[0x12, 0x01, F, F, F, 0], inquiry),
+    row(&[0x15, 0x11, 0, 0, F, 0], mode_select),
+    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve6)),
+    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release6)),
+    row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6),
+    row(&[0x1b, 0x01, 0, 0, 0x05, 0], |cdb| Ok(Command::StartStopUnit { start: cdb.bit(4, 0) })),
+    row(&[0x1e, 0, 0, 0, 0x03, 0], |_| Ok(Command::PreventAllowMediumRemoval)),
+    row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10),
+    row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read),
+    row(&[0x2a, 0x18, F, F, F, F, G, F, F, 0], write),
+    row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], write_and_verify),
+    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify),
+    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch),
+    row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], synchronize_cache),
+    row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], write_same),
+    row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], |cdb| {
+        Ok(Command::Unmap { parameter_len: cdb.be16(7) })
+    }),
+    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10),
+    row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read),
+    row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write),
+    row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write),
+    row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
+    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify),
+    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch),
+    row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], synchronize_cache),
+    row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_same),
+    action(0x10, &[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], read_capacity_16),
+    action(0x12, &[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], |cdb| {
+        Ok(Command::GetLbaStatus { lba: cdb.be64(2), allocation_len: cdb.be32(10) })
+    }),
+    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], report_luns),
+    action(0x0c, &[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], report_supported_opcodes),
+    row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read),
+    row(&[0xaa, 0x18, F, F, F, F, F, F, F, F, G, 0], write),
+    row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
+    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify),
+];
+
+/// Where each operation code's rows begin and end in the table.
+const INDEX: [(usize, usize); 256] = {
+    let mut index = [(0, 0); 256];
+    let mut at = 0;
+    while at < TABLE.len() {
+        let opcode = TABLE[at].opcode() as usize;
+        assert!(at == 0 || TABLE[at - 1].opcode() as usize <= opcode, "rows are sorted");
+        assert!(TABLE[at].usage.len() <= super::CDB_LEN_MAX, "CDBs fit");
+        let (start, end) = &mut index[opcode];
+        if *end == 0 {
+            *start = at;
+        }
+        *end = at + 1;
+        at += 1;
+    }
+    index
+};
+
+/// The rows of an operation code; none when it is not supported.
+#[must_use]
+pub fn rows(opcode: u8) -> &'static [Row] {
+    let (start, end) = INDEX[usize::from(opcode)];
+    &TABLE[start..end]
+}
+
+fn request_sense(cdb: &Cdb) -> Result<Command, Sense> {
+    let allocation_len = u32::from(cdb.byte(4));
+    Ok(Command::RequestSense { descriptor: cdb.bit(1, 0), allocation_len })
+}
+
+fn inquiry(cdb: &Cdb) -> Result<Command, Sense> {
+    let allocation_len = u32::from(cdb.be16(3));
+    let page = cdb.byte(2);
+    match (cdb.bit(1, 0), page) {
+        (true, _) => Ok(Command::Inquiry { page: Some(page), allocation_len }),
+        (false, 0) => Ok(Command::Inquiry { page: None, allocation_len }),
+        // A page code without EVPD (SPC-4, section 6.6.1).
+        (false, _) => Err(Sense::invalid_cdb(2, None)),
+    }
+}
+
+fn mode_select(cdb: &Cdb) -> Result<Command, Sense> {
+    let long = cdb.byte(0) == 0x55;
+    // SP would save pages, which is not supported; PF zero is a vendor's own layout.
+    if cdb.bit(1, 0) {
+        return Err(Sense::invalid_cdb(1, Some(0)));
+    }
+    let parameter_len = if long { cdb.be16(7) } else { u16::from(cdb.byte(4)) };
+    if !cdb.bit(1, 4) && parameter_len != 0 {
+        return Err(Sense::invalid_cdb(1, Some(4)));
+    }
+    Ok(Command::ModeSelect { long, parameter_len })
+}
+
+fn mode_sense_6(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::ModeSense(mode_sense(cdb, false, u32::from(cdb.byte(4)))))
+}
+
+fn mode_sense_10(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::ModeSense(mode_sense(cdb, true, u32::from(cdb.be16(7)))))
+}
+
+fn mode_sense(cdb: &Cdb, long: bool, allocation_len: u32) -> ModeSense {
+    let control = match cdb.byte(2) >> 6 {
+        0 => PageControl::Current,
+        1 => PageControl::Changeable,
+        2 => PageControl::Default,
+        _ => PageControl::Saved,
+    };
+    ModeSense {
+        long,
+        long_lba: long && cdb.bit(1, 4),
+        no_descriptors: cdb.bit(1, 3),
+        control,
+        page: cdb.byte(2) & 0x3f,
+        subpage: cdb.byte(3),
+        allocation_len,
+    }
+}
+
+fn read_capacity_10(cdb: &Cdb) -> Result<Command, Sense> {
+    // Without the obsolete PMI bit the address must be zero (SBC-3, section 5.15).
+    if !cdb.bit(8, 0) && cdb.be32(2) != 0 {
+        return Err(Sense::invalid_cdb(2, None));
+    }
+    Ok(Command::ReadCapacity10)
+}
+
+fn read_capacity_16(cdb: &Cdb) -> Result<Command, Sense> {
+    if !cdb.bit(14, 0) && cdb.be64(2) != 0 {
+        return Err(Sense::invalid_cdb(2, None));
+    }
+    Ok(Command::ReadCapacity16 { allocation_len: cdb.be32(10) })
+}
+
+fn read(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::Read { extent: cdb.extent(), fua: cdb.bit(1, 3) })
+}
+
+fn write(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::Write { extent: cdb.extent(), fua: cdb.bit(1, 3) })
+}
+
+fn byte_check(cdb: &Cdb) -> Result<ByteCheck, Sense> {
+    match cdb.byte(1) >> 1 & 0x03 {
+        0 => Ok(ByteCheck::Medium),
+        1 => Ok(ByteCheck::Compare),
+        // One block compared with many is not offered.
+        _ => Err(Sense::invalid_cdb(1, Some(2))),
+    }
+}
+
+fn write_and_verify(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::WriteAndVerify { extent: cdb.extent(), check: byte_check(cdb)? })
+}
+
+fn verify(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::Verify { extent: cdb.extent(), check: byte_check(cdb)? })
+}
+
+fn write_same(cdb: &Cdb) -> Result<Command, Sense> {
+    let no_data_out = cdb.byte(0) == 0x93 && cdb.bit(1, 0);
+    Ok(Command::WriteSame { extent: cdb.extent(), unmap: cdb.bit(1, 3), no_data_out })
+}
+
+fn compare_and_write(cdb: &Cdb) -> Result<Command, Sense> {
+    let extent = super::Extent { lba: cdb.be64(2), blocks: u32::from(cdb.byte(13)) };
+    Ok(Command::CompareAndWrite { extent, fua: cdb.bit(1, 3) })
+}
+
+fn synchronize_cache(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::SynchronizeCache { extent: cdb.extent() })
+}
+
+fn pre_fetch(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::PreFetch { extent: cdb.extent() })
+}
+
+fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::ReportLuns { select: cdb.byte(2), allocation_len: cdb.be32(6) })
+}
+
+fn report_supported_opcodes(cdb: &Cdb) -> Result<Command, Sense> {
+    let (opcode, service_action) = (cdb.byte(3), cdb.be16(4));
+    let reported = match cdb.byte(2) & 0x07 {
+        0 => Reported::All,
+        1 => Reported::Opcode(opcode),
+        2 => Reported::ServiceAction(opcode, service_action),
+        3 => Reported::Either(opcode, service_action),
+        _ => return Err(Sense::invalid_cdb(2, Some(2))),
+    };
+    let timeouts = cdb.bit(2, 7);
+    Ok(Command::ReportSupportedOpcodes { reported, timeouts, allocation_len: cdb.be32(6) })
+}

@@ -1,0 +1,408 @@
+//! The logical unit machine: commands in, medium requests and responses out.
+//!
+//! Each command is one [`Task`], owned by the caller. [`LogicalUnit::handle_command`] begins it
+//! and answers with its first [`Step`]; the caller does the step and reports back by
+//! `handle_data_out` or `handle_medium_done`, until a step is `Respond`. A task that will not be
+//! driven to its response is given back by `handle_abort`, after its medium request has ended.
+//! Tasks of one logical unit may be under way in any number and order; each has at most one
+//! medium request at a time.
+//!
+//! Invariant: no request leaves for a range that the CDB did not name, and none at all after a
+//! check failed. The machine keeps no task itself and allocates nothing for reads and writes.
+
+mod attention;
+mod exclusion;
+mod medium;
+mod report;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use alloc::vec::Vec;
+
+use netraid_block::{
+    Buf, Completion, DeviceInfo, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
+};
+
+pub use self::attention::UnitAttention;
+pub(crate) use self::report::report_luns;
+pub use self::report::{decode_lun, encode_lun};
+use self::{attention::Attentions, exclusion::Exclusion, medium::State};
+pub use crate::inquiry::Identity;
+use crate::{
+    cdb::{self, Command, Extent},
+    mode::{ModeMedium, ModeSettings},
+    sense::{Additional, Sense, SenseFormat, SenseKey, Status},
+};
+
+/// An I_T nexus as the target node numbers it: one session of one initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NexusId(pub u64);
+
+/// What a logical unit is made of.
+#[derive(Debug, Clone)]
+pub struct UnitConfig {
+    /// The device behind it.
+    pub info: DeviceInfo,
+    /// Whether discarded bytes read as zeros.
+    pub discard_zeroes: bool,
+    /// Who it says that it is.
+    pub identity: Identity,
+}
+
+/// A request to the device behind the logical unit, without its completion.
+#[derive(Debug)]
+pub struct MediumRequest {
+    /// What to do.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// Modifiers.
+    pub flags: RequestFlags,
+    /// The bytes of a write.
+    pub data: SgList,
+}
+
+impl MediumRequest {
+    /// The request that ends through `completion`.
+    #[must_use]
+    pub fn into_request(self, completion: Completion) -> Request {
+        let Self { op, offset, len, flags, data } = self;
+        Request { op, offset, len, flags, data, completion }
+    }
+}
+
+/// How a command ends.
+#[derive(Debug)]
+pub struct Response {
+    /// Its status.
+    pub status: Status,
+    /// Encoded sense data; empty unless the status is CHECK CONDITION.
+    pub sense: Vec<u8>,
+    /// What goes to the initiator, already cut to the allocation length.
+    pub data_in: SgList,
+}
+
+impl Response {
+    /// A response of this status alone.
+    #[must_use]
+    pub fn status(status: Status) -> Self {
+        Self { status, sense: Vec::new(), data_in: SgList::new() }
+    }
+
+    /// CHECK CONDITION with this sense data in fixed format.
+    #[must_use]
+    pub fn check(sense: &Sense) -> Self {
+        Self::check_in(sense, SenseFormat::Fixed)
+    }
+
+    fn check_in(sense: &Sense, format: SenseFormat) -> Self {
+        let status = Status::CheckCondition;
+        Self { status, sense: sense.encode(format), data_in: SgList::new() }
+    }
+
+    /// GOOD with at most `allocation_len` of these bytes.
+    pub(crate) fn data(bytes: &[u8], allocation_len: u32) -> Self {
+        let limit = usize::try_from(allocation_len).unwrap_or(usize::MAX);
+        let data_in = Buf::copy_from(&bytes[..bytes.len().min(limit)]).into();
+        Self { status: Status::Good, sense: Vec::new(), data_in }
+    }
+}
+
+/// What the owner of a task does next.
+#[derive(Debug)]
+#[must_use]
+pub enum Step {
+    /// Collect data-out and go on with `handle_data_out`.
+    DataOut {
+        /// Bytes that the CDB asks for; not 0.
+        len: u32,
+    },
+    /// Submit this to the device and go on with `handle_medium_done`.
+    Submit(MediumRequest),
+    /// Send this; the task has ended.
+    Respond(Response),
+}
+
+/// One command under way.
+#[derive(Debug)]
+#[must_use]
+pub struct Task {
+    pub(crate) lun: u16,
+    nexus: NexusId,
+    /// Bytes of data-out that the initiator announced.
+    announced: u32,
+    state: State,
+    slot: Option<exclusion::Slot>,
+}
+
+impl Task {
+    /// A task that has ended already.
+    pub(crate) fn ended(nexus: NexusId) -> Self {
+        Self { lun: 0, nexus, announced: 0, state: State::Ended, slot: None }
+    }
+}
+
+/// One logical unit of a target.
+#[derive(Debug)]
+pub struct LogicalUnit {
+    config: UnitConfig,
+    mode: ModeSettings,
+    attentions: Attentions,
+    exclusion: Exclusion,
+    /// Holder of RESERVE (6) (SPC-2).
+    reserved_by: Option<NexusId>,
+}
+
+impl LogicalUnit {
+    /// A logical unit as after power on.
+    #[must_use]
+    pub fn new(config: UnitConfig) -> Self {
+        let mode = ModeSettings::new(config.info.volatile_cache);
+        Self {
+            config,
+            mode,
+            attentions: Attentions::default(),
+            exclusion: Exclusion::default(),
+            reserved_by: None,
+        }
+    }
+
+    /// Makes a nexus known; its first command reports a power on. Also done by its first command.
+    /// False when the logical unit knows 1024 others.
+    pub fn add_nexus(&mut self, nexus: NexusId) -> bool {
+        self.attentions.add(nexus)
+    }
+
+    /// Forgets a nexus that is lost, and its reservation.
+    pub fn remove_nexus(&mut self, nexus: NexusId) {
+        self.attentions.remove(nexus);
+        if self.reserved_by == Some(nexus) {
+            self.reserved_by = None;
+        }
+    }
+
+    /// Establishes a unit attention condition for all nexuses but `except`.
+    pub fn raise(&mut self, attention: UnitAttention, except: Option<NexusId>) {
+        self.attentions.raise(attention, except);
+    }
+
+    pub(crate) fn clear_reported_luns(&mut self, nexus: NexusId) {
+        self.attentions.clear(nexus, UnitAttention::ReportedLunsChanged);
+    }
+
+    /// LOGICAL UNIT RESET (SAM-5, section 6.3.3): settings and reservation are as after power on,
+    /// and every nexus is told. Tasks are aborted by their owners.
+    pub fn handle_reset(&mut self) {
+        self.mode = ModeSettings::new(self.config.info.volatile_cache);
+        self.reserved_by = None;
+        self.attentions.raise(UnitAttention::DeviceReset, None);
+    }
+
+    /// Begins a command. `announced` is the number of bytes of data-out that the initiator said it
+    /// will send, whatever the CDB says.
+    pub fn handle_command(&mut self, nexus: NexusId, cdb: &[u8], announced: u32) -> (Task, Step) {
+        let mut task = Task { announced, ..Task::ended(nexus) };
+        if !self.attentions.add(nexus) {
+            return (task, Step::Respond(Response::status(Status::Busy)));
+        }
+        let step = match cdb::parse(cdb) {
+            Ok(command) => match self.refuse(nexus, &command) {
+                Some(response) => Step::Respond(response),
+                None => self.start(&mut task, command),
+            },
+            // An unknown command still has to report a pending condition first.
+            Err(sense) => Step::Respond(match self.attentions.take(nexus) {
+                Some(attention) => self.check(&attention.sense()),
+                None => self.check(&sense),
+            }),
+        };
+        (task, step)
+    }
+
+    /// Goes on with the data-out of a task: what came of the bytes that were asked for. When the
+    /// initiator sent less, a plain write takes the whole blocks of it.
+    pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
+        let step = self.with_data(task, data);
+        self.settle(task, step)
+    }
+
+    /// Goes on with the end of a task's medium request.
+    pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
+        let step = match result {
+            Ok(data) => self.medium_done(task, data),
+            Err(error) => Step::Respond(self.failed(task, &error)),
+        };
+        self.settle(task, step)
+    }
+
+    /// Gives a task back that gets no response. Its medium request has ended, or was never
+    /// submitted.
+    pub fn handle_abort(&mut self, mut task: Task) {
+        self.release(&mut task);
+    }
+
+    /// A task that responds has ended, and holds nothing more.
+    fn settle(&mut self, task: &mut Task, step: Step) -> Step {
+        match &step {
+            Step::Respond(_) => self.release(task),
+            Step::DataOut { .. } | Step::Submit(_) => {}
+        }
+        step
+    }
+
+    fn release(&mut self, task: &mut Task) {
+        task.state = State::Ended;
+        if let Some(slot) = task.slot.take() {
+            self.exclusion.leave(slot);
+        }
+    }
+
+    /// Unit attention and reservation, in this order (SAM-5, section 5.14; SPC-2, section 5.5).
+    fn refuse(&mut self, nexus: NexusId, command: &Command) -> Option<Response> {
+        let always = matches!(
+            command,
+            Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. }
+        );
+        if always {
+            return None;
+        }
+        if self.attentions.is_pending(nexus)
+            && let Some(attention) = self.attentions.take(nexus)
+        {
+            return Some(self.check(&attention.sense()));
+        }
+        let foreign = self.reserved_by.is_some_and(|holder| holder != nexus);
+        if foreign && !matches!(command, Command::Release6) {
+            return Some(Response::status(Status::ReservationConflict));
+        }
+        None
+    }
+
+    fn start(&mut self, task: &mut Task, command: Command) -> Step {
+        let step = match command {
+            Command::Read { .. }
+            | Command::Write { .. }
+            | Command::WriteAndVerify { .. }
+            | Command::Verify { .. }
+            | Command::WriteSame { .. }
+            | Command::CompareAndWrite { .. }
+            | Command::Unmap { .. }
+            | Command::SynchronizeCache { .. }
+            | Command::PreFetch { .. }
+            | Command::StartStopUnit { .. } => self.start_medium(task, command),
+            Command::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
+            Command::ModeSelect { parameter_len, .. } => {
+                task.state = State::Collect(command);
+                Ok(Step::DataOut { len: u32::from(parameter_len) })
+            }
+            Command::Reserve6 => {
+                self.reserved_by = Some(task.nexus);
+                Ok(respond_good())
+            }
+            Command::Release6 => {
+                if self.reserved_by == Some(task.nexus) {
+                    self.reserved_by = None;
+                }
+                Ok(respond_good())
+            }
+            Command::TestUnitReady
+            | Command::RequestSense { .. }
+            | Command::Inquiry { .. }
+            | Command::ReadCapacity10
+            | Command::ReadCapacity16 { .. }
+            | Command::ReportLuns { .. }
+            | Command::ReportSupportedOpcodes { .. }
+            | Command::ModeSense(_)
+            | Command::GetLbaStatus { .. }
+            | Command::PreventAllowMediumRemoval => {
+                self.report(task.nexus, &command).map(Step::Respond)
+            }
+        };
+        let step = step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)));
+        self.settle(task, step)
+    }
+
+    fn check(&self, sense: &Sense) -> Response {
+        Response::check_in(sense, self.sense_format())
+    }
+
+    const fn sense_format(&self) -> SenseFormat {
+        if self.mode.descriptor_sense { SenseFormat::Descriptor } else { SenseFormat::Fixed }
+    }
+
+    fn mode_select(&mut self, nexus: NexusId, long: bool, list: &[u8]) -> Result<Step, Sense> {
+        let changed = self.mode.select(long, list, self.mode_medium())?;
+        if changed != self.mode {
+            self.mode = changed;
+            self.attentions.raise(UnitAttention::ModeParametersChanged, Some(nexus));
+        }
+        Ok(respond_good())
+    }
+
+    const fn mode_medium(&self) -> ModeMedium {
+        ModeMedium {
+            write_protected: self.config.info.read_only || self.mode.software_write_protect,
+            blocks: self.blocks(),
+            block_len: self.config.info.block_len,
+            cache_switchable: self.config.info.volatile_cache,
+        }
+    }
+
+    const fn blocks(&self) -> u64 {
+        self.config.info.capacity / self.config.info.block_len as u64
+    }
+
+    /// Longest transfer in blocks.
+    const fn transfer_max(&self) -> u32 {
+        self.config.info.max_transfer_len / self.config.info.block_len
+    }
+
+    fn check_range(&self, extent: Extent) -> Result<(), Sense> {
+        let end = extent.lba.checked_add(u64::from(extent.blocks));
+        if end.is_none_or(|end| end > self.blocks()) {
+            return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
+        }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<(), Sense> {
+        let additional = if self.config.info.read_only {
+            Additional::WRITE_PROTECTED
+        } else if self.mode.software_write_protect {
+            Additional::SOFTWARE_WRITE_PROTECTED
+        } else {
+            return Ok(());
+        };
+        Err(Sense::new(SenseKey::DataProtect, additional))
+    }
+}
+
+fn respond_good() -> Step {
+    Step::Respond(Response::status(Status::Good))
+}
+
+/// How the failure of a medium request is reported; the one place that maps [`ErrorKind`].
+fn sense_of(error: ErrorKind, writing: bool) -> Option<Sense> {
+    let medium = if writing { Additional::WRITE_ERROR } else { Additional::UNRECOVERED_READ_ERROR };
+    let (key, additional) = match error {
+        ErrorKind::OutOfRange => (SenseKey::IllegalRequest, Additional::LBA_OUT_OF_RANGE),
+        ErrorKind::Unsupported => (SenseKey::IllegalRequest, Additional::INVALID_FIELD_IN_CDB),
+        ErrorKind::ReadOnly => (SenseKey::DataProtect, Additional::WRITE_PROTECTED),
+        ErrorKind::NoSpace => (SenseKey::DataProtect, Additional::SPACE_ALLOCATION_FAILED),
+        ErrorKind::Medium | ErrorKind::Corrupt => (SenseKey::MediumError, medium),
+        ErrorKind::Timeout => (SenseKey::AbortedCommand, Additional::COMMAND_TIMEOUT),
+        ErrorKind::Aborted => (SenseKey::AbortedCommand, Additional::NONE),
+        ErrorKind::Unreachable => {
+            (SenseKey::HardwareError, Additional::LOGICAL_UNIT_COMMUNICATION_FAILURE)
+        }
+        // What this machine asks for is aligned and allowed: our own bug, not the initiator's.
+        ErrorKind::Unaligned
+        | ErrorKind::InvalidRequest
+        | ErrorKind::Redundancy
+        | ErrorKind::Device => (SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
+        ErrorKind::Fenced => return None,
+    };
+    Some(Sense::new(key, additional))
+}

@@ -1,0 +1,484 @@
+use std::{vec, vec::Vec};
+
+use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList};
+use proptest::prelude::*;
+
+use super::*;
+use crate::cdb::build;
+
+const NEXUS: NexusId = NexusId(7);
+const BLOCKS: u64 = 4096;
+
+pub(crate) fn config() -> UnitConfig {
+    UnitConfig {
+        info: DeviceInfo {
+            capacity: BLOCKS * 512,
+            block_len: 512,
+            optimal_len: 4096,
+            max_transfer_len: 1 << 18,
+            read_only: false,
+            volatile_cache: true,
+            can_discard: true,
+        },
+        discard_zeroes: true,
+        identity: Identity::for_lun("iqn.2026-01.org.example:t", 0),
+    }
+}
+
+/// A logical unit over plain bytes; every step is done at once.
+struct Bench {
+    unit: LogicalUnit,
+    medium: Vec<u8>,
+    submitted: Vec<(Op, u64, u64, bool)>,
+    fail_next: Option<ErrorKind>,
+}
+
+impl Bench {
+    fn with(config: UnitConfig) -> Self {
+        let medium = vec![0; usize::try_from(config.info.capacity).unwrap()];
+        let mut unit = LogicalUnit::new(config);
+        let (_, step) = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
+        let Step::Respond(first) = step else { panic!() };
+        let sense = Sense::decode(&first.sense).unwrap();
+        assert_eq!(sense.additional, Additional::POWER_ON_OR_RESET);
+        Self { unit, medium, submitted: Vec::new(), fail_next: None }
+    }
+
+    fn new() -> Self {
+        Self::with(config())
+    }
+
+    fn run(&mut self, cdb: &[u8], data: &[u8]) -> Response {
+        let announced = u32::try_from(data.len()).unwrap();
+        let (mut task, mut step) = self.unit.handle_command(NEXUS, cdb, announced);
+        loop {
+            step = match step {
+                Step::Respond(response) => return response,
+                Step::DataOut { len } => {
+                    let sent = data.len().min(len as usize);
+                    let list = Buf::copy_from(&data[..sent]).into();
+                    self.unit.handle_data_out(&mut task, list)
+                }
+                Step::Submit(request) => {
+                    let result = self.execute(request);
+                    self.unit.handle_medium_done(&mut task, result)
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, request: MediumRequest) -> Result<SgList, IoError> {
+        let MediumRequest { op, offset, len, flags, data } = request;
+        self.submitted.push((op, offset, len, flags.fua));
+        assert!(offset + len <= self.unit.config.info.capacity);
+        assert_eq!(data.len() as u64, if op == Op::Write { len } else { 0 });
+        if let Some(kind) = self.fail_next.take() {
+            return Err(kind.into());
+        }
+        let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+        match op {
+            Op::Read => return Ok(Buf::copy_from(&self.medium[range]).into()),
+            Op::Write => data.copy_to(&mut self.medium[range]),
+            Op::WriteZeroes | Op::Discard => self.medium[range].fill(0),
+            Op::Flush => {}
+        }
+        Ok(SgList::new())
+    }
+
+    fn good(&mut self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
+        let response = self.run(cdb, data);
+        assert_eq!(response.status, Status::Good, "{:?}", Sense::decode(&response.sense));
+        response.data_in.to_contiguous().to_vec()
+    }
+
+    fn sense(&mut self, cdb: &[u8], data: &[u8]) -> Sense {
+        let response = self.run(cdb, data);
+        assert_eq!(response.status, Status::CheckCondition);
+        Sense::decode(&response.sense).unwrap()
+    }
+}
+
+fn extent(lba: u64, blocks: u32) -> Extent {
+    Extent { lba, blocks }
+}
+
+/// READ or WRITE (6), (12) and others that the initiator side never sends.
+fn cdb(bytes: &[u8]) -> Vec<u8> {
+    let mut cdb = bytes.to_vec();
+    cdb.resize(16, 0);
+    cdb
+}
+
+#[test]
+fn a_write_takes_the_whole_blocks_of_short_data() {
+    for head in [[0x2a, 0], [0x2e, 0], [0x2e, 0x02]] {
+        let mut bench = Bench::new();
+        let write = cdb(&[head[0], head[1], 0, 0, 0, 5, 0, 0, 3]);
+        bench.good(&write, &[1; 1100]);
+        let start = 5 * 512;
+        assert!(bench.medium[start..start + 1024].iter().all(|byte| *byte == 1));
+        assert!(bench.medium[start + 1024..].iter().all(|byte| *byte == 0));
+        bench.submitted.clear();
+        bench.good(&write, &[1; 100]);
+        assert!(bench.submitted.is_empty(), "no whole block came");
+    }
+    let compare = cdb(&[0x2f, 0x02, 0, 0, 0, 5, 0, 0, 3]);
+    let sense = Bench::new().sense(&compare, &[0; 1024]);
+    assert_eq!(sense.additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+}
+
+#[test]
+fn every_form_of_read_and_write_reaches_the_same_blocks() {
+    let mut bench = Bench::new();
+    let data: Vec<u8> = (0..1024_u32).map(|at| (at % 251) as u8).collect();
+    let writes = [
+        cdb(&[0x0a, 0, 0, 5, 2]),
+        cdb(&[0x2a, 0, 0, 0, 0, 5, 0, 0, 2]),
+        cdb(&[0xaa, 0, 0, 0, 0, 5, 0, 0, 0, 2]),
+        cdb(&[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 2]),
+        cdb(&[0x2e, 0x02, 0, 0, 0, 5, 0, 0, 2]),
+    ];
+    for write in writes {
+        bench.medium.fill(0);
+        bench.good(&write, &data);
+        for code in [0x08, 0x28, 0xa8, 0x88] {
+            let read = match code {
+                0x08 => cdb(&[code, 0, 0, 5, 2]),
+                0x28 => cdb(&[code, 0, 0, 0, 0, 5, 0, 0, 2]),
+                0xa8 => cdb(&[code, 0, 0, 0, 0, 5, 0, 0, 0, 2]),
+                _ => cdb(&[code, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 2]),
+            };
+            assert_eq!(bench.good(&read, &[]), data);
+        }
+    }
+    assert_eq!(bench.good(&cdb(&[0x08, 0, 0, 0, 0]), &[]).len(), 256 * 512);
+}
+
+#[test]
+fn ranges_are_checked_without_overflow() {
+    let mut bench = Bench::new();
+    for (lba, blocks) in [(BLOCKS, 1), (BLOCKS - 1, 2), (u64::MAX, 1), (u64::MAX - 1, u32::MAX)] {
+        for cdb in [
+            build::read(extent(lba, blocks), true),
+            build::write(extent(lba, blocks), false, true),
+            build::write_same_16(extent(lba, blocks), false),
+        ] {
+            let sense = bench.sense(&cdb, &[]);
+            assert_eq!(sense.additional, Additional::LBA_OUT_OF_RANGE);
+        }
+    }
+    bench.good(&build::read(extent(BLOCKS, 0), true), &[]);
+    let long = bench.sense(&build::read(extent(0, 1024), true), &[]);
+    assert_eq!(long.additional, Additional::INVALID_FIELD_IN_CDB, "longer than a transfer may be");
+    assert!(bench.submitted.is_empty(), "nothing wrong reaches the medium");
+}
+
+#[test]
+fn reserved_bits_and_unknown_commands_are_named() {
+    let mut bench = Bench::new();
+    let mut read = build::read(extent(0, 1), false);
+    read[1] = 0x20;
+    let sense = bench.sense(&read, &[]);
+    let field = sense.field.unwrap();
+    assert_eq!((field.in_cdb, field.byte, field.bit), (true, 1, Some(5)));
+    for unknown in [0xff, 0x5f, 0x7f, 0x83] {
+        let sense = bench.sense(&cdb(&[unknown]), &[]);
+        assert_eq!(sense.additional, Additional::INVALID_COMMAND_OPERATION_CODE);
+    }
+    let action = bench.sense(&cdb(&[0x9e, 0x1f]), &[]);
+    assert_eq!(action.additional, Additional::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn stability_is_asked_for_where_it_is_owed() {
+    let mut bench = Bench::new();
+    let data = [1; 512];
+    bench.good(&build::write(extent(0, 1), false, false), &data);
+    bench.good(&build::write(extent(0, 1), true, false), &data);
+    let mut list = bench.good(&build::mode_sense_6(0x08, 255), &[]);
+    let caching = list.len() - 20;
+    list[caching + 2] = 0;
+    let select = cdb(&[0x15, 0x10, 0, 0, u8::try_from(list.len()).unwrap()]);
+    bench.good(&select, &list);
+    bench.good(&build::write(extent(0, 1), false, false), &data);
+    bench.good(&build::write_same_16(extent(0, 1), true), &[0; 512]);
+    bench.good(&build::synchronize_cache(false), &[]);
+    let flags: Vec<_> = bench.submitted.iter().map(|(op, .., fua)| (*op, *fua)).collect();
+    let expected = [
+        (Op::Write, false),
+        (Op::Write, true),
+        (Op::Write, true),
+        (Op::WriteZeroes, true),
+        (Op::Flush, false),
+    ];
+    assert_eq!(flags, expected);
+}
+
+#[test]
+fn write_same_repeats_its_block() {
+    let mut bench = Bench::new();
+    bench.medium.fill(9);
+    let block: Vec<u8> = (0..512_u32).map(|at| (at % 7) as u8).collect();
+    bench.good(&build::write_same_16(extent(3, 1500), false), &block);
+    assert!(bench.medium[3 * 512..1503 * 512].chunks(512).all(|part| part == block));
+    assert!(bench.medium[..3 * 512].iter().chain(&bench.medium[1503 * 512..]).all(|it| *it == 9));
+    assert!(bench.submitted.iter().all(|(_, _, len, _)| *len <= 1 << 18));
+    let nothing = bench.sense(&build::write_same_16(extent(3, 0), false), &block);
+    assert_eq!(nothing.additional, Additional::INVALID_FIELD_IN_CDB);
+    let mut no_data = build::write_same_16(extent(4, 2), false);
+    no_data[1] = 0x01;
+    bench.good(&no_data, &[]);
+    assert!(bench.medium[4 * 512..6 * 512].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn unmap_discards_its_ranges_in_order_or_none() {
+    let mut bench = Bench::new();
+    let ranges = [extent(1, 2), extent(10, 0), extent(100, 50)];
+    let list = build::unmap_list(&ranges);
+    bench.good(&build::unmap(u16::try_from(list.len()).unwrap()), &list);
+    assert_eq!(
+        bench.submitted,
+        [(Op::Discard, 512, 1024, false), (Op::Discard, 51200, 25600, false)]
+    );
+    bench.submitted.clear();
+    let list = build::unmap_list(&[extent(0, 1), extent(BLOCKS, 1)]);
+    let sense = bench.sense(&build::unmap(u16::try_from(list.len()).unwrap()), &list);
+    assert_eq!(sense.additional, Additional::LBA_OUT_OF_RANGE);
+    let many = build::unmap_list(&[extent(0, 1); 257]);
+    let sense = bench.sense(&build::unmap(u16::try_from(many.len()).unwrap()), &many);
+    assert_eq!(sense.additional, Additional::INVALID_FIELD_IN_PARAMETER_LIST);
+    let short = bench.sense(&build::unmap(7), &[0; 7]);
+    assert_eq!(short.additional, Additional::PARAMETER_LIST_LENGTH_ERROR);
+    assert!(bench.submitted.is_empty());
+}
+
+#[test]
+fn compare_and_write_writes_only_over_what_was_expected() {
+    let mut bench = Bench::new();
+    let mut caw = [0; 16];
+    (caw[0], caw[9], caw[13]) = (0x89, 3, 1);
+    let mut data = vec![0; 512];
+    data.extend([5; 512]);
+    bench.good(&caw, &data);
+    assert_eq!(bench.medium[3 * 512..4 * 512], [5; 512]);
+    let sense = bench.sense(&caw, &data);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(0)));
+    bench.submitted.clear();
+    for announced in [&data[..512], &[data.clone(), data.clone()].concat()] {
+        let sense = bench.sense(&caw, announced);
+        assert_eq!(sense.additional, Additional::INVALID_FIELD_IN_CDB);
+    }
+    assert!(bench.submitted.is_empty());
+}
+
+#[test]
+fn compare_and_write_is_not_interrupted() {
+    let mut unit = LogicalUnit::new(config());
+    let _ = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
+    let mut caw = [0; 16];
+    (caw[0], caw[9], caw[13]) = (0x89, 3, 1);
+    let (mut first, step) = unit.handle_command(NEXUS, &caw, 1024);
+    assert!(matches!(step, Step::DataOut { len: 1024 }));
+    let step = unit.handle_data_out(&mut first, Buf::copy_from(&[0; 1024]).into());
+    assert!(matches!(step, Step::Submit(_)));
+    let block: SgList = Buf::copy_from(&[1; 512]).into();
+    for (lba, admitted) in [(3, false), (4, true)] {
+        let cdb = build::write(extent(lba, 1), false, false);
+        let (mut write, _) = unit.handle_command(NEXUS, &cdb, 0);
+        let step = unit.handle_data_out(&mut write, block.clone());
+        match step {
+            Step::Submit(_) => assert!(admitted),
+            Step::Respond(response) => {
+                assert!(!admitted);
+                assert_eq!(response.status, Status::Busy);
+            }
+            Step::DataOut { .. } => panic!(),
+        }
+    }
+    unit.handle_abort(first);
+    let (mut write, _) = unit.handle_command(NEXUS, &build::write(extent(3, 1), false, false), 512);
+    assert!(matches!(unit.handle_data_out(&mut write, block), Step::Submit(_)));
+}
+
+#[test]
+fn verify_reads_and_compares() {
+    let mut bench = Bench::new();
+    bench.medium[512 * 2 + 7] = 1;
+    let verify = |check: u8| cdb(&[0x2f, check, 0, 0, 0, 1, 0, 0, 2]);
+    bench.good(&verify(0), &[]);
+    assert_eq!(bench.submitted, [(Op::Read, 512, 1024, false)]);
+    let mut data = vec![0; 1024];
+    let sense = bench.sense(&verify(2), &data);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(519)));
+    data[519] = 1;
+    bench.good(&verify(2), &data);
+    let offered = bench.sense(&verify(6), &data);
+    assert_eq!(offered.additional, Additional::INVALID_FIELD_IN_CDB);
+    bench.fail_next = Some(ErrorKind::Medium);
+    let failed = bench.sense(&verify(0), &[]);
+    assert_eq!(failed.additional, Additional::UNRECOVERED_READ_ERROR);
+}
+
+#[test]
+fn a_write_of_fewer_bytes_takes_whole_blocks() {
+    let mut bench = Bench::new();
+    bench.good(&build::write(extent(0, 4), false, false), &[1; 1300]);
+    assert_eq!(bench.submitted, [(Op::Write, 0, 1024, false)]);
+    bench.good(&build::write(extent(0, 4), false, false), &[1; 100]);
+    assert_eq!(bench.submitted.len(), 1);
+}
+
+#[test]
+fn write_protection_covers_every_command_that_changes_the_medium() {
+    let mut read_only = config();
+    read_only.info.read_only = true;
+    let mut bench = Bench::with(read_only);
+    let commands = [
+        build::write(extent(0, 1), false, false),
+        build::write_same_16(extent(0, 1), false),
+        build::unmap(24),
+        {
+            let mut caw = [0; 16];
+            (caw[0], caw[13]) = (0x89, 1);
+            caw
+        },
+        {
+            let mut verify = [0; 16];
+            (verify[0], verify[8]) = (0x2e, 1);
+            verify
+        },
+    ];
+    for cdb in commands {
+        let sense = bench.sense(&cdb, &[0; 1024]);
+        assert_eq!(sense.additional, Additional::WRITE_PROTECTED, "{cdb:?}");
+    }
+    assert!(bench.submitted.is_empty());
+    let mode = bench.good(&build::mode_sense_6(0x3f, 255), &[]);
+    assert_eq!(mode[2], 0x90);
+}
+
+#[test]
+fn failures_of_the_medium_are_reported_in_kind() {
+    let mut bench = Bench::new();
+    let write = build::write(extent(0, 1), false, false);
+    for (kind, key, additional) in [
+        (ErrorKind::NoSpace, SenseKey::DataProtect, Additional::SPACE_ALLOCATION_FAILED),
+        (ErrorKind::Medium, SenseKey::MediumError, Additional::WRITE_ERROR),
+        (ErrorKind::Timeout, SenseKey::AbortedCommand, Additional::COMMAND_TIMEOUT),
+        (ErrorKind::Redundancy, SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
+    ] {
+        bench.fail_next = Some(kind);
+        let sense = bench.sense(&write, &[0; 512]);
+        assert_eq!((sense.key, sense.additional), (key, additional));
+    }
+    bench.fail_next = Some(ErrorKind::Fenced);
+    assert_eq!(bench.run(&write, &[0; 512]).status, Status::ReservationConflict);
+}
+
+#[test]
+fn a_reservation_keeps_others_out_until_it_ends() {
+    let mut bench = Bench::new();
+    let other = NexusId(8);
+    let status =
+        |unit: &mut LogicalUnit, nexus, cdb: &[u8]| match unit.handle_command(nexus, cdb, 0) {
+            (_, Step::Respond(response)) => response.status,
+            (_, step) => panic!("{step:?}"),
+        };
+    let ready = build::test_unit_ready();
+    assert_eq!(status(&mut bench.unit, other, &ready), Status::CheckCondition, "power on");
+    bench.good(&cdb(&[0x16]), &[]);
+    assert_eq!(status(&mut bench.unit, other, &ready), Status::ReservationConflict);
+    assert_eq!(status(&mut bench.unit, other, &cdb(&[0x17])), Status::Good, "without effect");
+    assert_eq!(status(&mut bench.unit, other, &ready), Status::ReservationConflict);
+    assert_eq!(status(&mut bench.unit, other, &build::inquiry(None, 36)), Status::Good);
+    bench.unit.remove_nexus(NEXUS);
+    assert_eq!(status(&mut bench.unit, other, &ready), Status::Good);
+}
+
+#[test]
+fn others_learn_of_changed_mode_parameters_once() {
+    let mut bench = Bench::new();
+    let other = NexusId(8);
+    let _ = bench.unit.handle_command(other, &build::test_unit_ready(), 0);
+    let mut list = bench.good(&build::mode_sense_6(0x0a, 255), &[]);
+    let control = list.len() - 12;
+    list[control + 4] |= 0x08;
+    bench.good(&cdb(&[0x15, 0x10, 0, 0, u8::try_from(list.len()).unwrap()]), &list);
+    let sense = bench.sense(&build::write(extent(0, 1), false, false), &[0; 512]);
+    assert_eq!(sense.additional, Additional::SOFTWARE_WRITE_PROTECTED);
+    let request = cdb(&[0x03, 0, 0, 0, 252]);
+    for expected in [Additional::MODE_PARAMETERS_CHANGED, Additional::NONE] {
+        let (_, step) = bench.unit.handle_command(other, &request, 0);
+        let Step::Respond(response) = step else { panic!() };
+        let sense = Sense::decode(&response.data_in.to_contiguous()).unwrap();
+        assert_eq!(sense.additional, expected);
+    }
+}
+
+#[test]
+fn reported_operation_codes_are_those_that_are_understood() {
+    let mut bench = Bench::new();
+    let all = bench.good(&cdb(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0]), &[]);
+    let reported: Vec<_> = all[4..].chunks(8).map(|entry| entry[0]).collect();
+    assert_eq!(all.len() - 4, usize::from(u16::from_be_bytes([all[2], all[3]])));
+    for opcode in 0..=255 {
+        let probe = cdb(&[opcode]);
+        let unknown = matches!(
+            cdb::parse(&probe),
+            Err(sense) if sense.additional == Additional::INVALID_COMMAND_OPERATION_CODE
+        );
+        assert_eq!(reported.contains(&opcode), !unknown, "{opcode:#x}");
+    }
+    let one = bench.good(&cdb(&[0xa3, 0x0c, 3, 0x9e, 0, 0x10, 0, 0, 0x10, 0]), &[]);
+    assert_eq!((one[1], one[3], one[4]), (3, 16, 0x9e));
+    let none = bench.good(&cdb(&[0xa3, 0x0c, 1, 0xc1, 0, 0, 0, 0, 0x10, 0]), &[]);
+    assert_eq!(none[1], 1);
+    let wrong = bench.sense(&cdb(&[0xa3, 0x0c, 1, 0x9e, 0, 0, 0, 0, 0x10, 0]), &[]);
+    assert_eq!(wrong.additional, Additional::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn answers_are_cut_to_the_allocation_length() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.good(&build::inquiry(None, 5), &[]).len(), 5);
+    assert_eq!(bench.good(&build::inquiry(Some(0xb0), 255), &[]).len(), 64);
+    assert_eq!(bench.good(&build::read_capacity_16(12), &[]).len(), 12);
+    assert_eq!(bench.good(&build::inquiry(None, 0), &[]).len(), 0);
+}
+
+proptest! {
+    /// Whatever a CDB and its data say, every command ends, within the medium.
+    #[test]
+    fn any_command_ends(
+        row in 0..cdb::table::TABLE.len(),
+        bytes in proptest::collection::vec(any::<u8>(), 0..24),
+        near in any::<bool>(),
+        data_len in prop_oneof![Just(0), Just(512), Just(1024), 0..1100_usize],
+        fill: u8,
+        raw in any::<bool>(),
+    ) {
+        let mut bench = Bench::new();
+        let data = vec![fill; data_len];
+        let mut cdb = bytes;
+        if !raw {
+            // A known command, with only the bits that it uses.
+            cdb.resize(16, 0);
+            let row = &cdb::table::TABLE[row];
+            for (byte, mask) in cdb.iter_mut().zip(row.usage) {
+                *byte &= mask;
+            }
+            cdb[0] = row.opcode();
+            if let Some(action) = row.service_action {
+                cdb[1] = u8::try_from(action).unwrap();
+            }
+            if near {
+                // High bytes of address and length are zero, so that many are in range.
+                cdb[2..8].fill(0);
+                cdb[10..12].fill(0);
+            }
+        }
+        let response = bench.run(&cdb, &data);
+        prop_assert_eq!(response.status == Status::CheckCondition, !response.sense.is_empty());
+    }
+}
