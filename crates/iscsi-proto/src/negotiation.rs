@@ -1,0 +1,577 @@
+//! Operational keys (RFC 7143, section 13): what each side offers, what a responder answers,
+//! and what an originator accepts.
+//!
+//! One table says for each key its kind and range; the result functions stand beside it. A key
+//! is negotiated at most once in a login.
+
+use alloc::{
+    borrow::Cow,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use crate::text;
+
+/// Smallest and largest lengths that the length keys can have.
+const LEN_MIN: u32 = 512;
+const LEN_MAX: u32 = (1 << 24) - 1;
+
+/// Whether a digest is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DigestPolicy {
+    /// No digest.
+    Never,
+    /// What the peer prefers; an initiator prefers a digest.
+    #[default]
+    Allowed,
+    /// No session without the digest.
+    Required,
+}
+
+/// Parameters of a session: before a login what a side wants, after it what holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Params {
+    /// Longest data segment that this side takes, in bytes.
+    pub max_recv_len: u32,
+    /// Longest data segment that the peer takes, in bytes.
+    pub max_send_len: u32,
+    /// Longest sequence of solicited data or Data-In, in bytes.
+    pub max_burst_len: u32,
+    /// Most unsolicited data of one command, in bytes, immediate data included.
+    pub first_burst_len: u32,
+    /// No unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// Data may come with the command.
+    pub immediate_data: bool,
+    /// R2Ts of one command in flight.
+    pub max_outstanding_r2t: u32,
+    /// Headers carry CRC32C.
+    pub header_digest: bool,
+    /// Data segments carry CRC32C.
+    pub data_digest: bool,
+}
+
+impl Params {
+    /// What holds when nothing is negotiated.
+    pub const DEFAULT: Self = Self {
+        max_recv_len: 8192,
+        max_send_len: 8192,
+        max_burst_len: 262_144,
+        first_burst_len: 65_536,
+        initial_r2t: true,
+        immediate_data: true,
+        max_outstanding_r2t: 1,
+        header_digest: false,
+        data_digest: false,
+    };
+}
+
+/// What one side wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wishes {
+    /// Longest data segment that this side takes, in bytes: 512 to 2^24 - 1.
+    pub max_recv_len: u32,
+    /// As [`Params::max_burst_len`].
+    pub max_burst_len: u32,
+    /// As [`Params::first_burst_len`].
+    pub first_burst_len: u32,
+    /// As [`Params::initial_r2t`].
+    pub initial_r2t: bool,
+    /// As [`Params::immediate_data`].
+    pub immediate_data: bool,
+    /// As [`Params::max_outstanding_r2t`].
+    pub max_outstanding_r2t: u32,
+    /// Header digest.
+    pub header_digest: DigestPolicy,
+    /// Data digest.
+    pub data_digest: DigestPolicy,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self {
+            max_recv_len: 1 << 20,
+            max_burst_len: 1 << 20,
+            first_burst_len: 1 << 18,
+            initial_r2t: false,
+            immediate_data: true,
+            max_outstanding_r2t: 8,
+            header_digest: DigestPolicy::Allowed,
+            data_digest: DigestPolicy::Allowed,
+        }
+    }
+}
+
+/// What kind of session a login opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionType {
+    /// SCSI commands.
+    Normal,
+    /// `SendTargets` only.
+    Discovery,
+}
+
+/// Why a negotiation failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NegotiationError {
+    /// The peer sent a key again.
+    #[error("key {0} was negotiated twice")]
+    Repeated(&'static str),
+    /// The peer answered with a value that was not offered.
+    #[error("key {key} was answered with '{value}', which was not offered")]
+    BadAnswer {
+        /// The key.
+        key: &'static str,
+        /// The answer, shortened.
+        value: String,
+    },
+    /// The sides have no value in common.
+    #[error("no value of key {0} suits both sides; change the digest policy")]
+    NothingInCommon(&'static str),
+}
+
+/// A digest key.
+#[derive(Clone, Copy)]
+enum Digest {
+    Header,
+    Data,
+}
+
+/// A boolean key's place in [`Params`].
+#[derive(Clone, Copy)]
+enum Flag {
+    InitialR2T,
+    ImmediateData,
+    /// Always wished for, and without a place: data arrives in order here.
+    InOrder,
+}
+
+/// A numerical key's place in [`Params`].
+#[derive(Clone, Copy)]
+enum Number {
+    MaxBurst,
+    FirstBurst,
+    OutstandingR2T,
+    /// Always wished for, and without a place.
+    Constant(u32),
+}
+
+/// How two values become one.
+#[derive(Clone, Copy)]
+enum Kind {
+    Digest(Digest),
+    /// Each side declares its own.
+    Declared,
+    Min(Number, u32, u32),
+    Max(Number, u32, u32),
+    And(Flag),
+    Or(Flag),
+    /// Never offered; a list of which this side knows one value.
+    Only(&'static str),
+    /// Never offered; always answered so.
+    Fixed(&'static str),
+}
+
+/// One key.
+struct Key {
+    name: &'static str,
+    kind: Kind,
+    /// Irrelevant in a discovery session (RFC 7143, section 13).
+    normal_only: bool,
+}
+
+const fn key(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, normal_only: false }
+}
+
+const fn normal(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, normal_only: true }
+}
+
+/// Error recovery level 0, one connection, and no state kept once a connection is gone.
+const KEYS: [Key; 20] = [
+    key("HeaderDigest", Kind::Digest(Digest::Header)),
+    key("DataDigest", Kind::Digest(Digest::Data)),
+    key("MaxRecvDataSegmentLength", Kind::Declared),
+    normal("MaxBurstLength", Kind::Min(Number::MaxBurst, LEN_MIN, LEN_MAX)),
+    normal("FirstBurstLength", Kind::Min(Number::FirstBurst, LEN_MIN, LEN_MAX)),
+    normal("InitialR2T", Kind::Or(Flag::InitialR2T)),
+    normal("ImmediateData", Kind::And(Flag::ImmediateData)),
+    normal("MaxOutstandingR2T", Kind::Min(Number::OutstandingR2T, 1, 65_535)),
+    normal("MaxConnections", Kind::Min(Number::Constant(1), 1, 65_535)),
+    normal("DataPDUInOrder", Kind::Or(Flag::InOrder)),
+    normal("DataSequenceInOrder", Kind::Or(Flag::InOrder)),
+    key("ErrorRecoveryLevel", Kind::Min(Number::Constant(0), 0, 2)),
+    key("DefaultTime2Wait", Kind::Max(Number::Constant(0), 0, 3600)),
+    key("DefaultTime2Retain", Kind::Min(Number::Constant(0), 0, 3600)),
+    key("TaskReporting", Kind::Only("RFC3720")),
+    key("iSCSIProtocolLevel", Kind::Only("1")),
+    key("OFMarker", Kind::Fixed("No")),
+    key("IFMarker", Kind::Fixed("No")),
+    key("OFMarkInt", Kind::Fixed("Reject")),
+    key("IFMarkInt", Kind::Fixed("Reject")),
+];
+
+/// A key of the table, and its number there.
+fn find(name: &str) -> Option<(usize, &'static Key)> {
+    KEYS.iter().enumerate().find(|(_, key)| key.name == name)
+}
+
+/// One side's negotiation of one login.
+#[derive(Debug, Clone)]
+pub struct Negotiation {
+    wishes: Wishes,
+    params: Params,
+    seen: u32,
+    declared: bool,
+}
+
+impl Negotiation {
+    /// A negotiation in which nothing was said yet.
+    #[must_use]
+    pub fn new(wishes: Wishes) -> Self {
+        let params = Params { max_recv_len: wishes.max_recv_len, ..Params::DEFAULT };
+        Self { wishes, params, seen: 0, declared: false }
+    }
+
+    /// What holds now.
+    #[must_use]
+    pub fn params(&self) -> Params {
+        let mut params = self.params.clone();
+        // FirstBurstLength may not exceed MaxBurstLength (RFC 7143, section 13.14), also when
+        // only one of them was negotiated.
+        params.first_burst_len = params.first_burst_len.min(params.max_burst_len);
+        params
+    }
+
+    /// Appends this side's declaration of its own limit, once.
+    pub fn declare(&mut self, out: &mut Vec<u8>) {
+        if !self.declared {
+            self.declared = true;
+            text::push(out, "MaxRecvDataSegmentLength", &self.wishes.max_recv_len.to_string());
+        }
+    }
+
+    /// Takes a key that the peer offered or declared, and appends this side's answer.
+    ///
+    /// # Errors
+    /// When the key came before, or nothing suits both sides.
+    pub fn answer(
+        &mut self,
+        name: &str,
+        value: &str,
+        session: SessionType,
+        out: &mut Vec<u8>,
+    ) -> Result<(), NegotiationError> {
+        let Some((number, key)) = find(name) else {
+            // Constants that answer an offer of ours, which never happens here, end the exchange.
+            if !matches!(value, "NotUnderstood" | "Irrelevant" | "Reject") {
+                text::push(out, name, "NotUnderstood");
+            }
+            return Ok(());
+        };
+        self.mark(number, key.name)?;
+        if session == SessionType::Discovery && key.normal_only {
+            text::push(out, name, "Irrelevant");
+            return Ok(());
+        }
+        let answer = self.result(key.kind, value);
+        match (key.kind, &answer) {
+            (Kind::Digest(_), None) => return Err(NegotiationError::NothingInCommon(key.name)),
+            (Kind::Declared, Some(_)) => {}
+            (_, answer) => text::push(out, name, answer.as_deref().unwrap_or("Reject")),
+        }
+        Ok(())
+    }
+
+    /// The offers of an initiator.
+    pub fn offer(&mut self, session: SessionType, out: &mut Vec<u8>) {
+        for Key { name, kind, normal_only } in &KEYS {
+            if *normal_only && session == SessionType::Discovery {
+                continue;
+            }
+            match *kind {
+                Kind::Digest(digest) => text::push(out, name, self.policy(digest).offer()),
+                Kind::Declared => self.declare(out),
+                Kind::And(flag) | Kind::Or(flag) => {
+                    text::push(out, name, yes_no(self.wished_flag(flag)));
+                }
+                Kind::Min(number, ..) | Kind::Max(number, ..) => {
+                    text::push(out, name, &self.wished_number(number).to_string());
+                }
+                Kind::Only(_) | Kind::Fixed(_) => {}
+            }
+        }
+    }
+
+    /// Takes the answer to a key that [`Self::offer`] offered, or the peer's declaration. Keys
+    /// that this side did not offer are answered into `out`.
+    ///
+    /// # Errors
+    /// When the key came before, or the answer is none that may be given.
+    pub fn accept(
+        &mut self,
+        name: &str,
+        value: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), NegotiationError> {
+        let offered =
+            find(name).filter(|(_, key)| !matches!(key.kind, Kind::Only(_) | Kind::Fixed(_)));
+        let Some((number, Key { name, kind, .. })) = offered else {
+            return self.answer(name, value, SessionType::Normal, out);
+        };
+        self.mark(number, name)?;
+        let digest = match *kind {
+            Kind::Digest(digest) => Some(self.policy(digest)),
+            Kind::Declared
+            | Kind::Min(..)
+            | Kind::Max(..)
+            | Kind::And(_)
+            | Kind::Or(_)
+            | Kind::Only(_)
+            | Kind::Fixed(_) => None,
+        };
+        if matches!(value, "Irrelevant" | "NotUnderstood" | "Reject") {
+            return match digest {
+                Some(DigestPolicy::Required) => Err(NegotiationError::NothingInCommon(name)),
+                Some(DigestPolicy::Allowed | DigestPolicy::Never) | None => Ok(()),
+            };
+        }
+        let given = self.result(*kind, value);
+        // The result function is idempotent: an answer that it changes was never a right one.
+        let same = given.as_deref().is_some_and(|given| given == value || number_eq(given, value));
+        if same || (matches!(kind, Kind::Declared) && given.is_some()) {
+            return Ok(());
+        }
+        if digest.is_some() {
+            return Err(NegotiationError::NothingInCommon(name));
+        }
+        let value = value.chars().take(40).collect();
+        Err(NegotiationError::BadAnswer { key: name, value })
+    }
+
+    fn mark(&mut self, number: usize, name: &'static str) -> Result<(), NegotiationError> {
+        let bit = 1 << number;
+        if self.seen & bit != 0 {
+            return Err(NegotiationError::Repeated(name));
+        }
+        self.seen |= bit;
+        Ok(())
+    }
+
+    /// Computes and keeps the result of `value` and this side's wish; `None` when there is none.
+    fn result(&mut self, kind: Kind, value: &str) -> Option<Cow<'static, str>> {
+        Some(match kind {
+            Kind::Digest(digest) => {
+                let on = self.policy(digest).choose(value)?;
+                match digest {
+                    Digest::Header => self.params.header_digest = on,
+                    Digest::Data => self.params.data_digest = on,
+                }
+                Cow::Borrowed(if on { "CRC32C" } else { "None" })
+            }
+            Kind::Declared => {
+                let len = text::number(value).filter(|len| (LEN_MIN..=LEN_MAX).contains(len))?;
+                self.params.max_send_len = len;
+                Cow::Borrowed("")
+            }
+            Kind::Min(number, low, high) | Kind::Max(number, low, high) => {
+                let given = text::number(value).filter(|given| (low..=high).contains(given))?;
+                let wish = self.wished_number(number);
+                let result =
+                    if matches!(kind, Kind::Max(..)) { given.max(wish) } else { given.min(wish) };
+                match number {
+                    Number::MaxBurst => self.params.max_burst_len = result,
+                    Number::FirstBurst => self.params.first_burst_len = result,
+                    Number::OutstandingR2T => self.params.max_outstanding_r2t = result,
+                    Number::Constant(_) => {}
+                }
+                Cow::Owned(result.to_string())
+            }
+            Kind::And(flag) | Kind::Or(flag) => {
+                let (given, wish) = (text::boolean(value)?, self.wished_flag(flag));
+                let result =
+                    if matches!(kind, Kind::And(_)) { given && wish } else { given || wish };
+                match flag {
+                    Flag::InitialR2T => self.params.initial_r2t = result,
+                    Flag::ImmediateData => self.params.immediate_data = result,
+                    Flag::InOrder => {}
+                }
+                Cow::Borrowed(yes_no(result))
+            }
+            Kind::Only(known) => {
+                value.split(',').find(|item| *item == known)?;
+                Cow::Borrowed(known)
+            }
+            Kind::Fixed(answer) => Cow::Borrowed(answer),
+        })
+    }
+
+    const fn policy(&self, digest: Digest) -> DigestPolicy {
+        match digest {
+            Digest::Header => self.wishes.header_digest,
+            Digest::Data => self.wishes.data_digest,
+        }
+    }
+
+    const fn wished_flag(&self, flag: Flag) -> bool {
+        match flag {
+            Flag::InitialR2T => self.wishes.initial_r2t,
+            Flag::ImmediateData => self.wishes.immediate_data,
+            Flag::InOrder => true,
+        }
+    }
+
+    fn wished_number(&self, number: Number) -> u32 {
+        match number {
+            Number::MaxBurst => self.wishes.max_burst_len,
+            Number::FirstBurst => self.wishes.first_burst_len.min(self.wishes.max_burst_len),
+            Number::OutstandingR2T => self.wishes.max_outstanding_r2t,
+            Number::Constant(value) => value,
+        }
+    }
+}
+
+impl DigestPolicy {
+    const fn offer(self) -> &'static str {
+        match self {
+            Self::Never => "None",
+            Self::Allowed => "CRC32C,None",
+            Self::Required => "CRC32C",
+        }
+    }
+
+    /// The first of the peer's list that this side takes: whether it is a digest.
+    fn choose(self, list: &str) -> Option<bool> {
+        list.split(',').find_map(|item| match (item, self) {
+            ("CRC32C", Self::Allowed | Self::Required) => Some(true),
+            ("None", Self::Allowed | Self::Never) => Some(false),
+            _ => None,
+        })
+    }
+}
+
+const fn yes_no(flag: bool) -> &'static str {
+    if flag { "Yes" } else { "No" }
+}
+
+fn number_eq(left: &str, right: &str) -> bool {
+    matches!((text::number(left), text::number(right)), (Some(left), Some(right)) if left == right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn answer(negotiation: &mut Negotiation, key: &str, value: &str) -> String {
+        let mut out = Vec::new();
+        negotiation.answer(key, value, SessionType::Normal, &mut out).unwrap();
+        String::from_utf8(out).unwrap().trim_end_matches('\0').into()
+    }
+
+    #[test]
+    fn results_follow_the_rfc() {
+        let mut n = Negotiation::new(Wishes::default());
+        for (key, value, expected) in [
+            ("HeaderDigest", "None,CRC32C", "HeaderDigest=None"),
+            ("DataDigest", "X-other,CRC32C,None", "DataDigest=CRC32C"),
+            ("MaxRecvDataSegmentLength", "0x1000", ""),
+            ("MaxBurstLength", "16776192", "MaxBurstLength=1048576"),
+            ("FirstBurstLength", "4096", "FirstBurstLength=4096"),
+            ("InitialR2T", "No", "InitialR2T=No"),
+            ("ImmediateData", "Maybe", "ImmediateData=Reject"),
+            ("MaxOutstandingR2T", "0", "MaxOutstandingR2T=Reject"),
+            ("MaxConnections", "8", "MaxConnections=1"),
+            ("DataPDUInOrder", "No", "DataPDUInOrder=Yes"),
+            ("ErrorRecoveryLevel", "2", "ErrorRecoveryLevel=0"),
+            ("DefaultTime2Wait", "2", "DefaultTime2Wait=2"),
+            ("DefaultTime2Retain", "20", "DefaultTime2Retain=0"),
+            ("IFMarker", "Yes", "IFMarker=No"),
+            ("X-com.example", "1", "X-com.example=NotUnderstood"),
+        ] {
+            assert_eq!(answer(&mut n, key, value), expected);
+        }
+        let params = n.params();
+        assert_eq!((params.max_send_len, params.first_burst_len), (4096, 4096));
+        assert!(params.data_digest && !params.header_digest && !params.initial_r2t);
+        assert!(params.immediate_data, "a rejected key keeps its default");
+        let again = n.answer("InitialR2T", "No", SessionType::Normal, &mut Vec::new());
+        assert_eq!(again, Err(NegotiationError::Repeated("InitialR2T")));
+    }
+
+    #[test]
+    fn first_burst_never_exceeds_max_burst() {
+        let mut n = Negotiation::new(Wishes::default());
+        answer(&mut n, "MaxBurstLength", "1024");
+        answer(&mut n, "FirstBurstLength", "65536");
+        assert_eq!(n.params().first_burst_len, 1024);
+    }
+
+    #[test]
+    fn digest_policies_meet_or_fail() {
+        for (ours, theirs, expected) in [
+            (DigestPolicy::Never, "CRC32C,None", Some(false)),
+            (DigestPolicy::Never, "CRC32C", None),
+            (DigestPolicy::Allowed, "CRC32C,None", Some(true)),
+            (DigestPolicy::Required, "None,CRC32C", Some(true)),
+            (DigestPolicy::Required, "None", None),
+        ] {
+            let mut n = Negotiation::new(Wishes { header_digest: ours, ..Wishes::default() });
+            let result = n.answer("HeaderDigest", theirs, SessionType::Normal, &mut Vec::new());
+            assert_eq!(result.is_ok().then(|| n.params().header_digest), expected, "{theirs}");
+        }
+    }
+
+    #[test]
+    fn an_originator_accepts_only_what_it_offered() {
+        let fresh = || {
+            let mut n = Negotiation::new(Wishes {
+                header_digest: DigestPolicy::Required,
+                initial_r2t: true,
+                ..Wishes::default()
+            });
+            n.offer(SessionType::Normal, &mut Vec::new());
+            n
+        };
+        for (key, value, good) in [
+            ("MaxBurstLength", "262144", true),
+            ("MaxBurstLength", "2097152", false),
+            ("MaxBurstLength", "Irrelevant", true),
+            ("InitialR2T", "Yes", true),
+            ("InitialR2T", "No", false),
+            ("HeaderDigest", "CRC32C", true),
+            ("HeaderDigest", "None", false),
+            ("HeaderDigest", "Reject", false),
+            ("DataDigest", "None", true),
+            ("DataDigest", "CRC32C,None", false),
+            ("MaxRecvDataSegmentLength", "65536", true),
+            ("DefaultTime2Wait", "2", true),
+            ("ErrorRecoveryLevel", "1", false),
+        ] {
+            let result = fresh().accept(key, value, &mut Vec::new());
+            assert_eq!(result.is_ok(), good, "{key}={value}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn both_sides_reach_the_same_parameters() {
+        let mut initiator =
+            Negotiation::new(Wishes { max_burst_len: 300_000, ..Wishes::default() });
+        let mut target = Negotiation::new(Wishes { immediate_data: false, ..Wishes::default() });
+        let (mut offers, mut answers) = (Vec::new(), Vec::new());
+        initiator.offer(SessionType::Normal, &mut offers);
+        for (key, value) in text::parse(&offers).unwrap() {
+            target.answer(key, value, SessionType::Normal, &mut answers).unwrap();
+        }
+        target.declare(&mut answers);
+        let mut more = Vec::new();
+        for (key, value) in text::parse(&answers).unwrap() {
+            initiator.accept(key, value, &mut more).unwrap();
+        }
+        assert!(more.is_empty());
+        assert_eq!(initiator.params(), target.params());
+        assert_eq!(initiator.params().max_burst_len, 300_000);
+        assert!(!initiator.params().immediate_data && initiator.params().data_digest);
+    }
+}

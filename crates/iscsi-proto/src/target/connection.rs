@@ -1,0 +1,573 @@
+//! One connection of a target, which is also one session.
+
+use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec::Vec};
+use core::time::Duration;
+
+use super::{
+    Challenge, Event, Outcome, Plan, Setup,
+    login::Login,
+    node::{ConnectionId, Node, Order, Ticket},
+    tasks::Tasks,
+};
+use crate::{
+    machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
+    negotiation::{Params, SessionType},
+    pdu::{
+        AsyncEvent, AsyncMessage, Bhs, DataOut, LoginResponse, LunField, NO_TAG, NopIn, Opcode,
+        Reject, RejectReason, ScsiCommand, TaskResponse,
+    },
+    serial::Serial,
+};
+
+/// Control PDUs that wait to be sent before the peer's further requests are left in its socket.
+const CONTROL_QUEUE_MAX: usize = 64;
+
+/// How long a peer has to log out once it was asked to, and then to take what is left to say.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The PDU at hand, between its header and the end of its data segment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Current {
+    #[default]
+    Nothing,
+    Command {
+        task: TaskId,
+        len: u32,
+        last: bool,
+    },
+    DataOut {
+        task: TaskId,
+        len: u32,
+        last: bool,
+    },
+    Control(Bhs),
+    /// Its data goes to nobody.
+    Ignored,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Login(Box<Login>),
+    /// The login is complete but for the end of the session that it replaces.
+    Admission {
+        login: Box<Login>,
+        response: LoginResponse,
+        text: Vec<u8>,
+        cid: u16,
+    },
+    Full,
+    /// Sends what is queued, then ends.
+    Closing,
+}
+
+/// A PDU that is no task's.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) header: Bhs,
+    pub(super) data: Vec<u8>,
+    /// Takes a status number of its own.
+    pub(super) has_status: bool,
+    pub(super) digests: Digests,
+}
+
+/// A task management function that waits for tasks to end.
+#[derive(Debug)]
+pub(super) struct Management {
+    pub(super) response: TaskResponse,
+    pub(super) waits_for: Vec<TaskId>,
+    /// Names the tasks of other sessions.
+    pub(super) waits_for_others: Option<Ticket>,
+}
+
+/// Tasks that another session waits for to end.
+#[derive(Debug)]
+struct Owed {
+    ticket: Ticket,
+    waits_for: Vec<TaskId>,
+}
+
+/// One connection: see the module `machine` for how it is driven.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) id: ConnectionId,
+    pub(super) setup: Arc<Setup>,
+    pub(super) portal: String,
+    pub(super) phase: Phase,
+    pub(super) session: SessionType,
+    pub(super) params: Params,
+    pub(super) digests: Digests,
+    pub(super) stat_sn: Serial,
+    pub(super) exp_cmd_sn: Serial,
+    max_cmd_sn: Serial,
+    pub(super) tasks: Tasks,
+    pub(super) current: Current,
+    pub(super) control: VecDeque<Control>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) management: Vec<Management>,
+    owed: Vec<Owed>,
+    /// What is left of a long answer to a text request, and the tag that asks for it.
+    pub(super) text_left: Vec<u8>,
+    pub(super) text_collector: crate::text::Collector,
+    pub(super) next_tag: u32,
+    /// The latest time that was told.
+    latest: Duration,
+    last_received: Duration,
+    ping_sent: Option<Duration>,
+    /// End of the login, or of the grace before closing.
+    deadline: Option<Duration>,
+}
+
+impl Connection {
+    /// A connection that was just accepted at `portal` (`host:port`, as the peer sees it).
+    #[must_use]
+    pub fn new(
+        now: Duration,
+        id: ConnectionId,
+        setup: Arc<Setup>,
+        portal: String,
+        challenge: Challenge,
+    ) -> Self {
+        let login = Login::new(&setup, challenge);
+        Self {
+            id,
+            portal,
+            phase: Phase::Login(Box::new(login)),
+            session: SessionType::Normal,
+            params: Params::DEFAULT,
+            digests: Digests::default(),
+            stat_sn: Serial(1),
+            exp_cmd_sn: Serial(0),
+            max_cmd_sn: Serial(0),
+            tasks: Tasks::new(setup.queue_depth, setup.data_budget),
+            current: Current::Nothing,
+            control: VecDeque::new(),
+            events: VecDeque::new(),
+            management: Vec::new(),
+            owed: Vec::new(),
+            text_left: Vec::new(),
+            text_collector: crate::text::Collector::default(),
+            next_tag: 1,
+            latest: now,
+            last_received: now,
+            ping_sent: None,
+            deadline: Some(now + setup.login_timeout),
+            setup,
+        }
+    }
+
+    /// Whose connection this is among its node's.
+    #[must_use]
+    pub const fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Number of places for tasks.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        self.tasks.count()
+    }
+
+    /// The task whose [`TaskId::index`] this is.
+    #[must_use]
+    pub fn task_at(&self, index: usize) -> Option<TaskId> {
+        if index >= self.task_count() {
+            return None;
+        }
+        u16::try_from(index).ok().map(TaskId)
+    }
+
+    /// The digests of the next PDU from the peer.
+    #[must_use]
+    pub const fn receive_digests(&self) -> Digests {
+        self.digests
+    }
+
+    /// Whether the peer's next PDU may be taken; else send first.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.control.len() < CONTROL_QUEUE_MAX && !matches!(self.phase, Phase::Closing)
+    }
+
+    /// Whether all is said: the socket is to be flushed and closed.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Closing) && self.control.is_empty()
+    }
+
+    /// Whether no task is with the shell.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tasks.nothing_executes()
+    }
+
+    /// Whether a task that is with the shell was aborted: it is to end without a further step,
+    /// with any outcome.
+    #[must_use]
+    pub fn is_aborted(&self, task: TaskId) -> bool {
+        self.tasks.is_aborted(task)
+    }
+
+    /// The socket is gone: all tasks are aborted, and nothing more is said.
+    pub fn handle_disconnect(&mut self) {
+        self.current = Current::Nothing;
+        self.close();
+        self.control.clear();
+    }
+
+    /// Takes a header, whose digest is right.
+    ///
+    /// # Errors
+    /// When the connection must be dropped.
+    pub fn handle_header(&mut self, now: Duration, bhs: &Bhs) -> Result<(), Fatal> {
+        self.latest = self.latest.max(now);
+        self.last_received = self.latest;
+        self.ping_sent = None;
+        let limit = self.params.max_recv_len;
+        let len = bhs.data_len();
+        if len > limit {
+            return Err(Fatal::Oversize { len, limit });
+        }
+        self.current = match (&self.phase, bhs.opcode()) {
+            (Phase::Full, Some(Opcode::ScsiCommand)) if self.session == SessionType::Normal => {
+                self.handle_command(bhs)?
+            }
+            (Phase::Full, Some(Opcode::DataOut)) => self.handle_data_out(bhs)?,
+            (Phase::Full, _) | (Phase::Login(_), Some(Opcode::LoginRequest)) => {
+                if len > CONTROL_LEN_MAX {
+                    return Err(Fatal::Oversize { len, limit: CONTROL_LEN_MAX });
+                }
+                Current::Control(*bhs)
+            }
+            (Phase::Login(_), _) => return Err(Fatal::Protocol("no login came first")),
+            (Phase::Admission { .. }, _) => {
+                return Err(Fatal::Protocol("a request came before the login response"));
+            }
+            (Phase::Closing, _) => Current::Ignored,
+        };
+        Ok(())
+    }
+
+    /// Where the data segment of the PDU at hand belongs.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        match self.current {
+            Current::Control(_) => Placement::Control,
+            Current::Command { task, len, .. } => self.tasks.place_immediate(task, len),
+            Current::DataOut { task, len, .. } => self.tasks.place_data_out(task, len),
+            Current::Nothing | Current::Ignored => Placement::Discard,
+        }
+    }
+
+    /// The data segment is where it belongs, and its digest is right.
+    pub fn handle_data(&mut self) {
+        let ended = match core::mem::take(&mut self.current) {
+            Current::Command { task, len, last } => {
+                let (params, events) = (&self.params, &mut self.events);
+                self.tasks.immediate_in_place(task, len, last, params, events).then_some(task)
+            }
+            Current::DataOut { task, len, last } => {
+                let (params, events) = (&self.params, &mut self.events);
+                self.tasks.data_in_place(task, len, last, params, events).then_some(task)
+            }
+            Current::Nothing | Current::Ignored | Current::Control(_) => None,
+        };
+        if let Some(task) = ended {
+            self.finish_management(task);
+        }
+    }
+
+    /// The data segment's digest is wrong: the PDU is refused, and the session ends, as error
+    /// recovery level 0 allows (RFC 7143, section 7.8).
+    pub fn handle_bad_digest(&mut self, bhs: &Bhs) {
+        self.reject(bhs, RejectReason::DataDigest);
+        self.close();
+    }
+
+    /// What the logical unit says of a command that it took.
+    pub fn handle_plan(&mut self, task: TaskId, plan: Plan) {
+        let unsolicited = match self.current {
+            Current::Command { task: current, len, last } if current == task => len > 0 || !last,
+            Current::Command { .. }
+            | Current::Nothing
+            | Current::DataOut { .. }
+            | Current::Control(_)
+            | Current::Ignored => false,
+        };
+        self.tasks.plan(task, plan, unsolicited, &mut self.events);
+    }
+
+    /// How a command ended.
+    pub fn handle_outcome(&mut self, task: TaskId, outcome: Outcome) {
+        if self.tasks.outcome(task, outcome, &mut self.events) {
+            self.finish_management(task);
+        }
+    }
+
+    /// The node has something for this connection.
+    pub fn handle_wake(&mut self, node: &mut Node) {
+        while let Some(order) = node.take_order(self.id) {
+            match order {
+                Order::Close => {
+                    self.announce(AsyncEvent::SessionDropped, 0);
+                    self.close();
+                }
+                Order::Abort { lun, ticket } => {
+                    let mut waits_for =
+                        self.abort_tasks(|_, field| lun.is_none() || field.number() == lun);
+                    // What only receives is never begun.
+                    waits_for.retain(|task| self.tasks.is_executing(*task));
+                    self.owed.push(Owed { ticket, waits_for });
+                }
+            }
+        }
+        for done in self.owed.extract_if(.., |owed| owed.waits_for.is_empty()) {
+            node.acknowledge(self.id, done.ticket);
+        }
+        while let Some(ticket) = node.take_finished(self.id) {
+            for pending in &mut self.management {
+                pending.waits_for_others.take_if(|waiting| *waiting == ticket);
+            }
+            self.answer_management();
+        }
+        self.seek_admission(node, true);
+    }
+
+    /// The target is shutting down: asks the peer to log out, and gives it a second.
+    pub fn handle_shutdown(&mut self, now: Duration) {
+        self.latest = self.latest.max(now);
+        if matches!(self.phase, Phase::Full) {
+            self.announce(AsyncEvent::LogoutRequested, 1);
+            self.deadline = Some(now + GRACE);
+        } else {
+            self.close();
+        }
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// When the connection must be dropped.
+    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Fatal> {
+        self.latest = self.latest.max(now);
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return match self.phase {
+                Phase::Full => {
+                    self.close();
+                    Ok(())
+                }
+                Phase::Login(_) | Phase::Admission { .. } => Err(Fatal::LoginTimeout),
+                Phase::Closing => Err(Fatal::Silent),
+            };
+        }
+        if !matches!(self.phase, Phase::Full) {
+            return Ok(());
+        }
+        match self.ping_sent {
+            Some(sent) if now >= sent + self.setup.ping_timeout => Err(Fatal::Silent),
+            None if now >= self.last_received + self.setup.ping_interval => {
+                self.ping_sent = Some(now);
+                let ttt = self.take_tag();
+                let header = NopIn { lun: LunField::default(), itt: NO_TAG, ttt }.encode();
+                self.push_control(header, Vec::new(), false);
+                Ok(())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// When `handle_timeout` is to be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let ping = match (&self.phase, self.ping_sent) {
+            (Phase::Full, Some(sent)) => Some(sent + self.setup.ping_timeout),
+            (Phase::Full, None) => Some(self.last_received + self.setup.ping_interval),
+            (Phase::Login(_) | Phase::Admission { .. } | Phase::Closing, _) => None,
+        };
+        match (ping, self.deadline) {
+            (Some(ping), Some(deadline)) => Some(ping.min(deadline)),
+            (ping, deadline) => ping.or(deadline),
+        }
+    }
+
+    /// What the shell is to do next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next PDU to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        let (mut header, payload, has_status, digests) = match self.control.pop_front() {
+            Some(Control { header, data, has_status, digests }) => {
+                let payload = if data.is_empty() { Payload::None } else { Payload::Control(data) };
+                (header, payload, has_status, digests)
+            }
+            None if matches!(self.phase, Phase::Full) => {
+                let pdu = self.tasks.transmit(&self.params, &mut self.events)?;
+                (pdu.header, pdu.payload, pdu.has_status, self.digests)
+            }
+            None => return None,
+        };
+        if let Payload::Control(data) = &payload {
+            // Control data is bounded far below 2^24.
+            header = header.with_data_len(u32::try_from(data.len()).unwrap_or(u32::MAX));
+        }
+        header.stamp_stat_sn(self.stat_sn);
+        if has_status {
+            self.stat_sn = self.stat_sn.next();
+        }
+        let max = self.exp_cmd_sn.plus(self.tasks.window()).plus(u32::MAX);
+        if self.max_cmd_sn.before(max) {
+            self.max_cmd_sn = max;
+        }
+        header.stamp_window(self.exp_cmd_sn, self.max_cmd_sn);
+        Some(Transmit { header, payload, digests })
+    }
+
+    fn handle_command(&mut self, bhs: &Bhs) -> Result<Current, Fatal> {
+        let command = ScsiCommand::parse(bhs);
+        let len = bhs.data_len();
+        if !self.accept_cmd_sn(bhs)? {
+            return Ok(Current::Ignored);
+        }
+        let limit =
+            if command.write { self.params.first_burst_len.min(command.expected_len) } else { 0 };
+        if len > limit || (len > 0 && !self.params.immediate_data) {
+            return Err(Fatal::Protocol("immediate data was not agreed on"));
+        }
+        if !command.last && (!command.write || self.params.initial_r2t) {
+            return Err(Fatal::Protocol("unsolicited data was not agreed on"));
+        }
+        if command.itt == NO_TAG || self.tasks.find(command.itt).is_some() {
+            self.reject(bhs, RejectReason::TaskInProgress);
+            return Ok(Current::Ignored);
+        }
+        let Some(task) = self.tasks.insert(&command) else {
+            self.reject(bhs, RejectReason::TooManyImmediate);
+            return Ok(Current::Ignored);
+        };
+        let (data_out_max, data_in_max) = self.tasks.limits(task);
+        let (lun, cdb) = (command.lun, command.cdb);
+        self.events.push_back(Event::Command { task, lun, cdb, data_out_max, data_in_max });
+        Ok(Current::Command { task, len, last: command.last })
+    }
+
+    fn handle_data_out(&mut self, bhs: &Bhs) -> Result<Current, Fatal> {
+        let pdu = DataOut::parse(bhs);
+        let len = bhs.data_len();
+        Ok(match self.tasks.accept_data_out(&pdu, len, &self.params)? {
+            Some(task) => Current::DataOut { task, len, last: pdu.last },
+            // Of a task that has ended: aborted, or refused before its data came.
+            None => Current::Ignored,
+        })
+    }
+
+    /// Whether a request is to be executed: those outside the window are ignored, silently
+    /// (RFC 7143, section 4.2.2.1).
+    pub(super) fn accept_cmd_sn(&mut self, bhs: &Bhs) -> Result<bool, Fatal> {
+        if bhs.immediate() {
+            return Ok(true);
+        }
+        let cmd_sn = bhs.cmd_sn();
+        if cmd_sn.before(self.exp_cmd_sn) || self.max_cmd_sn.before(cmd_sn) {
+            return Ok(false);
+        }
+        if cmd_sn != self.exp_cmd_sn {
+            // With one connection, which delivers in order, what is missing never comes.
+            return Err(Fatal::Protocol("a command is missing"));
+        }
+        self.exp_cmd_sn = self.exp_cmd_sn.next();
+        Ok(true)
+    }
+
+    /// Enters full feature phase or leaves it: sets what later PDUs depend on.
+    pub(super) fn enter_full_feature(&mut self, params: Params, session: SessionType) {
+        self.digests = Digests { header: params.header_digest, data: params.data_digest };
+        self.params = params;
+        self.session = session;
+        self.phase = Phase::Full;
+        self.deadline = None;
+    }
+
+    pub(super) fn start_window(&mut self, first: Serial) {
+        self.exp_cmd_sn = first;
+        self.max_cmd_sn = first.plus(self.tasks.window()).plus(u32::MAX);
+    }
+
+    pub(super) fn close(&mut self) {
+        self.phase = Phase::Closing;
+        self.deadline = Some(self.latest + GRACE);
+        let receiving = self.receiving();
+        // What executes ends later; nobody is told.
+        let _ = self.tasks.abort(|_, _| true, receiving, &mut self.events);
+    }
+
+    pub(super) fn abort_tasks(&mut self, chosen: impl Fn(u32, LunField) -> bool) -> Vec<TaskId> {
+        let receiving = self.receiving();
+        self.tasks.abort(chosen, receiving, &mut self.events)
+    }
+
+    fn receiving(&self) -> Option<TaskId> {
+        match self.current {
+            Current::Command { task, .. } | Current::DataOut { task, .. } => Some(task),
+            Current::Nothing | Current::Control(_) | Current::Ignored => None,
+        }
+    }
+
+    pub(super) fn reject(&mut self, bhs: &Bhs, reason: RejectReason) {
+        let header = Reject { reason }.encode();
+        self.push_control(header, bhs.0.to_vec(), true);
+    }
+
+    fn announce(&mut self, event: AsyncEvent, seconds: u16) {
+        if !matches!(self.phase, Phase::Full) {
+            return;
+        }
+        let message = AsyncMessage {
+            event,
+            lun: LunField::default(),
+            parameter1: 0,
+            parameter2: 0,
+            parameter3: seconds,
+        };
+        self.push_control(message.encode(), Vec::new(), true);
+    }
+
+    pub(super) fn push_control(&mut self, header: Bhs, data: Vec<u8>, has_status: bool) {
+        let digests = self.digests;
+        self.control.push_back(Control { header, data, has_status, digests });
+    }
+
+    pub(super) fn take_tag(&mut self) -> u32 {
+        let tag = self.next_tag;
+        self.next_tag = if tag + 1 == NO_TAG { 1 } else { tag + 1 };
+        tag
+    }
+
+    fn finish_management(&mut self, task: TaskId) {
+        for pending in &mut self.management {
+            pending.waits_for.retain(|waiting| *waiting != task);
+        }
+        self.answer_management();
+        let owed = self.owed.iter().filter(|owed| owed.waits_for.is_empty()).count();
+        for owed in &mut self.owed {
+            owed.waits_for.retain(|waiting| *waiting != task);
+        }
+        if self.owed.iter().filter(|owed| owed.waits_for.is_empty()).count() > owed {
+            self.events.push_back(Event::Settled);
+        }
+    }
+
+    pub(super) fn answer_management(&mut self) {
+        let mut index = 0;
+        while index < self.management.len() {
+            let pending = &self.management[index];
+            if pending.waits_for.is_empty() && pending.waits_for_others.is_none() {
+                let done = self.management.remove(index);
+                self.push_control(done.response.encode(), Vec::new(), true);
+            } else {
+                index += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Requests that are no SCSI commands: login, text, NOP, logout, task management.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{
+    Connection, Event,
+    connection::{Current, Management, Phase},
+    login::{End, Login},
+    node::{Admission, Applicant, Node},
+};
+use crate::{
+    machine::Fatal,
+    negotiation::SessionType,
+    pdu::{
+        Bhs, LoginRequest, LoginResponse, LogoutReason, LogoutRequest, LogoutResponse, LunField,
+        NO_TAG, NopIn, NopOut, Opcode, RejectReason, TaskFunction, TaskRequest, TaskResponse,
+        TaskResponseCode, TextRequest, TextResponse,
+    },
+    text,
+};
+
+/// Task management functions in progress.
+const MANAGEMENT_MAX: usize = 16;
+
+impl Connection {
+    /// Takes the data segment of a PDU whose placement was `Control`.
+    ///
+    /// # Errors
+    /// When the connection must be dropped.
+    pub fn handle_control(
+        &mut self,
+        _now: Duration,
+        node: &mut Node,
+        data: &[u8],
+    ) -> Result<(), Fatal> {
+        let Current::Control(bhs) = core::mem::take(&mut self.current) else {
+            return Ok(());
+        };
+        match bhs.opcode() {
+            Some(Opcode::LoginRequest) if matches!(self.phase, Phase::Login(_)) => {
+                self.handle_login(node, &bhs, data);
+                Ok(())
+            }
+            Some(Opcode::NopOut) => self.handle_nop(&bhs, data),
+            Some(Opcode::TextRequest) => self.handle_text(&bhs, data),
+            Some(Opcode::LogoutRequest) => self.handle_logout(&bhs),
+            Some(Opcode::TaskRequest) if self.session == SessionType::Normal => {
+                self.handle_task_request(node, &bhs)
+            }
+            Some(Opcode::Snack) => {
+                self.reject(&bhs, RejectReason::Snack);
+                Ok(())
+            }
+            Some(Opcode::LoginRequest | Opcode::ScsiCommand | Opcode::TaskRequest) => {
+                self.refuse(&bhs, RejectReason::Protocol)
+            }
+            Some(
+                Opcode::DataOut
+                | Opcode::NopIn
+                | Opcode::ScsiResponse
+                | Opcode::TaskResponse
+                | Opcode::LoginResponse
+                | Opcode::TextResponse
+                | Opcode::DataIn
+                | Opcode::LogoutResponse
+                | Opcode::R2t
+                | Opcode::AsyncMessage
+                | Opcode::Reject,
+            )
+            | None => self.refuse(&bhs, RejectReason::Unsupported),
+        }
+    }
+
+    /// Refuses a request; it still takes its place in the order of commands.
+    fn refuse(&mut self, bhs: &Bhs, reason: RejectReason) -> Result<(), Fatal> {
+        if !bhs.immediate() && bhs.cmd_sn() == self.exp_cmd_sn {
+            self.exp_cmd_sn = self.exp_cmd_sn.next();
+        }
+        self.reject(bhs, reason);
+        Ok(())
+    }
+
+    fn handle_login(&mut self, node: &mut Node, bhs: &Bhs, data: &[u8]) {
+        let Phase::Login(mut login) = core::mem::replace(&mut self.phase, Phase::Closing) else {
+            return;
+        };
+        let request = LoginRequest::parse(bhs);
+        // Login requests carry the CmdSN of the first command to come.
+        self.start_window(bhs.cmd_sn());
+        let setup = self.setup.clone();
+        let step = login.handle(&request, data, &setup);
+        match step.end {
+            End::Open => {
+                self.push_control(step.response.encode(), step.text, true);
+                self.phase = Phase::Login(login);
+            }
+            End::Refused => self.push_control(step.response.encode(), step.text, true),
+            End::Admit => {
+                let (response, text, cid) = (step.response, step.text, request.cid);
+                self.phase = Phase::Admission { login, response, text, cid };
+                self.seek_admission(node, false);
+            }
+        }
+    }
+
+    /// Asks the node to admit the session whose login is complete.
+    pub(super) fn seek_admission(&mut self, node: &mut Node, waited: bool) {
+        let Phase::Admission { login, response, cid, .. } = &self.phase else { return };
+        let Some(identity) = login.identity() else { return };
+        let admission = node.admit(
+            &Applicant {
+                connection: self.id,
+                kind: identity.session,
+                initiator: &identity.initiator,
+                isid: response.isid,
+                tsih: response.tsih,
+                cid: *cid,
+            },
+            waited,
+        );
+        let tsih = match admission {
+            Admission::Wait => return,
+            Admission::Admitted(tsih) => Ok(tsih),
+            Admission::Refused(status) => Err(status),
+        };
+        if let Phase::Admission { login, response, text, .. } =
+            core::mem::replace(&mut self.phase, Phase::Closing)
+        {
+            self.end_login(&login, response, text, tsih);
+        }
+    }
+
+    fn end_login(
+        &mut self,
+        login: &Login,
+        response: LoginResponse,
+        text: Vec<u8>,
+        tsih: Result<u16, u16>,
+    ) {
+        let (tsih, identity) = match (tsih, login.identity()) {
+            (Ok(tsih), Some(identity)) => (tsih, identity.clone()),
+            (result, _) => {
+                let status = result.err().unwrap_or(0x0300);
+                let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
+                self.push_control(refusal.encode(), Vec::new(), true);
+                return;
+            }
+        };
+        // The response itself still goes without digests.
+        self.push_control(LoginResponse { tsih, ..response }.encode(), text, true);
+        self.enter_full_feature(login.negotiation().params(), identity.session);
+        let (initiator, session) = (identity.initiator, identity.session);
+        self.events.push_back(Event::LoggedIn { initiator, session });
+    }
+
+    fn handle_nop(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
+        let nop = NopOut::parse(bhs);
+        if !self.accept_cmd_sn(bhs)? || nop.itt == NO_TAG {
+            // An answer to a ping of this side, or no answer is wanted.
+            return Ok(());
+        }
+        let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
+        let echo = data[..data.len().min(limit)].to_vec();
+        let header = NopIn { lun: LunField::default(), itt: nop.itt, ttt: NO_TAG }.encode();
+        self.push_control(header, echo, true);
+        Ok(())
+    }
+
+    fn handle_logout(&mut self, bhs: &Bhs) -> Result<(), Fatal> {
+        let request = LogoutRequest::parse(bhs);
+        if !self.accept_cmd_sn(bhs)? {
+            return Ok(());
+        }
+        let response = match request.reason {
+            LogoutReason::CloseSession | LogoutReason::CloseConnection => 0,
+            LogoutReason::Recovery => 2,
+            LogoutReason::Unknown(_) => return self.refuse(bhs, RejectReason::InvalidField),
+        };
+        let header =
+            LogoutResponse { response, itt: request.itt, time2wait_s: 0, time2retain_s: 0 };
+        self.push_control(header.encode(), Vec::new(), true);
+        if response == 0 {
+            self.close();
+        }
+        Ok(())
+    }
+
+    fn handle_text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
+        let request = TextRequest::parse(bhs);
+        if !self.accept_cmd_sn(bhs)? {
+            return Ok(());
+        }
+        if request.ttt == NO_TAG {
+            self.text_left.clear();
+        }
+        if self.text_left.is_empty() {
+            self.text_collector.add(data)?;
+            if request.more {
+                let ttt = self.take_tag();
+                let header = TextResponse { last: false, more: false, itt: request.itt, ttt };
+                self.push_control(header.encode(), Vec::new(), true);
+                return Ok(());
+            }
+            let text = self.text_collector.take();
+            self.text_left = self.answer_text(&text::parse(&text)?);
+        }
+        let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
+        let rest = self.text_left.split_off(self.text_left.len().min(limit));
+        let part = core::mem::replace(&mut self.text_left, rest);
+        let last = self.text_left.is_empty();
+        let ttt = if last { NO_TAG } else { self.take_tag() };
+        let header = TextResponse { last, more: !last, itt: request.itt, ttt };
+        self.push_control(header.encode(), part, true);
+        Ok(())
+    }
+
+    /// `SendTargets` is all that is answered (RFC 7143, appendix C).
+    fn answer_text(&self, pairs: &[(&str, &str)]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (key, value) in pairs {
+            if *key != "SendTargets" {
+                text::push(&mut out, key, "NotUnderstood");
+                continue;
+            }
+            let wanted = match (*value, self.session) {
+                ("All", SessionType::Discovery) | ("", SessionType::Normal) => true,
+                ("All" | "", _) => {
+                    text::push(&mut out, key, "Reject");
+                    continue;
+                }
+                (name, _) => name.eq_ignore_ascii_case(&self.setup.name),
+            };
+            if wanted {
+                text::push(&mut out, "TargetName", &self.setup.name);
+                let others = self.setup.portals.iter().filter(|portal| **portal != self.portal);
+                for portal in core::iter::once(&self.portal).chain(others) {
+                    text::push(&mut out, "TargetAddress", &alloc::format!("{portal},1"));
+                }
+            }
+        }
+        out
+    }
+
+    fn handle_task_request(&mut self, node: &mut Node, bhs: &Bhs) -> Result<(), Fatal> {
+        let request = TaskRequest::parse(bhs);
+        if !self.accept_cmd_sn(bhs)? {
+            return Ok(());
+        }
+        if self.management.len() >= MANAGEMENT_MAX {
+            self.reject(bhs, RejectReason::OutOfResources);
+            return Ok(());
+        }
+        let lun = request.lun;
+        let function = request.function;
+        // Fields of different forms may name one unit.
+        let number = lun.number();
+        let for_unit =
+            matches!(function, TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset);
+        if for_unit && number.is_none() {
+            let response = TaskResponse { code: TaskResponseCode::NoLun, itt: request.itt };
+            self.push_control(response.encode(), Vec::new(), true);
+            return Ok(());
+        }
+        let mut code = TaskResponseCode::Complete;
+        let mut waits_for_others = None;
+        let waits_for = match function {
+            TaskFunction::AbortTask => match self.tasks.find(request.referenced_itt) {
+                Some(task) if self.tasks.lun(task).number() == number => {
+                    self.abort_tasks(|itt, _| itt == request.referenced_itt)
+                }
+                Some(_) | None => {
+                    code = TaskResponseCode::NoTask;
+                    Vec::new()
+                }
+            },
+            TaskFunction::AbortTaskSet => self.abort_tasks(|_, field| field.number() == number),
+            TaskFunction::ClearTaskSet => {
+                waits_for_others = node.abort_others(self.id, number);
+                self.events.extend(number.map(|lun| Event::Cleared { lun }));
+                self.abort_tasks(|_, field| field.number() == number)
+            }
+            TaskFunction::LogicalUnitReset => {
+                waits_for_others = node.abort_others(self.id, number);
+                self.events.push_back(Event::Reset { lun: number });
+                self.abort_tasks(|_, field| field.number() == number)
+            }
+            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => {
+                if function == TaskFunction::TargetColdReset {
+                    node.close_others(self.id);
+                } else {
+                    waits_for_others = node.abort_others(self.id, None);
+                }
+                self.events.push_back(Event::Reset { lun: None });
+                self.abort_tasks(|_, _| true)
+            }
+            TaskFunction::TaskReassign => {
+                code = TaskResponseCode::NoReassignment;
+                Vec::new()
+            }
+            TaskFunction::ClearAca | TaskFunction::Unknown(_) => {
+                code = TaskResponseCode::Unsupported;
+                Vec::new()
+            }
+        };
+        let response = TaskResponse { code, itt: request.itt };
+        self.management.push(Management { response, waits_for, waits_for_others });
+        self.answer_management();
+        Ok(())
+    }
+}

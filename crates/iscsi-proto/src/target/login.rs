@@ -1,0 +1,310 @@
+//! The target's side of a login (RFC 7143, section 6.3): stages, authentication, parameters.
+
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+use super::{Challenge, Setup};
+use crate::{
+    chap::Algorithm,
+    negotiation::{Negotiation, NegotiationError, SessionType},
+    pdu::{LoginRequest, LoginResponse},
+    text::{self, Collector},
+};
+
+/// Login status (RFC 7143, section 11.13.5).
+mod status {
+    pub(super) const INITIATOR_ERROR: u16 = 0x0200;
+    pub(super) const AUTHENTICATION_FAILURE: u16 = 0x0201;
+    pub(super) const NOT_FOUND: u16 = 0x0203;
+    pub(super) const UNSUPPORTED_VERSION: u16 = 0x0205;
+    pub(super) const MISSING_PARAMETER: u16 = 0x0207;
+    pub(super) const SESSION_TYPE: u16 = 0x0209;
+}
+
+/// Stages, as they stand in headers.
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+const FULL_FEATURE: u8 = 3;
+
+/// Longest answer: what an initiator takes before it has declared anything.
+const ANSWER_LEN_MAX: usize = 8192;
+
+/// How far the initiator has proven itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Auth {
+    /// Nothing yet; proof is needed.
+    Needed,
+    /// CHAP was agreed on.
+    Method,
+    /// The challenge was sent.
+    Challenged(Algorithm),
+    /// Proven, or no proof is needed.
+    Done,
+}
+
+/// What a request leads to: a response with this text, and whether it ends the login.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) response: LoginResponse,
+    pub(super) text: Vec<u8>,
+    pub(super) end: End,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// More requests follow.
+    Open,
+    /// The initiator is to be admitted before the response leaves.
+    Admit,
+    /// The response refuses the login.
+    Refused,
+}
+
+/// One login in progress.
+pub(super) struct Login {
+    stage: Option<u8>,
+    auth: Auth,
+    challenge: Challenge,
+    negotiation: Negotiation,
+    collector: Collector,
+    identity: Option<Identity>,
+    first: Option<LoginRequest>,
+    told_portal_group: bool,
+}
+
+/// Who logs in, from the first request.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) initiator: String,
+    pub(super) session: SessionType,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The challenge stays out of logs.
+        write!(f, "Login({:?}, {:?})", self.stage, self.auth)
+    }
+}
+
+impl Login {
+    pub(super) fn new(setup: &Setup, challenge: Challenge) -> Self {
+        Self {
+            stage: None,
+            auth: if setup.chap.is_some() { Auth::Needed } else { Auth::Done },
+            challenge,
+            negotiation: Negotiation::new(setup.wishes.clone()),
+            collector: Collector::default(),
+            identity: None,
+            first: None,
+            told_portal_group: false,
+        }
+    }
+
+    pub(super) fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
+    }
+
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// Takes one request and its data segment.
+    pub(super) fn handle(&mut self, request: &LoginRequest, data: &[u8], setup: &Setup) -> Step {
+        match self.advance(request, data, setup) {
+            Ok(step) => step,
+            Err(status) => {
+                let response = LoginResponse { status, transit: false, ..respond(request) };
+                Step { response, text: Vec::new(), end: End::Refused }
+            }
+        }
+    }
+
+    fn advance(&mut self, request: &LoginRequest, data: &[u8], setup: &Setup) -> Result<Step, u16> {
+        self.check(request)?;
+        self.collector.add(data).map_err(|_| status::INITIATOR_ERROR)?;
+        if request.more {
+            let response = LoginResponse { transit: false, ..respond(request) };
+            return Ok(Step { response, text: Vec::new(), end: End::Open });
+        }
+        let text = self.collector.take();
+        let pairs = text::parse(&text).map_err(|_| status::INITIATOR_ERROR)?;
+        if self.identity.is_none() {
+            self.identity = Some(identify(&pairs, setup)?);
+        }
+        let mut out = Vec::new();
+        self.take_pairs(&pairs, setup, &mut out)?;
+        if request.transit && self.auth == Auth::Needed {
+            // It wants to go on, and not to prove itself: asking again would never end.
+            return Err(status::AUTHENTICATION_FAILURE);
+        }
+        self.declare(request, &mut out);
+        if out.len() > ANSWER_LEN_MAX {
+            return Err(status::INITIATOR_ERROR);
+        }
+        let transit = request.transit && self.auth == Auth::Done;
+        if transit {
+            self.stage = Some(request.next_stage);
+        }
+        let end =
+            if transit && request.next_stage == FULL_FEATURE { End::Admit } else { End::Open };
+        let next_stage = if transit { request.next_stage } else { 0 };
+        let response = LoginResponse { transit, next_stage, ..respond(request) };
+        Ok(Step { response, text: out, end })
+    }
+
+    /// Refuses requests that do not fit what came before.
+    fn check(&mut self, request: &LoginRequest) -> Result<(), u16> {
+        if request.version_min > 0 {
+            return Err(status::UNSUPPORTED_VERSION);
+        }
+        let first = self.first.get_or_insert(*request);
+        let same = (first.isid, first.tsih, first.cid) == (request.isid, request.tsih, request.cid);
+        let stage = *self.stage.get_or_insert(request.current_stage);
+        let stage_known = matches!(stage, SECURITY | OPERATIONAL);
+        let next = (request.current_stage, request.next_stage);
+        let next_known =
+            matches!(next, (SECURITY, OPERATIONAL | FULL_FEATURE) | (OPERATIONAL, FULL_FEATURE));
+        if !same
+            || !stage_known
+            || request.current_stage != stage
+            || (request.transit && (!next_known || request.more))
+        {
+            return Err(status::INITIATOR_ERROR);
+        }
+        if stage == OPERATIONAL && self.auth != Auth::Done {
+            return Err(status::AUTHENTICATION_FAILURE);
+        }
+        Ok(())
+    }
+
+    fn take_pairs(
+        &mut self,
+        pairs: &[(&str, &str)],
+        setup: &Setup,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
+        let session = self.identity.as_ref().map_or(SessionType::Normal, |known| known.session);
+        for (key, value) in pairs {
+            match *key {
+                "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => {}
+                "AuthMethod" => self.take_method(value, out)?,
+                "CHAP_A" => self.take_algorithms(value, out)?,
+                "CHAP_N" => self.take_answer(pairs, setup)?,
+                // Taken together with CHAP_N.
+                "CHAP_R" => {}
+                // The initiator wants proof of the target, which is not given.
+                "CHAP_I" | "CHAP_C" => return Err(status::AUTHENTICATION_FAILURE),
+                _ => self.negotiation.answer(key, value, session, out).map_err(refuse)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What the target says of itself: its portal group at first, its limit when parameters are
+    /// talked about.
+    fn declare(&mut self, request: &LoginRequest, out: &mut Vec<u8>) {
+        let normal =
+            self.identity.as_ref().is_some_and(|known| known.session == SessionType::Normal);
+        if normal && !self.told_portal_group {
+            self.told_portal_group = true;
+            text::push(out, "TargetPortalGroupTag", "1");
+        }
+        if request.current_stage == OPERATIONAL {
+            self.negotiation.declare(out);
+        }
+    }
+
+    fn take_method(&mut self, list: &str, out: &mut Vec<u8>) -> Result<(), u16> {
+        let offers = |method| list.split(',').any(|item| item == method);
+        match self.auth {
+            Auth::Needed if offers("CHAP") => {
+                self.auth = Auth::Method;
+                text::push(out, "AuthMethod", "CHAP");
+                Ok(())
+            }
+            Auth::Done if offers("None") => {
+                text::push(out, "AuthMethod", "None");
+                Ok(())
+            }
+            Auth::Needed | Auth::Done => Err(status::AUTHENTICATION_FAILURE),
+            Auth::Method | Auth::Challenged(_) => Err(status::INITIATOR_ERROR),
+        }
+    }
+
+    fn take_algorithms(&mut self, list: &str, out: &mut Vec<u8>) -> Result<(), u16> {
+        if self.auth != Auth::Method {
+            return Err(status::INITIATOR_ERROR);
+        }
+        let offers =
+            |wanted: &Algorithm| list.split(',').any(|n| text::number(n) == Some(wanted.number()));
+        let algorithm =
+            Algorithm::PREFERENCE.into_iter().find(offers).ok_or(status::AUTHENTICATION_FAILURE)?;
+        self.auth = Auth::Challenged(algorithm);
+        text::push(out, "CHAP_A", &algorithm.number().to_string());
+        text::push(out, "CHAP_I", &self.challenge.identifier.to_string());
+        text::push(out, "CHAP_C", &text::to_hex(&self.challenge.bytes));
+        Ok(())
+    }
+
+    fn take_answer(&mut self, pairs: &[(&str, &str)], setup: &Setup) -> Result<(), u16> {
+        let (Auth::Challenged(algorithm), Some(known)) = (self.auth, &setup.chap) else {
+            return Err(status::INITIATOR_ERROR);
+        };
+        let value = |key| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+        let answer = value("CHAP_R").and_then(text::binary);
+        let (Some(user), Some(answer)) = (value("CHAP_N"), answer) else {
+            return Err(status::AUTHENTICATION_FAILURE);
+        };
+        let Challenge { identifier, bytes } = &self.challenge;
+        // The digest is computed for a wrong name too, so that both take the same time.
+        let right = algorithm.verify(*identifier, &known.secret, bytes, &answer);
+        if !right || user != known.user {
+            return Err(status::AUTHENTICATION_FAILURE);
+        }
+        self.auth = Auth::Done;
+        Ok(())
+    }
+}
+
+fn respond(request: &LoginRequest) -> LoginResponse {
+    LoginResponse {
+        transit: false,
+        more: false,
+        current_stage: request.current_stage,
+        next_stage: 0,
+        version_active: 0,
+        isid: request.isid,
+        tsih: request.tsih,
+        itt: request.itt,
+        status: 0,
+    }
+}
+
+fn refuse(_: NegotiationError) -> u16 {
+    status::INITIATOR_ERROR
+}
+
+/// Reads who logs in where from the first request.
+fn identify(pairs: &[(&str, &str)], setup: &Setup) -> Result<Identity, u16> {
+    let value = |key| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let initiator = value("InitiatorName").ok_or(status::MISSING_PARAMETER)?;
+    if initiator.is_empty() || initiator.len() > 223 {
+        return Err(status::INITIATOR_ERROR);
+    }
+    let session = match value("SessionType") {
+        None | Some("Normal") => SessionType::Normal,
+        Some("Discovery") => SessionType::Discovery,
+        Some(_) => return Err(status::SESSION_TYPE),
+    };
+    if session == SessionType::Normal {
+        let target = value("TargetName").ok_or(status::MISSING_PARAMETER)?;
+        // iSCSI names are compared without case (RFC 7143, section 4.2.7.1).
+        if !target.eq_ignore_ascii_case(&setup.name) {
+            return Err(status::NOT_FOUND);
+        }
+    }
+    Ok(Identity { initiator: initiator.to_ascii_lowercase(), session })
+}

@@ -1,0 +1,146 @@
+//! The target: [`Node`] knows all sessions, [`Connection`] is one of them.
+//!
+//! A connection orders commands, gathers their data, and sends what a logical unit answers. It
+//! knows nothing of SCSI but status, sense and lengths. Sessions have one connection each and
+//! error recovery level 0: whatever goes wrong on the wire ends the session.
+
+mod connection;
+mod control;
+mod login;
+mod node;
+mod tasks;
+
+use alloc::{string::String, vec::Vec};
+use core::time::Duration;
+
+pub use connection::Connection;
+pub use node::{ConnectionId, Node};
+
+use crate::{
+    chap::{CHALLENGE_LEN, Credentials},
+    machine::TaskId,
+    negotiation::{SessionType, Wishes},
+    pdu::LunField,
+};
+
+/// What a target is and allows; the same for all its connections.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Its iSCSI name.
+    pub name: String,
+    /// Addresses (`host:port`) that discovery names besides the one that was asked.
+    pub portals: Vec<String>,
+    /// Who may log in; everybody when none.
+    pub chap: Option<Credentials>,
+    /// What it negotiates for.
+    pub wishes: Wishes,
+    /// Commands of one session in progress: 1 to 1024.
+    pub queue_depth: u16,
+    /// Sessions and logins in progress.
+    pub sessions_max: usize,
+    /// Data of one session held in memory, in bytes; one command may exceed it alone.
+    pub data_budget: u64,
+    /// Longest login.
+    pub login_timeout: Duration,
+    /// Silence after which a session is pinged.
+    pub ping_interval: Duration,
+    /// Silence after a ping that ends a session.
+    pub ping_timeout: Duration,
+}
+
+impl Setup {
+    /// The usual limits for a target of this name.
+    #[must_use]
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            portals: Vec::new(),
+            chap: None,
+            wishes: Wishes::default(),
+            queue_depth: 128,
+            sessions_max: 128,
+            data_budget: 64 << 20,
+            login_timeout: Duration::from_secs(15),
+            ping_interval: Duration::from_secs(15),
+            ping_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Random bytes for one connection's CHAP challenge.
+#[derive(Clone)]
+pub struct Challenge {
+    /// `CHAP_I`.
+    pub identifier: u8,
+    /// `CHAP_C`.
+    pub bytes: [u8; CHALLENGE_LEN],
+}
+
+/// What a logical unit says of a command that it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of Data-Out that the unit takes: at most those that the initiator sends.
+    pub data_out: u32,
+    /// Bytes of Data-Out that the command describes; the residual is counted against it.
+    pub data_out_total: u64,
+    /// Bytes that executing the command holds in memory besides its Data-Out.
+    pub memory: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// SCSI status.
+    pub status: u8,
+    /// Sense data, empty when none.
+    pub sense: Vec<u8>,
+    /// Bytes of Data-In at hand; more than the initiator takes is residual.
+    pub data_in: u64,
+}
+
+/// What a connection wants of its shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The login is complete.
+    LoggedIn {
+        /// The initiator's name.
+        initiator: String,
+        /// Kind of session.
+        session: SessionType,
+    },
+    /// A command has come. Answer with `handle_plan` or `handle_outcome`, before anything else.
+    Command {
+        /// Its place.
+        task: TaskId,
+        /// Logical unit.
+        lun: LunField,
+        /// Command descriptor block.
+        cdb: [u8; 16],
+        /// Bytes of Data-Out that the initiator sends.
+        data_out_max: u32,
+        /// Bytes of Data-In that the initiator takes.
+        data_in_max: u32,
+    },
+    /// All Data-Out is in and there is memory for Data-In: execute, answer with `handle_outcome`.
+    Submit {
+        /// Which command.
+        task: TaskId,
+    },
+    /// Nothing more is wanted of this task; its place may be taken again.
+    Release {
+        /// Which command.
+        task: TaskId,
+    },
+    /// A logical unit (or all) was reset by this session.
+    Reset {
+        /// Which; all when none.
+        lun: Option<u16>,
+    },
+    /// The commands of all sessions for a logical unit were cleared by this one.
+    Cleared {
+        /// Which.
+        lun: u16,
+    },
+    /// Tasks that another session waits for have ended: call `handle_wake`.
+    Settled,
+}

@@ -1,0 +1,564 @@
+//! The commands of one connection: gathering their data, executing, answering.
+//!
+//! Invariant: a task's place is free, or exactly one `Release` will be reported for it. Data held
+//! by all tasks together stays within the budget, unless one task alone exceeds it. A task that
+//! is aborted while it executes keeps its place until its outcome is in, since what it does
+//! cannot be called back.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::{Event, Outcome, Plan};
+use crate::{
+    machine::{Fatal, Payload, Placement, TaskId},
+    negotiation::Params,
+    pdu::{Bhs, DataIn, DataOut, LunField, NO_TAG, R2t, ScsiCommand, ScsiResponse},
+};
+
+/// Places beyond the queue depth, for immediate commands.
+const IMMEDIATE_MAX: u16 = 8;
+
+/// SCSI status GOOD (SAM-5, section 5.3.1).
+const GOOD: u8 = 0x00;
+/// SCSI status TASK SET FULL.
+const TASK_SET_FULL: u8 = 0x28;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Free,
+    /// The shell was asked for a plan.
+    New,
+    /// Waits for memory.
+    Waiting,
+    /// Takes Data-Out.
+    Gathering,
+    /// With the shell.
+    Executing,
+    /// Sends Data-In and status.
+    Answering,
+}
+
+/// Data-Out of one task.
+#[derive(Debug, Default)]
+struct Out {
+    /// Bytes that the initiator sends.
+    max: u32,
+    /// Bytes that the unit takes.
+    wanted: u32,
+    /// Bytes that are in, from the start.
+    received: u32,
+    /// End of what was asked for by R2T, or sent unsolicited.
+    requested: u32,
+    /// Unsolicited data is still to come.
+    unsolicited: bool,
+    /// R2Ts without an answer.
+    outstanding: u32,
+    /// Number of the next R2T.
+    r2t_sn: u32,
+    /// Number of the R2T whose data is coming in.
+    sequence: u32,
+    /// End of that data.
+    sequence_end: u32,
+    /// Number of the next Data-Out in its sequence.
+    data_sn: u32,
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    state: State,
+    aborted: bool,
+    immediate: bool,
+    lun: LunField,
+    out: Out,
+    /// Bytes of Data-In that the initiator takes.
+    in_max: u32,
+    /// Bytes that the command describes.
+    total: u64,
+    /// Bytes of memory that the task needs, and that are counted against the budget.
+    cost: u64,
+    held: u64,
+    status: u8,
+    sense: Vec<u8>,
+    /// Bytes of Data-In to send, and sent.
+    in_len: u32,
+    in_sent: u32,
+    /// Number of the next Data-In or R2T of this task (they are counted together).
+    data_sn: u32,
+}
+
+/// A PDU of a task: its header, what follows it, and whether it carries a status number.
+pub(super) struct TaskPdu {
+    pub(super) header: Bhs,
+    pub(super) payload: Payload,
+    pub(super) has_status: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Tasks {
+    tasks: Vec<Task>,
+    /// Initiator task tags, apart from the tasks so that searching them is fast.
+    itts: Vec<u32>,
+    free: Vec<u16>,
+    waiting: VecDeque<TaskId>,
+    ready: VecDeque<TaskId>,
+    depth: u16,
+    /// Tasks that count against the command window.
+    windowed: u16,
+    budget: u64,
+    held: u64,
+}
+
+impl Tasks {
+    pub(super) fn new(depth: u16, budget: u64) -> Self {
+        assert!((1..=1024).contains(&depth), "queue depth of {depth}");
+        let count = depth + IMMEDIATE_MAX;
+        Self {
+            tasks: (0..count).map(|_| Task::default()).collect(),
+            itts: alloc::vec![NO_TAG; usize::from(count)],
+            free: (0..count).rev().collect(),
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            depth,
+            windowed: 0,
+            budget,
+            held: 0,
+        }
+    }
+
+    /// Number of places.
+    pub(super) fn count(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Commands that may still come under the window.
+    pub(super) fn window(&self) -> u32 {
+        u32::from(self.depth - self.windowed)
+    }
+
+    /// Whether nothing is with the shell.
+    pub(super) fn nothing_executes(&self) -> bool {
+        self.tasks.iter().all(|task| task.state != State::Executing)
+    }
+
+    pub(super) fn is_aborted(&self, id: TaskId) -> bool {
+        self.tasks[id.index()].aborted
+    }
+
+    pub(super) fn is_executing(&self, id: TaskId) -> bool {
+        self.tasks[id.index()].state == State::Executing
+    }
+
+    pub(super) fn find(&self, itt: u32) -> Option<TaskId> {
+        if itt == NO_TAG {
+            return None;
+        }
+        let index = self.itts.iter().position(|known| *known == itt)?;
+        u16::try_from(index).ok().map(TaskId)
+    }
+
+    pub(super) fn lun(&self, id: TaskId) -> LunField {
+        self.tasks[id.index()].lun
+    }
+
+    /// Takes a command; `None` when there is no place.
+    pub(super) fn insert(&mut self, command: &ScsiCommand) -> Option<TaskId> {
+        let immediate = self.tasks.len() - self.free.len() - usize::from(self.windowed);
+        if command.immediate && immediate >= usize::from(IMMEDIATE_MAX) {
+            return None;
+        }
+        let id = TaskId(self.free.pop()?);
+        let task = &mut self.tasks[id.index()];
+        assert!(task.state == State::Free, "place {id:?} is taken");
+        // A command that moves data both ways is treated as a write.
+        let out_max = if command.write { command.expected_len } else { 0 };
+        let in_max = if command.read && !command.write { command.expected_len } else { 0 };
+        *task = Task {
+            state: State::New,
+            immediate: command.immediate,
+            lun: command.lun,
+            out: Out { max: out_max, unsolicited: command.write, ..Out::default() },
+            in_max,
+            ..Task::default()
+        };
+        self.itts[id.index()] = command.itt;
+        self.windowed += u16::from(!command.immediate);
+        Some(id)
+    }
+
+    pub(super) fn limits(&self, id: TaskId) -> (u32, u32) {
+        let task = &self.tasks[id.index()];
+        (task.out.max, task.in_max)
+    }
+
+    /// What the unit said of a new command. `unsolicited`: data comes unasked.
+    pub(super) fn plan(
+        &mut self,
+        id: TaskId,
+        plan: Plan,
+        unsolicited: bool,
+        events: &mut VecDeque<Event>,
+    ) {
+        let task = &mut self.tasks[id.index()];
+        assert!(task.state == State::New, "plan for {id:?} in {:?}", task.state);
+        assert!(plan.data_out <= task.out.max, "plan exceeds what the initiator sends");
+        task.total = plan.data_out_total;
+        task.out.wanted = plan.data_out;
+        task.cost = plan.memory.max(u64::from(plan.data_out));
+        task.out.unsolicited = unsolicited && plan.data_out > 0;
+        let cost = task.cost;
+        if cost == 0 {
+            task.state = State::Executing;
+            events.push_back(Event::Submit { task: id });
+        } else if task.out.unsolicited {
+            if self.fits(cost) {
+                self.hold(id, cost);
+                self.tasks[id.index()].state = State::Gathering;
+            } else {
+                let outcome = Outcome { status: TASK_SET_FULL, ..Outcome::default() };
+                self.outcome(id, outcome, events);
+            }
+        } else {
+            task.state = State::Waiting;
+            self.waiting.push_back(id);
+            self.start_waiting(events);
+        }
+    }
+
+    /// How a command ended. Returns whether an aborted task ended by this.
+    pub(super) fn outcome(
+        &mut self,
+        id: TaskId,
+        outcome: Outcome,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let task = &mut self.tasks[id.index()];
+        assert!(
+            matches!(task.state, State::New | State::Executing),
+            "outcome for {id:?} in {:?}",
+            task.state
+        );
+        if task.aborted {
+            self.release(id, events);
+            return true;
+        }
+        if task.state == State::New || task.total == 0 {
+            // No Data-Out was wanted: what comes in is all that the command moves.
+            task.total = outcome.data_in;
+        }
+        task.in_len = u32::try_from(outcome.data_in).unwrap_or(u32::MAX).min(task.in_max);
+        task.status = outcome.status;
+        task.sense = outcome.sense;
+        task.state = State::Answering;
+        self.ready.push_back(id);
+        false
+    }
+
+    /// Where the data of a command PDU belongs.
+    pub(super) fn place_immediate(&self, id: TaskId, len: u32) -> Placement {
+        self.place(id, 0, len)
+    }
+
+    /// Checks a Data-Out header; `None` when its task is gone and the data goes to nobody.
+    pub(super) fn accept_data_out(
+        &self,
+        pdu: &DataOut,
+        len: u32,
+        params: &Params,
+    ) -> Result<Option<TaskId>, Fatal> {
+        let found = if pdu.ttt == NO_TAG {
+            self.find(pdu.itt)
+        } else {
+            u16::try_from(pdu.ttt & 0xffff).ok().map(TaskId)
+        };
+        let Some(id) = found else { return Ok(None) };
+        let Some(task) = self.tasks.get(id.index()) else { return Ok(None) };
+        let out = &task.out;
+        let known = task.state == State::Gathering
+            && self.itts[id.index()] == pdu.itt
+            && if pdu.ttt == NO_TAG {
+                out.unsolicited
+            } else {
+                !out.unsolicited && out.outstanding > 0 && pdu.ttt == tag(id, out.sequence)
+            };
+        if !known {
+            return Ok(None);
+        }
+        if pdu.data_sn != out.data_sn || pdu.offset != out.received {
+            return Err(Fatal::Protocol("data-out is out of order"));
+        }
+        let limit =
+            if out.unsolicited { params.first_burst_len.min(out.max) } else { out.sequence_end };
+        let end = pdu.offset.checked_add(len).filter(|end| *end <= limit);
+        let end = end.ok_or(Fatal::Protocol("data-out exceeds what was asked for"))?;
+        if !out.unsolicited && pdu.last != (end == limit) {
+            return Err(Fatal::Protocol("data-out sequence ends at the wrong byte"));
+        }
+        Ok(Some(id))
+    }
+
+    /// Where the data of an accepted Data-Out belongs.
+    pub(super) fn place_data_out(&self, id: TaskId, len: u32) -> Placement {
+        self.place(id, self.tasks[id.index()].out.received, len)
+    }
+
+    fn place(&self, id: TaskId, offset: u32, len: u32) -> Placement {
+        let task = &self.tasks[id.index()];
+        let room = task.out.wanted.saturating_sub(offset);
+        if task.state != State::Gathering || task.aborted || room == 0 {
+            return Placement::Discard;
+        }
+        Placement::Task { task: id, offset, len: len.min(room) }
+    }
+
+    /// The data of a PDU is in: `len` bytes, the `last` of its sequence or not. Returns whether
+    /// an aborted task ended by this.
+    pub(super) fn data_in_place(
+        &mut self,
+        id: TaskId,
+        len: u32,
+        last: bool,
+        params: &Params,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let task = &mut self.tasks[id.index()];
+        if task.state != State::Gathering {
+            return false;
+        }
+        if task.aborted {
+            self.release(id, events);
+            return true;
+        }
+        let out = &mut task.out;
+        out.received += len;
+        out.data_sn += 1;
+        if out.unsolicited {
+            if last || out.received >= params.first_burst_len.min(out.max) {
+                out.unsolicited = false;
+                out.requested = out.received;
+                out.sequence_end = out.received;
+                out.data_sn = 0;
+            }
+        } else if last {
+            out.outstanding -= 1;
+            out.sequence += 1;
+            out.data_sn = 0;
+            let end = out.sequence_end.saturating_add(params.max_burst_len);
+            out.sequence_end = end.min(out.requested);
+        }
+        self.request_or_submit(id, params, events);
+        false
+    }
+
+    /// The data that came with a command is in; none comes unasked after it when `last`.
+    pub(super) fn immediate_in_place(
+        &mut self,
+        id: TaskId,
+        len: u32,
+        last: bool,
+        params: &Params,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let task = &self.tasks[id.index()];
+        if !task.out.unsolicited && !task.aborted {
+            return false;
+        }
+        let ended = self.data_in_place(id, len, last, params, events);
+        // Data-Out PDUs are numbered from 0, after immediate data too.
+        self.tasks[id.index()].out.data_sn = 0;
+        ended
+    }
+
+    fn request_or_submit(&mut self, id: TaskId, params: &Params, events: &mut VecDeque<Event>) {
+        let task = &mut self.tasks[id.index()];
+        let out = &task.out;
+        if out.unsolicited {
+            return;
+        }
+        if out.received >= out.wanted && out.outstanding == 0 {
+            task.state = State::Executing;
+            events.push_back(Event::Submit { task: id });
+        } else if can_request(out, params) && !self.ready.contains(&id) {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The next PDU of any task: tasks take turns.
+    pub(super) fn transmit(
+        &mut self,
+        params: &Params,
+        events: &mut VecDeque<Event>,
+    ) -> Option<TaskPdu> {
+        let id = self.ready.pop_front()?;
+        let task = &mut self.tasks[id.index()];
+        let itt = self.itts[id.index()];
+        match task.state {
+            State::Gathering => {
+                let header = request(id, itt, task, params);
+                if can_request(&task.out, params) {
+                    self.ready.push_back(id);
+                }
+                Some(TaskPdu { header, payload: Payload::None, has_status: false })
+            }
+            State::Answering => {
+                let pdu = answer(id, itt, task, params);
+                if pdu.has_status {
+                    self.release(id, events);
+                } else {
+                    self.ready.push_back(id);
+                }
+                Some(pdu)
+            }
+            State::Free | State::New | State::Waiting | State::Executing => {
+                unreachable!("{id:?} has nothing to send in {:?}", task.state)
+            }
+        }
+    }
+
+    /// Ends the tasks that `chosen` names, but for what is executing, whose outcome is still to
+    /// come, and for `receiving`, whose data is coming in just now. Returns those.
+    pub(super) fn abort(
+        &mut self,
+        chosen: impl Fn(u32, LunField) -> bool,
+        receiving: Option<TaskId>,
+        events: &mut VecDeque<Event>,
+    ) -> Vec<TaskId> {
+        let mut left = Vec::new();
+        for index in 0..self.depth + IMMEDIATE_MAX {
+            let id = TaskId(index);
+            let task = &mut self.tasks[id.index()];
+            if task.state == State::Free || !chosen(self.itts[id.index()], task.lun) {
+                continue;
+            }
+            let gathering = task.state == State::Gathering && receiving == Some(id);
+            if task.state == State::Executing || gathering {
+                task.aborted = true;
+                self.ready.retain(|ready| *ready != id);
+                left.push(id);
+            } else {
+                self.release(id, events);
+            }
+        }
+        left
+    }
+
+    fn release(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
+        let task = &mut self.tasks[id.index()];
+        assert!(task.state != State::Free, "{id:?} is released twice");
+        if task.state == State::Waiting {
+            self.waiting.retain(|waiting| *waiting != id);
+        }
+        self.ready.retain(|ready| *ready != id);
+        self.held -= task.held;
+        self.windowed -= u16::from(!task.immediate);
+        *task = Task::default();
+        self.itts[id.index()] = NO_TAG;
+        self.free.push(id.0);
+        events.push_back(Event::Release { task: id });
+        self.start_waiting(events);
+    }
+
+    fn start_waiting(&mut self, events: &mut VecDeque<Event>) {
+        while let Some(&id) = self.waiting.front() {
+            let cost = self.tasks[id.index()].cost;
+            if !self.fits(cost) {
+                return;
+            }
+            self.waiting.pop_front();
+            self.hold(id, cost);
+            let task = &mut self.tasks[id.index()];
+            if task.out.wanted > 0 {
+                task.state = State::Gathering;
+                self.ready.push_back(id);
+            } else {
+                task.state = State::Executing;
+                events.push_back(Event::Submit { task: id });
+            }
+        }
+    }
+
+    fn fits(&self, cost: u64) -> bool {
+        self.held == 0 || self.held + cost <= self.budget
+    }
+
+    fn hold(&mut self, id: TaskId, cost: u64) {
+        self.tasks[id.index()].held = cost;
+        self.held += cost;
+    }
+}
+
+fn can_request(out: &Out, params: &Params) -> bool {
+    out.requested < out.wanted && out.outstanding < params.max_outstanding_r2t
+}
+
+/// The tag of a task's R2T number `sequence`. It is never [`NO_TAG`]: places are few.
+fn tag(id: TaskId, sequence: u32) -> u32 {
+    (sequence & 0x7fff) << 16 | u32::from(id.0)
+}
+
+/// The next R2T of a task.
+fn request(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> Bhs {
+    let out = &mut task.out;
+    assert!(can_request(out, params), "{id:?} has nothing to ask for");
+    let len = (out.wanted - out.requested).min(params.max_burst_len);
+    let (ttt, r2t_sn) = (tag(id, out.r2t_sn), out.r2t_sn);
+    let header = R2t { lun: task.lun, itt, ttt, r2t_sn, offset: out.requested, len }.encode();
+    if out.outstanding == 0 {
+        out.sequence_end = out.requested + len;
+    }
+    out.requested += len;
+    out.r2t_sn += 1;
+    out.outstanding += 1;
+    task.data_sn += 1;
+    header
+}
+
+/// The next Data-In of a task, or its response.
+fn answer(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> TaskPdu {
+    let expected = u64::from(task.out.max.max(task.in_max));
+    let overflow = task.total > expected;
+    let underflow = task.total < expected;
+    let residual = u32::try_from(task.total.abs_diff(expected)).unwrap_or(u32::MAX);
+    let left = task.in_len - task.in_sent;
+    if left == 0 {
+        let sense = sense_segment(&task.sense);
+        let response = ScsiResponse {
+            overflow,
+            underflow,
+            response: 0,
+            status: task.status,
+            itt,
+            exp_data_sn: task.data_sn,
+            residual,
+        };
+        return TaskPdu { header: response.encode(), payload: sense, has_status: true };
+    }
+    // Data segments but the last of a sequence are multiples of four bytes.
+    let in_burst = params.max_burst_len - task.in_sent % params.max_burst_len;
+    let len = left.min(in_burst).min(params.max_send_len & !3);
+    let end = len == left;
+    let has_status = end && task.status == GOOD && task.sense.is_empty();
+    let pdu = DataIn {
+        last: end || len == in_burst,
+        has_status,
+        overflow: has_status && overflow,
+        underflow: has_status && underflow,
+        status: if has_status { task.status } else { 0 },
+        itt,
+        data_sn: task.data_sn,
+        offset: task.in_sent,
+        residual: if has_status { residual } else { 0 },
+    };
+    let payload = Payload::Task { task: id, offset: task.in_sent, len };
+    task.in_sent += len;
+    task.data_sn += 1;
+    TaskPdu { header: pdu.encode().with_data_len(len), payload, has_status }
+}
+
+/// Sense data with its length in front (RFC 7143, section 11.4.7).
+fn sense_segment(sense: &[u8]) -> Payload {
+    let Ok(len @ 1..) = u16::try_from(sense.len()) else { return Payload::None };
+    let mut bytes = Vec::with_capacity(sense.len() + 2);
+    bytes.extend_from_slice(&len.to_be_bytes());
+    bytes.extend_from_slice(sense);
+    Payload::Control(bytes)
+}

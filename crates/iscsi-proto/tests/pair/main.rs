@@ -1,0 +1,8 @@
+//! Initiator and target joined in memory, with a clock that only the tests move.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod exchange;
+mod harness;
+mod hostile;
+mod order;
