@@ -1,0 +1,433 @@
+//! The label: what a member says about itself and its array. Two copies a member, written one
+//! after the other with the first stable before the second begins, so that one is always whole.
+//! Byte map: docs/formats/array.md.
+//!
+//! Does not decide anything: [`crate::assemble`] weighs labels against each other.
+
+use alloc::{string::String, vec::Vec};
+
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{
+    geometry::{Geometry, GeometryError, Level},
+    member::{MEMBERS_MAX, MemberIndex, MemberState},
+    regions::{LABEL_OFFSETS, Region, Regions},
+};
+
+/// Bytes of a label.
+pub const LABEL_LEN: usize = 4096;
+/// Longest name of an array, in bytes.
+pub const NAME_LEN_MAX: usize = 63;
+
+const MAGIC: [u8; 8] = *b"NETRAID\n";
+/// 0 until the format is declared final: nothing promises that it stays readable.
+const VERSION: u16 = 0;
+/// No array lives to be opened or changed so often; a label with more is forged.
+const COUNTER_MAX: u64 = 1 << 60;
+/// Incompatible feature: unwritten stripes are marked by the written region and read as zeros.
+const WRITTEN_BITS: u64 = 1;
+
+/// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
+pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
+    static CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
+    let mut digest = CRC.digest();
+    digest.update(&place.to_le_bytes());
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize()
+}
+
+/// A random 16-byte identity, as RFC 9562 writes them.
+pub type Uuid = [u8; 16];
+
+/// Who has the array open for writing, or had it last.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Holder {
+    /// Random for each run of the engine; zeros: nobody.
+    pub engine_id: Uuid,
+    /// The machine (/etc/machine-id).
+    pub machine_id: Uuid,
+    /// The machine's boot.
+    pub boot_id: Uuid,
+    /// The machine's name, at most 31 bytes are kept.
+    pub name: String,
+    /// Device and inode of the lock file that it held on its machine.
+    pub lock: (u64, u64),
+}
+
+/// What the label says of each member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// The member's identity; a replacement gets a new one.
+    pub uuid: Uuid,
+    /// Its state.
+    pub state: MemberState,
+    /// Last checkpoint that the member took part in (reserved for the log).
+    pub last_checkpoint: u64,
+    /// While catching up: stripes below this one are rebuilt and stable.
+    pub rebuilt_stripes: u64,
+}
+
+/// How the array was left; the number is the one on the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Closure {
+    /// Open for writing, or its engine died: parity of written stripes may not match.
+    Open = 0,
+    /// Closed before a resync had ended: parity of written stripes may not match.
+    Unsynced = 1,
+    /// Closed, and everything acknowledged is in place and redundant.
+    Clean = 2,
+}
+
+/// A member's label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// The array's identity.
+    pub array_uuid: Uuid,
+    /// The array's name.
+    pub name: String,
+    /// The member that carries this label.
+    pub index: MemberIndex,
+    /// The array's shape.
+    pub geometry: Geometry,
+    /// What is where on each member.
+    pub regions: Regions,
+    /// Raised by every opening for writing.
+    pub generation: u64,
+    /// Raised by every change of the label within a generation, never reset.
+    pub epoch: u64,
+    /// Who has the array open.
+    pub holder: Holder,
+    /// How the array was left.
+    pub closure: Closure,
+    /// All members in order.
+    pub members: Vec<MemberEntry>,
+    /// Features that this version does not know but may ignore.
+    pub compatible: u64,
+    /// Features that this version does not know and that forbid writing.
+    pub read_only_compatible: u64,
+}
+
+/// Why bytes are no label that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// No label was ever written here.
+    #[error("no netraid label")]
+    Absent,
+    /// The checksum does not match.
+    #[error("label is corrupt: checksum {found:#010x}, computed {computed:#010x}")]
+    Checksum {
+        /// What the label carries.
+        found: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// Written by another version.
+    #[error("label has version {0}, this program knows {VERSION}; use a version that knows it")]
+    Version(u16),
+    /// Features that must be known to read it.
+    #[error("label has incompatible features {0:#x} that are not known here; use a later version")]
+    Features(u64),
+    /// A field with an impossible value, although the checksum matches.
+    #[error("label field {0} is invalid")]
+    Field(&'static str),
+    /// An impossible shape, although the checksum matches.
+    #[error("label describes an impossible array: {0}")]
+    Geometry(#[from] GeometryError),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawRegion {
+    offset: U64,
+    len: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawMember {
+    uuid: Uuid,
+    state: u8,
+    reserved: [u8; 7],
+    last_checkpoint: U64,
+    rebuilt_stripes: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U16,
+    len: U16,
+    crc: U32,
+    compatible: U64,
+    read_only_compatible: U64,
+    incompatible: U64,
+    array_uuid: Uuid,
+    name: [u8; NAME_LEN_MAX + 1],
+    level: u8,
+    member_count: u8,
+    index: u8,
+    closure: u8,
+    chunk_len: U32,
+    block_len: U32,
+    reserved: U32,
+    stripes: U64,
+    generation: U64,
+    epoch: U64,
+    regions: [RawRegion; 8],
+    engine_id: Uuid,
+    machine_id: Uuid,
+    boot_id: Uuid,
+    holder_name: [u8; 32],
+    /// Salt of each log half, active half, its generation: for the log.
+    log: [u8; 32],
+    members: [RawMember; MEMBERS_MAX],
+    lock_device: U64,
+    lock_inode: U64,
+    tail: [u8; 1120],
+}
+
+const _: () = assert!(size_of::<Raw>() == LABEL_LEN, "a label fills its slot");
+
+impl Label {
+    /// The state of one member.
+    ///
+    /// # Panics
+    /// When the array has no such member.
+    #[must_use]
+    pub fn state(&self, member: MemberIndex) -> MemberState {
+        self.members[member.as_usize()].state
+    }
+
+    /// The bytes of copy `copy` (0 or 1).
+    ///
+    /// # Panics
+    /// When the label breaks its own limits.
+    #[must_use]
+    pub fn encode(&self, copy: usize) -> Vec<u8> {
+        let geometry = &self.geometry;
+        assert_eq!(self.members.len(), usize::from(geometry.members()), "one entry a member");
+        assert!(self.name.len() <= NAME_LEN_MAX, "name too long");
+        let mut raw = Raw::new_zeroed();
+        raw.magic = MAGIC;
+        raw.version = VERSION.into();
+        raw.len = 4096.into();
+        raw.compatible = self.compatible.into();
+        raw.read_only_compatible = self.read_only_compatible.into();
+        raw.incompatible = WRITTEN_BITS.into();
+        raw.array_uuid = self.array_uuid;
+        raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        raw.level = geometry.level().number();
+        raw.member_count = geometry.members();
+        raw.index = self.index.0;
+        raw.closure = self.closure as u8;
+        raw.chunk_len = geometry.chunk_len().into();
+        raw.block_len = geometry.block_len().into();
+        raw.stripes = geometry.stripes().into();
+        raw.generation = self.generation.into();
+        raw.epoch = self.epoch.into();
+        for (raw, region) in raw.regions.iter_mut().zip(self.regions.in_order()) {
+            *raw = RawRegion { offset: region.offset.into(), len: region.len.into() };
+        }
+        raw.engine_id = self.holder.engine_id;
+        raw.machine_id = self.holder.machine_id;
+        raw.boot_id = self.holder.boot_id;
+        raw.lock_device = self.holder.lock.0.into();
+        raw.lock_inode = self.holder.lock.1.into();
+        let name = truncated(&self.holder.name, raw.holder_name.len() - 1);
+        raw.holder_name[..name.len()].copy_from_slice(name.as_bytes());
+        for (raw, entry) in raw.members.iter_mut().zip(&self.members) {
+            *raw = RawMember {
+                uuid: entry.uuid,
+                state: entry.state as u8,
+                reserved: [0; 7],
+                last_checkpoint: entry.last_checkpoint.into(),
+                rebuilt_stripes: entry.rebuilt_stripes.into(),
+            };
+        }
+        raw.crc = crc32c(LABEL_OFFSETS[copy], &[raw.as_bytes()]).into();
+        raw.as_bytes().to_vec()
+    }
+
+    /// Reads copy `copy` (0 or 1) of a label.
+    ///
+    /// # Errors
+    /// When the bytes are no label, are corrupt, or need a later version.
+    pub fn decode(bytes: &[u8], copy: usize) -> Result<Self, LabelError> {
+        let mut raw = Raw::read_from_bytes(bytes).map_err(|_| LabelError::Field("len"))?;
+        if raw.magic != MAGIC {
+            return Err(LabelError::Absent);
+        }
+        let found = raw.crc.get();
+        raw.crc = 0.into();
+        let computed = crc32c(LABEL_OFFSETS[copy], &[raw.as_bytes()]);
+        if found != computed {
+            return Err(LabelError::Checksum { found, computed });
+        }
+        if raw.version.get() != VERSION {
+            return Err(LabelError::Version(raw.version.get()));
+        }
+        match raw.incompatible.get() & !WRITTEN_BITS {
+            0 => raw.interpret(),
+            unknown => Err(LabelError::Features(unknown)),
+        }
+    }
+}
+
+impl Raw {
+    fn interpret(&self) -> Result<Label, LabelError> {
+        let level = Level::from_number(self.level).ok_or(LabelError::Field("level"))?;
+        let mut regions = Regions::default();
+        for (region, raw) in regions.in_order_mut().into_iter().zip(&self.regions) {
+            *region = Region { offset: raw.offset.get(), len: raw.len.get() };
+            if region.offset.checked_add(region.len).is_none_or(|end| end > 1 << 60) {
+                return Err(LabelError::Field("regions"));
+            }
+        }
+        let geometry = Geometry::new(
+            level,
+            usize::from(self.member_count),
+            self.chunk_len.get(),
+            self.block_len.get(),
+            self.stripes.get(),
+            regions.data.offset,
+        )?;
+        let data_len = geometry.stripes() * u64::from(geometry.chunk_len());
+        if regions.data.len < data_len || !regions.holds_written_bits_of(geometry.stripes()) {
+            return Err(LabelError::Field("regions"));
+        }
+        let order = regions.in_order();
+        if order.windows(2).any(|pair| pair[0].end() > pair[1].offset) {
+            return Err(LabelError::Field("regions"));
+        }
+        if self.generation.get().max(self.epoch.get()) > COUNTER_MAX {
+            return Err(LabelError::Field("generation"));
+        }
+        if self.index >= self.member_count {
+            return Err(LabelError::Field("index"));
+        }
+        let entries = self.members.iter().take(usize::from(self.member_count));
+        Ok(Label {
+            array_uuid: self.array_uuid,
+            name: text(&self.name).ok_or(LabelError::Field("name"))?,
+            index: MemberIndex(self.index),
+            geometry,
+            regions,
+            generation: self.generation.get(),
+            epoch: self.epoch.get(),
+            holder: Holder {
+                engine_id: self.engine_id,
+                machine_id: self.machine_id,
+                boot_id: self.boot_id,
+                name: text(&self.holder_name).unwrap_or_default(),
+                lock: (self.lock_device.get(), self.lock_inode.get()),
+            },
+            closure: match self.closure {
+                0 => Closure::Open,
+                1 => Closure::Unsynced,
+                2 => Closure::Clean,
+                _ => return Err(LabelError::Field("closure")),
+            },
+            members: entries.map(RawMember::interpret).collect::<Result<_, _>>()?,
+            compatible: self.compatible.get(),
+            read_only_compatible: self.read_only_compatible.get(),
+        })
+    }
+}
+
+impl RawMember {
+    fn interpret(&self) -> Result<MemberEntry, LabelError> {
+        Ok(MemberEntry {
+            uuid: self.uuid,
+            state: MemberState::from_u8(self.state).ok_or(LabelError::Field("state"))?,
+            last_checkpoint: self.last_checkpoint.get(),
+            rebuilt_stripes: self.rebuilt_stripes.get(),
+        })
+    }
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    core::str::from_utf8(&bytes[..end]).ok().map(String::from)
+}
+
+/// As much of `name` as fits into `len` bytes.
+fn truncated(name: &str, len: usize) -> &str {
+    let mut end = name.len().min(len);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::regions::{Wish, plan};
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    pub(crate) fn sample(level: Level, members: usize) -> Label {
+        let wish = Wish { level, members, chunk_len: 4096, block_len: 512 };
+        let (regions, geometry) = plan(&wish, 8 << 20).unwrap();
+        let entry = |at| MemberEntry {
+            uuid: [at; 16],
+            state: MemberState::InSync,
+            last_checkpoint: 0,
+            rebuilt_stripes: 0,
+        };
+        Label {
+            array_uuid: [9; 16],
+            name: "tank".into(),
+            index: MemberIndex(0),
+            geometry,
+            regions,
+            generation: 3,
+            epoch: 7,
+            holder: Holder { name: "host".into(), ..Holder::default() },
+            closure: Closure::Clean,
+            members: (1..).take(members).map(entry).collect(),
+            compatible: 0,
+            read_only_compatible: 0,
+        }
+    }
+
+    #[test]
+    fn a_label_reads_back_and_every_damaged_byte_is_noticed() {
+        let label = sample(Level::Raid5, 64);
+        for copy in [0, 1] {
+            let bytes = label.encode(copy);
+            assert_eq!(Label::decode(&bytes, copy).unwrap(), label);
+            assert!(matches!(Label::decode(&bytes, 1 - copy), Err(LabelError::Checksum { .. })));
+            let mut rng = StdRng::seed_from_u64(4);
+            for at in 0..LABEL_LEN {
+                let mut bad = bytes.clone();
+                bad[at] ^= rng.random_range(1..=255_u8);
+                assert!(Label::decode(&bad, copy).is_err(), "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_with_a_right_checksum_is_an_error_and_no_panic() {
+        let mut rng = StdRng::seed_from_u64(5);
+        let good = sample(Level::Raid5, 5).encode(0);
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..rng.random_range(1..6) {
+                let at = rng.random_range(16..700);
+                bytes[at] = rng.random();
+            }
+            bytes[12..16].fill(0);
+            let crc = crc32c(0, &[&bytes]);
+            bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(label) = Label::decode(&bytes, 0) {
+                assert_eq!(Label::decode(&label.encode(0), 0).unwrap(), label);
+            }
+        }
+        assert_eq!(Label::decode(&[0; LABEL_LEN], 0), Err(LabelError::Absent));
+    }
+}

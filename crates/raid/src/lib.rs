@@ -1,0 +1,21 @@
+//! The array as pure logic: what is on the members ([`label`], [`regions`], [`written`]), where
+//! a byte is ([`geometry`]), and the machine that serves requests from members that fail
+//! ([`array`]).
+//!
+//! Nothing here reads, writes, waits or knows the time: [`array::ArrayMachine`] emits actions and
+//! is told how they ended; [`executor::Executor`] does what is to be done to bytes, in production
+//! and in simulation alike.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod array;
+pub mod assemble;
+pub mod executor;
+pub mod geometry;
+pub mod label;
+pub mod member;
+pub mod regions;
+pub mod written;

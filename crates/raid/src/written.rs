@@ -1,0 +1,261 @@
+//! Which stripes hold data: one bit a stripe, kept on every member.
+//!
+//! A stripe whose bit is clear reads as zeros, whatever is on the members; so a new array needs
+//! no first resync. Invariant: a bit becomes visible to readers only after every live member
+//! holds it, and it is sent to the members only after the stripe's chunks are stable.
+//!
+//! Pages have two slots each; the one not written last is overwritten. Byte map:
+//! docs/formats/array.md.
+
+use alloc::{collections::BTreeSet, vec, vec::Vec};
+
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{
+    label::{Uuid, crc32c},
+    regions::{PAGE_LEN, PAGE_PAYLOAD_LEN, Region},
+};
+
+const MAGIC: [u8; 8] = *b"NRWRITN\n";
+const VERSION: u16 = 0;
+/// No array lives to write so many images; a page with a larger counter is forged.
+const COUNTER_MAX: u64 = 1 << 60;
+const BITS_PER_PAGE: u64 = PAGE_PAYLOAD_LEN as u64 * 8;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U16,
+    reserved: U16,
+    crc: U32,
+    array_uuid: Uuid,
+    index: U64,
+    counter: U64,
+    tail: [u8; 16],
+    bits: [u8; PAGE_PAYLOAD_LEN as usize],
+}
+
+const _: () = assert!(size_of::<Raw>() == PAGE_LEN as usize, "a page fills its slot");
+
+/// The written bits of all stripes.
+#[derive(Debug, Clone)]
+pub struct WrittenBits {
+    array_uuid: Uuid,
+    stripes: u64,
+    /// What readers see.
+    visible: Vec<u8>,
+    /// What the next page images hold.
+    staged: Vec<u8>,
+    /// Counter of each page's newest image; 0: none was ever seen.
+    counters: Vec<u64>,
+    /// How many visible bits are set.
+    count: u64,
+}
+
+/// A page image to be written to every live member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageImage {
+    /// Where it goes, relative to the region.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl WrittenBits {
+    /// No stripe written, no page seen.
+    #[must_use]
+    pub fn new(array_uuid: Uuid, stripes: u64) -> Self {
+        let len = to_usize(stripes.div_ceil(8));
+        let pages = to_usize(page_count(stripes));
+        let (visible, staged) = (vec![0; len], vec![0; len]);
+        Self { array_uuid, stripes, visible, staged, counters: vec![0; pages], count: 0 }
+    }
+
+    /// How many pages there are.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.counters.len() as u64
+    }
+
+    /// Takes a slot's bytes as read from a member; the newest valid image of each page wins.
+    /// Returns whether the bytes were a valid image.
+    pub fn offer(&mut self, region: &Region, offset: u64, bytes: &[u8]) -> bool {
+        let (page, _) = split(offset);
+        let Some((counter, bits)) = decode(bytes, &self.array_uuid, region.offset + offset) else {
+            return false;
+        };
+        let Some(known) = self.counters.get_mut(to_usize(page)) else { return false };
+        if counter > *known {
+            *known = counter;
+            let range = payload_range(page, self.visible.len());
+            let (new, old) = (&bits[..range.len()], &mut self.visible[range.clone()]);
+            self.count = self.count - ones(old) + ones(new);
+            old.copy_from_slice(new);
+            self.staged[range].copy_from_slice(new);
+        }
+        true
+    }
+
+    /// The first page of which no valid image was seen.
+    #[must_use]
+    pub fn first_missing(&self) -> Option<u64> {
+        self.counters.iter().position(|counter| *counter == 0).map(|page| page as u64)
+    }
+
+    /// Whether readers see data in `stripe`.
+    #[must_use]
+    pub fn get(&self, stripe: u64) -> bool {
+        bit(&self.visible, stripe)
+    }
+
+    /// How many stripes hold data.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The first stripe at or after `from` that holds data.
+    #[must_use]
+    pub fn next_written(&self, from: u64) -> Option<u64> {
+        let mut at = from;
+        while at < self.stripes {
+            match self.visible[to_usize(at / 8)] >> (at % 8) {
+                0 => at = (at / 8 + 1) * 8,
+                rest => return Some(at + u64::from(rest.trailing_zeros())),
+            }
+        }
+        None
+    }
+
+    /// Sets or clears the bit for the next images; readers do not see it yet. Returns its page.
+    pub fn stage(&mut self, stripe: u64, written: bool) -> u64 {
+        assert!(stripe < self.stripes, "stripe {stripe} of {}", self.stripes);
+        set_bit(&mut self.staged, stripe, written);
+        stripe / BITS_PER_PAGE
+    }
+
+    /// Lets readers see the staged bit of `stripe`.
+    pub fn publish(&mut self, stripe: u64) {
+        let (old, new) = (self.get(stripe), bit(&self.staged, stripe));
+        set_bit(&mut self.visible, stripe, new);
+        self.count = self.count + u64::from(new) - u64::from(old);
+    }
+
+    /// New images of `pages`, in the slots that do not hold the newest ones.
+    pub fn images(&mut self, region: &Region, pages: &BTreeSet<u64>) -> Vec<PageImage> {
+        pages.iter().map(|page| self.image(region, *page)).collect()
+    }
+
+    fn image(&mut self, region: &Region, page: u64) -> PageImage {
+        let counter = self.counters[to_usize(page)] + 1;
+        self.counters[to_usize(page)] = counter;
+        let offset = (page * 2 + counter % 2) * u64::from(PAGE_LEN);
+        let range = payload_range(page, self.staged.len());
+        let mut raw = Raw::new_zeroed();
+        raw.magic = MAGIC;
+        raw.version = VERSION.into();
+        raw.array_uuid = self.array_uuid;
+        raw.index = page.into();
+        raw.counter = counter.into();
+        raw.bits[..range.len()].copy_from_slice(&self.staged[range]);
+        raw.crc = crc32c(region.offset + offset, &[raw.as_bytes()]).into();
+        PageImage { offset, bytes: raw.as_bytes().to_vec() }
+    }
+}
+
+/// How many pages hold one bit for each stripe.
+#[must_use]
+pub const fn page_count(stripes: u64) -> u64 {
+    stripes.div_ceil(BITS_PER_PAGE)
+}
+
+/// Page and slot at an offset into the region.
+const fn split(offset: u64) -> (u64, u64) {
+    let slot = offset / PAGE_LEN as u64;
+    (slot / 2, slot % 2)
+}
+
+fn decode(bytes: &[u8], array_uuid: &Uuid, place: u64) -> Option<(u64, Vec<u8>)> {
+    let mut raw = Raw::read_from_bytes(bytes).ok()?;
+    let crc = raw.crc.get();
+    raw.crc = 0.into();
+    let valid = raw.magic == MAGIC
+        && raw.version.get() == VERSION
+        && raw.array_uuid == *array_uuid
+        && raw.counter.get() <= COUNTER_MAX
+        && crc32c(place, &[raw.as_bytes()]) == crc;
+    valid.then(|| (raw.counter.get(), raw.bits.to_vec()))
+}
+
+/// The bytes of a bitmap of `len` bytes that page `page` holds.
+fn payload_range(page: u64, len: usize) -> core::ops::Range<usize> {
+    let start = to_usize(page * u64::from(PAGE_PAYLOAD_LEN));
+    start..len.min(start + PAGE_PAYLOAD_LEN as usize)
+}
+
+fn ones(bits: &[u8]) -> u64 {
+    bits.iter().map(|byte| u64::from(byte.count_ones())).sum()
+}
+
+fn bit(bits: &[u8], at: u64) -> bool {
+    bits[to_usize(at / 8)] >> (at % 8) & 1 == 1
+}
+
+fn set_bit(bits: &mut [u8], at: u64, value: bool) {
+    let byte = &mut bits[to_usize(at / 8)];
+    *byte = *byte & !(1 << (at % 8)) | u8::from(value) << (at % 8);
+}
+
+/// Sizes in memory fit the machine's word, or the array could not be opened on it.
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: Region = Region { offset: 65536, len: 1 << 20 };
+
+    #[test]
+    fn bits_become_visible_when_published_and_survive_in_pages() {
+        let mut bits = WrittenBits::new([1; 16], 100_000);
+        assert_eq!(bits.pages(), 4);
+        let pages: BTreeSet<u64> =
+            [3, 40_000, 99_999].into_iter().map(|stripe| bits.stage(stripe, true)).collect();
+        assert!(!bits.get(3) && bits.next_written(0).is_none());
+        [3, 40_000, 99_999].into_iter().for_each(|stripe| bits.publish(stripe));
+        assert_eq!((bits.count(), bits.next_written(4)), (3, Some(40_000)));
+        let images = bits.images(&REGION, &pages);
+        let mut copy = WrittenBits::new([1; 16], 100_000);
+        for image in &images {
+            assert!(copy.offer(&REGION, image.offset, &image.bytes));
+            assert!(!copy.offer(&REGION, image.offset ^ 4096, &image.bytes), "another slot");
+        }
+        assert_eq!((copy.count(), copy.first_missing()), (3, Some(2)));
+        assert!(copy.get(99_999));
+    }
+
+    #[test]
+    fn the_newest_image_of_a_page_wins_and_a_torn_one_is_ignored() {
+        let mut bits = WrittenBits::new([1; 16], 50);
+        bits.stage(7, true);
+        let old = bits.images(&REGION, &BTreeSet::from([0]));
+        bits.stage(7, false);
+        let mut new = bits.images(&REGION, &BTreeSet::from([0]));
+        assert_ne!(old[0].offset, new[0].offset, "the newest image is never overwritten");
+        let mut copy = WrittenBits::new([1; 16], 50);
+        copy.offer(&REGION, new[0].offset, &new[0].bytes);
+        copy.offer(&REGION, old[0].offset, &old[0].bytes);
+        assert!(!copy.get(7));
+        new[0].bytes[100] ^= 1;
+        let mut copy = WrittenBits::new([1; 16], 50);
+        assert!(!copy.offer(&REGION, new[0].offset, &new[0].bytes));
+        assert!(copy.offer(&REGION, old[0].offset, &old[0].bytes));
+        assert!(copy.get(7));
+    }
+}
