@@ -1,0 +1,172 @@
+//! Why an array cannot be made, opened or changed.
+
+use netraid_block::{IoError, UriError};
+use netraid_raid::{
+    array::CommandError, assemble::AssembleError, label::LabelError, member::MemberIndex,
+    regions::RegionsError,
+};
+
+use crate::initiator::InitiatorError;
+
+/// Why an array cannot be made, opened or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArrayError {
+    /// A member cannot be reached.
+    #[error(transparent)]
+    Member(#[from] InitiatorError),
+    /// An address that is none.
+    #[error(transparent)]
+    Uri(#[from] UriError),
+    /// A member's label is not usable.
+    #[error("{address}: {reason}")]
+    Label {
+        /// The member.
+        address: String,
+        /// Why.
+        reason: LabelError,
+    },
+    /// A member could not be read or written.
+    #[error("{address}: {what}: {reason}")]
+    Io {
+        /// The member.
+        address: String,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        reason: IoError,
+    },
+    /// A member belongs to somebody.
+    #[error("{address} is in use: it carries {what}; give --force to overwrite it")]
+    InUse {
+        /// The member.
+        address: String,
+        /// What was found on it.
+        what: String,
+    },
+    /// One LUN under two addresses.
+    #[error("{first} and {second} are the same lun; give each member once")]
+    Twice {
+        /// One address.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Members whose sizes differ too much.
+    #[error(
+        "{small} has {small_bytes} bytes and {large} {large_bytes}: too unequal, since every member \
+         is used as if it were the smallest; give --force to waste the rest"
+    )]
+    Unequal {
+        /// The smallest member.
+        small: String,
+        /// Its size.
+        small_bytes: u64,
+        /// The largest member.
+        large: String,
+        /// Its size.
+        large_bytes: u64,
+    },
+    /// A device that cannot take the place of a member.
+    #[error("{address} cannot be a member: {what} is {value}, the array needs {limit}")]
+    Unfit {
+        /// The device.
+        address: String,
+        /// Which property.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is needed.
+        limit: u64,
+    },
+    /// A name that cannot be used.
+    #[error("array name '{0}': use 1 to 63 letters, digits, '.', '_' or '-'")]
+    Name(String),
+    /// No layout fits.
+    #[error(transparent)]
+    Layout(#[from] RegionsError),
+    /// The labels do not add up.
+    #[error("{reason}{notes}")]
+    Assemble {
+        /// Why.
+        reason: AssembleError,
+        /// Members that could not be used, with why.
+        notes: String,
+    },
+    /// No given member carries a label.
+    #[error("no member of an array among the given ones{0}")]
+    NoLabels(String),
+    /// Another process of this machine has the array open.
+    #[error(
+        "array '{name}' is open in another process of this machine (lock {path}); stop it first"
+    )]
+    Locked {
+        /// The array.
+        name: String,
+        /// The lock file.
+        path: String,
+    },
+    /// The lock file cannot be used.
+    #[error("lock file {path}: {source}")]
+    Lock {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Labels moved on while the array was opened.
+    #[error("array '{0}' was changed by another engine while it was being opened; try again")]
+    Changed(String),
+    /// A page of written bits has no valid copy.
+    #[error(
+        "page {page} of the written bits is corrupt on every member in sync; the array cannot be opened"
+    )]
+    WrittenBits {
+        /// Which page.
+        page: u64,
+    },
+    /// The array failed while it was opened.
+    #[error("{0}")]
+    Failed(IoError),
+    /// A command that the array refuses.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// No member by that index or address.
+    #[error(
+        "'{given}' is no member of the array; give an index from 0 to {last} or a member's address"
+    )]
+    NoSuchMember {
+        /// What was given.
+        given: String,
+        /// The last index.
+        last: MemberIndex,
+    },
+    /// A LUN that is a member already.
+    #[error("{address} serves as member {member} of this array; give another device")]
+    Serves {
+        /// The LUN.
+        address: String,
+        /// Which member it is.
+        member: MemberIndex,
+    },
+    /// One replacement at a time.
+    #[error("a device is being prepared for the place of {address}; try again when that is done")]
+    Joining {
+        /// The member that is to be replaced.
+        address: String,
+    },
+    /// A label that belongs elsewhere.
+    #[error(
+        "{address} was not this array's member {member}; use `netraid replace` to put it there"
+    )]
+    NotThatMember {
+        /// The device.
+        address: String,
+        /// Which member it was expected to be.
+        member: MemberIndex,
+    },
+    /// The array is closing.
+    #[error("the array is closing")]
+    Closing,
+}

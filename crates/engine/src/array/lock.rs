@@ -1,0 +1,111 @@
+//! The lock that keeps two engines of one machine from the same array, and who this machine is.
+
+use std::{
+    fs::{File, TryLockError},
+    os::unix::fs::MetadataExt as _,
+    path::PathBuf,
+};
+
+use netraid_raid::label::{Holder, Label, Uuid};
+
+use super::error::ArrayError;
+
+/// Held while an array is open for writing; ends with the process, however it ends.
+#[derive(Debug)]
+pub(super) struct ArrayLock {
+    file: File,
+}
+
+impl ArrayLock {
+    /// Takes the lock of the array that `label` belongs to.
+    pub(super) fn take(label: &Label) -> Result<Self, ArrayError> {
+        let dir = directory();
+        let path = dir.join(format!("{}.lock", hex(&label.array_uuid)));
+        let fail = |source| ArrayError::Lock { path: path.display().to_string(), source };
+        std::fs::create_dir_all(&dir).map_err(fail)?;
+        let file =
+            File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { file }),
+            Err(TryLockError::WouldBlock) => Err(ArrayError::Locked {
+                name: label.name.clone(),
+                path: path.display().to_string(),
+            }),
+            Err(TryLockError::Error(source)) => Err(fail(source)),
+        }
+    }
+}
+
+impl ArrayLock {
+    /// Device and inode of the file: another mount namespace, or another user, has another.
+    fn id(&self) -> (u64, u64) {
+        self.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
+    }
+
+    /// Whether this lock proves that the labels' holder is dead: it held this very lock, or its
+    /// machine was booted anew since.
+    pub(super) fn outlives(&self, holder: &Holder) -> bool {
+        let this = this_holder(Some(self));
+        let same_machine = holder.machine_id != Uuid::default()
+            && holder.machine_id == this.machine_id
+            && holder.name == truncated(&this.name);
+        same_machine && (holder.boot_id != this.boot_id || holder.lock == this.lock)
+    }
+}
+
+/// A name as labels keep it.
+fn truncated(name: &str) -> &str {
+    let mut end = name.len().min(31);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+/// Where locks are: for all users where this one may write, else for the user.
+fn directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/run/netraid".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("netraid"),
+        None => format!("/tmp/netraid-{}", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// This engine, as labels name it.
+pub(super) fn this_holder(lock: Option<&ArrayLock>) -> Holder {
+    Holder {
+        engine_id: rand::random(),
+        machine_id: machine_id(),
+        boot_id: read_id("/proc/sys/kernel/random/boot_id"),
+        name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        lock: lock.map_or((0, 0), ArrayLock::id),
+    }
+}
+
+/// The machine's identity; where it has none, that of its boot.
+pub(super) fn machine_id() -> Uuid {
+    match read_id("/etc/machine-id") {
+        id if id == Uuid::default() => read_id("/proc/sys/kernel/random/boot_id"),
+        id => id,
+    }
+}
+
+/// Sixteen bytes in hexadecimal, dashes ignored; zeros when there is no such file.
+fn read_id(path: &str) -> Uuid {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let digits: Vec<u8> = text.chars().filter_map(|c| u8::try_from(c.to_digit(16)?).ok()).collect();
+    let mut id = Uuid::default();
+    if digits.len() == id.len() * 2 {
+        for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    }
+    id
+}
+
+/// An identity as text.
+pub(super) fn hex(uuid: &Uuid) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,228 @@
+//! One member from the shell's side: connecting, what is on it, its label.
+
+use std::{sync::Arc, time::Duration};
+
+use netraid_block::{Buf, BufMut, Device, Pool, SgList, TargetUri};
+use netraid_raid::{
+    label::{LABEL_LEN, Label, LabelError, Uuid},
+    regions::{LABEL_OFFSETS, SIGNATURE_LEN},
+};
+
+use super::{error::ArrayError, lock::machine_id};
+use crate::{
+    completions,
+    initiator::{InitiatorConfig, Remote, Secret},
+};
+
+/// How to reach a member.
+#[derive(Debug, Clone)]
+pub struct MemberConfig {
+    /// Where it is.
+    pub uri: TargetUri,
+    /// Its CHAP secret.
+    pub secret: Option<Secret>,
+    /// Longest that a request to it may take before it is set aside.
+    pub request_timeout: Duration,
+    /// Insist on header and data digests.
+    pub digests: bool,
+}
+
+impl MemberConfig {
+    /// A member with the usual deadline.
+    #[must_use]
+    pub const fn new(uri: TargetUri, secret: Option<Secret>) -> Self {
+        Self { uri, secret, request_timeout: Duration::from_secs(5), digests: false }
+    }
+
+    /// Its address, without secrets.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.uri.to_string()
+    }
+}
+
+/// A member that answers.
+#[derive(Debug, Clone)]
+pub(super) struct Connected {
+    pub(super) config: MemberConfig,
+    pub(super) remote: Arc<Remote>,
+    pub(super) device: Device,
+}
+
+impl Connected {
+    /// Connects beside whatever sessions there are, to look at the member.
+    pub(super) async fn visit(config: MemberConfig, pool: Pool) -> Result<Self, ArrayError> {
+        Self::connect(config, None, pool).await
+    }
+
+    /// Connects as the array's engine on this machine: a session of a dead predecessor is ended,
+    /// and its commands with it, before this one begins. Only for who holds the array's lock.
+    pub(super) async fn take_over(
+        config: MemberConfig,
+        array: &Uuid,
+        pool: Pool,
+    ) -> Result<Self, ArrayError> {
+        let isid = engine_isid(array, &config.uri);
+        Self::connect(config, Some(isid), pool).await
+    }
+
+    async fn connect(
+        config: MemberConfig,
+        isid: Option<[u8; 6]>,
+        pool: Pool,
+    ) -> Result<Self, ArrayError> {
+        let mut initiator = InitiatorConfig::new(config.uri.clone());
+        initiator.secret.clone_from(&config.secret);
+        initiator.request_timeout = config.request_timeout;
+        initiator.isid = isid;
+        initiator.header_digest = config.digests;
+        initiator.data_digest = config.digests;
+        let remote = Arc::new(Remote::connect(initiator, pool).await?);
+        let device = remote.clone().into_device();
+        Ok(Self { config, remote, device })
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.config.address()
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.device.info().capacity
+    }
+
+    /// The newest valid copy of the label, or why there is none.
+    pub(super) async fn label(&self) -> Result<Result<Label, LabelError>, ArrayError> {
+        let mut best: Result<Label, LabelError> = Err(LabelError::Absent);
+        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+            if offset + LABEL_LEN as u64 > self.capacity() {
+                return Ok(Err(LabelError::Absent));
+            }
+            let bytes = self.read(offset, LABEL_LEN as u64, "reading the label").await?;
+            best = better(best, Label::decode(&bytes, copy));
+        }
+        Ok(best)
+    }
+
+    pub(super) async fn write_label(&self, label: &Label) -> Result<(), ArrayError> {
+        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+            let bytes = Buf::copy_from(&label.encode(copy));
+            self.write(offset, bytes, "writing the label").await?;
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes both label copies unreadable, first of all.
+    pub(super) async fn erase_label(&self) -> Result<(), ArrayError> {
+        for offset in LABEL_OFFSETS {
+            let zeroes = BufMut::zeroed(LABEL_LEN).freeze();
+            self.write(offset, zeroes, "erasing the label").await?;
+        }
+        self.flush().await
+    }
+
+    pub(super) async fn read(
+        &self,
+        offset: u64,
+        len: u64,
+        what: &'static str,
+    ) -> Result<Buf, ArrayError> {
+        let mut all = SgList::new();
+        let limit = u64::from(self.device.info().max_transfer_len);
+        let mut at = 0;
+        while at < len {
+            let part = (len - at).min(limit);
+            let bytes = completions::read(&self.device, offset + at, part).await;
+            all.append(bytes.map_err(|reason| self.fail(what, reason))?);
+            at += part;
+        }
+        Ok(all.to_contiguous())
+    }
+
+    pub(super) async fn write(
+        &self,
+        offset: u64,
+        bytes: Buf,
+        what: &'static str,
+    ) -> Result<(), ArrayError> {
+        let end = completions::write(&self.device, offset, bytes.into(), false).await;
+        end.map_err(|reason| self.fail(what, reason))
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), ArrayError> {
+        completions::flush(&self.device).await.map_err(|reason| self.fail("flushing", reason))
+    }
+
+    fn fail(&self, what: &'static str, reason: netraid_block::IoError) -> ArrayError {
+        ArrayError::Io { address: self.address(), what, reason }
+    }
+
+    /// Refuses a device on which there is anything, with its name where it is known.
+    pub(super) async fn check_unused(&self) -> Result<(), ArrayError> {
+        let in_use = |what| ArrayError::InUse { address: self.address(), what };
+        match self.label().await? {
+            Ok(label) => {
+                let what = format!("member {} of array '{}'", label.index, label.name);
+                return Err(in_use(what));
+            }
+            Err(LabelError::Absent) => {}
+            Err(other) => return Err(in_use(format!("a netraid label ({other})"))),
+        }
+        let len = SIGNATURE_LEN.min(self.capacity());
+        let head = self.read(0, len, "looking for signatures").await?;
+        let tail = self.read(self.capacity() - len, len, "looking for signatures").await?;
+        if head.iter().chain(tail.iter()).all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        Err(in_use(signature(&head).unwrap_or("data of unknown kind").into()))
+    }
+}
+
+/// The ISID of this machine's sessions for an array to a member: of the random kind, but the same
+/// each time.
+fn engine_isid(array: &Uuid, uri: &TargetUri) -> [u8; 6] {
+    let place = uri.to_string();
+    let bytes = machine_id().into_iter().chain(*array).chain(place.bytes());
+    // FNV-1a: it must differ between arrays, machines and members, not be hard to guess.
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
+    [0x80, a, b, c, d, e]
+}
+
+/// The label with the larger generation and epoch; an error only when there is no label.
+fn better(
+    one: Result<Label, LabelError>,
+    two: Result<Label, LabelError>,
+) -> Result<Label, LabelError> {
+    match (one, two) {
+        (Ok(one), Ok(two)) => {
+            let newer = (two.generation, two.epoch) > (one.generation, one.epoch);
+            Ok(if newer { two } else { one })
+        }
+        (Ok(label), Err(_)) | (Err(_), Ok(label)) => Ok(label),
+        (Err(LabelError::Absent), Err(error)) | (Err(error), Err(_)) => Err(error),
+    }
+}
+
+/// What the first bytes of a disk are usually known by: offset, bytes, name.
+const SIGNATURES: [(usize, &[u8], &str); 10] = [
+    (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an xfs file system"),
+    (0x1_0040, b"_BHRfS_M", "a btrfs file system"),
+    (512, b"EFI PART", "a gpt partition table"),
+    (512, b"LABELONE", "an lvm physical volume"),
+    (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "an md member (metadata 1.2)"),
+    (0, &[0xfc, 0x4e, 0x2b, 0xa9], "an md member (metadata 1.1)"),
+    (0, b"LUKS\xba\xbe", "an encrypted volume (luks)"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (510, &[0x55, 0xaa], "a boot sector or partition table"),
+];
+
+fn signature(head: &[u8]) -> Option<&'static str> {
+    let carried = |(offset, bytes, _): &&(usize, &[u8], &str)| {
+        head.get(*offset..offset + bytes.len()) == Some(*bytes)
+    };
+    SIGNATURES.iter().find(carried).map(|(_, _, name)| *name)
+}

@@ -1,0 +1,432 @@
+//! Opening an array: straight-line work before the machine takes over.
+
+use futures_util::future::{join_all, try_join_all};
+use netraid_block::{DeviceInfo, Pool};
+use netraid_raid::{
+    array::{ArrayMachine, MemberCaps, OpenConfig},
+    assemble::{AssembleError, Assembly, Found, Permissions, assemble},
+    label::Label,
+    member::MemberState,
+    regions::PAGE_LEN,
+    written::WrittenBits,
+};
+use serde::Serialize;
+
+use super::{
+    create::Needs,
+    error::ArrayError,
+    lock::{ArrayLock, hex, this_holder},
+    member::{Connected, MemberConfig},
+};
+
+/// Largest request to a member, in bytes; neighbours are merged up to it.
+const MEMBER_IO_LEN_MAX: u32 = 1 << 20;
+
+/// How to open an array.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Write nothing.
+    pub read_only: bool,
+    /// The machine that has it open is dead.
+    pub take_over: bool,
+    /// An administrator's word, against all doubts.
+    pub force: bool,
+}
+
+/// What one address turned out to be.
+#[derive(Debug, Clone, Serialize)]
+pub struct ExamineReport {
+    /// The address.
+    pub address: String,
+    /// Why nothing is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What its label says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<LabelReport>,
+}
+
+/// A label in words.
+#[derive(Debug, Clone, Serialize)]
+pub struct LabelReport {
+    /// The array's name.
+    pub name: String,
+    /// The array's identity.
+    pub array_uuid: String,
+    /// Its level.
+    pub level: u8,
+    /// Which member this is.
+    pub member: u8,
+    /// States of all members, as this label knows them.
+    pub members: Vec<&'static str>,
+    /// Bytes of the volume.
+    pub capacity_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Generation.
+    pub generation: u64,
+    /// Epoch.
+    pub epoch: u64,
+    /// Who had it open last.
+    pub holder: String,
+    /// Whether it was closed in good order.
+    pub clean: bool,
+}
+
+/// Reads the labels at addresses, each for itself.
+pub async fn examine(members: Vec<MemberConfig>, pool: Pool) -> Vec<ExamineReport> {
+    join_all(members.into_iter().map(|config| examine_one(config, pool.clone()))).await
+}
+
+async fn examine_one(config: MemberConfig, pool: Pool) -> ExamineReport {
+    let address = config.address();
+    let label = async {
+        let member = Connected::visit(config, pool).await?;
+        let label = member.label().await;
+        member.remote.close().await;
+        label?.map_err(|reason| ArrayError::Label { address: address.clone(), reason })
+    };
+    let (error, label) = match label.await {
+        Ok(label) => (None, Some(describe(&label))),
+        Err(error) => (Some(error.to_string()), None),
+    };
+    ExamineReport { address, error, label }
+}
+
+/// What labels add up to while no engine is asked.
+#[derive(Debug, Clone, Serialize)]
+pub struct SurveyReport {
+    /// The array's name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Its level.
+    pub level: u8,
+    /// `optimal` or `degraded`: what it would be when it was attached with these members.
+    pub state: &'static str,
+    /// Bytes of the volume.
+    pub capacity_bytes: u64,
+    /// Whether it was closed in good order; open, or its engine died, otherwise.
+    pub clean: bool,
+    /// Who had it open last.
+    pub holder: String,
+    /// Members in order.
+    pub members: Vec<SurveyMember>,
+    /// Members that could not be used, with why.
+    pub notes: Vec<String>,
+}
+
+/// A member in a survey.
+#[derive(Debug, Clone, Serialize)]
+pub struct SurveyMember {
+    /// Index.
+    pub index: u8,
+    /// Address; empty when it is not among the given ones.
+    pub url: String,
+    /// State.
+    pub state: &'static str,
+}
+
+/// Weighs the labels at `members` against each other, and changes nothing.
+///
+/// # Errors
+/// When they do not add up to an array that could be attached for reading.
+pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyReport, ArrayError> {
+    let mut notes = Vec::new();
+    let visit = |config: MemberConfig| Connected::visit(config, pool.clone());
+    let mut connected = Vec::new();
+    for end in join_all(members.into_iter().map(visit)).await {
+        match end {
+            Ok(member) => connected.push(member),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    let found = read_labels(&connected, &mut notes).await;
+    join_all(connected.iter().map(|member| member.remote.close())).await;
+    let found = found?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let (Assembly { label, found: places, unclean, .. }, _) = decide(options, &found, &notes)?;
+    let member = |(at, entry): (usize, &netraid_raid::label::MemberEntry)| SurveyMember {
+        index: u8::try_from(at).unwrap_or(u8::MAX),
+        url: places[at].map(|place| found[place].1.address.clone()).unwrap_or_default(),
+        state: entry.state.name(),
+    };
+    let whole = label.members.iter().all(|entry| entry.state == MemberState::InSync);
+    Ok(SurveyReport {
+        name: label.name.clone(),
+        uuid: hex(&label.array_uuid),
+        level: label.geometry.level().number(),
+        state: if whole { "optimal" } else { "degraded" },
+        capacity_bytes: label.geometry.capacity(),
+        clean: !unclean,
+        holder: label.holder.name.clone(),
+        members: label.members.iter().enumerate().map(member).collect(),
+        notes,
+    })
+}
+
+fn describe(label: &Label) -> LabelReport {
+    LabelReport {
+        name: label.name.clone(),
+        array_uuid: hex(&label.array_uuid),
+        level: label.geometry.level().number(),
+        member: label.index.0,
+        members: label.members.iter().map(|entry| entry.state.name()).collect(),
+        capacity_bytes: label.geometry.capacity(),
+        chunk_bytes: label.geometry.chunk_len(),
+        generation: label.generation,
+        epoch: label.epoch,
+        holder: label.holder.name.clone(),
+        clean: label.closure == netraid_raid::label::Closure::Clean,
+    }
+}
+
+/// Everything that the driver starts with.
+pub(super) struct Opened {
+    pub(super) machine: ArrayMachine,
+    pub(super) members: Vec<Option<Connected>>,
+    /// Held until the array is closed; none when it is read only.
+    pub(super) lock: Option<ArrayLock>,
+    pub(super) info: DeviceInfo,
+    /// What an administrator should know, one line each.
+    pub(super) notes: Vec<String>,
+    /// Sessions to devices that are not part of the array now.
+    pub(super) unused: Vec<Connected>,
+}
+
+/// Connects to `members`, weighs their labels, takes the lock, and loads the written bits.
+pub(super) async fn open(
+    options: OpenOptions,
+    members: Vec<MemberConfig>,
+    pool: &Pool,
+) -> Result<Opened, ArrayError> {
+    let mut notes = Vec::new();
+    let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
+    let mut connected: Vec<Connected> = Vec::new();
+    for end in join_all(members.into_iter().map(connect)).await {
+        match end {
+            Ok(member) => connected.push(member),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    match weigh(options, connected, &mut notes, pool).await {
+        Ok(opened) => Ok(Opened { notes, ..opened }),
+        Err((error, connected)) => {
+            join_all(connected.iter().map(|member| member.remote.close())).await;
+            Err(error)
+        }
+    }
+}
+
+/// Goes on with the members that answered; gives them back when the array cannot be opened.
+async fn weigh(
+    options: OpenOptions,
+    connected: Vec<Connected>,
+    notes: &mut Vec<String>,
+    pool: &Pool,
+) -> Result<Opened, (ArrayError, Vec<Connected>)> {
+    let mut connected = connected;
+    match decide_and_load(options, &mut connected, notes, pool).await {
+        Ok(decided) => Ok(start(options, connected, decided)),
+        Err(error) => Err((error, connected)),
+    }
+}
+
+/// What was decided about members that answered.
+struct Decided {
+    assembly: Assembly,
+    lock: Option<ArrayLock>,
+    written: WrittenBits,
+    /// For each member in order: its place among those that answered.
+    places: Vec<Option<usize>>,
+}
+
+async fn decide_and_load(
+    options: OpenOptions,
+    connected: &mut [Connected],
+    notes: &mut Vec<String>,
+    pool: &Pool,
+) -> Result<Decided, ArrayError> {
+    let found = read_labels(connected, notes).await?;
+    let (assembly, lock) = decide(options, &found, notes)?;
+    let places: Vec<Option<usize>> =
+        assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
+    for at in &assembly.stale {
+        let (_, found) = &found[*at];
+        let index = found.label.index;
+        notes.push(format!(
+            "{}: was member {index}, is not up to date; `netraid rebuild` takes it back",
+            found.address
+        ));
+    }
+    let geometry = assembly.label.geometry;
+    let needs = Needs {
+        capacity: assembly.label.regions.data.end(),
+        transfer_len: geometry.chunk_len(),
+        block_len: geometry.block_len(),
+        writes: !options.read_only,
+    };
+    places.iter().flatten().try_for_each(|at| needs.check(&connected[*at]))?;
+    if !options.read_only {
+        take_over(connected, &places, &assembly.label, pool).await?;
+        check_unchanged(connected, &found).await?;
+    }
+    let written = load_written(&assembly, &places, connected).await?;
+    Ok(Decided { assembly, lock, written, places })
+}
+
+/// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
+/// of this machine had under way ends before.
+async fn take_over(
+    connected: &mut [Connected],
+    places: &[Option<usize>],
+    label: &Label,
+    pool: &Pool,
+) -> Result<(), ArrayError> {
+    let configs = places.iter().flatten().map(|at| (*at, connected[*at].config.clone()));
+    let sessions = configs.map(async |(at, config)| {
+        Ok::<_, ArrayError>((
+            at,
+            Connected::take_over(config, &label.array_uuid, pool.clone()).await?,
+        ))
+    });
+    for (at, session) in try_join_all(sessions).await? {
+        let visit = std::mem::replace(&mut connected[at], session);
+        visit.remote.close().await;
+    }
+    Ok(())
+}
+
+/// Whether labels are still what was decided on: they were first read before the lock was held.
+async fn check_unchanged(
+    connected: &[Connected],
+    found: &[(usize, Found)],
+) -> Result<(), ArrayError> {
+    for (at, before) in found {
+        let now = connected[*at].label().await?;
+        if now.as_ref() != Ok(&before.label) {
+            return Err(ArrayError::Changed(before.label.name.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided) -> Opened {
+    let Decided { assembly, lock, written, places } = decided;
+    let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
+    let members: Vec<Option<Connected>> =
+        places.iter().map(|place| place.and_then(|at| connected[at].take())).collect();
+    let caps = members.iter().map(|member| member.as_ref().map_or_else(MemberCaps::default, caps));
+    let limits = members.iter().flatten().map(|m| m.device.info().max_transfer_len);
+    let merged = limits.min().unwrap_or(MEMBER_IO_LEN_MAX).min(MEMBER_IO_LEN_MAX);
+    let config = OpenConfig {
+        read_only: options.read_only,
+        trust_parity: options.force,
+        holder: this_holder(lock.as_ref()),
+        caps: caps.collect(),
+        max_io_len: merged.max(assembly.label.geometry.chunk_len()),
+    };
+    let info = device_info(&assembly, &config);
+    let machine = ArrayMachine::open(&assembly, written, config);
+    let unused = connected.into_iter().flatten().collect();
+    Opened { machine, members, lock, info, notes: Vec::new(), unused }
+}
+
+/// What the machine must know of a member's device.
+pub(super) fn caps(member: &Connected) -> MemberCaps {
+    let info = member.device.info();
+    MemberCaps { volatile_cache: info.volatile_cache, can_discard: info.can_discard }
+}
+
+/// Labels with the place of their member among those that answered.
+async fn read_labels(
+    connected: &[Connected],
+    notes: &mut Vec<String>,
+) -> Result<Vec<(usize, Found)>, ArrayError> {
+    let mut found = Vec::new();
+    let labels = join_all(connected.iter().map(Connected::label)).await;
+    for (at, (member, label)) in connected.iter().zip(labels).enumerate() {
+        match label {
+            Ok(Ok(label)) => found.push((at, Found { address: member.address(), label })),
+            Ok(Err(reason)) => notes.push(format!("{}: {reason}", member.address())),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    match found.is_empty() {
+        true => Err(ArrayError::NoLabels(joined(notes))),
+        false => Ok(found),
+    }
+}
+
+fn decide(
+    options: OpenOptions,
+    found: &[(usize, Found)],
+    notes: &[String],
+) -> Result<(Assembly, Option<ArrayLock>), ArrayError> {
+    let found: Vec<Found> = found.iter().map(|(_, found)| found.clone()).collect();
+    let fail = |reason: AssembleError| ArrayError::Assemble { reason, notes: joined(notes) };
+    let newest = found.iter().max_by_key(|f| (f.label.generation, f.label.epoch));
+    let newest = newest.ok_or_else(|| fail(AssembleError::Nothing))?;
+    let lock = match options.read_only {
+        true => None,
+        false => Some(ArrayLock::take(&newest.label)?),
+    };
+    let ours = lock.as_ref().is_some_and(|lock| lock.outlives(&newest.label.holder));
+    let permissions = Permissions {
+        read_only: options.read_only,
+        holder_is_dead: ours || options.take_over,
+        force: options.force,
+    };
+    Ok((assemble(&found, permissions).map_err(fail)?, lock))
+}
+
+fn joined(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("; {note}")).collect()
+}
+
+async fn load_written(
+    assembly: &Assembly,
+    places: &[Option<usize>],
+    connected: &[Connected],
+) -> Result<WrittenBits, ArrayError> {
+    let label = &assembly.label;
+    let region = label.regions.written;
+    let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());
+    let len = written.pages() * 2 * u64::from(PAGE_LEN);
+    let current = places.iter().zip(&label.members).filter_map(|(place, entry)| {
+        place.filter(|_| entry.state == MemberState::InSync).map(|at| &connected[at])
+    });
+    let mut last_error = None;
+    for member in current {
+        match member.read(region.offset, len, "reading the written bits").await {
+            Ok(bytes) => offer_all(&mut written, &region, &bytes),
+            Err(error) => last_error = Some(error),
+        }
+    }
+    match (written.first_missing(), last_error) {
+        (None, _) => Ok(written),
+        (Some(_), Some(error)) => Err(error),
+        (Some(page), None) => Err(ArrayError::WrittenBits { page }),
+    }
+}
+
+fn offer_all(written: &mut WrittenBits, region: &netraid_raid::regions::Region, bytes: &[u8]) {
+    for (slot, bytes) in (0_u64..).zip(bytes.chunks(PAGE_LEN as usize)) {
+        written.offer(region, slot * u64::from(PAGE_LEN), bytes);
+    }
+}
+
+fn device_info(assembly: &Assembly, config: &OpenConfig) -> DeviceInfo {
+    /// Largest request that the array takes at once.
+    const TRANSFER_LEN_MAX: u32 = 32 << 20;
+    let geometry = assembly.label.geometry;
+    DeviceInfo {
+        capacity: geometry.capacity(),
+        block_len: geometry.block_len(),
+        optimal_len: u32::try_from(geometry.stripe_data_len()).unwrap_or(geometry.chunk_len()),
+        max_transfer_len: TRANSFER_LEN_MAX,
+        read_only: config.read_only,
+        volatile_cache: config.caps.iter().any(|caps| caps.volatile_cache),
+        can_discard: true,
+    }
+}

@@ -1,0 +1,220 @@
+//! Another device, or a returned one, in a member's place: connected and checked beside the
+//! running array, then handed to its machine.
+
+use netraid_block::{Pool, TargetUri};
+use netraid_raid::{array::CommandError, label::Label, member::MemberIndex};
+
+use super::{
+    ArrayError,
+    create::Needs,
+    driver::{Driver, Reply},
+    member::{Connected, MemberConfig},
+    open::caps,
+};
+
+/// A device that may take a member's place, or why it may not.
+pub(super) struct Joined {
+    member: MemberIndex,
+    device: Result<Connected, ArrayError>,
+    reply: Reply,
+}
+
+/// What the device is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// Unused.
+    Unused,
+    /// Whatever it is.
+    Anything,
+    /// What the member was before.
+    Former,
+}
+
+impl Driver {
+    /// Connects to another device for a member; one that still serves is set aside for it.
+    pub(super) fn begin_replace(&mut self, member: &str, with: &str, force: bool, reply: Reply) {
+        let expect = if force { Expect::Anything } else { Expect::Unused };
+        let prepared = self
+            .find(member)
+            .and_then(|member| Ok((member, self.config_for(member, TargetUri::parse(with)?))));
+        self.begin_join(prepared, expect, reply);
+    }
+
+    /// Connects to a member's own device again.
+    pub(super) fn begin_rebuild(&mut self, member: &str, reply: Reply) {
+        let prepared = self.find(member).and_then(|member| {
+            let config = self.slots[member.as_usize()].config.clone();
+            let unknown = || ArrayError::NoSuchMember {
+                given: format!("member {member} (its address is not known)"),
+                last: MemberIndex(self.machine.geometry().members() - 1),
+            };
+            Ok((member, config.ok_or_else(unknown)?))
+        });
+        self.begin_join(prepared, Expect::Former, reply);
+    }
+
+    /// The address with the secret and deadline that the array's members have.
+    fn config_for(&self, member: MemberIndex, uri: TargetUri) -> MemberConfig {
+        let own = self.slots[member.as_usize()].config.as_ref();
+        let any = self.slots.iter().filter_map(|slot| slot.config.as_ref());
+        let like = own.into_iter().chain(any);
+        let mut config = MemberConfig::new(uri, None);
+        for other in like {
+            config.request_timeout = other.request_timeout;
+            config.digests = other.digests;
+            if config.uri.user.is_some() && config.secret.is_none() {
+                config.secret.clone_from(&other.secret);
+            }
+        }
+        config
+    }
+
+    fn begin_join(
+        &mut self,
+        prepared: Result<(MemberIndex, MemberConfig), ArrayError>,
+        expect: Expect,
+        reply: Reply,
+    ) {
+        let prepared = prepared.and_then(|(member, config)| {
+            self.check_join(member, &config, expect)?;
+            Ok((member, config))
+        });
+        let (member, config) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // Nobody waits for the answer any more.
+                let _ = reply.send(Err(error));
+                return;
+            }
+        };
+        let serves = self.state(member).is_live();
+        let slot = &mut self.slots[member.as_usize()];
+        slot.joining = true;
+        // One that still serves does so until its successor is there.
+        let old = if serves { None } else { slot.connected.take() };
+        let label = self.machine.label().clone();
+        let needs = Needs {
+            capacity: label.regions.data.end(),
+            transfer_len: self.machine.max_io_len(),
+            block_len: label.geometry.block_len(),
+            writes: true,
+        };
+        let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
+        tokio::spawn(async move {
+            if let Some(old) = old {
+                old.remote.close().await;
+            }
+            let device = join(config, member, &label, needs, expect, pool).await;
+            // The array is closed: the device is let go.
+            let _ = sender.send(Joined { member, device, reply }).await;
+        });
+    }
+
+    /// Whether the member's place may be taken now, by a device with this configuration.
+    fn check_join(
+        &self,
+        member: MemberIndex,
+        config: &MemberConfig,
+        expect: Expect,
+    ) -> Result<(), ArrayError> {
+        if let Some(joining) = self.slots.iter().find(|slot| slot.joining) {
+            return Err(ArrayError::Joining { address: joining.address() });
+        }
+        for (slot, other) in self.slots.iter().zip((0..).map(MemberIndex)) {
+            if slot.address() == config.address() && self.state(other).is_live() && other != member
+            {
+                return Err(ArrayError::Serves { address: config.address(), member: other });
+            }
+        }
+        let state = self.state(member);
+        if expect == Expect::Former && state.is_live() {
+            return Err(CommandError::StillLive(member, state.name()).into());
+        }
+        Ok(self.machine.check_replace(member)?)
+    }
+
+    /// A device is there, or is not. A predecessor that still serves is set aside for it.
+    pub(super) fn take_joined(&mut self, joined: Joined) {
+        let Joined { member, device, reply } = joined;
+        let ready = device.and_then(|connected| {
+            if self.state(member).is_live() {
+                self.machine.handle_fail(member)?;
+            }
+            Ok(connected)
+        });
+        match ready {
+            Ok(connected) => self.waiting = Some(Joined { member, device: Ok(connected), reply }),
+            Err(error) => {
+                self.slots[member.as_usize()].joining = false;
+                // Nobody waits for the answer any more.
+                let _ = reply.send(Err(error));
+            }
+        }
+    }
+
+    /// Puts the waiting device into its place: stable labels exclude the old one now.
+    pub(super) fn hand_over(&mut self) {
+        let Some(Joined { member, device, reply }) = self.waiting.take() else { return };
+        self.slots[member.as_usize()].joining = false;
+        let end = device.and_then(|connected| {
+            self.machine.handle_replace(member, rand::random(), caps(&connected))?;
+            self.slots[member.as_usize()].take(connected);
+            Ok(())
+        });
+        // Nobody waits for the answer any more.
+        let _ = reply.send(end);
+    }
+}
+
+async fn join(
+    config: MemberConfig,
+    member: MemberIndex,
+    array: &Label,
+    needs: Needs,
+    expect: Expect,
+    pool: Pool,
+) -> Result<Connected, ArrayError> {
+    let connected = Connected::visit(config.clone(), pool.clone()).await?;
+    let checked = async {
+        needs.check(&connected)?;
+        check_not_serving(&connected, array).await?;
+        match expect {
+            Expect::Anything => Ok(()),
+            Expect::Unused => connected.check_unused().await,
+            Expect::Former => check_former(&connected, member, array).await,
+        }
+    };
+    let checked = checked.await;
+    connected.remote.close().await;
+    checked?;
+    // Nothing is written yet: the machine composes the label, which overwrites any other.
+    Connected::take_over(config, &array.array_uuid, pool).await
+}
+
+/// Refuses a LUN that serves as another member, whatever the user says.
+async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), ArrayError> {
+    let Ok(label) = connected.label().await? else { return Ok(()) };
+    if label.array_uuid != array.array_uuid {
+        return Ok(());
+    }
+    let at = label.index.as_usize();
+    let current = array.members.get(at).filter(|entry| entry.state.is_live());
+    if current.is_some_and(|entry| entry.uuid == label.members[at].uuid) {
+        return Err(ArrayError::Serves { address: connected.address(), member: label.index });
+    }
+    Ok(())
+}
+
+async fn check_former(
+    connected: &Connected,
+    member: MemberIndex,
+    array: &Label,
+) -> Result<(), ArrayError> {
+    let label = connected.label().await?;
+    let is_former =
+        label.is_ok_and(|label| label.array_uuid == array.array_uuid && label.index == member);
+    if is_former {
+        return Ok(());
+    }
+    Err(ArrayError::NotThatMember { address: connected.address(), member })
+}

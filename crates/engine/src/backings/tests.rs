@@ -1,0 +1,145 @@
+use std::path::Path;
+
+use netraid_block::{Buf, Device, ErrorKind, Pool, SgList};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::completions;
+
+const SIZE: u64 = 3 << 20;
+
+fn options(size: Option<u64>) -> FileOptions {
+    FileOptions { size, ..FileOptions::default() }
+}
+
+/// Bytes cut into several buffers at random places.
+fn scattered(rng: &mut StdRng, bytes: &[u8]) -> SgList {
+    let mut list = SgList::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rng.random_range(1..=rest.len()));
+        list.push(Buf::copy_from(part));
+        rest = after;
+    }
+    list
+}
+
+async fn matches_flat_bytes(device: &Device, seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut model = vec![0_u8; usize::try_from(SIZE).unwrap()];
+    for _ in 0..400 {
+        let most = if rng.random_bool(0.1) { 2500 } else { 40 };
+        let blocks = rng.random_range(0..=most);
+        let offset = rng.random_range(0..SIZE / 512 - blocks) * 512;
+        let len = blocks * 512;
+        let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+        match rng.random_range(0..6) {
+            0 | 1 => {
+                let bytes: Vec<u8> = (0..len).map(|_| rng.random()).collect();
+                let data = scattered(&mut rng, &bytes);
+                completions::write(device, offset, data, rng.random()).await.unwrap();
+                model[range].copy_from_slice(&bytes);
+            }
+            2 => {
+                completions::discard(device, offset, len).await.unwrap();
+                model[range].fill(0);
+            }
+            3 => {
+                completions::write_zeroes(device, offset, len).await.unwrap();
+                model[range].fill(0);
+            }
+            4 => completions::flush(device).await.unwrap(),
+            _ => {
+                let read = completions::read(device, offset, len).await.unwrap();
+                assert!(*read.to_contiguous() == model[range], "read of {len} at {offset}");
+            }
+        }
+    }
+    for (at, part) in model.chunks(1 << 20).enumerate() {
+        let offset = at as u64 * (1 << 20);
+        let read = completions::read(device, offset, part.len() as u64).await.unwrap();
+        assert!(*read.to_contiguous() == *part);
+    }
+}
+
+#[tokio::test]
+async fn memory_matches_flat_bytes() {
+    let device = ram(SIZE, 512, Pool::new()).unwrap();
+    matches_flat_bytes(&device, 1).await;
+}
+
+#[tokio::test]
+async fn a_file_matches_flat_bytes_and_keeps_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let device = file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    matches_flat_bytes(&device, 2).await;
+    let last = SIZE - 512;
+    completions::write(&device, last, Buf::copy_from(&[7; 512]).into(), true).await.unwrap();
+    drop(device);
+    let device = file(&path, &options(None), Pool::new()).unwrap();
+    assert_eq!(device.info().capacity, SIZE);
+    let read = completions::read(&device, last, 512).await.unwrap();
+    assert_eq!(*read.to_contiguous(), [7; 512]);
+}
+
+#[tokio::test]
+async fn discarded_space_goes_back_to_the_file_system() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let device = file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(used() < SIZE / 2, "a new file is sparse");
+    let data = Buf::copy_from(&vec![1; 2 << 20]);
+    completions::write(&device, 0, data.into(), true).await.unwrap();
+    assert!(used() >= 2 << 20);
+    completions::discard(&device, 0, SIZE).await.unwrap();
+    assert!(used() < SIZE / 2);
+}
+
+#[test]
+fn wrong_files_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let open = |path: &Path, size| file(path, &options(size), Pool::new());
+    assert!(matches!(open(&path, None), Err(BackingError::Missing { .. })));
+    assert!(matches!(open(dir.path(), Some(SIZE)), Err(BackingError::NotAFile { .. })));
+    assert!(matches!(open(&path, Some(1000)), Err(BackingError::Size { size: 1000, .. })));
+    assert!(matches!(open(&path, Some(0)), Err(BackingError::Size { .. })));
+    let held = open(&path, Some(SIZE)).unwrap();
+    let error = open(&path, None).unwrap_err();
+    assert!(matches!(error, BackingError::InUse { .. }));
+    assert!(error.to_string().contains(&path.display().to_string()));
+    drop(held);
+    let other = open(&path, Some(SIZE * 2)).unwrap_err();
+    assert!(matches!(other, BackingError::OtherSize { found: SIZE, .. }), "{other}");
+    std::fs::write(&path, [0; 700]).unwrap();
+    assert!(matches!(open(&path, None), Err(BackingError::Size { size: 700, .. })));
+    assert!(matches!(ram(SIZE, 520, Pool::new()), Err(BackingError::BlockLen { .. })));
+}
+
+#[tokio::test]
+async fn a_read_only_file_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    drop(file(&path, &options(Some(SIZE)), Pool::new()).unwrap());
+    let read_only = FileOptions { read_only: true, ..options(None) };
+    let first = file(&path, &read_only, Pool::new()).unwrap();
+    let second = file(&path, &read_only, Pool::new()).unwrap();
+    assert!(completions::read(&second, 0, 512).await.is_ok());
+    let data = Buf::copy_from(&[1; 512]).into();
+    let error = completions::write(&first, 0, data, false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly);
+}
+
+#[tokio::test]
+async fn a_file_cut_short_is_a_medium_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let device = file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let error = completions::read(&device, 8192, 512).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Medium);
+    assert!(error.to_string().contains("volume"), "{error}");
+}

@@ -1,0 +1,430 @@
+//! A SCSI disk as seen from here: which commands a request becomes, and what their ends mean.
+//!
+//! Plain functions without input or output. A request becomes one command after the other; each
+//! is idempotent, so that it can be sent again after a connection was lost.
+
+use netraid_block::{ErrorKind, IoError, Op, RequestFlags};
+use netraid_iscsi_proto::initiator::TaskEnd;
+use netraid_scsi::{
+    Additional, Sense, SenseKey, Status,
+    cdb::{Extent, build},
+};
+
+/// Blocks of one WRITE SAME or UNMAP to a disk that states no limit.
+const UNSTATED_MAX: u32 = 1 << 15;
+
+/// What a disk is and can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Profile {
+    pub(super) block_len: u32,
+    pub(super) blocks: u64,
+    pub(super) max_transfer_len: u32,
+    pub(super) read_only: bool,
+    /// The FUA bit is understood.
+    pub(super) fua: bool,
+    /// Whether there is a volatile write cache; `None` when the disk does not say.
+    pub(super) write_cache: Option<bool>,
+    pub(super) synchronize_cache: bool,
+    /// A flush has succeeded.
+    pub(super) flush_proven: bool,
+    /// Blocks of one UNMAP; 0 without.
+    pub(super) unmap_max: u32,
+    /// Blocks of one WRITE SAME; 0 without.
+    pub(super) write_same_max: u32,
+    /// WRITE SAME may unmap, and unmapped blocks read as zeros.
+    pub(super) zeroes_by_unmap: bool,
+}
+
+impl Profile {
+    /// Takes a stated limit, or a modest one where 0 states none.
+    pub(super) fn limit(stated: u64) -> u32 {
+        match u32::try_from(stated) {
+            Ok(0) => UNSTATED_MAX,
+            Ok(limit) => limit,
+            Err(_) => u32::MAX,
+        }
+    }
+
+    /// The disk does not have a command of this kind, or not in the form that is sent (then
+    /// without `whole`). Whether the request can go on without it.
+    pub(super) fn do_without(&mut self, kind: Kind, whole: bool) -> bool {
+        match kind {
+            Kind::Unmap => self.unmap_max = 0,
+            Kind::WriteSame if self.zeroes_by_unmap => self.zeroes_by_unmap = false,
+            Kind::WriteSame => self.write_same_max = 0,
+            // A disk without a cache has nothing to flush; one that has flushed before has one.
+            Kind::Flush if whole && !self.flush_proven && self.write_cache != Some(true) => {
+                self.synchronize_cache = false;
+            }
+            Kind::Flush | Kind::Read | Kind::Write => return false,
+        }
+        true
+    }
+
+    pub(super) const fn capacity(&self) -> u64 {
+        // Capacity in bytes was checked when the disk was examined.
+        self.blocks * self.block_len as u64
+    }
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Bytes done.
+    pub(super) at: u64,
+    /// A flush is done.
+    pub(super) flushed: bool,
+    /// Something was written without FUA and not flushed since.
+    pub(super) cached: bool,
+}
+
+/// The bytes that a command sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Out {
+    Nothing,
+    /// All bytes of the request.
+    Request,
+    /// This many zeros.
+    Zeros(u32),
+    /// The parameter list of an UNMAP.
+    UnmapList(Extent),
+}
+
+/// The next command of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) cdb: build::CdbBytes,
+    pub(super) kind: Kind,
+    pub(super) read_len: u32,
+    pub(super) write_len: u32,
+    pub(super) out: Out,
+    /// The request's progress once the command has succeeded.
+    pub(super) then: Progress,
+}
+
+/// What kind of command, for judging its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Flush,
+    Unmap,
+    WriteSame,
+}
+
+/// The next command of a request; `None` when it is done.
+pub(super) fn plan(
+    profile: &Profile,
+    op: Op,
+    offset: u64,
+    len: u64,
+    flags: RequestFlags,
+    progress: Progress,
+) -> Option<Planned> {
+    let left = len - progress.at;
+    let lba = (offset + progress.at) / u64::from(profile.block_len);
+    let blocks = u32::try_from(left / u64::from(profile.block_len)).unwrap_or(u32::MAX);
+    let whole = Extent { lba, blocks };
+    let bytes = |blocks: u32| u64::from(blocks) * u64::from(profile.block_len);
+    let wire_len = |blocks| u32::try_from(bytes(blocks)).unwrap_or(u32::MAX);
+    let then = |blocks| Progress { at: progress.at + bytes(blocks), ..progress };
+    let written = |blocks, fua: bool| Progress { cached: progress.cached || !fua, ..then(blocks) };
+    let fua = flags.fua && profile.fua;
+    let flush_due = flags.fua
+        && progress.cached
+        && profile.write_cache != Some(false)
+        && profile.synchronize_cache;
+    match op {
+        Op::Flush if progress.flushed || !profile.synchronize_cache => None,
+        Op::Flush => Some(flush(progress)),
+        _ if left == 0 => flush_due.then(|| flush(progress)),
+        Op::Read => Some(Planned {
+            cdb: build::read(whole, false),
+            kind: Kind::Read,
+            read_len: wire_len(blocks),
+            write_len: 0,
+            out: Out::Nothing,
+            then: then(blocks),
+        }),
+        Op::Write => Some(Planned {
+            cdb: build::write(whole, fua, false),
+            kind: Kind::Write,
+            read_len: 0,
+            write_len: wire_len(blocks),
+            out: Out::Request,
+            then: written(blocks, fua),
+        }),
+        Op::Discard if profile.unmap_max == 0 => None,
+        Op::Discard => {
+            let extent = Extent { lba, blocks: blocks.min(profile.unmap_max) };
+            Some(Planned {
+                cdb: build::unmap(UNMAP_LIST_LEN),
+                kind: Kind::Unmap,
+                read_len: 0,
+                write_len: u32::from(UNMAP_LIST_LEN),
+                out: Out::UnmapList(extent),
+                then: then(extent.blocks),
+            })
+        }
+        Op::WriteZeroes if profile.write_same_max > 0 => {
+            let extent = Extent { lba, blocks: blocks.min(profile.write_same_max) };
+            let unmap = profile.zeroes_by_unmap && !flags.no_unmap;
+            Some(Planned {
+                cdb: build::write_same_16(extent, unmap),
+                kind: Kind::WriteSame,
+                read_len: 0,
+                write_len: profile.block_len,
+                out: Out::Zeros(profile.block_len),
+                // WRITE SAME has no FUA bit.
+                then: written(extent.blocks, false),
+            })
+        }
+        Op::WriteZeroes => {
+            let blocks = blocks.min(profile.max_transfer_len / profile.block_len);
+            let len = wire_len(blocks);
+            Some(Planned {
+                cdb: build::write(Extent { lba, blocks }, fua, false),
+                kind: Kind::Write,
+                read_len: 0,
+                write_len: len,
+                out: Out::Zeros(len),
+                then: written(blocks, fua),
+            })
+        }
+    }
+}
+
+/// Bytes of an UNMAP parameter list with one range.
+const UNMAP_LIST_LEN: u16 = 24;
+
+fn flush(progress: Progress) -> Planned {
+    Planned {
+        cdb: build::synchronize_cache(false),
+        kind: Kind::Flush,
+        read_len: 0,
+        write_len: 0,
+        out: Out::Nothing,
+        then: Progress { flushed: true, cached: false, ..progress },
+    }
+}
+
+/// What the end of a command means for its request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Go on.
+    Success,
+    /// Send it again at once; the disk told something first. `cache_lost`: it was reset or
+    /// restarted.
+    Attention {
+        /// What was not flushed may be gone.
+        cache_lost: bool,
+    },
+    /// Send it again a little later.
+    Later,
+    /// The disk does not have this command, or (without `whole`) not in this form.
+    NotSupported {
+        /// No form of the command is known.
+        whole: bool,
+    },
+    /// The request fails.
+    Fail(IoError),
+}
+
+/// Judges the end of a command that was to read and to write so many bytes. Only one that moved
+/// exactly those succeeds, whatever the disk calls it.
+pub(super) fn judge(end: &TaskEnd, read_len: u32, write_len: u32, shown: &str) -> Verdict {
+    let (status, sense, received, sent, residual) = match end {
+        TaskEnd::Status { status, sense, received, sent, underflow, overflow } => {
+            (*status, sense, *received, *sent, *underflow != 0 || *overflow != 0)
+        }
+        TaskEnd::TargetFailure(_) | TaskEnd::Aborted => return Verdict::Later,
+    };
+    let verdict = judge_status(status, sense, shown);
+    if verdict != Verdict::Success || (received == read_len && sent == write_len && !residual) {
+        return verdict;
+    }
+    let text = format!(
+        "{shown}: disk reports success but moved other bytes than it was asked to: read {received} \
+         of {read_len}, took {sent} of {write_len}"
+    );
+    Verdict::Fail(IoError::with_detail(ErrorKind::Device, text))
+}
+
+fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
+    let fail =
+        |kind, what: &str| Verdict::Fail(IoError::with_detail(kind, format!("{shown}: {what}")));
+    match Status::from_code(status) {
+        Some(Status::Good | Status::ConditionMet) => Verdict::Success,
+        Some(Status::Busy | Status::TaskSetFull | Status::TaskAborted | Status::AcaActive) => {
+            Verdict::Later
+        }
+        Some(Status::ReservationConflict) => {
+            fail(ErrorKind::Fenced, "another initiator holds a reservation")
+        }
+        Some(Status::CheckCondition) => match Sense::decode(sense) {
+            Some(sense) => judge_sense(&sense, shown),
+            None => fail(ErrorKind::Device, "disk reports a failure without sense data"),
+        },
+        None => fail(ErrorKind::Device, &format!("disk answers with unknown status {status:#04x}")),
+    }
+}
+
+fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
+    match (sense.key, sense.additional) {
+        (SenseKey::RecoveredError | SenseKey::NoSense, _) if !sense.deferred => Verdict::Success,
+        (SenseKey::UnitAttention, additional) => {
+            Verdict::Attention { cache_lost: additional.asc == Additional::POWER_ON_OR_RESET.asc }
+        }
+        (SenseKey::AbortedCommand, _)
+        | (SenseKey::NotReady, Additional::NOT_READY_BECOMING_READY) => Verdict::Later,
+        (SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE) => {
+            Verdict::NotSupported { whole: true }
+        }
+        (SenseKey::IllegalRequest, Additional::INVALID_FIELD_IN_CDB) => {
+            Verdict::NotSupported { whole: false }
+        }
+        _ => Verdict::Fail(IoError::with_detail(sense.error_kind(), format!("{shown}: {sense}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netraid_scsi::{cdb, sense::SenseFormat};
+
+    fn profile() -> Profile {
+        Profile {
+            block_len: 512,
+            blocks: 1 << 20,
+            max_transfer_len: 1 << 16,
+            read_only: false,
+            fua: false,
+            write_cache: Some(true),
+            synchronize_cache: true,
+            flush_proven: false,
+            unmap_max: 100,
+            write_same_max: 1000,
+            zeroes_by_unmap: true,
+        }
+    }
+
+    fn all(profile: &Profile, op: Op, offset: u64, len: u64, fua: bool) -> Vec<Planned> {
+        let flags = RequestFlags { fua, ..RequestFlags::default() };
+        let mut progress = Progress::default();
+        std::iter::from_fn(|| {
+            let planned = plan(profile, op, offset, len, flags, progress)?;
+            progress = planned.then;
+            Some(planned)
+        })
+        .take(10_000)
+        .collect()
+    }
+
+    #[test]
+    fn fua_becomes_a_bit_or_a_flush() {
+        let kinds = |profile: &Profile| -> Vec<Kind> {
+            all(profile, Op::Write, 512, 4096, true).iter().map(|one| one.kind).collect()
+        };
+        assert_eq!(kinds(&profile()), [Kind::Write, Kind::Flush]);
+        assert_eq!(kinds(&Profile { fua: true, ..profile() }), [Kind::Write]);
+        assert_eq!(kinds(&Profile { write_cache: Some(false), ..profile() }), [Kind::Write]);
+        let bit = all(&Profile { fua: true, ..profile() }, Op::Write, 512, 4096, true)[0].cdb;
+        let extent = Extent { lba: 1, blocks: 8 };
+        assert_eq!(cdb::parse(&bit), Ok(cdb::Command::Write { extent, fua: true }));
+    }
+
+    #[test]
+    fn zeroes_with_fua_are_flushed_unless_each_write_has_the_bit() {
+        let kinds = |profile: &Profile| -> Vec<Kind> {
+            all(profile, Op::WriteZeroes, 0, 4096, true).iter().map(|one| one.kind).collect()
+        };
+        let fua = Profile { fua: true, ..profile() };
+        assert_eq!(kinds(&fua), [Kind::WriteSame, Kind::Flush], "WRITE SAME has no FUA bit");
+        assert_eq!(kinds(&Profile { write_same_max: 0, ..fua.clone() }), [Kind::Write]);
+        assert_eq!(kinds(&Profile { write_cache: Some(false), ..fua }), [Kind::WriteSame]);
+    }
+
+    #[test]
+    fn long_ranges_are_covered_once_within_limits() {
+        let len = 12_345 * 512;
+        for (op, limit, profile) in [
+            (Op::Discard, 100, profile()),
+            (Op::WriteZeroes, 1000, profile()),
+            (Op::WriteZeroes, 128, Profile { write_same_max: 0, ..profile() }),
+        ] {
+            let mut at = 7;
+            for planned in all(&profile, op, 7 * 512, len, false) {
+                let extent = match (planned.out, cdb::parse(&planned.cdb)) {
+                    (Out::UnmapList(extent), _) => extent,
+                    (_, Ok(cdb::Command::WriteSame { extent, .. })) => extent,
+                    (_, Ok(cdb::Command::Write { extent, .. })) => extent,
+                    other => panic!("{other:?}"),
+                };
+                assert!(extent.lba == at && extent.blocks <= limit && extent.blocks > 0);
+                at += u64::from(extent.blocks);
+            }
+            assert_eq!(at, 7 + 12_345);
+        }
+        let none = Profile { unmap_max: 0, ..profile() };
+        assert!(all(&none, Op::Discard, 0, len, false).is_empty());
+    }
+
+    fn status(status: u8, sense: Vec<u8>) -> TaskEnd {
+        TaskEnd::Status { status, sense, received: 0, sent: 0, underflow: 0, overflow: 0 }
+    }
+
+    #[test]
+    fn success_of_any_kind_has_moved_every_byte() {
+        let sense = |key| Sense::new(key, Additional::NONE).encode(SenseFormat::Fixed);
+        let good = (0, vec![]);
+        let recovered = (2, sense(SenseKey::RecoveredError));
+        for (status, sense) in [good, recovered, (2, sense(SenseKey::NoSense))] {
+            let moved = |received, sent, underflow, overflow| {
+                let sense = sense.clone();
+                TaskEnd::Status { status, sense, received, sent, underflow, overflow }
+            };
+            assert_eq!(judge(&moved(512, 0, 0, 0), 512, 0, "m"), Verdict::Success);
+            assert_eq!(judge(&moved(0, 512, 0, 0), 0, 512, "m"), Verdict::Success);
+            for (read_len, write_len, end) in [
+                (512, 0, moved(511, 0, 0, 0)),
+                (512, 0, moved(512, 0, 1, 0)),
+                (512, 0, moved(512, 0, 0, 1)),
+                (0, 512, moved(0, 511, 0, 0)),
+                (0, 512, moved(0, 512, 1, 0)),
+                (0, 512, moved(0, 512, 0, 1)),
+            ] {
+                let verdict = judge(&end, read_len, write_len, "m");
+                let Verdict::Fail(error) = verdict else { panic!("{end:?}: {verdict:?}") };
+                assert_eq!(error.kind(), ErrorKind::Device, "{end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_disk_that_never_flushed_can_do_without() {
+        let unsaid = Profile { write_cache: None, ..profile() };
+        assert!(unsaid.clone().do_without(Kind::Flush, true));
+        assert!(!unsaid.clone().do_without(Kind::Flush, false), "the command is there");
+        assert!(!profile().do_without(Kind::Flush, true), "there is a cache");
+        let mut proven = Profile { flush_proven: true, ..unsaid };
+        assert!(!proven.do_without(Kind::Flush, true) && proven.synchronize_cache);
+    }
+
+    #[test]
+    fn ends_are_judged() {
+        let check = |key, additional| {
+            let sense = Sense::new(key, additional).encode(SenseFormat::Fixed);
+            judge(&status(2, sense), 0, 0, "m")
+        };
+        assert_eq!(judge(&status(8, vec![]), 0, 0, "m"), Verdict::Later);
+        assert!(matches!(judge(&status(2, vec![]), 0, 0, "m"), Verdict::Fail(_)));
+        let attention = check(SenseKey::UnitAttention, Additional::POWER_ON);
+        assert_eq!(attention, Verdict::Attention { cache_lost: true });
+        let attention = check(SenseKey::UnitAttention, Additional::MODE_PARAMETERS_CHANGED);
+        assert_eq!(attention, Verdict::Attention { cache_lost: false });
+        let unknown = check(SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE);
+        assert_eq!(unknown, Verdict::NotSupported { whole: true });
+        let medium = check(SenseKey::MediumError, Additional::UNRECOVERED_READ_ERROR);
+        assert!(matches!(medium, Verdict::Fail(e) if e.kind() == ErrorKind::Medium));
+    }
+}

@@ -1,0 +1,266 @@
+//! What a logical unit says of itself: asked once a session, in straight-line code.
+
+use std::time::Duration;
+
+use netraid_iscsi_proto::{
+    initiator::{Command, TaskEnd},
+    pdu::LunField,
+};
+use netraid_scsi::{
+    Additional, Sense,
+    capacity::Capacity,
+    cdb::build::{self, CdbBytes},
+    inquiry::{self, StandardInquiry},
+    limits::{BlockLimits, Provisioning},
+    mode::ModeData,
+};
+
+use super::{
+    disk::{self, Profile, Verdict},
+    error::Reason,
+    link::Link,
+};
+
+/// Largest transfer that is used, in bytes; also the largest buffer that a pool keeps.
+const TRANSFER_LEN_MAX: u32 = 2 << 20;
+/// Times that a command is sent again because the disk told something first, or is busy.
+const TRIES_MAX: u32 = 50;
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Who a disk says that it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteIdentity {
+    /// Vendor.
+    pub vendor: String,
+    /// Product.
+    pub product: String,
+    /// Unit serial number (VPD page 80h).
+    pub serial: Option<String>,
+    /// The designator of the logical unit that is best: NAA, else EUI-64, else T10 vendor
+    /// (VPD page 83h).
+    pub designator: Option<Vec<u8>>,
+}
+
+/// What was learned of a disk.
+pub(super) struct Probed {
+    pub(super) identity: RemoteIdentity,
+    pub(super) profile: Profile,
+    /// The disk told that it was reset or restarted, or that this session is new to it.
+    pub(super) attention: bool,
+}
+
+impl Probed {
+    /// Whether this is the disk that was found `first`, and still as its users were told.
+    pub(super) fn check_successor(&self, first: &Self) -> Result<(), Reason> {
+        let (new, old) = (&self.profile, &first.profile);
+        let distinct = first.identity.serial.is_some() || first.identity.designator.is_some();
+        // A disk may grow; one without a name of its own is known by its size, too.
+        let size_fits = new.blocks == old.blocks || (distinct && new.blocks > old.blocks);
+        if self.identity != first.identity || new.block_len != old.block_len || !size_fits {
+            return Err(Reason::OtherDisk);
+        }
+        if old.write_cache == Some(false) && new.write_cache != Some(false) {
+            return Err(Reason::CacheAppeared);
+        }
+        Ok(())
+    }
+}
+
+struct Probe<'a> {
+    link: &'a mut Link,
+    lun: LunField,
+    attention: bool,
+}
+
+/// Asks the logical unit for everything that is needed.
+pub(super) async fn probe(link: &mut Link, lun: u16) -> Result<Probed, Reason> {
+    let mut probe = Probe { link, lun: LunField::from_number(lun), attention: false };
+    probe.demand("TEST UNIT READY", build::test_unit_ready(), 0).await?;
+    let data = probe.demand("INQUIRY", build::inquiry(None, 255), 255).await?;
+    let standard = StandardInquiry::decode(&data).ok_or_else(|| unreadable("INQUIRY"))?;
+    if standard.qualifier != 0 {
+        return Err(Reason::NoLun);
+    }
+    if standard.device_type != 0 {
+        return Err(Reason::NotADisk(standard.device_type));
+    }
+    let identity = probe.identity(&standard).await?;
+    let profile = probe.profile().await?;
+    Ok(Probed { identity, profile, attention: probe.attention })
+}
+
+impl Probe<'_> {
+    async fn identity(&mut self, standard: &StandardInquiry) -> Result<RemoteIdentity, Reason> {
+        let serial = self.page(inquiry::PAGE_SERIAL).await?;
+        let serial = serial.as_deref().and_then(inquiry::decode_serial);
+        let names = self.page(inquiry::PAGE_IDENTIFICATION).await?;
+        let names = names.as_deref().and_then(inquiry::decode_designators).unwrap_or_default();
+        let best = |kind| names.iter().find(|name| name.association == 0 && name.kind == kind);
+        let designator = best(3).or_else(|| best(2)).or_else(|| best(1));
+        Ok(RemoteIdentity {
+            vendor: standard.vendor.clone(),
+            product: standard.product.clone(),
+            serial: serial.filter(|serial| !serial.is_empty()),
+            designator: designator.map(|name| name.value.clone()),
+        })
+    }
+
+    async fn profile(&mut self) -> Result<Profile, Reason> {
+        let capacity = self.capacity().await?;
+        let limits = self.page(inquiry::PAGE_BLOCK_LIMITS).await?;
+        let limits = limits.as_deref().and_then(BlockLimits::decode).unwrap_or_default();
+        let thin = self.page(inquiry::PAGE_PROVISIONING).await?;
+        let thin = thin.as_deref().and_then(Provisioning::decode).unwrap_or_default();
+        let mode = self.ask(build::mode_sense_6(0x08, 255), 255).await?;
+        let mode = mode.ok().as_deref().and_then(ModeData::decode_6);
+        let Capacity { blocks, block_len, .. } = capacity;
+        if !block_len.is_power_of_two() || !(512..=1 << 16).contains(&block_len) {
+            return Err(Reason::Geometry { what: "logical block", value: u64::from(block_len) });
+        }
+        let stated = u64::from(limits.transfer_max) * u64::from(block_len);
+        let stated = if stated == 0 { u64::from(TRANSFER_LEN_MAX) } else { stated };
+        let max = u32::try_from(stated).unwrap_or(u32::MAX).min(TRANSFER_LEN_MAX);
+        let can_unmap = thin.unmap && limits.unmap_extents_max > 0;
+        Ok(Profile {
+            block_len,
+            blocks,
+            max_transfer_len: max / block_len * block_len,
+            read_only: mode.is_some_and(|mode| mode.write_protected),
+            fua: mode.is_some_and(|mode| mode.dpofua),
+            write_cache: mode.and_then(|mode| mode.write_cache),
+            synchronize_cache: true,
+            flush_proven: false,
+            unmap_max: if can_unmap { limits.unmap_blocks_max } else { 0 },
+            write_same_max: Profile::limit(limits.write_same_max),
+            zeroes_by_unmap: thin.write_same_16 && (thin.reads_zeros || capacity.reads_zeros),
+        })
+    }
+
+    async fn capacity(&mut self) -> Result<Capacity, Reason> {
+        let long = self.ask(build::read_capacity_16(32), 32).await?;
+        let capacity = match long.ok().as_deref().and_then(Capacity::decode_16) {
+            Some(capacity) => capacity,
+            None => {
+                let data = self.demand("READ CAPACITY", build::read_capacity_10(), 8).await?;
+                Capacity::decode_10(&data).ok_or_else(|| unreadable("READ CAPACITY"))?
+            }
+        };
+        match capacity.blocks.checked_mul(u64::from(capacity.block_len)) {
+            Some(1..) => Ok(capacity),
+            Some(0) | None => {
+                Err(Reason::Geometry { what: "number of blocks", value: capacity.blocks })
+            }
+        }
+    }
+
+    /// A page of vital product data; `None` when the disk does not have it.
+    async fn page(&mut self, page: u8) -> Result<Option<Vec<u8>>, Reason> {
+        // 255 bytes is what every disk takes; pages that are longer are read as far as they come.
+        self.ask(build::inquiry(Some(page), 255), 255).await.map(Result::ok)
+    }
+
+    /// What a command that must succeed reads.
+    async fn demand(
+        &mut self,
+        command: &'static str,
+        cdb: CdbBytes,
+        read_len: u32,
+    ) -> Result<Vec<u8>, Reason> {
+        self.ask(cdb, read_len).await?.map_err(|sense| match sense {
+            Some(sense) if sense.additional == Additional::LOGICAL_UNIT_NOT_SUPPORTED => {
+                Reason::NoLun
+            }
+            Some(sense) => Reason::Command { command, detail: sense.to_string() },
+            None => Reason::Command { command, detail: "no sense data".to_owned() },
+        })
+    }
+
+    /// Sends a command until the disk has nothing to tell first. The inner error has the sense
+    /// data of its failure.
+    async fn ask(
+        &mut self,
+        cdb: CdbBytes,
+        read_len: u32,
+    ) -> Result<Result<Vec<u8>, Option<Sense>>, Reason> {
+        let command = Command { lun: self.lun, cdb, read_len, write_len: 0 };
+        let mut failure = None;
+        for _ in 0..TRIES_MAX {
+            let (end, data) = self.link.execute(command).await?;
+            let (sense, received) = match &end {
+                TaskEnd::Status { sense, received, .. } => (Sense::decode(sense), *received),
+                TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (None, 0),
+            };
+            failure = sense;
+            // An answer may be shorter or longer than what it was given room for.
+            let end = without_residual(end);
+            match disk::judge(&end, received, 0, "") {
+                Verdict::Success => return Ok(Ok(data)),
+                Verdict::Attention { .. } => self.attention = true,
+                Verdict::Later => tokio::time::sleep(RETRY_PAUSE).await,
+                Verdict::NotSupported { .. } | Verdict::Fail(_) => return Ok(Err(sense)),
+            }
+        }
+        Ok(Err(failure))
+    }
+}
+
+fn without_residual(end: TaskEnd) -> TaskEnd {
+    match end {
+        TaskEnd::Status { status, sense, received, sent, .. } => {
+            TaskEnd::Status { status, sense, received, sent, underflow: 0, overflow: 0 }
+        }
+        other @ (TaskEnd::TargetFailure(_) | TaskEnd::Aborted) => other,
+    }
+}
+
+fn unreadable(command: &'static str) -> Reason {
+    Reason::Command { command, detail: "the answer is too short".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probed(serial: Option<&str>, blocks: u64, write_cache: Option<bool>) -> Probed {
+        let identity = RemoteIdentity {
+            vendor: "V".into(),
+            product: "P".into(),
+            serial: serial.map(Into::into),
+            designator: None,
+        };
+        let profile = Profile {
+            block_len: 512,
+            blocks,
+            max_transfer_len: 1 << 16,
+            read_only: false,
+            fua: false,
+            write_cache,
+            synchronize_cache: true,
+            flush_proven: false,
+            unmap_max: 0,
+            write_same_max: 0,
+            zeroes_by_unmap: false,
+        };
+        Probed { identity, profile, attention: false }
+    }
+
+    #[test]
+    fn only_the_same_disk_as_it_was_told_succeeds() {
+        let (cached, plain) = (Some(true), Some(false));
+        let first = probed(Some("1"), 100, cached);
+        assert!(probed(Some("1"), 100, plain).check_successor(&first).is_ok());
+        assert!(probed(Some("1"), 101, None).check_successor(&first).is_ok(), "it grew");
+        for other in [probed(Some("2"), 100, cached), probed(Some("1"), 99, cached)] {
+            assert!(matches!(other.check_successor(&first), Err(Reason::OtherDisk)));
+        }
+        let nameless = probed(None, 100, cached);
+        assert!(probed(None, 100, cached).check_successor(&nameless).is_ok());
+        let grown = probed(None, 101, cached).check_successor(&nameless);
+        assert!(matches!(grown, Err(Reason::OtherDisk)), "nothing else tells them apart");
+        let safe = probed(Some("1"), 100, plain);
+        for write_cache in [cached, None] {
+            let risen = probed(Some("1"), 100, write_cache).check_successor(&safe);
+            assert!(matches!(risen, Err(Reason::CacheAppeared)));
+        }
+    }
+}

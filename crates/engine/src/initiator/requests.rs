@@ -1,0 +1,168 @@
+//! The requests of one disk that have not ended, by place, by readiness and by deadline.
+//!
+//! Invariant: a request that was inserted is here until it was finished, exactly once.
+
+use std::collections::VecDeque;
+
+use netraid_block::{IoError, Request, SgList};
+use netraid_iscsi_proto::machine::TaskId;
+use tokio::time::Instant;
+
+use super::disk::{Planned, Progress};
+
+/// A request that has not ended.
+pub(super) struct Pending {
+    pub(super) request: Request,
+    pub(super) progress: Progress,
+    /// The command under way, and its place on the link.
+    pub(super) running: Option<(Planned, TaskId)>,
+    /// What was read.
+    pub(super) data: SgList,
+    serial: u32,
+}
+
+/// Names a request: its place, and which of the place's requests it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+impl Ticket {
+    fn new(index: usize, serial: u32) -> Self {
+        Self((index as u64) << 32 | u64::from(serial))
+    }
+
+    pub(super) const fn from_tag(tag: u64) -> Self {
+        Self(tag)
+    }
+
+    pub(super) const fn tag(self) -> u64 {
+        self.0
+    }
+
+    fn index(self) -> usize {
+        usize::try_from(self.0 >> 32).unwrap_or(usize::MAX)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Requests {
+    places: Vec<Option<Pending>>,
+    free: Vec<usize>,
+    count: usize,
+    next_serial: u32,
+    ready: VecDeque<Ticket>,
+    /// Ready again later; all are delayed by the same time, so that these are in order.
+    delayed: VecDeque<(Instant, Ticket)>,
+    /// In order, since all requests have the same time.
+    deadlines: VecDeque<(Instant, Ticket)>,
+}
+
+impl Requests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn insert(&mut self, request: Request, deadline: Instant) {
+        let index = self.free.pop().unwrap_or(self.places.len());
+        if index == self.places.len() {
+            self.places.push(None);
+        }
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let serial = self.next_serial;
+        let progress = Progress::default();
+        let pending = Pending { request, progress, running: None, data: SgList::new(), serial };
+        self.places[index] = Some(pending);
+        self.count += 1;
+        let ticket = Ticket::new(index, serial);
+        self.ready.push_back(ticket);
+        self.deadlines.push_back((deadline, ticket));
+    }
+
+    /// The request, unless it has ended.
+    pub(super) fn get(&mut self, ticket: Ticket) -> Option<&mut Pending> {
+        let pending = self.places.get_mut(ticket.index())?.as_mut()?;
+        (Ticket::new(ticket.index(), pending.serial) == ticket).then_some(pending)
+    }
+
+    /// Ends a request; the command that is under way for it, if any.
+    pub(super) fn finish(
+        &mut self,
+        ticket: Ticket,
+        result: Result<SgList, IoError>,
+    ) -> Option<TaskId> {
+        self.get(ticket)?;
+        let pending = self.places[ticket.index()].take()?;
+        self.free.push(ticket.index());
+        self.count -= 1;
+        pending.request.completion.finish(result);
+        while let Some((_, first)) = self.deadlines.front().copied()
+            && self.get(first).is_none()
+        {
+            self.deadlines.pop_front();
+        }
+        pending.running.map(|(_, task)| task)
+    }
+
+    /// The next request to send a command for.
+    pub(super) fn pop_ready(&mut self) -> Option<Ticket> {
+        loop {
+            let ticket = self.ready.pop_front()?;
+            if self.get(ticket).is_some() {
+                return Some(ticket);
+            }
+        }
+    }
+
+    /// The request goes on before others.
+    pub(super) fn push_first(&mut self, ticket: Ticket) {
+        self.ready.push_front(ticket);
+    }
+
+    pub(super) fn push_later(&mut self, ticket: Ticket, at: Instant) {
+        self.delayed.push_back((at, ticket));
+    }
+
+    /// Makes ready what was delayed until now.
+    pub(super) fn wake_delayed(&mut self, now: Instant) {
+        while let Some((_, ticket)) = self.delayed.pop_front_if(|(at, _)| *at <= now) {
+            self.ready.push_back(ticket);
+        }
+    }
+
+    /// The next request whose time is up.
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Ticket> {
+        while let Some((_, ticket)) = self.deadlines.pop_front_if(|(at, _)| *at <= now) {
+            if self.get(ticket).is_some() {
+                return Some(ticket);
+            }
+        }
+        None
+    }
+
+    /// When something of this is due.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let front = |queue: &VecDeque<(Instant, Ticket)>| queue.front().map(|(at, _)| *at);
+        [front(&self.delayed), front(&self.deadlines)].into_iter().flatten().min()
+    }
+
+    /// The link is lost: what was under way is ready again, the oldest first.
+    pub(super) fn restart_running(&mut self) {
+        let mut again = Vec::new();
+        for (index, place) in self.places.iter_mut().enumerate() {
+            if let Some(pending) = place
+                && pending.running.take().is_some()
+            {
+                again.push(Ticket::new(index, pending.serial));
+            }
+        }
+        let newest = self.next_serial;
+        again.sort_by_key(|ticket| {
+            // Serials wrap: age counts.
+            let serial = u32::try_from(ticket.0 & 0xffff_ffff).unwrap_or(0);
+            newest.wrapping_sub(serial)
+        });
+        // The youngest is pushed to the front first.
+        for ticket in again {
+            self.ready.push_front(ticket);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Shells: target, initiator, array driver, backings. They move bytes between sockets, files and
+//! the pure machines, and decide nothing themselves.
+
+pub mod array;
+pub mod backings;
+pub mod completions;
+pub mod control;
+pub mod initiator;
+pub mod target;
+mod wire;

@@ -1,0 +1,389 @@
+//! One connection of a target: socket, machine, logical units and devices, in one task.
+//!
+//! ```text
+//! socket -> wire -> machine -> Command -> units -> Plan
+//!                   machine -> Submit  -> units -> device
+//! device -> completion -> units -> Outcome -> machine -> wire -> socket
+//! ```
+
+use std::{net::SocketAddr, panic::AssertUnwindSafe, rc::Rc, time::Duration};
+
+use futures_util::FutureExt as _;
+use netraid_block::{Buf, BufMut, SgList};
+use netraid_iscsi_proto::{
+    machine::{Digests, Payload, Placement, TaskId},
+    pdu::{Bhs, LunField},
+    target::{Challenge, Connection, Event, Outcome, Plan},
+};
+use netraid_scsi::{MediumRequest, NexusId, Response, Step, UnitAttention, unit::decode_lun};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::Shared;
+use crate::{
+    completions::{Completed, CompletionQueue, CompletionReceiver},
+    wire::{Side, Wire, WireError},
+};
+
+/// Completions taken before the socket has its turn.
+const COMPLETIONS_MAX: usize = 64;
+/// How long what is queued may take to leave a connection that ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// What the shell keeps of one task.
+#[derive(Default)]
+struct Slot {
+    task: Option<netraid_scsi::Task>,
+    lun: Option<u16>,
+    /// A first step that waits for the machine's word.
+    request: Option<MediumRequest>,
+    data_out_len: usize,
+    data_out: Option<BufMut>,
+    data_in: SgList,
+}
+
+/// The machine and everything that it decides about.
+struct Driver {
+    machine: Connection,
+    slots: Vec<Slot>,
+    queue: CompletionQueue,
+    nexus: NexusId,
+    shared: Rc<Shared>,
+    peer: SocketAddr,
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Rc<Shared>,
+    stopped: watch::Receiver<bool>,
+) {
+    let Some(id) = shared.node.borrow_mut().open() else {
+        tracing::warn!(%peer, "connection refused: there are too many");
+        return;
+    };
+    let wire = match Wire::new(stream) {
+        Ok(wire) => wire,
+        Err(error) => {
+            tracing::debug!(%peer, %error, "connection failed at once");
+            shared.node.borrow_mut().closed(id);
+            return;
+        }
+    };
+    let challenge = Challenge { identifier: rand::random(), bytes: rand::random() };
+    let portal = wire.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let (now, setup) = (shared.started.elapsed(), shared.setup.clone());
+    let machine = Connection::new(now, id, setup, portal, challenge);
+    let waker = Rc::new(Notify::new());
+    shared.wakers.borrow_mut().insert(id, waker.clone());
+    let (queue, mut completions) = CompletionQueue::channel();
+    let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
+    let nexus = NexusId(id.0);
+    let mut driver = Driver { machine, slots, queue, nexus, shared: shared.clone(), peer };
+    let run = AssertUnwindSafe(driver.run(wire, &mut completions, &waker, stopped));
+    if run.catch_unwind().await.is_err() {
+        tracing::error!(%peer, "serving a connection failed by a bug; the session has ended");
+    }
+    // What devices are doing cannot be called back: the session has ended when they are done.
+    let Driver { mut slots, queue, .. } = driver;
+    drop(queue);
+    while completions.recv().await.is_some() {}
+    slots.iter_mut().for_each(|slot| slot.clear(&shared));
+    shared.units.borrow_mut().remove_nexus(nexus);
+    shared.wakers.borrow_mut().remove(&id);
+    shared.node.borrow_mut().closed(id);
+    shared.wake();
+}
+
+impl Driver {
+    async fn run(
+        &mut self,
+        mut wire: Wire,
+        completions: &mut CompletionReceiver,
+        waker: &Notify,
+        stopped: watch::Receiver<bool>,
+    ) {
+        let peer = self.peer;
+        match self.converse(&mut wire, completions, waker, stopped).await {
+            Ok(()) => tracing::debug!(%peer, "connection ended"),
+            Err(error) => tracing::info!(%peer, %error, "connection dropped"),
+        }
+        self.machine.handle_disconnect();
+        self.handle_events();
+        wire.finish(FLUSH_LIMIT).await;
+        drop(wire);
+        while !self.machine.is_idle() {
+            let Some(completed) = completions.recv().await else { return };
+            self.handle_completed(completed);
+            self.handle_events();
+        }
+    }
+
+    async fn converse(
+        &mut self,
+        wire: &mut Wire,
+        completions: &mut CompletionReceiver,
+        waker: &Notify,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Result<(), WireError> {
+        let timer = tokio::time::sleep(Duration::from_secs(1));
+        tokio::pin!(timer);
+        let mut stopping = false;
+        loop {
+            self.transmit(wire)?;
+            if self.machine.is_finished() {
+                return Ok(());
+            }
+            if wire.is_paused() && self.machine.wants_input() {
+                wire.receive(self)?;
+                continue;
+            }
+            if let Some(at) = self.machine.next_timeout() {
+                let at = self.shared.started + at;
+                // A timer that fires early only asks again.
+                if at < timer.deadline() || timer.is_elapsed() {
+                    timer.as_mut().reset(at);
+                }
+            }
+            let wants_input = self.machine.wants_input();
+            tokio::select! {
+                ready = wire.ready(wants_input) => {
+                    ready?;
+                    if wants_input {
+                        wire.receive(self)?;
+                    }
+                }
+                Some(completed) = completions.recv() => {
+                    self.handle_completed(completed);
+                    for _ in 0..COMPLETIONS_MAX {
+                        let Some(completed) = completions.try_recv() else { break };
+                        self.handle_completed(completed);
+                    }
+                    self.handle_events();
+                }
+                () = waker.notified() => {
+                    self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.handle_events();
+                    self.shared.wake();
+                }
+                _ = stopped.wait_for(|stop| *stop), if !stopping => {
+                    stopping = true;
+                    self.machine.handle_shutdown(self.now());
+                    self.handle_events();
+                }
+                () = &mut timer => {
+                    self.machine.handle_timeout(self.now())?;
+                    self.handle_events();
+                    timer.as_mut().reset(Instant::now() + Duration::from_secs(3600));
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.started.elapsed()
+    }
+
+    /// Sends what the machine has, as far as the socket takes it.
+    fn transmit(&mut self, wire: &mut Wire) -> Result<(), WireError> {
+        loop {
+            let mut more = false;
+            while wire.has_room()
+                && let Some(transmit) = self.machine.poll_transmit()
+            {
+                more = true;
+                let body = match transmit.payload {
+                    Payload::None => SgList::new(),
+                    Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
+                    Payload::Task { task, offset, len } => self.data_in(task, offset, len),
+                };
+                wire.push(&transmit.header, body, transmit.digests);
+            }
+            self.handle_events();
+            // A queue that was full from the start says nothing about what the machine has.
+            let exhausted = wire.has_room();
+            if !wire.flush()? || (exhausted && !more) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn data_in(&self, task: TaskId, offset: u32, len: u32) -> SgList {
+        let data = &self.slots[task.index()].data_in;
+        let to_usize = |value| usize::try_from(value).unwrap_or(usize::MAX);
+        let offset = to_usize(offset);
+        data.slice(offset..offset.saturating_add(to_usize(len)))
+    }
+
+    fn handle_events(&mut self) {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                Event::Command { task, lun, cdb, data_out_max, .. } => {
+                    self.handle_command(task, lun, &cdb, data_out_max);
+                }
+                Event::Submit { task } => self.handle_submit(task),
+                Event::Release { task } => self.slots[task.index()].clear(&self.shared),
+                Event::Reset { lun: None } => self.shared.units.borrow_mut().handle_reset(),
+                Event::Reset { lun: Some(lun) } => {
+                    let field = LunField::from_number(lun).0;
+                    if let Some(unit) = self.shared.units.borrow_mut().unit_mut(field) {
+                        unit.handle_reset();
+                    }
+                }
+                Event::Cleared { lun } => {
+                    let field = LunField::from_number(lun).0;
+                    if let Some(unit) = self.shared.units.borrow_mut().unit_mut(field) {
+                        unit.raise(UnitAttention::CommandsClearedByAnother, Some(self.nexus));
+                    }
+                }
+                Event::Settled => {
+                    self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.shared.wake();
+                }
+                Event::LoggedIn { initiator, session } => {
+                    tracing::info!(peer = %self.peer, %initiator, ?session, "logged in");
+                    self.shared.units.borrow_mut().add_nexus(self.nexus);
+                }
+            }
+        }
+    }
+
+    fn handle_command(&mut self, task: TaskId, lun: LunField, cdb: &[u8], data_out_max: u32) {
+        let mut units = self.shared.units.borrow_mut();
+        let (scsi_task, step) = units.handle_command(self.nexus, lun.0, cdb, data_out_max);
+        drop(units);
+        let slot = &mut self.slots[task.index()];
+        slot.task = Some(scsi_task);
+        slot.lun = decode_lun(lun.0);
+        let plan = match step {
+            Step::Respond(response) => return self.respond(task, response),
+            Step::DataOut { len } => {
+                let data_out = len.min(data_out_max);
+                slot.data_out_len = usize::try_from(data_out).unwrap_or(usize::MAX);
+                Plan { data_out, data_out_total: u64::from(len), memory: 0 }
+            }
+            Step::Submit(request) => {
+                let reads = matches!(request.op, netraid_block::Op::Read);
+                let memory = if reads { request.len } else { 0 };
+                slot.request = Some(request);
+                Plan { data_out: 0, data_out_total: 0, memory }
+            }
+        };
+        self.machine.handle_plan(task, plan);
+    }
+
+    fn handle_submit(&mut self, task: TaskId) {
+        let slot = &mut self.slots[task.index()];
+        let step = match (slot.request.take(), &mut slot.task) {
+            (Some(request), _) => Step::Submit(request),
+            (None, Some(scsi_task)) => {
+                let data = slot.data_out.take().map(|data| data.freeze().into());
+                let data = data.unwrap_or_default();
+                self.shared.units.borrow_mut().handle_data_out(scsi_task, data)
+            }
+            (None, None) => unreachable!("{task:?} was submitted without a command"),
+        };
+        self.go_on(task, step);
+    }
+
+    fn handle_completed(&mut self, (tag, result): Completed) {
+        let index = usize::try_from(tag).unwrap_or(usize::MAX);
+        let (Some(task), Some(slot)) = (self.machine.task_at(index), self.slots.get_mut(index))
+        else {
+            return;
+        };
+        let Some(scsi_task) = &mut slot.task else { return };
+        let step = self.shared.units.borrow_mut().handle_medium_done(scsi_task, result);
+        match step {
+            // Nobody waits for what is still to be done: it is not begun.
+            Step::Submit(_) if self.machine.is_aborted(task) => {
+                self.machine.handle_outcome(task, Outcome::default());
+            }
+            step @ (Step::Submit(_) | Step::Respond(_) | Step::DataOut { .. }) => {
+                self.go_on(task, step)
+            }
+        }
+    }
+
+    fn go_on(&mut self, task: TaskId, step: Step) {
+        match step {
+            Step::Submit(request) => {
+                let slot = &self.slots[task.index()];
+                let device = slot.lun.and_then(|lun| self.shared.devices.get(usize::from(lun)));
+                let completion = self.queue.completion(task.index() as u64);
+                match device {
+                    Some(device) => device.submit(request.into_request(completion)),
+                    // Dropped, it completes as aborted.
+                    None => drop(completion),
+                }
+            }
+            Step::Respond(response) => self.respond(task, response),
+            Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),
+        }
+    }
+
+    fn respond(&mut self, task: TaskId, response: Response) {
+        let slot = &mut self.slots[task.index()];
+        slot.task = None;
+        let Response { status, sense, data_in } = response;
+        let outcome = Outcome { status: status as u8, sense, data_in: data_in.len() as u64 };
+        slot.data_in = data_in;
+        self.machine.handle_outcome(task, outcome);
+    }
+}
+
+impl Slot {
+    fn clear(&mut self, shared: &Shared) {
+        if let Some(task) = self.task.take() {
+            shared.units.borrow_mut().handle_abort(task);
+        }
+        *self = Self::default();
+    }
+}
+
+impl Side for Driver {
+    fn receive_digests(&self) -> Digests {
+        self.machine.receive_digests()
+    }
+
+    fn wants_input(&self) -> bool {
+        self.machine.wants_input()
+    }
+
+    fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
+        self.machine.handle_header(self.now(), bhs)?;
+        self.handle_events();
+        Ok(self.machine.placement())
+    }
+
+    fn buffer(&mut self, task: TaskId) -> &mut [u8] {
+        let slot = &mut self.slots[task.index()];
+        let len = slot.data_out_len;
+        slot.data_out.get_or_insert_with(|| self.shared.pool.get(len))
+    }
+
+    fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), WireError> {
+        match control {
+            Some(data) => {
+                let now = self.now();
+                let mut node = self.shared.node.borrow_mut();
+                self.machine.handle_control(now, &mut node, data)?;
+                drop(node);
+                self.shared.wake();
+            }
+            None => self.machine.handle_data(),
+        }
+        self.handle_events();
+        Ok(())
+    }
+
+    fn handle_bad_digest(&mut self, bhs: &Bhs) -> Result<(), WireError> {
+        self.machine.handle_bad_digest(bhs);
+        self.handle_events();
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! The iSCSI target: serves devices as logical units.
+//!
+//! A target runs on a thread of its own, with one task for each connection; logical units and the
+//! node that knows all sessions belong to that thread, so that no command takes a lock. A command
+//! goes from socket to buffer, to the device, and its answer from the device's buffer to the
+//! socket.
+
+mod connection;
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io,
+    net::{SocketAddr, TcpListener},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use netraid_block::{Device, Pool};
+pub use netraid_iscsi_proto::{
+    chap::{Credentials as ChapCredentials, Secret},
+    negotiation::DigestPolicy,
+};
+use netraid_iscsi_proto::{
+    negotiation::Wishes,
+    target::{ConnectionId, Node, Setup},
+};
+pub use netraid_scsi::Identity;
+use netraid_scsi::{TargetDevice, UnitConfig};
+use tokio::sync::{Notify, oneshot, watch};
+
+/// How long connections have to end after a shutdown was asked for.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+/// Waiting for the next connection when the last could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a target is and where it listens.
+#[derive(Debug, Clone)]
+pub struct TargetConfig {
+    /// Addresses; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// iSCSI name.
+    pub iqn: String,
+    /// Who may log in; everybody when none.
+    pub chap: Option<ChapCredentials>,
+    /// Header digests.
+    pub header_digest: DigestPolicy,
+    /// Data digests.
+    pub data_digest: DigestPolicy,
+    /// Commands of one session in progress: 1 to 1024.
+    pub queue_depth: u16,
+    /// Connections at the same time.
+    pub connections_max: usize,
+    /// Longest login.
+    pub login_timeout: Duration,
+    /// Silence after which a session is pinged, and again after which it ends.
+    pub ping_interval: Duration,
+}
+
+impl TargetConfig {
+    /// A target of this name with the usual limits, listening nowhere yet.
+    #[must_use]
+    pub fn new(iqn: impl Into<String>) -> Self {
+        Self {
+            listen: Vec::new(),
+            iqn: iqn.into(),
+            chap: None,
+            header_digest: DigestPolicy::Allowed,
+            data_digest: DigestPolicy::Allowed,
+            queue_depth: 128,
+            connections_max: 128,
+            login_timeout: Duration::from_secs(15),
+            ping_interval: Duration::from_secs(15),
+        }
+    }
+}
+
+/// One logical unit.
+#[derive(Debug, Clone)]
+pub struct Lun {
+    /// What it stores on.
+    pub device: Device,
+    /// Whether discarded bytes read as zeros.
+    pub discard_zeroes: bool,
+    /// Who it says that it is; derived from the target's name and the LUN when none.
+    pub identity: Option<Identity>,
+}
+
+impl From<Device> for Lun {
+    fn from(device: Device) -> Self {
+        Self { device, discard_zeroes: false, identity: None }
+    }
+}
+
+/// Why a target cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose an address of this host and a free port")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A setting is out of range.
+    #[error("{what} is {value}, possible are {limit}")]
+    Config {
+        /// Setting.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// Its limits.
+        limit: &'static str,
+    },
+    /// The thread or its runtime cannot be started.
+    #[error("cannot start the target's thread: {0}")]
+    Start(io::Error),
+    /// The thread ended early.
+    #[error("the target's thread ended unexpectedly")]
+    Died,
+}
+
+/// A target that listens, and serves once [`Target::run`] is called.
+#[derive(Debug)]
+pub struct Target {
+    listeners: Vec<TcpListener>,
+    setup: Setup,
+    luns: Vec<Lun>,
+    connections_max: usize,
+    pool: Pool,
+}
+
+impl Target {
+    /// Listens on all addresses; `luns` become LUN 0, 1, and so on.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on, or a setting is out of range.
+    pub fn bind(config: TargetConfig, luns: Vec<Lun>, pool: Pool) -> Result<Self, TargetError> {
+        let depth = usize::from(config.queue_depth);
+        check("queue depth", depth, (1..=1024).contains(&depth), "1 to 1024")?;
+        check("number of LUNs", luns.len(), (1..=16384).contains(&luns.len()), "1 to 16384")?;
+        let addresses = config.listen.len();
+        check("number of addresses", addresses, (1..=64).contains(&addresses), "1 to 64")?;
+        let name = config.iqn.len();
+        check("length of the target's name", name, (1..=223).contains(&name), "1 to 223")?;
+        let mut listeners = Vec::new();
+        for address in config.listen {
+            let fail = |source| TargetError::Listen { address, source };
+            listeners.push(listen(address).map_err(fail)?);
+        }
+        let mut setup = Setup::new(config.iqn);
+        setup.portals = listeners
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .filter(|address| !address.ip().is_unspecified())
+            .map(|address| address.to_string())
+            .collect();
+        setup.chap = config.chap;
+        setup.wishes = Wishes {
+            header_digest: config.header_digest,
+            data_digest: config.data_digest,
+            ..Wishes::default()
+        };
+        setup.queue_depth = config.queue_depth;
+        setup.login_timeout = config.login_timeout;
+        setup.ping_interval = config.ping_interval;
+        setup.ping_timeout = config.ping_interval;
+        Ok(Self { listeners, setup, luns, connections_max: config.connections_max, pool })
+    }
+
+    /// Where the target listens.
+    #[must_use]
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves until `shutdown` resolves; then asks initiators to log out, for a bounded time.
+    /// Dropping the future ends the target at once, as a crash would. The work is done on the
+    /// target's own thread, whatever runtime awaits this.
+    ///
+    /// # Errors
+    /// When the thread cannot be started, or dies.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), TargetError> {
+        let (stop, stopped) = watch::channel(false);
+        let (done, ended) = oneshot::channel();
+        let serve = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let result = runtime.map_err(TargetError::Start).and_then(|runtime| {
+                tokio::task::LocalSet::new().block_on(&runtime, self.serve(stopped))
+            });
+            // Nobody waits for the result of a target that was dropped.
+            let _ = done.send(result);
+        };
+        std::thread::Builder::new()
+            .name("netraid-target".to_owned())
+            .spawn(serve)
+            .map_err(TargetError::Start)?;
+        let mut ended = std::pin::pin!(ended);
+        tokio::select! {
+            result = &mut ended => return result.unwrap_or(Err(TargetError::Died)),
+            () = shutdown => {}
+        }
+        // The thread ends by itself; if it is gone already, so is the receiver.
+        let _ = stop.send(true);
+        ended.await.unwrap_or(Err(TargetError::Died))
+    }
+
+    async fn serve(self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
+        let units = self.luns.iter().zip(0_u16..).map(|(lun, number)| UnitConfig {
+            info: lun.device.info().clone(),
+            discard_zeroes: lun.discard_zeroes,
+            identity: match &lun.identity {
+                Some(identity) => identity.clone(),
+                None => Identity::for_lun(&self.setup.name, number),
+            },
+        });
+        let shared = Rc::new(Shared {
+            units: RefCell::new(TargetDevice::new(units)),
+            devices: self.luns.iter().map(|lun| lun.device.clone()).collect(),
+            node: RefCell::new(Node::new(self.connections_max)),
+            wakers: RefCell::new(BTreeMap::new()),
+            setup: Arc::new(self.setup),
+            pool: self.pool,
+            started: tokio::time::Instant::now(),
+        });
+        let mut tasks = tokio::task::JoinSet::new();
+        for listener in self.listeners {
+            let listener = tokio::net::TcpListener::from_std(listener);
+            let listener = listener.map_err(TargetError::Start)?;
+            tasks.spawn_local(accept(listener, shared.clone(), stopped.clone()));
+        }
+        // An error means that the target was dropped: then everything ends at once.
+        let orderly = stopped.wait_for(|stop| *stop).await.is_ok();
+        if orderly {
+            let all = async { while tasks.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(SHUTDOWN_LIMIT, all).await;
+        }
+        Ok(())
+    }
+}
+
+/// What all connections of a target share, on their one thread.
+struct Shared {
+    units: RefCell<TargetDevice>,
+    devices: Vec<Device>,
+    node: RefCell<Node>,
+    wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
+    setup: Arc<Setup>,
+    pool: Pool,
+    started: tokio::time::Instant,
+}
+
+impl Shared {
+    /// Wakes the connections for which the node has something.
+    fn wake(&self) {
+        while let Some(id) = self.node.borrow_mut().poll_wake() {
+            if let Some(waker) = self.wakers.borrow().get(&id) {
+                waker.notify_one();
+            }
+        }
+    }
+}
+
+/// Accepts connections until the target stops, then waits for them to end.
+async fn accept(
+    listener: tokio::net::TcpListener,
+    shared: Rc<Shared>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut connections = tokio::task::JoinSet::new();
+    let told = stopped.clone();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let serve = connection::serve(stream, peer, shared.clone(), told.clone());
+                    connections.spawn_local(serve);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            _ = stopped.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(256)?;
+    Ok(socket.into())
+}
+
+fn check(
+    what: &'static str,
+    value: usize,
+    possible: bool,
+    limit: &'static str,
+) -> Result<(), TargetError> {
+    if possible { Ok(()) } else { Err(TargetError::Config { what, value, limit }) }
+}

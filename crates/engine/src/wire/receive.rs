@@ -1,0 +1,218 @@
+//! The receiving half: headers, data segments, digests.
+
+use std::io::{self, IoSliceMut};
+
+use netraid_iscsi_proto::{
+    machine::Placement,
+    pdu::{BHS_LEN, Bhs},
+};
+
+use super::{INPUT_LEN, Side, Wire, WireError};
+
+/// Longest header: basic, additional segments, digest.
+const HEADER_LEN_MAX: usize = BHS_LEN + 255 * 4 + 4;
+/// A data segment from which on the next ones are expected to be long too: then little is read
+/// beyond what is waited for, so that data lands in place instead of being copied there.
+const LONG_SEGMENT: usize = 16 * 1024;
+const SHORT_WINDOW: usize = 512;
+/// Reads before others have their turn.
+const READS_MAX: usize = 32;
+
+/// What is being received.
+pub(super) enum Stage {
+    Header,
+    Segment(Segment),
+}
+
+/// A data segment on its way in.
+pub(super) struct Segment {
+    bhs: Bhs,
+    placement: Placement,
+    len: usize,
+    got: usize,
+    /// Padding, and the digest when there is one.
+    trailer: [u8; 8],
+    trailer_len: usize,
+    trailer_got: usize,
+    pad_len: usize,
+    digest: Option<u32>,
+    control: Vec<u8>,
+}
+
+impl Segment {
+    fn new(bhs: Bhs, placement: Placement, with_digest: bool) -> Self {
+        let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
+        let pad_len = len.next_multiple_of(4) - len;
+        let with_digest = with_digest && len > 0;
+        Self {
+            bhs,
+            placement,
+            len,
+            got: 0,
+            trailer: [0; 8],
+            trailer_len: pad_len + if with_digest { 4 } else { 0 },
+            trailer_got: 0,
+            pad_len,
+            digest: with_digest.then_some(0),
+            control: Vec::new(),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.got == self.len && self.trailer_got == self.trailer_len
+    }
+
+    /// Where the next bytes belong, when they belong to a task.
+    fn place<'a>(&self, side: &'a mut impl Side) -> Option<&'a mut [u8]> {
+        let Placement::Task { task, offset, len } = self.placement else { return None };
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        let range = offset + self.got..offset + len;
+        side.buffer(task).get_mut(range).filter(|place| !place.is_empty())
+    }
+
+    /// Takes what it can of `bytes`; returns how many it took.
+    fn take(&mut self, bytes: &[u8], side: &mut impl Side) -> usize {
+        let mut taken = 0;
+        if self.got < self.len {
+            taken = bytes.len().min(self.len - self.got);
+            let mut part = &bytes[..taken];
+            if let Some(digest) = &mut self.digest {
+                *digest = crc32c::crc32c_append(*digest, part);
+            }
+            if self.placement == Placement::Control {
+                self.control.extend_from_slice(part);
+            } else if let Some(place) = self.place(side) {
+                part = &part[..part.len().min(place.len())];
+                place[..part.len()].copy_from_slice(part);
+            }
+            self.got += taken;
+        }
+        if self.got == self.len {
+            let rest = &bytes[taken..];
+            let len = rest.len().min(self.trailer_len - self.trailer_got);
+            self.trailer[self.trailer_got..self.trailer_got + len].copy_from_slice(&rest[..len]);
+            self.trailer_got += len;
+            taken += len;
+        }
+        taken
+    }
+
+    fn digest_is_right(&self) -> bool {
+        let Some(digest) = self.digest else { return true };
+        let (pad, sent) = self.trailer[..self.trailer_len].split_at(self.pad_len);
+        crc32c::crc32c_append(digest, pad).to_le_bytes() == sent
+    }
+}
+
+impl Wire {
+    /// Whether the side wanted no more while there was more; readiness will not tell of that.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Takes what the socket has, and gives it to `side`, until there is no more, the side wants
+    /// no more, or others should have their turn.
+    pub(crate) fn receive(&mut self, side: &mut impl Side) -> Result<(), WireError> {
+        for _ in 0..READS_MAX {
+            self.paused = !self.consume(side)?;
+            if self.paused || !self.read(side)? {
+                return Ok(());
+            }
+        }
+        self.paused = !self.consume(side)?;
+        Ok(())
+    }
+
+    /// Gives buffered bytes to the side; false when it wants no more.
+    fn consume(&mut self, side: &mut impl Side) -> Result<bool, WireError> {
+        loop {
+            match &mut self.stage {
+                Stage::Header => {
+                    if !side.wants_input() {
+                        return Ok(false);
+                    }
+                    let digests = side.receive_digests();
+                    let Some(bhs) = self.take_header(digests.header)? else { return Ok(true) };
+                    let placement = side.handle_header(&bhs)?;
+                    self.stage = Stage::Segment(Segment::new(bhs, placement, digests.data));
+                }
+                Stage::Segment(segment) => {
+                    self.start += segment.take(&self.input[self.start..self.end], side);
+                    if !segment.is_complete() {
+                        return Ok(true);
+                    }
+                    self.window =
+                        if segment.len >= LONG_SEGMENT { SHORT_WINDOW } else { INPUT_LEN };
+                    if segment.digest_is_right() {
+                        let control = segment.placement == Placement::Control;
+                        side.handle_segment(control.then_some(&segment.control[..]))?;
+                    } else {
+                        side.handle_bad_digest(&segment.bhs)?;
+                    }
+                    self.stage = Stage::Header;
+                }
+            }
+        }
+    }
+
+    fn take_header(&mut self, with_digest: bool) -> Result<Option<Bhs>, WireError> {
+        let bytes = &self.input[self.start..self.end];
+        let Some((first, _)) = bytes.split_first_chunk::<BHS_LEN>() else { return Ok(None) };
+        let bhs = Bhs(*first);
+        let len = BHS_LEN + bhs.ahs_len();
+        let whole = len + if with_digest { 4 } else { 0 };
+        let Some(header) = bytes.get(..whole) else { return Ok(None) };
+        if with_digest {
+            let (header, sent) = header.split_at(len);
+            if crc32c::crc32c(header).to_le_bytes() != sent {
+                return Err(WireError::Digest("header"));
+            }
+        }
+        self.start += whole;
+        Ok(Some(bhs))
+    }
+
+    /// Reads once; false when the socket has nothing.
+    fn read(&mut self, side: &mut impl Side) -> Result<bool, WireError> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if INPUT_LEN - self.end < HEADER_LEN_MAX {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let limit = INPUT_LEN.min(self.end.saturating_add(self.window.max(HEADER_LEN_MAX)));
+        let window = &mut self.input[self.end..limit];
+        let place = match &self.stage {
+            Stage::Segment(segment) => segment.place(side),
+            Stage::Header => None,
+        };
+        let (result, placed_max) = match place {
+            Some(place) => {
+                let len = place.len();
+                let mut slices = [IoSliceMut::new(place), IoSliceMut::new(window)];
+                (self.stream.try_read_vectored(&mut slices), len)
+            }
+            None => (self.stream.try_read(window), 0),
+        };
+        let count = match result {
+            Ok(0) => return Err(WireError::Closed),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        let placed = count.min(placed_max);
+        if let Stage::Segment(segment) = &mut self.stage
+            && placed > 0
+        {
+            if let Some(digest) = segment.digest
+                && let Some(place) = segment.place(side)
+            {
+                segment.digest = Some(crc32c::crc32c_append(digest, &place[..placed]));
+            }
+            segment.got += placed;
+        }
+        self.end += count - placed;
+        Ok(true)
+    }
+}

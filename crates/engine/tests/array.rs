@@ -1,0 +1,247 @@
+//! An array over our initiator and our target, on loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use netraid_block::{BufMut, Device, ErrorKind, Pool, TargetUri};
+use netraid_engine::{
+    array::{Array, ArrayError, CreateOptions, Event, MemberConfig, OpenOptions, create},
+    backings, completions,
+    control::ControlRequest,
+    target::{Target, TargetConfig},
+};
+use netraid_raid::geometry::Level;
+use rand::{RngCore, SeedableRng, rngs::StdRng};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+const NAME: &str = "iqn.2026-01.org.example:member";
+const MEMBER_LEN: u64 = 16 << 20;
+const PIECE: usize = 192 << 10;
+
+/// A member's medium, and the target that serves it.
+struct Member {
+    device: Device,
+    config: MemberConfig,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Member {
+    fn start(device: Device, name: &str, address: SocketAddr) -> Self {
+        let mut config = TargetConfig::new(name);
+        config.listen = vec![address];
+        let target = Target::bind(config, vec![device.clone().into()], Pool::new()).unwrap();
+        let address = target.local_addrs()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let told = async {
+                let _ = stopped.await;
+            };
+            target.run(told).await.unwrap();
+        });
+        let uri = TargetUri::parse(&format!("iscsi://{address}/{name}/0")).unwrap();
+        let mut config = MemberConfig::new(uri, None);
+        config.request_timeout = Duration::from_secs(1);
+        Self { device, config, stop: Some(stop), task }
+    }
+
+    fn new() -> Self {
+        let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+        // Targets of one name would seem to be one.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{NAME}{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        Self::start(device, &name, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    /// As a crash of its process, the medium survives.
+    async fn kill(&mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+
+    /// Ends and begins again in good order, with what it had stored.
+    async fn restart(&mut self) {
+        if !self.task.is_finished() {
+            drop(self.stop.take());
+            (&mut self.task).await.unwrap();
+        }
+        let uri = &self.config.uri;
+        let address = format!("{}:{}", uri.host, uri.port).parse().unwrap();
+        *self = Self::start(self.device.clone(), &uri.target, address);
+    }
+}
+
+async fn members(count: usize) -> (Vec<Member>, Vec<MemberConfig>) {
+    let members: Vec<Member> = (0..count).map(|_| Member::new()).collect();
+    let configs = members.iter().map(|member| member.config.clone()).collect();
+    (members, configs)
+}
+
+fn options(level: Level) -> CreateOptions {
+    CreateOptions { name: "test".into(), level, chunk_len: 64 << 10, force: false }
+}
+
+async fn open(configs: &[MemberConfig]) -> Array {
+    Array::open(OpenOptions::default(), configs.to_vec(), Pool::new()).await.unwrap()
+}
+
+fn contents(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+async fn write(device: &Device, seed: u64) {
+    let all = contents(seed, usize::try_from(device.info().capacity).unwrap());
+    for (at, piece) in all.chunks(PIECE).enumerate() {
+        let mut buf = BufMut::zeroed(piece.len());
+        buf.copy_from_slice(piece);
+        completions::write(device, (at * PIECE) as u64, buf.freeze().into(), false).await.unwrap();
+    }
+}
+
+async fn verify(device: &Device, seed: u64) {
+    let all = contents(seed, usize::try_from(device.info().capacity).unwrap());
+    for (at, piece) in all.chunks(PIECE).enumerate() {
+        let read =
+            completions::read(device, (at * PIECE) as u64, piece.len() as u64).await.unwrap();
+        assert!(&*read.to_contiguous() == piece, "piece {at} differs");
+    }
+}
+
+async fn command(array: &Array, request: ControlRequest) {
+    array.handle().command(request).await.unwrap();
+}
+
+async fn wait_for(array: &mut Array, wanted: impl Fn(&Event) -> bool) {
+    while !wanted(&array.event().await.expect("the array's task ended")) {}
+}
+
+#[tokio::test]
+async fn a_lost_member_is_replaced_while_data_changes() {
+    let (mut targets, mut configs) = members(4).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    write(array.device(), 1).await;
+    targets[1].kill().await;
+    verify(array.device(), 1).await;
+    write(array.device(), 2).await;
+    let status = array.handle().status().await.unwrap();
+    assert_eq!((status.state.as_str(), status.members[1].state.as_str()), ("degraded", "faulty"));
+    let spare = Member::new();
+    let with = spare.config.address();
+    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    write(array.device(), 3).await;
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
+    verify(array.device(), 3).await;
+    array.close().await.unwrap();
+    configs[1] = spare.config.clone();
+    let array = open(&configs).await;
+    assert_eq!(array.handle().status().await.unwrap().state, "optimal");
+    targets[3].kill().await;
+    verify(array.device(), 3).await;
+}
+
+#[tokio::test]
+async fn a_target_that_restarts_is_set_aside_and_taken_back_by_rebuild() {
+    let (mut targets, configs) = members(3).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    write(array.device(), 1).await;
+    targets[2].restart().await;
+    write(array.device(), 2).await;
+    assert_eq!(array.handle().status().await.unwrap().members[2].state, "faulty");
+    command(&array, ControlRequest::Rebuild { member: "2".into() }).await;
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 2 }).await;
+    targets[0].kill().await;
+    targets[1].kill().await;
+    verify(array.device(), 2).await;
+    array.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn beyond_redundancy_requests_end_with_an_error_that_names_the_members() {
+    let (mut targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    write(array.device(), 1).await;
+    targets.iter_mut().take(2).for_each(|target| drop(target.stop.take()));
+    for target in targets.iter_mut().take(2) {
+        (&mut target.task).await.unwrap();
+    }
+    let error = completions::read(array.device(), 0, 1 << 20).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Redundancy);
+    assert!(error.to_string().contains("members 0, 1"), "{error}");
+    assert!(array.close().await.is_err(), "what was not flushed may be lost");
+    targets[0].restart().await;
+    targets[1].restart().await;
+    let again = Array::open(OpenOptions::default(), configs.clone(), Pool::new()).await;
+    let error = again.unwrap_err().to_string();
+    assert!(error.contains("was not closed") && error.contains("lacks members"), "{error}");
+    let force = OpenOptions { force: true, ..OpenOptions::default() };
+    let array = Array::open(force, configs, Pool::new()).await.unwrap();
+    verify(array.device(), 1).await;
+}
+
+#[tokio::test]
+async fn two_engines_of_a_machine_cannot_have_one_array() {
+    let (_targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    let second = Array::open(OpenOptions::default(), configs.clone(), Pool::new()).await;
+    assert!(matches!(second, Err(ArrayError::Locked { .. })), "{second:?}");
+    array.close().await.unwrap();
+    drop(open(&configs).await);
+}
+
+#[tokio::test]
+async fn an_engine_that_dies_leaves_an_array_that_opens_and_resyncs() {
+    let (_targets, configs) = members(4).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, first_configs) = (std::thread::spawn(move || runtime), configs.clone());
+    let runtime = first.join().unwrap();
+    // The engine's runtime is dropped in the middle of everything, as if its process had died.
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let array = open(&first_configs).await;
+            write(array.device(), 5).await;
+            std::mem::forget(array);
+        });
+        runtime.shutdown_background();
+    })
+    .join()
+    .unwrap();
+    let mut array = open(&configs).await;
+    wait_for(&mut array, |event| *event == Event::Resynced).await;
+    verify(array.device(), 5).await;
+    array.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn create_refuses_what_is_in_use_and_force_overrides() {
+    let (targets, configs) = members(3).await;
+    completions::write(
+        &targets[1].device,
+        1024,
+        netraid_block::Buf::copy_from(&[1; 512]).into(),
+        false,
+    )
+    .await
+    .unwrap();
+    let refused = create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap_err();
+    assert!(
+        matches!(&refused, ArrayError::InUse { address, .. } if *address == configs[1].address())
+    );
+    let few = create(options(Level::Raid5), configs[..2].to_vec(), Pool::new()).await.unwrap_err();
+    assert!(few.to_string().contains("level 5 takes 3 to"), "{few}");
+    let force = CreateOptions { force: true, ..options(Level::Raid5) };
+    create(force, configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    array.close().await.unwrap();
+}

@@ -1,0 +1,148 @@
+//! A target to run, and a load whose results are checked.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use netraid_block::{Buf, Device, Pool, SgList, TargetUri};
+use netraid_engine::{
+    backings, completions,
+    initiator::{InitiatorConfig, Reason, Remote},
+    target::{Target, TargetConfig, TargetError},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use tokio::sync::oneshot;
+
+pub(crate) const NAME: &str = "iqn.2026-01.org.example:test";
+pub(crate) const SIZE: u64 = 8 << 20;
+
+pub(crate) fn ram() -> Device {
+    backings::ram(SIZE, 512, Pool::new()).unwrap()
+}
+
+pub(crate) fn config() -> TargetConfig {
+    let mut config = TargetConfig::new(NAME);
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config
+}
+
+/// A running target; dropping the sender stops it in order.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    pub(crate) fn start(config: TargetConfig, devices: &[Device]) -> Self {
+        Self::try_start(config, devices).unwrap()
+    }
+
+    fn try_start(config: TargetConfig, devices: &[Device]) -> Result<Self, TargetError> {
+        let luns = devices.iter().cloned().map(Into::into).collect();
+        let target = Target::bind(config, luns, Pool::new())?;
+        let address = target.local_addrs()[0];
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            target.run(stopped).await.unwrap();
+        });
+        Ok(Self { address, stop, task })
+    }
+
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap();
+    }
+
+    /// As a crash: nobody is told.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    pub(crate) fn uri(&self, lun: u16) -> TargetUri {
+        TargetUri::parse(&format!("iscsi://{}/{NAME}/{lun}", self.address)).unwrap()
+    }
+}
+
+pub(crate) async fn connect(uri: TargetUri) -> Arc<Remote> {
+    Arc::new(Remote::connect(InitiatorConfig::new(uri), Pool::new()).await.unwrap())
+}
+
+pub(crate) async fn refused(config: InitiatorConfig) -> Reason {
+    let error = Remote::connect(config, Pool::new()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("iscsi://") && text.contains("127.0.0.1"), "{text} names no address");
+    assert!(!text.contains("hidden"), "{text} shows a secret");
+    error.into_reason()
+}
+
+/// Random reads and writes, several at a time, compared with a flat copy.
+pub(crate) async fn exercise(device: &Device, rounds: usize, seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut model = vec![0_u8; usize::try_from(SIZE).unwrap()];
+    let max = u64::from(device.info().max_transfer_len).min(SIZE / 8) / 512;
+    for _ in 0..rounds {
+        // Lanes do not overlap, so that their order does not matter.
+        let mut running = Vec::new();
+        for lane in 0..8_u64 {
+            let lane_len = SIZE / 512 / 8;
+            let blocks = rng.random_range(1..=max.min(lane_len));
+            let lba = lane * lane_len + rng.random_range(0..=lane_len - blocks);
+            let (offset, len) = (lba * 512, blocks * 512);
+            let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+            let device = device.clone();
+            match rng.random_range(0..8) {
+                0..3 => {
+                    rng.fill(&mut model[range.clone()]);
+                    let part = range.len() / 3;
+                    let data: SgList = [&model[range.clone()][..part], &model[range][part..]]
+                        .map(Buf::copy_from)
+                        .into_iter()
+                        .collect();
+                    let fua = rng.random();
+                    running.push(tokio::spawn(async move {
+                        completions::write(&device, offset, data, fua).await.unwrap();
+                    }));
+                }
+                3 => {
+                    model[range].fill(0);
+                    running.push(tokio::spawn(async move {
+                        completions::write_zeroes(&device, offset, len).await.unwrap();
+                    }));
+                }
+                4 => running.push(tokio::spawn(async move {
+                    completions::flush(&device).await.unwrap();
+                })),
+                _ => {
+                    let expected = model[range].to_vec();
+                    running.push(tokio::spawn(async move {
+                        let data = completions::read(&device, offset, len).await.unwrap();
+                        assert!(*data.to_contiguous() == expected[..], "{len} bytes at {offset}");
+                    }));
+                }
+            }
+        }
+        for task in running {
+            task.await.unwrap();
+        }
+    }
+    for (at, expected) in model.chunks(1 << 20).enumerate() {
+        let data = completions::read(device, (at as u64) << 20, 1 << 20).await.unwrap();
+        assert!(*data.to_contiguous() == *expected, "MiB {at}");
+    }
+}
+
+/// Starts a target on an address that a killed one is about to leave.
+pub(crate) async fn restart(address: SocketAddr, devices: &[Device]) -> Running {
+    let config = TargetConfig { listen: vec![address], ..config() };
+    for _ in 0..5000 {
+        match Running::try_start(config.clone(), devices) {
+            Ok(running) => return running,
+            Err(TargetError::Listen { .. }) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("{address} is still taken");
+}

@@ -1,0 +1,252 @@
+//! An initiator of a few PDUs that a test sends one by one, and what only such a one can show.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Request};
+use netraid_iscsi_proto::{
+    pdu::{
+        Bhs, LoginRequest, LoginResponse, LunField, Opcode, ScsiCommand, TaskFunction, TaskRequest,
+        TaskResponse, TaskResponseCode,
+    },
+    serial::Serial,
+    text,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::common::{NAME, Running, config, ram};
+
+const ABORT_ITT: u32 = 0xabcd;
+
+struct Raw {
+    stream: TcpStream,
+    cmd_sn: Serial,
+    itt: u32,
+}
+
+impl Raw {
+    /// Logs in; the inner error is the status of a refusal.
+    async fn log_in(address: SocketAddr, isid: u8) -> io::Result<Result<Self, u16>> {
+        let stream = TcpStream::connect(address).await?;
+        let mut raw = Self { stream, cmd_sn: Serial(1), itt: 0 };
+        let request = LoginRequest {
+            transit: true,
+            more: false,
+            current_stage: 1,
+            next_stage: 3,
+            version_max: 0,
+            version_min: 0,
+            isid: [0x80, 0, 0, 0, 0, isid],
+            tsih: 0,
+            itt: 0,
+            cid: 1,
+        };
+        let mut keys = Vec::new();
+        let name = "iqn.2026-01.org.example:raw";
+        for (key, value) in [("InitiatorName", name), ("TargetName", NAME)] {
+            text::push(&mut keys, key, value);
+        }
+        let mut bhs = request.encode();
+        bhs.stamp_command(raw.cmd_sn, Serial(0));
+        raw.send(bhs, &keys).await?;
+        let response = LoginResponse::parse(&raw.receive().await?);
+        Ok(if response.status == 0 { Ok(raw) } else { Err(response.status) })
+    }
+
+    async fn send(&mut self, bhs: Bhs, data: &[u8]) -> io::Result<()> {
+        let mut bytes = bhs.with_data_len(u32::try_from(data.len()).unwrap()).0.to_vec();
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.stream.write_all(&bytes).await
+    }
+
+    async fn receive(&mut self) -> io::Result<Bhs> {
+        let mut bhs = Bhs([0; 48]);
+        self.stream.read_exact(&mut bhs.0).await?;
+        let len = usize::try_from(bhs.data_len()).unwrap().next_multiple_of(4);
+        let mut data = vec![0; len];
+        self.stream.read_exact(&mut data).await?;
+        Ok(bhs)
+    }
+
+    /// Sends a command without Data-Out; its tag.
+    async fn command(&mut self, cdb: &[u8], read_len: u32) -> u32 {
+        self.itt += 1;
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let command = ScsiCommand {
+            immediate: false,
+            last: true,
+            read: read_len > 0,
+            write: false,
+            attribute: 1,
+            lun: LunField::from_number(0),
+            itt: self.itt,
+            expected_len: read_len,
+            cdb: padded,
+        };
+        let mut bhs = command.encode();
+        bhs.stamp_command(self.cmd_sn, Serial(0));
+        self.cmd_sn = self.cmd_sn.next();
+        self.send(bhs, &[]).await.unwrap();
+        self.itt
+    }
+
+    /// Takes the unit attention that the first command of a session gets.
+    async fn take_attention(&mut self) {
+        self.command(&[0; 6], 0).await;
+        self.receive().await.unwrap();
+    }
+
+    async fn manage(&mut self, function: TaskFunction, referenced_itt: u32) {
+        let request = TaskRequest {
+            immediate: true,
+            function,
+            lun: LunField::from_number(0),
+            itt: ABORT_ITT,
+            referenced_itt,
+            ref_cmd_sn: 0,
+        };
+        let mut bhs = request.encode();
+        bhs.stamp_command(self.cmd_sn, Serial(0));
+        self.send(bhs, &[]).await.unwrap();
+    }
+
+    async fn managed(&mut self) {
+        let bhs = self.receive().await.unwrap();
+        assert_eq!(bhs.opcode(), Some(Opcode::TaskResponse));
+        assert_eq!(TaskResponse::parse(&bhs).code, TaskResponseCode::Complete);
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_peer_takes_nothing_can_be_replaced() {
+    let target = Running::start(config(), &[ram()]);
+    let mut old = Raw::log_in(target.address, 7).await.unwrap().unwrap();
+    old.take_attention().await;
+    let mut read = [0; 16];
+    (read[0], read[12]) = (0x88, 0x10);
+    // More than the sockets on the way hold, so that the target cannot send its answers.
+    for _ in 0..60 {
+        old.command(&read, 4096 * 512).await;
+    }
+    // Each makes the target fill what the kernel took of its queue meanwhile, until that is full.
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        old.command(&[0; 6], 0).await;
+    }
+    let started = Instant::now();
+    let fresh = Raw::log_in(target.address, 7);
+    let fresh = tokio::time::timeout(Duration::from_secs(5), fresh).await.unwrap();
+    fresh.unwrap().unwrap().take_attention().await;
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    target.stop().await;
+}
+
+/// A device that holds reads until the test lets them go, one by one.
+struct Gate {
+    inner: Device,
+    held: Mutex<Vec<Request>>,
+    reads: AtomicU64,
+    arrived: tokio::sync::Notify,
+}
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        let (held, arrived) = (Mutex::default(), tokio::sync::Notify::new());
+        Arc::new(Self { inner: ram(), held, reads: AtomicU64::new(0), arrived })
+    }
+
+    fn release(&self) {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        held.into_iter().for_each(|request| self.inner.submit(request));
+    }
+}
+
+impl BlockDevice for Gate {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        if request.op == Op::Read {
+            self.reads.fetch_add(1, Ordering::AcqRel);
+            self.held.lock().unwrap().push(request);
+            self.arrived.notify_one();
+        } else {
+            self.inner.submit(request);
+        }
+    }
+}
+
+/// VERIFY of all 16384 blocks, which takes several reads.
+const VERIFY: [u8; 10] = [0x2f, 0, 0, 0, 0, 0, 0, 0x3f, 0xff, 0];
+
+#[tokio::test]
+async fn an_aborted_command_begins_no_further_step() {
+    let gate = Gate::new();
+    let target = Running::start(config(), &[Device::new(gate.clone())]);
+    let mut raw = Raw::log_in(target.address, 7).await.unwrap().unwrap();
+    raw.take_attention().await;
+    let itt = raw.command(&VERIFY, 0).await;
+    gate.arrived.notified().await;
+    raw.manage(TaskFunction::AbortTask, itt).await;
+    // What comes after the request has been answered, so the request has been taken.
+    raw.command(&[0; 6], 0).await;
+    assert_eq!(raw.receive().await.unwrap().opcode(), Some(Opcode::ScsiResponse));
+    gate.release();
+    raw.managed().await;
+    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_command_ends_with_its_connection() {
+    let gate = Gate::new();
+    let target = Running::start(config(), &[Device::new(gate.clone())]);
+    let mut raw = Raw::log_in(target.address, 7).await.unwrap().unwrap();
+    raw.take_attention().await;
+    raw.command(&VERIFY, 0).await;
+    gate.arrived.notified().await;
+    drop(raw);
+    // The same initiator port is admitted once the old session's command has ended.
+    let fresh = tokio::spawn(Raw::log_in(target.address, 7));
+    let pause = tokio::time::sleep(Duration::from_millis(100));
+    pause.await;
+    assert!(!fresh.is_finished(), "admitted while a command runs");
+    gate.release();
+    let fresh = tokio::time::timeout(Duration::from_secs(3), fresh).await.unwrap();
+    fresh.unwrap().unwrap().unwrap().take_attention().await;
+    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_reset_is_answered_when_nothing_of_others_is_under_way() {
+    let gate = Gate::new();
+    let target = Running::start(config(), &[Device::new(gate.clone())]);
+    let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    one.take_attention().await;
+    let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    two.take_attention().await;
+    one.command(&VERIFY, 0).await;
+    gate.arrived.notified().await;
+    two.manage(TaskFunction::LogicalUnitReset, u32::MAX).await;
+    two.command(&[0; 6], 0).await;
+    let first = two.receive().await.unwrap().opcode();
+    assert_eq!(first, Some(Opcode::ScsiResponse), "a read of the other session still runs");
+    gate.release();
+    two.managed().await;
+    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    target.stop().await;
+}

@@ -1,0 +1,100 @@
+//! Logging in, and data through one or several sessions.
+
+use std::{sync::Arc, time::Duration};
+
+use netraid_block::{Pool, TargetUri};
+use netraid_engine::{
+    initiator::{self, Credentials, InitiatorConfig, LoginError, Reason, Remote, Secret},
+    target::{ChapCredentials, DigestPolicy},
+};
+
+use crate::common::{NAME, Running, SIZE, config, connect, exercise, ram, refused};
+
+#[tokio::test]
+async fn reads_and_writes_return_what_was_written() {
+    let target = Running::start(config(), &[ram(), ram()]);
+    let remote = connect(target.uri(1)).await;
+    assert_eq!(remote.identity().vendor, "NETRAID");
+    assert_eq!(remote.identity().designator.as_ref().map(Vec::len), Some(8));
+    assert_ne!(remote.identity(), connect(target.uri(0)).await.identity());
+    let device = remote.clone().into_device();
+    assert_eq!(device.info().capacity, SIZE);
+    exercise(&device, 60, 1).await;
+    remote.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn digests_and_a_short_queue_change_nothing() {
+    let mut config = config();
+    config.header_digest = DigestPolicy::Required;
+    config.data_digest = DigestPolicy::Required;
+    config.queue_depth = 2;
+    let target = Running::start(config, &[ram()]);
+    let mut config = InitiatorConfig::new(target.uri(0));
+    assert!(matches!(refused(config.clone()).await, Reason::Login(_)), "no digest was offered");
+    (config.header_digest, config.data_digest) = (true, true);
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    exercise(&remote.clone().into_device(), 20, 2).await;
+    remote.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn chap_lets_in_who_knows_the_secret() {
+    let mut config = config();
+    let secret = Secret::new(*b"hidden-secret-16").unwrap();
+    config.chap = Some(ChapCredentials { user: "joe".into(), secret: secret.clone() });
+    let target = Running::start(config, &[ram()]);
+    let uri = |user: Option<&str>| TargetUri { user: user.map(Into::into), ..target.uri(0) };
+    let with = |user, secret: Option<&[u8]>| {
+        let secret = secret.map(|secret| Secret::new(secret).unwrap());
+        InitiatorConfig { secret, ..InitiatorConfig::new(uri(user)) }
+    };
+    for wrong in [
+        with(None, None),
+        with(Some("joe"), Some(b"hidden-secret-17")),
+        with(Some("jim"), Some(b"hidden-secret-16")),
+    ] {
+        let reason = refused(wrong).await;
+        assert!(matches!(reason, Reason::Login(LoginError::Authentication)), "{reason}");
+    }
+    assert!(matches!(refused(with(Some("joe"), None)).await, Reason::Config(_)));
+    let right = with(Some("joe"), Some(b"hidden-secret-16"));
+    Remote::connect(right, Pool::new()).await.unwrap().close().await;
+    let found = |chap| {
+        initiator::discover("127.0.0.1", target.address.port(), chap, Duration::from_secs(2))
+    };
+    assert!(found(None).await.is_err());
+    let targets = found(Some(Credentials { user: "joe".into(), secret })).await.unwrap();
+    assert_eq!(targets[0].name, NAME);
+    assert_eq!(targets[0].addresses, [format!("{},1", target.address)]);
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_named() {
+    let target = Running::start(config(), &[ram()]);
+    assert!(matches!(refused(InitiatorConfig::new(target.uri(5))).await, Reason::NoLun));
+    let other = TargetUri { target: "iqn.2026-01.org.example:other".into(), ..target.uri(0) };
+    let reason = refused(InitiatorConfig::new(other)).await;
+    assert!(matches!(reason, Reason::Login(LoginError::NotFound)), "{reason}");
+    let uri = target.uri(0);
+    target.stop().await;
+    let reason = refused(InitiatorConfig::new(uri)).await;
+    assert!(matches!(reason, Reason::Connect(_)), "{reason}");
+}
+
+#[tokio::test]
+async fn several_sessions_and_units_work_at_once() {
+    let target = Running::start(config(), &[ram(), ram(), ram()]);
+    let mut running = Vec::new();
+    for lun in 0..3 {
+        let device = connect(target.uri(lun)).await.into_device();
+        running.push(tokio::spawn(async move { exercise(&device, 15, u64::from(lun)).await }));
+    }
+    for task in running {
+        task.await.unwrap();
+    }
+    target.stop().await;
+}
