@@ -1,0 +1,127 @@
+//! Replies that are owed to the kernel, and the requests to the device that decide them.
+//!
+//! A reply is sent from where its request ended. The number of places is fixed: a FUSE thread
+//! that finds none free waits, which holds the kernel back. Invariant: after [`Replies::close`]
+//! has answered true, no request is under way, and none is begun.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender};
+use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
+use netraid_block::{Complete, IoError, SgList};
+
+use super::errno::errno_of;
+
+/// Most requests under way; each is at most as long as the longest write.
+const PLACES: usize = 256;
+
+/// A reply that waits for its request.
+#[derive(Debug)]
+pub(super) enum Owed {
+    Read(ReplyData),
+    /// With the number of bytes that are written.
+    Write(ReplyWrite, u32),
+    Empty(ReplyEmpty),
+}
+
+impl Owed {
+    fn send(self, result: Result<SgList, IoError>) {
+        match (self, result) {
+            (Self::Read(reply), Ok(data)) => reply.data(&data.to_contiguous()),
+            (Self::Write(reply, len), Ok(_)) => reply.written(len),
+            (Self::Empty(reply), Ok(_)) => reply.ok(),
+            (owed, Err(error)) => {
+                tracing::debug!(%error, "request failed");
+                owed.fail(errno_of(error.kind()));
+            }
+        }
+    }
+
+    fn fail(self, errno: Errno) {
+        match self {
+            Self::Read(reply) => reply.error(errno),
+            Self::Write(reply, _) => reply.error(errno),
+            Self::Empty(reply) => reply.error(errno),
+        }
+    }
+}
+
+/// All replies that are owed.
+pub(super) struct Replies {
+    places: Vec<Mutex<Option<Owed>>>,
+    free: (Sender<usize>, Receiver<usize>),
+    closed: AtomicBool,
+}
+
+impl Replies {
+    pub(super) fn new() -> Self {
+        let free = crossbeam_channel::bounded(PLACES);
+        // The channel has room for every place.
+        for place in 0..PLACES {
+            let _ = free.0.send(place);
+        }
+        let places = (0..PLACES).map(|_| Mutex::new(None)).collect();
+        Self { places, free, closed: AtomicBool::new(false) }
+    }
+
+    /// Puts a reply into a place, waiting for one; answers the tag of its request. `None` when
+    /// no more requests are begun: the reply was an error.
+    pub(super) fn owe(&self, owed: Owed) -> Option<u64> {
+        match self.free.1.recv() {
+            // Read only with a place in hand, so that `close` waits for who has not seen it.
+            Ok(place) if self.closed.load(Ordering::Acquire) => {
+                self.release(place);
+                owed.fail(Errno::EIO);
+                None
+            }
+            Ok(place) => {
+                *self.lock(place) = Some(owed);
+                Some(place as u64)
+            }
+            // The other end is in this structure, so that it never closes.
+            Err(_) => {
+                owed.fail(Errno::EIO);
+                None
+            }
+        }
+    }
+
+    /// Begins no more requests, and waits until those under way have ended; blocks. False when
+    /// they have not within `timeout`.
+    pub(super) fn close(&self, timeout: Duration) -> bool {
+        self.closed.store(true, Ordering::Release);
+        let deadline = Instant::now() + timeout;
+        // Whoever has every place knows that no request has one.
+        let next = |_| self.free.1.recv_deadline(deadline).ok();
+        let places: Vec<_> = (0..PLACES).map_while(next).collect();
+        let all = places.len() == PLACES;
+        places.into_iter().for_each(|place| self.release(place));
+        all
+    }
+
+    fn release(&self, place: usize) {
+        // The channel has room for every place.
+        let _ = self.free.0.send(place);
+    }
+
+    fn lock(&self, place: usize) -> std::sync::MutexGuard<'_, Option<Owed>> {
+        self.places[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Complete for Replies {
+    fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
+        let place = usize::try_from(tag).unwrap_or(usize::MAX);
+        let owed = self.lock(place).take();
+        if let Some(owed) = owed {
+            owed.send(result);
+            self.release(place);
+        }
+    }
+}

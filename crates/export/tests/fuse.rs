@@ -1,0 +1,219 @@
+//! The FUSE export through the kernel. Needs /dev/fuse and root; passes with a note without.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panic"
+)]
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Pool, Request};
+use netraid_engine::backings::ram;
+use netraid_export::fuse::{FuseError, FuseMount};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use rustix::fs::{FallocateFlags, fallocate};
+use tokio::sync::oneshot;
+
+const SIZE: u64 = 16 << 20;
+/// Longer than an unmount that is held up may take.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+const EIO: i32 = 5;
+
+/// Memory that counts its flushes.
+struct Counted(Device, Arc<AtomicUsize>);
+
+impl BlockDevice for Counted {
+    fn info(&self) -> DeviceInfo {
+        self.0.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        if request.op == Op::Flush {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.submit(request);
+    }
+}
+
+fn counted() -> (Device, Arc<AtomicUsize>) {
+    let flushes = Arc::new(AtomicUsize::new(0));
+    let memory = ram(SIZE, 512, Pool::new()).unwrap();
+    (Device::new(Arc::new(Counted(memory, flushes.clone()))), flushes)
+}
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && File::open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("not run: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Mounts a volume, runs `client` on its file, and unmounts.
+async fn mounted(client: impl FnOnce(PathBuf) + Send + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let device = ram(SIZE, 512, Pool::new()).unwrap();
+    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let file = mount.file().to_path_buf();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
+    tokio::task::spawn_blocking(move || client(file)).await.unwrap();
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "unmounted");
+}
+
+#[tokio::test]
+async fn the_file_is_the_volume_at_any_alignment() {
+    if !can_mount() {
+        return;
+    }
+    mounted(|path| {
+        assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
+        let names: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
+        assert_eq!(names.len(), 1);
+        let file = File::options().read(true).write(true).truncate(true).open(&path).unwrap();
+        let mut rng = StdRng::seed_from_u64(5);
+        let mut model = vec![0; usize::try_from(SIZE).unwrap()];
+        for _ in 0..300 {
+            let start = rng.random_range(0..model.len());
+            let len = rng.random_range(1..=(model.len() - start).min(1_500_000));
+            let range = start..start + len;
+            let (at, count) = (start as u64, len as u64);
+            match rng.random_range(0..4) {
+                0 | 1 => {
+                    let mut data = vec![0; len];
+                    rng.fill(&mut data[..]);
+                    file.write_all_at(&data, at).unwrap();
+                    model[range].copy_from_slice(&data);
+                }
+                2 => {
+                    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    fallocate(&file, how, at, count).unwrap();
+                    model[range].fill(0);
+                }
+                _ => {
+                    let mut data = vec![1; len];
+                    file.read_exact_at(&mut data, at).unwrap();
+                    assert!(data == model[range]);
+                }
+            }
+        }
+        file.sync_all().unwrap();
+        assert!(fs::read(&path).unwrap() == model);
+        // As on a block device: the end stays where it is.
+        assert_eq!(file.write_at(&[7; 100], SIZE - 40).unwrap(), 40);
+        assert!(file.write_at(&[7; 100], SIZE).is_err());
+        assert_eq!(file.read_at(&mut [0; 100], SIZE).unwrap(), 0);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, hole, SIZE + 4096, 4096).unwrap();
+        fallocate(&file, hole, SIZE - 100, 4096).unwrap();
+        assert!(fallocate(&file, FallocateFlags::ZERO_RANGE, SIZE - 100, 4096).is_err());
+        assert!(file.set_len(SIZE * 2).is_err());
+        assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn concurrent_writers_of_one_block_all_count() {
+    if !can_mount() {
+        return;
+    }
+    mounted(|path| {
+        let threads: Vec<_> = (0..8_u64)
+            .map(|owner| {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    let file = File::options().write(true).open(path).unwrap();
+                    for place in 0..200 {
+                        let at = (place * 8 + owner) * 50;
+                        file.write_all_at(&[owner as u8 + 1; 50], at).unwrap();
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let bytes = fs::read(&path).unwrap();
+        for (index, piece) in bytes[..200 * 8 * 50].chunks(50).enumerate() {
+            assert_eq!(piece, [(index % 8) as u8 + 1; 50]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_stays_open_is_cut_off_after_a_flush() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (device, flushes) = counted();
+    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let path = mount.file().to_path_buf();
+    let open = move || File::options().read(true).write(true).open(path).unwrap();
+    let file = tokio::task::spawn_blocking(open).await.unwrap();
+    let ended = tokio::time::timeout(END_TIMEOUT, mount.run(async {})).await;
+    ended.unwrap().unwrap();
+    assert_eq!(flushes.load(Ordering::Relaxed), 1);
+    let late = move || (file.write_at(&[1; 512], 0), file.sync_all());
+    let (written, synced) = tokio::task::spawn_blocking(late).await.unwrap();
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(EIO), "nothing would flush it");
+    assert_eq!(synced.unwrap_err().raw_os_error(), Some(EIO));
+}
+
+#[tokio::test]
+async fn a_mount_that_another_namespace_holds_does_not_hold_up_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (device, flushes) = counted();
+    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let script = "echo ready; read go; \
+        dd if=/dev/zero of=$0 bs=512 count=1 conv=notrunc 2>/dev/null; echo $?";
+    let mut holder = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(mount.file())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    if lines.next().is_none() {
+        eprintln!("not run: mount namespaces are not allowed here");
+        holder.wait().unwrap();
+        return;
+    }
+    let ended = tokio::time::timeout(END_TIMEOUT, mount.run(async {})).await;
+    ended.unwrap().unwrap();
+    assert_eq!(flushes.load(Ordering::Relaxed), 1);
+    holder.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "1", "a write that nothing would flush");
+    holder.wait().unwrap();
+}
+
+#[test]
+fn wrong_places_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = || ram(SIZE, 512, Pool::new()).unwrap();
+    let missing = dir.path().join("missing");
+    let error = FuseMount::mount(&missing, device(), "volume", Pool::new()).err().unwrap();
+    assert!(matches!(&error, FuseError::Directory { dir } if *dir == missing), "{error}");
+    for name in ["", "a/b", "..", &"x".repeat(256)] {
+        let error = FuseMount::mount(dir.path(), device(), name, Pool::new()).err().unwrap();
+        assert!(matches!(error, FuseError::Name { .. }), "{error}");
+    }
+}
