@@ -1,0 +1,282 @@
+//! `netraid attach`: runs an array and exports it until told to stop.
+
+use std::{path::PathBuf, sync::mpsc, thread};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use netraid_block::Pool;
+use netraid_engine::{
+    array::{Array, Event, OpenOptions},
+    control::{ArrayStatus, ControlServer},
+};
+use netraid_export::{
+    ByteDevice,
+    fuse::FuseMount,
+    nbd::{NbdAddress, NbdServer},
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{
+    control::{show, socket_path},
+    member::MemberArgs,
+    output::Output,
+    runtime,
+    signal::{Stop, stop_with_parent},
+};
+
+/// Events that wait for whoever reads standard output; more are dropped, since the array does not
+/// wait for a reader.
+const EVENTS_MAX: usize = 256;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AttachArgs {
+    #[command(flatten)]
+    members: MemberArgs,
+    #[command(flatten)]
+    exports: ExportArgs,
+    /// Allow everybody in, also from other hosts
+    #[arg(long, requires = "nbd")]
+    insecure: bool,
+    /// Change nothing, on no member
+    #[arg(long)]
+    read_only: bool,
+    /// Open the array although the labels say that another host has it open: that host is dead
+    #[arg(long)]
+    take_over: bool,
+    /// Open the array against all doubts about other writers, and take parity as it is
+    #[arg(long)]
+    force: bool,
+    /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
+    #[arg(long, value_name = "unix:PATH")]
+    control: Option<String>,
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = true)]
+struct ExportArgs {
+    /// Export as an NBD device on this address, or on unix:PATH; may be given more than once
+    #[arg(long, value_name = "ADDR:PORT")]
+    nbd: Vec<NbdAddress>,
+    /// Export as a file in this directory
+    #[arg(long, value_name = "DIR")]
+    fuse: Option<PathBuf>,
+}
+
+/// What is said once the volume can be used.
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    event: &'static str,
+    exports: &'a [Export],
+    control: Option<&'a str>,
+    array: &'a ArrayStatus,
+    /// What an administrator should know.
+    notes: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Export {
+    Nbd { uri: String },
+    Fuse { path: PathBuf },
+}
+
+pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
+    if args.exit_with_parent {
+        stop_with_parent()?;
+    }
+    check_addresses(args)?;
+    runtime()?.block_on(serve(args, output))
+}
+
+fn check_addresses(args: &AttachArgs) -> Result<()> {
+    for address in &args.exports.nbd {
+        if let NbdAddress::Tcp(at) = address
+            && !at.ip().is_loopback()
+            && !args.insecure
+        {
+            bail!(
+                "address {at}: NBD has no login, so other hosts could read and write; give a \
+                 loopback address or unix:PATH, or --insecure where everybody is trusted"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
+    let mut stop = Stop::listen()?;
+    let pool = Pool::new();
+    let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
+    let options = OpenOptions { read_only, take_over, force };
+    let mut array = tokio::select! {
+        array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
+        () = stop.wait() => bail!("interrupted while the array was opened"),
+    };
+    for note in array.notes() {
+        tracing::warn!("{note}");
+    }
+    let served = export(args, &mut array, &pool, &mut stop, output).await;
+    // Whatever happened to the exports, the array is closed in good order.
+    let closed = array.close().await;
+    served?;
+    Ok(closed?)
+}
+
+/// Exports the array until told to stop.
+async fn export(
+    args: &AttachArgs,
+    array: &mut Array,
+    pool: &Pool,
+    stop: &mut Stop,
+    output: Output,
+) -> Result<()> {
+    let mut handle = array.handle().clone();
+    let status = handle.status().await?;
+    let mut tasks = Tasks::default();
+    let exports = start(&args.exports, array, &status.name, pool, &mut tasks).await?;
+    let control = args.control.as_deref().map(bind_control).transpose()?;
+    let ready = Ready {
+        event: "ready",
+        exports: &exports,
+        control: args.control.as_deref(),
+        array: &status,
+        notes: array.notes(),
+    };
+    output.document(&ready, || announce(&ready))?;
+    let printer = Printer::start(output);
+    let commanded = array.handle().clone();
+    let conversations = async {
+        match &control {
+            Some(control) => control.run(&commanded).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(conversations);
+    loop {
+        tokio::select! {
+            () = stop.wait() => break,
+            () = handle.stop_requested() => break,
+            () = &mut conversations => {}
+            ended = tasks.running.join_next() => {
+                ended.unwrap_or(Ok(Ok(())))??;
+                // Somebody ended this export from outside; others go on.
+                if tasks.running.is_empty() {
+                    break;
+                }
+            }
+            event = array.event() => match event {
+                Some(event) => printer.print(&event),
+                None => break,
+            },
+        }
+    }
+    tasks.end().await
+}
+
+/// The exports that run, and what tells them to end.
+struct Tasks {
+    running: JoinSet<Result<()>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self { running: JoinSet::new(), stop: watch::Sender::new(false) }
+    }
+}
+
+impl Tasks {
+    /// Resolves when the exports are to end.
+    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stop = self.stop.subscribe();
+        async move {
+            // The sender is gone: so is whoever wanted exports.
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+    }
+
+    /// Lets all exports finish what is under way and flush.
+    async fn end(mut self) -> Result<()> {
+        self.stop.send_replace(true);
+        let mut result = Ok(());
+        while let Some(ended) = self.running.join_next().await {
+            let ended = ended.map_err(anyhow::Error::from).and_then(|ended| ended);
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+async fn start(
+    args: &ExportArgs,
+    array: &Array,
+    name: &str,
+    pool: &Pool,
+    tasks: &mut Tasks,
+) -> Result<Vec<Export>> {
+    // One for all exports: partial blocks of their writes must not overtake each other.
+    let device = ByteDevice::new(array.device().clone());
+    let mut exports = Vec::new();
+    for address in &args.nbd {
+        let server = NbdServer::bind(address, device.clone(), name, pool.clone()).await?;
+        exports.push(Export::Nbd { uri: server.uri() });
+        let stopped = tasks.stopped();
+        tasks.running.spawn(async move { Ok(server.run(stopped).await?) });
+    }
+    if let Some(dir) = &args.fuse {
+        let mount = FuseMount::mount(dir, device, name, pool.clone())?;
+        exports.push(Export::Fuse { path: mount.file().to_path_buf() });
+        let stopped = tasks.stopped();
+        tasks.running.spawn(async move { Ok(mount.run(stopped).await?) });
+    }
+    Ok(exports)
+}
+
+fn bind_control(address: &str) -> Result<ControlServer> {
+    let path = socket_path(address)?;
+    ControlServer::bind(&path).with_context(|| {
+        format!("control socket {}: cannot listen; choose another path", path.display())
+    })
+}
+
+fn announce(ready: &Ready<'_>) -> String {
+    let line = |export: &Export| match export {
+        Export::Nbd { uri } => format!("  {uri}\n"),
+        Export::Fuse { path } => format!("  {}\n", path.display()),
+    };
+    let exports: String = ready.exports.iter().map(line).collect();
+    format!("{}exported as\n{exports}", show(ready.array))
+}
+
+/// Prints events for a machine, one a line, on a thread of its own: the array must never wait for
+/// whoever reads standard output.
+struct Printer(Option<mpsc::SyncSender<Value>>);
+
+impl Printer {
+    fn start(output: Output) -> Self {
+        if !output.is_json() {
+            return Self(None);
+        }
+        let (sender, receiver) = mpsc::sync_channel::<Value>(EVENTS_MAX);
+        thread::spawn(move || {
+            for event in receiver {
+                // Nobody reads any more.
+                if output.document(&event, String::new).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(Some(sender))
+    }
+
+    fn print(&self, event: &Event) {
+        if let (Some(sender), Ok(value)) = (&self.0, serde_json::to_value(event)) {
+            // A reader that does not keep up loses events.
+            let _ = sender.try_send(value);
+        }
+    }
+}

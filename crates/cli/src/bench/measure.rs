@@ -1,0 +1,224 @@
+//! Workloads, and what is measured of them.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::pattern;
+
+/// What a client does over and over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) write: bool,
+    pub(super) random: bool,
+    /// Bytes of one request.
+    pub(super) len: u32,
+}
+
+/// Small at random and large in order, each way.
+pub(super) const WORKLOADS: [Workload; 4] = [
+    Workload { write: true, random: false, len: 1 << 20 },
+    Workload { write: false, random: false, len: 1 << 20 },
+    Workload { write: true, random: true, len: 4 << 10 },
+    Workload { write: false, random: true, len: 4 << 10 },
+];
+
+impl Workload {
+    /// The workload in words.
+    pub(super) fn name(self) -> String {
+        let operation = if self.write { "write" } else { "read" };
+        let order = if self.random { "random" } else { "sequential" };
+        format!("{operation} {} KiB {order}", self.len >> 10)
+    }
+}
+
+/// The places of a workload's requests within the first `span` bytes, and when to stop.
+pub(super) struct Places {
+    workload: Workload,
+    count: u64,
+    next: u64,
+    until: Until,
+}
+
+/// When a run ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Until {
+    /// At this time.
+    Time(Instant),
+    /// After this many requests.
+    Requests(u64),
+}
+
+impl Places {
+    pub(super) fn new(workload: Workload, span: u64, until: Until) -> Self {
+        Self { workload, count: (span / u64::from(workload.len)).max(1), next: 0, until }
+    }
+
+    /// Where the next request goes; `None` at the end.
+    pub(super) fn next(&mut self) -> Option<u64> {
+        let over = match self.until {
+            Until::Time(time) => Instant::now() >= time,
+            Until::Requests(count) => self.next >= count,
+        };
+        if over {
+            return None;
+        }
+        let number = if self.workload.random { pattern::mix(self.next) } else { self.next };
+        self.next += 1;
+        Some(number % self.count * u64::from(self.workload.len))
+    }
+}
+
+/// What one or more runs of a workload measured.
+pub(super) struct Tally {
+    requests: u64,
+    bytes: u64,
+    seconds: f64,
+    latency_us: Histogram<u64>,
+    client_cpu_s: f64,
+    server_cpu_s: f64,
+    rounds_mb_per_s: Vec<f64>,
+}
+
+impl Tally {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            requests: 0,
+            bytes: 0,
+            seconds: 0.0,
+            latency_us: Histogram::new_with_bounds(1, 600_000_000, 3)?,
+            client_cpu_s: 0.0,
+            server_cpu_s: 0.0,
+            rounds_mb_per_s: Vec::new(),
+        })
+    }
+
+    /// Counts one request.
+    pub(super) fn request(&mut self, len: u32, latency: Duration) {
+        self.requests += 1;
+        self.bytes += u64::from(len);
+        self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds a whole round.
+    pub(super) fn round(&mut self, round: &Self, seconds: f64, cpu_s: (f64, f64)) -> Result<()> {
+        self.requests += round.requests;
+        self.bytes += round.bytes;
+        self.seconds += seconds;
+        self.latency_us.add(&round.latency_us).context("latencies")?;
+        self.client_cpu_s += cpu_s.0;
+        self.server_cpu_s += cpu_s.1;
+        self.rounds_mb_per_s.push(round.bytes as f64 / 1e6 / seconds);
+        Ok(())
+    }
+
+    pub(super) fn figures(&self, workload: Workload) -> Figures {
+        let gigabytes = self.bytes as f64 / 1e9;
+        let at = |quantile| self.latency_us.value_at_quantile(quantile);
+        Figures {
+            workload: workload.name(),
+            mb_per_s: self.bytes as f64 / 1e6 / self.seconds,
+            iops: self.requests as f64 / self.seconds,
+            latency_us_p50: at(0.5),
+            latency_us_p99: at(0.99),
+            latency_us_p99_9: at(0.999),
+            latency_us_max: self.latency_us.max(),
+            client_cpu_s_per_gb: self.client_cpu_s / gigabytes,
+            server_cpu_s_per_gb: self.server_cpu_s / gigabytes,
+            rounds_mb_per_s: self.rounds_mb_per_s.clone(),
+        }
+    }
+}
+
+/// The figures of one workload.
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    workload: String,
+    mb_per_s: f64,
+    iops: f64,
+    latency_us_p50: u64,
+    latency_us_p99: u64,
+    latency_us_p99_9: u64,
+    latency_us_max: u64,
+    /// User and system time of this process.
+    client_cpu_s_per_gb: f64,
+    /// The same of the processes that it measures.
+    server_cpu_s_per_gb: f64,
+    rounds_mb_per_s: Vec<f64>,
+}
+
+/// The head of a table of figures, in Markdown.
+pub(super) const TABLE_HEAD: &str = "\
+| workload                  |  MB/s | of rounds     |    IOPS | p50 us | p99 us | p99.9 us | client CPU s/GB | servers CPU s/GB |
+| ------------------------- | ----: | ------------: | ------: | -----: | -----: | -------: | --------------: | ---------------: |";
+
+impl Figures {
+    /// One line of the table.
+    pub(super) fn line(&self) -> String {
+        let least = self.rounds_mb_per_s.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.rounds_mb_per_s.iter().copied().fold(0.0, f64::max);
+        format!(
+            "| {:<25} | {:>5.0} | {:>13} | {:>7.0} | {:>6} | {:>6} | {:>8} | {:>15.2} | {:>16.2} |",
+            self.workload,
+            self.mb_per_s,
+            format!("{least:.0} to {most:.0}"),
+            self.iops,
+            self.latency_us_p50,
+            self.latency_us_p99,
+            self.latency_us_p99_9,
+            self.client_cpu_s_per_gb,
+            self.server_cpu_s_per_gb
+        )
+    }
+}
+
+/// Processor seconds, user and system, that processes have used; 0 is this one.
+pub(super) fn cpu_s(pids: &[u32]) -> Result<f64> {
+    let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+    let mut ticks = 0;
+    for pid in pids {
+        let name = if *pid == 0 { "self".to_string() } else { pid.to_string() };
+        let path = format!("/proc/{name}/stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("no process {name}"))?;
+        // The name of the program, in parentheses, may contain anything.
+        let fields = text.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        // Fields 14 and 15 of proc_pid_stat(5); the first one here is field 3.
+        let times = fields.split_whitespace().skip(11).take(2);
+        ticks += times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
+    }
+    Ok(ticks as f64 / ticks_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_stay_within_the_span_and_are_aligned() {
+        for workload in WORKLOADS {
+            let span = 10 << 20;
+            let mut places = Places::new(workload, span, Until::Requests(100));
+            let all: Vec<u64> = std::iter::from_fn(|| places.next()).collect();
+            let len = u64::from(workload.len);
+            assert_eq!(all.len(), 100);
+            assert!(all.iter().all(|place| place % len == 0 && place + len <= span));
+            assert_eq!(all[1] == len, !workload.random);
+        }
+    }
+
+    #[test]
+    fn own_processor_time_grows_with_work() {
+        let before = cpu_s(&[0]).unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        let started = Instant::now();
+        while cpu_s(&[0]).unwrap() < before + 0.02 {
+            assert!(started.elapsed() < Duration::from_secs(30), "no processor time is counted");
+            pattern::fill(1, 0, &mut bytes);
+        }
+    }
+}

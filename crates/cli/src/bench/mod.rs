@@ -1,0 +1,158 @@
+//! `netraid bench`: what a member or a volume gives, and what it costs both sides.
+//!
+//! Rounds of all workloads take turns, so that a disturbance of the machine meets all of them.
+
+mod drive;
+mod measure;
+mod subject;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::{output::Output, runtime, secret::SecretArgs, signal::Stop, size};
+use measure::{Figures, TABLE_HEAD, Tally, Until, WORKLOADS, Workload, cpu_s};
+use subject::Bench;
+
+/// Largest request of any workload; also how the volume is filled before it is read.
+const REQUEST_LEN_MAX: u32 = 1 << 20;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum What {
+    /// One LUN through our initiator; without an address, a target of ours in memory
+    Member {
+        /// iscsi://[user@]host[:port]/iqn/lun
+        #[arg(value_name = "URL")]
+        url: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// A volume: an NBD export, an array of these members, or an array of our own in memory
+    Volume {
+        /// nbd://host:port/name, nbd+unix:///name?socket=PATH, or the members' addresses
+        #[arg(value_name = "URL")]
+        urls: Vec<String>,
+        /// Members of an array of our own
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=32))]
+        members: u8,
+        /// Level of an array of our own
+        #[arg(long, default_value_t = 5)]
+        level: u8,
+        /// Go through an NBD export of an array of our own, instead of driving it in this process
+        #[arg(long)]
+        nbd: bool,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+struct Options {
+    /// Requests in flight
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// Seconds of one workload in one round
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Rounds; in each, all workloads run once
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Bytes from the start that are used
+    #[arg(long, default_value = "256MiB", value_parser = size::parse)]
+    span: u64,
+    /// Run the workloads that write as well: OVERWRITES the data at the given addresses
+    #[arg(long)]
+    overwrite: bool,
+    /// Processes whose processor time counts as the servers'
+    #[arg(long, value_name = "PID", num_args = 1..)]
+    server_pid: Vec<u32>,
+    #[command(flatten)]
+    secrets: SecretArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    what: String,
+    depth: u16,
+    rounds: u16,
+    seconds: f64,
+    span_bytes: u64,
+    results: Vec<Figures>,
+}
+
+pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
+    let (What::Member { options, .. } | What::Volume { options, .. }) = &args.what;
+    if !(0.01..=3600.0).contains(&options.seconds) {
+        bail!("--seconds {}: give 0.01 to 3600", options.seconds);
+    }
+    let runtime = runtime()?;
+    let report = runtime.block_on(async {
+        let stop = Stop::listen()?;
+        let mut bench = match &args.what {
+            What::Member { url, .. } => Bench::member(url.as_deref(), options).await?,
+            What::Volume { urls, members, level, nbd, .. } => {
+                Bench::volume(urls, (*level, *members), *nbd, options, &stop).await?
+            }
+        };
+        let report = measure_all(&mut bench, options, output, &stop).await;
+        bench.close().await?;
+        report
+    })?;
+    output.document(&report, || {
+        let lines: String = report.results.iter().map(|figures| figures.line() + "\n").collect();
+        let Report { what, depth, rounds, seconds, .. } = &report;
+        format!("{what}, depth {depth}, {rounds} rounds of {seconds} s\n\n{TABLE_HEAD}\n{lines}")
+    })
+}
+
+async fn measure_all(
+    bench: &mut Bench,
+    options: &Options,
+    output: Output,
+    stop: &Stop,
+) -> Result<Report> {
+    let span = options.span.min(bench.subject.capacity());
+    if span < u64::from(REQUEST_LEN_MAX) {
+        bail!("{}: has {span} bytes; at least {REQUEST_LEN_MAX} are needed", bench.what);
+    }
+    let workloads: Vec<Workload> =
+        WORKLOADS.into_iter().filter(|workload| bench.may_write || !workload.write).collect();
+    let depth = usize::from(options.depth);
+    if bench.may_write {
+        // What was never written is not read from the members at all.
+        let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
+        let requests = span / u64::from(REQUEST_LEN_MAX);
+        bench.subject.run(fill, span, depth, Until::Requests(requests)).await?;
+    }
+    let mut tallies = workloads.iter().map(|_| Tally::new()).collect::<Result<Vec<_>>>()?;
+    let bar = output.progress(&bench.what, u64::from(options.rounds) * workloads.len() as u64);
+    for _ in 0..options.rounds {
+        for (workload, tally) in workloads.iter().zip(&mut tallies) {
+            stop.check()?;
+            let before = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
+            let until = Until::Time(Instant::now() + Duration::from_secs_f64(options.seconds));
+            let (round, seconds) = bench.subject.run(*workload, span, depth, until).await?;
+            let after = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
+            tally.round(&round, seconds, (after.0 - before.0, after.1 - before.1))?;
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let results = workloads.iter().zip(&tallies).map(|(w, tally)| tally.figures(*w)).collect();
+    Ok(Report {
+        what: bench.what.clone(),
+        depth: options.depth,
+        rounds: options.rounds,
+        seconds: options.seconds,
+        span_bytes: span,
+        results,
+    })
+}

@@ -1,0 +1,180 @@
+//! What a benchmark works on, and the processes that it starts for it.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use netraid_block::{Pool, TargetUri};
+use netraid_engine::{
+    array::{Array, OpenOptions},
+    initiator::{InitiatorConfig, Remote},
+};
+
+use super::{Options, REQUEST_LEN_MAX, drive::Subject};
+use crate::{
+    args,
+    member::configs,
+    nbd_client::{NbdClient, NbdUri},
+    process::{self, Daemon},
+    secret::SecretArgs,
+    signal::Stop,
+};
+
+/// A subject, and what must be ended after it.
+pub(super) struct Bench {
+    pub(super) what: String,
+    pub(super) subject: Subject,
+    pub(super) server_pids: Vec<u32>,
+    /// Whether the workloads that write may run.
+    pub(super) may_write: bool,
+    array: Option<Array>,
+    remote: Option<Arc<Remote>>,
+    // Exports end before the targets that they stand on.
+    daemons: Vec<Daemon>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Bench {
+    /// A LUN through our initiator.
+    pub(super) async fn member(url: Option<&str>, options: &Options) -> Result<Self> {
+        let daemons = match url {
+            Some(_) => Vec::new(),
+            None => vec![ram_target(0, options.span)?],
+        };
+        let url = match url {
+            Some(url) => url.to_string(),
+            None => daemons[0].ready_text("/luns/0/uri")?,
+        };
+        let own = !daemons.is_empty();
+        let uri = TargetUri::parse(&url)?;
+        let member = configs(&[url], &options.secrets)?.remove(0);
+        let pool = Pool::new();
+        let mut config = InitiatorConfig::new(uri);
+        config.secret = member.secret;
+        config.queue_depth = options.depth.max(128);
+        let remote = Arc::new(Remote::connect(config, pool.clone()).await?);
+        let subject = Subject::device(remote.clone().into_device(), &pool, REQUEST_LEN_MAX);
+        Ok(Self {
+            what: format!("member {}", remote.address()),
+            subject,
+            server_pids: server_pids(&daemons, options),
+            may_write: own || options.overwrite,
+            array: None,
+            remote: Some(remote),
+            daemons,
+            _dir: None,
+        })
+    }
+
+    /// A volume: an export, an array of given members, or one of our own.
+    pub(super) async fn volume(
+        urls: &[String],
+        shape: (u8, u8),
+        nbd: bool,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Self> {
+        match urls {
+            [] => Self::own_volume(shape, nbd, options, stop).await,
+            [uri] if NbdUri::claims(uri) => {
+                let client = NbdClient::connect(NbdUri::parse(uri)?)?;
+                Ok(Self::export(uri.clone(), client, Vec::new(), options))
+            }
+            members => {
+                let may_write = options.overwrite;
+                let what = format!("array of {} members", members.len());
+                Self::array(what, members, &options.secrets, may_write, Vec::new(), options).await
+            }
+        }
+    }
+
+    async fn own_volume(
+        (level, members): (u8, u8),
+        nbd: bool,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Self> {
+        // Each member could hold all of the span, which is enough for every level.
+        let targets = (0..members).map(|index| ram_target(index, options.span * 2));
+        let mut daemons = targets.collect::<Result<Vec<_>>>()?;
+        let urls = daemons.iter().map(|daemon| daemon.ready_text("/luns/0/uri"));
+        let urls = urls.collect::<Result<Vec<_>>>()?;
+        let mut create = args!["create", "bench", "--level", level].to_vec();
+        create.extend(urls.iter().cloned());
+        process::call(&create, stop)?;
+        let what = format!("level {level} of {members} members in memory");
+        if !nbd {
+            let secrets = &options.secrets;
+            return Self::array(what, &urls, secrets, true, daemons, options).await;
+        }
+        let dir = tempfile::Builder::new().prefix("netraid-bench.").tempdir()?;
+        let socket = dir.path().join("nbd.sock");
+        let mut attach = args!["attach", "--nbd", format!("unix:{}", socket.display())].to_vec();
+        attach.extend(urls);
+        let engine = Daemon::start("engine", &attach)?;
+        let client = NbdClient::connect(NbdUri::parse(&engine.ready_text("/exports/0/uri")?)?)?;
+        daemons.insert(0, engine);
+        let mut bench = Self::export(format!("{what}, NBD export"), client, daemons, options);
+        bench._dir = Some(dir);
+        bench.may_write = true;
+        Ok(bench)
+    }
+
+    async fn array(
+        what: String,
+        urls: &[String],
+        secrets: &SecretArgs,
+        may_write: bool,
+        daemons: Vec<Daemon>,
+        options: &Options,
+    ) -> Result<Self> {
+        let pool = Pool::new();
+        let read_only = !may_write;
+        let open = OpenOptions { read_only, ..OpenOptions::default() };
+        let array = Array::open(open, configs(urls, secrets)?, pool.clone()).await?;
+        let subject = Subject::device(array.device().clone(), &pool, REQUEST_LEN_MAX);
+        let server_pids = server_pids(&daemons, options);
+        let (array, remote) = (Some(array), None);
+        Ok(Self { what, subject, server_pids, may_write, array, remote, daemons, _dir: None })
+    }
+
+    fn export(what: String, client: NbdClient, daemons: Vec<Daemon>, options: &Options) -> Self {
+        Self {
+            what,
+            subject: Subject::Nbd(Box::new(client)),
+            server_pids: server_pids(&daemons, options),
+            may_write: options.overwrite,
+            array: None,
+            remote: None,
+            daemons,
+            _dir: None,
+        }
+    }
+
+    /// Ends everything in good order.
+    pub(super) async fn close(self) -> Result<()> {
+        if let Subject::Nbd(client) = self.subject {
+            client.disconnect()?;
+        }
+        if let Some(array) = self.array {
+            array.close().await?;
+        }
+        if let Some(remote) = self.remote {
+            remote.close().await;
+        }
+        self.daemons.into_iter().try_for_each(Daemon::stop)
+    }
+}
+
+fn ram_target(index: u8, len: u64) -> Result<Daemon> {
+    if len > 1 << 36 {
+        bail!("--span: a target in memory of {len} bytes; give less than 32GiB");
+    }
+    let iqn = format!("iqn.2026-01.netraid.bench:member{index}");
+    let lun = format!("ram:{}", len.next_multiple_of(1 << 20));
+    let args = args!["target", "--listen", "127.0.0.1:0", "--iqn", iqn, "--lun", lun];
+    Daemon::start(format!("target {index}"), &args)
+}
+
+fn server_pids(daemons: &[Daemon], options: &Options) -> Vec<u32> {
+    daemons.iter().map(Daemon::pid).chain(options.server_pid.iter().copied()).collect()
+}

@@ -1,0 +1,162 @@
+//! `netraid status`, `fail`, `replace`, `rebuild` and `stop`: commands to a running array through
+//! its control socket.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use netraid_block::Pool;
+use netraid_engine::{
+    array::{self, SurveyReport},
+    control::{self, ArrayStatus, ControlRequest},
+};
+use serde_json::Value;
+
+use crate::{member::MemberArgs, output::Output, runtime, size};
+
+/// How long an array may take to close.
+const CLOSE: Duration = Duration::from_secs(60);
+
+/// Where a running array listens.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ControlArgs {
+    /// Control socket of the running array: unix:PATH
+    control: String,
+}
+
+/// What a status is wanted of.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    of: MemberArgs,
+}
+
+/// Which member of it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MemberOfArgs {
+    #[command(flatten)]
+    at: ControlArgs,
+    /// The member: its index or its address
+    member: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReplaceArgs {
+    #[command(flatten)]
+    of: MemberOfArgs,
+    /// Address of the device that takes its place
+    with: String,
+    /// Take the device although it is in use: what is on it is lost
+    #[arg(long)]
+    force: bool,
+}
+
+/// A running array is asked; otherwise the labels at the addresses tell.
+pub(crate) fn status(args: &StatusArgs, output: Output) -> Result<()> {
+    if let [control] = args.of.urls()
+        && !control.starts_with("iscsi:")
+    {
+        return status_of_running(&ControlArgs { control: control.clone() }, output);
+    }
+    let members = args.of.configs()?;
+    let report = runtime()?.block_on(array::survey(members, Pool::new()))?;
+    output.document(&report, || show_survey(&report))
+}
+
+fn status_of_running(args: &ControlArgs, output: Output) -> Result<()> {
+    let answer = call(args, &ControlRequest::Status)?;
+    let status: ArrayStatus = serde_json::from_value(answer).context("the array's answer")?;
+    output.document(&status, || show(&status))
+}
+
+pub(crate) fn fail(args: &MemberOfArgs, output: Output) -> Result<()> {
+    let answer = call(&args.at, &ControlRequest::Fail { member: args.member.clone() })?;
+    output.document(&answer, || format!("member {} is set aside", args.member))
+}
+
+pub(crate) fn replace(args: &ReplaceArgs, output: Output) -> Result<()> {
+    let MemberOfArgs { at, member } = &args.of;
+    let (member, with) = (member.clone(), args.with.clone());
+    let answer = call(at, &ControlRequest::Replace { member, with, force: args.force })?;
+    output.document(&answer, || format!("member {} is replaced and is rebuilt now", args.of.member))
+}
+
+pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {
+    let answer = call(&args.at, &ControlRequest::Rebuild { member: args.member.clone() })?;
+    output.document(&answer, || format!("member {} is rebuilt now", args.member))
+}
+
+pub(crate) fn stop(args: &ControlArgs, output: Output) -> Result<()> {
+    let path = socket_path(&args.control)?;
+    call(args, &ControlRequest::Stop)?;
+    // The socket goes when the array is closed.
+    let deadline = Instant::now() + CLOSE;
+    while std::os::unix::net::UnixStream::connect(&path).is_ok() {
+        if Instant::now() > deadline {
+            bail!("the array does not close within {} s; see its log", CLOSE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    output.document(&Value::Null, || "the array is closed".to_string())
+}
+
+/// The path in `unix:PATH`.
+pub(crate) fn socket_path(text: &str) -> Result<PathBuf> {
+    let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
+    let path = path.with_context(|| format!("control socket '{text}': write unix:PATH"))?;
+    Ok(path.into())
+}
+
+fn call(args: &ControlArgs, request: &ControlRequest) -> Result<Value> {
+    let path = socket_path(&args.control)?;
+    Ok(runtime()?.block_on(control::call(&path, request))?)
+}
+
+/// What labels add up to, for people.
+fn show_survey(report: &SurveyReport) -> String {
+    let SurveyReport { name, level, state, holder, .. } = report;
+    let left = if report.clean { "closed" } else { "open there, or not closed" };
+    let capacity = size::show(report.capacity_bytes);
+    let mut text = format!(
+        "array '{name}', level {level}, {state}, {capacity}; last opened on '{holder}', {left}\n"
+    );
+    for member in &report.members {
+        text += &format!("  {:>2}  {:<11}  {}\n", member.index, member.state, member.url);
+    }
+    report.notes.iter().fold(text, |text, note| text + &format!("  {note}\n"))
+}
+
+/// A status for people.
+pub(crate) fn show(status: &ArrayStatus) -> String {
+    let mut text = format!(
+        "array '{}', level {}, {}, {} of {} used{}\n",
+        status.name,
+        status.level,
+        status.state,
+        size::show(status.used_bytes),
+        size::show(status.capacity_bytes),
+        if status.read_only { ", read-only" } else { "" }
+    );
+    if let Some(failure) = &status.failure {
+        text += &format!("  {failure}\n");
+    }
+    if let Some(progress) = &status.progress {
+        let member = progress.member.map(|member| format!(" of member {member}"));
+        let percent = progress.done_bytes as f64 / progress.total_bytes.max(1) as f64 * 100.0;
+        text += &format!("  {}{}: {percent:.1}%\n", progress.kind, member.unwrap_or_default());
+    }
+    for member in &status.members {
+        let (read, written) = (size::show(member.read_bytes), size::show(member.written_bytes));
+        text += &format!(
+            "  {:>2}  {:<11}  {}  read {read}, written {written}, {} errors\n",
+            member.index, member.state, member.url, member.errors
+        );
+        if let Some(error) = &member.last_error {
+            text += &format!("      {error}\n");
+        }
+    }
+    text
+}

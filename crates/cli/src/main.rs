@@ -1,0 +1,130 @@
+//! The netraid binary: one module a command.
+//!
+//! A command reads what was typed, calls the engine, and says what came of it. Errors go to
+//! standard error as "what, which, limit; what to do" with exit code 1, usage errors with 2.
+
+mod attach;
+mod bench;
+mod control;
+mod create;
+mod examine;
+mod load;
+mod lun;
+mod member;
+mod nbd_client;
+mod output;
+mod pattern;
+mod process;
+mod quickstart;
+mod secret;
+mod signal;
+mod size;
+mod target;
+
+use std::{io::IsTerminal as _, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use output::Output;
+use tokio::runtime::Runtime;
+use tracing_subscriber::EnvFilter;
+
+/// Joins the disks of several hosts into one volume that survives their failure
+#[derive(Debug, Parser)]
+#[command(name = "netraid", version, max_term_width = 100)]
+struct Cli {
+    /// Print one machine-readable document on standard output
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start targets on this machine, an array over them and its export
+    Quickstart(quickstart::QuickstartArgs),
+    /// Serve LUNs over iSCSI
+    Target(target::TargetArgs),
+    /// Label members as a new array
+    Create(create::CreateArgs),
+    /// Show the labels at some addresses
+    Examine(examine::ExamineArgs),
+    /// Run an array and export it until told to stop
+    Attach(attach::AttachArgs),
+    /// Show a running array (unix:PATH): its state, progress, and each member; or what the labels
+    /// at some addresses add up to
+    Status(control::StatusArgs),
+    /// Set a member of a running array aside
+    Fail(control::MemberOfArgs),
+    /// Put another device in a member's place, and rebuild it
+    Replace(control::ReplaceArgs),
+    /// Take a member back that was set aside or missing, and rebuild it
+    Rebuild(control::MemberOfArgs),
+    /// Close a running array and end its process
+    Stop(control::ControlArgs),
+    /// Measure a member or a volume: rates, latencies, processor time
+    Bench(bench::BenchArgs),
+    /// Write data that can be verified to an NBD export, or verify it
+    #[command(hide = true)]
+    Load(load::LoadArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let output = Output::new(cli.json);
+    match cli.command {
+        Command::Quickstart(args) => quickstart::run(&args, output),
+        Command::Target(args) => target::run(&args, output),
+        Command::Create(args) => create::run(&args, output),
+        Command::Examine(args) => examine::run(&args, output),
+        Command::Attach(args) => attach::run(&args, output),
+        Command::Status(args) => control::status(&args, output),
+        Command::Fail(args) => control::fail(&args, output),
+        Command::Replace(args) => control::replace(&args, output),
+        Command::Rebuild(args) => control::rebuild(&args, output),
+        Command::Stop(args) => control::stop(&args, output),
+        Command::Bench(args) => bench::run(&args, output),
+        Command::Load(args) => load::run(&args, output),
+    }
+}
+
+/// One thread does all that a command does.
+fn runtime() -> Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+#[allow(clippy::print_stderr, reason = "the one place where a command's failure is said")]
+fn tell(error: &anyhow::Error) {
+    let mut text = String::from("netraid");
+    for cause in error.chain().map(ToString::to_string) {
+        // Errors of libraries may name their cause in their own text already.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    eprintln!("{text}");
+}
+
+/// Warnings go to standard error; NETRAID_LOG asks for more (for example `debug`).
+fn start_log() {
+    let filter = EnvFilter::try_from_env("NETRAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .init();
+}

@@ -1,0 +1,47 @@
+//! Addresses of members and the secrets that go with them.
+
+use anyhow::Result;
+use clap::Args;
+use netraid_block::TargetUri;
+use netraid_engine::array::MemberConfig;
+
+use crate::secret::{SecretArgs, Secrets};
+
+/// How members are reached.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MemberArgs {
+    /// Members: iscsi://[user@]host[:port]/iqn/lun
+    // Read later and not by clap, which would repeat a secret in its message.
+    #[arg(value_name = "URL", required = true)]
+    urls: Vec<String>,
+    #[command(flatten)]
+    secrets: SecretArgs,
+    /// Insist on header and data digests (CRC32C)
+    #[arg(long)]
+    digests: bool,
+}
+
+impl MemberArgs {
+    /// What was typed.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// The members in the order in which they were given.
+    pub(crate) fn configs(&self) -> Result<Vec<MemberConfig>> {
+        let mut configs = configs(&self.urls, &self.secrets)?;
+        configs.iter_mut().for_each(|config| config.digests = self.digests);
+        Ok(configs)
+    }
+}
+
+/// Members at these addresses.
+pub(crate) fn configs(urls: &[String], secrets: &SecretArgs) -> Result<Vec<MemberConfig>> {
+    let secrets = Secrets::load(secrets)?;
+    let config = |url: &String| {
+        let uri = TargetUri::parse(url)?;
+        let secret = secrets.of(&uri)?.map(|credentials| credentials.secret);
+        Ok(MemberConfig::new(uri, secret))
+    };
+    urls.iter().map(config).collect()
+}

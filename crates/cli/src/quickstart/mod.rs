@@ -1,0 +1,87 @@
+//! `netraid quickstart`: targets, an array over them and its export, all on this machine, each a
+//! process of its own; with `--check` taken through a loss, a rebuild and a restart.
+
+mod check;
+mod house;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::json;
+
+use crate::{output::Output, signal::Stop, size};
+use house::House;
+
+/// What the volume's size is when the user does not say.
+const SIZE: &str = "1GiB";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct QuickstartArgs {
+    /// Keep the members' files in this directory; without it they go away at the end
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Number of members
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=32))]
+    members: u8,
+    /// Level: 0, 1 or 5
+    #[arg(long, default_value_t = 5)]
+    level: u8,
+    /// Size of the volume
+    #[arg(long, default_value = SIZE, value_parser = size::parse)]
+    size: u64,
+    /// Go through a loss, a rebuild and a restart, verify all data at each step, and exit
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: &QuickstartArgs, output: Output) -> Result<()> {
+    let temporary;
+    let dir: &Path = match &args.dir {
+        Some(dir) => {
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot make {}", dir.display()))?;
+            dir
+        }
+        None => {
+            temporary = tempfile::Builder::new().prefix("netraid-quickstart.").tempdir();
+            temporary.as_ref().map_err(|error| anyhow::anyhow!("no directory: {error}"))?.path()
+        }
+    };
+    // A signal must not end this process before its children and its directory are gone. The
+    // runtime only listens for it: the rest is straight-line work.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut stop = runtime.block_on(async { Stop::listen() })?;
+    let mut house = House::new(args, dir, stop.clone())?;
+    if args.check {
+        return check::run(args, house, output);
+    }
+    if !house.start_targets()? {
+        house.create()?;
+    }
+    house.attach()?;
+    announce(args, &house, output)?;
+    runtime.block_on(stop.wait());
+    house.close()
+}
+
+fn announce(args: &QuickstartArgs, house: &House, output: Output) -> Result<()> {
+    let (nbd, control) = (house.nbd()?, house.control());
+    let document = json!({
+        "event": "ready",
+        "members": house.urls(),
+        "exports": [{"kind": "nbd", "uri": nbd}],
+        "control": control,
+        "array": house.status()?,
+    });
+    output.document(&document, || {
+        let members: String = house.urls().iter().map(|url| format!("  {url}\n")).collect();
+        let size = size::show(args.size);
+        format!(
+            "{} members:\n{members}level {} volume of {size}: {nbd}\n\n\
+             try:  qemu-img info {nbd}\n      netraid status {control}\nCtrl-C ends it",
+            args.members, args.level
+        )
+    })
+}

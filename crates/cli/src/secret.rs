@@ -1,0 +1,174 @@
+//! Where CHAP secrets come from: files and the environment. They are never shown.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use netraid_block::TargetUri;
+pub(crate) use netraid_engine::target::{ChapCredentials as Credentials, Secret};
+
+const VARIABLE: &str = "NETRAID_SECRET";
+
+/// Options of every command that logs in to members.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SecretArgs {
+    /// File with the members' CHAP secret, or with lines `user:secret`. Without it the secret
+    /// is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET
+    #[arg(long, value_name = "FILE", global = false)]
+    pub(crate) secret_file: Option<PathBuf>,
+}
+
+/// The secrets of all members' users.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    by_user: BTreeMap<String, Secret>,
+    common: Option<Secret>,
+}
+
+impl Secrets {
+    /// Reads the file, if there is one; the environment stands behind it.
+    pub(crate) fn load(args: &SecretArgs) -> Result<Self> {
+        let mut secrets = Self::default();
+        if let Some(path) = &args.secret_file {
+            let text = read_private(path)?;
+            let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+            match lines.as_slice() {
+                [] => bail!("secret file {}: is empty; write the secret into it", path.display()),
+                [one] if !one.contains(':') => secrets.common = Some(Secret::new(*one)?),
+                many => secrets.by_user = pairs(many, path)?,
+            }
+        }
+        Ok(secrets)
+    }
+
+    /// The secret to log in to `uri` with; `None` when it names no user.
+    pub(crate) fn of(&self, uri: &TargetUri) -> Result<Option<Credentials>> {
+        let Some(user) = &uri.user else { return Ok(None) };
+        if let Some(secret) = &uri.secret {
+            tracing::warn!(
+                "the address {uri} carries its secret, which other users of this machine can \
+                 read; put it into a file (--secret-file) or {VARIABLE}"
+            );
+            let secret = Secret::new(secret.as_bytes())?;
+            return Ok(Some(Credentials { user: user.clone(), secret }));
+        }
+        let known = self.by_user.get(user).or(self.common.as_ref()).cloned();
+        match known.or(from_environment(user)?) {
+            Some(secret) => Ok(Some(Credentials { user: user.clone(), secret })),
+            None => bail!(
+                "no secret for user '{user}' of {uri}; give --secret-file FILE, or set {VARIABLE} \
+                 or {}",
+                variable_of(user)
+            ),
+        }
+    }
+}
+
+/// Reads a CHAP file: `user:secret` in one line, or user and secret in two.
+pub(crate) fn read_chap_file(path: &Path) -> Result<Credentials> {
+    let text = read_private(path)?;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let (user, secret) = match lines.as_slice() {
+        [one] => one.split_once(':').unwrap_or(("", "")),
+        [user, secret] => (*user, *secret),
+        _ => ("", ""),
+    };
+    if user.is_empty() || secret.is_empty() {
+        bail!(
+            "CHAP file {}: has {} lines and no name with a secret; write 'user:secret' in one \
+             line, or user and secret in two",
+            path.display(),
+            lines.len()
+        );
+    }
+    let secret = Secret::new(secret).with_context(|| path.display().to_string())?;
+    if secret.is_short() {
+        tracing::warn!("the secret in {} is shorter than 12 bytes", path.display());
+    }
+    Ok(Credentials { user: user.to_string(), secret })
+}
+
+fn pairs(lines: &[&str], path: &Path) -> Result<BTreeMap<String, Secret>> {
+    let mut by_user = BTreeMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        let pair =
+            line.split_once(':').filter(|(user, secret)| !user.is_empty() && !secret.is_empty());
+        let (user, secret) = pair.with_context(|| {
+            format!("secret file {}, line {}: is not 'user:secret'", path.display(), index + 1)
+        })?;
+        by_user.insert(user.to_string(), Secret::new(secret)?);
+    }
+    Ok(by_user)
+}
+
+fn read_private(path: &Path) -> Result<String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
+    let mode = metadata.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!("{shown} can be read by others (mode {:o}); chmod 600 it", mode & 0o777);
+    }
+    fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))
+}
+
+fn from_environment(user: &str) -> Result<Option<Secret>> {
+    let found = env::var(variable_of(user)).or_else(|_| env::var(VARIABLE));
+    let found = found.ok().filter(|secret| !secret.is_empty());
+    Ok(found.map(Secret::new).transpose()?)
+}
+
+fn variable_of(user: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("{VARIABLE}_{}", user.chars().map(plain).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn secret(text: &str) -> Secret {
+        Secret::new(text).unwrap()
+    }
+
+    #[test]
+    fn chap_files_come_in_two_forms() {
+        let one = read_chap_file(file("joe:a:b\n").path()).unwrap();
+        assert_eq!((one.user.as_str(), one.secret), ("joe", secret("a:b")));
+        let two = read_chap_file(file("iqn.2026-01.org.x:y\ns3cret\n").path()).unwrap();
+        assert_eq!((two.user.as_str(), two.secret), ("iqn.2026-01.org.x:y", secret("s3cret")));
+        for bad in ["", "joe", "joe:", ":x", "a\nb\nc\n"] {
+            let error = read_chap_file(file(bad).path()).unwrap_err().to_string();
+            assert!(error.contains("CHAP file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_users_own_secret_goes_before_the_common_one() {
+        let uri = TargetUri::parse("iscsi://ann@h/t/0").unwrap();
+        let path =
+            |file: &tempfile::NamedTempFile| SecretArgs { secret_file: Some(file.path().into()) };
+        let many = file("joe:1\nann:2\n");
+        let found = Secrets::load(&path(&many)).unwrap().of(&uri).unwrap().unwrap();
+        assert_eq!(found.secret, secret("2"));
+        let single = file("3\n");
+        let found = Secrets::load(&path(&single)).unwrap().of(&uri).unwrap().unwrap();
+        assert!(!format!("{found:?}").contains('3'));
+        assert_eq!(found.secret, secret("3"));
+        let missing = Secrets::default().of(&uri).unwrap_err().to_string();
+        assert!(missing.contains("NETRAID_SECRET_ANN"), "{missing}");
+        assert_eq!(variable_of("iqn.x:y"), "NETRAID_SECRET_IQN_X_Y");
+    }
+}
