@@ -1,0 +1,29 @@
+# Only who knows the secret gets in, foreign clients and ours; the secret is never shown.
+. "$(dirname "$0")/lib.sh"
+need jq iscsi-inq
+
+install -m 600 /dev/null "$WORK/chap"
+say "joe:Xyzzy-plugh-42" >"$WORK/chap"
+target m0 64MiB --chap-file "$WORK/chap"
+with_user=${URI[m0]}
+without_user=${URI[m0]/joe@/}
+
+LIBISCSI_CHAP_USERNAME=joe LIBISCSI_CHAP_PASSWORD=Xyzzy-plugh-42 iscsi-inq "$without_user" >/dev/null
+for wrong in "joe wrong-secret-000" "ann Xyzzy-plugh-42" " "; do
+    read -r user secret <<<"$wrong" || true
+    ! LIBISCSI_CHAP_USERNAME=$user LIBISCSI_CHAP_PASSWORD=$secret timeout 20 iscsi-inq "$without_user" \
+        >/dev/null 2>&1 || fail "let '$user' in with '$secret'"
+done
+
+NETRAID_SECRET=Xyzzy-plugh-42 "$NETRAID" create v --level 0 "$with_user" >/dev/null
+install -m 600 /dev/null "$WORK/secret"
+say "joe:Xyzzy-plugh-42" >"$WORK/secret"
+"$NETRAID" examine --secret-file "$WORK/secret" "$with_user" >/dev/null
+NETRAID_SECRET=wrong-secret-000 refused 'authentication' "$NETRAID" create v --level 0 "$with_user"
+refused 'secret' "$NETRAID" create v --level 0 "$with_user"
+refused 'authentication' "$NETRAID" create v --level 0 "$without_user"
+
+"$NETRAID" examine "${URI[m0]/joe@/joe%Xyzzy-plugh-42@}" >"$WORK/out" 2>&1
+grep -q 'carries its secret' "$WORK/out" || fail "no warning about the secret in the address"
+stop m0
+! grep -r 'Xyzzy\|wrong-secret' "$WORK"/*.err "$WORK/out" || fail "a secret was shown"

@@ -1,0 +1,32 @@
+# SIGTERM and SIGKILL of the engine and of every target: what was acknowledged is read again.
+. "$(dirname "$0")/lib.sh"
+need jq
+
+array 5 5
+load write 100MiB 1
+
+# SIGTERM of the engine closes the array, so that it opens without a resync.
+stop engine
+attach "${URLS[@]}"
+expect optimal "$(state)" "state after SIGTERM"
+load verify 100MiB 1
+
+# SIGKILL of the engine, in the middle of writing.
+load write 100MiB 1 --rewritten 1 >/dev/null 2>&1 &
+writer=$!
+crash engine
+wait $writer || true
+attach "${URLS[@]}"
+load verify 100MiB 1
+
+# SIGTERM of each target in turn; it comes back, and is rebuilt.
+for index in 0 1 2 3 4; do
+    if [ $((index % 2)) = 0 ]; then stop m$index; else crash m$index; fi
+    load verify 100MiB 1
+    target m$index
+    "$NETRAID" rebuild "$CONTROL" $index
+    rebuilt
+    expect optimal "$(state)" "state after member $index"
+done
+load verify 100MiB 1
+stop engine
