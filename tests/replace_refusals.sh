@@ -16,7 +16,7 @@ refused "in_sync" "$NETRAID" rebuild "$CONTROL" 1
 expect optimal "$(state)" "state"
 load verify 40MiB 1
 stop engine
-"$NETRAID" examine "${URI[other]}" | grep -q "array 'other'" || fail "the other array lost its label"
+grep -q "array 'other'" <<<"$("$NETRAID" examine "${URI[other]}")" || fail "the other array lost its label"
 
 # A read-only array gives up nothing of a member that it cannot take.
 attach --read-only "${URLS[@]}"

@@ -17,3 +17,8 @@ expect degraded "$(jq -r .state "$WORK/lacks.json")" "without a member"
 expect missing "$(jq -r '.members[1].state' "$WORK/lacks.json")" "the member that is away"
 crash m2
 refused "1 of 3" "$NETRAID" status "${URLS[@]}"
+
+# A reader that has seen enough is no failure.
+mkfifo "$WORK/pipe"
+exec {reader}<>"$WORK/pipe" {writer}>"$WORK/pipe" {reader}<&-
+"$NETRAID" examine "${URLS[@]}" >&$writer || fail "a closed reader makes examine fail"

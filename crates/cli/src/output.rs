@@ -2,7 +2,7 @@
 //! progress on a terminal.
 
 use std::{
-    io::{IsTerminal as _, Write as _},
+    io::{ErrorKind, IsTerminal as _, Write as _},
     time::Duration,
 };
 
@@ -35,7 +35,11 @@ impl Output {
         let line = if self.json { serde_json::to_string(value)? } else { text() };
         let mut out = std::io::stdout().lock();
         // Whoever waits for this line at the other end of a pipe must see it now.
-        writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()).context("standard output")
+        match writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()) {
+            // A reader that has seen enough (`| head`) is no failure of what was done.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            result => result.context("standard output"),
+        }
     }
 
     /// Says something to a person only.
