@@ -18,6 +18,20 @@ pub enum Op {
     Discard,
     /// Makes the range read as zeros; may give the space back.
     WriteZeroes,
+    /// Tells which bytes of the range are mapped; the answer is read by
+    /// [`Extents::decode`](crate::extents::Extents::decode).
+    Extents,
+}
+
+impl Op {
+    /// Whether it changes what the device holds.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::Write | Self::Discard | Self::WriteZeroes => true,
+            Self::Read | Self::Flush | Self::Extents => false,
+        }
+    }
 }
 
 /// Modifiers of a request.
@@ -46,6 +60,8 @@ pub struct DeviceInfo {
     pub volatile_cache: bool,
     /// Whether `Discard` gives space back; else it completes without effect.
     pub can_discard: bool,
+    /// Whether `Extents` is answered; else it is refused, and every byte counts as mapped.
+    pub can_map: bool,
 }
 
 /// Receives the ends of requests. Called from any thread, must not block.
@@ -96,7 +112,8 @@ pub struct Request {
     pub op: Op,
     /// First byte; 0 for a flush.
     pub offset: u64,
-    /// Number of bytes; 0 for a flush. Discards and zeroes may exceed the transfer limit.
+    /// Number of bytes; 0 for a flush. Discards, zeroes and questions about extents may exceed
+    /// the transfer limit.
     pub len: u64,
     /// Modifiers.
     pub flags: RequestFlags,
@@ -110,7 +127,8 @@ pub struct Request {
 ///
 /// Implementations may assume that requests are within range, aligned and allowed, because
 /// callers go through [`Device`]. Requests in flight at the same time are not ordered. A read
-/// completes with exactly `len` bytes, every other request with an empty list.
+/// completes with exactly `len` bytes, a question about extents with an answer that is encoded as
+/// [`extents`](crate::extents) says, every other request with an empty list.
 pub trait BlockDevice: Send + Sync {
     /// What the device is and can do.
     fn info(&self) -> DeviceInfo;
@@ -183,10 +201,14 @@ impl Device {
             let limit = u64::from(info.max_transfer_len);
             return fail(ErrorKind::InvalidRequest, "largest transfer is", limit);
         }
-        if flags.fua && matches!(op, Op::Read | Op::Discard) {
+        if *op == Op::Extents && !info.can_map {
+            let text = "the device does not know which of its blocks are mapped";
+            return Err(IoError::with_detail(ErrorKind::Unsupported, text));
+        }
+        if flags.fua && matches!(op, Op::Read | Op::Discard | Op::Extents) {
             return fail(ErrorKind::InvalidRequest, "FUA applies to writes; block is", block_len);
         }
-        if info.read_only && *op != Op::Read {
+        if info.read_only && op.changes() {
             return Err(ErrorKind::ReadOnly.into());
         }
         Ok(())
@@ -196,5 +218,117 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.info).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buf;
+    use std::sync::Mutex;
+
+    struct Seen(Mutex<Option<Result<SgList, IoError>>>);
+
+    impl Complete for Seen {
+        fn complete(&self, _tag: u64, result: Result<SgList, IoError>) {
+            assert!(self.0.lock().unwrap().replace(result).is_none(), "a request ends once");
+        }
+    }
+
+    struct Idle(DeviceInfo);
+
+    impl BlockDevice for Idle {
+        fn info(&self) -> DeviceInfo {
+            self.0.clone()
+        }
+
+        fn submit(&self, request: Request) {
+            request.completion.finish(Ok(SgList::new()));
+        }
+    }
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            capacity: 1 << 20,
+            block_len: 4096,
+            optimal_len: 4096,
+            max_transfer_len: 8192,
+            read_only: false,
+            volatile_cache: true,
+            can_discard: true,
+            can_map: true,
+        }
+    }
+
+    /// How a request ends at the seam; `None` when the device sees it.
+    fn refusal(info: DeviceInfo, op: Op, offset: u64, len: u64, fua: bool) -> Option<ErrorKind> {
+        let device = Device::new(Arc::new(Idle(info)));
+        let seen = Arc::new(Seen(Mutex::new(None)));
+        let data = match op {
+            Op::Write => Buf::copy_from(&std::vec![0; usize::try_from(len).unwrap()]).into(),
+            _ => SgList::new(),
+        };
+        let flags = RequestFlags { fua, no_unmap: false };
+        let completion = Completion::new(seen.clone(), 0);
+        device.submit(Request { op, offset, len, flags, data, completion });
+        seen.0.lock().unwrap().take().unwrap().err().map(|error| error.kind())
+    }
+
+    const ALL: [Op; 6] =
+        [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes, Op::Extents];
+
+    #[test]
+    fn ranges_end_at_the_capacity() {
+        for op in ALL.into_iter().filter(|op| *op != Op::Flush) {
+            assert_eq!(refusal(info(), op, (1 << 20) - 4096, 4096, false), None, "{op:?}");
+            let past = refusal(info(), op, (1 << 20) - 4096, 8192, false);
+            assert_eq!(past, Some(ErrorKind::OutOfRange), "{op:?}");
+            let wraps = refusal(info(), op, u64::MAX - 4095, 4096, false);
+            assert_eq!(wraps, Some(ErrorKind::OutOfRange), "{op:?}");
+            assert_eq!(refusal(info(), op, 512, 4096, false), Some(ErrorKind::Unaligned));
+            assert_eq!(refusal(info(), op, 0, 512, false), Some(ErrorKind::Unaligned));
+        }
+        assert_eq!(refusal(info(), Op::Flush, 0, 0, false), None);
+        assert_eq!(refusal(info(), Op::Flush, 0, 4096, false), Some(ErrorKind::InvalidRequest));
+    }
+
+    #[test]
+    fn only_transfers_have_a_largest_length() {
+        for op in ALL.into_iter().filter(|op| *op != Op::Flush) {
+            let transfers = matches!(op, Op::Read | Op::Write);
+            let longer = transfers.then_some(ErrorKind::InvalidRequest);
+            assert_eq!(refusal(info(), op, 0, 8192, false), None);
+            assert_eq!(refusal(info(), op, 0, 12288, false), longer, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_only_can_be_read_flushed_and_mapped() {
+        for op in ALL {
+            let len = if op == Op::Flush { 0 } else { 4096 };
+            let refused = refusal(DeviceInfo { read_only: true, ..info() }, op, 0, len, false);
+            assert_eq!(refused, op.changes().then_some(ErrorKind::ReadOnly), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn fua_is_for_what_writes() {
+        for (op, refused) in [
+            (Op::Write, false),
+            (Op::WriteZeroes, false),
+            (Op::Read, true),
+            (Op::Discard, true),
+            (Op::Extents, true),
+        ] {
+            let found = refusal(info(), op, 0, 4096, true);
+            assert_eq!(found, refused.then_some(ErrorKind::InvalidRequest), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_cannot_map_is_not_asked() {
+        let without = DeviceInfo { can_map: false, ..info() };
+        let refused = refusal(without, Op::Extents, 0, 4096, false);
+        assert_eq!(refused, Some(ErrorKind::Unsupported));
     }
 }

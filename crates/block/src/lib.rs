@@ -16,6 +16,7 @@ extern crate std;
 mod buf;
 mod device;
 mod error;
+pub mod extents;
 mod uri;
 
 pub use buf::{Buf, BufMut, PAGE_LEN, Pool, SgList};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use netraid_block::{
     Complete, Completion, Device, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
+    extents::Extents,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -127,6 +128,16 @@ pub async fn flush(device: &Device) -> Result<(), IoError> {
 pub async fn write_zeroes(device: &Device, offset: u64, len: u64) -> Result<(), IoError> {
     let flags = RequestFlags::default();
     request(device, Op::WriteZeroes, offset, len, flags, SgList::new()).await.map(drop)
+}
+
+/// Asks which bytes of a range are mapped; the answer may end before the range does.
+///
+/// # Errors
+/// As the device reports, and when its answer is malformed.
+pub async fn extents(device: &Device, offset: u64, len: u64) -> Result<Extents, IoError> {
+    let flags = RequestFlags::default();
+    let answer = request(device, Op::Extents, offset, len, flags, SgList::new()).await?;
+    Extents::decode(&answer, len)
 }
 
 /// Gives a range back.

@@ -253,7 +253,7 @@ impl Run {
         let (id, tag) = (RequestId(self.next), self.next);
         let tag = if user.op == Op::Write { tag } else { ZEROES };
         let start = match user.op {
-            Op::Read | Op::Flush => self.reference.now(),
+            Op::Read | Op::Flush | Op::Extents => self.reference.now(),
             Op::Write | Op::Discard | Op::WriteZeroes => self.reference.begin(sectors.clone(), tag),
         };
         self.count(match (user.op, user.fua) {
@@ -263,6 +263,7 @@ impl Run {
             (Op::Flush, _) => "flush",
             (Op::Discard, _) => "discard",
             (Op::WriteZeroes, _) => "zeroes",
+            (Op::Extents, _) => "extents",
         });
         let mut data = SgList::new();
         if user.op == Op::Write {
@@ -320,12 +321,13 @@ impl Run {
             match (user.op, result) {
                 (_, Err(error)) => {
                     assert!(!self.within_budget, "within the budget, {user:?} failed: {error}");
-                    if !matches!(user.op, Op::Read | Op::Flush) {
+                    if user.op.changes() {
                         self.reference.end_unsure(sectors, start);
                     }
                 }
                 (Op::Read, Ok(data)) => self.check(&sectors, start, &data),
                 (Op::Flush, Ok(_)) => self.reference.flushed(start),
+                (Op::Extents, Ok(_)) => unreachable!("the array does not map"),
                 (Op::Discard, Ok(_)) => self.reference.end_unsure(sectors, start),
                 (Op::Write | Op::WriteZeroes, Ok(_)) => {
                     debug_assert!(tag == ZEROES || user.op == Op::Write);
@@ -484,7 +486,7 @@ impl Run {
             }
         }
         for (_, InFlight { user, sectors, start, .. }) in std::mem::take(&mut self.requests) {
-            if !matches!(user.op, Op::Read | Op::Flush) {
+            if user.op.changes() {
                 self.reference.end_unsure(sectors, start);
             }
         }

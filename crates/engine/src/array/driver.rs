@@ -241,7 +241,7 @@ impl Driver {
                 slot.stats.writes += 1;
                 slot.stats.written_bytes += len;
             }
-            Op::Flush => {}
+            Op::Flush | Op::Extents => {}
         }
         if self.in_flight.len() <= io.0 {
             self.in_flight.resize_with(io.0 + 1, || None);

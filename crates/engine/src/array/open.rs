@@ -428,5 +428,6 @@ fn device_info(assembly: &Assembly, config: &OpenConfig) -> DeviceInfo {
         read_only: config.read_only,
         volatile_cache: config.caps.iter().any(|caps| caps.volatile_cache),
         can_discard: true,
+        can_map: false,
     }
 }

@@ -26,8 +26,8 @@ pub enum BackingError {
         /// The block length in bytes.
         block_len: u32,
     },
-    /// More memory than can be addressed.
-    #[error("{name}: size {size} is larger than this machine can address")]
+    /// More memory than a table is kept for.
+    #[error("{name}: size {size} is more than a volume in memory can have; use a file")]
     TooLarge {
         /// What was to be opened.
         name: String,

@@ -19,9 +19,10 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use netraid_block::{
     BlockDevice, Buf, Device, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList,
+    extents::Extents,
 };
 use rustix::{
-    fs::{FallocateFlags, fallocate, fdatasync},
+    fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, seek},
     io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr},
 };
 
@@ -76,6 +77,7 @@ pub fn file(path: &Path, options: &FileOptions, pool: Pool) -> Result<Device, Ba
         path: path.to_path_buf(),
         pool,
         zeros: Buf::copy_from(&vec![0; ZEROS_LEN]),
+        block_len: options.block_len,
         no_wait: AtomicBool::new(true),
         failed: AtomicBool::new(false),
     });
@@ -194,6 +196,7 @@ struct Store {
     path: PathBuf,
     pool: Pool,
     zeros: Buf,
+    block_len: u32,
     /// Whether the file system answers reads without waiting.
     no_wait: AtomicBool,
     /// Whether a flush has failed.
@@ -216,6 +219,7 @@ impl Store {
             Op::Flush => self.flush()?,
             Op::Discard => self.zero(offset, len, false, false)?,
             Op::WriteZeroes => self.zero(offset, len, no_unmap, fua)?,
+            Op::Extents => return self.extents(offset, len),
         }
         Ok(SgList::new())
     }
@@ -331,6 +335,39 @@ impl Store {
             done += part as u64;
         }
         Ok(())
+    }
+
+    /// Which bytes the file system keeps space for, by its own blocks; space that is kept for
+    /// zeros that were not written may count as unmapped.
+    fn extents(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
+        let (mut found, mut at, end) = (Extents::new(), offset, offset + len);
+        while at < end {
+            let data = self.seek(SeekFrom::Data(at), end)?;
+            // A logical block of which a part is mapped is mapped.
+            let data = (data - data % u64::from(self.block_len)).clamp(at, end);
+            if !found.push(data - at, false) || data == end {
+                break;
+            }
+            let hole = self.seek(SeekFrom::Hole(data), end)?;
+            let hole = hole.next_multiple_of(u64::from(self.block_len));
+            // What was punched between the two questions counts as mapped, so that this goes on.
+            let hole = hole.clamp(data + u64::from(self.block_len), end);
+            if !found.push(hole - data, true) {
+                break;
+            }
+            at = hole;
+        }
+        Ok(found.encode())
+    }
+
+    /// Where the next data or hole begins; `end` when that is further, or there is none.
+    fn seek(&self, wanted: SeekFrom, end: u64) -> Result<u64, IoError> {
+        match seek(&self.file, wanted) {
+            Ok(found) => Ok(found.min(end)),
+            // No data behind this place.
+            Err(Errno::NXIO) => Ok(end),
+            Err(errno) => Err(self.error("examine", 0, errno)),
+        }
     }
 
     fn error(&self, action: &str, offset: u64, errno: Errno) -> IoError {

@@ -8,16 +8,27 @@ mod error;
 mod file;
 mod ram;
 
+use std::sync::Arc;
+
 pub use error::BackingError;
 pub use file::{FileOptions, file};
-pub use ram::ram;
+use netraid_block::{Device, DeviceInfo, Pool};
 
-use netraid_block::DeviceInfo;
+use self::ram::Ram;
 
 /// Largest read or write in bytes; also the largest buffer that a pool keeps.
 const TRANSFER_LEN_MAX: u32 = 2 << 20;
 /// Memory and files are kept in pages of this many bytes.
 const OPTIMAL_LEN: u32 = 4096;
+
+/// A volume of `size` bytes in memory, in blocks of `block_len` bytes, which ends with the
+/// process. Requests end before `submit` returns.
+///
+/// # Errors
+/// When `size` is not a positive multiple of `block_len`, or `block_len` not 512 or 4096.
+pub fn ram(size: u64, block_len: u32, pool: Pool) -> Result<Device, BackingError> {
+    Ok(Device::new(Arc::new(Ram::new(size, block_len, pool)?)))
+}
 
 /// Checks a geometry and describes it.
 fn describe(
@@ -40,6 +51,7 @@ fn describe(
         read_only: false,
         volatile_cache,
         can_discard: true,
+        can_map: true,
     })
 }
 

@@ -1,65 +1,59 @@
-//! A volume in memory: extents that are allocated when they are first written.
+//! A volume in memory: extents that are allocated when they are first written, and freed when
+//! nothing in them is mapped any more.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use netraid_block::{
-    BlockDevice, Device, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList,
+    BlockDevice, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList, extents::Extents,
 };
 
 use super::{BackingError, describe};
 
+/// Memory is allocated in extents of this length; what is mapped is known by the page.
 const EXTENT_LEN: usize = 1 << 20;
+const PAGE_LEN: usize = 4096;
+const PAGES: usize = EXTENT_LEN / PAGE_LEN;
+/// Extents are shared by volumes of several sizes in segments of this many.
+const SEGMENT_EXTENTS: usize = 1024;
+const SEGMENT_LEN: u64 = (EXTENT_LEN * SEGMENT_EXTENTS) as u64;
 
-/// Empty until it is first written; reads as zeros until then.
-type Extent = RwLock<Vec<u8>>;
+/// The table of extents is in memory for the whole size: 72 bytes each.
+const SIZE_MAX: u64 = 4 << 40;
 
-struct Ram {
+type Segment = [RwLock<Extent>; SEGMENT_EXTENTS];
+
+/// No bytes until it is first written; reads as zeros until then.
+#[derive(Default)]
+struct Extent {
+    bytes: Vec<u8>,
+    /// A bit for each page.
+    mapped: [u64; PAGES / 64],
+}
+
+/// Invariant: a page that is not mapped holds zeros.
+pub(super) struct Ram {
     info: DeviceInfo,
-    extents: Box<[Extent]>,
+    segments: Box<[Arc<Segment>]>,
     pool: Pool,
 }
 
-/// A volume of `size` bytes in memory, in blocks of `block_len` bytes, which ends with the
-/// process. Requests end before `submit` returns.
-///
-/// # Errors
-/// When `size` is not a positive multiple of `block_len`, or `block_len` not 512 or 4096.
-pub fn ram(size: u64, block_len: u32, pool: Pool) -> Result<Device, BackingError> {
-    let info = describe("ram", size, block_len, false)?;
-    let count = usize::try_from(size.div_ceil(EXTENT_LEN as u64))
-        .map_err(|_| BackingError::TooLarge { name: "ram".into(), size })?;
-    let mut extents: Vec<Extent> = Vec::new();
-    extents
-        .try_reserve_exact(count)
-        .map_err(|_| BackingError::TooLarge { name: "ram".into(), size })?;
-    extents.resize_with(count, Extent::default);
-    Ok(Device::new(Arc::new(Ram { info, extents: extents.into(), pool })))
-}
-
-impl BlockDevice for Ram {
-    fn info(&self) -> DeviceInfo {
-        self.info.clone()
-    }
-
-    fn submit(&self, request: Request) {
-        let Request { op, offset, len, data, completion, .. } = request;
-        completion.finish(match op {
-            Op::Read => self.read(offset, len),
-            Op::Write => self.write(offset, &data),
-            Op::Discard | Op::WriteZeroes => self.clear(offset, len),
-            Op::Flush => Ok(SgList::new()),
-        });
-    }
-}
-
 impl Ram {
+    pub(super) fn new(size: u64, block_len: u32, pool: Pool) -> Result<Self, BackingError> {
+        let info = describe("ram", size, block_len, false)?;
+        let segments = segments(&[], size)?;
+        Ok(Self { info, segments, pool })
+    }
+
+    fn extent(&self, number: usize) -> &RwLock<Extent> {
+        &self.segments[number / SEGMENT_EXTENTS][number % SEGMENT_EXTENTS]
+    }
+
     fn read(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
         let mut buf = self.pool.get(to_usize(len)?);
         let mut rest = &mut *buf;
         for (extent, start, part_len) in pieces(to_usize(offset)?, rest.len()) {
             let (part, after) = rest.split_at_mut(part_len);
-            let bytes = self.extents[extent].read().unwrap_or_else(PoisonError::into_inner);
-            match bytes.get(start..start + part_len) {
+            match read_lock(self.extent(extent)).bytes.get(start..start + part_len) {
                 Some(bytes) => part.copy_from_slice(bytes),
                 None => part.fill(0),
             }
@@ -74,15 +68,7 @@ impl Ram {
             let mut rest = &**buf;
             for (extent, start, part_len) in pieces(at, rest.len()) {
                 let (part, after) = rest.split_at(part_len);
-                let mut bytes =
-                    self.extents[extent].write().unwrap_or_else(PoisonError::into_inner);
-                if bytes.is_empty() {
-                    bytes.try_reserve_exact(EXTENT_LEN).map_err(|_| {
-                        IoError::with_detail(ErrorKind::NoSpace, "ram: no memory left")
-                    })?;
-                    bytes.resize(EXTENT_LEN, 0);
-                }
-                bytes[start..start + part_len].copy_from_slice(part);
+                write_lock(self.extent(extent)).map(start, part_len)?.copy_from_slice(part);
                 rest = after;
             }
             at += buf.len();
@@ -90,18 +76,111 @@ impl Ram {
         Ok(SgList::new())
     }
 
-    /// Makes a range read as zeros, and gives whole extents back.
+    /// Makes a range read as zeros, and unmaps whole pages.
     fn clear(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
         for (extent, start, part_len) in pieces(to_usize(offset)?, to_usize(len)?) {
-            let mut bytes = self.extents[extent].write().unwrap_or_else(PoisonError::into_inner);
-            if part_len == EXTENT_LEN {
-                *bytes = Vec::new();
-            } else if let Some(bytes) = bytes.get_mut(start..start + part_len) {
-                bytes.fill(0);
-            }
+            write_lock(self.extent(extent)).unmap(start, part_len);
         }
         Ok(SgList::new())
     }
+
+    /// Makes a range read as zeros and keeps memory for it.
+    fn zero(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
+        for (extent, start, part_len) in pieces(to_usize(offset)?, to_usize(len)?) {
+            write_lock(self.extent(extent)).map(start, part_len)?.fill(0);
+        }
+        Ok(SgList::new())
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
+        let mut found = Extents::new();
+        for (extent, start, part_len) in pieces(to_usize(offset)?, to_usize(len)?) {
+            let extent = read_lock(self.extent(extent));
+            let mut at = start;
+            while at < start + part_len {
+                let end = (at + PAGE_LEN - at % PAGE_LEN).min(start + part_len);
+                if !found.push((end - at) as u64, extent.is_mapped(at / PAGE_LEN)) {
+                    return Ok(found.encode());
+                }
+                at = end;
+            }
+        }
+        Ok(found.encode())
+    }
+}
+
+impl BlockDevice for Ram {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    /// Requests end before this returns.
+    fn submit(&self, request: Request) {
+        let Request { op, offset, len, flags, data, completion } = request;
+        completion.finish(match op {
+            Op::Read => self.read(offset, len),
+            Op::Write => self.write(offset, &data),
+            Op::WriteZeroes if flags.no_unmap => self.zero(offset, len),
+            Op::Discard | Op::WriteZeroes => self.clear(offset, len),
+            Op::Flush => Ok(SgList::new()),
+            Op::Extents => self.extents(offset, len),
+        });
+    }
+}
+
+impl Extent {
+    const fn is_mapped(&self, page: usize) -> bool {
+        self.mapped[page / 64] & 1 << (page % 64) != 0
+    }
+
+    /// The bytes of a range, which are mapped from now on.
+    fn map(&mut self, start: usize, len: usize) -> Result<&mut [u8], IoError> {
+        if self.bytes.is_empty() {
+            let no_memory = |_| IoError::with_detail(ErrorKind::NoSpace, "ram: no memory left");
+            self.bytes.try_reserve_exact(EXTENT_LEN).map_err(no_memory)?;
+            self.bytes.resize(EXTENT_LEN, 0);
+        }
+        for page in start / PAGE_LEN..(start + len).div_ceil(PAGE_LEN) {
+            self.mapped[page / 64] |= 1 << (page % 64);
+        }
+        Ok(&mut self.bytes[start..start + len])
+    }
+
+    /// Fills a range with zeros, and unmaps the pages that are wholly in it.
+    fn unmap(&mut self, start: usize, len: usize) {
+        let Some(bytes) = self.bytes.get_mut(start..start + len) else { return };
+        if len < EXTENT_LEN {
+            bytes.fill(0);
+        }
+        for page in start.div_ceil(PAGE_LEN)..(start + len) / PAGE_LEN {
+            self.mapped[page / 64] &= !(1 << (page % 64));
+        }
+        if self.mapped == [0; PAGES / 64] {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+/// The segments of a volume of `size` bytes, the first of which are those given.
+fn segments(given: &[Arc<Segment>], size: u64) -> Result<Box<[Arc<Segment>]>, BackingError> {
+    let too_large = || BackingError::TooLarge { name: "ram".into(), size };
+    if size > SIZE_MAX {
+        return Err(too_large());
+    }
+    let count = usize::try_from(size.div_ceil(SEGMENT_LEN)).map_err(|_| too_large())?;
+    let mut segments = Vec::new();
+    segments.try_reserve_exact(count).map_err(|_| too_large())?;
+    segments.extend(given.iter().take(count).cloned());
+    segments.resize_with(count, || Arc::new(std::array::from_fn(|_| RwLock::default())));
+    Ok(segments.into())
+}
+
+fn read_lock(extent: &RwLock<Extent>) -> RwLockReadGuard<'_, Extent> {
+    extent.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write_lock(extent: &RwLock<Extent>) -> RwLockWriteGuard<'_, Extent> {
+    extent.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The parts of a range in each extent: its number, the first byte in it, and how many.

@@ -143,3 +143,90 @@ async fn a_file_cut_short_is_a_medium_error_that_names_it() {
     assert_eq!(error.kind(), ErrorKind::Medium);
     assert!(error.to_string().contains("volume"), "{error}");
 }
+
+/// The runs of a whole device, put together from answers that may end early.
+async fn map_of(device: &Device) -> Vec<(u64, bool)> {
+    let (mut whole, mut at) = (Vec::<(u64, bool)>::new(), 0);
+    while at < device.info().capacity {
+        let found = completions::extents(device, at, device.info().capacity - at).await.unwrap();
+        for run in found.runs() {
+            match whole.last_mut() {
+                Some(last) if last.1 == run.mapped => last.0 += run.len,
+                _ => whole.push((run.len, run.mapped)),
+            }
+            at += run.len;
+        }
+    }
+    whole
+}
+
+async fn maps_what_was_written(device: &Device) {
+    assert_eq!(map_of(device).await, [(SIZE, false)], "nothing was written");
+    let data = |len| Buf::copy_from(&vec![1; len]).into();
+    completions::write(device, 8192, data(512), false).await.unwrap();
+    completions::write(device, 1 << 20, data(8192), true).await.unwrap();
+    let written = [
+        (8192, false),
+        (4096, true),
+        ((1 << 20) - 12288, false),
+        (8192, true),
+        ((2 << 20) - 8192, false),
+    ];
+    assert_eq!(map_of(device).await, written);
+    let part = completions::extents(device, 8192 + 3584, 1024).await.unwrap();
+    let runs: Vec<_> = part.runs().iter().map(|run| (run.len, run.mapped)).collect();
+    assert_eq!(runs, [(512, true), (512, false)], "a question may begin within a page");
+    completions::discard(device, 1 << 20, 4096).await.unwrap();
+    completions::discard(device, 8192, 3584).await.unwrap();
+    let left = [
+        (8192, false),
+        (4096, true),
+        ((1 << 20) - 8192, false),
+        (4096, true),
+        ((2 << 20) - 8192, false),
+    ];
+    assert_eq!(map_of(device).await, left, "a part of a page stays");
+    completions::discard(device, 0, SIZE).await.unwrap();
+    assert_eq!(map_of(device).await, [(SIZE, false)]);
+}
+
+#[tokio::test]
+async fn memory_is_mapped_by_the_page() {
+    maps_what_was_written(&ram(SIZE, 512, Pool::new()).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_file_is_mapped_as_its_file_system_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    maps_what_was_written(&file(&path, &options(Some(SIZE)), Pool::new()).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_long_map_is_answered_in_parts() {
+    let device = ram(8 << 20, 512, Pool::new()).unwrap();
+    for page in (0..2048).step_by(2) {
+        let data = Buf::copy_from(&[1; 512]).into();
+        completions::write(&device, page * 4096, data, false).await.unwrap();
+    }
+    let first = completions::extents(&device, 0, 8 << 20).await.unwrap();
+    assert_eq!(first.runs().len(), netraid_block::extents::RUNS_MAX);
+    assert_eq!(map_of(&device).await.len(), 2048);
+}
+
+#[tokio::test]
+async fn zeroes_that_keep_their_space_are_mapped_in_memory() {
+    let device = ram(SIZE, 512, Pool::new()).unwrap();
+    let keep = netraid_block::RequestFlags { no_unmap: true, fua: false };
+    let op = netraid_block::Op::WriteZeroes;
+    completions::request(&device, op, 4096, 4096, keep, SgList::new()).await.unwrap();
+    assert_eq!(map_of(&device).await[..2], [(4096, false), (4096, true)]);
+    assert!(
+        completions::read(&device, 4096, 4096)
+            .await
+            .unwrap()
+            .to_contiguous()
+            .iter()
+            .all(|b| *b == 0)
+    );
+}

@@ -154,6 +154,8 @@ pub(super) fn plan(
             out: Out::Request,
             then: written(blocks, fua),
         }),
+        // Refused before it comes here: the device says that it cannot map.
+        Op::Extents => None,
         Op::Discard if profile.unmap_max == 0 => None,
         Op::Discard => {
             let extent = Extent { lba, blocks: blocks.min(profile.unmap_max) };

@@ -285,5 +285,6 @@ fn describe(profile: &disk::Profile) -> DeviceInfo {
         // A disk that does not say may have one.
         volatile_cache: profile.write_cache != Some(false),
         can_discard: profile.unmap_max > 0,
+        can_map: false,
     }
 }

@@ -94,7 +94,7 @@ impl Port {
             return;
         };
         match request.op {
-            Op::Flush => self.direct(request, tag),
+            Op::Flush | Op::Extents => self.direct(request, tag),
             Op::Read => self.read(request, end, tag),
             Op::Discard => self.discard(request, end, tag),
             Op::Write | Op::WriteZeroes => self.write(request, end, tag),
@@ -220,7 +220,7 @@ fn split(
         let data = match request.op {
             // The list holds all of the request's bytes, so that its length fits.
             Op::Write => request.data.slice(to_index(start)..to_index(start + len)),
-            Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes => SgList::new(),
+            Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => SgList::new(),
         };
         let offset = request.offset + start;
         let request = ByteRequest { op: request.op, offset, len, flags: request.flags, data };

@@ -40,7 +40,7 @@ fn apply(store: &Mutex<Vec<u8>>, request: &Request) -> SgList {
         Op::Read => return Buf::copy_from(&bytes[range]).into(),
         Op::Write => request.data.copy_to(&mut bytes[range]),
         Op::WriteZeroes | Op::Discard => bytes[range].fill(0),
-        Op::Flush => {}
+        Op::Flush | Op::Extents => {}
     }
     SgList::new()
 }
@@ -55,6 +55,7 @@ impl BlockDevice for Memory {
             read_only: false,
             volatile_cache: false,
             can_discard: true,
+            can_map: false,
         }
     }
 

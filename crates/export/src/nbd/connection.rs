@@ -242,7 +242,7 @@ impl Connection {
         let cost = match op {
             // Already counted for a write, when its payload began.
             Op::Read | Op::Write => len,
-            Op::Flush | Op::Discard | Op::WriteZeroes => 0,
+            Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => 0,
         };
         if op == Op::Read {
             self.share.add(cost);

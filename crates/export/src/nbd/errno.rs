@@ -15,7 +15,7 @@ pub(super) const fn errno_of(kind: ErrorKind, op: Op) -> u32 {
         // A write past the end is out of space, a read is not valid (NBD, error values).
         ErrorKind::OutOfRange => match op {
             Op::Write | Op::WriteZeroes => ENOSPC,
-            Op::Read | Op::Flush | Op::Discard => EINVAL,
+            Op::Read | Op::Flush | Op::Discard | Op::Extents => EINVAL,
         },
         ErrorKind::Unaligned | ErrorKind::InvalidRequest => EINVAL,
         ErrorKind::Unsupported => ENOTSUP,

@@ -63,8 +63,10 @@ impl ArrayMachine {
         if let Some(error) = &self.failed {
             return Some(error.clone());
         }
-        let writes = !matches!(user.op, UserOp::Read | UserOp::Flush);
-        (self.read_only && writes).then(|| ErrorKind::ReadOnly.into())
+        if user.op == UserOp::Extents {
+            return Some(ErrorKind::Unsupported.into());
+        }
+        (self.read_only && user.op.changes()).then(|| ErrorKind::ReadOnly.into())
     }
 
     /// Starts operations for the request while it may have more in flight.
@@ -113,6 +115,7 @@ impl ArrayMachine {
             // Zeros already, or too small a part to give back.
             UserOp::WriteZeroes | UserOp::Discard => return,
             UserOp::Flush => unreachable!("a flush has no pieces"),
+            UserOp::Extents => unreachable!("what the array does not do was refused"),
         };
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.outstanding += 1;

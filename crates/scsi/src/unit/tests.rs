@@ -19,6 +19,7 @@ pub(crate) fn config() -> UnitConfig {
             read_only: false,
             volatile_cache: true,
             can_discard: true,
+            can_map: false,
         },
         discard_zeroes: true,
         identity: Identity::for_lun("iqn.2026-01.org.example:t", 0),
@@ -80,7 +81,7 @@ impl Bench {
             Op::Read => return Ok(Buf::copy_from(&self.medium[range]).into()),
             Op::Write => data.copy_to(&mut self.medium[range]),
             Op::WriteZeroes | Op::Discard => self.medium[range].fill(0),
-            Op::Flush => {}
+            Op::Flush | Op::Extents => {}
         }
         Ok(SgList::new())
     }
