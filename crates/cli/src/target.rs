@@ -92,6 +92,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         // Backings of ours read as zeros where they were discarded.
         discard_zeroes: true,
         identity: Some(identity(&args.iqn, number, spec)),
+        policy: None,
     });
     let target = Target::bind(config, luns.collect(), pool)?;
     let runtime = runtime()?;

@@ -25,7 +25,8 @@ mod target;
 pub mod unit;
 
 pub use sense::{Additional, Sense, SenseKey, Status};
-pub use target::TargetDevice;
+pub use target::{AddUnitError, LUN_MAX, TargetDevice};
 pub use unit::{
-    Identity, LogicalUnit, MediumRequest, NexusId, Response, Step, Task, UnitAttention, UnitConfig,
+    Identity, LogicalUnit, MediumRequest, NexusId, Refusal, Response, Step, Task, UnitAttention,
+    UnitConfig,
 };

@@ -140,6 +140,7 @@ additional! {
     PARAMETER_LIST_LENGTH_ERROR = 0x1a/0x00, "parameter list length error";
     MISCOMPARE_DURING_VERIFY = 0x1d/0x00, "miscompare during verify operation";
     INVALID_COMMAND_OPERATION_CODE = 0x20/0x00, "invalid command operation code";
+    ACCESS_DENIED = 0x20/0x02, "access denied - no access rights";
     LBA_OUT_OF_RANGE = 0x21/0x00, "logical block address out of range";
     INVALID_FIELD_IN_CDB = 0x24/0x00, "invalid field in cdb";
     LOGICAL_UNIT_NOT_SUPPORTED = 0x25/0x00, "logical unit not supported";

@@ -1,67 +1,159 @@
 //! A SCSI target device: its logical units, and what it answers where there is none.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
-use netraid_block::{IoError, SgList};
+use netraid_block::{DeviceInfo, IoError, Op, SgList};
 
 use crate::{
     cdb::{self, Command},
     inquiry::Identity,
     sense::{Additional, Sense, SenseFormat, SenseKey},
     unit::{
-        LogicalUnit, NexusId, Response, Step, Task, UnitAttention, UnitConfig, decode_lun,
+        LogicalUnit, NexusId, Refusal, Response, Step, Task, UnitAttention, UnitConfig, decode_lun,
         report_luns,
     },
 };
 
-/// The logical units behind one target name, numbered from 0 without gaps.
+/// Largest number of a LUN: what flat space addressing can say (SAM-5, section 4.7.7.3).
+pub const LUN_MAX: u16 = 0x3fff;
+
+/// The logical units behind one target name, by their LUNs, which may have gaps.
 ///
-/// Drives as [`LogicalUnit`] does, for the LUN that each command names.
+/// Drives as [`LogicalUnit`] does, for the LUN that each command names. Logical units come by
+/// [`TargetDevice::add`] and go by [`TargetDevice::retire`], which ends their commands' coming, and
+/// [`TargetDevice::remove`], once none is under way.
+///
+/// Invariant: a task never reaches another logical unit than the one that began it, although its
+/// LUN may have been given to another meanwhile.
 #[derive(Debug, Default)]
 pub struct TargetDevice {
-    units: Vec<LogicalUnit>,
+    /// By LUN; the last one is taken.
+    places: Vec<Option<Box<Place>>>,
+    /// Whom a logical unit that comes later has to know.
+    nexuses: Vec<NexusId>,
+    next_incarnation: u64,
+}
+
+/// A LUN that is taken.
+#[derive(Debug)]
+struct Place {
+    unit: LogicalUnit,
+    /// Tells apart what had one LUN at different times.
+    incarnation: u64,
+    /// It exists for the tasks that are under way, and for no others.
+    retired: bool,
+}
+
+/// Why a logical unit cannot come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddUnitError {
+    /// The LUN is above [`LUN_MAX`].
+    TooLarge,
+    /// There is one, or the tasks of a retired one are still under way.
+    Taken,
 }
 
 impl TargetDevice {
-    /// A target device with these logical units.
+    /// A target device with these logical units, as LUN 0, 1, and so on.
     #[must_use]
     pub fn new(units: impl IntoIterator<Item = UnitConfig>) -> Self {
-        Self { units: units.into_iter().map(LogicalUnit::new).collect() }
+        let mut device = Self::default();
+        for (lun, config) in (0..=LUN_MAX).zip(units) {
+            device.place(lun, config);
+        }
+        device
     }
 
     /// Number of logical units.
     #[must_use]
     pub fn unit_count(&self) -> usize {
-        self.units.len()
+        self.luns().count()
+    }
+
+    /// The LUNs of all logical units, ascending.
+    pub fn luns(&self) -> impl Iterator<Item = u16> + '_ {
+        let places = (0..=LUN_MAX).zip(&self.places);
+        places.filter(|(_, place)| serves(place.as_deref())).map(|(lun, _)| lun)
     }
 
     /// The logical unit that the LUN field of a PDU names (SAM-5, section 4.7).
     pub fn unit_mut(&mut self, lun: [u8; 8]) -> Option<&mut LogicalUnit> {
-        self.units.get_mut(usize::from(decode_lun(lun)?))
+        let place = self.serving(decode_lun(lun)?)?;
+        Some(&mut place.unit)
+    }
+
+    /// Takes a new logical unit; every nexus is told that the LUNs changed (SPC-4, section 6.33.1).
+    ///
+    /// # Errors
+    /// When the LUN is too large or taken.
+    pub fn add(&mut self, lun: u16, config: UnitConfig) -> Result<(), AddUnitError> {
+        if lun > LUN_MAX {
+            return Err(AddUnitError::TooLarge);
+        }
+        if self.places.get(usize::from(lun)).is_some_and(Option::is_some) {
+            return Err(AddUnitError::Taken);
+        }
+        self.raise(UnitAttention::ReportedLunsChanged, None);
+        self.place(lun, config);
+        Ok(())
+    }
+
+    /// Commands to this LUN find no logical unit from now on, and every nexus is told; tasks that
+    /// are under way go on. False when there is none.
+    pub fn retire(&mut self, lun: u16) -> bool {
+        let Some(place) = self.serving(lun) else { return false };
+        place.retired = true;
+        self.raise(UnitAttention::ReportedLunsChanged, None);
+        true
+    }
+
+    /// Forgets a retired logical unit. Tasks of it that have no medium request under way may go
+    /// on: they end with LOGICAL UNIT NOT SUPPORTED.
+    ///
+    /// # Panics
+    /// When it still serves.
+    pub fn remove(&mut self, lun: u16) {
+        let Some(place) = self.places.get_mut(usize::from(lun)) else { return };
+        assert!(!serves(place.as_deref()), "LUN {lun} is removed while it serves");
+        *place = None;
+        while self.places.last().is_some_and(Option::is_none) {
+            self.places.pop();
+        }
+    }
+
+    /// The device behind a logical unit is described anew: see [`LogicalUnit::handle_changed`].
+    /// False when there is none.
+    pub fn handle_changed(&mut self, lun: u16, info: DeviceInfo) -> bool {
+        let Some(place) = self.serving(lun) else { return false };
+        place.unit.handle_changed(info);
+        true
     }
 
     /// Makes a nexus known to every logical unit. False when one knows too many.
     pub fn add_nexus(&mut self, nexus: NexusId) -> bool {
-        let added = self.units.iter_mut().all(|unit| unit.add_nexus(nexus));
+        let added = self.units().all(|unit| unit.add_nexus(nexus));
         if !added {
             self.remove_nexus(nexus);
+        } else if !self.nexuses.contains(&nexus) {
+            self.nexuses.push(nexus);
         }
         added
     }
 
     /// Forgets a nexus that is lost.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
-        self.units.iter_mut().for_each(|unit| unit.remove_nexus(nexus));
+        self.nexuses.retain(|known| *known != nexus);
+        self.units().for_each(|unit| unit.remove_nexus(nexus));
     }
 
     /// Establishes a unit attention condition on every logical unit.
     pub fn raise(&mut self, attention: UnitAttention, except: Option<NexusId>) {
-        self.units.iter_mut().for_each(|unit| unit.raise(attention, except));
+        self.units().for_each(|unit| unit.raise(attention, except));
     }
 
     /// Resets every logical unit (TARGET WARM RESET, RFC 7143 section 11.5.1).
     pub fn handle_reset(&mut self) {
-        self.units.iter_mut().for_each(LogicalUnit::handle_reset);
+        self.units().for_each(LogicalUnit::handle_reset);
     }
 
     /// Begins a command, for which the initiator announced so many bytes of data-out; the task's
@@ -74,22 +166,21 @@ impl TargetDevice {
         announced: u32,
     ) -> (Task, Step) {
         let number = decode_lun(lun);
-        let count = u16::try_from(self.units.len()).unwrap_or(u16::MAX);
-        let Some(unit) = self.unit_mut(lun) else {
-            return (Task::ended(nexus), Step::Respond(absent(cdb, count)));
+        let Some((number, place)) = number.and_then(|lun| Some((lun, self.serving(lun)?))) else {
+            return (Task::ended(nexus), Step::Respond(self.absent(cdb)));
         };
         if cdb.first() == Some(&OPCODE_REPORT_LUNS) {
-            unit.clear_reported_luns(nexus);
-            return (Task::ended(nexus), Step::Respond(all_luns(cdb, count)));
+            place.unit.clear_reported_luns(nexus);
+            return (Task::ended(nexus), Step::Respond(self.all_luns(cdb)));
         }
-        let (mut task, step) = unit.handle_command(nexus, cdb, announced);
-        task.lun = number.unwrap_or(0);
+        let (mut task, step) = place.unit.handle_command(nexus, cdb, announced);
+        (task.lun, task.incarnation) = (number, place.incarnation);
         (task, step)
     }
 
     /// Goes on with the data-out of a task.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
-        match self.units.get_mut(usize::from(task.lun)) {
+        match self.unit_of(task) {
             Some(unit) => unit.handle_data_out(task, data),
             None => Step::Respond(Response::check(&not_supported())),
         }
@@ -97,18 +188,100 @@ impl TargetDevice {
 
     /// Goes on with the end of a task's medium request.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
-        match self.units.get_mut(usize::from(task.lun)) {
+        match self.unit_of(task) {
             Some(unit) => unit.handle_medium_done(task, result),
             None => Step::Respond(Response::check(&not_supported())),
         }
     }
 
+    /// What a task that waits for its data-out is going to do: operation, first byte, number of
+    /// bytes. `None` when its CDB does not say.
+    #[must_use]
+    pub fn intent(&mut self, task: &Task) -> Option<(Op, u64, u64)> {
+        self.unit_of(task)?.intent(task)
+    }
+
+    /// Ends a task whose medium request is not to be submitted; the response says why.
+    pub fn handle_refusal(&mut self, task: &mut Task, refusal: Refusal) -> Response {
+        match self.unit_of(task) {
+            Some(unit) => unit.handle_refusal(task, refusal),
+            None => Response::check(&not_supported()),
+        }
+    }
+
     /// Gives a task back that gets no response; its medium request has ended.
     pub fn handle_abort(&mut self, task: Task) {
-        if let Some(unit) = self.units.get_mut(usize::from(task.lun)) {
+        if let Some(unit) = self.unit_of(&task) {
             unit.handle_abort(task);
         }
     }
+
+    fn place(&mut self, lun: u16, config: UnitConfig) {
+        let at = usize::from(lun);
+        if self.places.len() <= at {
+            self.places.resize_with(at + 1, || None);
+        }
+        let mut unit = LogicalUnit::new(config);
+        self.nexuses.iter().for_each(|nexus| {
+            // As many as the others know fit into this one.
+            unit.add_nexus(*nexus);
+        });
+        let incarnation = self.next_incarnation;
+        self.next_incarnation += 1;
+        self.places[at] = Some(Box::new(Place { unit, incarnation, retired: false }));
+    }
+
+    fn units(&mut self) -> impl Iterator<Item = &mut LogicalUnit> {
+        self.places.iter_mut().flatten().map(|place| &mut place.unit)
+    }
+
+    fn serving(&mut self, lun: u16) -> Option<&mut Place> {
+        let place = self.places.get_mut(usize::from(lun))?.as_deref_mut()?;
+        (!place.retired).then_some(place)
+    }
+
+    /// The logical unit that began a task, if it is still there.
+    fn unit_of(&mut self, task: &Task) -> Option<&mut LogicalUnit> {
+        let place = self.places.get_mut(usize::from(task.lun))?.as_deref_mut()?;
+        (place.incarnation == task.incarnation).then_some(&mut place.unit)
+    }
+
+    fn all_luns(&self, cdb: &[u8]) -> Response {
+        let answer = cdb::parse(cdb).and_then(|command| self.match_luns(&command));
+        answer.unwrap_or_else(|sense| Response::check(&sense))
+    }
+
+    fn match_luns(&self, command: &Command) -> Result<Response, Sense> {
+        let Command::ReportLuns { select, allocation_len } = *command else {
+            return Err(not_supported());
+        };
+        report_luns(self.luns(), select, allocation_len)
+    }
+
+    /// Answers a command to a LUN that does not exist (SPC-4, section 4.5.5 and SAM-5, section
+    /// 4.12): INQUIRY says so, REPORT LUNS and REQUEST SENSE still work, all else is refused.
+    fn absent(&self, cdb: &[u8]) -> Response {
+        let command = match cdb::parse(cdb) {
+            Ok(command) => command,
+            Err(_) => return Response::check(&not_supported()),
+        };
+        if let Command::Inquiry { page: None, allocation_len } = command {
+            let mut data = Identity::for_lun("", 0).standard();
+            // Peripheral qualifier 3, device type unknown.
+            data[0] = 0x7f;
+            return Response::data(&data, allocation_len);
+        }
+        if let Command::RequestSense { descriptor, allocation_len } = command {
+            let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
+            let sense = Sense::new(SenseKey::IllegalRequest, not_supported().additional);
+            return Response::data(&sense.encode(format), allocation_len);
+        }
+        self.match_luns(&command).unwrap_or_else(|sense| Response::check(&sense))
+    }
+}
+
+fn serves(place: Option<&Place>) -> bool {
+    place.is_some_and(|place| !place.retired)
 }
 
 const OPCODE_REPORT_LUNS: u8 = 0xa0;
@@ -117,43 +290,16 @@ const fn not_supported() -> Sense {
     Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED)
 }
 
-fn all_luns(cdb: &[u8], count: u16) -> Response {
-    let answer = cdb::parse(cdb).and_then(|command| match_luns(&command, count));
-    answer.unwrap_or_else(|sense| Response::check(&sense))
-}
-
-fn match_luns(command: &Command, count: u16) -> Result<Response, Sense> {
-    let Command::ReportLuns { select, allocation_len } = *command else {
-        return Err(not_supported());
-    };
-    report_luns(0..count, select, allocation_len)
-}
-
-/// Answers a command to a LUN that does not exist (SPC-4, section 4.5.5 and SAM-5, section 4.12):
-/// INQUIRY says so, REPORT LUNS and REQUEST SENSE still work, all else is refused.
-fn absent(cdb: &[u8], count: u16) -> Response {
-    let command = match cdb::parse(cdb) {
-        Ok(command) => command,
-        Err(_) => return Response::check(&not_supported()),
-    };
-    if let Command::Inquiry { page: None, allocation_len } = command {
-        let mut data = Identity::for_lun("", 0).standard();
-        // Peripheral qualifier 3, device type unknown.
-        data[0] = 0x7f;
-        return Response::data(&data, allocation_len);
-    }
-    if let Command::RequestSense { descriptor, allocation_len } = command {
-        let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
-        let sense = Sense::new(SenseKey::IllegalRequest, not_supported().additional);
-        return Response::data(&sense.encode(format), allocation_len);
-    }
-    match_luns(&command, count).unwrap_or_else(|sense| Response::check(&sense))
-}
-
 #[cfg(test)]
 mod tests {
+    use netraid_block::BufMut;
+
     use super::*;
-    use crate::{cdb::build, sense::Status, unit::tests::config};
+    use crate::{
+        cdb::{Extent, build},
+        sense::Status,
+        unit::{encode_lun, tests::config},
+    };
 
     fn respond(step: Step) -> Response {
         let Step::Respond(response) = step else { panic!("{step:?}") };
@@ -178,5 +324,133 @@ mod tests {
         let refused = ask(2, &build::test_unit_ready());
         let sense = Sense::decode(&refused.sense).unwrap();
         assert_eq!(sense.additional, Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+    }
+
+    fn lun(number: u16) -> [u8; 8] {
+        encode_lun(number)
+    }
+
+    fn block(lba: u64) -> Extent {
+        Extent { lba, blocks: 1 }
+    }
+
+    fn sense_of(step: Step) -> Additional {
+        Sense::decode(&respond(step).sense).unwrap().additional
+    }
+
+    fn listed(target: &mut TargetDevice, nexus: NexusId) -> Vec<u8> {
+        let (_, step) = target.handle_command(nexus, lun(0), &build::report_luns(255), 0);
+        let bytes = respond(step).data_in.to_contiguous();
+        bytes[8..].chunks(8).map(|lun| lun[1]).collect()
+    }
+
+    /// A target of two logical units whose first nexus has heard of power on.
+    fn pair() -> (TargetDevice, NexusId) {
+        let mut target = TargetDevice::new([config(), config()]);
+        let nexus = NexusId(1);
+        assert!(target.add_nexus(nexus));
+        for number in [0, 1] {
+            let (_, step) = target.handle_command(nexus, lun(number), &build::test_unit_ready(), 0);
+            assert_eq!(sense_of(step), Additional::POWER_ON_OR_RESET);
+        }
+        (target, nexus)
+    }
+
+    #[test]
+    fn a_new_lun_is_announced_on_all_others() {
+        let (mut target, nexus) = pair();
+        target.add(7, config()).unwrap();
+        for number in [0, 1] {
+            let (_, step) = target.handle_command(nexus, lun(number), &build::test_unit_ready(), 0);
+            assert_eq!(sense_of(step), Additional::REPORTED_LUNS_CHANGED);
+        }
+        let (_, step) = target.handle_command(nexus, lun(7), &build::test_unit_ready(), 0);
+        assert_eq!(sense_of(step), Additional::POWER_ON_OR_RESET);
+        assert_eq!(listed(&mut target, nexus), [0, 1, 7]);
+    }
+
+    #[test]
+    fn a_lun_is_given_once_and_within_the_limit() {
+        let (mut target, _) = pair();
+        assert_eq!(target.add(1, config()), Err(AddUnitError::Taken));
+        assert_eq!(target.add(LUN_MAX + 1, config()), Err(AddUnitError::TooLarge));
+        assert_eq!(target.add(LUN_MAX, config()), Ok(()));
+        assert!(target.retire(LUN_MAX));
+        assert_eq!(target.add(LUN_MAX, config()), Err(AddUnitError::Taken), "not yet removed");
+        target.remove(LUN_MAX);
+        assert_eq!(target.add(LUN_MAX, config()), Ok(()));
+    }
+
+    #[test]
+    fn a_retired_lun_is_absent_for_new_commands_and_there_for_old_ones() {
+        let (mut target, nexus) = pair();
+        let (mut task, step) =
+            target.handle_command(nexus, lun(1), &build::read(block(0), false), 0);
+        assert!(matches!(step, Step::Submit(_)), "{step:?}");
+        assert!(target.retire(1));
+        assert!(!target.retire(1));
+        let (_, step) = target.handle_command(nexus, lun(1), &build::test_unit_ready(), 0);
+        assert_eq!(sense_of(step), Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+        assert_eq!(listed(&mut target, nexus), [0]);
+        let step = target.handle_medium_done(&mut task, Ok(SgList::new()));
+        assert_eq!(respond(step).status, Status::Good);
+    }
+
+    #[test]
+    fn a_task_does_not_reach_the_next_unit_of_its_lun() {
+        let (mut target, nexus) = pair();
+        let write = build::write(block(0), false, false);
+        let (mut task, step) = target.handle_command(nexus, lun(1), &write, 512);
+        assert!(matches!(step, Step::DataOut { len: 512 }), "{step:?}");
+        target.retire(1);
+        target.remove(1);
+        target.add(1, config()).unwrap();
+        let step = target.handle_data_out(&mut task, BufMut::zeroed(512).freeze().into());
+        assert_eq!(sense_of(step), Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+    }
+
+    #[test]
+    fn a_change_of_capacity_is_told_and_takes_effect() {
+        let (mut target, nexus) = pair();
+        let last = config().info.capacity / 512;
+        let read = build::read(block(last), false);
+        let (_, step) = target.handle_command(nexus, lun(1), &read, 0);
+        assert_eq!(sense_of(step), Additional::LBA_OUT_OF_RANGE);
+        let info = config().info;
+        let larger = DeviceInfo { capacity: info.capacity * 2, ..info };
+        assert!(target.handle_changed(1, larger.clone()));
+        let (_, step) = target.handle_command(nexus, lun(1), &read, 0);
+        assert_eq!(sense_of(step), Additional::CAPACITY_DATA_CHANGED);
+        let (_, step) = target.handle_command(nexus, lun(1), &read, 0);
+        assert!(matches!(step, Step::Submit(_)), "{step:?}");
+        // The same once more is no change.
+        assert!(target.handle_changed(1, larger));
+        let (_, step) = target.handle_command(nexus, lun(1), &build::test_unit_ready(), 0);
+        assert_eq!(respond(step).status, Status::Good);
+        assert!(!target.handle_changed(2, config().info));
+    }
+
+    #[test]
+    fn a_refused_request_ends_its_task_and_gives_its_place_back() {
+        let (mut target, nexus) = pair();
+        let write = build::write(block(0), false, false);
+        for refusal in [Refusal::AccessDenied, Refusal::Busy, Refusal::Gone] {
+            let (mut task, _) = target.handle_command(nexus, lun(0), &write, 512);
+            let data = BufMut::zeroed(512).freeze().into();
+            let step = target.handle_data_out(&mut task, data);
+            assert!(matches!(step, Step::Submit(_)), "{step:?}");
+            let response = target.handle_refusal(&mut task, refusal);
+            match refusal {
+                Refusal::Busy => assert_eq!(response.status, Status::Busy),
+                Refusal::AccessDenied => {
+                    let sense = Sense::decode(&response.sense).unwrap();
+                    assert_eq!(sense.additional, Additional::ACCESS_DENIED);
+                }
+                Refusal::Gone => {
+                    let sense = Sense::decode(&response.sense).unwrap();
+                    assert_eq!(sense.additional, Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+                }
+            }
+        }
     }
 }

@@ -15,14 +15,23 @@ use netraid_iscsi_proto::{
     pdu::{Bhs, LunField},
     target::{Challenge, Connection, Event, Outcome, Plan},
 };
-use netraid_scsi::{MediumRequest, NexusId, Response, Step, UnitAttention, unit::decode_lun};
+use netraid_scsi::{
+    MediumRequest, NexusId, Response, Status, Step, UnitAttention,
+    cdb::{self, CommandKind},
+    unit::decode_lun,
+};
 use tokio::{
     net::TcpStream,
     sync::{Notify, watch},
     time::Instant,
 };
 
-use super::Shared;
+use super::{
+    Shared,
+    luns::ServedLun,
+    policy::{Access, Moment},
+    sessions::SessionEntry,
+};
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
     wire::{Side, Wire, WireError},
@@ -37,7 +46,10 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Slot {
     task: Option<netraid_scsi::Task>,
-    lun: Option<u16>,
+    lun: Option<Rc<ServedLun>>,
+    kind: CommandKind,
+    /// The command counts among those at the device.
+    entered: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
     data_out_len: usize,
@@ -52,6 +64,9 @@ struct Driver {
     queue: CompletionQueue,
     nexus: NexusId,
     shared: Rc<Shared>,
+    session: Rc<SessionEntry>,
+    /// By LUN: the incarnation of it that this session is known to use.
+    used: Vec<u64>,
     peer: SocketAddr,
 }
 
@@ -83,7 +98,17 @@ pub(super) async fn serve(
     let (queue, mut completions) = CompletionQueue::channel();
     let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
     let nexus = NexusId(id.0);
-    let mut driver = Driver { machine, slots, queue, nexus, shared: shared.clone(), peer };
+    let session = SessionEntry::new(id, peer);
+    let mut driver = Driver {
+        machine,
+        slots,
+        queue,
+        nexus,
+        shared: shared.clone(),
+        session: session.clone(),
+        used: Vec::new(),
+        peer,
+    };
     let run = AssertUnwindSafe(driver.run(wire, &mut completions, &waker, stopped));
     if run.catch_unwind().await.is_err() {
         tracing::error!(%peer, "serving a connection failed by a bug; the session has ended");
@@ -92,7 +117,9 @@ pub(super) async fn serve(
     let Driver { mut slots, queue, .. } = driver;
     drop(queue);
     while completions.recv().await.is_some() {}
-    slots.iter_mut().for_each(|slot| slot.clear(&shared));
+    slots.iter_mut().for_each(|slot| slot.clear(&shared, &session));
+    shared.luns.forget_user(id);
+    shared.sessions.remove(id);
     shared.units.borrow_mut().remove_nexus(nexus);
     shared.wakers.borrow_mut().remove(&id);
     shared.node.borrow_mut().closed(id);
@@ -226,7 +253,9 @@ impl Driver {
                     self.handle_command(task, lun, &cdb, data_out_max);
                 }
                 Event::Submit { task } => self.handle_submit(task),
-                Event::Release { task } => self.slots[task.index()].clear(&self.shared),
+                Event::Release { task } => {
+                    self.slots[task.index()].clear(&self.shared, &self.session);
+                }
                 Event::Reset { lun: None } => self.shared.units.borrow_mut().handle_reset(),
                 Event::Reset { lun: Some(lun) } => {
                     let field = LunField::from_number(lun).0;
@@ -247,6 +276,8 @@ impl Driver {
                 Event::LoggedIn { initiator, session } => {
                     tracing::info!(peer = %self.peer, %initiator, ?session, "logged in");
                     self.shared.units.borrow_mut().add_nexus(self.nexus);
+                    self.session.log_in(initiator, session);
+                    self.shared.sessions.insert(self.session.clone());
                 }
             }
         }
@@ -258,15 +289,25 @@ impl Driver {
         drop(units);
         let slot = &mut self.slots[task.index()];
         slot.task = Some(scsi_task);
-        slot.lun = decode_lun(lun.0);
+        slot.kind = cdb.first().map_or(CommandKind::Other, |opcode| cdb::kind(*opcode));
+        slot.lun = decode_lun(lun.0).and_then(|number| self.shared.luns.get(number));
+        if slot.kind != CommandKind::Other
+            && let Some(lun) = &slot.lun
+            && self.used.get(usize::from(lun.number())) != Some(&lun.incarnation())
+        {
+            note_use(&mut self.used, lun, &self.session);
+        }
         let plan = match step {
             Step::Respond(response) => return self.respond(task, response),
+            Step::DataOut { .. } if slot.is_guarded() && self.refuse(task, None) => return,
             Step::DataOut { len } => {
+                let slot = &mut self.slots[task.index()];
                 let data_out = len.min(data_out_max);
                 slot.data_out_len = usize::try_from(data_out).unwrap_or(usize::MAX);
                 Plan { data_out, data_out_total: u64::from(len), memory: 0 }
             }
             Step::Submit(request) => {
+                let slot = &mut self.slots[task.index()];
                 let reads = matches!(request.op, netraid_block::Op::Read);
                 let memory = if reads { request.len } else { 0 };
                 slot.request = Some(request);
@@ -312,23 +353,50 @@ impl Driver {
     fn go_on(&mut self, task: TaskId, step: Step) {
         match step {
             Step::Submit(request) => {
-                let slot = &self.slots[task.index()];
-                let device = slot.lun.and_then(|lun| self.shared.devices.get(usize::from(lun)));
-                let completion = self.queue.completion(task.index() as u64);
-                match device {
-                    Some(device) => device.submit(request.into_request(completion)),
-                    // Dropped, it completes as aborted.
-                    None => drop(completion),
+                if self.slots[task.index()].is_guarded() && self.refuse(task, Some(&request)) {
+                    return;
                 }
+                let completion = self.queue.completion(task.index() as u64);
+                let slot = &mut self.slots[task.index()];
+                // Without a LUN the completion is dropped, and ends as aborted.
+                let Some(lun) = &slot.lun else { return };
+                if !slot.entered {
+                    slot.entered = true;
+                    lun.enter();
+                }
+                lun.submit(request, completion);
             }
             Step::Respond(response) => self.respond(task, response),
             Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),
         }
     }
 
+    /// Ends a task whose next request, or whose data, is not wanted. False when it may go on.
+    #[cold]
+    fn refuse(&mut self, task: TaskId, request: Option<&MediumRequest>) -> bool {
+        let slot = &mut self.slots[task.index()];
+        let (Some(scsi_task), Some(lun)) = (&mut slot.task, &slot.lun) else { return false };
+        let mut units = self.shared.units.borrow_mut();
+        let (moment, wanted) = match request {
+            Some(request) => {
+                (Moment::BeforeRequest, Some((request.op, request.offset, request.len)))
+            }
+            None => (Moment::BeforeData, units.intent(scsi_task)),
+        };
+        let Some((op, offset, len)) = wanted else { return false };
+        let access = Access { initiator: self.session.initiator(), op, offset, len, moment };
+        let Some(refusal) = lun.refusal(&access, slot.entered) else { return false };
+        let response = units.handle_refusal(scsi_task, refusal);
+        drop(units);
+        self.respond(task, response);
+        true
+    }
+
     fn respond(&mut self, task: TaskId, response: Response) {
         let slot = &mut self.slots[task.index()];
         slot.task = None;
+        slot.leave();
+        slot.count(&self.session, response.status, response.data_in.len() as u64);
         let Response { status, sense, data_in } = response;
         let outcome = Outcome { status: status as u8, sense, data_in: data_in.len() as u64 };
         slot.data_in = data_in;
@@ -336,11 +404,48 @@ impl Driver {
     }
 }
 
+/// Notes that a session uses the medium of a LUN: once for each.
+#[cold]
+fn note_use(used: &mut Vec<u64>, lun: &ServedLun, session: &SessionEntry) {
+    let at = usize::from(lun.number());
+    if used.len() <= at {
+        used.resize(at + 1, 0);
+    }
+    used[at] = lun.incarnation();
+    lun.add_user(session.connection);
+}
+
 impl Slot {
-    fn clear(&mut self, shared: &Shared) {
+    fn is_guarded(&self) -> bool {
+        self.lun.as_ref().is_some_and(|lun| lun.is_guarded())
+    }
+
+    fn count(&self, session: &SessionEntry, status: Status, read: u64) {
+        let written = self.data_out_len as u64;
+        session.counters.count(self.kind, status, read, written);
+        if let Some(lun) = &self.lun {
+            lun.counters.count(self.kind, status, read, written);
+        }
+    }
+
+    /// The command is not at the device any more.
+    fn leave(&mut self) {
+        if core::mem::take(&mut self.entered)
+            && let Some(lun) = &self.lun
+        {
+            lun.leave();
+        }
+    }
+
+    fn clear(&mut self, shared: &Shared, session: &SessionEntry) {
         if let Some(task) = self.task.take() {
             shared.units.borrow_mut().handle_abort(task);
+            session.counters.count_aborted();
+            if let Some(lun) = &self.lun {
+                lun.counters.count_aborted();
+            }
         }
+        self.leave();
         *self = Self::default();
     }
 }

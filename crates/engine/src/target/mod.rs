@@ -6,6 +6,11 @@
 //! socket.
 
 mod connection;
+mod control;
+mod luns;
+mod policy;
+mod sessions;
+mod statistics;
 
 use std::{
     cell::RefCell,
@@ -17,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+pub use control::{CommandError, LunReport, SessionReport, TargetHandle, TargetReport};
+use luns::LunTable;
 use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
     chap::{Credentials as ChapCredentials, Secret},
@@ -27,7 +34,10 @@ use netraid_iscsi_proto::{
     target::{ConnectionId, Node, Setup},
 };
 pub use netraid_scsi::Identity;
-use netraid_scsi::{TargetDevice, UnitConfig};
+use netraid_scsi::TargetDevice;
+pub use policy::{Access, Moment, Policy, Verdict};
+use sessions::SessionTable;
+pub use statistics::CommandCounts;
 use tokio::sync::{Notify, oneshot, watch};
 
 /// How long connections have to end after a shutdown was asked for.
@@ -77,7 +87,7 @@ impl TargetConfig {
 }
 
 /// One logical unit.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Lun {
     /// What it stores on.
     pub device: Device,
@@ -85,11 +95,13 @@ pub struct Lun {
     pub discard_zeroes: bool,
     /// Who it says that it is; derived from the target's name and the LUN when none.
     pub identity: Option<Identity>,
+    /// Who may do what; everybody everything when none.
+    pub policy: Option<Box<dyn Policy>>,
 }
 
 impl From<Device> for Lun {
     fn from(device: Device) -> Self {
-        Self { device, discard_zeroes: false, identity: None }
+        Self { device, discard_zeroes: false, identity: None, policy: None }
     }
 }
 
@@ -130,6 +142,8 @@ pub struct Target {
     luns: Vec<Lun>,
     connections_max: usize,
     pool: Pool,
+    handle: TargetHandle,
+    jobs: control::Jobs,
 }
 
 impl Target {
@@ -167,7 +181,15 @@ impl Target {
         setup.login_timeout = config.login_timeout;
         setup.ping_interval = config.ping_interval;
         setup.ping_timeout = config.ping_interval;
-        Ok(Self { listeners, setup, luns, connections_max: config.connections_max, pool })
+        let (handle, jobs) = TargetHandle::channel();
+        let connections_max = config.connections_max;
+        Ok(Self { listeners, setup, luns, connections_max, pool, handle, jobs })
+    }
+
+    /// A way to command the target while it runs.
+    #[must_use]
+    pub const fn handle(&self) -> &TargetHandle {
+        &self.handle
     }
 
     /// Where the target listens.
@@ -207,24 +229,22 @@ impl Target {
         ended.await.unwrap_or(Err(TargetError::Died))
     }
 
-    async fn serve(self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
-        let units = self.luns.iter().zip(0_u16..).map(|(lun, number)| UnitConfig {
-            info: lun.device.info().clone(),
-            discard_zeroes: lun.discard_zeroes,
-            identity: match &lun.identity {
-                Some(identity) => identity.clone(),
-                None => Identity::for_lun(&self.setup.name, number),
-            },
-        });
+    async fn serve(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
         let shared = Rc::new(Shared {
-            units: RefCell::new(TargetDevice::new(units)),
-            devices: self.luns.iter().map(|lun| lun.device.clone()).collect(),
+            units: RefCell::new(TargetDevice::default()),
+            luns: LunTable::default(),
+            sessions: SessionTable::default(),
             node: RefCell::new(Node::new(self.connections_max)),
             wakers: RefCell::new(BTreeMap::new()),
             setup: Arc::new(self.setup),
             pool: self.pool,
             started: tokio::time::Instant::now(),
         });
+        for (lun, number) in self.luns.into_iter().zip(0_u16..) {
+            // Their number was checked, and each has a number of its own.
+            let added = shared.add_lun(Some(number), lun);
+            assert!(added.is_ok(), "LUN {number}: {added:?}");
+        }
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
@@ -232,7 +252,12 @@ impl Target {
             tasks.spawn_local(accept(listener, shared.clone(), stopped.clone()));
         }
         // An error means that the target was dropped: then everything ends at once.
-        let orderly = stopped.wait_for(|stop| *stop).await.is_ok();
+        let orderly = loop {
+            tokio::select! {
+                stop = stopped.wait_for(|stop| *stop) => break stop.is_ok(),
+                Some(job) = self.jobs.recv() => job(shared.clone()),
+            }
+        };
         if orderly {
             let all = async { while tasks.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(SHUTDOWN_LIMIT, all).await;
@@ -244,7 +269,8 @@ impl Target {
 /// What all connections of a target share, on their one thread.
 struct Shared {
     units: RefCell<TargetDevice>,
-    devices: Vec<Device>,
+    luns: LunTable,
+    sessions: SessionTable,
     node: RefCell<Node>,
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
     setup: Arc<Setup>,

@@ -129,6 +129,37 @@ pub fn parse(bytes: &[u8]) -> Result<Command, Sense> {
     (row.parse)(&cdb)
 }
 
+/// What a command does to the medium, as statistics tell commands apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CommandKind {
+    /// Reads bytes of it for the initiator.
+    Read,
+    /// Changes bytes of it, whatever else it does.
+    Write,
+    /// Makes bytes stable.
+    Flush,
+    /// Gives bytes back.
+    Unmap,
+    /// All else.
+    #[default]
+    Other,
+}
+
+/// The kind of the command with this operation code, supported or not.
+#[must_use]
+pub const fn kind(opcode: u8) -> CommandKind {
+    match opcode {
+        0x08 | 0x28 | 0xa8 | 0x88 => CommandKind::Read,
+        // WRITE, WRITE AND VERIFY, WRITE SAME, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+        0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x41 | 0x93 | 0x89 | 0x8b | 0x9c => {
+            CommandKind::Write
+        }
+        0x35 | 0x91 => CommandKind::Flush,
+        0x42 => CommandKind::Unmap,
+        _ => CommandKind::Other,
+    }
+}
+
 /// The bytes of a CDB that passed its row's check.
 pub(crate) struct Cdb([u8; CDB_LEN_MAX]);
 

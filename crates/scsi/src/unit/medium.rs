@@ -101,6 +101,24 @@ impl LogicalUnit {
         }
     }
 
+    /// What a task that waits for its data-out is going to do, as far as its CDB says.
+    pub(crate) fn intent(&self, task: &Task) -> Option<(Op, u64, u64)> {
+        let State::Collect(command) = &task.state else { return None };
+        let (op, extent) = if let Command::Write { extent, .. }
+        | Command::WriteAndVerify { extent, .. }
+        | Command::WriteSame { extent, .. }
+        | Command::CompareAndWrite { extent, .. } = command
+        {
+            (Op::Write, *extent)
+        } else if let Command::Verify { extent, .. } = command {
+            (Op::Read, *extent)
+        } else {
+            return None;
+        };
+        let (offset, len) = self.bytes_of(extent);
+        Some((op, offset, len))
+    }
+
     /// Goes on with the data-out of a command.
     pub(super) fn with_data(&mut self, task: &mut Task, data: SgList) -> Step {
         let State::Collect(command) = core::mem::replace(&mut task.state, State::Ended) else {

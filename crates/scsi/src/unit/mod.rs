@@ -130,6 +130,8 @@ pub enum Step {
 #[must_use]
 pub struct Task {
     pub(crate) lun: u16,
+    /// Which of the logical units that had this LUN one after the other.
+    pub(crate) incarnation: u64,
     nexus: NexusId,
     /// Bytes of data-out that the initiator announced.
     announced: u32,
@@ -140,8 +142,19 @@ pub struct Task {
 impl Task {
     /// A task that has ended already.
     pub(crate) fn ended(nexus: NexusId) -> Self {
-        Self { lun: 0, nexus, announced: 0, state: State::Ended, slot: None }
+        Self { lun: 0, incarnation: 0, nexus, announced: 0, state: State::Ended, slot: None }
     }
+}
+
+/// Why a medium request is not to be submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its initiator has no right to it: ACCESS DENIED - NO ACCESS RIGHTS (20h/02h).
+    AccessDenied,
+    /// The device takes no requests for a short time: BUSY (SAM-5, section 5.3.1).
+    Busy,
+    /// The device is being taken away: LOGICAL UNIT NOT SUPPORTED.
+    Gone,
 }
 
 /// One logical unit of a target.
@@ -200,6 +213,20 @@ impl LogicalUnit {
         self.attentions.raise(UnitAttention::DeviceReset, None);
     }
 
+    /// The device behind the logical unit is described anew; every nexus is told when its capacity
+    /// changed (SBC-3, section 4.8). Requests beyond a smaller capacity are refused by the device.
+    ///
+    /// # Panics
+    /// When the length of its blocks changed: block addresses would mean other bytes.
+    pub fn handle_changed(&mut self, info: DeviceInfo) {
+        let old = &self.config.info;
+        assert_eq!(old.block_len, info.block_len, "the logical block of a unit changed");
+        if old.capacity != info.capacity {
+            self.attentions.raise(UnitAttention::CapacityDataChanged, None);
+        }
+        self.config.info = info;
+    }
+
     /// Begins a command. `announced` is the number of bytes of data-out that the initiator said it
     /// will send, whatever the CDB says.
     pub fn handle_command(&mut self, nexus: NexusId, cdb: &[u8], announced: u32) -> (Task, Step) {
@@ -235,6 +262,16 @@ impl LogicalUnit {
             Err(error) => Step::Respond(self.failed(task, &error)),
         };
         self.settle(task, step)
+    }
+
+    /// Ends a task whose medium request is not to be submitted.
+    pub fn handle_refusal(&mut self, task: &mut Task, refusal: Refusal) -> Response {
+        self.release(task);
+        match refusal {
+            Refusal::AccessDenied => self.check(&Sense::illegal(Additional::ACCESS_DENIED)),
+            Refusal::Busy => Response::status(Status::Busy),
+            Refusal::Gone => self.check(&Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED)),
+        }
     }
 
     /// Gives a task back that gets no response. Its medium request has ended, or was never

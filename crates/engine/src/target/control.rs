@@ -1,0 +1,404 @@
+//! Commands to a running target: they travel to its thread, and are carried out between two steps
+//! of its connections.
+//!
+//! What changes a LUN waits for the commands at its device, for a bounded time; everything else
+//! is answered at once. Nothing here is on the path of a SCSI command.
+
+use std::{rc::Rc, time::Duration};
+
+use netraid_block::{Device, DeviceInfo};
+use netraid_iscsi_proto::target::ConnectionId;
+use netraid_scsi::{AddUnitError, Identity, LUN_MAX, UnitConfig};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    CommandCounts, Lun, Shared,
+    luns::{Gate, ServedLun},
+    policy::Policy,
+    sessions::SessionEntry,
+};
+
+/// Commands that wait for the target's thread.
+const JOBS_MAX: usize = 16;
+/// How long commands at a device are waited for.
+const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+
+type Job = Box<dyn FnOnce(Rc<Shared>) + Send>;
+/// Where the target's thread takes its commands from.
+pub(super) type Jobs = mpsc::Receiver<Job>;
+
+/// A way to command a running target; clones lead to the same one.
+#[derive(Clone)]
+pub struct TargetHandle {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl std::fmt::Debug for TargetHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TargetHandle")
+    }
+}
+
+/// How one LUN is.
+#[derive(Debug, Clone)]
+pub struct LunReport {
+    /// Its number.
+    pub number: u16,
+    /// What its device is; none while it leaves, or before the target runs.
+    pub info: Option<DeviceInfo>,
+    /// `serving`, `held` (its device is being changed) or `leaving`.
+    pub state: &'static str,
+    /// Commands at its device.
+    pub running: u32,
+    /// Sessions that have used its medium.
+    pub sessions: usize,
+    /// What it did.
+    pub commands: CommandCounts,
+}
+
+/// How one session is.
+#[derive(Debug, Clone)]
+pub struct SessionReport {
+    /// Number of its connection: never used again while the target runs.
+    pub id: u64,
+    /// Name of the initiator.
+    pub initiator: String,
+    /// Its address.
+    pub peer: std::net::SocketAddr,
+    /// Whether it only asks for targets.
+    pub discovery: bool,
+    /// When it logged in.
+    pub since: std::time::SystemTime,
+    /// What it did.
+    pub commands: CommandCounts,
+}
+
+/// How a running target is.
+#[derive(Debug, Clone)]
+pub struct TargetReport {
+    /// LUNs, ascending.
+    pub luns: Vec<LunReport>,
+    /// Sessions, oldest first.
+    pub sessions: Vec<SessionReport>,
+    /// Time since the target began to serve.
+    pub uptime: Duration,
+}
+
+/// Why a target does not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// It has ended.
+    #[error("the target has ended")]
+    Ended,
+    /// No such LUN.
+    #[error("LUN {number}: there is none; the target has {luns}")]
+    NoLun {
+        /// The number.
+        number: u16,
+        /// What there is.
+        luns: String,
+    },
+    /// The number cannot be given.
+    #[error("LUN {number}: the largest is {LUN_MAX}")]
+    TooLarge {
+        /// The number.
+        number: u16,
+    },
+    /// The number is taken.
+    #[error("LUN {number}: is in use, or is still being removed; choose another number")]
+    Taken {
+        /// The number.
+        number: u16,
+    },
+    /// All numbers are taken.
+    #[error("there are {} LUNs, the most that a target has; remove one first", LUN_MAX + 1)]
+    Full,
+    /// Somebody uses the LUN.
+    #[error(
+        "LUN {number}: is in use by {count} sessions ({initiators}); end their use, or give --force"
+    )]
+    InUse {
+        /// The number.
+        number: u16,
+        /// How many sessions.
+        count: usize,
+        /// Names of the first of them.
+        initiators: String,
+    },
+    /// Another command changes the LUN.
+    #[error("LUN {number}: another command changes or removes it; wait for that")]
+    Changing {
+        /// The number.
+        number: u16,
+    },
+    /// Commands do not end.
+    #[error(
+        "LUN {number}: {running} commands are still at its device after {} s; {left}",
+        DRAIN_LIMIT.as_secs()
+    )]
+    Stuck {
+        /// The number.
+        number: u16,
+        /// How many.
+        running: u32,
+        /// What is the case now.
+        left: &'static str,
+    },
+    /// A device with other blocks.
+    #[error("LUN {number}: has blocks of {old} bytes, and cannot get blocks of {new}")]
+    BlockLen {
+        /// The number.
+        number: u16,
+        /// Bytes of a block.
+        old: u32,
+        /// What was asked for.
+        new: u32,
+    },
+    /// No such session.
+    #[error("session {id}: there is none; `netraid session list` shows those that there are")]
+    NoSession {
+        /// The number.
+        id: u64,
+    },
+}
+
+impl TargetHandle {
+    pub(super) fn channel() -> (Self, Jobs) {
+        let (jobs, receiver) = mpsc::channel(JOBS_MAX);
+        (Self { jobs }, receiver)
+    }
+
+    /// How the target is.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub async fn report(&self) -> Result<TargetReport, CommandError> {
+        self.call(|shared| async move { Ok(shared.report()) }).await
+    }
+
+    /// Serves one more LUN, with the lowest free number if none is given; its number. Initiators
+    /// that are logged in are told.
+    ///
+    /// # Errors
+    /// When the number is taken or too large.
+    pub async fn add_lun(&self, number: Option<u16>, lun: Lun) -> Result<u16, CommandError> {
+        self.call(move |shared| async move { shared.add_lun(number, lun) }).await
+    }
+
+    /// Stops serving a LUN: later commands end with LOGICAL UNIT NOT SUPPORTED, those at the
+    /// device are waited for, and initiators are told. Its device is let go then.
+    ///
+    /// # Errors
+    /// When sessions use it and `force` is not set, or its commands do not end in time; then it is
+    /// let go when they have.
+    pub async fn remove_lun(&self, number: u16, force: bool) -> Result<(), CommandError> {
+        self.call(move |shared| async move { shared.remove_lun(number, force).await }).await
+    }
+
+    /// Keeps new requests off a LUN's device (they end as BUSY), and waits until none is there:
+    /// until [`Self::release_lun`] or [`Self::change_lun`].
+    ///
+    /// # Errors
+    /// When its commands do not end in time; then it serves as before.
+    pub async fn hold_lun(&self, number: u16) -> Result<(), CommandError> {
+        self.call(move |shared| async move { shared.hold_lun(number).await }).await
+    }
+
+    /// Serves a LUN again that was held.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn release_lun(&self, number: u16) -> Result<(), CommandError> {
+        self.call(move |shared| async move {
+            let lun = shared.steady_lun(number)?;
+            lun.set_gate(Gate::Open);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Puts `device` in the place of a LUN's device, which must have the same bytes as far as both
+    /// reach; a LUN that was held serves again. Initiators are told when the capacity changed.
+    /// Requests at the old device end there.
+    ///
+    /// # Errors
+    /// When there is no such LUN, or the blocks have another length.
+    pub async fn change_lun(&self, number: u16, device: Device) -> Result<(), CommandError> {
+        self.call(move |shared| async move { shared.change_lun(number, device) }).await
+    }
+
+    /// Gives a LUN another policy, or none.
+    ///
+    /// # Errors
+    /// When there is no such LUN.
+    pub async fn set_policy(
+        &self,
+        number: u16,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<(), CommandError> {
+        self.call(move |shared| async move {
+            shared.lun(number)?.set_policy(policy);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Carries out `work` on the target's thread.
+    async fn call<T, W, F>(&self, work: W) -> Result<T, CommandError>
+    where
+        T: Send + 'static,
+        W: FnOnce(Rc<Shared>) -> F + Send + 'static,
+        F: Future<Output = Result<T, CommandError>> + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |shared| {
+            tokio::task::spawn_local(async move {
+                // Nobody waits for the answer any more.
+                let _ = reply.send(work(shared).await);
+            });
+        });
+        self.jobs.send(job).await.map_err(|_| CommandError::Ended)?;
+        answer.await.unwrap_or(Err(CommandError::Ended))
+    }
+}
+
+impl Shared {
+    fn report(&self) -> TargetReport {
+        let luns = self.luns.all().iter().map(|lun| report_lun(lun)).collect();
+        let sessions = self.sessions.all();
+        let sessions = sessions.iter().filter_map(|session| report_session(session)).collect();
+        TargetReport { luns, sessions, uptime: self.started.elapsed() }
+    }
+
+    /// Takes a LUN of the configuration, or a new one.
+    pub(super) fn add_lun(&self, number: Option<u16>, lun: Lun) -> Result<u16, CommandError> {
+        let free = || (0..=LUN_MAX).find(|number| self.luns.get(*number).is_none());
+        let number = number.or_else(free).ok_or(CommandError::Full)?;
+        let Lun { device, discard_zeroes, identity, policy } = lun;
+        let identity = identity.unwrap_or_else(|| Identity::for_lun(&self.setup.name, number));
+        let unit = UnitConfig { info: device.info().clone(), discard_zeroes, identity };
+        match self.units.borrow_mut().add(number, unit) {
+            Ok(()) => {}
+            Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
+            Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
+        }
+        self.luns.insert(number, device, policy);
+        Ok(number)
+    }
+
+    async fn remove_lun(self: Rc<Self>, number: u16, force: bool) -> Result<(), CommandError> {
+        let lun = self.steady_lun(number)?;
+        if !force {
+            self.check_unused(&lun)?;
+        }
+        lun.set_gate(Gate::Leaving);
+        self.units.borrow_mut().retire(number);
+        tracing::info!(lun = number, running = lun.running(), "a LUN is removed");
+        let (shared, leaving) = (self.clone(), lun.clone());
+        // It goes on when nobody waits for it any more.
+        let gone = tokio::task::spawn_local(async move {
+            leaving.wait_idle().await;
+            shared.units.borrow_mut().remove(number);
+            leaving.set_device(None);
+            shared.luns.remove(number);
+        });
+        match tokio::time::timeout(DRAIN_LIMIT, gone).await {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let left = "it takes no more commands, and goes when these have ended";
+                Err(CommandError::Stuck { number, running: lun.running(), left })
+            }
+        }
+    }
+
+    async fn hold_lun(&self, number: u16) -> Result<(), CommandError> {
+        let lun = self.steady_lun(number)?;
+        if lun.gate() == Gate::Held {
+            return Err(CommandError::Changing { number });
+        }
+        lun.set_gate(Gate::Held);
+        let idle = tokio::time::timeout(DRAIN_LIMIT, lun.wait_idle()).await;
+        if idle.is_err() {
+            lun.set_gate(Gate::Open);
+            let left = "it serves as before";
+            return Err(CommandError::Stuck { number, running: lun.running(), left });
+        }
+        Ok(())
+    }
+
+    fn change_lun(&self, number: u16, device: Device) -> Result<(), CommandError> {
+        let lun = self.steady_lun(number)?;
+        let old = lun.device().map(|device| device.info().block_len);
+        let new = device.info().block_len;
+        if let Some(old) = old.filter(|old| *old != new) {
+            return Err(CommandError::BlockLen { number, old, new });
+        }
+        self.units.borrow_mut().handle_changed(number, device.info().clone());
+        lun.set_device(Some(device));
+        lun.set_gate(Gate::Open);
+        Ok(())
+    }
+
+    fn lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
+        self.luns.get(number).ok_or_else(|| {
+            let luns: Vec<_> = self.luns.all().iter().map(|lun| lun.number().to_string()).collect();
+            let luns = if luns.is_empty() {
+                "none".to_owned()
+            } else {
+                format!("LUN {}", luns.join(", "))
+            };
+            CommandError::NoLun { number, luns }
+        })
+    }
+
+    /// A LUN that is not on its way out.
+    fn steady_lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
+        let lun = self.lun(number)?;
+        match lun.gate() {
+            Gate::Open | Gate::Held => Ok(lun),
+            Gate::Leaving => Err(CommandError::Changing { number }),
+        }
+    }
+
+    fn check_unused(&self, lun: &ServedLun) -> Result<(), CommandError> {
+        const SHOWN: usize = 3;
+        let users = lun.users();
+        if users.is_empty() {
+            return Ok(());
+        }
+        let name = |id: &ConnectionId| Some(self.sessions.get(*id)?.initiator().to_owned());
+        let mut names: Vec<_> = users.iter().filter_map(name).take(SHOWN).collect();
+        if users.len() > SHOWN {
+            names.push("...".to_owned());
+        }
+        let (number, count) = (lun.number(), users.len());
+        Err(CommandError::InUse { number, count, initiators: names.join(", ") })
+    }
+}
+
+fn report_lun(lun: &ServedLun) -> LunReport {
+    LunReport {
+        number: lun.number(),
+        info: lun.device().map(|device| device.info().clone()),
+        state: match lun.gate() {
+            Gate::Open => "serving",
+            Gate::Held => "held",
+            Gate::Leaving => "leaving",
+        },
+        running: lun.running(),
+        sessions: lun.users().len(),
+        commands: lun.counters.snapshot(),
+    }
+}
+
+fn report_session(session: &SessionEntry) -> Option<SessionReport> {
+    let login = session.login()?;
+    Some(SessionReport {
+        id: session.connection.0,
+        initiator: login.initiator.clone(),
+        peer: session.peer,
+        discovery: login.kind == netraid_iscsi_proto::negotiation::SessionType::Discovery,
+        since: login.since,
+        commands: session.counters.snapshot(),
+    })
+}

@@ -1,0 +1,216 @@
+//! The LUNs of a running target: their devices, policies and statistics, on the target's thread.
+//!
+//! ```text
+//! serving -> held -> serving              the device is changed under a command's feet: not
+//! serving -> leaving -> (removed)         new requests are refused, those under way end first
+//! ```
+//!
+//! Invariant: a LUN's device is taken away only while none of its commands is at the device.
+
+use std::{
+    cell::{Cell, Ref, RefCell},
+    rc::Rc,
+};
+
+use netraid_block::{Completion, Device};
+use netraid_iscsi_proto::target::ConnectionId;
+use netraid_scsi::{MediumRequest, Refusal};
+use tokio::sync::Notify;
+
+use super::{
+    policy::{Access, Moment, Policy, Verdict},
+    statistics::Counters,
+};
+
+/// Whether requests reach the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// They do.
+    Open,
+    /// Not for a short time.
+    Held,
+    /// Not any more.
+    Leaving,
+}
+
+/// One LUN.
+pub(super) struct ServedLun {
+    number: u16,
+    /// Tells apart what had one number at different times; never 0.
+    incarnation: u64,
+    device: RefCell<Option<Device>>,
+    gate: Cell<Gate>,
+    policy: RefCell<Option<Box<dyn Policy>>>,
+    /// Whether gate or policy have a say: what a request looks at first.
+    is_guarded: Cell<bool>,
+    /// Commands at the device.
+    running: Cell<u32>,
+    idle: Notify,
+    users: RefCell<Vec<ConnectionId>>,
+    pub(super) counters: Counters,
+}
+
+impl ServedLun {
+    pub(super) const fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(super) const fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Commands at the device.
+    pub(super) fn running(&self) -> u32 {
+        self.running.get()
+    }
+
+    pub(super) fn gate(&self) -> Gate {
+        self.gate.get()
+    }
+
+    /// The device; none once it was taken away.
+    pub(super) fn device(&self) -> Option<Ref<'_, Device>> {
+        Ref::filter_map(self.device.borrow(), Option::as_ref).ok()
+    }
+
+    /// Whether [`Self::refusal`] has to be asked.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.is_guarded.get()
+    }
+
+    /// Why this access must not happen, if so. `began`: its command is at the device already,
+    /// which whoever holds or removes the LUN waits for.
+    #[cold]
+    pub(super) fn refusal(&self, access: &Access<'_>, began: bool) -> Option<Refusal> {
+        let waits = access.moment == Moment::BeforeRequest && !began;
+        match self.gate.get() {
+            Gate::Held if waits => return Some(Refusal::Busy),
+            Gate::Leaving if waits => return Some(Refusal::Gone),
+            Gate::Open | Gate::Held | Gate::Leaving => {}
+        }
+        match self.policy.borrow_mut().as_mut()?.judge(access) {
+            Verdict::Allow => None,
+            Verdict::Deny => Some(Refusal::AccessDenied),
+        }
+    }
+
+    /// A command goes to the device; [`Self::leave`] when it has ended.
+    pub(super) fn enter(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    pub(super) fn leave(&self) {
+        let left = self.running.get() - 1;
+        self.running.set(left);
+        if left == 0 && self.gate.get() != Gate::Open {
+            self.idle.notify_waiters();
+        }
+    }
+
+    pub(super) fn submit(&self, request: MediumRequest, completion: Completion) {
+        match &*self.device.borrow() {
+            Some(device) => device.submit(request.into_request(completion)),
+            // Dropped, it completes as aborted.
+            None => drop(completion),
+        }
+    }
+
+    pub(super) fn set_gate(&self, gate: Gate) {
+        self.gate.set(gate);
+        self.look_at_guards();
+    }
+
+    pub(super) fn set_policy(&self, policy: Option<Box<dyn Policy>>) {
+        *self.policy.borrow_mut() = policy;
+        self.look_at_guards();
+    }
+
+    fn look_at_guards(&self) {
+        self.is_guarded.set(self.gate.get() != Gate::Open || self.policy.borrow().is_some());
+    }
+
+    /// Puts another device in its place.
+    pub(super) fn set_device(&self, device: Option<Device>) {
+        *self.device.borrow_mut() = device;
+    }
+
+    /// Waits until no command is at the device; new ones must be kept off. Cancel safe.
+    pub(super) async fn wait_idle(&self) {
+        while self.running.get() > 0 {
+            let idle = self.idle.notified();
+            if self.running.get() > 0 {
+                idle.await;
+            }
+        }
+    }
+
+    /// Notes that a session uses the medium of this LUN.
+    pub(super) fn add_user(&self, session: ConnectionId) {
+        let mut users = self.users.borrow_mut();
+        if !users.contains(&session) {
+            users.push(session);
+        }
+    }
+
+    /// The sessions that have used the medium.
+    pub(super) fn users(&self) -> Ref<'_, Vec<ConnectionId>> {
+        self.users.borrow()
+    }
+}
+
+/// All LUNs, by number.
+#[derive(Default)]
+pub(super) struct LunTable {
+    places: RefCell<Vec<Option<Rc<ServedLun>>>>,
+    incarnations: Cell<u64>,
+}
+
+impl LunTable {
+    pub(super) fn get(&self, number: u16) -> Option<Rc<ServedLun>> {
+        self.places.borrow().get(usize::from(number))?.clone()
+    }
+
+    /// All of them, ascending.
+    pub(super) fn all(&self) -> Vec<Rc<ServedLun>> {
+        self.places.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Takes a LUN whose number is free.
+    pub(super) fn insert(&self, number: u16, device: Device, policy: Option<Box<dyn Policy>>) {
+        let incarnation = self.incarnations.get() + 1;
+        self.incarnations.set(incarnation);
+        let lun = ServedLun {
+            number,
+            incarnation,
+            device: RefCell::new(Some(device)),
+            gate: Cell::new(Gate::Open),
+            policy: RefCell::new(None),
+            is_guarded: Cell::new(false),
+            running: Cell::new(0),
+            idle: Notify::new(),
+            users: RefCell::default(),
+            counters: Counters::default(),
+        };
+        lun.set_policy(policy);
+        let mut places = self.places.borrow_mut();
+        let at = usize::from(number);
+        if places.len() <= at {
+            places.resize_with(at + 1, || None);
+        }
+        assert!(places[at].is_none(), "LUN {number} is taken");
+        places[at] = Some(Rc::new(lun));
+    }
+
+    pub(super) fn remove(&self, number: u16) {
+        if let Some(place) = self.places.borrow_mut().get_mut(usize::from(number)) {
+            *place = None;
+        }
+    }
+
+    /// A session is gone.
+    pub(super) fn forget_user(&self, session: ConnectionId) {
+        for lun in self.places.borrow().iter().flatten() {
+            lun.users.borrow_mut().retain(|user| *user != session);
+        }
+    }
+}
