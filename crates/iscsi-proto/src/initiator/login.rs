@@ -33,11 +33,13 @@ pub enum LoginError {
     /// There is no such target there (status 0x0203 or 0x0204).
     #[error("there is no such target at this address; check the target's name")]
     NotFound,
-    /// The target is elsewhere (status class 1).
+    /// The target is elsewhere (status 0x0101 or 0x0102).
     #[error("the target has moved to {address}; use that address")]
     Moved {
-        /// Where.
+        /// Where: `host[:port][,portal group]`.
         address: String,
+        /// From now on; else for this login only.
+        permanent: bool,
     },
     /// The target cannot serve now (status class 3).
     #[error("the target cannot serve now (status {status:#06x})")]
@@ -57,12 +59,20 @@ pub enum LoginError {
     /// The target chose an authentication method or algorithm that was not offered.
     #[error("the target wants an authentication that is not supported: {0}")]
     Unsupported(&'static str),
+    /// Mutual CHAP is demanded, and the target did not prove that it knows the secret.
+    #[error(
+        "the target did not prove itself ({0}); check its name and secret, and that it does mutual chap"
+    )]
+    Unproven(&'static str),
 }
 
 impl LoginError {
     fn from_status(status: u16, address: Option<String>) -> Self {
         match status {
-            0x0101 | 0x0102 => Self::Moved { address: address.unwrap_or_default() },
+            0x0101 | 0x0102 => {
+                let permanent = status == 0x0102;
+                Self::Moved { address: address.unwrap_or_default(), permanent }
+            }
             0x0201 => Self::Authentication,
             0x0202 => Self::Forbidden,
             0x0203 | 0x0204 => Self::NotFound,
@@ -81,7 +91,8 @@ impl LoginError {
             | Self::NotFound
             | Self::Moved { .. }
             | Self::Refused { .. }
-            | Self::Unsupported(_) => false,
+            | Self::Unsupported(_)
+            | Self::Unproven(_) => false,
         }
     }
 }
@@ -103,7 +114,13 @@ pub(super) struct Login {
     stage: u8,
     requests: u32,
     offered: bool,
+    /// This side has answered the target's challenge, or the target wants no answer.
     proven: bool,
+    /// The algorithm that was agreed on, once this side has answered with it.
+    algorithm: Option<Algorithm>,
+    /// The target has answered this side's challenge.
+    target_proven: bool,
+    portal_group: Option<u16>,
     negotiation: Negotiation,
     collector: Collector,
     session: SessionType,
@@ -122,6 +139,9 @@ impl Login {
             requests: 0,
             offered: false,
             proven: false,
+            algorithm: None,
+            target_proven: false,
+            portal_group: None,
             negotiation: Negotiation::new(setup.wishes.clone()),
             collector: Collector::default(),
             session,
@@ -140,7 +160,9 @@ impl Login {
         if transit {
             login.offer(&mut out);
         } else {
-            text::push(&mut out, "AuthMethod", "CHAP,None");
+            // Who wants a proof from the target does not let it go without.
+            let methods = if setup.mutual.is_some() { "CHAP" } else { "CHAP,None" };
+            text::push(&mut out, "AuthMethod", methods);
         }
         let request = login.request(setup, 0, transit);
         (login, request, out)
@@ -152,6 +174,11 @@ impl Login {
 
     pub(super) fn session(&self) -> SessionType {
         self.session
+    }
+
+    /// The target portal group, when the target named it.
+    pub(super) fn portal_group(&self) -> Option<u16> {
+        self.portal_group
     }
 
     /// Takes a response and its text.
@@ -182,6 +209,9 @@ impl Login {
             return Ok(Step::Failed(error));
         }
         if response.transit {
+            if setup.mutual.is_some() && !self.target_proven {
+                return Ok(Step::Failed(LoginError::Unproven("it gave no answer")));
+            }
             match (self.stage, response.next_stage) {
                 (OPERATIONAL, FULL_FEATURE) => return Ok(Step::Done),
                 (SECURITY, OPERATIONAL) => self.stage = OPERATIONAL,
@@ -210,7 +240,11 @@ impl Login {
     ) -> Result<Option<LoginError>, Fatal> {
         for (key, answer) in pairs {
             match *key {
-                "TargetPortalGroupTag" | "TargetAlias" | "TargetAddress" | "TargetName" => {}
+                "TargetPortalGroupTag" => {
+                    let tag = text::number(answer).and_then(|tag| u16::try_from(tag).ok());
+                    self.portal_group = tag;
+                }
+                "TargetAlias" | "TargetAddress" | "TargetName" => {}
                 "AuthMethod" => match *answer {
                     "None" => self.proven = true,
                     "CHAP" => {
@@ -224,17 +258,23 @@ impl Login {
                     Ok(()) => self.proven = true,
                     Err(error) => return Ok(Some(error)),
                 },
-                // Read together with CHAP_A.
-                "CHAP_I" | "CHAP_C" => {}
+                "CHAP_R" => {
+                    if let Err(error) = self.check_target(pairs, setup) {
+                        return Ok(Some(error));
+                    }
+                    self.target_proven = true;
+                }
+                // Read together with CHAP_A and CHAP_R.
+                "CHAP_I" | "CHAP_C" | "CHAP_N" => {}
                 _ => self.negotiation.accept(key, answer, out)?,
             }
         }
         Ok(None)
     }
 
-    /// Answers the target's challenge.
+    /// Answers the target's challenge, and challenges it in turn when that is wanted.
     fn prove(
-        &self,
+        &mut self,
         pairs: &[(&str, &str)],
         setup: &Setup,
         out: &mut Vec<u8>,
@@ -251,10 +291,36 @@ impl Login {
         else {
             return Err(LoginError::Unsupported("chap challenge"));
         };
+        if let Some(mutual) = &setup.mutual {
+            // RFC 7143, section 9.2.1: a peer that sends this side's challenge back wants it to
+            // answer itself.
+            if self.algorithm.is_some() || challenge == mutual.challenge {
+                return Err(LoginError::Unproven("it repeats challenges"));
+            }
+            text::push(out, "CHAP_I", &mutual.identifier.to_string());
+            text::push(out, "CHAP_C", &text::to_hex(&mutual.challenge));
+        }
+        self.algorithm = Some(algorithm);
         let answer = algorithm.answer(identifier, &chap.secret, &challenge);
         text::push(out, "CHAP_N", &chap.user);
         text::push(out, "CHAP_R", &text::to_hex(&answer));
         Ok(())
+    }
+
+    /// Checks the target's answer to this side's challenge.
+    fn check_target(&self, pairs: &[(&str, &str)], setup: &Setup) -> Result<(), LoginError> {
+        let (Some(mutual), Some(algorithm)) = (&setup.mutual, self.algorithm) else {
+            return Err(LoginError::Unproven("it answers what it was not asked"));
+        };
+        let name = value(pairs, "CHAP_N").unwrap_or_default();
+        if mutual.user.as_ref().is_some_and(|user| user != name) {
+            return Err(LoginError::Unproven("it gives another name"));
+        }
+        let answer = value(pairs, "CHAP_R").and_then(text::binary).unwrap_or_default();
+        if algorithm.verify(mutual.identifier, &mutual.secret, &mutual.challenge, &answer) {
+            return Ok(());
+        }
+        Err(LoginError::Unproven("its answer is wrong"))
     }
 
     fn request(&self, setup: &Setup, tsih: u16, transit: bool) -> LoginRequest {

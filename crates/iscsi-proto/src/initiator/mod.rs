@@ -15,7 +15,7 @@ pub use login::LoginError;
 pub use session::Session;
 
 use crate::{
-    chap::{Algorithm, Credentials},
+    chap::{Algorithm, CHALLENGE_LEN, Credentials, Secret},
     machine::TaskId,
     negotiation::Wishes,
     pdu::{LunField, TaskResponseCode},
@@ -32,6 +32,8 @@ pub struct Setup {
     pub isid: [u8; 6],
     /// Name and secret, for targets that want them.
     pub chap: Option<Credentials>,
+    /// What the target has to prove in turn (mutual CHAP); only with `chap`.
+    pub mutual: Option<Mutual>,
     /// CHAP algorithms that are offered, the preferred first.
     pub algorithms: &'static [Algorithm],
     /// What is negotiated for.
@@ -59,6 +61,7 @@ impl Setup {
             target_name,
             isid,
             chap: None,
+            mutual: None,
             algorithms: &Algorithm::PREFERENCE,
             wishes: Wishes::default(),
             queue_depth: 128,
@@ -69,6 +72,20 @@ impl Setup {
             ping_timeout: Duration::from_secs(2),
         }
     }
+}
+
+/// What a target has to prove (mutual CHAP, RFC 7143, section 12.1.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mutual {
+    /// The name that the target must give; none: any.
+    pub user: Option<String>,
+    /// What both sides know; another one than the initiator's own secret (RFC 7143, section
+    /// 9.2.1), or a peer could have this side answer itself.
+    pub secret: Secret,
+    /// Identifies the challenge.
+    pub identifier: u8,
+    /// Random bytes, new ones for each login.
+    pub challenge: [u8; CHALLENGE_LEN],
 }
 
 /// An ISID of the random format (RFC 7143, section 11.12.5), from three random bytes and a

@@ -72,11 +72,13 @@ pub struct Session {
     setup: Arc<Setup>,
     phase: Phase,
     kind: SessionType,
+    portal_group: Option<u16>,
     params: Params,
     digests: Digests,
     cmd_sn: Serial,
     max_cmd_sn: Serial,
-    exp_stat_sn: Serial,
+    /// `None` until the target's first response.
+    exp_stat_sn: Option<Serial>,
     tasks: Tasks,
     current: Current,
     control: VecDeque<Control>,
@@ -102,11 +104,12 @@ impl Session {
         let mut session = Self {
             phase: Phase::Login(Box::new(login)),
             kind: SessionType::Normal,
+            portal_group: None,
             params: Params { max_recv_len: setup.wishes.max_recv_len, ..Params::DEFAULT },
             digests: Digests::default(),
             cmd_sn: Serial(setup.first_cmd_sn),
             max_cmd_sn: Serial(setup.first_cmd_sn),
-            exp_stat_sn: Serial(0),
+            exp_stat_sn: None,
             tasks: Tasks::new(setup.queue_depth),
             current: Current::Nothing,
             control: VecDeque::new(),
@@ -135,6 +138,13 @@ impl Session {
     #[must_use]
     pub const fn params(&self) -> &Params {
         &self.params
+    }
+
+    /// The target portal group that was logged in to (RFC 7143, section 13.9), when the target
+    /// named it. A session ends another one of the same name and ISID only within its group.
+    #[must_use]
+    pub const fn portal_group(&self) -> Option<u16> {
+        self.portal_group
     }
 
     /// The digests of the next PDU from the target.
@@ -223,7 +233,7 @@ impl Session {
             Opcode::DataIn => {
                 let pdu = DataIn::parse(bhs);
                 if pdu.has_status {
-                    self.exp_stat_sn = bhs.stat_sn().next();
+                    self.take_status_number(bhs)?;
                 }
                 match self.tasks.accept_data_in(&pdu, len)? {
                     Some(task) => Current::DataIn { task, len, pdu },
@@ -252,6 +262,10 @@ impl Session {
             | Opcode::Reject => {
                 if len > CONTROL_LEN_MAX {
                     return Err(Fatal::Oversize { len, limit: CONTROL_LEN_MAX });
+                }
+                // A ping of the target's own takes no number (RFC 7143, section 11.19.2).
+                if opcode != Opcode::NopIn || bhs.itt() != NO_TAG {
+                    self.take_status_number(bhs)?;
                 }
                 Current::Control(*bhs)
             }
@@ -290,9 +304,6 @@ impl Session {
             return Ok(());
         };
         let opcode = bhs.opcode().ok_or(Fatal::Protocol("unknown opcode"))?;
-        if opcode != Opcode::NopIn || bhs.itt() != NO_TAG {
-            self.exp_stat_sn = bhs.stat_sn().next();
-        }
         match opcode {
             Opcode::ScsiResponse => self.handle_response(&ScsiResponse::parse(&bhs), data),
             Opcode::NopIn => self.handle_nop(&NopIn::parse(&bhs), data),
@@ -367,8 +378,9 @@ impl Session {
     /// The next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         let digests = self.digests;
+        let exp_stat_sn = self.exp_stat_sn.unwrap_or(Serial(0));
         if let Some(Control { mut header, data, immediate }) = self.control.pop_front() {
-            header.stamp_command(self.cmd_sn, self.exp_stat_sn);
+            header.stamp_command(self.cmd_sn, exp_stat_sn);
             if !immediate {
                 self.cmd_sn = self.cmd_sn.next();
             }
@@ -382,10 +394,10 @@ impl Session {
         let window_open = self.window() > 0;
         let mut pdu = self.tasks.transmit(&self.params, self.cmd_sn, window_open)?;
         if pdu.is_command {
-            pdu.header.stamp_command(self.cmd_sn, self.exp_stat_sn);
+            pdu.header.stamp_command(self.cmd_sn, exp_stat_sn);
             self.cmd_sn = self.cmd_sn.next();
         } else {
-            pdu.header.stamp_exp_stat_sn(self.exp_stat_sn);
+            pdu.header.stamp_exp_stat_sn(exp_stat_sn);
         }
         Some(Transmit { header: pdu.header, payload: pdu.payload, digests })
     }
@@ -394,6 +406,17 @@ impl Session {
     fn window(&self) -> u32 {
         let end = self.max_cmd_sn.next();
         if self.cmd_sn.before(end) { end.since(self.cmd_sn) } else { 0 }
+    }
+
+    /// Takes the number of a response. A gap means that a response is lost, which error recovery
+    /// level 0 answers with the end of the session (RFC 7143, sections 4.2.2.2 and 7.1.4).
+    fn take_status_number(&mut self, bhs: &Bhs) -> Result<(), Fatal> {
+        let number = bhs.stat_sn();
+        if self.exp_stat_sn.is_some_and(|expected| expected != number) {
+            return Err(Fatal::Protocol("status numbers have a gap"));
+        }
+        self.exp_stat_sn = Some(number.next());
+        Ok(())
     }
 
     /// RFC 7143, section 4.2.2.1: a window that contradicts itself is ignored, an older one too.
@@ -432,6 +455,7 @@ impl Session {
             Step::Done => {
                 self.params = login.negotiation().params();
                 self.kind = login.session();
+                self.portal_group = login.portal_group();
                 self.digests =
                     Digests { header: self.params.header_digest, data: self.params.data_digest };
                 self.phase = Phase::Full;

@@ -27,6 +27,10 @@ struct Task {
     data_sn: u32,
     /// R2Ts that are still to be answered.
     outstanding: u32,
+    /// Number of the next R2T.
+    r2t_sn: u32,
+    /// Where the next R2T begins: behind what was sent unasked and what was asked for.
+    asked_to: u32,
     abort_itt: Option<u32>,
 }
 
@@ -105,6 +109,8 @@ impl Tasks {
             data_sent: 0,
             data_sn: 0,
             outstanding: 0,
+            r2t_sn: 0,
+            asked_to: 0,
             abort_itt: None,
         };
         let place = &mut self.tasks[id.index()];
@@ -160,6 +166,16 @@ impl Tasks {
         if r2t.len > params.max_burst_len || task.outstanding >= params.max_outstanding_r2t {
             return Err(Fatal::Protocol("r2t exceeds what was agreed on"));
         }
+        // Sequences come in order (RFC 7143, sections 11.8.2 and 13.19); one that is asked for again
+        // would be recovery, which level 0 does not have.
+        if r2t.r2t_sn != task.r2t_sn || r2t.offset != task.asked_to {
+            return Err(Fatal::Protocol("r2t is out of order"));
+        }
+        if r2t.ttt == NO_TAG {
+            return Err(Fatal::Protocol("r2t has no tag"));
+        }
+        task.r2t_sn += 1;
+        task.asked_to = r2t.offset + r2t.len;
         task.outstanding += 1;
         let (ttt, at) = (r2t.ttt, r2t.offset);
         self.solicited.push_back(Burst { task: id, lun: r2t.lun, ttt, at, end, data_sn: 0 });
@@ -251,6 +267,7 @@ impl Tasks {
         let immediate = if params.immediate_data { first.min(params.max_send_len) } else { 0 };
         task.data_sent = immediate;
         let unsolicited = !params.initial_r2t && immediate < first;
+        task.asked_to = if unsolicited { first } else { immediate };
         let command = ScsiCommand {
             immediate: false,
             last: !unsolicited,

@@ -202,7 +202,9 @@ fn an_early_response_says_what_was_sent_and_what_is_over() {
         exp_data_sn: 0,
         residual: 7,
     };
-    pair.guest.receive(pair.now, &response.encode(), &[]).unwrap();
+    let mut response = response.encode();
+    response.stamp_stat_sn(pair.next_stat_sn());
+    pair.guest.receive(pair.now, &response, &[]).unwrap();
     let end = pair.guest.ends.pop().unwrap().1;
     let (status, sense, underflow) = (0, vec![], 0);
     let expected = TaskEnd::Status { status, sense, received: 0, sent: 0, underflow, overflow: 7 };
@@ -281,8 +283,11 @@ fn a_list_of_targets_that_never_ends_is_given_up() {
     let mut pair =
         Pair::new(&target_setup(), initiator::Setup { target_name: None, ..initiator_setup() });
     pair.run();
-    let more = TextResponse { last: false, more: true, itt: 0, ttt: 1 }.encode();
+    let mut more = TextResponse { last: false, more: true, itt: 0, ttt: 1 }.encode();
+    let mut stat_sn = pair.next_stat_sn();
     for _ in 0..10_000 {
+        more.stamp_stat_sn(stat_sn);
+        stat_sn = stat_sn.next();
         if let Err(error) = pair.guest.receive(pair.now, &more, &[]) {
             assert!(matches!(error, Fatal::Text(_)), "{error}");
             return;

@@ -8,6 +8,7 @@ use netraid_iscsi_proto::{
     machine::{Fatal, Payload, Placement, TaskId, Transmit},
     negotiation::Wishes,
     pdu::{Bhs, LunField},
+    serial::Serial,
     target::{self, Challenge, Connection, Event, Node, Outcome, Plan},
 };
 
@@ -289,6 +290,12 @@ impl Pair {
             self.guest.receive(self.now, &transmit.header, &data)?;
         }
         Ok(any)
+    }
+
+    /// The number of the target's next response.
+    pub(crate) fn next_stat_sn(&self) -> Serial {
+        let sent = self.trace.iter().rev().find(|(out, _)| !out);
+        sent.map(|(_, bhs)| bhs.stat_sn().next()).expect("the target has said nothing")
     }
 
     /// Until nothing more is to be sent.

@@ -5,4 +5,5 @@
 mod exchange;
 mod harness;
 mod hostile;
+mod liar;
 mod order;
