@@ -69,27 +69,54 @@ impl Secrets {
     }
 }
 
-/// Reads a CHAP file: `user:secret` in one line, or user and secret in two.
-pub(crate) fn read_chap_file(path: &Path) -> Result<Credentials> {
+/// What a CHAP file says: who may log in, and how the target proves itself.
+#[derive(Debug)]
+pub(crate) struct ChapFile {
+    pub(crate) initiators: Credentials,
+    pub(crate) target: Option<Credentials>,
+}
+
+/// Shortest secret that a target takes (RFC 7143, section 9.2.1: 96 bits).
+const TARGET_SECRET_MIN: usize = 12;
+
+/// Reads a CHAP file: `user:secret` in one line, or user and secret in two; then possibly
+/// `mutual:user:secret` for the target itself.
+pub(crate) fn read_chap_file(path: &Path) -> Result<ChapFile> {
     let text = read_private(path)?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-    let (user, secret) = match lines.as_slice() {
+    let (own, lines) = match lines.split_last() {
+        Some((last, first)) if !first.is_empty() && last.starts_with("mutual:") => {
+            (last.strip_prefix("mutual:"), first)
+        }
+        Some(_) | None => (None, &lines[..]),
+    };
+    let (user, secret) = match lines {
         [one] => one.split_once(':').unwrap_or(("", "")),
         [user, secret] => (*user, *secret),
         _ => ("", ""),
     };
+    let initiators = credentials(user, secret, path)?;
+    let own = own.map(|own| own.split_once(':').unwrap_or(("", "")));
+    let target = own.map(|(user, secret)| credentials(user, secret, path)).transpose()?;
+    Ok(ChapFile { initiators, target })
+}
+
+fn credentials(user: &str, secret: &str, path: &Path) -> Result<Credentials> {
+    let shown = path.display();
     if user.is_empty() || secret.is_empty() {
         bail!(
-            "CHAP file {}: has {} lines and no name with a secret; write 'user:secret' in one \
-             line, or user and secret in two",
-            path.display(),
-            lines.len()
+            "CHAP file {shown}: has no name with a secret; write 'user:secret' in one line, or \
+             user and secret in two, and 'mutual:user:secret' below for the target's own proof"
         );
     }
-    let secret = Secret::new(secret).with_context(|| path.display().to_string())?;
-    if secret.is_short() {
-        tracing::warn!("the secret in {} is shorter than 12 bytes", path.display());
+    if secret.len() < TARGET_SECRET_MIN {
+        bail!(
+            "CHAP file {shown}: the secret of '{user}' has {} bytes, fewer than \
+             {TARGET_SECRET_MIN}; choose a longer one",
+            secret.len()
+        );
     }
+    let secret = Secret::new(secret).with_context(|| format!("CHAP file {shown}"))?;
     Ok(Credentials { user: user.to_string(), secret })
 }
 
@@ -145,13 +172,32 @@ mod tests {
 
     #[test]
     fn chap_files_come_in_two_forms() {
-        let one = read_chap_file(file("joe:a:b\n").path()).unwrap();
-        assert_eq!((one.user.as_str(), one.secret), ("joe", secret("a:b")));
-        let two = read_chap_file(file("iqn.2026-01.org.x:y\ns3cret\n").path()).unwrap();
-        assert_eq!((two.user.as_str(), two.secret), ("iqn.2026-01.org.x:y", secret("s3cret")));
-        for bad in ["", "joe", "joe:", ":x", "a\nb\nc\n"] {
+        let one = read_chap_file(file("joe:twelve:bytes\n").path()).unwrap().initiators;
+        assert_eq!((one.user.as_str(), one.secret), ("joe", secret("twelve:bytes")));
+        let two = read_chap_file(file("iqn.2026-01.org.x:y\ntwelve bytes\n").path()).unwrap();
+        assert_eq!(two.initiators.user, "iqn.2026-01.org.x:y");
+        assert_eq!(two.initiators.secret, secret("twelve bytes"));
+        assert!(two.target.is_none());
+        for bad in ["", "joe", "joe:", ":x", "a\nb\nc\n", "joe:elevenbytes", "a\nelevenbytes"] {
             let error = read_chap_file(file(bad).path()).unwrap_err().to_string();
-            assert!(error.contains("CHAP file"), "{error}");
+            assert!(error.contains("CHAP file") && !error.contains("elevenbytes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn chap_files_may_have_the_targets_own_proof() {
+        for first in ["joe:twelve:bytes", "joe\ntwelve:bytes"] {
+            let text = format!("{first}\nmutual:tgt:other:secret\n");
+            let both = read_chap_file(file(&text).path()).unwrap();
+            assert_eq!(both.initiators.secret, secret("twelve:bytes"));
+            let own = both.target.unwrap();
+            assert_eq!((own.user.as_str(), own.secret), ("tgt", secret("other:secret")));
+        }
+        // Alone it is a user of that name.
+        let one = read_chap_file(file("mutual:twelve:bytes\n").path()).unwrap();
+        assert_eq!(one.initiators.user, "mutual");
+        for bad in ["joe:twelve:bytes\nmutual:tgt", "joe:twelve:bytes\nmutual:tgt:short"] {
+            assert!(read_chap_file(file(bad).path()).is_err(), "{bad}");
         }
     }
 

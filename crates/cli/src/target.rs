@@ -19,7 +19,7 @@ use crate::{
     lun::LunSpec,
     output::Output,
     runtime,
-    secret::read_chap_file,
+    secret::{ChapFile, read_chap_file},
     signal::{Stop, stop_with_parent},
     size,
 };
@@ -38,7 +38,8 @@ pub(crate) struct TargetArgs {
     /// Logical block in bytes
     #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
     block_len: String,
-    /// Let in only who knows this: 'user:secret' in one line, or user and secret in two
+    /// Let in only who knows this: 'user:secret' in one line, or user and secret in two; a last
+    /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one
     #[arg(long, value_name = "FILE")]
     chap_file: Option<PathBuf>,
     /// Digests that initiators may, or must, use
@@ -81,7 +82,12 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     }
     let mut config = TargetConfig::new(args.iqn.clone());
     config.listen = listen_addresses(args)?;
-    config.chap = args.chap_file.as_deref().map(read_chap_file).transpose()?;
+    let chap = args.chap_file.as_deref().map(read_chap_file).transpose()?;
+    let user = chap.as_ref().map(|chap| chap.initiators.user.clone());
+    if let Some(ChapFile { initiators, target }) = chap {
+        config.chap = Some(initiators);
+        config.mutual_chap = target;
+    }
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();
@@ -98,7 +104,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        announce(args, &target, &devices, output)?;
+        announce(args, user.as_deref(), &target, &devices, output)?;
         target.run(async { stop.wait().await }).await?;
         anyhow::Ok(())
     })
@@ -148,13 +154,16 @@ fn identity(iqn: &str, lun: u16, spec: &LunSpec) -> Identity {
     Identity { target_name: iqn.to_string(), ..own }
 }
 
-fn announce(args: &TargetArgs, target: &Target, devices: &[Device], output: Output) -> Result<()> {
+fn announce(
+    args: &TargetArgs,
+    user: Option<&str>,
+    target: &Target,
+    devices: &[Device],
+    output: Output,
+) -> Result<()> {
     let addresses: Vec<String> = target.local_addrs().iter().map(ToString::to_string).collect();
     let first = addresses.first().context("the target listens nowhere")?;
-    let user = match &args.chap_file {
-        Some(path) => read_chap_file(path)?.user + "@",
-        None => String::new(),
-    };
+    let user = user.map(|user| format!("{user}@")).unwrap_or_default();
     let luns = args.lun.iter().zip(devices).enumerate().map(|(lun, (spec, device))| ReadyLun {
         lun,
         uri: format!("iscsi://{user}{first}/{}/{lun}", args.iqn),

@@ -1,13 +1,21 @@
-//! CHAP (RFC 1994, RFC 7143 section 12.1.3): the target proves that the initiator knows a secret.
+//! CHAP (RFC 1994, RFC 7143 sections 9.2.1 and 12.1.3): one side proves that it knows a secret, or
+//! each side proves that it knows its own.
 //!
-//! One-way only. The challenge is never shorter than the digest, and answers are compared in
-//! constant time.
+//! [`Challenge`] is what a side asks, [`Question`] what it is asked. A login in which both are
+//! proven uses two secrets: [`check_distinct`] refuses one for both directions, with which a peer
+//! could have its question answered by whom it asks. Answers are compared in constant time.
+//!
+//! CHAP proves who logs in, and nothing after that: it neither hides nor signs what follows.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{
+    string::{String, ToString as _},
+    vec::Vec,
+};
 use core::fmt;
 
-use md5::Digest as _;
 use subtle::ConstantTimeEq as _;
+
+use crate::text;
 
 /// Bytes of a challenge that a target sends.
 pub const CHALLENGE_LEN: usize = 32;
@@ -59,6 +67,130 @@ pub struct Credentials {
     pub secret: Secret,
 }
 
+/// Why a proof was refused, or none can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ChapError {
+    /// Keys are missing, or their values cannot be read.
+    #[error("chap keys are missing or cannot be read")]
+    Malformed,
+    /// The peer asks what it was asked.
+    #[error("the peer sent this side's own challenge back")]
+    Reflected,
+    /// Wrong name, or wrong answer.
+    #[error("the peer gave a wrong name or answer")]
+    Wrong,
+    /// Both directions have one secret.
+    #[error("both directions of chap have the same secret; give each its own")]
+    SameSecret,
+}
+
+/// Checks that a login in which both sides prove themselves uses two secrets (RFC 7143, section
+/// 9.2.1).
+///
+/// # Errors
+/// [`ChapError::SameSecret`] when it does not.
+pub fn check_distinct(one: &Credentials, other: &Credentials) -> Result<(), ChapError> {
+    let same: bool = one.secret.0.ct_eq(&other.secret.0).into();
+    if same { Err(ChapError::SameSecret) } else { Ok(()) }
+}
+
+/// What this side asks the other: identifier and random bytes, new for each login.
+#[derive(Clone)]
+pub struct Challenge {
+    /// `CHAP_I`.
+    pub identifier: u8,
+    /// `CHAP_C`.
+    pub bytes: [u8; CHALLENGE_LEN],
+}
+
+impl fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Challenge(***)")
+    }
+}
+
+impl Challenge {
+    /// Appends `CHAP_I` and `CHAP_C`.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        text::push(out, "CHAP_I", &self.identifier.to_string());
+        text::push(out, "CHAP_C", &text::to_hex(&self.bytes));
+    }
+
+    /// Checks the peer's `CHAP_N` and `CHAP_R` against what is known of it.
+    ///
+    /// # Errors
+    /// When a key is missing, or name or answer are wrong.
+    pub fn verify(
+        &self,
+        algorithm: Algorithm,
+        known: &Credentials,
+        pairs: &[(&str, &str)],
+    ) -> Result<(), ChapError> {
+        let answer = text::value(pairs, "CHAP_R").and_then(text::binary);
+        let (Some(user), Some(answer)) = (text::value(pairs, "CHAP_N"), answer) else {
+            return Err(ChapError::Malformed);
+        };
+        // The digest is computed for a wrong name too, so that both take the same time.
+        let right = algorithm.verify(self.identifier, &known.secret, &self.bytes, &answer);
+        if right && user == known.user { Ok(()) } else { Err(ChapError::Wrong) }
+    }
+}
+
+/// What the peer asks this side.
+#[derive(Clone)]
+pub struct Question {
+    identifier: u8,
+    bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Question(***)")
+    }
+}
+
+impl Question {
+    /// Reads `CHAP_I` and `CHAP_C`; `None` when neither is there.
+    ///
+    /// # Errors
+    /// When one is missing, or cannot be read.
+    pub fn read(pairs: &[(&str, &str)]) -> Result<Option<Self>, ChapError> {
+        let (identifier, bytes) = match (text::value(pairs, "CHAP_I"), text::value(pairs, "CHAP_C"))
+        {
+            (None, None) => return Ok(None),
+            (Some(identifier), Some(bytes)) => (text::number(identifier), text::binary(bytes)),
+            (Some(_), None) | (None, Some(_)) => return Err(ChapError::Malformed),
+        };
+        let identifier = identifier.and_then(|number| u8::try_from(number).ok());
+        let bytes = bytes.filter(|bytes| !bytes.is_empty());
+        let (Some(identifier), Some(bytes)) = (identifier, bytes) else {
+            return Err(ChapError::Malformed);
+        };
+        Ok(Some(Self { identifier, bytes }))
+    }
+
+    /// Appends `CHAP_N` and `CHAP_R`: who this side is, and the proof. `asked` is what this side
+    /// asked in the same login.
+    ///
+    /// # Errors
+    /// When the peer asks what it was asked (RFC 7143, section 12.1.3).
+    pub fn answer(
+        &self,
+        algorithm: Algorithm,
+        own: &Credentials,
+        asked: Option<&Challenge>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ChapError> {
+        if asked.is_some_and(|asked| asked.bytes[..] == self.bytes[..]) {
+            return Err(ChapError::Reflected);
+        }
+        let answer = algorithm.answer(self.identifier, &own.secret, &self.bytes);
+        text::push(out, "CHAP_N", &own.user);
+        text::push(out, "CHAP_R", &text::to_hex(&answer));
+        Ok(())
+    }
+}
+
 /// Digest algorithms (`CHAP_A`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
@@ -66,11 +198,13 @@ pub enum Algorithm {
     Md5,
     /// SHA-256.
     Sha256,
+    /// SHA3-256.
+    Sha3,
 }
 
 impl Algorithm {
     /// All algorithms, the preferred first.
-    pub const PREFERENCE: [Self; 2] = [Self::Sha256, Self::Md5];
+    pub const PREFERENCE: [Self; 3] = [Self::Sha3, Self::Sha256, Self::Md5];
 
     /// Its number in `CHAP_A` (IANA, PPP authentication algorithms).
     #[must_use]
@@ -78,6 +212,7 @@ impl Algorithm {
         match self {
             Self::Md5 => 5,
             Self::Sha256 => 7,
+            Self::Sha3 => 8,
         }
     }
 
@@ -91,18 +226,9 @@ impl Algorithm {
     #[must_use]
     pub fn answer(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         match self {
-            Self::Md5 => md5::Md5::new()
-                .chain_update([identifier])
-                .chain_update(&secret.0)
-                .chain_update(challenge)
-                .finalize()
-                .to_vec(),
-            Self::Sha256 => sha2::Sha256::new()
-                .chain_update([identifier])
-                .chain_update(&secret.0)
-                .chain_update(challenge)
-                .finalize()
-                .to_vec(),
+            Self::Md5 => digest::<md5::Md5>(identifier, secret, challenge),
+            Self::Sha256 => digest::<sha2::Sha256>(identifier, secret, challenge),
+            Self::Sha3 => digest::<sha3::Sha3_256>(identifier, secret, challenge),
         }
     }
 
@@ -113,6 +239,11 @@ impl Algorithm {
     }
 }
 
+fn digest<D: md5::Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
+    let digest = D::new().chain_update([identifier]).chain_update(&secret.0);
+    digest.chain_update(challenge).finalize().to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,7 +251,7 @@ mod tests {
 
     #[test]
     fn known_answers() {
-        // md5 and sha256 of 0x01 "secret" 0xaa 0xbb, computed with coreutils.
+        // md5, sha256 and sha3-256 of 0x01 "secret" 0xaa 0xbb, computed with coreutils and openssl.
         let secret = Secret::new(*b"secret").unwrap();
         let md5 = Algorithm::Md5.answer(1, &secret, &[0xaa, 0xbb]);
         let sha = Algorithm::Sha256.answer(1, &secret, &[0xaa, 0xbb]);
@@ -129,10 +260,62 @@ mod tests {
             crate::text::to_hex(&sha),
             "0xc779f2085cfc26ecbce7b258493f9eaae5c948256dc87839664bbfa69e08f43c"
         );
+        let sha3 = Algorithm::Sha3.answer(1, &secret, &[0xaa, 0xbb]);
+        assert_eq!(
+            crate::text::to_hex(&sha3),
+            "0x1660fd124190cfd97424ae3fcaba39ee56ac1bec04a7d56220a7a0b2940271f9"
+        );
         assert!(Algorithm::Md5.verify(1, &secret, &[0xaa, 0xbb], &md5));
         assert!(!Algorithm::Md5.verify(2, &secret, &[0xaa, 0xbb], &md5));
         assert!(!Algorithm::Sha256.verify(1, &secret, &[0xaa, 0xbb], &md5));
         assert!(!Algorithm::Md5.verify(1, &secret, &[0xaa, 0xbb], &[]));
+    }
+
+    fn credentials(user: &str, secret: &str) -> Credentials {
+        Credentials { user: user.into(), secret: Secret::new(secret).unwrap() }
+    }
+
+    #[test]
+    fn a_question_is_answered_but_not_ones_own() {
+        let joe = credentials("joe", "joe's own secret");
+        let challenge = Challenge { identifier: 9, bytes: [3; CHALLENGE_LEN] };
+        let mut asked = Vec::new();
+        challenge.push(&mut asked);
+        let question = Question::read(&text::parse(&asked).unwrap()).unwrap().unwrap();
+        for algorithm in Algorithm::PREFERENCE {
+            let mut proof = Vec::new();
+            question.answer(algorithm, &joe, None, &mut proof).unwrap();
+            let pairs = text::parse(&proof).unwrap();
+            assert_eq!(challenge.verify(algorithm, &joe, &pairs), Ok(()));
+            let jim = credentials("jim", "joe's own secret");
+            assert_eq!(challenge.verify(algorithm, &jim, &pairs), Err(ChapError::Wrong));
+            let other = credentials("joe", "quite another one");
+            assert_eq!(challenge.verify(algorithm, &other, &pairs), Err(ChapError::Wrong));
+            assert_eq!(challenge.verify(algorithm, &joe, &pairs[..1]), Err(ChapError::Malformed));
+        }
+        // RFC 7143, section 12.1.3: a challenge that comes back is refused.
+        let mut out = Vec::new();
+        let reflected = question.answer(Algorithm::Md5, &joe, Some(&challenge), &mut out);
+        assert_eq!((reflected, out.len()), (Err(ChapError::Reflected), 0));
+    }
+
+    #[test]
+    fn questions_are_read_whole_or_not_at_all() {
+        let read = |pairs: &[(&str, &str)]| Question::read(pairs).map(|found| found.is_some());
+        assert_eq!(read(&[("CHAP_N", "joe")]), Ok(false));
+        assert_eq!(read(&[("CHAP_I", "255"), ("CHAP_C", "0x00")]), Ok(true));
+        assert_eq!(read(&[("CHAP_I", "256"), ("CHAP_C", "0x00")]), Err(ChapError::Malformed));
+        assert_eq!(read(&[("CHAP_I", "1"), ("CHAP_C", "0x")]), Err(ChapError::Malformed));
+        assert_eq!(read(&[("CHAP_I", "1")]), Err(ChapError::Malformed));
+        assert_eq!(read(&[("CHAP_C", "0x00")]), Err(ChapError::Malformed));
+    }
+
+    #[test]
+    fn one_secret_for_both_directions_is_refused() {
+        let joe = credentials("joe", "one secret for both");
+        let target = credentials("target", "one secret for both");
+        assert_eq!(check_distinct(&joe, &target), Err(ChapError::SameSecret));
+        assert_eq!(check_distinct(&joe, &credentials("joe", "another secret of")), Ok(()));
     }
 
     #[test]

@@ -80,6 +80,12 @@ pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), TextError
     })
 }
 
+/// The value of a key, when it is there.
+#[must_use]
+pub fn value<'a>(pairs: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
+    pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+}
+
 /// Appends `key=value` and its zero byte.
 pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
     text.extend_from_slice(key.as_bytes());

@@ -11,9 +11,9 @@ use std::{net::SocketAddr, panic::AssertUnwindSafe, rc::Rc, time::Duration};
 use futures_util::FutureExt as _;
 use netraid_block::{Buf, BufMut, SgList};
 use netraid_iscsi_proto::{
-    machine::{Digests, Payload, Placement, TaskId},
+    machine::{Digests, Fatal, Payload, Placement, TaskId},
     pdu::{Bhs, LunField},
-    target::{Challenge, Connection, Event, Outcome, Plan},
+    target::{Challenge, Connection, Event, Link, Outcome, Plan},
 };
 use netraid_scsi::{
     MediumRequest, NexusId, Response, Status, Step, UnitAttention,
@@ -77,22 +77,24 @@ pub(super) async fn serve(
     shared: Rc<Shared>,
     stopped: watch::Receiver<bool>,
 ) {
-    let Some(id) = shared.node.borrow_mut().open() else {
-        tracing::warn!(%peer, "connection refused: there are too many");
-        return;
-    };
     let wire = match Wire::new(stream) {
         Ok(wire) => wire,
         Err(error) => {
             tracing::debug!(%peer, %error, "connection failed at once");
-            shared.node.borrow_mut().closed(id);
             return;
         }
     };
+    let Ok(portal) = wire.local_addr() else { return };
+    let seat = shared.node.borrow_mut().open(Link::new(peer, portal));
+    shared.wake();
+    let Some(seat) = seat else {
+        tracing::warn!(%peer, "connection refused: too many are logging in");
+        return;
+    };
+    let id = seat.id();
     let challenge = Challenge { identifier: rand::random(), bytes: rand::random() };
-    let portal = wire.local_addr().map(|address| address.to_string()).unwrap_or_default();
     let (now, setup) = (shared.started.elapsed(), shared.setup.clone());
-    let machine = Connection::new(now, id, setup, portal, challenge);
+    let machine = Connection::new(now, seat, setup, challenge);
     let waker = Rc::new(Notify::new());
     shared.wakers.borrow_mut().insert(id, waker.clone());
     let (queue, mut completions) = CompletionQueue::channel();
@@ -137,7 +139,10 @@ impl Driver {
         let peer = self.peer;
         match self.converse(&mut wire, completions, waker, stopped).await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
-            Err(error) => tracing::info!(%peer, %error, "connection dropped"),
+            Err(error) => {
+                self.count(&error);
+                tracing::info!(%peer, %error, "connection dropped");
+            }
         }
         self.machine.handle_disconnect();
         self.handle_events();
@@ -211,6 +216,23 @@ impl Driver {
         }
     }
 
+    fn count(&self, error: &WireError) {
+        let counters = self.machine.counters();
+        match error {
+            WireError::Fatal(Fatal::LoginTimeout) => counters.login_timeouts.add(1),
+            WireError::Fatal(Fatal::Silent) => counters.silent_peers.add(1),
+            WireError::Fatal(
+                Fatal::Protocol(_)
+                | Fatal::Oversize { .. }
+                | Fatal::Rejected(_)
+                | Fatal::Text(_)
+                | Fatal::Negotiation(_),
+            ) => counters.protocol_errors.add(1),
+            WireError::Digest(_) => counters.digest_errors.add(1),
+            WireError::Io(_) | WireError::Closed => {}
+        }
+    }
+
     fn now(&self) -> Duration {
         self.shared.started.elapsed()
     }
@@ -266,14 +288,14 @@ impl Driver {
                 Event::Cleared { lun } => {
                     let field = LunField::from_number(lun).0;
                     if let Some(unit) = self.shared.units.borrow_mut().unit_mut(field) {
-                        unit.raise(UnitAttention::CommandsClearedByAnother, Some(self.nexus));
+                        unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
                     }
                 }
                 Event::Settled => {
                     self.machine.handle_wake(&mut self.shared.node.borrow_mut());
                     self.shared.wake();
                 }
-                Event::LoggedIn { initiator, session } => {
+                Event::LoggedIn { initiator, session, .. } => {
                     tracing::info!(peer = %self.peer, %initiator, ?session, "logged in");
                     self.shared.units.borrow_mut().add_nexus(self.nexus);
                     self.session.log_in(initiator, session);

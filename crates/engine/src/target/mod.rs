@@ -26,8 +26,9 @@ pub use control::{CommandError, LunReport, SessionReport, TargetHandle, TargetRe
 use luns::LunTable;
 use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
-    chap::{Credentials as ChapCredentials, Secret},
+    chap::{Credentials as ChapCredentials, Secret, check_distinct},
     negotiation::DigestPolicy,
+    target::Limits,
 };
 use netraid_iscsi_proto::{
     negotiation::Wishes,
@@ -54,14 +55,16 @@ pub struct TargetConfig {
     pub iqn: String,
     /// Who may log in; everybody when none.
     pub chap: Option<ChapCredentials>,
+    /// How the target proves itself to initiators that ask for it; needs `chap`.
+    pub mutual_chap: Option<ChapCredentials>,
     /// Header digests.
     pub header_digest: DigestPolicy,
     /// Data digests.
     pub data_digest: DigestPolicy,
     /// Commands of one session in progress: 1 to 1024.
     pub queue_depth: u16,
-    /// Connections at the same time.
-    pub connections_max: usize,
+    /// Sessions, visitors, and what they hold in memory.
+    pub limits: Limits,
     /// Longest login.
     pub login_timeout: Duration,
     /// Silence after which a session is pinged, and again after which it ends.
@@ -76,10 +79,11 @@ impl TargetConfig {
             listen: Vec::new(),
             iqn: iqn.into(),
             chap: None,
+            mutual_chap: None,
             header_digest: DigestPolicy::Allowed,
             data_digest: DigestPolicy::Allowed,
             queue_depth: 128,
-            connections_max: 128,
+            limits: Limits::default(),
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(15),
         }
@@ -126,6 +130,9 @@ pub enum TargetError {
         /// Its limits.
         limit: &'static str,
     },
+    /// A secret would be used in both directions, or the target would prove itself to everybody.
+    #[error("the target cannot prove itself: {0}")]
+    Mutual(&'static str),
     /// The thread or its runtime cannot be started.
     #[error("cannot start the target's thread: {0}")]
     Start(io::Error),
@@ -140,7 +147,7 @@ pub struct Target {
     listeners: Vec<TcpListener>,
     setup: Setup,
     luns: Vec<Lun>,
-    connections_max: usize,
+    limits: Limits,
     pool: Pool,
     handle: TargetHandle,
     jobs: control::Jobs,
@@ -159,6 +166,9 @@ impl Target {
         check("number of addresses", addresses, (1..=64).contains(&addresses), "1 to 64")?;
         let name = config.iqn.len();
         check("length of the target's name", name, (1..=223).contains(&name), "1 to 223")?;
+        let sessions = config.limits.sessions_max;
+        check("number of sessions", sessions, (1..=1024).contains(&sessions), "1 to 1024")?;
+        check_mutual(&config)?;
         let mut listeners = Vec::new();
         for address in config.listen {
             let fail = |source| TargetError::Listen { address, source };
@@ -172,6 +182,7 @@ impl Target {
             .map(|address| address.to_string())
             .collect();
         setup.chap = config.chap;
+        setup.mutual_chap = config.mutual_chap;
         setup.wishes = Wishes {
             header_digest: config.header_digest,
             data_digest: config.data_digest,
@@ -182,8 +193,8 @@ impl Target {
         setup.ping_interval = config.ping_interval;
         setup.ping_timeout = config.ping_interval;
         let (handle, jobs) = TargetHandle::channel();
-        let connections_max = config.connections_max;
-        Ok(Self { listeners, setup, luns, connections_max, pool, handle, jobs })
+        let limits = config.limits;
+        Ok(Self { listeners, setup, luns, limits, pool, handle, jobs })
     }
 
     /// A way to command the target while it runs.
@@ -234,7 +245,7 @@ impl Target {
             units: RefCell::new(TargetDevice::default()),
             luns: LunTable::default(),
             sessions: SessionTable::default(),
-            node: RefCell::new(Node::new(self.connections_max)),
+            node: RefCell::new(Node::new(self.limits)),
             wakers: RefCell::new(BTreeMap::new()),
             setup: Arc::new(self.setup),
             pool: self.pool,
@@ -325,6 +336,18 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(256)?;
     Ok(socket.into())
+}
+
+fn check_mutual(config: &TargetConfig) -> Result<(), TargetError> {
+    match (&config.chap, &config.mutual_chap) {
+        (None, Some(_)) => Err(TargetError::Mutual(
+            "initiators have no secret; give them one, which they prove first",
+        )),
+        (Some(theirs), Some(own)) if check_distinct(theirs, own).is_err() => {
+            Err(TargetError::Mutual("its secret is also the initiators'; give it another one"))
+        }
+        (_, None) | (Some(_), Some(_)) => Ok(()),
+    }
 }
 
 fn check(

@@ -293,7 +293,7 @@ async fn a_hung_connection_is_left_in_time() {
 #[tokio::test]
 async fn strangers_do_not_disturb_a_session() {
     let mut config = config();
-    config.connections_max = 4;
+    config.limits.visitors_max = 4;
     config.login_timeout = Duration::from_millis(300);
     let target = Running::start(config, &[ram()]);
     let remote = connect(target.uri(0)).await;

@@ -1,12 +1,13 @@
 //! One connection of a target, which is also one session.
 
-use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, rc::Rc, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use super::{
     Challenge, Event, Outcome, Plan, Setup,
     login::Login,
-    node::{ConnectionId, Node, Order, Ticket},
+    node::{Cause, ConnectionId, Link, Node, Order, Seat, Ticket},
+    statistics::{Counters, Traffic},
     tasks::Tasks,
 };
 use crate::{
@@ -92,7 +93,9 @@ struct Owed {
 pub struct Connection {
     pub(super) id: ConnectionId,
     pub(super) setup: Arc<Setup>,
-    pub(super) portal: String,
+    pub(super) link: Link,
+    pub(super) counters: Rc<Counters>,
+    traffic: Rc<Traffic>,
     pub(super) phase: Phase,
     pub(super) session: SessionType,
     pub(super) params: Params,
@@ -111,7 +114,7 @@ pub struct Connection {
     pub(super) text_collector: crate::text::Collector,
     pub(super) next_tag: u32,
     /// The latest time that was told.
-    latest: Duration,
+    pub(super) latest: Duration,
     last_received: Duration,
     ping_sent: Option<Duration>,
     /// End of the login, or of the grace before closing.
@@ -119,19 +122,16 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that was just accepted at `portal` (`host:port`, as the peer sees it).
+    /// A connection that was just accepted, and has its seat from [`Node::open`].
     #[must_use]
-    pub fn new(
-        now: Duration,
-        id: ConnectionId,
-        setup: Arc<Setup>,
-        portal: String,
-        challenge: Challenge,
-    ) -> Self {
+    pub fn new(now: Duration, seat: Seat, setup: Arc<Setup>, challenge: Challenge) -> Self {
         let login = Login::new(&setup, challenge);
+        let Seat { id, link, counters, traffic, budget } = seat;
         Self {
             id,
-            portal,
+            link,
+            counters,
+            traffic,
             phase: Phase::Login(Box::new(login)),
             session: SessionType::Normal,
             params: Params::DEFAULT,
@@ -139,7 +139,7 @@ impl Connection {
             stat_sn: Serial(1),
             exp_cmd_sn: Serial(0),
             max_cmd_sn: Serial(0),
-            tasks: Tasks::new(setup.queue_depth, setup.data_budget),
+            tasks: Tasks::new(setup.queue_depth, setup.data_budget, budget),
             current: Current::Nothing,
             control: VecDeque::new(),
             events: VecDeque::new(),
@@ -215,6 +215,12 @@ impl Connection {
         self.control.clear();
     }
 
+    /// What is counted over all connections of the target.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Takes a header, whose digest is right.
     ///
     /// # Errors
@@ -225,6 +231,8 @@ impl Connection {
         self.ping_sent = None;
         let limit = self.params.max_recv_len;
         let len = bhs.data_len();
+        self.traffic.pdus_in.add(1);
+        self.traffic.bytes_in.add(u64::from(len));
         if len > limit {
             return Err(Fatal::Oversize { len, limit });
         }
@@ -280,6 +288,7 @@ impl Connection {
     /// The data segment's digest is wrong: the PDU is refused, and the session ends, as error
     /// recovery level 0 allows (RFC 7143, section 7.8).
     pub fn handle_bad_digest(&mut self, bhs: &Bhs) {
+        self.counters.digest_errors.add(1);
         self.reject(bhs, RejectReason::DataDigest);
         self.close();
     }
@@ -312,9 +321,12 @@ impl Connection {
                     self.announce(AsyncEvent::SessionDropped, 0);
                     self.close();
                 }
-                Order::Abort { lun, ticket } => {
-                    let mut waits_for =
+                Order::Abort { lun, ticket, cause } => {
+                    let (mut waits_for, count) =
                         self.abort_tasks(|_, field| lun.is_none() || field.number() == lun);
+                    if cause == Cause::Cleared && count > 0 {
+                        self.events.extend(lun.map(|lun| Event::Cleared { lun }));
+                    }
                     // What only receives is never begun.
                     waits_for.retain(|task| self.tasks.is_executing(*task));
                     self.owed.push(Owed { ticket, waits_for });
@@ -421,6 +433,8 @@ impl Connection {
             self.max_cmd_sn = max;
         }
         header.stamp_window(self.exp_cmd_sn, self.max_cmd_sn);
+        self.traffic.pdus_out.add(1);
+        self.traffic.bytes_out.add(u64::from(header.data_len()));
         Some(Transmit { header, payload, digests })
     }
 
@@ -446,6 +460,7 @@ impl Connection {
             self.reject(bhs, RejectReason::TooManyImmediate);
             return Ok(Current::Ignored);
         };
+        self.traffic.commands.add(1);
         let (data_out_max, data_in_max) = self.tasks.limits(task);
         let (lun, cdb) = (command.lun, command.cdb);
         self.events.push_back(Event::Command { task, lun, cdb, data_out_max, data_in_max });
@@ -502,9 +517,16 @@ impl Connection {
         let _ = self.tasks.abort(|_, _| true, receiving, &mut self.events);
     }
 
-    pub(super) fn abort_tasks(&mut self, chosen: impl Fn(u32, LunField) -> bool) -> Vec<TaskId> {
+    /// Aborts the tasks that `chosen` names: those that are still to end, and how many there were.
+    pub(super) fn abort_tasks(
+        &mut self,
+        chosen: impl Fn(u32, LunField) -> bool,
+    ) -> (Vec<TaskId>, usize) {
         let receiving = self.receiving();
-        self.tasks.abort(chosen, receiving, &mut self.events)
+        let (left, count) = self.tasks.abort(chosen, receiving, &mut self.events);
+        self.traffic.aborted_tasks.add(count as u64);
+        self.counters.aborted_tasks.add(count as u64);
+        (left, count)
     }
 
     fn receiving(&self) -> Option<TaskId> {
@@ -515,6 +537,7 @@ impl Connection {
     }
 
     pub(super) fn reject(&mut self, bhs: &Bhs, reason: RejectReason) {
+        self.counters.rejected_pdus.add(1);
         let header = Reject { reason }.encode();
         self.push_control(header, bhs.0.to_vec(), true);
     }

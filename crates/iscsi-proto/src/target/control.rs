@@ -1,13 +1,13 @@
 //! Requests that are no SCSI commands: login, text, NOP, logout, task management.
 
-use alloc::vec::Vec;
+use alloc::{string::ToString as _, vec::Vec};
 use core::time::Duration;
 
 use super::{
     Connection, Event,
     connection::{Current, Management, Phase},
     login::{End, Login},
-    node::{Admission, Applicant, Node},
+    node::{Admission, Applicant, Cause, Node},
 };
 use crate::{
     machine::Fatal,
@@ -109,6 +109,7 @@ impl Connection {
         let Phase::Admission { login, response, cid, .. } = &self.phase else { return };
         let Some(identity) = login.identity() else { return };
         let admission = node.admit(
+            self.latest,
             &Applicant {
                 connection: self.id,
                 kind: identity.session,
@@ -151,7 +152,8 @@ impl Connection {
         self.push_control(LoginResponse { tsih, ..response }.encode(), text, true);
         self.enter_full_feature(login.negotiation().params(), identity.session);
         let (initiator, session) = (identity.initiator, identity.session);
-        self.events.push_back(Event::LoggedIn { initiator, session });
+        let isid = response.isid;
+        self.events.push_back(Event::LoggedIn { initiator, isid, tsih, session });
     }
 
     fn handle_nop(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
@@ -233,8 +235,9 @@ impl Connection {
             };
             if wanted {
                 text::push(&mut out, "TargetName", &self.setup.name);
-                let others = self.setup.portals.iter().filter(|portal| **portal != self.portal);
-                for portal in core::iter::once(&self.portal).chain(others) {
+                let asked = self.link.portal.to_string();
+                let others = self.setup.portals.iter().filter(|portal| **portal != asked);
+                for portal in core::iter::once(&asked).chain(others) {
                     text::push(&mut out, "TargetAddress", &alloc::format!("{portal},1"));
                 }
             }
@@ -251,6 +254,7 @@ impl Connection {
             self.reject(bhs, RejectReason::OutOfResources);
             return Ok(());
         }
+        self.counters.task_functions.add(1);
         let lun = request.lun;
         let function = request.function;
         // Fields of different forms may name one unit.
@@ -267,32 +271,31 @@ impl Connection {
         let waits_for = match function {
             TaskFunction::AbortTask => match self.tasks.find(request.referenced_itt) {
                 Some(task) if self.tasks.lun(task).number() == number => {
-                    self.abort_tasks(|itt, _| itt == request.referenced_itt)
+                    self.abort_tasks(|itt, _| itt == request.referenced_itt).0
                 }
                 Some(_) | None => {
                     code = TaskResponseCode::NoTask;
                     Vec::new()
                 }
             },
-            TaskFunction::AbortTaskSet => self.abort_tasks(|_, field| field.number() == number),
+            TaskFunction::AbortTaskSet => self.abort_tasks(|_, field| field.number() == number).0,
             TaskFunction::ClearTaskSet => {
-                waits_for_others = node.abort_others(self.id, number);
-                self.events.extend(number.map(|lun| Event::Cleared { lun }));
-                self.abort_tasks(|_, field| field.number() == number)
+                waits_for_others = node.abort_others(self.id, number, Cause::Cleared);
+                self.abort_tasks(|_, field| field.number() == number).0
             }
             TaskFunction::LogicalUnitReset => {
-                waits_for_others = node.abort_others(self.id, number);
+                waits_for_others = node.abort_others(self.id, number, Cause::Reset);
                 self.events.push_back(Event::Reset { lun: number });
-                self.abort_tasks(|_, field| field.number() == number)
+                self.abort_tasks(|_, field| field.number() == number).0
             }
             TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => {
-                if function == TaskFunction::TargetColdReset {
-                    node.close_others(self.id);
+                waits_for_others = if function == TaskFunction::TargetColdReset {
+                    node.close_others(self.id)
                 } else {
-                    waits_for_others = node.abort_others(self.id, None);
-                }
+                    node.abort_others(self.id, None, Cause::Reset)
+                };
                 self.events.push_back(Event::Reset { lun: None });
-                self.abort_tasks(|_, _| true)
+                self.abort_tasks(|_, _| true).0
             }
             TaskFunction::TaskReassign => {
                 code = TaskResponseCode::NoReassignment;

@@ -6,9 +6,9 @@ use alloc::{
 };
 use core::fmt;
 
-use super::{Challenge, Setup};
+use super::Setup;
 use crate::{
-    chap::Algorithm,
+    chap::{Algorithm, Challenge, Question},
     negotiation::{Negotiation, NegotiationError, SessionType},
     pdu::{LoginRequest, LoginResponse},
     text::{self, Collector},
@@ -192,11 +192,11 @@ impl Login {
                 "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => {}
                 "AuthMethod" => self.take_method(value, out)?,
                 "CHAP_A" => self.take_algorithms(value, out)?,
-                "CHAP_N" => self.take_answer(pairs, setup)?,
-                // Taken together with CHAP_N.
-                "CHAP_R" => {}
-                // The initiator wants proof of the target, which is not given.
-                "CHAP_I" | "CHAP_C" => return Err(status::AUTHENTICATION_FAILURE),
+                "CHAP_N" => self.take_proof(pairs, setup, out)?,
+                // Taken together with CHAP_N, and worth nothing without it.
+                "CHAP_R" | "CHAP_I" | "CHAP_C" if self.auth == Auth::Done => {}
+                "CHAP_R" | "CHAP_I" | "CHAP_C" if text::value(pairs, "CHAP_N").is_some() => {}
+                "CHAP_R" | "CHAP_I" | "CHAP_C" => return Err(status::INITIATOR_ERROR),
                 _ => self.negotiation.answer(key, value, session, out).map_err(refuse)?,
             }
         }
@@ -244,25 +244,26 @@ impl Login {
             Algorithm::PREFERENCE.into_iter().find(offers).ok_or(status::AUTHENTICATION_FAILURE)?;
         self.auth = Auth::Challenged(algorithm);
         text::push(out, "CHAP_A", &algorithm.number().to_string());
-        text::push(out, "CHAP_I", &self.challenge.identifier.to_string());
-        text::push(out, "CHAP_C", &text::to_hex(&self.challenge.bytes));
+        self.challenge.push(out);
         Ok(())
     }
 
-    fn take_answer(&mut self, pairs: &[(&str, &str)], setup: &Setup) -> Result<(), u16> {
+    /// The initiator proves itself, and may ask the target to do so too (RFC 7143, section 12.1.3).
+    fn take_proof(
+        &mut self,
+        pairs: &[(&str, &str)],
+        setup: &Setup,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let (Auth::Challenged(algorithm), Some(known)) = (self.auth, &setup.chap) else {
             return Err(status::INITIATOR_ERROR);
         };
-        let value = |key| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-        let answer = value("CHAP_R").and_then(text::binary);
-        let (Some(user), Some(answer)) = (value("CHAP_N"), answer) else {
-            return Err(status::AUTHENTICATION_FAILURE);
-        };
-        let Challenge { identifier, bytes } = &self.challenge;
-        // The digest is computed for a wrong name too, so that both take the same time.
-        let right = algorithm.verify(*identifier, &known.secret, bytes, &answer);
-        if !right || user != known.user {
-            return Err(status::AUTHENTICATION_FAILURE);
+        let refused = |_| status::AUTHENTICATION_FAILURE;
+        // First of all: who has proven nothing gets no answer to its own question.
+        self.challenge.verify(algorithm, known, pairs).map_err(refused)?;
+        if let Some(question) = Question::read(pairs).map_err(refused)? {
+            let own = setup.mutual_chap.as_ref().ok_or(status::AUTHENTICATION_FAILURE)?;
+            question.answer(algorithm, own, Some(&self.challenge), out).map_err(refused)?;
         }
         self.auth = Auth::Done;
         Ok(())
@@ -289,7 +290,7 @@ fn refuse(_: NegotiationError) -> u16 {
 
 /// Reads who logs in where from the first request.
 fn identify(pairs: &[(&str, &str)], setup: &Setup) -> Result<Identity, u16> {
-    let value = |key| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let value = |key| text::value(pairs, key);
     let initiator = value("InitiatorName").ok_or(status::MISSING_PARAMETER)?;
     if initiator.is_empty() || initiator.len() > 223 {
         return Err(status::INITIATOR_ERROR);

@@ -8,16 +8,19 @@ mod connection;
 mod control;
 mod login;
 mod node;
+mod statistics;
 mod tasks;
 
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 
 pub use connection::Connection;
-pub use node::{ConnectionId, Node};
+pub use node::{ConnectionId, Limits, Link, Node, Seat, SessionView};
+pub use statistics::{Count, Counters, Traffic};
 
+pub use crate::chap::Challenge;
 use crate::{
-    chap::{CHALLENGE_LEN, Credentials},
+    chap::Credentials,
     machine::TaskId,
     negotiation::{SessionType, Wishes},
     pdu::LunField,
@@ -32,12 +35,13 @@ pub struct Setup {
     pub portals: Vec<String>,
     /// Who may log in; everybody when none.
     pub chap: Option<Credentials>,
+    /// How the target proves itself to initiators that ask for it; the secret is another than
+    /// that of `chap` (see [`crate::chap::check_distinct`]).
+    pub mutual_chap: Option<Credentials>,
     /// What it negotiates for.
     pub wishes: Wishes,
     /// Commands of one session in progress: 1 to 1024.
     pub queue_depth: u16,
-    /// Sessions and logins in progress.
-    pub sessions_max: usize,
     /// Data of one session held in memory, in bytes; one command may exceed it alone.
     pub data_budget: u64,
     /// Longest login.
@@ -56,24 +60,15 @@ impl Setup {
             name,
             portals: Vec::new(),
             chap: None,
+            mutual_chap: None,
             wishes: Wishes::default(),
             queue_depth: 128,
-            sessions_max: 128,
             data_budget: 64 << 20,
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(15),
         }
     }
-}
-
-/// Random bytes for one connection's CHAP challenge.
-#[derive(Clone)]
-pub struct Challenge {
-    /// `CHAP_I`.
-    pub identifier: u8,
-    /// `CHAP_C`.
-    pub bytes: [u8; CHALLENGE_LEN],
 }
 
 /// What a logical unit says of a command that it took.
@@ -103,8 +98,12 @@ pub struct Outcome {
 pub enum Event {
     /// The login is complete.
     LoggedIn {
-        /// The initiator's name.
+        /// The initiator's name, in lower case.
         initiator: String,
+        /// The initiator's part of the session identifier.
+        isid: [u8; 6],
+        /// The target's part.
+        tsih: u16,
         /// Kind of session.
         session: SessionType,
     },
@@ -136,7 +135,8 @@ pub enum Event {
         /// Which; all when none.
         lun: Option<u16>,
     },
-    /// The commands of all sessions for a logical unit were cleared by this one.
+    /// Commands of this session for a logical unit were cleared by another session: its
+    /// initiator is to be told (COMMANDS CLEARED BY ANOTHER INITIATOR).
     Cleared {
         /// Which.
         lun: u16,

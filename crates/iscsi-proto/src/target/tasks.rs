@@ -1,13 +1,14 @@
 //! The commands of one connection: gathering their data, executing, answering.
 //!
 //! Invariant: a task's place is free, or exactly one `Release` will be reported for it. Data held
-//! by all tasks together stays within the budget, unless one task alone exceeds it. A task that
+//! by all tasks together stays within the session's budget, and within the target's, unless one
+//! task alone exceeds it. A task that
 //! is aborted while it executes keeps its place until its outcome is in, since what it does
 //! cannot be called back.
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{collections::VecDeque, rc::Rc, vec::Vec};
 
-use super::{Event, Outcome, Plan};
+use super::{Event, Outcome, Plan, statistics::Budget};
 use crate::{
     machine::{Fatal, Payload, Placement, TaskId},
     negotiation::Params,
@@ -106,10 +107,18 @@ pub(super) struct Tasks {
     windowed: u16,
     budget: u64,
     held: u64,
+    /// What all sessions share.
+    shared: Rc<Budget>,
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.shared.give_back(self.held);
+    }
 }
 
 impl Tasks {
-    pub(super) fn new(depth: u16, budget: u64) -> Self {
+    pub(super) fn new(depth: u16, budget: u64, shared: Rc<Budget>) -> Self {
         assert!((1..=1024).contains(&depth), "queue depth of {depth}");
         let count = depth + IMMEDIATE_MAX;
         Self {
@@ -122,6 +131,7 @@ impl Tasks {
             windowed: 0,
             budget,
             held: 0,
+            shared,
         }
     }
 
@@ -415,20 +425,22 @@ impl Tasks {
     }
 
     /// Ends the tasks that `chosen` names, but for what is executing, whose outcome is still to
-    /// come, and for `receiving`, whose data is coming in just now. Returns those.
+    /// come, and for `receiving`, whose data is coming in just now. Returns those, and how many
+    /// tasks were named that no earlier call had aborted.
     pub(super) fn abort(
         &mut self,
         chosen: impl Fn(u32, LunField) -> bool,
         receiving: Option<TaskId>,
         events: &mut VecDeque<Event>,
-    ) -> Vec<TaskId> {
-        let mut left = Vec::new();
+    ) -> (Vec<TaskId>, usize) {
+        let (mut left, mut count) = (Vec::new(), 0);
         for index in 0..self.depth + IMMEDIATE_MAX {
             let id = TaskId(index);
             let task = &mut self.tasks[id.index()];
             if task.state == State::Free || !chosen(self.itts[id.index()], task.lun) {
                 continue;
             }
+            count += usize::from(!task.aborted);
             let gathering = task.state == State::Gathering && receiving == Some(id);
             if task.state == State::Executing || gathering {
                 task.aborted = true;
@@ -438,7 +450,7 @@ impl Tasks {
                 self.release(id, events);
             }
         }
-        left
+        (left, count)
     }
 
     fn release(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
@@ -449,6 +461,7 @@ impl Tasks {
         }
         self.ready.retain(|ready| *ready != id);
         self.held -= task.held;
+        self.shared.give_back(task.held);
         self.windowed -= u16::from(!task.immediate);
         *task = Task::default();
         self.itts[id.index()] = NO_TAG;
@@ -476,13 +489,16 @@ impl Tasks {
         }
     }
 
+    /// Whether memory may be taken. One command always may, so that no session waits for others;
+    /// and who has one is woken by its end.
     fn fits(&self, cost: u64) -> bool {
-        self.held == 0 || self.held + cost <= self.budget
+        self.held == 0 || (self.held + cost <= self.budget && self.shared.fits(cost))
     }
 
     fn hold(&mut self, id: TaskId, cost: u64) {
         self.tasks[id.index()].held = cost;
         self.held += cost;
+        self.shared.hold(cost);
     }
 }
 

@@ -9,7 +9,7 @@ use netraid_iscsi_proto::{
     negotiation::Wishes,
     pdu::{Bhs, LunField},
     serial::Serial,
-    target::{self, Challenge, Connection, Event, Node, Outcome, Plan},
+    target::{self, Challenge, Connection, Event, Limits, Link, Node, Outcome, Plan},
 };
 
 pub(crate) const TARGET: &str = "iqn.2026-01.org.example:target";
@@ -31,9 +31,10 @@ pub(crate) fn initiator_setup() -> initiator::Setup {
 
 pub(crate) fn connection(node: &mut Node, setup: &target::Setup) -> Connection {
     let challenge = Challenge { identifier: 7, bytes: [9; 32] };
-    let id = node.open().expect("room for a connection");
-    let portal = "127.0.0.1:3260".into();
-    Connection::new(Duration::ZERO, id, Arc::new(setup.clone()), portal, challenge)
+    let peer = ([127, 0, 0, 1], 50_000).into();
+    let seat = node.open(Link::new(peer, ([127, 0, 0, 1], 3260).into()));
+    let seat = seat.expect("room for a connection");
+    Connection::new(Duration::ZERO, seat, Arc::new(setup.clone()), challenge)
 }
 
 pub(crate) fn command(opcode: u8, offset: u32, len: u32) -> Command {
@@ -59,6 +60,7 @@ pub(crate) struct Host {
     pub(crate) commands: usize,
     pub(crate) resets: usize,
     pub(crate) settled: usize,
+    pub(crate) cleared: usize,
     cdbs: Vec<[u8; 16]>,
     pub(crate) data_out: Vec<Vec<u8>>,
     data_in: Vec<Vec<u8>>,
@@ -76,6 +78,7 @@ impl Host {
             commands: 0,
             resets: 0,
             settled: 0,
+            cleared: 0,
             cdbs: vec![[0; 16]; count],
             data_out: vec![Vec::new(); count],
             data_in: vec![Vec::new(); count],
@@ -97,7 +100,8 @@ impl Host {
                     assert!(!self.executing.contains(&task), "released while it executes");
                     self.data_in[task.index()].clear();
                 }
-                Event::LoggedIn { .. } | Event::Cleared { .. } => {}
+                Event::LoggedIn { .. } => {}
+                Event::Cleared { .. } => self.cleared += 1,
                 Event::Settled => self.settled += 1,
                 Event::Reset { .. } => self.resets += 1,
             }
@@ -252,7 +256,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(target: &target::Setup, initiator: initiator::Setup) -> Self {
-        let mut node = Node::new(8);
+        let mut node = Node::new(Limits::default());
         let machine = connection(&mut node, target);
         let host = Host::new(machine, 4 << 20);
         Self { now: Duration::ZERO, node, host, guest: Guest::new(initiator), trace: Vec::new() }

@@ -6,4 +6,5 @@ mod exchange;
 mod harness;
 mod hostile;
 mod liar;
+mod logins;
 mod order;

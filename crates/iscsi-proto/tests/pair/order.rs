@@ -151,7 +151,7 @@ fn silence_is_pinged_and_then_fatal_on_both_sides() {
 
 #[test]
 fn a_login_that_does_not_end_is_cut_off() {
-    let mut node = netraid_iscsi_proto::target::Node::new(1);
+    let mut node = target::Node::new(target::Limits::default());
     let mut machine = connection(&mut node, &target_setup());
     let deadline = machine.next_timeout().unwrap();
     assert_eq!(machine.handle_timeout(deadline - Duration::from_nanos(1)), Ok(()));

@@ -84,6 +84,13 @@ impl Attentions {
         }
     }
 
+    /// Establishes a condition for one nexus.
+    pub(crate) fn raise_for(&mut self, attention: UnitAttention, nexus: NexusId) {
+        if let Some(at) = self.find(nexus) {
+            self.nexuses[at].1 |= attention.mask();
+        }
+    }
+
     /// Whether `nexus` has yet to be told something.
     pub(crate) fn is_pending(&self, nexus: NexusId) -> bool {
         self.find(nexus).is_some_and(|at| self.nexuses[at].1 != 0)

@@ -201,6 +201,11 @@ impl LogicalUnit {
         self.attentions.raise(attention, except);
     }
 
+    /// Establishes a unit attention condition for one nexus, if it is known.
+    pub fn raise_for(&mut self, attention: UnitAttention, nexus: NexusId) {
+        self.attentions.raise_for(attention, nexus);
+    }
+
     pub(crate) fn clear_reported_luns(&mut self, nexus: NexusId) {
         self.attentions.clear(nexus, UnitAttention::ReportedLunsChanged);
     }

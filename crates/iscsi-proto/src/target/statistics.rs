@@ -1,0 +1,111 @@
+//! What a target counts: plain numbers in cells, which cost an addition on the path and can be
+//! read at any time on the target's thread. They only grow.
+
+use alloc::rc::Rc;
+use core::cell::Cell;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(Cell<u64>);
+
+impl Count {
+    /// The number so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+
+    /// Counts `more`.
+    pub fn add(&self, more: u64) {
+        self.0.set(self.0.get().wrapping_add(more));
+    }
+}
+
+/// What all connections of a target add up to.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Sessions for SCSI commands that were admitted.
+    pub logins: Count,
+    /// Discovery sessions that were admitted.
+    pub discoveries: Count,
+    /// Sessions that a new one of the same initiator port replaced.
+    pub reinstatements: Count,
+    /// Logins that were sent to another portal.
+    pub redirected: Count,
+    /// Logins refused for a wrong name or secret (status 0x0201).
+    pub refused_authentication: Count,
+    /// Logins of initiators that are not allowed here (status 0x0202).
+    pub refused_authorization: Count,
+    /// Logins to a target that is not here (status 0x0203).
+    pub refused_not_found: Count,
+    /// Connections and logins for which there was no room (closed at once, or status 0x0302).
+    pub refused_busy: Count,
+    /// Logins refused for any other reason.
+    pub refused_other: Count,
+    /// Logins that were not finished in time.
+    pub login_timeouts: Count,
+    /// Connections dropped because the peer broke the protocol.
+    pub protocol_errors: Count,
+    /// Headers and data segments with a wrong digest.
+    pub digest_errors: Count,
+    /// Connections whose peer did not answer pings.
+    pub silent_peers: Count,
+    /// PDUs that were answered by a Reject.
+    pub rejected_pdus: Count,
+    /// Task management functions that were asked for.
+    pub task_functions: Count,
+    /// Task management functions whose tasks did not end in time.
+    pub task_functions_failed: Count,
+    /// Tasks that were aborted by task management.
+    pub aborted_tasks: Count,
+    /// Sessions that an administrator dropped.
+    pub dropped_sessions: Count,
+}
+
+/// What passed through one session.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// PDUs from the initiator.
+    pub pdus_in: Count,
+    /// PDUs to the initiator.
+    pub pdus_out: Count,
+    /// Bytes of data segments from the initiator.
+    pub bytes_in: Count,
+    /// Bytes of data segments to the initiator.
+    pub bytes_out: Count,
+    /// SCSI commands.
+    pub commands: Count,
+    /// Tasks that were aborted by task management.
+    pub aborted_tasks: Count,
+}
+
+/// Data that all sessions of a target hold in memory together.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limit: u64,
+    held: Cell<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(limit: u64) -> Rc<Self> {
+        Rc::new(Self { limit, held: Cell::new(0) })
+    }
+
+    pub(super) fn fits(&self, cost: u64) -> bool {
+        self.held.get().saturating_add(cost) <= self.limit
+    }
+
+    pub(super) fn hold(&self, cost: u64) {
+        self.held.set(self.held.get() + cost);
+    }
+
+    pub(super) fn give_back(&self, cost: u64) {
+        let held = self.held.get();
+        assert!(cost <= held, "{cost} bytes given back of {held}");
+        self.held.set(held - cost);
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held.get()
+    }
+}

@@ -1,0 +1,180 @@
+//! Logins request by request: who gets in, and what the target answers.
+
+use netraid_iscsi_proto::{
+    chap::{Algorithm, Challenge, ChapError, Credentials, Question, Secret},
+    pdu::{LoginRequest, LoginResponse},
+    serial::Serial,
+    target, text,
+};
+
+use crate::harness::{Pair, TARGET, initiator_setup, target_setup};
+
+pub(crate) const INITIATOR: &str = "iqn.2026-01.org.example:i";
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+const FULL: u8 = 3;
+
+/// A login by hand.
+pub(crate) struct Hand {
+    pub(crate) pair: Pair,
+    pub(crate) request: LoginRequest,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) response: LoginResponse,
+    pub(crate) text: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn value(&self, key: &str) -> Option<String> {
+        text::value(&text::parse(&self.text).unwrap(), key).map(Into::into)
+    }
+}
+
+impl Hand {
+    pub(crate) fn new(setup: &target::Setup) -> Self {
+        let request = LoginRequest {
+            transit: false,
+            more: false,
+            current_stage: SECURITY,
+            next_stage: 0,
+            version_max: 0,
+            version_min: 0,
+            isid: [0x80; 6],
+            tsih: 0,
+            itt: 1,
+            cid: 1,
+        };
+        Self { pair: Pair::new(setup, initiator_setup()), request }
+    }
+
+    /// Sends one request with these keys, which goes on to `next` when one is given.
+    pub(crate) fn say(&mut self, stage: u8, next: Option<u8>, keys: &[(&str, &str)]) -> Answer {
+        let mut data = Vec::new();
+        keys.iter().for_each(|(key, value)| text::push(&mut data, key, value));
+        self.request.current_stage = stage;
+        self.request.next_stage = next.unwrap_or(0);
+        self.request.transit = next.is_some();
+        self.say_bytes(&data)
+    }
+
+    pub(crate) fn say_bytes(&mut self, data: &[u8]) -> Answer {
+        let len = u32::try_from(data.len()).unwrap();
+        let mut bhs = self.request.encode().with_data_len(len);
+        bhs.stamp_command(Serial(1), Serial(0));
+        self.pair.host.receive(self.pair.now, &mut self.pair.node, &bhs, data).unwrap();
+        let (transmit, text) = self.pair.host.transmit().expect("an answer");
+        Answer { response: LoginResponse::parse(&transmit.header), text }
+    }
+
+    /// Names and what is to come in the security stage.
+    fn ask_for_chap(&mut self, algorithms: &str) -> Answer {
+        let names = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+        let first = self.say(SECURITY, None, &[names[0], names[1], ("AuthMethod", "CHAP,None")]);
+        assert_eq!(first.value("AuthMethod").as_deref(), Some("CHAP"));
+        self.say(SECURITY, None, &[("CHAP_A", algorithms)])
+    }
+}
+
+fn credentials(user: &str, secret: &str) -> Credentials {
+    Credentials { user: user.into(), secret: Secret::new(secret).unwrap() }
+}
+
+fn mutual() -> target::Setup {
+    target::Setup {
+        chap: Some(credentials("joe", "the initiator's secret")),
+        mutual_chap: Some(credentials("tgt", "the target's secret")),
+        ..target_setup()
+    }
+}
+
+/// The answer to the target's challenge, with its own challenge when `asks`.
+fn proof(answer: &Answer, who: &Credentials, asks: Option<&Challenge>) -> Vec<u8> {
+    let pairs = text::parse(&answer.text).unwrap();
+    let number = text::value(&pairs, "CHAP_A").and_then(text::number).unwrap();
+    let question = Question::read(&pairs).unwrap().unwrap();
+    let mut out = Vec::new();
+    question.answer(Algorithm::from_number(number).unwrap(), who, None, &mut out).unwrap();
+    if let Some(challenge) = asks {
+        challenge.push(&mut out);
+    }
+    out
+}
+
+#[test]
+fn the_strongest_common_chap_algorithm_is_taken() {
+    // RFC 7143, section 12.1.3: one of those that were proposed.
+    for (offered, taken) in [("5,6,7,8", "8"), ("5,7", "7"), ("6,5", "5"), ("0x8", "8")] {
+        let mut hand = Hand::new(&mutual());
+        assert_eq!(hand.ask_for_chap(offered).value("CHAP_A").as_deref(), Some(taken));
+    }
+    let mut hand = Hand::new(&mutual());
+    assert_eq!(hand.ask_for_chap("6").response.status, 0x0201);
+}
+
+#[test]
+fn the_target_proves_itself_to_who_has_proven_itself() {
+    let challenge = Challenge { identifier: 200, bytes: [5; 32] };
+    for offered in ["5", "7", "8"] {
+        let mut hand = Hand::new(&mutual());
+        let asked = hand.ask_for_chap(offered);
+        let data = proof(&asked, &credentials("joe", "the initiator's secret"), Some(&challenge));
+        (hand.request.transit, hand.request.next_stage) = (true, OPERATIONAL);
+        let answer = hand.say_bytes(&data);
+        assert_eq!((answer.response.status, answer.response.transit), (0, true));
+        let algorithm = Algorithm::from_number(text::number(offered).unwrap()).unwrap();
+        let pairs = text::parse(&answer.text).unwrap();
+        let known = credentials("tgt", "the target's secret");
+        assert_eq!(challenge.verify(algorithm, &known, &pairs), Ok(()));
+        assert_eq!(hand.say(OPERATIONAL, Some(FULL), &[]).response.status, 0);
+        assert_eq!(hand.pair.node.session_count(), 1);
+    }
+}
+
+#[test]
+fn who_has_not_proven_itself_is_answered_nothing() {
+    let challenge = Challenge { identifier: 200, bytes: [5; 32] };
+    let mut hand = Hand::new(&mutual());
+    let asked = hand.ask_for_chap("7");
+    let data = proof(&asked, &credentials("joe", "some other secret"), Some(&challenge));
+    let answer = hand.say_bytes(&data);
+    assert_eq!((answer.response.status, answer.text.len()), (0x0201, 0));
+}
+
+#[test]
+fn a_target_without_a_secret_of_its_own_refuses_to_be_asked() {
+    let setup = target::Setup { mutual_chap: None, ..mutual() };
+    let challenge = Challenge { identifier: 200, bytes: [5; 32] };
+    let mut hand = Hand::new(&setup);
+    let asked = hand.ask_for_chap("7");
+    let data = proof(&asked, &credentials("joe", "the initiator's secret"), Some(&challenge));
+    assert_eq!(hand.say_bytes(&data).response.status, 0x0201);
+}
+
+#[test]
+fn its_own_challenge_sent_back_is_refused() {
+    // RFC 7143, section 12.1.3: responders check for this, and close.
+    let mut hand = Hand::new(&mutual());
+    let asked = hand.ask_for_chap("7");
+    let own = Challenge { identifier: 1, bytes: [9; 32] };
+    let pairs = text::parse(&asked.text).unwrap();
+    assert_eq!(text::value(&pairs, "CHAP_C").unwrap(), text::to_hex(&own.bytes));
+    let who = credentials("joe", "the initiator's secret");
+    let data = proof(&asked, &who, Some(&own));
+    let answer = hand.say_bytes(&data);
+    assert_eq!((answer.response.status, answer.text.len()), (0x0201, 0));
+    assert!(hand.pair.host.machine.is_finished());
+    let again = Question::read(&pairs).unwrap().unwrap();
+    let reflected = again.answer(Algorithm::Md5, &who, Some(&own), &mut Vec::new());
+    assert_eq!(reflected, Err(ChapError::Reflected));
+}
+
+#[test]
+fn a_question_without_a_proof_is_no_login() {
+    let mut hand = Hand::new(&mutual());
+    hand.ask_for_chap("7");
+    let answer = hand.say(SECURITY, None, &[("CHAP_I", "1"), ("CHAP_C", "0x01020304")]);
+    assert_eq!(answer.response.status, 0x0200);
+}
