@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to its terminal")]
 
 mod blackbox;
+mod conformance;
 mod licences;
 mod purity;
 mod run;
@@ -19,6 +20,9 @@ usage: cargo xtask TASK
   test             every test that needs nothing but the Rust toolchain
   blackbox [NAME]  the scripts in tests/, which need foreign tools (see .ci/run), or those whose
                    names contain NAME
+  conformance [--write]
+                   the conformance suite of libiscsi; --write puts the results, beside tgt's,
+                   into docs/conformance.md
   nightly          the longer tier: tests with many more seeds and steps, scripts with more data
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
@@ -42,6 +46,8 @@ fn perform(args: &[&str]) -> Result<()> {
         ["test", rest @ ..] => cargo(&[&["test", "--workspace", "--quiet"], rest].concat(), &[]),
         ["blackbox"] => blackbox::run(None, false),
         ["blackbox", name] => blackbox::run(Some(name), false),
+        ["conformance"] => conformance::run(false),
+        ["conformance", "--write"] => conformance::run(true),
         ["nightly"] => nightly(),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
