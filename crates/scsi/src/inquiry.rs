@@ -8,7 +8,10 @@ use alloc::{
     vec::Vec,
 };
 
-use crate::bytes::{array, be16, put, put_ascii};
+use crate::{
+    bytes::{array, be16, put, put_ascii},
+    ports::{NAME_LEN_MAX, TARGET_PORT, TARGET_PORT_GROUP},
+};
 
 /// Supported VPD pages.
 pub const PAGE_SUPPORTED: u8 = 0x00;
@@ -16,6 +19,8 @@ pub const PAGE_SUPPORTED: u8 = 0x00;
 pub const PAGE_SERIAL: u8 = 0x80;
 /// Device identification.
 pub const PAGE_IDENTIFICATION: u8 = 0x83;
+/// SCSI ports.
+pub const PAGE_PORTS: u8 = 0x88;
 /// Block limits.
 pub const PAGE_BLOCK_LIMITS: u8 = 0xb0;
 /// Block device characteristics.
@@ -23,10 +28,11 @@ pub const PAGE_CHARACTERISTICS: u8 = 0xb1;
 /// Logical block provisioning.
 pub const PAGE_PROVISIONING: u8 = 0xb2;
 
-const PAGES: [u8; 6] = [
+const PAGES: [u8; 7] = [
     PAGE_SUPPORTED,
     PAGE_SERIAL,
     PAGE_IDENTIFICATION,
+    PAGE_PORTS,
     PAGE_BLOCK_LIMITS,
     PAGE_CHARACTERISTICS,
     PAGE_PROVISIONING,
@@ -34,8 +40,6 @@ const PAGES: [u8; 6] = [
 
 const STANDARD_LEN: usize = 96;
 const SERIAL_LEN_MAX: usize = 64;
-/// An iSCSI name is at most 223 bytes (RFC 7143, section 4.2.7.1).
-const NAME_LEN_MAX: usize = 223;
 
 /// Who a logical unit says that it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +56,6 @@ pub struct Identity {
     pub naa: u64,
     /// iSCSI name of the target device.
     pub target_name: String,
-    /// Target portal group tag, also the relative target port identifier; not 0.
-    pub portal_group: u16,
 }
 
 impl Identity {
@@ -73,7 +75,6 @@ impl Identity {
             serial: alloc::format!("{hash:016x}"),
             naa: hash & 0x0fff_ffff_ffff_ffff,
             target_name: target_name.to_string(),
-            portal_group: 1,
         }
     }
 
@@ -84,6 +85,7 @@ impl Identity {
         out[2] = 0x06; // SPC-4
         out[3] = 0x12; // HISUP, response data format 2
         out[4] = 91; // length after byte 4
+        out[5] = 0x10; // TPGS: implicit asymmetric access
         out[7] = 0x02; // CMDQUE
         put_ascii(&mut out[8..16], &self.vendor);
         put_ascii(&mut out[16..32], &self.product);
@@ -110,16 +112,36 @@ impl Identity {
         put_ascii(&mut vendor[..8], &self.vendor);
         put_ascii(&mut vendor[8..], &self.serial);
         let naa = (0x3 << 60 | (self.naa & 0x0fff_ffff_ffff_ffff)).to_be_bytes();
-        let port = u32::from(self.portal_group).to_be_bytes();
-        let name = self.target_name.get(..NAME_LEN_MAX).unwrap_or(&self.target_name);
-        let port_name = alloc::format!("{name},t,0x{:04x}", self.portal_group);
+        let port = u32::from(TARGET_PORT).to_be_bytes();
         let mut body = Vec::new();
         designator(&mut body, 0x01, 0x03, &naa);
         designator(&mut body, 0x02, 0x01, &vendor);
         designator(&mut body, 0x51, 0x94, &port);
-        designator(&mut body, 0x53, 0x98, &name_string(&port_name));
-        designator(&mut body, 0x53, 0xa8, &name_string(name));
+        designator(&mut body, 0x51, 0x95, &u32::from(TARGET_PORT_GROUP).to_be_bytes());
+        designator(&mut body, 0x53, 0x98, &name_string(&self.port_name()));
+        designator(&mut body, 0x53, 0xa8, &name_string(self.name()));
         vpd(PAGE_IDENTIFICATION, &body)
+    }
+
+    /// The contents of VPD page 88h (SPC-4, section 7.8.15): the one port of the target.
+    #[must_use]
+    pub fn ports_page(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        designator(&mut names, 0x53, 0x98, &name_string(&self.port_name()));
+        let mut body = vec![0; 12];
+        put(&mut body, 2, TARGET_PORT.to_be_bytes());
+        put(&mut body, 10, u16::try_from(names.len()).unwrap_or(u16::MAX).to_be_bytes());
+        body.extend(names);
+        vpd(PAGE_PORTS, &body)
+    }
+
+    fn name(&self) -> &str {
+        self.target_name.get(..NAME_LEN_MAX).unwrap_or(&self.target_name)
+    }
+
+    /// The SCSI port name: target name and portal group (RFC 7143, section 4.4.3).
+    fn port_name(&self) -> String {
+        alloc::format!("{},t,0x{:04x}", self.name(), TARGET_PORT_GROUP)
     }
 }
 
@@ -265,9 +287,20 @@ mod tests {
         let all = decode_designators(&page).unwrap();
         assert_eq!(all[0].value, (0x3 << 60 | identity.naa).to_be_bytes());
         let kinds: Vec<_> = all.iter().map(|one| (one.association, one.kind)).collect();
-        assert_eq!(kinds, [(0, 3), (0, 1), (1, 4), (1, 8), (2, 8)]);
-        assert!(all[4].value.starts_with(b"iqn.2026-01.org.example:disk\0"));
+        assert_eq!(kinds, [(0, 3), (0, 1), (1, 4), (1, 5), (1, 8), (2, 8)]);
+        assert_eq!((&all[2].value[..], &all[3].value[..]), (&[0, 0, 0, 1][..], &[0, 0, 0, 1][..]));
+        assert!(all[4].value.starts_with(b"iqn.2026-01.org.example:disk,t,0x0001\0"));
+        assert!(all[5].value.starts_with(b"iqn.2026-01.org.example:disk\0"));
         assert_ne!(identity.naa, Identity::for_lun("iqn.2026-01.org.example:disk", 4).naa);
+    }
+
+    #[test]
+    fn the_ports_page_names_the_one_port() {
+        let page = Identity::for_lun("iqn.2026-01.org.example:d", 0).ports_page();
+        assert_eq!(page[..4], [0, 0x88, 0, 52]);
+        assert_eq!(page[4..16], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 40]);
+        assert_eq!(page[16..20], [0x53, 0x98, 0, 36]);
+        assert!(page[20..].starts_with(b"iqn.2026-01.org.example:d,t,0x0001\0"));
     }
 
     #[test]

@@ -20,10 +20,12 @@ pub mod cdb;
 pub mod inquiry;
 pub mod limits;
 pub mod mode;
+pub mod ports;
 pub mod sense;
 mod target;
 pub mod unit;
 
+pub use ports::{InitiatorPort, Nexus};
 pub use sense::{Additional, Sense, SenseKey, Status};
 pub use target::{AddUnitError, LUN_MAX, TargetDevice};
 pub use unit::{

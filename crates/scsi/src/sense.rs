@@ -145,6 +145,7 @@ additional! {
     INVALID_FIELD_IN_CDB = 0x24/0x00, "invalid field in cdb";
     LOGICAL_UNIT_NOT_SUPPORTED = 0x25/0x00, "logical unit not supported";
     INVALID_FIELD_IN_PARAMETER_LIST = 0x26/0x00, "invalid field in parameter list";
+    INVALID_RELEASE = 0x26/0x04, "invalid release of persistent reservation";
     WRITE_PROTECTED = 0x27/0x00, "write protected";
     SOFTWARE_WRITE_PROTECTED = 0x27/0x02, "logical unit software write protected";
     SPACE_ALLOCATION_FAILED = 0x27/0x07, "space allocation failed write protect";
@@ -154,12 +155,17 @@ additional! {
     DEVICE_RESET = 0x29/0x03, "bus device reset function occurred";
     NEXUS_LOSS = 0x29/0x07, "i_t nexus loss occurred";
     MODE_PARAMETERS_CHANGED = 0x2a/0x01, "mode parameters changed";
+    RESERVATIONS_PREEMPTED = 0x2a/0x03, "reservations preempted";
+    RESERVATIONS_RELEASED = 0x2a/0x04, "reservations released";
+    REGISTRATIONS_PREEMPTED = 0x2a/0x05, "registrations preempted";
     CAPACITY_DATA_CHANGED = 0x2a/0x09, "capacity data has changed";
     COMMAND_TIMEOUT = 0x2e/0x02, "command timeout during processing";
     COMMANDS_CLEARED_BY_ANOTHER = 0x2f/0x00, "commands cleared by another initiator";
     SAVING_NOT_SUPPORTED = 0x39/0x00, "saving parameters not supported";
     MEDIUM_NOT_PRESENT = 0x3a/0x00, "medium not present";
+    INQUIRY_DATA_CHANGED = 0x3f/0x03, "inquiry data has changed";
     REPORTED_LUNS_CHANGED = 0x3f/0x0e, "reported luns data has changed";
+    INSUFFICIENT_REGISTRATION_RESOURCES = 0x55/0x04, "insufficient registration resources";
     INTERNAL_TARGET_FAILURE = 0x44/0x00, "internal target failure";
     INVALID_FIELD_IN_INFORMATION_UNIT = 0x0e/0x03, "invalid field in command information unit";
 }

@@ -7,6 +7,7 @@ use netraid_block::{DeviceInfo, IoError, Op, SgList};
 use crate::{
     cdb::{self, Command},
     inquiry::Identity,
+    ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey},
     unit::{
         LogicalUnit, NexusId, Refusal, Response, Step, Task, UnitAttention, UnitConfig, decode_lun,
@@ -30,7 +31,7 @@ pub struct TargetDevice {
     /// By LUN; the last one is taken.
     places: Vec<Option<Box<Place>>>,
     /// Whom a logical unit that comes later has to know.
-    nexuses: Vec<NexusId>,
+    nexuses: Vec<(NexusId, Nexus)>,
     next_incarnation: u64,
 }
 
@@ -130,19 +131,19 @@ impl TargetDevice {
     }
 
     /// Makes a nexus known to every logical unit. False when one knows too many.
-    pub fn add_nexus(&mut self, nexus: NexusId) -> bool {
-        let added = self.units().all(|unit| unit.add_nexus(nexus));
+    pub fn add_nexus(&mut self, id: NexusId, nexus: &Nexus) -> bool {
+        let added = self.units().all(|unit| unit.add_nexus(id, nexus));
         if !added {
-            self.remove_nexus(nexus);
-        } else if !self.nexuses.contains(&nexus) {
-            self.nexuses.push(nexus);
+            self.remove_nexus(id);
+        } else if !self.nexuses.iter().any(|(known, _)| *known == id) {
+            self.nexuses.push((id, nexus.clone()));
         }
         added
     }
 
     /// Forgets a nexus that is lost.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
-        self.nexuses.retain(|known| *known != nexus);
+        self.nexuses.retain(|(known, _)| *known != nexus);
         self.units().for_each(|unit| unit.remove_nexus(nexus));
     }
 
@@ -222,9 +223,9 @@ impl TargetDevice {
             self.places.resize_with(at + 1, || None);
         }
         let mut unit = LogicalUnit::new(config);
-        self.nexuses.iter().for_each(|nexus| {
+        self.nexuses.iter().for_each(|(id, nexus)| {
             // As many as the others know fit into this one.
-            unit.add_nexus(*nexus);
+            unit.add_nexus(*id, nexus);
         });
         let incarnation = self.next_incarnation;
         self.next_incarnation += 1;
@@ -310,6 +311,7 @@ mod tests {
     fn absent_units_are_told_apart_and_luns_are_listed() {
         let mut target = TargetDevice::new([config(), config()]);
         let nexus = NexusId(1);
+        target.add_nexus(nexus, &crate::unit::tests::nexus(1));
         let lun = |number: u8| [0, number, 0, 0, 0, 0, 0, 0];
         let mut ask = |at: u8, cdb: &[u8]| respond(target.handle_command(nexus, lun(at), cdb, 0).1);
         let inquiry = build::inquiry(None, 255);
@@ -348,7 +350,7 @@ mod tests {
     fn pair() -> (TargetDevice, NexusId) {
         let mut target = TargetDevice::new([config(), config()]);
         let nexus = NexusId(1);
-        assert!(target.add_nexus(nexus));
+        assert!(target.add_nexus(nexus, &crate::unit::tests::nexus(1)));
         for number in [0, 1] {
             let (_, step) = target.handle_command(nexus, lun(number), &build::test_unit_ready(), 0);
             assert_eq!(sense_of(step), Additional::POWER_ON_OR_RESET);

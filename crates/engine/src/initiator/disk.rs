@@ -275,7 +275,9 @@ fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
     match (sense.key, sense.additional) {
         (SenseKey::RecoveredError | SenseKey::NoSense, _) if !sense.deferred => Verdict::Success,
         (SenseKey::UnitAttention, additional) => {
-            Verdict::Attention { cache_lost: additional.asc == Additional::POWER_ON_OR_RESET.asc }
+            // Of all that is reported with this code, a lost nexus alone leaves caches as they are.
+            let reset = additional.asc == Additional::POWER_ON_OR_RESET.asc;
+            Verdict::Attention { cache_lost: reset && additional != Additional::NEXUS_LOSS }
         }
         (SenseKey::AbortedCommand, _)
         | (SenseKey::NotReady, Additional::NOT_READY_BECOMING_READY) => Verdict::Later,
@@ -422,6 +424,8 @@ mod tests {
         assert!(matches!(judge(&status(2, vec![]), 0, 0, "m"), Verdict::Fail(_)));
         let attention = check(SenseKey::UnitAttention, Additional::POWER_ON);
         assert_eq!(attention, Verdict::Attention { cache_lost: true });
+        let attention = check(SenseKey::UnitAttention, Additional::NEXUS_LOSS);
+        assert_eq!(attention, Verdict::Attention { cache_lost: false });
         let attention = check(SenseKey::UnitAttention, Additional::MODE_PARAMETERS_CHANGED);
         assert_eq!(attention, Verdict::Attention { cache_lost: false });
         let unknown = check(SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE);

@@ -12,11 +12,12 @@ use futures_util::FutureExt as _;
 use netraid_block::{Buf, BufMut, SgList};
 use netraid_iscsi_proto::{
     machine::{Digests, Fatal, Payload, Placement, TaskId},
+    negotiation::SessionType,
     pdu::{Bhs, LunField},
     target::{Challenge, Connection, Event, Link, Outcome, Plan},
 };
 use netraid_scsi::{
-    MediumRequest, NexusId, Response, Status, Step, UnitAttention,
+    InitiatorPort, MediumRequest, Nexus, NexusId, Response, Status, Step, UnitAttention,
     cdb::{self, CommandKind},
     unit::decode_lun,
 };
@@ -295,9 +296,14 @@ impl Driver {
                     self.machine.handle_wake(&mut self.shared.node.borrow_mut());
                     self.shared.wake();
                 }
-                Event::LoggedIn { initiator, session, .. } => {
+                Event::LoggedIn { initiator, isid, session, .. } => {
                     tracing::info!(peer = %self.peer, %initiator, ?session, "logged in");
-                    self.shared.units.borrow_mut().add_nexus(self.nexus);
+                    // Commands of a session that is not made known are answered with BUSY.
+                    let port = InitiatorPort::new(&initiator, isid);
+                    if let (SessionType::Normal, Some(port)) = (session, port) {
+                        let mut units = self.shared.units.borrow_mut();
+                        units.add_nexus(self.nexus, &Nexus::new(port));
+                    }
                     self.session.log_in(initiator, session);
                     self.shared.sessions.insert(self.session.clone());
                 }

@@ -7,6 +7,7 @@
 pub mod build;
 pub mod table;
 
+pub use self::table::Access;
 use crate::{
     bytes::{be16, be32, be64},
     sense::{Additional, Sense},
@@ -69,6 +70,7 @@ pub enum Command {
     ReadCapacity10,
     ReadCapacity16 { allocation_len: u32 },
     ReportLuns { select: u8, allocation_len: u32 },
+    ReportTargetPortGroups { extended: bool, allocation_len: u32 },
     ReportSupportedOpcodes { reported: Reported, timeouts: bool, allocation_len: u32 },
     ModeSense(ModeSense),
     ModeSelect { long: bool, parameter_len: u16 },
@@ -112,6 +114,11 @@ pub struct ModeSense {
 /// # Errors
 /// INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB with a pointer to the field.
 pub fn parse(bytes: &[u8]) -> Result<Command, Sense> {
+    parse_with_access(bytes).map(|(command, _)| command)
+}
+
+/// Reads a CDB, and which reservations keep it out.
+pub(crate) fn parse_with_access(bytes: &[u8]) -> Result<(Command, Access), Sense> {
     let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
     let &opcode = bytes.first().ok_or(unknown)?;
     let rows = table::rows(opcode);
@@ -126,7 +133,7 @@ pub fn parse(bytes: &[u8]) -> Result<Command, Sense> {
         }
     };
     let cdb = Cdb::checked(bytes, row)?;
-    (row.parse)(&cdb)
+    Ok(((row.parse)(&cdb)?, row.access(&cdb)))
 }
 
 /// What a command does to the medium, as statistics tell commands apart.

@@ -4,6 +4,20 @@
 use super::{ByteCheck, Cdb, Command, ModeSense, PageControl, Reported};
 use crate::sense::Sense;
 
+/// Which reservations of other nexuses keep a command out (SPC-4, table 66; SBC-3, table 13).
+/// Whoever holds a reservation, or is registered where that is enough, is never kept out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// None, or the command has rules of its own.
+    Always,
+    /// RESERVE (SPC-2, section 5.5), but no persistent reservation.
+    Query,
+    /// Besides these, persistent reservations with exclusive access.
+    Read,
+    /// All.
+    Write,
+}
+
 /// One supported command.
 pub struct Row {
     /// Its service action, where its operation code has them.
@@ -11,6 +25,9 @@ pub struct Row {
     /// CDB usage data (SPC-4, section 6.34.3): the operation code, then a mask of used bits.
     pub usage: &'static [u8],
     pub(super) parse: fn(&Cdb) -> Result<Command, Sense>,
+    access: Access,
+    /// Where bits of the CDB decide about access.
+    access_by: Option<fn(&Cdb) -> Access>,
 }
 
 impl Row {
@@ -19,10 +36,23 @@ impl Row {
     pub const fn opcode(&self) -> u8 {
         self.usage[0]
     }
+
+    pub(super) fn access(&self, cdb: &Cdb) -> Access {
+        self.access_by.map_or(self.access, |access| access(cdb))
+    }
+
+    const fn with(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    const fn with_access_by(self, access: fn(&Cdb) -> Access) -> Self {
+        Self { access_by: Some(access), ..self }
+    }
 }
 
+/// Every reservation keeps a command out whose row does not say otherwise.
 const fn row(usage: &'static [u8], parse: fn(&Cdb) -> Result<Command, Sense>) -> Row {
-    Row { service_action: None, usage, parse }
+    Row { service_action: None, usage, parse, access: Access::Write, access_by: None }
 }
 
 const fn action(
@@ -30,8 +60,10 @@ const fn action(
     usage: &'static [u8],
     parse: fn(&Cdb) -> Result<Command, Sense>,
 ) -> Row {
-    Row { service_action: Some(service_action), usage, parse }
+    Row { service_action: Some(service_action), ..row(usage, parse) }
 }
+
+use Access::{Always, Query, Read};
 
 const F: u8 = 0xff;
 /// The GROUP NUMBER field, which is taken and has no effect: nothing is collected for groups.
@@ -39,48 +71,56 @@ const G: u8 = 0x1f;
 
 /// All supported commands, by operation code, then by service action.
 pub const TABLE: &[Row] = &[
-    row(&[0x00, 0, 0, 0, 0, 0], |_| Ok(Command::TestUnitReady)),
-    row(&[0x03, 0x01, 0, 0, F, 0], request_sense),
-    row(&[0x08, 0x1f, F, F, F, 0], |cdb| Ok(Command::Read { extent: cdb.extent(), fua: false })),
+    row(&[0x00, 0, 0, 0, 0, 0], |_| Ok(Command::TestUnitReady)).with(Query),
+    row(&[0x03, 0x01, 0, 0, F, 0], request_sense).with(Always),
+    row(&[0x08, 0x1f, F, F, F, 0], |cdb| Ok(Command::Read { extent: cdb.extent(), fua: false }))
+        .with(Read),
     row(&[0x0a, 0x1f, F, F, F, 0], |cdb| Ok(Command::Write { extent: cdb.extent(), fua: false })),
-    row(&[0x12, 0x01, F, F, F, 0], inquiry),
+    row(&[0x12, 0x01, F, F, F, 0], inquiry).with(Always),
     row(&[0x15, 0x11, 0, 0, F, 0], mode_select),
-    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve6)),
-    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release6)),
-    row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6),
-    row(&[0x1b, 0x01, 0, 0, 0x05, 0], |cdb| Ok(Command::StartStopUnit { start: cdb.bit(4, 0) })),
-    row(&[0x1e, 0, 0, 0, 0x03, 0], |_| Ok(Command::PreventAllowMediumRemoval)),
-    row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10),
-    row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read),
+    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve6)).with(Always),
+    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release6)).with(Always),
+    row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).with(Read),
+    row(&[0x1b, 0x01, 0, 0, 0x05, 0], |cdb| Ok(Command::StartStopUnit { start: cdb.bit(4, 0) }))
+        .with_access_by(start_stop_access),
+    row(&[0x1e, 0, 0, 0, 0x03, 0], |_| Ok(Command::PreventAllowMediumRemoval))
+        .with_access_by(prevent_access),
+    row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10).with(Query),
+    row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read).with(Read),
     row(&[0x2a, 0x18, F, F, F, F, G, F, F, 0], write),
     row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], write_and_verify),
-    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify),
-    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch),
+    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify).with(Read),
+    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch).with(Read),
     row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], synchronize_cache),
     row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], write_same),
     row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], |cdb| {
         Ok(Command::Unmap { parameter_len: cdb.be16(7) })
     }),
     row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
-    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10),
-    row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read),
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).with(Read),
+    row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
     row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write),
     row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write),
     row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
-    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify),
-    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch),
+    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
+    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch).with(Read),
     row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], synchronize_cache),
     row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_same),
-    action(0x10, &[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], read_capacity_16),
+    action(0x10, &[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], read_capacity_16)
+        .with(Query),
     action(0x12, &[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], |cdb| {
         Ok(Command::GetLbaStatus { lba: cdb.be64(2), allocation_len: cdb.be32(10) })
-    }),
-    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], report_luns),
-    action(0x0c, &[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], report_supported_opcodes),
-    row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read),
+    })
+    .with(Read),
+    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], report_luns).with(Always),
+    action(0x0a, &[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], report_target_port_groups)
+        .with(Query),
+    action(0x0c, &[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], report_supported_opcodes)
+        .with(Read),
+    row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
     row(&[0xaa, 0x18, F, F, F, F, F, F, F, F, G, 0], write),
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
-    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify),
+    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
 ];
 
 /// Where each operation code's rows begin and end in the table.
@@ -106,6 +146,15 @@ const INDEX: [(usize, usize); 256] = {
 pub fn rows(opcode: u8) -> &'static [Row] {
     let (start, end) = INDEX[usize::from(opcode)];
     &TABLE[start..end]
+}
+
+fn start_stop_access(cdb: &Cdb) -> Access {
+    let starts = cdb.bit(4, 0) && cdb.byte(4) >> 4 == 0;
+    if starts { Access::Query } else { Access::Write }
+}
+
+fn prevent_access(cdb: &Cdb) -> Access {
+    if cdb.byte(4) & 0x03 == 0 { Access::Query } else { Access::Write }
 }
 
 fn request_sense(cdb: &Cdb) -> Result<Command, Sense> {
@@ -223,6 +272,15 @@ fn pre_fetch(cdb: &Cdb) -> Result<Command, Sense> {
 
 fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {
     Ok(Command::ReportLuns { select: cdb.byte(2), allocation_len: cdb.be32(6) })
+}
+
+fn report_target_port_groups(cdb: &Cdb) -> Result<Command, Sense> {
+    let extended = match cdb.byte(1) >> 5 {
+        0 => false,
+        1 => true,
+        _ => return Err(Sense::invalid_cdb(1, Some(7))),
+    };
+    Ok(Command::ReportTargetPortGroups { extended, allocation_len: cdb.be32(6) })
 }
 
 fn report_supported_opcodes(cdb: &Cdb) -> Result<Command, Sense> {

@@ -91,6 +91,7 @@ impl LogicalUnit {
             | Command::ReadCapacity10
             | Command::ReadCapacity16 { .. }
             | Command::ReportLuns { .. }
+            | Command::ReportTargetPortGroups { .. }
             | Command::ReportSupportedOpcodes { .. }
             | Command::ModeSense(_)
             | Command::ModeSelect { .. }
@@ -145,6 +146,7 @@ impl LogicalUnit {
             | Command::ReadCapacity10
             | Command::ReadCapacity16 { .. }
             | Command::ReportLuns { .. }
+            | Command::ReportTargetPortGroups { .. }
             | Command::ReportSupportedOpcodes { .. }
             | Command::ModeSense(_)
             | Command::Read { .. }

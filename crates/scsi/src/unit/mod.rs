@@ -29,12 +29,13 @@ pub use self::report::{decode_lun, encode_lun};
 use self::{attention::Attentions, exclusion::Exclusion, medium::State};
 pub use crate::inquiry::Identity;
 use crate::{
-    cdb::{self, Command, Extent},
+    cdb::{self, Access, Command, Extent},
     mode::{ModeMedium, ModeSettings},
+    ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey, Status},
 };
 
-/// An I_T nexus as the target node numbers it: one session of one initiator.
+/// A [`Nexus`] while it is there, as the target node numbers it: one session of one initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusId(pub u64);
 
@@ -182,13 +183,14 @@ impl LogicalUnit {
         }
     }
 
-    /// Makes a nexus known; its first command reports a power on. Also done by its first command.
-    /// False when the logical unit knows 1024 others.
-    pub fn add_nexus(&mut self, nexus: NexusId) -> bool {
-        self.attentions.add(nexus)
+    /// Makes a nexus known; commands of others are answered with BUSY. The first command of a new
+    /// one reports a power on, that of one that was lost and is remembered, the loss. False when
+    /// 1024 others use the logical unit.
+    pub fn add_nexus(&mut self, id: NexusId, nexus: &Nexus) -> bool {
+        self.attentions.add(id, nexus)
     }
 
-    /// Forgets a nexus that is lost, and its reservation.
+    /// A nexus is lost (SAM-5, section 6.3.4), and its RESERVE with it.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
         self.attentions.remove(nexus);
         if self.reserved_by == Some(nexus) {
@@ -236,19 +238,18 @@ impl LogicalUnit {
     /// will send, whatever the CDB says.
     pub fn handle_command(&mut self, nexus: NexusId, cdb: &[u8], announced: u32) -> (Task, Step) {
         let mut task = Task { announced, ..Task::ended(nexus) };
-        if !self.attentions.add(nexus) {
+        let Some(is_pending) = self.attentions.is_pending(nexus) else {
             return (task, Step::Respond(Response::status(Status::Busy)));
+        };
+        if is_pending && let Some(response) = self.report_attention(nexus, cdb) {
+            return (task, Step::Respond(response));
         }
-        let step = match cdb::parse(cdb) {
-            Ok(command) => match self.refuse(nexus, &command) {
-                Some(response) => Step::Respond(response),
-                None => self.start(&mut task, command),
-            },
-            // An unknown command still has to report a pending condition first.
-            Err(sense) => Step::Respond(match self.attentions.take(nexus) {
-                Some(attention) => self.check(&attention.sense()),
-                None => self.check(&sense),
-            }),
+        let step = match cdb::parse_with_access(cdb) {
+            Ok((_, access)) if self.conflicts(nexus, access) => {
+                Step::Respond(Response::status(Status::ReservationConflict))
+            }
+            Ok((command, _)) => self.start(&mut task, command),
+            Err(sense) => Step::Respond(self.check(&sense)),
         };
         (task, step)
     }
@@ -301,25 +302,23 @@ impl LogicalUnit {
         }
     }
 
-    /// Unit attention and reservation, in this order (SAM-5, section 5.14; SPC-2, section 5.5).
-    fn refuse(&mut self, nexus: NexusId, command: &Command) -> Option<Response> {
-        let always = matches!(
-            command,
-            Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. }
-        );
-        if always {
+    /// The response that reports the gravest unit attention condition, unless the command is one
+    /// that leaves it pending, known or not (SAM-5, section 5.14).
+    #[cold]
+    fn report_attention(&mut self, nexus: NexusId, cdb: &[u8]) -> Option<Response> {
+        const INQUIRY: u8 = 0x12;
+        const REPORT_LUNS: u8 = 0xa0;
+        const REQUEST_SENSE: u8 = 0x03;
+        if matches!(cdb.first(), Some(&(INQUIRY | REPORT_LUNS | REQUEST_SENSE))) {
             return None;
         }
-        if self.attentions.is_pending(nexus)
-            && let Some(attention) = self.attentions.take(nexus)
-        {
-            return Some(self.check(&attention.sense()));
-        }
+        self.attentions.take(nexus).map(|attention| self.check(&attention.sense()))
+    }
+
+    /// Whether a reservation of another nexus keeps this command out.
+    fn conflicts(&self, nexus: NexusId, access: Access) -> bool {
         let foreign = self.reserved_by.is_some_and(|holder| holder != nexus);
-        if foreign && !matches!(command, Command::Release6) {
-            return Some(Response::status(Status::ReservationConflict));
-        }
-        None
+        foreign && access != Access::Always
     }
 
     fn start(&mut self, task: &mut Task, command: Command) -> Step {
@@ -339,6 +338,9 @@ impl LogicalUnit {
                 task.state = State::Collect(command);
                 Ok(Step::DataOut { len: u32::from(parameter_len) })
             }
+            Command::Reserve6 if self.reserved_by.is_some_and(|holder| holder != task.nexus) => {
+                Ok(Step::Respond(Response::status(Status::ReservationConflict)))
+            }
             Command::Reserve6 => {
                 self.reserved_by = Some(task.nexus);
                 Ok(respond_good())
@@ -355,6 +357,7 @@ impl LogicalUnit {
             | Command::ReadCapacity10
             | Command::ReadCapacity16 { .. }
             | Command::ReportLuns { .. }
+            | Command::ReportTargetPortGroups { .. }
             | Command::ReportSupportedOpcodes { .. }
             | Command::ModeSense(_)
             | Command::GetLbaStatus { .. }

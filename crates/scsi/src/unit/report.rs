@@ -9,6 +9,7 @@ use crate::{
     cdb::{Command, Reported, table},
     inquiry,
     limits::{BlockLimits, Provisioning, characteristics_page},
+    ports::target_port_groups,
     sense::{Additional, Sense, SenseFormat, SenseKey, Status},
     unit::UnitAttention,
 };
@@ -44,6 +45,9 @@ impl LogicalUnit {
             Command::ReportLuns { select, allocation_len } => {
                 self.attentions.clear(nexus, UnitAttention::ReportedLunsChanged);
                 report_luns([0].into_iter(), select, allocation_len)
+            }
+            Command::ReportTargetPortGroups { extended, allocation_len } => {
+                Ok(Response::data(&target_port_groups(extended), allocation_len))
             }
             Command::ReportSupportedOpcodes { reported, timeouts, allocation_len } => {
                 let data = self.supported_opcodes(reported, timeouts)?;
@@ -88,6 +92,7 @@ impl LogicalUnit {
             Some(inquiry::PAGE_SUPPORTED) => inquiry::supported_pages(),
             Some(inquiry::PAGE_SERIAL) => identity.serial_page(),
             Some(inquiry::PAGE_IDENTIFICATION) => identity.identification_page(),
+            Some(inquiry::PAGE_PORTS) => identity.ports_page(),
             Some(inquiry::PAGE_BLOCK_LIMITS) => self.limits().encode(),
             Some(inquiry::PAGE_CHARACTERISTICS) => characteristics_page(),
             Some(inquiry::PAGE_PROVISIONING) => self.provisioning().encode(),

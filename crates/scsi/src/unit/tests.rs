@@ -4,9 +4,10 @@ use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList};
 use proptest::prelude::*;
 
 use super::*;
-use crate::cdb::build;
+use crate::{cdb::build, ports::InitiatorPort};
 
 const NEXUS: NexusId = NexusId(7);
+const OTHER: NexusId = NexusId(8);
 const BLOCKS: u64 = 4096;
 
 pub(crate) fn config() -> UnitConfig {
@@ -26,6 +27,11 @@ pub(crate) fn config() -> UnitConfig {
     }
 }
 
+pub(crate) fn nexus(number: u8) -> Nexus {
+    let port = InitiatorPort::new("iqn.2026-01.org.example:i", [0x40, 0, 0, 0, 0, number]);
+    Nexus::new(port.unwrap())
+}
+
 /// A logical unit over plain bytes; every step is done at once.
 struct Bench {
     unit: LogicalUnit,
@@ -38,10 +44,12 @@ impl Bench {
     fn with(config: UnitConfig) -> Self {
         let medium = vec![0; usize::try_from(config.info.capacity).unwrap()];
         let mut unit = LogicalUnit::new(config);
+        assert!(unit.add_nexus(NEXUS, &nexus(7)));
+        assert!(unit.add_nexus(OTHER, &nexus(8)));
         let (_, step) = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
         let Step::Respond(first) = step else { panic!() };
         let sense = Sense::decode(&first.sense).unwrap();
-        assert_eq!(sense.additional, Additional::POWER_ON_OR_RESET);
+        assert_eq!(sense.additional, Additional::POWER_ON);
         Self { unit, medium, submitted: Vec::new(), fail_next: None }
     }
 
@@ -276,6 +284,7 @@ fn compare_and_write_writes_only_over_what_was_expected() {
 #[test]
 fn compare_and_write_is_not_interrupted() {
     let mut unit = LogicalUnit::new(config());
+    unit.add_nexus(NEXUS, &nexus(7));
     let _ = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
     let mut caw = [0; 16];
     (caw[0], caw[9], caw[13]) = (0x89, 3, 1);
@@ -380,7 +389,7 @@ fn failures_of_the_medium_are_reported_in_kind() {
 #[test]
 fn a_reservation_keeps_others_out_until_it_ends() {
     let mut bench = Bench::new();
-    let other = NexusId(8);
+    let other = OTHER;
     let status =
         |unit: &mut LogicalUnit, nexus, cdb: &[u8]| match unit.handle_command(nexus, cdb, 0) {
             (_, Step::Respond(response)) => response.status,
@@ -400,7 +409,7 @@ fn a_reservation_keeps_others_out_until_it_ends() {
 #[test]
 fn others_learn_of_changed_mode_parameters_once() {
     let mut bench = Bench::new();
-    let other = NexusId(8);
+    let other = OTHER;
     let _ = bench.unit.handle_command(other, &build::test_unit_ready(), 0);
     let mut list = bench.good(&build::mode_sense_6(0x0a, 255), &[]);
     let control = list.len() - 12;
