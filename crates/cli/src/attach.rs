@@ -2,12 +2,12 @@
 
 use std::{path::PathBuf, sync::mpsc, thread};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_engine::{
     array::{Array, Event, OpenOptions},
-    control::{ArrayStatus, ControlServer},
+    control::ArrayStatus,
 };
 use netraid_export::{
     ByteDevice,
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
-    control::{show, socket_path},
+    control::{bind_control, show},
     member::MemberArgs,
     output::Output,
     runtime,
@@ -234,13 +234,6 @@ async fn start(
         tasks.running.spawn(async move { Ok(mount.run(stopped).await?) });
     }
     Ok(exports)
-}
-
-fn bind_control(address: &str) -> Result<ControlServer> {
-    let path = socket_path(address)?;
-    ControlServer::bind(&path).with_context(|| {
-        format!("control socket {}: cannot listen; choose another path", path.display())
-    })
 }
 
 fn announce(ready: &Ready<'_>) -> String {

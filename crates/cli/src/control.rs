@@ -1,5 +1,5 @@
-//! `netraid status`, `fail`, `replace`, `rebuild` and `stop`: commands to a running array through
-//! its control socket.
+//! `netraid status`, `fail`, `replace`, `rebuild` and `stop`: commands to a running array, or a
+//! running target, through its control socket.
 
 use std::{
     path::PathBuf,
@@ -11,19 +11,20 @@ use clap::Args;
 use netraid_block::Pool;
 use netraid_engine::{
     array::{self, SurveyReport},
-    control::{self, ArrayStatus, ControlRequest},
+    control::{self, ArrayStatus, ControlRequest, ControlServer, TargetStatus},
 };
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::{member::MemberArgs, output::Output, runtime, size};
+use crate::{member::MemberArgs, output::Output, runtime, size, target};
 
 /// How long an array may take to close.
 const CLOSE: Duration = Duration::from_secs(60);
 
-/// Where a running array listens.
+/// Where a running array or target listens.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ControlArgs {
-    /// Control socket of the running array: unix:PATH
+    /// Control socket of the running array or target: unix:PATH
     control: String,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct ReplaceArgs {
     force: bool,
 }
 
-/// A running array is asked; otherwise the labels at the addresses tell.
+/// A running array or target is asked; otherwise the labels at the addresses tell.
 pub(crate) fn status(args: &StatusArgs, output: Output) -> Result<()> {
     if let [control] = args.of.urls()
         && !control.starts_with("iscsi:")
@@ -68,6 +69,10 @@ pub(crate) fn status(args: &StatusArgs, output: Output) -> Result<()> {
 
 fn status_of_running(args: &ControlArgs, output: Output) -> Result<()> {
     let answer = call(args, &ControlRequest::Status)?;
+    if answer.get("kind").and_then(Value::as_str) == Some("target") {
+        let status: TargetStatus = serde_json::from_value(answer).context("the target's answer")?;
+        return output.document(&status, || target::show(&status));
+    }
     let status: ArrayStatus = serde_json::from_value(answer).context("the array's answer")?;
     output.document(&status, || show(&status))
 }
@@ -92,15 +97,15 @@ pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {
 pub(crate) fn stop(args: &ControlArgs, output: Output) -> Result<()> {
     let path = socket_path(&args.control)?;
     call(args, &ControlRequest::Stop)?;
-    // The socket goes when the array is closed.
+    // The socket goes when the array is closed, or the target has ended.
     let deadline = Instant::now() + CLOSE;
     while std::os::unix::net::UnixStream::connect(&path).is_ok() {
         if Instant::now() > deadline {
-            bail!("the array does not close within {} s; see its log", CLOSE.as_secs());
+            bail!("it does not end within {} s; see its log", CLOSE.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    output.document(&Value::Null, || "the array is closed".to_string())
+    output.document(&Value::Null, || "it has ended".to_string())
 }
 
 /// The path in `unix:PATH`.
@@ -110,7 +115,16 @@ pub(crate) fn socket_path(text: &str) -> Result<PathBuf> {
     Ok(path.into())
 }
 
-fn call(args: &ControlArgs, request: &ControlRequest) -> Result<Value> {
+/// Listens at `unix:PATH` for commands.
+pub(crate) fn bind_control(address: &str) -> Result<ControlServer> {
+    let path = socket_path(address)?;
+    ControlServer::bind(&path).with_context(|| {
+        format!("control socket {}: cannot listen; choose another path", path.display())
+    })
+}
+
+/// Sends a command to a running array or target.
+pub(crate) fn call(args: &ControlArgs, request: &impl Serialize) -> Result<Value> {
     let path = socket_path(&args.control)?;
     Ok(runtime()?.block_on(control::call(&path, request))?)
 }

@@ -15,6 +15,16 @@ pub(crate) enum LunSpec {
     File { path: PathBuf, len: Option<u64> },
 }
 
+impl LunSpec {
+    /// The same for a process in another directory.
+    pub(crate) fn absolute(self) -> Result<Self> {
+        Ok(match self {
+            Self::Ram { .. } => self,
+            Self::File { path, len } => Self::File { path: std::path::absolute(path)?, len },
+        })
+    }
+}
+
 impl FromStr for LunSpec {
     type Err = anyhow::Error;
 

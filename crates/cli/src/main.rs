@@ -52,8 +52,8 @@ enum Command {
     Examine(examine::ExamineArgs),
     /// Run an array and export it until told to stop
     Attach(attach::AttachArgs),
-    /// Show a running array (unix:PATH): its state, progress, and each member; or what the labels
-    /// at some addresses add up to
+    /// Show a running array or target (unix:PATH): its state, and each member, or LUN and session;
+    /// or what the labels at some addresses add up to
     Status(control::StatusArgs),
     /// Set a member of a running array aside
     Fail(control::MemberOfArgs),
@@ -61,7 +61,11 @@ enum Command {
     Replace(control::ReplaceArgs),
     /// Take a member back that was set aside or missing, and rebuild it
     Rebuild(control::MemberOfArgs),
-    /// Close a running array and end its process
+    /// Add, resize or remove LUNs of a running target
+    Lun(target::LunArgs),
+    /// Show or end the sessions of a running target
+    Session(target::SessionArgs),
+    /// Close a running array, or stop a running target, and end its process
     Stop(control::ControlArgs),
     /// Measure a member or a volume: rates, latencies, processor time
     Bench(bench::BenchArgs),
@@ -94,6 +98,8 @@ fn run(cli: Cli) -> Result<()> {
         Command::Fail(args) => control::fail(&args, output),
         Command::Replace(args) => control::replace(&args, output),
         Command::Rebuild(args) => control::rebuild(&args, output),
+        Command::Lun(args) => target::lun(&args, output),
+        Command::Session(args) => target::session(&args, output),
         Command::Stop(args) => control::stop(&args, output),
         Command::Bench(args) => bench::run(&args, output),
         Command::Load(args) => load::run(&args, output),

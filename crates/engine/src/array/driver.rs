@@ -422,6 +422,7 @@ impl Driver {
             }
         };
         ArrayStatus {
+            kind: "array".to_owned(),
             name: label.name.clone(),
             uuid: hex(&label.array_uuid),
             level: geometry.level().number(),

@@ -4,10 +4,13 @@
 //! What changes a LUN waits for the commands at its device, for a bounded time; everything else
 //! is answered at once. Nothing here is on the path of a SCSI command.
 
-use std::{rc::Rc, time::Duration};
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use netraid_block::{Device, DeviceInfo};
-use netraid_iscsi_proto::target::ConnectionId;
+use netraid_iscsi_proto::{
+    negotiation::SessionType,
+    target::{ConnectionId, Counters, SessionView},
+};
 use netraid_scsi::{AddUnitError, Identity, LUN_MAX, UnitConfig};
 use tokio::sync::{mpsc, oneshot};
 
@@ -63,12 +66,15 @@ pub struct SessionReport {
     pub id: u64,
     /// Name of the initiator.
     pub initiator: String,
+    /// The initiator's part of the session identifier, and the target's; none of a discovery
+    /// session.
+    pub handle: Option<([u8; 6], u16)>,
     /// Its address.
     pub peer: std::net::SocketAddr,
     /// Whether it only asks for targets.
     pub discovery: bool,
-    /// When it logged in.
-    pub since: std::time::SystemTime,
+    /// Time since it logged in.
+    pub age: Duration,
     /// What it did.
     pub commands: CommandCounts,
 }
@@ -80,6 +86,8 @@ pub struct TargetReport {
     pub luns: Vec<LunReport>,
     /// Sessions, oldest first.
     pub sessions: Vec<SessionReport>,
+    /// Logins, refusals, errors of peers, task management: a name and a number each.
+    pub counters: Vec<(&'static str, u64)>,
     /// Time since the target began to serve.
     pub uptime: Duration,
 }
@@ -227,6 +235,14 @@ impl TargetHandle {
         self.call(move |shared| async move { shared.change_lun(number, device) }).await
     }
 
+    /// Ends a session, or all of them; how many. Their initiators may log in again.
+    ///
+    /// # Errors
+    /// When there is no such session.
+    pub async fn drop_sessions(&self, id: Option<u64>) -> Result<usize, CommandError> {
+        self.call(move |shared| async move { shared.drop_sessions(id) }).await
+    }
+
     /// Gives a LUN another policy, or none.
     ///
     /// # Errors
@@ -265,9 +281,32 @@ impl TargetHandle {
 impl Shared {
     fn report(&self) -> TargetReport {
         let luns = self.luns.all().iter().map(|lun| report_lun(lun)).collect();
-        let sessions = self.sessions.all();
-        let sessions = sessions.iter().filter_map(|session| report_session(session)).collect();
-        TargetReport { luns, sessions, uptime: self.started.elapsed() }
+        let node = self.node.borrow();
+        let handles: BTreeMap<_, _> =
+            node.sessions().map(|known| (known.connection, (known.isid, known.tsih))).collect();
+        let report = |session: &Rc<SessionEntry>| {
+            report_session(session, handles.get(&session.connection).copied())
+        };
+        let sessions = self.sessions.all().iter().filter_map(report).collect();
+        let counters = report_counters(node.counters());
+        TargetReport { luns, sessions, counters, uptime: self.started.elapsed() }
+    }
+
+    fn drop_sessions(&self, id: Option<u64>) -> Result<usize, CommandError> {
+        let chosen = |known: &SessionView<'_>| id.is_none_or(|id| id == known.connection.0);
+        let mut node = self.node.borrow_mut();
+        let handles: Vec<_> =
+            node.sessions().filter(chosen).map(|known| (known.connection, known.tsih)).collect();
+        if let (Some(id), []) = (id, handles.as_slice()) {
+            return Err(CommandError::NoSession { id });
+        }
+        for (connection, tsih) in &handles {
+            tracing::info!(session = connection.0, tsih, "a session is dropped by command");
+            node.drop_session(*tsih);
+        }
+        drop(node);
+        self.wake();
+        Ok(handles.len())
     }
 
     /// Takes a LUN of the configuration, or a new one.
@@ -391,14 +430,40 @@ fn report_lun(lun: &ServedLun) -> LunReport {
     }
 }
 
-fn report_session(session: &SessionEntry) -> Option<SessionReport> {
+fn report_session(session: &SessionEntry, handle: Option<([u8; 6], u16)>) -> Option<SessionReport> {
     let login = session.login()?;
     Some(SessionReport {
         id: session.connection.0,
         initiator: login.initiator.clone(),
+        handle,
         peer: session.peer,
-        discovery: login.kind == netraid_iscsi_proto::negotiation::SessionType::Discovery,
-        since: login.since,
+        discovery: login.kind == SessionType::Discovery,
+        age: login.since.elapsed(),
         commands: session.counters.snapshot(),
     })
+}
+
+fn report_counters(counters: &Counters) -> Vec<(&'static str, u64)> {
+    [
+        ("logins", &counters.logins),
+        ("discoveries", &counters.discoveries),
+        ("reinstatements", &counters.reinstatements),
+        ("redirected", &counters.redirected),
+        ("refused_authentication", &counters.refused_authentication),
+        ("refused_authorization", &counters.refused_authorization),
+        ("refused_not_found", &counters.refused_not_found),
+        ("refused_busy", &counters.refused_busy),
+        ("refused_other", &counters.refused_other),
+        ("login_timeouts", &counters.login_timeouts),
+        ("protocol_errors", &counters.protocol_errors),
+        ("digest_errors", &counters.digest_errors),
+        ("silent_peers", &counters.silent_peers),
+        ("rejected_pdus", &counters.rejected_pdus),
+        ("task_functions", &counters.task_functions),
+        ("task_functions_failed", &counters.task_functions_failed),
+        ("aborted_tasks", &counters.aborted_tasks),
+        ("dropped_sessions", &counters.dropped_sessions),
+    ]
+    .map(|(name, count)| (name, count.get()))
+    .to_vec()
 }

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     rc::Rc,
-    time::SystemTime,
+    time::Instant,
 };
 
 use netraid_iscsi_proto::{negotiation::SessionType, target::ConnectionId};
@@ -25,7 +25,7 @@ pub(super) struct SessionEntry {
 pub(super) struct Login {
     pub(super) initiator: String,
     pub(super) kind: SessionType,
-    pub(super) since: SystemTime,
+    pub(super) since: Instant,
 }
 
 impl SessionEntry {
@@ -36,7 +36,7 @@ impl SessionEntry {
 
     /// The session has logged in.
     pub(super) fn log_in(&self, initiator: String, kind: SessionType) {
-        let login = Login { initiator, kind, since: SystemTime::now() };
+        let login = Login { initiator, kind, since: Instant::now() };
         // A connection logs in once.
         let _ = self.login.set(login);
     }

@@ -1,21 +1,25 @@
 //! `netraid target`: serves LUNs over iSCSI.
 
+mod commands;
+mod open;
+mod service;
+
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
-    os::unix::fs::MetadataExt as _,
     path::PathBuf,
 };
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use netraid_block::{Device, Pool};
-use netraid_engine::{
-    backings::{self, FileOptions},
-    target::{DigestPolicy, Identity, Lun, Target, TargetConfig},
-};
+pub(crate) use commands::{LunArgs, SessionArgs, lun, session, show};
+use netraid_block::Pool;
+use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
+use open::Opened;
 use serde::Serialize;
+use service::{About, TargetService};
 
 use crate::{
+    control::bind_control,
     lun::LunSpec,
     output::Output,
     runtime,
@@ -48,6 +52,9 @@ pub(crate) struct TargetArgs {
     /// Allow everybody in, also from other hosts
     #[arg(long)]
     insecure: bool,
+    /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
+    #[arg(long, value_name = "unix:PATH")]
+    control: Option<String>,
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
@@ -61,16 +68,18 @@ enum Digests {
 
 /// What the target says once it serves.
 #[derive(Debug, Serialize)]
-struct Ready {
+struct Ready<'a> {
     event: &'static str,
-    iqn: String,
-    addresses: Vec<String>,
+    iqn: &'a str,
+    addresses: &'a [String],
     luns: Vec<ReadyLun>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    control: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
 struct ReadyLun {
-    lun: usize,
+    lun: u16,
     uri: String,
     backing: String,
     capacity_bytes: u64,
@@ -91,23 +100,49 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();
-    let devices = args.lun.iter().map(|lun| open(lun, args, &pool)).collect::<Result<Vec<_>>>()?;
-    let luns = (0..).zip(args.lun.iter().zip(&devices));
-    let luns = luns.map(|(number, (spec, device))| Lun {
-        device: device.clone(),
-        // Backings of ours read as zeros where they were discarded.
-        discard_zeroes: true,
-        identity: Some(identity(&args.iqn, number, spec)),
-        policy: None,
-    });
-    let target = Target::bind(config, luns.collect(), pool)?;
-    let runtime = runtime()?;
-    runtime.block_on(async {
-        let mut stop = Stop::listen()?;
-        announce(args, user.as_deref(), &target, &devices, output)?;
-        target.run(async { stop.wait().await }).await?;
-        anyhow::Ok(())
-    })
+    let block_len = args.block_len.parse()?;
+    let open = |spec: &LunSpec| Opened::open(spec.clone(), block_len, &pool);
+    let opened = args.lun.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let luns = (0..).zip(&opened).map(|(number, opened)| opened.lun(&args.iqn, number));
+    let target = Target::bind(config, luns.collect(), pool.clone())?;
+    let about = About {
+        iqn: args.iqn.clone(),
+        addresses: target.local_addrs().iter().map(ToString::to_string).collect(),
+        user: user.map(|user| user + "@").unwrap_or_default(),
+        block_len,
+        pool,
+    };
+    runtime()?.block_on(serve(args, target, about, opened, output))
+}
+
+/// Serves until told to stop, by a signal or through the control socket.
+async fn serve(
+    args: &TargetArgs,
+    target: Target,
+    about: About,
+    opened: Vec<Opened>,
+    output: Output,
+) -> Result<()> {
+    let mut stop = Stop::listen()?;
+    let control = args.control.as_deref().map(bind_control).transpose()?;
+    announce(&about, &opened, args.control.as_deref(), output)?;
+    let service = TargetService::new(target.handle().clone(), about, opened);
+    let conversations = async {
+        match &control {
+            Some(control) => control.run(&service).await,
+            None => std::future::pending().await,
+        }
+    };
+    let stopped = async {
+        tokio::select! {
+            () = stop.wait() => {}
+            () = service.stop_requested() => {}
+        }
+    };
+    tokio::select! {
+        ended = target.run(stopped) => Ok(ended?),
+        () = conversations => Ok(()),
+    }
 }
 
 fn listen_addresses(args: &TargetArgs) -> Result<Vec<SocketAddr>> {
@@ -128,50 +163,20 @@ fn listen_addresses(args: &TargetArgs) -> Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-fn open(lun: &LunSpec, args: &TargetArgs, pool: &Pool) -> Result<Device> {
-    let block_len = args.block_len.parse()?;
-    Ok(match lun {
-        LunSpec::Ram { len } => backings::ram(*len, block_len, pool.clone())?,
-        LunSpec::File { path, len } => {
-            let options = FileOptions { size: *len, block_len, ..FileOptions::default() };
-            backings::file(path, &options, pool.clone())?
-        }
-    })
-}
-
-/// Who a logical unit is: the same as long as its bytes are, and no other's, although targets on
-/// several hosts may have one name.
-fn identity(iqn: &str, lun: u16, spec: &LunSpec) -> Identity {
-    let place = match spec {
-        LunSpec::Ram { .. } => format!("{:032x}", rand::random::<u128>()),
-        LunSpec::File { path, .. } => {
-            let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-            let file = path.metadata().map(|file| (file.dev(), file.ino()));
-            format!("{machine} {file:?}")
-        }
-    };
-    let own = Identity::for_lun(&format!("{iqn} {place}"), lun);
-    Identity { target_name: iqn.to_string(), ..own }
-}
-
-fn announce(
-    args: &TargetArgs,
-    user: Option<&str>,
-    target: &Target,
-    devices: &[Device],
-    output: Output,
-) -> Result<()> {
-    let addresses: Vec<String> = target.local_addrs().iter().map(ToString::to_string).collect();
-    let first = addresses.first().context("the target listens nowhere")?;
-    let user = user.map(|user| format!("{user}@")).unwrap_or_default();
-    let luns = args.lun.iter().zip(devices).enumerate().map(|(lun, (spec, device))| ReadyLun {
+fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Output) -> Result<()> {
+    let luns = (0..).zip(opened).map(|(lun, opened)| ReadyLun {
         lun,
-        uri: format!("iscsi://{user}{first}/{}/{lun}", args.iqn),
-        backing: spec.to_string(),
-        capacity_bytes: device.info().capacity,
+        uri: about.uri(lun),
+        backing: opened.spec.to_string(),
+        capacity_bytes: opened.device.info().capacity,
     });
-    let luns = luns.collect();
-    let ready = Ready { event: "ready", iqn: args.iqn.clone(), addresses, luns };
+    let ready = Ready {
+        event: "ready",
+        iqn: &about.iqn,
+        addresses: &about.addresses,
+        luns: luns.collect(),
+        control,
+    };
     output.document(&ready, || {
         let line = |lun: &ReadyLun| {
             format!("{}  {}  {}\n", lun.uri, size::show(lun.capacity_bytes), lun.backing)

@@ -1,0 +1,173 @@
+//! `netraid lun` and `netraid session`: commands to a running target through its control socket.
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use netraid_engine::{
+    control::{LunStatus, SessionStatus, TargetRequest, TargetStatus},
+    target::CommandCounts,
+};
+use serde_json::Value;
+
+use crate::{
+    control::{ControlArgs, call},
+    lun::LunSpec,
+    output::Output,
+    size,
+};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LunArgs {
+    #[command(subcommand)]
+    what: LunCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum LunCommand {
+    /// Serve one more LUN; initiators that are logged in are told
+    Add {
+        #[command(flatten)]
+        at: ControlArgs,
+        /// What it stores on: as `netraid target --lun` takes it
+        backing: LunSpec,
+        /// Its number; the lowest free one if none is given
+        #[arg(long, value_name = "N")]
+        lun: Option<u16>,
+        /// Logical block in bytes; as the target's other LUNs if none is given
+        #[arg(long, value_parser = ["512", "4096"])]
+        block_len: Option<String>,
+    },
+    /// Give a LUN another size; initiators that are logged in are told
+    Resize {
+        #[command(flatten)]
+        at: ControlArgs,
+        /// Number of the LUN
+        lun: u16,
+        /// The size that it shall have
+        #[arg(value_parser = size::parse)]
+        size: u64,
+        /// Also when that is less than it has: what is beyond is LOST
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Stop serving a LUN; what it stores on stays as it is
+    Remove {
+        #[command(flatten)]
+        at: ControlArgs,
+        /// Number of the LUN
+        lun: u16,
+        /// Although sessions use it
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SessionArgs {
+    #[command(subcommand)]
+    what: SessionCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum SessionCommand {
+    /// Show who is logged in
+    List {
+        #[command(flatten)]
+        at: ControlArgs,
+    },
+    /// End a session; its initiator may log in again
+    Drop {
+        #[command(flatten)]
+        at: ControlArgs,
+        /// Number of the session; all of them if none is given
+        session: Option<u64>,
+    },
+}
+
+pub(crate) fn lun(args: &LunArgs, output: Output) -> Result<()> {
+    match &args.what {
+        LunCommand::Add { at, backing, lun, block_len } => {
+            let block_bytes = block_len.as_deref().map(str::parse).transpose()?;
+            // The target may run in another directory.
+            let backing = backing.clone().absolute()?.to_string();
+            let answer = call(at, &TargetRequest::AddLun { backing, lun: *lun, block_bytes })?;
+            let lun: LunStatus = serde_json::from_value(answer).context("the target's answer")?;
+            output.document(&lun, || show_lun(&lun))
+        }
+        LunCommand::Resize { at, lun, size, shrink } => {
+            let (lun, size, shrink) = (*lun, *size, *shrink);
+            let answer = call(at, &TargetRequest::ResizeLun { lun, size, shrink })?;
+            let lun: LunStatus = serde_json::from_value(answer).context("the target's answer")?;
+            output.document(&lun, || show_lun(&lun))
+        }
+        LunCommand::Remove { at, lun, force } => {
+            call(at, &TargetRequest::RemoveLun { lun: *lun, force: *force })?;
+            output.document(&Value::Null, || format!("LUN {lun} is removed"))
+        }
+    }
+}
+
+pub(crate) fn session(args: &SessionArgs, output: Output) -> Result<()> {
+    match &args.what {
+        SessionCommand::List { at } => {
+            let answer = call(at, &TargetRequest::Status)?;
+            let status: TargetStatus =
+                serde_json::from_value(answer).context("no target's answer")?;
+            output.document(&status.sessions, || status.sessions.iter().map(show_session).collect())
+        }
+        SessionCommand::Drop { at, session } => {
+            let answer = call(at, &TargetRequest::DropSession { session: *session })?;
+            output.document(&answer, || match answer.get("dropped").and_then(Value::as_u64) {
+                Some(1) => "1 session is ended".to_owned(),
+                dropped => format!("{} sessions are ended", dropped.unwrap_or(0)),
+            })
+        }
+    }
+}
+
+/// A target's status for people.
+pub(crate) fn show(status: &TargetStatus) -> String {
+    let TargetStatus { iqn, addresses, uptime_s, .. } = status;
+    let luns: String = status.luns.iter().map(show_lun).collect();
+    let sessions: String = status.sessions.iter().map(show_session).collect();
+    let counters: Vec<_> = status.counters.iter().filter(|(_, count)| **count > 0).collect();
+    let counters = counters.iter().map(|(name, count)| format!("{count} {name}"));
+    let counters = counters.collect::<Vec<_>>().join(", ").replace('_', " ");
+    format!(
+        "target '{iqn}' on {}, for {uptime_s} s\n{luns}{sessions}  {counters}\n",
+        addresses.join(", ")
+    )
+}
+
+fn show_lun(lun: &LunStatus) -> String {
+    let LunStatus { state, backing, uri, .. } = lun;
+    let (number, capacity) = (lun.lun, size::show(lun.capacity_bytes));
+    let read_only = if lun.read_only { ", read-only" } else { "" };
+    let counts = show_counts(&lun.commands);
+    format!(
+        "  LUN {number}  {state}{read_only}  {capacity} in blocks of {}  {backing}\n      {uri}\n      \
+         {} sessions, {} commands at the device; {counts}\n",
+        lun.block_bytes, lun.sessions, lun.running
+    )
+}
+
+fn show_session(session: &SessionStatus) -> String {
+    let SessionStatus { initiator, peer, kind, age_s, .. } = session;
+    let counts = show_counts(&session.commands);
+    let kind = if kind == "normal" { "" } else { " (discovery)" };
+    format!(
+        "  session {}{kind}  {initiator}  from {peer}, for {age_s} s\n      {counts}\n",
+        session.session
+    )
+}
+
+fn show_counts(counts: &CommandCounts) -> String {
+    let CommandCounts { reads, writes, flushes, unmaps, others, .. } = counts;
+    let CommandCounts { check_conditions, reservation_conflicts, busy, aborted, .. } = counts;
+    format!(
+        "{reads} reads of {}, {writes} writes of {}, {flushes} flushes, {unmaps} unmaps, {others} \
+         others; {check_conditions} check conditions, {reservation_conflicts} conflicts, {busy} \
+         busy, {aborted} aborted",
+        size::show(counts.read_bytes),
+        size::show(counts.written_bytes)
+    )
+}

@@ -1,0 +1,182 @@
+//! What a running target answers at its control socket.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context as _, Result, bail};
+use netraid_block::Pool;
+use netraid_engine::{
+    control::{LunStatus, Service, SessionStatus, TargetRequest, TargetStatus},
+    target::{LunReport, SessionReport, TargetHandle},
+};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::open::Opened;
+
+/// A running target with what its LUNs store on.
+#[derive(Clone)]
+pub(super) struct TargetService(Arc<Inner>);
+
+struct Inner {
+    handle: TargetHandle,
+    about: About,
+    opened: Mutex<BTreeMap<u16, Opened>>,
+    /// Changes to LUNs take turns.
+    changes: tokio::sync::Mutex<()>,
+    stop: watch::Sender<bool>,
+}
+
+/// What stays as it is while the target runs.
+pub(super) struct About {
+    pub(super) iqn: String,
+    pub(super) addresses: Vec<String>,
+    /// `user@`, if initiators have to log in.
+    pub(super) user: String,
+    pub(super) block_len: u32,
+    pub(super) pool: Pool,
+}
+
+impl About {
+    /// The address of a LUN.
+    pub(super) fn uri(&self, lun: u16) -> String {
+        let first = self.addresses.first().map_or("", String::as_str);
+        format!("iscsi://{}{first}/{}/{lun}", self.user, self.iqn)
+    }
+}
+
+impl TargetService {
+    pub(super) fn new(handle: TargetHandle, about: About, opened: Vec<Opened>) -> Self {
+        let opened = Mutex::new((0..).zip(opened).collect());
+        let changes = tokio::sync::Mutex::new(());
+        let stop = watch::Sender::new(false);
+        Self(Arc::new(Inner { handle, about, opened, changes, stop }))
+    }
+
+    /// Resolves when somebody asked for the target to stop.
+    pub(super) async fn stop_requested(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+
+    pub(super) async fn status(&self) -> Result<TargetStatus> {
+        let report = self.0.handle.report().await?;
+        let opened = self.opened();
+        let luns = report.luns.iter().map(|lun| {
+            let backing = opened.get(&lun.number).map(|opened| opened.spec.to_string());
+            lun_status(lun, self.0.about.uri(lun.number), backing.unwrap_or_default())
+        });
+        Ok(TargetStatus {
+            kind: "target".to_owned(),
+            iqn: self.0.about.iqn.clone(),
+            addresses: self.0.about.addresses.clone(),
+            uptime_s: report.uptime.as_secs(),
+            luns: luns.collect(),
+            sessions: report.sessions.iter().map(session_status).collect(),
+            counters: report.counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        })
+    }
+
+    async fn carry_out(&self, request: TargetRequest) -> Result<Value> {
+        match request {
+            TargetRequest::Status => Ok(serde_json::to_value(self.status().await?)?),
+            TargetRequest::AddLun { backing, lun, block_bytes } => {
+                self.add(&backing, lun, block_bytes).await
+            }
+            TargetRequest::ResizeLun { lun, size, shrink } => self.resize(lun, size, shrink).await,
+            TargetRequest::RemoveLun { lun, force } => self.remove(lun, force).await,
+            TargetRequest::DropSession { session } => {
+                let dropped = self.0.handle.drop_sessions(session).await?;
+                Ok(serde_json::json!({ "dropped": dropped }))
+            }
+            TargetRequest::Stop => {
+                self.0.stop.send_replace(true);
+                Ok(Value::Null)
+            }
+        }
+    }
+
+    async fn add(&self, backing: &str, lun: Option<u16>, block_len: Option<u32>) -> Result<Value> {
+        let _turn = self.0.changes.lock().await;
+        let report = self.0.handle.report().await?;
+        let taken = |number: &u16| report.luns.iter().any(|lun| lun.number == *number);
+        if let Some(number) = lun.filter(taken) {
+            bail!("LUN {number}: is in use, or is still being removed; choose another number");
+        }
+        let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
+        let number = number.context("all LUNs are in use; remove one first")?;
+        let About { iqn, pool, .. } = &self.0.about;
+        let block_len = block_len.unwrap_or(self.0.about.block_len);
+        let opened = Opened::open(backing.parse()?, block_len, pool)?;
+        self.0.handle.add_lun(Some(number), opened.lun(iqn, number)).await?;
+        self.opened().insert(number, opened);
+        self.lun(number).await
+    }
+
+    async fn resize(&self, number: u16, _size: u64, _shrink: bool) -> Result<Value> {
+        let _turn = self.0.changes.lock().await;
+        let opened = self.opened();
+        let backing = opened.get(&number).map(|opened| opened.spec.to_string());
+        bail!("LUN {number}: {} cannot be resized", backing.unwrap_or_default());
+    }
+
+    async fn remove(&self, number: u16, force: bool) -> Result<Value> {
+        let _turn = self.0.changes.lock().await;
+        let removed = self.0.handle.remove_lun(number, force).await;
+        let left = self.0.handle.report().await?;
+        if left.luns.iter().all(|lun| lun.number != number) {
+            self.opened().remove(&number);
+        }
+        removed?;
+        Ok(Value::Null)
+    }
+
+    /// The status of one LUN.
+    async fn lun(&self, number: u16) -> Result<Value> {
+        let status = self.status().await?;
+        let lun = status.luns.iter().find(|lun| lun.lun == number);
+        Ok(serde_json::to_value(lun)?)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, BTreeMap<u16, Opened>> {
+        self.0.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service for TargetService {
+    type Request = TargetRequest;
+
+    async fn answer(&self, request: TargetRequest) -> Result<Value, String> {
+        self.carry_out(request).await.map_err(|error| format!("{error:#}"))
+    }
+}
+
+fn lun_status(lun: &LunReport, uri: String, backing: String) -> LunStatus {
+    LunStatus {
+        lun: lun.number,
+        uri,
+        backing,
+        state: lun.state.to_owned(),
+        capacity_bytes: lun.info.as_ref().map_or(0, |info| info.capacity),
+        block_bytes: lun.info.as_ref().map_or(0, |info| info.block_len),
+        read_only: lun.info.as_ref().is_some_and(|info| info.read_only),
+        sessions: lun.sessions,
+        running: lun.running,
+        commands: lun.commands,
+    }
+}
+
+fn session_status(session: &SessionReport) -> SessionStatus {
+    SessionStatus {
+        session: session.id,
+        initiator: session.initiator.clone(),
+        isid: session.handle.map(|(isid, _)| isid.iter().map(|b| format!("{b:02x}")).collect()),
+        tsih: session.handle.map(|(_, tsih)| tsih),
+        peer: session.peer.to_string(),
+        kind: if session.discovery { "discovery" } else { "normal" }.to_owned(),
+        age_s: session.age.as_secs(),
+        commands: session.commands,
+    }
+}

@@ -1,0 +1,120 @@
+//! What is asked of a running array through its control socket, and what it answers.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Service;
+use crate::array::ArrayHandle;
+
+/// What can be asked of a running array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ControlRequest {
+    /// How the array is: answered with [`ArrayStatus`].
+    Status,
+    /// Set a member aside.
+    Fail {
+        /// Index or address.
+        member: String,
+    },
+    /// Put another device in the place of a member, and rebuild it.
+    Replace {
+        /// Index or address; set aside first when it still serves.
+        member: String,
+        /// Address of the new device.
+        with: String,
+        /// Overwrite what is on it.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Take a member back that was set aside or missing, and rebuild it.
+    Rebuild {
+        /// Index or address.
+        member: String,
+    },
+    /// Close the array and end its process.
+    Stop,
+}
+
+/// How a running array is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    /// `array`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub uuid: String,
+    /// Level.
+    pub level: u8,
+    /// `optimal`, `degraded` or `failed`.
+    pub state: String,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Whether it is open for reading only.
+    pub read_only: bool,
+    /// Bytes of the volume.
+    pub capacity_bytes: u64,
+    /// Bytes of the volume in stripes that hold data.
+    pub used_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Bytes of a logical block.
+    pub block_bytes: u32,
+    /// Generation of the labels.
+    pub generation: u64,
+    /// Epoch of the labels.
+    pub epoch: u64,
+    /// Rebuild or resync, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressStatus>,
+    /// Members in order.
+    pub members: Vec<MemberStatus>,
+}
+
+/// How far a rebuild or resync is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressStatus {
+    /// `rebuild` or `resync`.
+    pub kind: String,
+    /// The member that is rebuilt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<u8>,
+    /// Bytes of the volume that need no more work.
+    pub done_bytes: u64,
+    /// Bytes of the volume.
+    pub total_bytes: u64,
+}
+
+/// How a member is, and what it did since the array was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Index.
+    pub index: u8,
+    /// Address; empty when it is not known.
+    pub url: String,
+    /// State.
+    pub state: String,
+    /// Requests that read.
+    pub reads: u64,
+    /// Requests that wrote.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// The last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+impl Service for ArrayHandle {
+    type Request = ControlRequest;
+
+    async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
+        self.command(request).await.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,212 @@
+//! Control sockets of running arrays and targets: one JSON request a line, one JSON answer a line.
+//!
+//! What can be asked stands in [`ControlRequest`] and [`TargetRequest`]; the answer is
+//! `{"ok": ...}` or `{"error": "..."}`. The socket is for its owner only (mode 0600). No answer
+//! holds a secret.
+
+mod array;
+mod target;
+
+use std::{
+    io,
+    os::unix::{
+        fs::{FileTypeExt as _, MetadataExt as _},
+        net::UnixStream as StdUnixStream,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::Mode;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    task::JoinSet,
+};
+
+pub use self::{
+    array::{ArrayStatus, ControlRequest, MemberStatus, ProgressStatus},
+    target::{LunStatus, SessionStatus, TargetRequest, TargetStatus},
+};
+
+/// Longest request in bytes.
+const REQUEST_LEN_MAX: usize = 64 << 10;
+/// Longest that an answer may take: a replacement must be connected first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Conversations at the same time; more are refused.
+const CONVERSATIONS_MAX: usize = 64;
+
+/// Whoever answers at a control socket.
+pub trait Service: Clone + Send + Sync + 'static {
+    /// What can be asked.
+    type Request: DeserializeOwned + Send;
+
+    /// Carries a request out; the error is for people.
+    fn answer(&self, request: Self::Request) -> impl Future<Output = Result<Value, String>> + Send;
+}
+
+/// Why a command did not reach a running array or target, or was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody listens there.
+    #[error(
+        "control socket {path}: {source}; check that an array or a target runs with --control there"
+    )]
+    Connect {
+        /// The socket.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The conversation broke.
+    #[error("control socket {path}: {reason}")]
+    Broken {
+        /// The socket.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// It is refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Sends one command to a running array or target and awaits its answer.
+///
+/// # Errors
+/// When nobody listens, the conversation breaks or takes over a minute, or the command is refused.
+pub async fn call(path: &Path, request: &impl Serialize) -> Result<Value, ControlError> {
+    let shown = || path.display().to_string();
+    let connected = UnixStream::connect(path).await;
+    let stream = connected.map_err(|source| ControlError::Connect { path: shown(), source })?;
+    let broken = |reason: String| ControlError::Broken { path: shown(), reason };
+    let talk = async {
+        let mut stream = BufReader::new(stream);
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_line(&mut answer).await?;
+        serde_json::from_str::<Value>(&answer).map_err(io::Error::from)
+    };
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, talk).await;
+    let answer = answer.map_err(|_| broken(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
+    let mut answer = answer.map_err(|error| broken(error.to_string()))?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(ControlError::Refused(error.into())),
+        None => Ok(answer.get_mut("ok").map(Value::take).unwrap_or_default()),
+    }
+}
+
+/// A control socket that listens; removed when dropped.
+#[derive(Debug)]
+pub struct ControlServer {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the socket: what stands at the path later may be another's.
+    id: Option<(u64, u64)>,
+}
+
+impl ControlServer {
+    /// Listens at `path`; a socket that a dead process left there is replaced, nothing else is.
+    ///
+    /// # Errors
+    /// When the path is in use or cannot be made.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let is_socket = std::fs::symlink_metadata(path).is_ok_and(|at| at.file_type().is_socket());
+        let connected = StdUnixStream::connect(path);
+        let refused = connected.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        if is_socket && refused {
+            std::fs::remove_file(path)?;
+        }
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        // The mode that the socket has before it is bound is the mode of its path: at no time can
+        // others connect.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&socket2::SockAddr::unix(path)?)?;
+        let id = inode(path);
+        socket.listen(16)?;
+        let listener = UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into())?;
+        Ok(Self { listener, path: path.to_path_buf(), id })
+    }
+
+    /// Lets `service` answer commands until dropped.
+    pub async fn run(&self, service: &impl Service) {
+        let mut conversations = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok(_) if conversations.len() >= CONVERSATIONS_MAX => {
+                        tracing::warn!("control socket: more than {CONVERSATIONS_MAX} clients");
+                    }
+                    Ok((stream, _)) => {
+                        let service = service.clone();
+                        conversations.spawn(async move {
+                            if let Err(error) = converse(stream, &service).await {
+                                tracing::debug!(%error, "control conversation ended");
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "control socket does not accept");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(_) = conversations.join_next() => {}
+            }
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        if self.id.is_some() && inode(&self.path) == self.id {
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|at| (at.dev(), at.ino()))
+}
+
+async fn converse<S: Service>(stream: UnixStream, service: &S) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = (&mut read).take(REQUEST_LEN_MAX as u64);
+        if limited.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(());
+        }
+        let whole = line.len() < REQUEST_LEN_MAX || line.ends_with(b"\n");
+        let answer = if whole {
+            answer(&line, service).await
+        } else {
+            json!({ "error": format!("request: is longer than {REQUEST_LEN_MAX} bytes") })
+        };
+        let mut answer = answer.to_string();
+        answer.push('\n');
+        write.write_all(answer.as_bytes()).await?;
+        if !whole {
+            // Where the next request begins is not known.
+            return Ok(());
+        }
+    }
+}
+
+async fn answer<S: Service>(line: &[u8], service: &S) -> Value {
+    match serde_json::from_slice::<S::Request>(line) {
+        Ok(request) => match service.answer(request).await {
+            Ok(value) => json!({ "ok": value }),
+            Err(error) => json!({ "error": error }),
+        },
+        Err(error) => json!({ "error": format!("request is not understood: {error}") }),
+    }
+}

@@ -1,0 +1,119 @@
+//! What is asked of a running target through its control socket, and what it answers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::target::CommandCounts;
+
+/// What can be asked of a running target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum TargetRequest {
+    /// How the target is: answered with [`TargetStatus`].
+    Status,
+    /// Serve one more LUN: answered with its [`LunStatus`].
+    AddLun {
+        /// What it stores on, as `netraid target --lun` takes it.
+        backing: String,
+        /// Its number; the lowest free one if none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lun: Option<u16>,
+        /// Logical block in bytes; as the target's other LUNs if none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        block_bytes: Option<u32>,
+    },
+    /// Give a LUN another size.
+    ResizeLun {
+        /// Its number.
+        lun: u16,
+        /// Bytes that it shall have.
+        size: u64,
+        /// Also when that is less: what is beyond is lost.
+        #[serde(default)]
+        shrink: bool,
+    },
+    /// Stop serving a LUN.
+    RemoveLun {
+        /// Its number.
+        lun: u16,
+        /// Although sessions use it.
+        #[serde(default)]
+        force: bool,
+    },
+    /// End sessions.
+    DropSession {
+        /// Which; all if none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<u64>,
+    },
+    /// Stop serving and end the process.
+    Stop,
+}
+
+/// How a running target is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// `target`.
+    pub kind: String,
+    /// iSCSI name.
+    pub iqn: String,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Seconds since it began to serve.
+    pub uptime_s: u64,
+    /// LUNs, ascending.
+    pub luns: Vec<LunStatus>,
+    /// Sessions, oldest first.
+    pub sessions: Vec<SessionStatus>,
+    /// Logins, refusals, errors of peers and task management since then, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// How one LUN is, and what it did since it was added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LunStatus {
+    /// Number.
+    pub lun: u16,
+    /// Address for initiators.
+    pub uri: String,
+    /// What it stores on.
+    pub backing: String,
+    /// `serving`, `held` (it is being changed) or `leaving`.
+    pub state: String,
+    /// Capacity in bytes.
+    pub capacity_bytes: u64,
+    /// Logical block in bytes.
+    pub block_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Sessions that have used its medium.
+    pub sessions: usize,
+    /// Commands at its device.
+    pub running: u32,
+    /// What it did.
+    pub commands: CommandCounts,
+}
+
+/// How one session is, and what it did since it logged in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Number that no other session gets while the target runs.
+    pub session: u64,
+    /// Name of the initiator.
+    pub initiator: String,
+    /// The initiator's part of the session identifier, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isid: Option<String>,
+    /// The target's session handle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsih: Option<u16>,
+    /// Its address.
+    pub peer: String,
+    /// `normal` or `discovery`.
+    pub kind: String,
+    /// Seconds since it logged in.
+    pub age_s: u64,
+    /// What it did.
+    pub commands: CommandCounts,
+}

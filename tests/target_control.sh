@@ -1,0 +1,86 @@
+# LUNs and sessions of a running target are added, shown and removed through its control socket,
+# also under load.
+. "$(dirname "$0")/lib.sh"
+need jq iscsi-ls iscsi-inq iscsi-readcapacity16 stat fio
+
+control=unix:$WORK/target.sock
+target m0 64MiB --control "$control"
+portal=$(jq -r '.addresses[0]' <<<"${READY[m0]}")
+status() { "$NETRAID" status --json "$control" | jq -r "$1"; }
+
+expect 600 "$(stat -c %a "$WORK/target.sock")" "mode of the socket"
+expect target "$(status .kind)" "kind"
+expect 67108864 "$(status '.luns[0].capacity_bytes')" "capacity"
+
+# The socket is one target's, and never takes the place of a file.
+refused 'cannot listen' "$NETRAID" target --listen 127.0.0.1:0 --lun ram:1MiB --control "$control"
+say keep >"$WORK/file"
+refused 'cannot listen' "$NETRAID" target --listen 127.0.0.1:0 --lun ram:1MiB --control "unix:$WORK/file"
+expect keep "$(cat "$WORK/file")" "the file"
+
+# A new LUN is there for everybody, with the number that was asked for, or the lowest free one.
+(cd "$WORK" && "$NETRAID" lun add "$control" file:added.img:32MiB --lun 5 >/dev/null)
+expect 33554432 "$(stat -c %s "$WORK/added.img")" "a relative path is the caller's"
+expect 1 "$("$NETRAID" lun add --json "$control" ram:16MiB --block-len 4096 | jq .lun)" "the next free LUN"
+expect 3 "$(iscsi-ls --show-luns "iscsi://$portal" | grep -c 'Lun:')" "LUNs"
+iscsi-inq "${URI[m0]/%\/0/\/5}" | grep -qi DIRECT_ACCESS || fail "the new LUN is no disk"
+iscsi-readcapacity16 "${URI[m0]/%\/0/\/1}" | grep -q 'Total size:16777216' || fail "capacity of LUN 1"
+
+# What cannot be done is refused in words.
+refused 'LUN 5: is in use' "$NETRAID" lun add "$control" ram:1MiB --lun 5
+refused 'largest is 16383' "$NETRAID" lun add "$control" ram:1MiB --lun 16384
+refused 'in use|another|locked' "$NETRAID" lun add "$control" "file:$WORK/m0.img"
+refused 'LUN 9: there is none; the target has LUN 0, 1, 5' "$NETRAID" lun remove "$control" 9
+refused 'session 4711: there is none' "$NETRAID" session drop "$control" 4711
+refused 'not understood.*fail' "$NETRAID" fail "$control" 0
+refused 'target.sock2.*--control' "$NETRAID" status "${control}2"
+refused 'write unix:PATH' "$NETRAID" lun remove "$WORK/target.sock" 1
+printf '{"command":"remove_lun","lun":0,"more":1}\nnonsense\n{"command":"status"}\n' |
+    python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.stdin.buffer.read())
+f = s.makefile(); print(f.readline(), f.readline(), f.readline(), sep="", end="")' "$WORK/target.sock" >"$WORK/answers"
+expect "error error ok" "$(jq -r 'keys[0]' "$WORK/answers" | xargs)" "answers to bad and good requests"
+
+# use LUN SECONDS: reads and writes for so long; fails when a request does.
+use() { "$NETRAID" bench member "${URI[m0]/%\/0/\/$1}" --overwrite --span 8MiB --rounds 1 --seconds "$2"; }
+
+# in_use LUN: waits until a session has used the LUN.
+in_use() {
+    local deadline=$((SECONDS + 10))
+    until [ "$(status ".luns[] | select(.lun == $1) | .commands.reads + .commands.writes")" -gt 0 ]; do
+        [ $SECONDS -lt $deadline ] || fail "LUN $1 is not used"
+        sleep 0.05
+    done
+}
+
+# A LUN that is used is removed by force only; its user gets an error, the others' go on.
+use 0 1 >"$WORK/stays.out" 2>"$WORK/stays.err" &
+stays=$!
+use 5 2 >"$WORK/goes.out" 2>"$WORK/goes.err" &
+goes=$!
+in_use 0
+in_use 5
+refused 'LUN 5: is in use by 1 sessions \(iqn' "$NETRAID" lun remove "$control" 5
+"$NETRAID" lun remove "$control" 5 --force >/dev/null
+! wait $goes || fail "the user of a LUN that went noticed nothing"
+grep -q '^netraid: ' "$WORK/goes.err" || fail "no clean error: $(cat "$WORK/goes.err")"
+wait $stays || fail "the user of another LUN was disturbed: $(cat "$WORK/stays.err")"
+expect 2 "$(iscsi-ls --show-luns "iscsi://$portal" | grep -c 'Lun:')" "LUNs that are left"
+(cd "$WORK" && "$NETRAID" lun add "$control" file:added.img --lun 5 >/dev/null)
+expect 0 "$(status '.luns[] | select(.lun == 5) | .commands.writes')" "writes to the LUN that came back"
+
+# A session that is dropped under load is made again by its initiator, which loses nothing.
+before=$(status '.luns[0].commands.reads')
+use 0 1 >"$WORK/dropped.out" 2>"$WORK/dropped.err" &
+dropped=$!
+until [ "$(status '.luns[0].commands.reads')" -gt "$before" ]; do sleep 0.05; done
+id=$("$NETRAID" session list --json "$control" | jq '[.[] | select(.commands.writes > 0)][0].session')
+expect 1 "$("$NETRAID" session drop --json "$control" "$id" | jq .dropped)" "dropped sessions"
+wait $dropped || fail "a request was lost with its session: $(cat "$WORK/dropped.err")"
+expect 1 "$(status .counters.dropped_sessions)" "dropped sessions that were counted"
+"$NETRAID" status "$control" | grep -q 'dropped sessions' || fail "not shown to people"
+
+"$NETRAID" stop "$control" >/dev/null
+await_end "${PID[m0]}" 10 || fail "the target does not stop"
+[ ! -e "$WORK/target.sock" ] || fail "the socket stayed"
