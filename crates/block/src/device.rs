@@ -264,10 +264,8 @@ mod tests {
     fn refusal(info: DeviceInfo, op: Op, offset: u64, len: u64, fua: bool) -> Option<ErrorKind> {
         let device = Device::new(Arc::new(Idle(info)));
         let seen = Arc::new(Seen(Mutex::new(None)));
-        let data = match op {
-            Op::Write => Buf::copy_from(&std::vec![0; usize::try_from(len).unwrap()]).into(),
-            _ => SgList::new(),
-        };
+        let carried = if op == Op::Write { usize::try_from(len).unwrap() } else { 0 };
+        let data = Buf::copy_from(&std::vec![0; carried]).into();
         let flags = RequestFlags { fua, no_unmap: false };
         let completion = Completion::new(seen.clone(), 0);
         device.submit(Request { op, offset, len, flags, data, completion });

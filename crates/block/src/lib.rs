@@ -17,6 +17,7 @@ mod buf;
 mod device;
 mod error;
 pub mod extents;
+mod size;
 mod uri;
 
 pub use buf::{Buf, BufMut, PAGE_LEN, Pool, SgList};
@@ -24,4 +25,5 @@ pub use device::{
     BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
 };
 pub use error::{ErrorKind, IoError};
+pub use size::{SizeError, parse_size};
 pub use uri::{TargetUri, UriError};

@@ -36,12 +36,13 @@ pub(crate) struct TargetArgs {
     /// iSCSI name of the target
     #[arg(long, default_value = "iqn.2026-01.netraid:target")]
     iqn: String,
-    /// LUN 0, 1, ...: ram:SIZE, or file:PATH[:SIZE] (made, sparse, when a size is given)
+    /// LUN 0, 1, ...: ram:SIZE, file:PATH[:SIZE] (made, sparse, when a size is given), or
+    /// block:PATH; options behind commas: ro, direct, sync, threads=N, block=512|4096
     #[arg(long, value_name = "BACKING", required = true)]
     lun: Vec<LunSpec>,
-    /// Logical block in bytes
-    #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
-    block_len: String,
+    /// Logical block in bytes, of LUNs that do not say; without it 512, or what a block device has
+    #[arg(long, value_parser = ["512", "4096"])]
+    block_len: Option<String>,
     /// Let in only who knows this: 'user:secret' in one line, or user and secret in two; a last
     /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one
     #[arg(long, value_name = "FILE")]
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();
-    let block_len = args.block_len.parse()?;
+    let block_len = args.block_len.as_deref().map(str::parse).transpose()?;
     let open = |spec: &LunSpec| Opened::open(spec.clone(), block_len, &pool);
     let opened = args.lun.iter().map(open).collect::<Result<Vec<_>>>()?;
     let luns = (0..).zip(&opened).map(|(number, opened)| opened.lun(&args.iqn, number));
@@ -168,7 +169,7 @@ fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Out
         lun,
         uri: about.uri(lun),
         backing: opened.spec.to_string(),
-        capacity_bytes: opened.device.info().capacity,
+        capacity_bytes: opened.backing.device().info().capacity,
     });
     let ready = Ready {
         event: "ready",

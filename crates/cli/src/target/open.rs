@@ -1,11 +1,9 @@
 //! Opens the backings of logical units, and says who the units are.
 
-use std::os::unix::fs::MetadataExt as _;
-
 use anyhow::Result;
-use netraid_block::{Device, Pool};
+use netraid_block::Pool;
 use netraid_engine::{
-    backings::{self, FileOptions},
+    backings::Backing,
     target::{Identity, Lun},
 };
 
@@ -14,28 +12,22 @@ use crate::lun::LunSpec;
 /// A logical unit's backing, opened.
 pub(super) struct Opened {
     pub(super) spec: LunSpec,
-    pub(super) device: Device,
+    pub(super) backing: Backing,
 }
 
 impl Opened {
-    pub(super) fn open(spec: LunSpec, block_len: u32, pool: &Pool) -> Result<Self> {
-        let device = match &spec {
-            LunSpec::Ram { len } => backings::ram(*len, block_len, pool.clone())?,
-            LunSpec::File { path, len } => {
-                let options = FileOptions { size: *len, block_len, ..FileOptions::default() };
-                backings::file(path, &options, pool.clone())?
-            }
-        };
-        Ok(Self { spec, device })
+    pub(super) fn open(spec: LunSpec, block_len: Option<u32>, pool: &Pool) -> Result<Self> {
+        let backing = spec.open(block_len, pool.clone())?;
+        Ok(Self { spec, backing })
     }
 
     /// The logical unit over it.
     pub(super) fn lun(&self, iqn: &str, number: u16) -> Lun {
         Lun {
-            device: self.device.clone(),
+            device: self.backing.device().clone(),
             // Backings of ours read as zeros where they were discarded.
             discard_zeroes: true,
-            identity: Some(identity(iqn, number, &self.spec)),
+            identity: Some(identity(iqn, number, &self.backing)),
             policy: None,
         }
     }
@@ -43,13 +35,12 @@ impl Opened {
 
 /// Who a logical unit is: the same as long as its bytes are, and no other's, although targets on
 /// several hosts may have one name.
-fn identity(iqn: &str, lun: u16, spec: &LunSpec) -> Identity {
-    let place = match spec {
-        LunSpec::Ram { .. } => format!("{:032x}", rand::random::<u128>()),
-        LunSpec::File { path, .. } => {
+fn identity(iqn: &str, lun: u16, backing: &Backing) -> Identity {
+    let place = match backing.identity() {
+        None => format!("{:032x}", rand::random::<u128>()),
+        Some(bytes) => {
             let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-            let file = path.metadata().map(|file| (file.dev(), file.ino()));
-            format!("{machine} {file:?}")
+            format!("{machine} {bytes}")
         }
     };
     let own = Identity::for_lun(&format!("{iqn} {place}"), lun);

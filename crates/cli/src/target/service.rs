@@ -35,7 +35,7 @@ pub(super) struct About {
     pub(super) addresses: Vec<String>,
     /// `user@`, if initiators have to log in.
     pub(super) user: String,
-    pub(super) block_len: u32,
+    pub(super) block_len: Option<u32>,
     pub(super) pool: Pool,
 }
 
@@ -108,7 +108,7 @@ impl TargetService {
         let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
         let number = number.context("all LUNs are in use; remove one first")?;
         let About { iqn, pool, .. } = &self.0.about;
-        let block_len = block_len.unwrap_or(self.0.about.block_len);
+        let block_len = block_len.or(self.0.about.block_len);
         let opened = Opened::open(backing.parse()?, block_len, pool)?;
         self.0.handle.add_lun(Some(number), opened.lun(iqn, number)).await?;
         self.opened().insert(number, opened);

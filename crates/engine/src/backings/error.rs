@@ -1,6 +1,9 @@
 //! Why a backing cannot be opened, and what an operating system's error means to a request.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use netraid_block::ErrorKind;
 use rustix::io::Errno;
@@ -54,7 +57,7 @@ pub enum BackingError {
         wanted: u64,
     },
     /// The path names a directory, a device or something else that is not a file.
-    #[error("{}: is not a regular file", path.display())]
+    #[error("{}: is not a regular file; a block device is block:PATH", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -64,6 +67,86 @@ pub enum BackingError {
     InUse {
         /// The file.
         path: PathBuf,
+    },
+    /// The path names something that is not a block device.
+    #[error("{}: is not a block device; a file is file:PATH[:SIZE]", path.display())]
+    NotADisk {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no such block device.
+    #[error("{}: there is no such device", path.display())]
+    MissingDisk {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody else has the block device.
+    #[error("{}: is in use ({holder}); end that use first, the device is not shared", path.display())]
+    Busy {
+        /// The device.
+        path: PathBuf,
+        /// Who has it, as far as that can be seen.
+        holder: String,
+    },
+    /// The device refuses writes.
+    #[error("{}: is write protected; add ,ro to serve it for reading only", path.display())]
+    WriteProtected {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The device's own blocks are larger than those asked for.
+    #[error("{}: blocks of {block_len} bytes are smaller than the device's own, {own}", path.display())]
+    SmallBlocks {
+        /// The device.
+        path: PathBuf,
+        /// What was asked for, in bytes.
+        block_len: u32,
+        /// What the device has, in bytes.
+        own: u32,
+    },
+    /// The file system has no way around its page cache.
+    #[error("{}: the file system does not do direct I/O; leave 'direct' out", path.display())]
+    NoDirect {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Blocks of this length cannot go around the page cache.
+    #[error(
+        "{}: direct I/O is not possible in blocks of {block_len} bytes; use blocks of 4096, or \
+         leave 'direct' out",
+        path.display()
+    )]
+    Alignment {
+        /// The file.
+        path: PathBuf,
+        /// The block length in bytes.
+        block_len: u32,
+    },
+    /// The volume would become smaller, and nobody said that it may.
+    #[error("{name}: {wanted} bytes are fewer than its {found}; what is behind would be lost")]
+    Shrink {
+        /// The backing.
+        name: String,
+        /// Its size in bytes.
+        found: u64,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// A block device has the size that it has.
+    #[error("{}: the device has {found} bytes, not {wanted}; change the device first", path.display())]
+    DiskSize {
+        /// The device.
+        path: PathBuf,
+        /// Its size in bytes.
+        found: u64,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// The backing was opened for reading only.
+    #[error("{name}: is open for reading only; its size cannot be changed")]
+    ReadOnly {
+        /// The backing.
+        name: String,
     },
     /// The operating system refused.
     #[error("{}: cannot {action}: {source}", path.display())]
@@ -75,6 +158,11 @@ pub enum BackingError {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+pub(super) fn io_error(path: &Path, action: &'static str) -> impl Fn(io::Error) -> BackingError {
+    let path = path.to_path_buf();
+    move |source| BackingError::Io { path: path.clone(), action, source }
 }
 
 /// What kind of failure `errno` is to a request.

@@ -1,33 +1,238 @@
-//! What a volume's bytes are kept in: memory, or a file.
+//! What a volume's bytes are kept in: memory, a file, or a block device.
 //!
-//! A backing is a [`Device`] that reads as zeros where nothing was written, and where ranges were
+//! A backing reads as zeros where nothing was written to a new one, and where ranges were
 //! discarded. It keeps no state beside the bytes, and never answers for bytes that it could not
-//! store. Who submits bounds the number of requests in flight.
+//! store. Who submits bounds the number of requests in flight. It is used through its [`Device`];
+//! the [`Backing`] itself is for who manages it: how much it uses, and another size for it.
+//!
+//! A read that the page cache can answer is answered at once; everything else that may block is
+//! done by a few threads of the backing's own.
 
+mod disk;
 mod error;
 mod file;
 mod ram;
+mod spec;
+mod store;
+mod threads;
 
-use std::sync::Arc;
+use std::{os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
-pub use error::BackingError;
-pub use file::{FileOptions, file};
 use netraid_block::{Device, DeviceInfo, Pool};
 
-use self::ram::Ram;
+pub use self::{
+    disk::DiskOptions,
+    error::BackingError,
+    file::FileOptions,
+    spec::{BackingSpec, Place, SpecError},
+};
+use self::{
+    error::io_error,
+    ram::Ram,
+    store::Store,
+    threads::{Stored, THREADS_MAX, Threads},
+};
 
 /// Largest read or write in bytes; also the largest buffer that a pool keeps.
 const TRANSFER_LEN_MAX: u32 = 2 << 20;
 /// Memory and files are kept in pages of this many bytes.
 const OPTIMAL_LEN: u32 = 4096;
 
-/// A volume of `size` bytes in memory, in blocks of `block_len` bytes, which ends with the
-/// process. Requests end before `submit` returns.
+/// An open backing.
+pub struct Backing {
+    kind: Kind,
+    device: Device,
+}
+
+enum Kind {
+    Ram(Arc<Ram>),
+    File(Arc<Threads>),
+    Disk(Arc<Threads>),
+}
+
+/// Whether a resize may cut off what is behind the new end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shrink {
+    /// Only a larger size is taken.
+    Refuse,
+    /// A smaller one is taken too, and what is behind it is lost.
+    Allow,
+}
+
+impl Backing {
+    /// A volume of `size` bytes in memory, in blocks of `block_len` bytes, which ends with the
+    /// process. Requests end before `submit` returns.
+    ///
+    /// # Errors
+    /// When `size` is not a positive multiple of `block_len` or above 4 TiB, or `block_len` not
+    /// 512 or 4096.
+    pub fn ram(
+        size: u64,
+        block_len: u32,
+        read_only: bool,
+        pool: Pool,
+    ) -> Result<Self, BackingError> {
+        let ram = Arc::new(Ram::new(size, block_len, read_only, pool)?);
+        Ok(Self { device: Device::new(ram.clone()), kind: Kind::Ram(ram) })
+    }
+
+    /// A volume in the file at `path`. The file is locked until the last request has ended and
+    /// the backing and its devices are dropped.
+    ///
+    /// # Errors
+    /// When the file is missing and no size is given, is no regular file, has another size, is in
+    /// use, or cannot be opened in this manner.
+    pub fn file(path: &Path, options: &FileOptions, pool: Pool) -> Result<Self, BackingError> {
+        let (store, info) = file::open(path, options, pool)?;
+        let (threads, device) = start(store, info, options.threads)?;
+        Ok(Self { kind: Kind::File(threads), device })
+    }
+
+    /// A volume on the block device at `path`, which nobody else may have open exclusively until
+    /// the last request has ended and the backing and its devices are dropped.
+    ///
+    /// # Errors
+    /// When it is no block device, is in use or write protected, has larger blocks than were
+    /// asked for, or cannot be opened.
+    pub fn disk(path: &Path, options: &DiskOptions, pool: Pool) -> Result<Self, BackingError> {
+        let (store, info) = disk::open(path, options, pool)?;
+        let (threads, device) = start(store, info, options.threads)?;
+        Ok(Self { kind: Kind::Disk(threads), device })
+    }
+
+    /// The volume, as large as it is now.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes that the contents take now: memory, or space in the file system; `None` for a block
+    /// device, which is taken whole.
+    #[must_use]
+    pub fn used_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Ram(ram) => Some(ram.used_bytes()),
+            Kind::File(threads) => {
+                // Linux counts in 512 bytes, whatever the file system's block is.
+                threads.store.file().metadata().ok().map(|metadata| metadata.blocks() * 512)
+            }
+            Kind::Disk(_) => None,
+        }
+    }
+
+    /// What distinguishes the bytes from all others on this machine and stays the same when they
+    /// are opened again; `None` where nothing does (memory).
+    #[must_use]
+    pub fn identity(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Ram(_) => None,
+            Kind::File(threads) => {
+                let metadata = threads.store.file().metadata().ok()?;
+                Some(format!("file {} {}", metadata.dev(), metadata.ino()))
+            }
+            Kind::Disk(threads) => {
+                let path = threads.store.path();
+                Some(disk::identity(path).unwrap_or_else(|| path.display().to_string()))
+            }
+        }
+    }
+
+    /// Changes the size to `size` bytes and answers the volume of that size, over the same open
+    /// file. Devices of the size before go on; of a volume that shrinks, they must have nothing
+    /// in flight and not be used any more. A block device is taken with the size that it has.
+    /// May block for as long as the file system does.
+    ///
+    /// # Errors
+    /// When `size` is no positive multiple of the block length, is smaller and `shrink` does not
+    /// allow it, the backing is read-only, or the operating system refuses. The size is then as
+    /// before.
+    pub fn resize(&mut self, size: u64, shrink: Shrink) -> Result<Device, BackingError> {
+        let DeviceInfo { capacity, block_len, read_only, .. } = *self.device.info();
+        let name = match &self.kind {
+            Kind::Ram(_) => "ram".to_string(),
+            Kind::File(threads) | Kind::Disk(threads) => threads.store.path().display().to_string(),
+        };
+        describe(&name, size, block_len, true)?;
+        if size < capacity && shrink == Shrink::Refuse {
+            return Err(BackingError::Shrink { name, found: capacity, wanted: size });
+        }
+        if read_only && matches!(self.kind, Kind::File(_)) {
+            return Err(BackingError::ReadOnly { name });
+        }
+        let info = DeviceInfo { capacity: size, ..self.device.info().clone() };
+        self.device = match &mut self.kind {
+            Kind::Ram(ram) => {
+                *ram = Arc::new(ram.resized(size)?);
+                Device::new(ram.clone())
+            }
+            Kind::File(threads) => {
+                set_len(&threads.store, capacity, size)?;
+                Device::new(Arc::new(Stored { info, threads: threads.clone() }))
+            }
+            Kind::Disk(threads) => {
+                let path = threads.store.path();
+                let found = disk::size_of(threads.store.file());
+                let found = found.map_err(io_error(path, "examine"))?;
+                if found != size {
+                    return Err(BackingError::DiskSize { path: path.clone(), found, wanted: size });
+                }
+                threads.store.set_len(size);
+                Device::new(Arc::new(Stored { info, threads: threads.clone() }))
+            }
+        };
+        Ok(self.device.clone())
+    }
+}
+
+impl std::fmt::Debug for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Backing").field(self.device.info()).finish()
+    }
+}
+
+/// [`Backing::ram`], for who needs only the volume.
 ///
 /// # Errors
-/// When `size` is not a positive multiple of `block_len`, or `block_len` not 512 or 4096.
+/// As there.
 pub fn ram(size: u64, block_len: u32, pool: Pool) -> Result<Device, BackingError> {
-    Ok(Device::new(Arc::new(Ram::new(size, block_len, pool)?)))
+    Ok(Backing::ram(size, block_len, false, pool)?.device)
+}
+
+/// [`Backing::file`], for who needs only the volume.
+///
+/// # Errors
+/// As there.
+pub fn file(path: &Path, options: &FileOptions, pool: Pool) -> Result<Device, BackingError> {
+    Ok(Backing::file(path, options, pool)?.device)
+}
+
+fn start(
+    store: Store,
+    info: DeviceInfo,
+    threads: usize,
+) -> Result<(Arc<Threads>, Device), BackingError> {
+    let path = store.path().clone();
+    let threads = Threads::start(store, threads).map_err(io_error(&path, "start an I/O thread"))?;
+    let threads = Arc::new(threads);
+    let device = Device::new(Arc::new(Stored { info, threads: threads.clone() }));
+    Ok((threads, device))
+}
+
+/// Makes a file longer or shorter, and that stable.
+fn set_len(store: &Store, from: u64, to: u64) -> Result<(), BackingError> {
+    // Nothing is written behind the new end any more, before it is cut there.
+    store.set_len(from.min(to));
+    let fail = io_error(store.path(), "change the size");
+    if let Err(error) = store.file().set_len(to) {
+        store.set_len(from);
+        return Err(fail(error));
+    }
+    if let Err(error) = store.file().sync_all() {
+        store.distrust();
+        return Err(fail(error));
+    }
+    store.set_len(to);
+    Ok(())
 }
 
 /// Checks a geometry and describes it.

@@ -38,10 +38,33 @@ pub(super) struct Ram {
 }
 
 impl Ram {
-    pub(super) fn new(size: u64, block_len: u32, pool: Pool) -> Result<Self, BackingError> {
-        let info = describe("ram", size, block_len, false)?;
+    pub(super) fn new(
+        size: u64,
+        block_len: u32,
+        read_only: bool,
+        pool: Pool,
+    ) -> Result<Self, BackingError> {
+        let info = DeviceInfo { read_only, ..describe("ram", size, block_len, false)? };
         let segments = segments(&[], size)?;
         Ok(Self { info, segments, pool })
+    }
+
+    /// The same memory as a volume of another size; of a smaller one the rest is cleared.
+    pub(super) fn resized(&self, size: u64) -> Result<Self, BackingError> {
+        let capacity = self.info.capacity;
+        let info = DeviceInfo { capacity: size, ..self.info.clone() };
+        if size < capacity {
+            let cut = self.clear(size, capacity - size);
+            cut.map_err(|_| BackingError::TooLarge { name: "ram".into(), size: capacity })?;
+        }
+        let segments = segments(&self.segments, size)?;
+        Ok(Self { info, segments, pool: self.pool.clone() })
+    }
+
+    /// Bytes of memory that are allocated for the volume's contents.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let extents = self.segments.iter().flat_map(|segment| segment.iter());
+        extents.map(|extent| read_lock(extent).bytes.len() as u64).sum()
     }
 
     fn extent(&self, number: usize) -> &RwLock<Extent> {

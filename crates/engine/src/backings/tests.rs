@@ -30,8 +30,10 @@ async fn matches_flat_bytes(device: &Device, seed: u64) {
     for _ in 0..400 {
         let most = if rng.random_bool(0.1) { 2500 } else { 40 };
         let blocks = rng.random_range(0..=most);
-        let offset = rng.random_range(0..SIZE / 512 - blocks) * 512;
-        let len = blocks * 512;
+        let block_len = u64::from(device.info().block_len);
+        let blocks = blocks * 512 / block_len;
+        let offset = rng.random_range(0..SIZE / block_len - blocks) * block_len;
+        let len = blocks * block_len;
         let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
         match rng.random_range(0..6) {
             0 | 1 => {
@@ -81,6 +83,165 @@ async fn a_file_matches_flat_bytes_and_keeps_them() {
     assert_eq!(device.info().capacity, SIZE);
     let read = completions::read(&device, last, 512).await.unwrap();
     assert_eq!(*read.to_contiguous(), [7; 512]);
+}
+
+#[tokio::test]
+async fn blocks_of_4096_match_flat_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    matches_flat_bytes(&ram(SIZE, 4096, Pool::new()).unwrap(), 3).await;
+    let options = FileOptions { block_len: 4096, ..options(Some(SIZE)) };
+    let device = file(&dir.path().join("volume"), &options, Pool::new()).unwrap();
+    matches_flat_bytes(&device, 4).await;
+}
+
+/// The requests of this test are cut into buffers at any byte, which direct I/O cannot take.
+#[tokio::test]
+async fn a_file_without_page_cache_matches_flat_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    for (index, sync) in [(0, false), (1, true)] {
+        let path = dir.path().join(index.to_string());
+        let direct = FileOptions { direct: true, sync, block_len: 4096, ..options(Some(SIZE)) };
+        let device = file(&path, &direct, Pool::new()).unwrap();
+        matches_flat_bytes(&device, 5 + index).await;
+        drop(device);
+        let device = file(&path, &options(None), Pool::new()).unwrap();
+        assert_eq!(device.info().capacity, SIZE);
+    }
+}
+
+#[test]
+fn only_a_file_whose_writes_are_stable_has_no_volatile_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = |direct, sync| {
+        let path = dir.path().join(format!("{direct} {sync}"));
+        let options = FileOptions { direct, sync, block_len: 4096, ..options(Some(SIZE)) };
+        file(&path, &options, Pool::new()).unwrap().info().volatile_cache
+    };
+    assert!(cache(false, false));
+    assert!(cache(true, false), "the disk behind it has a cache of its own");
+    assert!(!cache(false, true));
+    assert!(!cache(true, true));
+    assert!(!ram(SIZE, 512, Pool::new()).unwrap().info().volatile_cache);
+}
+
+#[tokio::test]
+async fn used_bytes_follow_writes_and_discards() {
+    let dir = tempfile::tempdir().unwrap();
+    let in_file = Backing::file(&dir.path().join("volume"), &options(Some(SIZE)), Pool::new());
+    for backing in [in_file.unwrap(), Backing::ram(SIZE, 512, false, Pool::new()).unwrap()] {
+        let device = backing.device();
+        assert!(backing.used_bytes().unwrap() < SIZE / 2, "a new volume is sparse");
+        let data = Buf::copy_from(&vec![1; 2 << 20]);
+        completions::write(device, 0, data.into(), true).await.unwrap();
+        let used = backing.used_bytes().unwrap();
+        assert!(used >= 2 << 20);
+        completions::discard(device, 0, 1 << 20).await.unwrap();
+        assert!(backing.used_bytes().unwrap() <= used - (1 << 20));
+        completions::discard(device, 1 << 20, SIZE - (1 << 20)).await.unwrap();
+        assert!(backing.used_bytes().unwrap() < SIZE / 2);
+    }
+}
+
+#[tokio::test]
+async fn zeroes_give_space_back_unless_they_are_to_keep_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let backing = Backing::file(&dir.path().join("volume"), &options(Some(SIZE)), Pool::new());
+    let backing = backing.unwrap();
+    let device = backing.device();
+    let data = Buf::copy_from(&vec![1; 1 << 20]);
+    completions::write(device, 0, data.into(), true).await.unwrap();
+    let keep = netraid_block::RequestFlags { no_unmap: true, fua: true };
+    let op = netraid_block::Op::WriteZeroes;
+    completions::request(device, op, 0, 2 << 20, keep, SgList::new()).await.unwrap();
+    assert!(backing.used_bytes().unwrap() >= 2 << 20, "space for all of it is kept");
+    let read = completions::read(device, 0, 1 << 20).await.unwrap();
+    assert!(read.to_contiguous().iter().all(|byte| *byte == 0));
+    completions::write_zeroes(device, 0, 2 << 20).await.unwrap();
+    assert!(backing.used_bytes().unwrap() < 1 << 20);
+}
+
+/// What is behind the end of a volume that shrank is gone, and is zeros when it grows again.
+async fn is_resized(mut backing: Backing) {
+    let small = backing.device().clone();
+    let data = |byte| Buf::copy_from(&[byte; 512]).into();
+    completions::write(&small, SIZE - 512, data(7), false).await.unwrap();
+    let large = backing.resize(SIZE * 2, Shrink::Refuse).unwrap();
+    assert_eq!(large.info().capacity, SIZE * 2);
+    completions::write(&large, SIZE * 2 - 512, data(8), false).await.unwrap();
+    let read = completions::read(&large, SIZE - 512, 512).await.unwrap();
+    assert_eq!(*read.to_contiguous(), [7; 512]);
+    completions::write(&small, 0, data(9), false).await.unwrap();
+    let read = completions::read(&large, 0, 512).await.unwrap();
+    assert_eq!(*read.to_contiguous(), [9; 512], "the same bytes in both");
+
+    let refused = backing.resize(SIZE, Shrink::Refuse).unwrap_err();
+    assert!(matches!(refused, BackingError::Shrink { .. }), "{refused}");
+    let refused = backing.resize(SIZE + 100, Shrink::Allow).unwrap_err();
+    assert!(matches!(refused, BackingError::Size { .. }), "{refused}");
+    assert_eq!(backing.device().info().capacity, SIZE * 2, "as before");
+
+    let part = backing.resize(1 << 20, Shrink::Allow).unwrap();
+    let past = completions::read(&part, 1 << 20, 512).await.unwrap_err();
+    assert_eq!(past.kind(), ErrorKind::OutOfRange);
+    let again = backing.resize(SIZE * 2, Shrink::Refuse).unwrap();
+    for at in [SIZE - 512, SIZE * 2 - 512] {
+        let read = completions::read(&again, at, 512).await.unwrap();
+        assert_eq!(*read.to_contiguous(), [0; 512]);
+    }
+    let read = completions::read(&again, 0, 512).await.unwrap();
+    assert_eq!(*read.to_contiguous(), [9; 512]);
+}
+
+#[tokio::test]
+async fn memory_is_resized() {
+    is_resized(Backing::ram(SIZE, 512, false, Pool::new()).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_file_is_resized() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    is_resized(Backing::file(&path, &options(Some(SIZE)), Pool::new()).unwrap()).await;
+    assert_eq!(path.metadata().unwrap().len(), SIZE * 2);
+}
+
+#[tokio::test]
+async fn a_device_that_is_longer_than_its_file_writes_nothing_behind_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let mut backing = Backing::file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    let stale = backing.device().clone();
+    backing.resize(1 << 20, Shrink::Allow).unwrap();
+    let data = Buf::copy_from(&[1; 1024]).into();
+    let error = completions::write(&stale, (1 << 20) - 512, data, false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfRange);
+    assert_eq!(path.metadata().unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_read_only_file_is_not_resized() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    drop(file(&path, &options(Some(SIZE)), Pool::new()).unwrap());
+    let read_only = FileOptions { read_only: true, ..options(None) };
+    let mut backing = Backing::file(&path, &read_only, Pool::new()).unwrap();
+    let error = backing.resize(SIZE * 2, Shrink::Refuse).unwrap_err();
+    assert!(matches!(error, BackingError::ReadOnly { .. }), "{error}");
+    assert_eq!(path.metadata().unwrap().len(), SIZE);
+}
+
+#[test]
+fn what_is_no_block_device_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let open = |path: &Path| Backing::disk(path, &DiskOptions::default(), Pool::new());
+    let missing = open(&path).unwrap_err();
+    assert!(matches!(missing, BackingError::MissingDisk { .. }), "{missing}");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let is_file = open(&path).unwrap_err();
+    assert!(matches!(is_file, BackingError::NotADisk { .. }), "{is_file}");
+    let is_null = open(Path::new("/dev/null")).unwrap_err();
+    assert!(matches!(is_null, BackingError::NotADisk { .. }), "{is_null}");
 }
 
 #[tokio::test]

@@ -1,0 +1,304 @@
+//! An open file or block device, and what each request does to it.
+//!
+//! Truth about what is stable: a write that ended is in the page cache, or in the disk's own
+//! cache; only FUA and flushes make it stable (`sync` makes each write FUA). When a flush fails,
+//! what the caches dropped is not known, and the kernel reports it only once: from then on, until
+//! the backing is opened again, every flush and every FUA write fails, so that nothing is called
+//! stable that may not be. Reads and plain writes go on. A write that found no space left fails
+//! as such and has cost nothing that was written before.
+
+use std::{
+    fs::File,
+    io::{IoSlice, IoSliceMut},
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use netraid_block::{
+    Buf, ErrorKind, IoError, Op, PAGE_LEN, Pool, RequestFlags, SgList, extents::Extents,
+};
+use rustix::{
+    fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, seek},
+    io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr},
+};
+
+use super::error::kind_of;
+
+/// Most parts of one vectored write (the kernel's limit is 1024).
+const PARTS_MAX: usize = 64;
+/// Buffer of zeros for file systems that cannot make holes.
+const ZEROS_LEN: usize = 256 << 10;
+
+/// How a store is used; constant while it is open.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// Logical block in bytes.
+    pub(super) block_len: u32,
+    /// The page cache is passed by: buffers, offsets and lengths have to be aligned.
+    pub(super) direct: bool,
+    /// Every write is stable when it ends.
+    pub(super) sync: bool,
+}
+
+pub(super) struct Store {
+    file: File,
+    /// The same file, opened on its own: it is told of failures to write back even if `file` was
+    /// told first.
+    witness: Option<File>,
+    path: PathBuf,
+    pool: Pool,
+    manner: Manner,
+    zeros: Buf,
+    /// Bytes that belong to the volume; nothing is written behind them.
+    len: AtomicU64,
+    /// Whether the file system answers reads without waiting.
+    no_wait: AtomicBool,
+    /// Whether a flush has failed.
+    failed: AtomicBool,
+}
+
+impl Store {
+    pub(super) fn new(file: File, path: PathBuf, len: u64, manner: Manner, pool: Pool) -> Self {
+        use std::os::fd::AsRawFd as _;
+        let witness = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+        Self {
+            file,
+            witness,
+            path,
+            pool,
+            manner,
+            zeros: Buf::copy_from(&vec![0; ZEROS_LEN]),
+            len: AtomicU64::new(len),
+            no_wait: AtomicBool::new(!manner.direct),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) const fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    /// Tells how long the volume is from now on.
+    pub(super) fn set_len(&self, len: u64) {
+        self.len.store(len, Ordering::Release);
+    }
+
+    /// Calls nothing stable any more: a flush outside a request has failed.
+    pub(super) fn distrust(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn execute(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        flags: RequestFlags,
+        data: &SgList,
+    ) -> Result<SgList, IoError> {
+        if op.changes() {
+            let end = self.len.load(Ordering::Acquire);
+            if offset + len > end {
+                let text = format!("{}: has shrunk to {end} bytes", self.path.display());
+                return Err(IoError::with_detail(ErrorKind::OutOfRange, text));
+            }
+        }
+        let fua = flags.fua || self.manner.sync;
+        match op {
+            Op::Read => return self.read(offset, len),
+            Op::Extents => return self.extents(offset, len),
+            Op::Write => self.write(offset, data, fua)?,
+            Op::Flush => self.flush()?,
+            Op::Discard => self.zero(offset, len, false, self.manner.sync)?,
+            Op::WriteZeroes => self.zero(offset, len, flags.no_unmap, fua)?,
+        }
+        Ok(SgList::new())
+    }
+
+    /// The bytes, when the page cache has all of them.
+    pub(super) fn read_cached(&self, offset: u64, len: u64) -> Option<SgList> {
+        if !self.no_wait.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut buf = self.pool.get(usize::try_from(len).ok()?);
+        let whole = buf.len();
+        let parts = &mut [IoSliceMut::new(&mut buf)];
+        match preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == whole => Some(buf.freeze().into()),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                self.no_wait.store(false, Ordering::Relaxed);
+                None
+            }
+            // A part, or nothing, is in memory, or it failed: a thread finds out.
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn read(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
+        let len = usize::try_from(len).map_err(|_| IoError::new(ErrorKind::InvalidRequest))?;
+        let mut buf = self.pool.get(len);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            match rustix::io::pread(&self.file, &mut buf[done..], at) {
+                Ok(0) => return Err(self.error("read", offset, Errno::IO)),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.error("read", offset, errno)),
+            }
+        }
+        Ok(buf.freeze().into())
+    }
+
+    fn write(&self, offset: u64, data: &SgList, fua: bool) -> Result<(), IoError> {
+        if self.manner.direct && !data.parts().iter().all(|part| self.is_aligned(part)) {
+            let mut whole = self.pool.get(data.len());
+            data.copy_to(&mut whole);
+            return self.write_parts(offset, &[whole.freeze()], fua);
+        }
+        self.write_parts(offset, data.parts(), fua)
+    }
+
+    /// Whether the operating system takes these bytes as they are, around the page cache.
+    fn is_aligned(&self, part: &Buf) -> bool {
+        let align = self.manner.block_len as usize;
+        debug_assert!(align <= PAGE_LEN);
+        part.as_ptr().addr().is_multiple_of(align) && part.len().is_multiple_of(align)
+    }
+
+    fn write_parts(&self, offset: u64, mut parts: &[Buf], fua: bool) -> Result<(), IoError> {
+        let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        let (mut skip, mut at) = (0, offset);
+        while !parts.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+            for (index, (slice, part)) in slices.iter_mut().zip(parts).enumerate() {
+                *slice = IoSlice::new(if index == 0 { &part[skip..] } else { part });
+            }
+            let count = parts.len().min(PARTS_MAX);
+            match pwritev2(&self.file, &slices[..count], at, flags) {
+                Ok(0) => return Err(self.error("write", offset, Errno::IO)),
+                Ok(written) => {
+                    at += written as u64;
+                    (parts, skip) = advance(parts, skip + written);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed_write(offset, fua, errno)),
+            }
+        }
+        if fua { self.check_stable() } else { Ok(()) }
+    }
+
+    /// The error of a write. One with FUA may have failed while it made older writes stable, and
+    /// has then used up the kernel's only report of that: the witness is asked.
+    fn failed_write(&self, offset: u64, fua: bool, errno: Errno) -> IoError {
+        if fua {
+            let witness = self.witness.as_ref().map(|file| retry_on_intr(|| fdatasync(file)));
+            if witness.is_none_or(|result| result.is_err()) {
+                self.distrust();
+            }
+        }
+        self.error("write", offset, errno)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        if let Err(errno) = retry_on_intr(|| fdatasync(&self.file)) {
+            self.distrust();
+            return Err(self.error("flush", 0, errno));
+        }
+        self.check_stable()
+    }
+
+    fn check_stable(&self) -> Result<(), IoError> {
+        if self.failed.load(Ordering::Acquire) {
+            let text = "an earlier flush failed; open it again and check it";
+            let text = format!("{}: {text}", self.path.display());
+            return Err(IoError::with_detail(ErrorKind::Device, text));
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros: by a hole, by unwritten space, or by writing them.
+    fn zero(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<(), IoError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let how = if keep { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+        loop {
+            match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.write_zeros(offset, len)?;
+                    break;
+                }
+                Err(errno) => return Err(self.error("write zeroes", offset, errno)),
+            }
+        }
+        if fua { self.flush() } else { Ok(()) }
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let mut done = 0;
+        while done < len {
+            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(ZEROS_LEN);
+            self.write_parts(offset + done, &[self.zeros.slice(0..part)], false)?;
+            done += part as u64;
+        }
+        Ok(())
+    }
+
+    /// Which bytes the file system keeps space for, by its own blocks; space that is kept for
+    /// zeros that were not written may count as unmapped.
+    fn extents(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
+        let block_len = u64::from(self.manner.block_len);
+        let (mut found, mut at, end) = (Extents::new(), offset, offset + len);
+        while at < end {
+            let data = self.seek(SeekFrom::Data(at), end)?;
+            // A logical block of which a part is mapped is mapped.
+            let data = (data - data % block_len).clamp(at, end);
+            if !found.push(data - at, false) || data == end {
+                break;
+            }
+            let hole = self.seek(SeekFrom::Hole(data), end)?.next_multiple_of(block_len);
+            // What was punched between the two questions counts as mapped, so that this goes on.
+            let hole = hole.clamp(data + block_len, end);
+            if !found.push(hole - data, true) {
+                break;
+            }
+            at = hole;
+        }
+        Ok(found.encode())
+    }
+
+    /// Where the next data or hole begins; `end` when that is further, or there is none.
+    fn seek(&self, wanted: SeekFrom, end: u64) -> Result<u64, IoError> {
+        match seek(&self.file, wanted) {
+            Ok(found) => Ok(found.min(end)),
+            // No data behind this place.
+            Err(Errno::NXIO) => Ok(end),
+            Err(errno) => Err(self.error("examine", 0, errno)),
+        }
+    }
+
+    fn error(&self, action: &str, offset: u64, errno: Errno) -> IoError {
+        let path = self.path.display();
+        let text = format!("{path}: cannot {action} at {offset}: {errno}");
+        IoError::with_detail(kind_of(errno), text)
+    }
+}
+
+/// What is left of `parts` after `done` bytes from the first one's start.
+fn advance(mut parts: &[Buf], mut done: usize) -> (&[Buf], usize) {
+    while let Some((first, rest)) = parts.split_first() {
+        if done < first.len() {
+            break;
+        }
+        done -= first.len();
+        parts = rest;
+    }
+    (parts, done)
+}
