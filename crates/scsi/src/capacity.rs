@@ -68,13 +68,25 @@ impl Capacity {
     }
 }
 
-/// GET LBA STATUS data that calls everything from `lba` to the end of the medium mapped.
+/// GET LBA STATUS data (SBC-3, section 5.6) of runs of blocks, each mapped or not, from `lba` on.
+/// It ends early at a run that its field cannot tell.
 #[must_use]
-pub fn lba_status(lba: u64, blocks: u64) -> Vec<u8> {
-    let mut out = vec![0; 24];
-    put(&mut out, 0, 20_u32.to_be_bytes());
-    put(&mut out, 8, lba.to_be_bytes());
-    put(&mut out, 16, saturate_u32(blocks.saturating_sub(lba)).to_be_bytes());
+pub fn lba_status(lba: u64, runs: impl IntoIterator<Item = (u64, bool)>) -> Vec<u8> {
+    let mut out = vec![0; 8];
+    let mut at = lba;
+    for (blocks, mapped) in runs {
+        let told = saturate_u32(blocks);
+        out.extend(at.to_be_bytes());
+        out.extend(told.to_be_bytes());
+        // PROVISIONING STATUS: mapped or anchored (0), deallocated (1).
+        out.extend([u8::from(!mapped), 0, 0, 0]);
+        if u64::from(told) != blocks {
+            break;
+        }
+        at += blocks;
+    }
+    let len = saturate_u32(out.len() as u64 - 4);
+    put(&mut out, 0, len.to_be_bytes());
     out
 }
 

@@ -21,6 +21,8 @@ pub const PAGE_SERIAL: u8 = 0x80;
 pub const PAGE_IDENTIFICATION: u8 = 0x83;
 /// SCSI ports.
 pub const PAGE_PORTS: u8 = 0x88;
+/// Extended INQUIRY data.
+pub const PAGE_EXTENDED: u8 = 0x86;
 /// Block limits.
 pub const PAGE_BLOCK_LIMITS: u8 = 0xb0;
 /// Block device characteristics.
@@ -28,10 +30,11 @@ pub const PAGE_CHARACTERISTICS: u8 = 0xb1;
 /// Logical block provisioning.
 pub const PAGE_PROVISIONING: u8 = 0xb2;
 
-const PAGES: [u8; 7] = [
+const PAGES: [u8; 8] = [
     PAGE_SUPPORTED,
     PAGE_SERIAL,
     PAGE_IDENTIFICATION,
+    PAGE_EXTENDED,
     PAGE_PORTS,
     PAGE_BLOCK_LIMITS,
     PAGE_CHARACTERISTICS,
@@ -151,6 +154,14 @@ pub(crate) fn vpd(page: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0x00, page, len[0], len[1]];
     out.extend_from_slice(body);
     out
+}
+
+/// VPD page 86h (SPC-4, section 7.8.7): simple tasks, and whether there is a volatile cache.
+pub(crate) fn extended_page(volatile_cache: bool) -> Vec<u8> {
+    let mut body = [0; 60];
+    body[1] = 0x01;
+    body[2] = u8::from(volatile_cache);
+    vpd(PAGE_EXTENDED, &body)
 }
 
 /// VPD page 00h.

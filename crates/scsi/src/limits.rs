@@ -30,6 +30,8 @@ pub struct BlockLimits {
     pub unmap_alignment: Option<u32>,
     /// Longest WRITE SAME.
     pub write_same_max: u64,
+    /// Longest WRITE ATOMIC, at any address and in any length; 0 when it is not supported.
+    pub atomic_max: u32,
 }
 
 impl BlockLimits {
@@ -49,6 +51,7 @@ impl BlockLimits {
             put(&mut out, 32, (0x8000_0000 | alignment).to_be_bytes());
         }
         put(&mut out, 36, self.write_same_max.to_be_bytes());
+        put(&mut out, 44, self.atomic_max.to_be_bytes());
         out
     }
 
@@ -69,6 +72,7 @@ impl BlockLimits {
             unmap_granularity: word(24),
             unmap_alignment: (alignment & 0x8000_0000 != 0).then_some(alignment & 0x7fff_ffff),
             write_same_max: be64(body, 32).unwrap_or(0),
+            atomic_max: word(40),
         })
     }
 }
@@ -136,6 +140,7 @@ mod tests {
             unmap_granularity: 16,
             unmap_alignment: Some(3),
             write_same_max: 1 << 40,
+            atomic_max: 77,
         };
         let page = limits.encode();
         assert_eq!((page.len(), page[3]), (64, 0x3c));

@@ -1,5 +1,7 @@
-//! Mode pages: caching (08h) and control (0Ah), as MODE SENSE shows and MODE SELECT changes them
-//! (SPC-4, sections 6.11, 6.13 and 7.5; SBC-3, section 6.5). [`ModeData`] is the initiator's view.
+//! Mode pages: read-write error recovery (01h), caching (08h), control (0Ah) and its extension
+//! (0Ah/01h), and informational exceptions control (1Ch), as MODE SENSE shows and MODE SELECT
+//! changes them (SPC-4, sections 6.11, 6.13 and 7.5; SBC-3, section 6.5). [`ModeData`] is the
+//! initiator's view.
 
 use alloc::{vec, vec::Vec};
 
@@ -9,11 +11,16 @@ use crate::{
     sense::{Additional, Sense},
 };
 
+const PAGE_RECOVERY: u8 = 0x01;
 const PAGE_CACHING: u8 = 0x08;
 const PAGE_CONTROL: u8 = 0x0a;
+const PAGE_EXCEPTIONS: u8 = 0x1c;
+const SUBPAGE_CONTROL_EXTENSION: u8 = 0x01;
 const PAGE_ALL: u8 = 0x3f;
 const SUBPAGE_ALL: u8 = 0xff;
 
+/// A page with a subpage code and a length of 16 bits.
+const SPF: u8 = 0x40;
 const WCE: u8 = 0x04;
 const D_SENSE: u8 = 0x04;
 const SWP: u8 = 0x08;
@@ -49,25 +56,25 @@ impl ModeSettings {
         Self { write_cache: volatile_cache, software_write_protect: false, descriptor_sense: false }
     }
 
-    fn caching_page(self) -> [u8; 20] {
-        let mut page = [0; 20];
-        page[0] = PAGE_CACHING;
-        page[1] = 18;
-        page[2] = if self.write_cache { WCE } else { 0 };
-        page
-    }
-
-    fn control_page(self) -> [u8; 12] {
-        let mut page = [0; 12];
-        page[0] = PAGE_CONTROL;
-        page[1] = 10;
+    /// All pages in the order in which they are reported.
+    fn pages(self) -> [Page; PAGE_COUNT] {
+        // All zero: no retries of ours, what the device reports is what it could do.
+        let recovery = Page::new(PAGE_RECOVERY, 12);
+        let mut caching = Page::new(PAGE_CACHING, 20);
+        caching.bytes[2] = if self.write_cache { WCE } else { 0 };
+        let mut control = Page::new(PAGE_CONTROL, 12);
         // GLTSD: no log parameters are saved.
-        page[2] = 0x02 | if self.descriptor_sense { D_SENSE } else { 0 };
+        control.bytes[2] = 0x02 | if self.descriptor_sense { D_SENSE } else { 0 };
         // Commands may be reordered without restriction.
-        page[3] = 0x10;
-        page[4] = if self.software_write_protect { SWP } else { 0 };
-        put(&mut page, 8, u16::MAX.to_be_bytes());
-        page
+        control.bytes[3] = 0x10;
+        control.bytes[4] = if self.software_write_protect { SWP } else { 0 };
+        put(&mut control.bytes, 8, u16::MAX.to_be_bytes());
+        let mut extension = Page::new(PAGE_CONTROL | SPF, 32);
+        extension.bytes[1..4].copy_from_slice(&[SUBPAGE_CONTROL_EXTENSION, 0, 28]);
+        let mut exceptions = Page::new(PAGE_EXCEPTIONS, 12);
+        // DEXCPT: informational exceptions are not reported.
+        exceptions.bytes[2] = 0x08;
+        [recovery, caching, control, extension, exceptions]
     }
 
     /// Answers MODE SENSE.
@@ -78,18 +85,23 @@ impl ModeSettings {
         if request.control == PageControl::Saved {
             return Err(Sense::illegal(Additional::SAVING_NOT_SUPPORTED));
         }
-        if ![0, SUBPAGE_ALL].contains(&request.subpage) {
-            return Err(Sense::invalid_cdb(3, None));
-        }
-        let mut pages = Vec::with_capacity(32);
-        if [PAGE_CACHING, PAGE_ALL].contains(&request.page) {
-            pages.extend(self.shown(request.control, medium).caching);
-        }
-        if [PAGE_CONTROL, PAGE_ALL].contains(&request.page) {
-            pages.extend(self.shown(request.control, medium).control);
-        }
-        if pages.is_empty() {
+        let shown = match request.control {
+            PageControl::Changeable => changeable(medium),
+            PageControl::Default => Self::new(medium.cache_switchable).pages(),
+            PageControl::Current | PageControl::Saved => self.pages(),
+        };
+        let of_code = |page: &&Page| request.page == PAGE_ALL || page.code() == request.page;
+        if shown.iter().find(of_code).is_none() {
             return Err(Sense::invalid_cdb(2, Some(5)));
+        }
+        let wanted = |page: &&Page| [page.subpage(), SUBPAGE_ALL].contains(&request.subpage);
+        let mut pages = Vec::with_capacity(96);
+        for page in shown.iter().filter(of_code).filter(wanted) {
+            pages.extend_from_slice(page.as_slice());
+        }
+        let of_all = request.page == PAGE_ALL && ![0, SUBPAGE_ALL].contains(&request.subpage);
+        if pages.is_empty() || of_all {
+            return Err(Sense::invalid_cdb(3, None));
         }
         let descriptor = if request.no_descriptors {
             Vec::new()
@@ -97,18 +109,6 @@ impl ModeSettings {
             block_descriptor(medium, request.long_lba)
         };
         Ok(with_header(request.long, request.long_lba, medium, &descriptor, &pages))
-    }
-
-    fn shown(self, control: PageControl, medium: ModeMedium) -> Pages {
-        match control {
-            PageControl::Changeable => Pages::changeable(medium),
-            PageControl::Default => Self::new(medium.cache_switchable).pages(),
-            PageControl::Current | PageControl::Saved => self.pages(),
-        }
-    }
-
-    fn pages(self) -> Pages {
-        Pages { caching: self.caching_page(), control: self.control_page() }
     }
 
     /// The settings after MODE SELECT with this parameter list; nothing changes on an error.
@@ -131,49 +131,88 @@ impl ModeSettings {
 
     /// Takes over the page at `at`; answers its length.
     fn select_page(&mut self, list: &[u8], at: usize, medium: ModeMedium) -> Result<usize, Sense> {
-        let (current, mask) = (self.pages(), Pages::changeable(medium));
-        let (current, mask): (&[u8], &[u8]) = match list[at] {
-            PAGE_CACHING => (&current.caching, &mask.caching),
-            PAGE_CONTROL => (&current.control, &mask.control),
-            _ => return Err(invalid_at(at)),
-        };
-        let Some(len) = list.get(at + 1) else { return Err(cut_off()) };
-        if *len != current[1] {
-            return Err(invalid_at(at + 1));
+        // PS is reserved here (SPC-4, section 7.5.7).
+        let code = list[at] & 0x3f;
+        let with_subpage = list[at] & SPF != 0;
+        let subpage = if with_subpage { *list.get(at + 1).ok_or(cut_off())? } else { 0 };
+        let (pages, masks) = (self.pages(), changeable(medium));
+        let known = pages.iter().zip(&masks).find(|(page, _)| {
+            page.code() == code && page.subpage() == subpage && page.has_subpage() == with_subpage
+        });
+        let Some((current, mask)) = known else { return Err(invalid_at(at)) };
+        let (current, mask) = (current.as_slice(), mask.as_slice());
+        let body_at = if with_subpage { 4 } else { 2 };
+        let given = list.get(at..at + body_at).ok_or(cut_off())?;
+        if given[1..] != current[1..body_at] {
+            return Err(invalid_at(at + body_at - 1));
         }
         let page = list.get(at..at + current.len()).ok_or(cut_off())?;
-        for offset in 2..page.len() {
+        for offset in body_at..page.len() {
             if (page[offset] ^ current[offset]) & !mask[offset] != 0 {
                 return Err(invalid_at(at + offset));
             }
         }
-        if page[0] == PAGE_CACHING {
-            self.write_cache = page[2] & WCE != 0;
-        } else {
-            self.descriptor_sense = page[2] & D_SENSE != 0;
-            self.software_write_protect = page[4] & SWP != 0;
+        match (code, subpage) {
+            (PAGE_CACHING, 0) => self.write_cache = page[2] & WCE != 0,
+            (PAGE_CONTROL, 0) => {
+                self.descriptor_sense = page[2] & D_SENSE != 0;
+                self.software_write_protect = page[4] & SWP != 0;
+            }
+            _ => {}
         }
         Ok(page.len())
     }
 }
 
-struct Pages {
-    caching: [u8; 20],
-    control: [u8; 12],
+const PAGE_COUNT: usize = 5;
+
+/// A mode page, header and all.
+struct Page {
+    bytes: [u8; 32],
+    len: usize,
 }
 
-impl Pages {
-    /// Masks of what MODE SELECT may change.
-    fn changeable(medium: ModeMedium) -> Self {
-        let mut caching = [0; 20];
-        caching[..2].copy_from_slice(&[PAGE_CACHING, 18]);
-        caching[2] = if medium.cache_switchable { WCE } else { 0 };
-        let mut control = [0; 12];
-        control[..2].copy_from_slice(&[PAGE_CONTROL, 10]);
-        control[2] = D_SENSE;
-        control[4] = SWP;
-        Self { caching, control }
+impl Page {
+    fn new(code: u8, len: usize) -> Self {
+        let mut bytes = [0; 32];
+        bytes[0] = code;
+        bytes[1] = u8::try_from(len - 2).unwrap_or(0);
+        Self { bytes, len }
     }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    const fn code(&self) -> u8 {
+        self.bytes[0] & 0x3f
+    }
+
+    const fn has_subpage(&self) -> bool {
+        self.bytes[0] & SPF != 0
+    }
+
+    const fn subpage(&self) -> u8 {
+        if self.has_subpage() { self.bytes[1] } else { 0 }
+    }
+}
+
+/// Masks of what MODE SELECT may change.
+fn changeable(medium: ModeMedium) -> [Page; PAGE_COUNT] {
+    let mut pages = ModeSettings::new(false).pages();
+    for page in &mut pages {
+        let body_at = if page.has_subpage() { 4 } else { 2 };
+        page.bytes[body_at..].fill(0);
+        match (page.code(), page.subpage()) {
+            (PAGE_CACHING, 0) if medium.cache_switchable => page.bytes[2] = WCE,
+            (PAGE_CONTROL, 0) => {
+                page.bytes[2] = D_SENSE;
+                page.bytes[4] = SWP;
+            }
+            _ => {}
+        }
+    }
+    pages
 }
 
 const fn cut_off() -> Sense {
@@ -326,9 +365,13 @@ mod tests {
         for (cdb, is_long) in [(build::mode_sense_6(0x3f, 255), false), (long, true)] {
             let mut list = settings.sense(&request(cdb), MEDIUM).unwrap();
             assert_eq!(settings.select(is_long, &list, MEDIUM), Ok(settings));
-            let header = list.len() - 32;
+            let place = |page: u8| {
+                let at = (4..list.len() - 1).find(|at| list[*at] == page && list[at + 1] > 9);
+                at.unwrap()
+            };
+            let (header, control) = (place(PAGE_CACHING), place(PAGE_CONTROL));
             list[header + 2] &= !WCE;
-            list[header + 24] |= SWP;
+            list[control + 4] |= SWP;
             let changed = settings.select(is_long, &list, MEDIUM).unwrap();
             assert!(!changed.write_cache && changed.software_write_protect);
             list[header + 2] |= 0x01;
@@ -342,7 +385,7 @@ mod tests {
     #[test]
     fn pages_that_do_not_exist_are_refused() {
         let settings = ModeSettings::new(false);
-        assert!(settings.sense(&request(build::mode_sense_6(0x1c, 255)), MEDIUM).is_err());
+        assert!(settings.sense(&request(build::mode_sense_6(0x1b, 255)), MEDIUM).is_err());
         let mut saved = request(build::mode_sense_6(0x08, 255));
         saved.control = PageControl::Saved;
         let error = settings.sense(&saved, MEDIUM).unwrap_err();

@@ -134,6 +134,7 @@ additional! {
     NONE = 0x00/0x00, "no additional sense information";
     NOT_READY_BECOMING_READY = 0x04/0x01, "logical unit is in process of becoming ready";
     NOT_READY_START_REQUIRED = 0x04/0x02, "logical unit not ready, initializing command required";
+    SANITIZE_IN_PROGRESS = 0x04/0x1b, "logical unit not ready, sanitize in progress";
     LOGICAL_UNIT_COMMUNICATION_FAILURE = 0x08/0x00, "logical unit communication failure";
     WRITE_ERROR = 0x0c/0x00, "write error";
     UNRECOVERED_READ_ERROR = 0x11/0x00, "unrecovered read error";
@@ -149,6 +150,7 @@ additional! {
     WRITE_PROTECTED = 0x27/0x00, "write protected";
     SOFTWARE_WRITE_PROTECTED = 0x27/0x02, "logical unit software write protected";
     SPACE_ALLOCATION_FAILED = 0x27/0x07, "space allocation failed write protect";
+    NOT_READY_TO_READY = 0x28/0x00, "not ready to ready change, medium may have changed";
     POWER_ON_OR_RESET = 0x29/0x00, "power on, reset, or bus device reset occurred";
     POWER_ON = 0x29/0x01, "power on occurred";
     BUS_RESET = 0x29/0x02, "scsi bus reset occurred";
@@ -161,12 +163,14 @@ additional! {
     CAPACITY_DATA_CHANGED = 0x2a/0x09, "capacity data has changed";
     COMMAND_TIMEOUT = 0x2e/0x02, "command timeout during processing";
     COMMANDS_CLEARED_BY_ANOTHER = 0x2f/0x00, "commands cleared by another initiator";
+    SANITIZE_COMMAND_FAILED = 0x31/0x03, "sanitize command failed";
     SAVING_NOT_SUPPORTED = 0x39/0x00, "saving parameters not supported";
     MEDIUM_NOT_PRESENT = 0x3a/0x00, "medium not present";
     INQUIRY_DATA_CHANGED = 0x3f/0x03, "inquiry data has changed";
     REPORTED_LUNS_CHANGED = 0x3f/0x0e, "reported luns data has changed";
     INSUFFICIENT_REGISTRATION_RESOURCES = 0x55/0x04, "insufficient registration resources";
     INTERNAL_TARGET_FAILURE = 0x44/0x00, "internal target failure";
+    MEDIUM_REMOVAL_PREVENTED = 0x53/0x02, "medium removal prevented";
     INVALID_FIELD_IN_INFORMATION_UNIT = 0x0e/0x03, "invalid field in command information unit";
 }
 
@@ -196,6 +200,8 @@ pub struct Sense {
     pub additional: Additional,
     /// The wrong field of an illegal request.
     pub field: Option<FieldPointer>,
+    /// How far a long operation is, in 65536ths; with NOT READY and NO SENSE.
+    pub progress: Option<u16>,
     /// The INFORMATION field; for medium errors the first bad LBA.
     pub information: Option<u64>,
     /// Whether this belongs to an earlier command, not the one that reports it.
@@ -216,7 +222,7 @@ impl Sense {
     /// Sense data of this kind without further fields.
     #[must_use]
     pub const fn new(key: SenseKey, additional: Additional) -> Self {
-        Self { key, additional, field: None, information: None, deferred: false }
+        Self { key, additional, field: None, progress: None, information: None, deferred: false }
     }
 
     /// ILLEGAL REQUEST with this additional code.
@@ -239,6 +245,13 @@ impl Sense {
         let mut sense = Self::illegal(Additional::INVALID_FIELD_IN_PARAMETER_LIST);
         sense.field = Some(FieldPointer { in_cdb: false, byte, bit: None });
         sense
+    }
+
+    /// The same with a progress indication.
+    #[must_use]
+    pub const fn with_progress(mut self, progress: u16) -> Self {
+        self.progress = Some(progress);
+        self
     }
 
     /// The same with an INFORMATION field.
@@ -268,10 +281,29 @@ impl Sense {
         out[7] = 10;
         out[12] = self.additional.asc;
         out[13] = self.additional.ascq;
-        if let Some(field) = self.field {
-            out[15..18].copy_from_slice(&field.encode());
+        if let Some(bytes) = self.key_specific() {
+            out[15..18].copy_from_slice(&bytes);
         }
         out
+    }
+
+    /// The sense key specific field (SPC-4, section 4.5.2.4), with SKSV set.
+    fn key_specific(&self) -> Option<[u8; 3]> {
+        if let Some(field) = self.field {
+            return Some(field.encode());
+        }
+        let [high, low] = self.progress?.to_be_bytes();
+        Some([0x80, high, low])
+    }
+
+    /// Takes what the sense key specific field says.
+    fn take_key_specific(&mut self, bytes: &[u8]) {
+        if self.key == SenseKey::IllegalRequest {
+            self.field = FieldPointer::decode(bytes);
+        } else if matches!(self.key, SenseKey::NotReady | SenseKey::NoSense) {
+            let valid = bytes.first().is_some_and(|flags| flags & 0x80 != 0);
+            self.progress = be16(bytes, 1).filter(|_| valid);
+        }
     }
 
     fn encode_descriptors(&self) -> Vec<u8> {
@@ -283,8 +315,7 @@ impl Sense {
             out.extend(information.to_be_bytes());
             out[7] += 12;
         }
-        if let Some(field) = self.field {
-            let [first, second, third] = field.encode();
+        if let Some([first, second, third]) = self.key_specific() {
             out.extend([0x02, 0x06, 0, 0, first, second, third, 0]);
             out[7] += 8;
         }
@@ -311,8 +342,8 @@ impl Sense {
         if bytes[0] & 0x80 != 0 {
             sense.information = be32(bytes, 3).map(u64::from);
         }
-        if key == SenseKey::IllegalRequest {
-            sense.field = bytes.get(15..18).and_then(FieldPointer::decode);
+        if let Some(bytes) = bytes.get(15..18) {
+            sense.take_key_specific(bytes);
         }
         Some(sense)
     }
@@ -329,8 +360,8 @@ impl Sense {
             if kind == 0x00 && descriptor.get(2).is_some_and(|byte| byte & 0x80 != 0) {
                 sense.information = be64(descriptor, 4);
             }
-            if kind == 0x02 && key == SenseKey::IllegalRequest {
-                sense.field = descriptor.get(4..7).and_then(FieldPointer::decode);
+            if let (0x02, Some(bytes)) = (kind, descriptor.get(4..7)) {
+                sense.take_key_specific(bytes);
             }
             rest = &rest[end..];
         }
@@ -410,12 +441,17 @@ mod tests {
         let located = Sense::new(SenseKey::MediumError, Additional::UNRECOVERED_READ_ERROR)
             .with_information(0x1234);
         let far = located.with_information(1 << 40);
-        for sense in [pointed, located, far, Sense::invalid_parameter(300)] {
+        let under_way =
+            Sense::new(SenseKey::NotReady, Additional::SANITIZE_IN_PROGRESS).with_progress(0x8001);
+        for sense in [pointed, located, far, under_way, Sense::invalid_parameter(300)] {
             let decoded = Sense::decode(&sense.encode(SenseFormat::Descriptor));
             assert_eq!(decoded, Some(sense));
         }
         assert_eq!(Sense::decode(&pointed.encode(SenseFormat::Fixed)), Some(pointed));
         assert_eq!(Sense::decode(&located.encode(SenseFormat::Fixed)), Some(located));
+        let fixed = under_way.encode(SenseFormat::Fixed);
+        assert_eq!(Sense::decode(&fixed), Some(under_way));
+        assert_eq!(fixed[15..18], [0x80, 0x80, 0x01]);
         let short = Sense::decode(&far.encode(SenseFormat::Fixed)).unwrap();
         assert_eq!(short.information, None, "too large for the fixed format");
     }

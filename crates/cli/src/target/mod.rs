@@ -43,6 +43,9 @@ pub(crate) struct TargetArgs {
     /// Logical block in bytes, of LUNs that do not say; without it 512, or what a block device has
     #[arg(long, value_parser = ["512", "4096"])]
     block_len: Option<String>,
+    /// Media that initiators can eject and load
+    #[arg(long)]
+    removable: bool,
     /// Let in only who knows this: 'user:secret' in one line, or user and secret in two; a last
     /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one
     #[arg(long, value_name = "FILE")]
@@ -104,13 +107,15 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     let block_len = args.block_len.as_deref().map(str::parse).transpose()?;
     let open = |spec: &LunSpec| Opened::open(spec.clone(), block_len, &pool);
     let opened = args.lun.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let luns = (0..).zip(&opened).map(|(number, opened)| opened.lun(&args.iqn, number));
+    let lun = |(number, opened): (u16, &Opened)| opened.lun(&args.iqn, number, args.removable);
+    let luns = (0..).zip(&opened).map(lun);
     let target = Target::bind(config, luns.collect(), pool.clone())?;
     let about = About {
         iqn: args.iqn.clone(),
         addresses: target.local_addrs().iter().map(ToString::to_string).collect(),
         user: user.map(|user| user + "@").unwrap_or_default(),
         block_len,
+        removable: args.removable,
         pool,
     };
     runtime()?.block_on(serve(args, target, about, opened, output))

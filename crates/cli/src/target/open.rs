@@ -3,7 +3,7 @@
 use anyhow::Result;
 use netraid_block::Pool;
 use netraid_engine::{
-    backings::Backing,
+    backings::{Backing, Place},
     target::{Identity, Lun},
 };
 
@@ -22,13 +22,24 @@ impl Opened {
     }
 
     /// The logical unit over it.
-    pub(super) fn lun(&self, iqn: &str, number: u16) -> Lun {
+    pub(super) fn lun(&self, iqn: &str, number: u16, removable: bool) -> Lun {
         Lun {
             device: self.backing.device().clone(),
             // Backings of ours read as zeros where they were discarded.
             discard_zeroes: true,
+            removable,
+            atomic_len: self.atomic_len(),
             identity: Some(identity(iqn, number, &self.backing)),
             policy: None,
+        }
+    }
+
+    /// What a backing writes as a whole: memory does, and what it holds ends with the process; a
+    /// file may keep a part of a write when power fails.
+    fn atomic_len(&self) -> u32 {
+        match self.spec.place {
+            Place::Ram { .. } => self.backing.device().info().max_transfer_len,
+            Place::File { .. } | Place::Disk { .. } => 0,
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct About {
     /// `user@`, if initiators have to log in.
     pub(super) user: String,
     pub(super) block_len: Option<u32>,
+    /// Whether media can be ejected.
+    pub(super) removable: bool,
     pub(super) pool: Pool,
 }
 
@@ -107,10 +109,10 @@ impl TargetService {
         }
         let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
         let number = number.context("all LUNs are in use; remove one first")?;
-        let About { iqn, pool, .. } = &self.0.about;
+        let About { iqn, pool, removable, .. } = &self.0.about;
         let block_len = block_len.or(self.0.about.block_len);
         let opened = Opened::open(backing.parse()?, block_len, pool)?;
-        self.0.handle.add_lun(Some(number), opened.lun(iqn, number)).await?;
+        self.0.handle.add_lun(Some(number), opened.lun(iqn, number, *removable)).await?;
         self.opened().insert(number, opened);
         self.lun(number).await
     }

@@ -7,6 +7,8 @@ use netraid_block::{
     BlockDevice, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList, extents::Extents,
 };
 
+use smallvec::SmallVec;
+
 use super::{BackingError, describe};
 
 /// Memory is allocated in extents of this length; what is mapped is known by the page.
@@ -21,6 +23,9 @@ const SEGMENT_LEN: u64 = (EXTENT_LEN * SEGMENT_EXTENTS) as u64;
 const SIZE_MAX: u64 = 4 << 40;
 
 type Segment = [RwLock<Extent>; SEGMENT_EXTENTS];
+
+/// The extents of one request, locked; a transfer of 2 MiB touches three.
+type Held<T> = SmallVec<[T; 4]>;
 
 /// No bytes until it is first written; reads as zeros until then.
 #[derive(Default)]
@@ -74,24 +79,38 @@ impl Ram {
     fn read(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
         let mut buf = self.pool.get(to_usize(len)?);
         let mut rest = &mut *buf;
-        for (extent, start, part_len) in pieces(to_usize(offset)?, rest.len()) {
+        // All are held at once, so that no write is seen in part.
+        let held: Held<RwLockReadGuard<'_, Extent>> = pieces(to_usize(offset)?, rest.len())
+            .map(|(extent, ..)| read_lock(self.extent(extent)))
+            .collect();
+        let pieces = pieces(to_usize(offset)?, rest.len());
+        for ((_, start, part_len), extent) in pieces.zip(&held) {
             let (part, after) = rest.split_at_mut(part_len);
-            match read_lock(self.extent(extent)).bytes.get(start..start + part_len) {
+            match extent.bytes.get(start..start + part_len) {
                 Some(bytes) => part.copy_from_slice(bytes),
                 None => part.fill(0),
             }
             rest = after;
         }
+        drop(held);
         Ok(buf.freeze().into())
     }
 
+    /// Writes all of it, at one moment, or nothing when there is no memory.
     fn write(&self, offset: u64, data: &SgList) -> Result<SgList, IoError> {
         let mut at = to_usize(offset)?;
+        let first = at / EXTENT_LEN;
+        // In ascending order, as everybody takes them.
+        let mut held: Held<RwLockWriteGuard<'_, Extent>> =
+            pieces(at, data.len()).map(|(extent, ..)| write_lock(self.extent(extent))).collect();
+        for ((_, start, part_len), extent) in pieces(at, data.len()).zip(&mut held) {
+            extent.map(start, part_len)?;
+        }
         for buf in data.parts() {
             let mut rest = &**buf;
             for (extent, start, part_len) in pieces(at, rest.len()) {
                 let (part, after) = rest.split_at(part_len);
-                write_lock(self.extent(extent)).map(start, part_len)?.copy_from_slice(part);
+                held[extent - first].bytes[start..start + part_len].copy_from_slice(part);
                 rest = after;
             }
             at += buf.len();

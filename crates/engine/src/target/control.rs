@@ -313,9 +313,15 @@ impl Shared {
     pub(super) fn add_lun(&self, number: Option<u16>, lun: Lun) -> Result<u16, CommandError> {
         let free = || (0..=LUN_MAX).find(|number| self.luns.get(*number).is_none());
         let number = number.or_else(free).ok_or(CommandError::Full)?;
-        let Lun { device, discard_zeroes, identity, policy } = lun;
+        let Lun { device, discard_zeroes, removable, atomic_len, identity, policy } = lun;
         let identity = identity.unwrap_or_else(|| Identity::for_lun(&self.setup.name, number));
-        let unit = UnitConfig { info: device.info().clone(), discard_zeroes, identity };
+        let unit = UnitConfig {
+            info: device.info().clone(),
+            discard_zeroes,
+            removable,
+            atomic_len,
+            identity,
+        };
         match self.units.borrow_mut().add(number, unit) {
             Ok(()) => {}
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),

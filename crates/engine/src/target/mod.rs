@@ -97,6 +97,11 @@ pub struct Lun {
     pub device: Device,
     /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
+    /// Whether the medium can be ejected and loaded.
+    pub removable: bool,
+    /// Longest write, in bytes, that the device does as a whole or not at all, whatever else
+    /// reads and writes and whenever power fails; 0 when that is not known.
+    pub atomic_len: u32,
     /// Who it says that it is; derived from the target's name and the LUN when none.
     pub identity: Option<Identity>,
     /// Who may do what; everybody everything when none.
@@ -105,7 +110,14 @@ pub struct Lun {
 
 impl From<Device> for Lun {
     fn from(device: Device) -> Self {
-        Self { device, discard_zeroes: false, identity: None, policy: None }
+        Self {
+            device,
+            discard_zeroes: false,
+            removable: false,
+            atomic_len: 0,
+            identity: None,
+            policy: None,
+        }
     }
 }
 

@@ -32,6 +32,45 @@ pub enum ByteCheck {
     Medium,
     /// The medium is compared with the data-out buffer.
     Compare,
+    /// Each block is compared with the one block of the data-out buffer (VERIFY only).
+    CompareOne,
+}
+
+/// Fields of START STOP UNIT (SBC-3, section 5.25).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartStop {
+    /// POWER CONDITION field; 0 lets START and LOEJ say what to do.
+    pub power_condition: u8,
+    /// What was written need not be made stable first.
+    pub no_flush: bool,
+    /// The medium is loaded or ejected.
+    pub load_eject: bool,
+    /// Start, not stop.
+    pub start: bool,
+}
+
+/// What SANITIZE is to do (SBC-3, section 5.22).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SanitizeAction {
+    /// Write a pattern over everything; the pattern is in the parameter list.
+    Overwrite,
+    /// Unmap everything.
+    BlockErase,
+    /// Give up on a sanitize operation that failed.
+    ExitFailureMode,
+}
+
+/// Fields of SANITIZE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sanitize {
+    /// What is to be done.
+    pub action: SanitizeAction,
+    /// Status is returned when the operation has begun.
+    pub immediate: bool,
+    /// Allow unrestricted sanitize exit: EXIT FAILURE MODE may end a failed operation.
+    pub unrestricted: bool,
+    /// Bytes of parameters.
+    pub parameter_len: u16,
 }
 
 /// Which values of mode pages MODE SENSE asks for (SPC-4, PC field).
@@ -72,10 +111,15 @@ pub enum Command {
     ReportLuns { select: u8, allocation_len: u32 },
     ReportTargetPortGroups { extended: bool, allocation_len: u32 },
     ReportSupportedOpcodes { reported: Reported, timeouts: bool, allocation_len: u32 },
+    ReportSupportedTasks { extended: bool, allocation_len: u32 },
+    LogSense { page: u8, subpage: u8, parameter: u16, allocation_len: u32 },
+    ReadDefectData { long: bool, wanted: u8, allocation_len: u32 },
     ModeSense(ModeSense),
     ModeSelect { long: bool, parameter_len: u16 },
     Read { extent: Extent, fua: bool },
     Write { extent: Extent, fua: bool },
+    WriteAtomic { extent: Extent, boundary: u16, fua: bool },
+    OrWrite { extent: Extent, fua: bool },
     WriteAndVerify { extent: Extent, check: ByteCheck },
     Verify { extent: Extent, check: ByteCheck },
     WriteSame { extent: Extent, unmap: bool, no_data_out: bool },
@@ -84,8 +128,9 @@ pub enum Command {
     GetLbaStatus { lba: u64, allocation_len: u32 },
     SynchronizeCache { extent: Extent },
     PreFetch { extent: Extent },
-    StartStopUnit { start: bool },
-    PreventAllowMediumRemoval,
+    StartStopUnit(StartStop),
+    PreventAllowMediumRemoval { prevent: bool },
+    Sanitize(Sanitize),
     Reserve6,
     Release6,
 }
@@ -107,6 +152,20 @@ pub struct ModeSense {
     pub subpage: u8,
     /// Most bytes to return.
     pub allocation_len: u32,
+}
+
+/// Where the CDBs of an operation code that moves blocks say how many.
+#[must_use]
+pub const fn length_field(opcode: u8) -> u16 {
+    match (opcode, opcode >> 5) {
+        // COMPARE AND WRITE, WRITE ATOMIC (16).
+        (0x89, _) => 13,
+        (0x9c, _) => 12,
+        (_, 0) => 4,
+        (_, 1 | 2) => 7,
+        (_, 5) => 6,
+        _ => 10,
+    }
 }
 
 /// Reads a CDB.

@@ -1,7 +1,10 @@
 //! The table of supported commands: how each is checked, read, and reported by REPORT SUPPORTED
 //! OPERATION CODES. A command exists by its row; nothing else lists commands.
 
-use super::{ByteCheck, Cdb, Command, ModeSense, PageControl, Reported};
+use super::{
+    ByteCheck, Cdb, Command, Extent, ModeSense, PageControl, Reported, Sanitize, SanitizeAction,
+    StartStop,
+};
 use crate::sense::Sense;
 
 /// Which reservations of other nexuses keep a command out (SPC-4, table 66; SBC-3, table 13).
@@ -81,10 +84,8 @@ pub const TABLE: &[Row] = &[
     row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve6)).with(Always),
     row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release6)).with(Always),
     row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).with(Read),
-    row(&[0x1b, 0x01, 0, 0, 0x05, 0], |cdb| Ok(Command::StartStopUnit { start: cdb.bit(4, 0) }))
-        .with_access_by(start_stop_access),
-    row(&[0x1e, 0, 0, 0, 0x03, 0], |_| Ok(Command::PreventAllowMediumRemoval))
-        .with_access_by(prevent_access),
+    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], start_stop_unit).with_access_by(start_stop_access),
+    row(&[0x1e, 0, 0, 0, 0x03, 0], prevent_allow).with_access_by(prevent_access),
     row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10).with(Query),
     row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read).with(Read),
     row(&[0x2a, 0x18, F, F, F, F, G, F, F, 0], write),
@@ -92,20 +93,27 @@ pub const TABLE: &[Row] = &[
     row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify).with(Read),
     row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch).with(Read),
     row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], synchronize_cache),
+    row(&[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0], read_defect_data_10).with(Read),
     row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], write_same),
     row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], |cdb| {
         Ok(Command::Unmap { parameter_len: cdb.be16(7) })
     }),
+    action(0x01, &[0x48, 0xa1, 0, 0, 0, 0, 0, F, F, 0], sanitize),
+    action(0x02, &[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, 0], sanitize),
+    action(0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], sanitize),
+    row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).with(Read),
     row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
     row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).with(Read),
     row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
     row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write),
     row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write),
+    row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], or_write),
     row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
     row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
     row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch).with(Read),
     row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], synchronize_cache),
     row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_same),
+    row(&[0x9c, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_atomic),
     action(0x10, &[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], read_capacity_16)
         .with(Query),
     action(0x12, &[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], |cdb| {
@@ -117,10 +125,16 @@ pub const TABLE: &[Row] = &[
         .with(Query),
     action(0x0c, &[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], report_supported_opcodes)
         .with(Read),
+    action(0x0d, &[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
+        let allocation_len = cdb.be32(6);
+        Ok(Command::ReportSupportedTasks { extended: cdb.bit(2, 7), allocation_len })
+    })
+    .with(Read),
     row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
     row(&[0xaa, 0x18, F, F, F, F, F, F, F, F, G, 0], write),
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
     row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
+    row(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], read_defect_data_12).with(Read),
 ];
 
 /// Where each operation code's rows begin and end in the table.
@@ -235,21 +249,95 @@ fn write(cdb: &Cdb) -> Result<Command, Sense> {
     Ok(Command::Write { extent: cdb.extent(), fua: cdb.bit(1, 3) })
 }
 
-fn byte_check(cdb: &Cdb) -> Result<ByteCheck, Sense> {
-    match cdb.byte(1) >> 1 & 0x03 {
-        0 => Ok(ByteCheck::Medium),
-        1 => Ok(ByteCheck::Compare),
-        // One block compared with many is not offered.
-        _ => Err(Sense::invalid_cdb(1, Some(2))),
-    }
+fn write_atomic(cdb: &Cdb) -> Result<Command, Sense> {
+    let extent = Extent { lba: cdb.be64(2), blocks: u32::from(cdb.be16(12)) };
+    Ok(Command::WriteAtomic { extent, boundary: cdb.be16(10), fua: cdb.bit(1, 3) })
+}
+
+fn or_write(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::OrWrite { extent: cdb.extent(), fua: cdb.bit(1, 3) })
 }
 
 fn write_and_verify(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::WriteAndVerify { extent: cdb.extent(), check: byte_check(cdb)? })
+    let check = match cdb.byte(1) >> 1 & 0x03 {
+        0 => ByteCheck::Medium,
+        1 => ByteCheck::Compare,
+        _ => return Err(Sense::invalid_cdb(1, Some(2))),
+    };
+    Ok(Command::WriteAndVerify { extent: cdb.extent(), check })
 }
 
 fn verify(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::Verify { extent: cdb.extent(), check: byte_check(cdb)? })
+    let check = match cdb.byte(1) >> 1 & 0x03 {
+        0 => ByteCheck::Medium,
+        1 => ByteCheck::Compare,
+        3 => ByteCheck::CompareOne,
+        _ => return Err(Sense::invalid_cdb(1, Some(2))),
+    };
+    Ok(Command::Verify { extent: cdb.extent(), check })
+}
+
+fn start_stop_unit(cdb: &Cdb) -> Result<Command, Sense> {
+    let power_condition = cdb.byte(4) >> 4;
+    // The modifier belongs to a power condition.
+    if power_condition == 0 && cdb.byte(3) != 0 {
+        return Err(Sense::invalid_cdb(3, Some(3)));
+    }
+    Ok(Command::StartStopUnit(StartStop {
+        power_condition,
+        no_flush: cdb.bit(4, 2),
+        load_eject: cdb.bit(4, 1),
+        start: cdb.bit(4, 0),
+    }))
+}
+
+fn prevent_allow(cdb: &Cdb) -> Result<Command, Sense> {
+    match cdb.byte(4) & 0x03 {
+        prevent @ 0..=1 => Ok(Command::PreventAllowMediumRemoval { prevent: prevent == 1 }),
+        _ => Err(Sense::invalid_cdb(4, Some(1))),
+    }
+}
+
+fn read_defect_data_10(cdb: &Cdb) -> Result<Command, Sense> {
+    let wanted = defect_format(cdb, 2)?;
+    Ok(Command::ReadDefectData { long: false, wanted, allocation_len: u32::from(cdb.be16(7)) })
+}
+
+fn read_defect_data_12(cdb: &Cdb) -> Result<Command, Sense> {
+    let wanted = defect_format(cdb, 1)?;
+    Ok(Command::ReadDefectData { long: true, wanted, allocation_len: cdb.be32(6) })
+}
+
+/// REQ_PLIST, REQ_GLIST and DEFECT LIST FORMAT, which the answer repeats.
+fn defect_format(cdb: &Cdb, at: usize) -> Result<u8, Sense> {
+    match cdb.byte(at) & 0x07 {
+        // Vendor specific and reserved formats (SBC-3, table 59).
+        6 | 7 => Err(Sense::invalid_cdb(u16::try_from(at).unwrap_or(0), Some(2))),
+        _ => Ok(cdb.byte(at) & 0x1f),
+    }
+}
+
+fn log_sense(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::LogSense {
+        page: cdb.byte(2) & 0x3f,
+        subpage: cdb.byte(3),
+        parameter: cdb.be16(5),
+        allocation_len: u32::from(cdb.be16(7)),
+    })
+}
+
+fn sanitize(cdb: &Cdb) -> Result<Command, Sense> {
+    let action = match cdb.byte(1) & 0x1f {
+        0x01 => SanitizeAction::Overwrite,
+        0x02 => SanitizeAction::BlockErase,
+        _ => SanitizeAction::ExitFailureMode,
+    };
+    Ok(Command::Sanitize(Sanitize {
+        action,
+        immediate: cdb.bit(1, 7),
+        unrestricted: cdb.bit(1, 5),
+        parameter_len: cdb.be16(7),
+    }))
 }
 
 fn write_same(cdb: &Cdb) -> Result<Command, Sense> {
@@ -258,7 +346,7 @@ fn write_same(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 fn compare_and_write(cdb: &Cdb) -> Result<Command, Sense> {
-    let extent = super::Extent { lba: cdb.be64(2), blocks: u32::from(cdb.byte(13)) };
+    let extent = Extent { lba: cdb.be64(2), blocks: u32::from(cdb.byte(13)) };
     Ok(Command::CompareAndWrite { extent, fua: cdb.bit(1, 3) })
 }
 

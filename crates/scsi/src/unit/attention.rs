@@ -33,13 +33,14 @@ pub enum UnitAttention {
     ReservationsPreempted,
     ReservationsReleased,
     RegistrationsPreempted,
+    NotReadyToReady,
     CapacityDataChanged,
     InquiryDataChanged,
     ModeParametersChanged,
     ReportedLunsChanged,
 }
 
-const ORDER: [UnitAttention; 11] = [
+const ORDER: [UnitAttention; 12] = [
     UnitAttention::PowerOn,
     UnitAttention::DeviceReset,
     UnitAttention::NexusLoss,
@@ -47,6 +48,7 @@ const ORDER: [UnitAttention; 11] = [
     UnitAttention::ReservationsPreempted,
     UnitAttention::ReservationsReleased,
     UnitAttention::RegistrationsPreempted,
+    UnitAttention::NotReadyToReady,
     UnitAttention::CapacityDataChanged,
     UnitAttention::InquiryDataChanged,
     UnitAttention::ModeParametersChanged,
@@ -74,6 +76,7 @@ impl UnitAttention {
             Self::ReservationsPreempted => Additional::RESERVATIONS_PREEMPTED,
             Self::ReservationsReleased => Additional::RESERVATIONS_RELEASED,
             Self::RegistrationsPreempted => Additional::REGISTRATIONS_PREEMPTED,
+            Self::NotReadyToReady => Additional::NOT_READY_TO_READY,
             Self::CapacityDataChanged => Additional::CAPACITY_DATA_CHANGED,
             Self::InquiryDataChanged => Additional::INQUIRY_DATA_CHANGED,
             Self::ModeParametersChanged => Additional::MODE_PARAMETERS_CHANGED,

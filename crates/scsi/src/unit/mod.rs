@@ -11,9 +11,13 @@
 //! check failed. The machine keeps no task itself and allocates nothing for reads and writes.
 
 mod attention;
+mod compare;
 mod exclusion;
 mod medium;
+mod opcodes;
+mod ready;
 mod report;
+mod same;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -26,7 +30,12 @@ use netraid_block::{
 pub use self::attention::UnitAttention;
 pub(crate) use self::report::report_luns;
 pub use self::report::{decode_lun, encode_lun};
-use self::{attention::Attentions, exclusion::Exclusion, medium::State};
+use self::{
+    attention::Attentions,
+    exclusion::Exclusion,
+    medium::State,
+    ready::{Readiness, needs_medium},
+};
 pub use crate::inquiry::Identity;
 use crate::{
     cdb::{self, Access, Command, Extent},
@@ -46,6 +55,11 @@ pub struct UnitConfig {
     pub info: DeviceInfo,
     /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
+    /// Whether the medium can be ejected and loaded.
+    pub removable: bool,
+    /// Longest write, in bytes, that happens as a whole or not at all, whatever else reads and
+    /// writes and whenever power fails; 0 when nothing is known of that.
+    pub atomic_len: u32,
     /// Who it says that it is.
     pub identity: Identity,
 }
@@ -134,16 +148,30 @@ pub struct Task {
     /// Which of the logical units that had this LUN one after the other.
     pub(crate) incarnation: u64,
     nexus: NexusId,
+    opcode: u8,
     /// Bytes of data-out that the initiator announced.
     announced: u32,
     state: State,
     slot: Option<exclusion::Slot>,
+    /// First byte and number of bytes of its latest read.
+    reading: (u64, u64),
 }
 
 impl Task {
     /// A task that has ended already.
     pub(crate) fn ended(nexus: NexusId) -> Self {
-        Self { lun: 0, incarnation: 0, nexus, announced: 0, state: State::Ended, slot: None }
+        let (state, slot, reading) = (State::Ended, None, (0, 0));
+        Self { lun: 0, incarnation: 0, nexus, opcode: 0, announced: 0, state, slot, reading }
+    }
+
+    fn read(&mut self, offset: u64, len: u64) -> Step {
+        self.reading = (offset, len);
+        medium::submit(Op::Read, offset, len)
+    }
+
+    /// INVALID FIELD IN CDB for the field that says how many blocks.
+    const fn invalid_length(&self) -> Sense {
+        Sense::invalid_cdb(cdb::length_field(self.opcode), None)
     }
 }
 
@@ -165,6 +193,9 @@ pub struct LogicalUnit {
     mode: ModeSettings,
     attentions: Attentions,
     exclusion: Exclusion,
+    ready: Readiness,
+    /// Whether some commands are refused because the medium cannot be used.
+    blocked: bool,
     /// Holder of RESERVE (6) (SPC-2).
     reserved_by: Option<NexusId>,
 }
@@ -179,6 +210,8 @@ impl LogicalUnit {
             mode,
             attentions: Attentions::default(),
             exclusion: Exclusion::default(),
+            ready: Readiness::default(),
+            blocked: false,
             reserved_by: None,
         }
     }
@@ -193,6 +226,7 @@ impl LogicalUnit {
     /// A nexus is lost (SAM-5, section 6.3.4), and its RESERVE with it.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
         self.attentions.remove(nexus);
+        self.ready.forget(nexus);
         if self.reserved_by == Some(nexus) {
             self.reserved_by = None;
         }
@@ -217,6 +251,8 @@ impl LogicalUnit {
     pub fn handle_reset(&mut self) {
         self.mode = ModeSettings::new(self.config.info.volatile_cache);
         self.reserved_by = None;
+        self.ready.reset();
+        self.settle_blocked();
         self.attentions.raise(UnitAttention::DeviceReset, None);
     }
 
@@ -237,7 +273,8 @@ impl LogicalUnit {
     /// Begins a command. `announced` is the number of bytes of data-out that the initiator said it
     /// will send, whatever the CDB says.
     pub fn handle_command(&mut self, nexus: NexusId, cdb: &[u8], announced: u32) -> (Task, Step) {
-        let mut task = Task { announced, ..Task::ended(nexus) };
+        let opcode = cdb.first().copied().unwrap_or(0);
+        let mut task = Task { opcode, announced, ..Task::ended(nexus) };
         let Some(is_pending) = self.attentions.is_pending(nexus) else {
             return (task, Step::Respond(Response::status(Status::Busy)));
         };
@@ -248,7 +285,14 @@ impl LogicalUnit {
             Ok((_, access)) if self.conflicts(nexus, access) => {
                 Step::Respond(Response::status(Status::ReservationConflict))
             }
-            Ok((command, _)) => self.start(&mut task, command),
+            Ok((command, _)) => match self.not_ready(&command) {
+                None => self.start(&mut task, command),
+                Some(sense) => Step::Respond(self.check(&sense)),
+            },
+            Err(_) if !self.supports_opcode(opcode) => {
+                let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+                Step::Respond(self.check(&unknown))
+            }
             Err(sense) => Step::Respond(self.check(&sense)),
         };
         (task, step)
@@ -265,7 +309,7 @@ impl LogicalUnit {
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
         let step = match result {
             Ok(data) => self.medium_done(task, data),
-            Err(error) => Step::Respond(self.failed(task, &error)),
+            Err(error) => self.medium_failed(task, &error),
         };
         self.settle(task, step)
     }
@@ -321,18 +365,45 @@ impl LogicalUnit {
         foreign && access != Access::Always
     }
 
+    /// Why a command is refused while the medium cannot be used.
+    fn not_ready(&self, command: &Command) -> Option<Sense> {
+        if !self.blocked || !needs_medium(command) {
+            return None;
+        }
+        self.ready.refusal()
+    }
+
+    const fn settle_blocked(&mut self) {
+        self.blocked = !self.ready.is_ready();
+    }
+
     fn start(&mut self, task: &mut Task, command: Command) -> Step {
         let step = match command {
-            Command::Read { .. }
-            | Command::Write { .. }
-            | Command::WriteAndVerify { .. }
-            | Command::Verify { .. }
-            | Command::WriteSame { .. }
-            | Command::CompareAndWrite { .. }
-            | Command::Unmap { .. }
-            | Command::SynchronizeCache { .. }
-            | Command::PreFetch { .. }
-            | Command::StartStopUnit { .. } => self.start_medium(task, command),
+            Command::Read { extent, .. } => self.start_read(task, extent),
+            Command::Write { extent, .. }
+            | Command::WriteAndVerify { extent, .. }
+            | Command::OrWrite { extent, .. } => self.start_write(task, command, extent),
+            Command::WriteAtomic { extent, boundary, fua } => {
+                self.start_write_atomic(task, extent, boundary, fua)
+            }
+            Command::Verify { extent, check } => self.start_verify(task, extent, check),
+            Command::WriteSame { extent, unmap, no_data_out } => {
+                self.start_write_same(task, extent, unmap, no_data_out)
+            }
+            Command::CompareAndWrite { extent, fua } => {
+                self.start_compare_and_write(task, extent, fua)
+            }
+            Command::Unmap { parameter_len } => self.start_unmap(task, parameter_len),
+            Command::GetLbaStatus { lba, allocation_len } => {
+                self.start_lba_status(task, lba, allocation_len)
+            }
+            Command::SynchronizeCache { extent } => self.synchronize_cache(task, extent),
+            Command::PreFetch { extent } => self.pre_fetch(extent),
+            Command::StartStopUnit(request) => self.start_stop(task, request),
+            Command::PreventAllowMediumRemoval { prevent } => {
+                Ok(self.prevent_allow(task.nexus, prevent))
+            }
+            Command::Sanitize(_) => Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
             Command::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
             Command::ModeSelect { parameter_len, .. } => {
                 task.state = State::Collect(command);
@@ -359,11 +430,10 @@ impl LogicalUnit {
             | Command::ReportLuns { .. }
             | Command::ReportTargetPortGroups { .. }
             | Command::ReportSupportedOpcodes { .. }
-            | Command::ModeSense(_)
-            | Command::GetLbaStatus { .. }
-            | Command::PreventAllowMediumRemoval => {
-                self.report(task.nexus, &command).map(Step::Respond)
-            }
+            | Command::ReportSupportedTasks { .. }
+            | Command::LogSense { .. }
+            | Command::ReadDefectData { .. }
+            | Command::ModeSense(_) => self.report(task.nexus, &command).map(Step::Respond),
         };
         let step = step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)));
         self.settle(task, step)

@@ -5,8 +5,8 @@ use alloc::{vec, vec::Vec};
 use super::{LogicalUnit, NexusId, Response};
 use crate::{
     bytes::put,
-    capacity::{Capacity, lba_status},
-    cdb::{Command, Reported, table},
+    capacity::Capacity,
+    cdb::Command,
     inquiry,
     limits::{BlockLimits, Provisioning, characteristics_page},
     ports::target_port_groups,
@@ -14,14 +14,11 @@ use crate::{
     unit::UnitAttention,
 };
 
-const OPCODE_UNMAP: u8 = 0x42;
 /// Most ranges of one UNMAP.
 pub(crate) const UNMAP_EXTENTS_MAX: u32 = 256;
 /// Longest WRITE SAME in blocks: what WRITE SAME (10) can say. It bounds how long one command can
 /// keep the device busy.
 pub(crate) const WRITE_SAME_BLOCKS_MAX: u32 = 0xffff;
-/// Physical block that is reported: files and pages are kept in units of this many bytes.
-const PHYSICAL_LEN: u32 = 4096;
 
 impl LogicalUnit {
     /// Answers a command that only reports.
@@ -34,7 +31,11 @@ impl LogicalUnit {
                 let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
                 let sense = match self.attentions.take(nexus) {
                     Some(attention) => attention.sense(),
-                    None => Sense::new(SenseKey::NoSense, Additional::NONE),
+                    // Pollable sense data (SPC-4, section 5.11.2).
+                    None => match self.not_ready(&Command::TestUnitReady) {
+                        Some(sense) => sense,
+                        None => Sense::new(SenseKey::NoSense, Additional::NONE),
+                    },
                 };
                 Ok(Response::data(&sense.encode(format), allocation_len))
             }
@@ -57,27 +58,36 @@ impl LogicalUnit {
                 let data = self.mode.sense(&request, self.mode_medium())?;
                 Ok(Response::data(&data, request.allocation_len))
             }
-            Command::GetLbaStatus { lba, allocation_len } => {
-                if lba >= self.blocks() {
-                    return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
-                }
-                Ok(Response::data(&lba_status(lba, self.blocks()), allocation_len))
+            Command::ReportSupportedTasks { extended, allocation_len } => {
+                Ok(Response::data(supported_tasks(extended), allocation_len))
             }
-            // Ready whenever it exists; its medium cannot be removed.
-            Command::TestUnitReady | Command::PreventAllowMediumRemoval => {
-                Ok(Response::status(Status::Good))
+            Command::LogSense { page, subpage, parameter, allocation_len } => {
+                let data = log_page(page, subpage, parameter)?;
+                Ok(Response::data(data, allocation_len))
             }
+            Command::ReadDefectData { long, wanted, allocation_len } => {
+                // No defects are known: both lists are there and empty (SBC-3, section 5.17).
+                let header = [0, wanted, 0, 0, 0, 0, 0, 0];
+                Ok(Response::data(&header[..if long { 8 } else { 4 }], allocation_len))
+            }
+            // Whether it is ready was asked before.
+            Command::TestUnitReady => Ok(Response::status(Status::Good)),
             Command::ModeSelect { .. }
             | Command::Read { .. }
             | Command::Write { .. }
+            | Command::WriteAtomic { .. }
+            | Command::OrWrite { .. }
             | Command::WriteAndVerify { .. }
             | Command::Verify { .. }
             | Command::WriteSame { .. }
             | Command::CompareAndWrite { .. }
             | Command::Unmap { .. }
+            | Command::GetLbaStatus { .. }
             | Command::SynchronizeCache { .. }
             | Command::PreFetch { .. }
-            | Command::StartStopUnit { .. }
+            | Command::StartStopUnit(_)
+            | Command::PreventAllowMediumRemoval { .. }
+            | Command::Sanitize(_)
             | Command::Reserve6
             | Command::Release6 => {
                 Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
@@ -88,11 +98,17 @@ impl LogicalUnit {
     fn inquiry(&self, page: Option<u8>) -> Result<Vec<u8>, Sense> {
         let identity = &self.config.identity;
         Ok(match page {
-            None => identity.standard(),
+            None => {
+                let mut data = identity.standard();
+                // RMB.
+                data[1] |= if self.config.removable { 0x80 } else { 0 };
+                data
+            }
             Some(inquiry::PAGE_SUPPORTED) => inquiry::supported_pages(),
             Some(inquiry::PAGE_SERIAL) => identity.serial_page(),
             Some(inquiry::PAGE_IDENTIFICATION) => identity.identification_page(),
             Some(inquiry::PAGE_PORTS) => identity.ports_page(),
+            Some(inquiry::PAGE_EXTENDED) => inquiry::extended_page(self.config.info.volatile_cache),
             Some(inquiry::PAGE_BLOCK_LIMITS) => self.limits().encode(),
             Some(inquiry::PAGE_CHARACTERISTICS) => characteristics_page(),
             Some(inquiry::PAGE_PROVISIONING) => self.provisioning().encode(),
@@ -102,12 +118,12 @@ impl LogicalUnit {
 
     fn capacity(&self) -> Capacity {
         let block_len = self.config.info.block_len;
-        let exponent = (PHYSICAL_LEN / block_len).checked_ilog2().unwrap_or(0);
         let Provisioning { unmap, reads_zeros, .. } = self.provisioning();
         Capacity {
             blocks: self.blocks(),
             block_len,
-            physical_exponent: u8::try_from(exponent).unwrap_or(0),
+            // What lies under a backing is not known; the granularities say what it prefers.
+            physical_exponent: 0,
             thin: unmap,
             reads_zeros,
         }
@@ -115,8 +131,7 @@ impl LogicalUnit {
 
     fn limits(&self) -> BlockLimits {
         let info = &self.config.info;
-        let physical = (PHYSICAL_LEN / info.block_len).max(1);
-        let optimal = info.optimal_len / info.block_len;
+        let optimal = (info.optimal_len / info.block_len).max(1);
         let thin = info.can_discard;
         BlockLimits {
             write_same_nonzero: true,
@@ -126,10 +141,17 @@ impl LogicalUnit {
             optimal_transfer: optimal.min(self.transfer_max()),
             unmap_blocks_max: if thin { u32::MAX } else { 0 },
             unmap_extents_max: if thin { UNMAP_EXTENTS_MAX } else { 0 },
-            unmap_granularity: if thin { physical } else { 0 },
+            unmap_granularity: if thin { optimal } else { 0 },
             unmap_alignment: thin.then_some(0),
             write_same_max: u64::from(WRITE_SAME_BLOCKS_MAX),
+            atomic_max: self.atomic_max(),
         }
+    }
+
+    /// Longest WRITE ATOMIC in blocks; 0 when it is not supported.
+    pub(super) fn atomic_max(&self) -> u32 {
+        let max = self.config.atomic_len / self.config.info.block_len;
+        max.min(self.transfer_max()).min(u32::from(u16::MAX))
     }
 
     /// Longest COMPARE AND WRITE in blocks.
@@ -146,57 +168,7 @@ impl LogicalUnit {
             reads_zeros: thin && self.config.discard_zeroes,
         }
     }
-
-    fn supports(&self, row: &table::Row) -> bool {
-        row.opcode() != OPCODE_UNMAP || self.config.info.can_discard
-    }
-
-    /// REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.34).
-    fn supported_opcodes(&self, reported: Reported, timeouts: bool) -> Result<Vec<u8>, Sense> {
-        let (opcode, action) = match reported {
-            Reported::All => return Ok(self.all_opcodes(timeouts)),
-            Reported::Opcode(opcode) => (opcode, None),
-            Reported::ServiceAction(opcode, action) => (opcode, Some(action)),
-            Reported::Either(opcode, action) => {
-                let first = table::rows(opcode).first();
-                (opcode, first.and_then(|row| row.service_action).map(|_| action))
-            }
-        };
-        let rows = table::rows(opcode);
-        // To ask with a service action where there are none, or the reverse, is an error.
-        if rows.first().is_some_and(|row| row.service_action.is_some() != action.is_some()) {
-            return Err(Sense::invalid_cdb(2, Some(2)));
-        }
-        let row = rows.iter().find(|row| row.service_action == action && self.supports(row));
-        let Some(row) = row else { return Ok(vec![0, 0x01, 0, 0]) };
-        let len = u8::try_from(row.usage.len()).unwrap_or(0);
-        let mut out = vec![0, if timeouts { 0x83 } else { 0x03 }, 0, len];
-        out.extend_from_slice(row.usage);
-        if timeouts {
-            out.extend(NO_TIMEOUTS);
-        }
-        Ok(out)
-    }
-
-    fn all_opcodes(&self, timeouts: bool) -> Vec<u8> {
-        let mut out = vec![0; 4];
-        for row in table::TABLE.iter().filter(|row| self.supports(row)) {
-            let [high, low] = row.service_action.unwrap_or(0).to_be_bytes();
-            let flags = u8::from(timeouts) << 1 | u8::from(row.service_action.is_some());
-            let len = u8::try_from(row.usage.len()).unwrap_or(0);
-            out.extend([row.opcode(), 0, high, low, 0, flags, 0, len]);
-            if timeouts {
-                out.extend(NO_TIMEOUTS);
-            }
-        }
-        let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
-        put(&mut out, 0, len.to_be_bytes());
-        out
-    }
 }
-
-/// A command timeouts descriptor that names none (SPC-4, section 6.34.4).
-const NO_TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// REPORT LUNS data (SPC-4, section 6.33) for these LUNs, each below 16384.
 pub(crate) fn report_luns(
@@ -239,4 +211,30 @@ pub fn decode_lun(bytes: [u8; 8]) -> Option<u16> {
         1 => Some(u16::from_be_bytes([high & 0x3f, low])),
         _ => None,
     }
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS data (SPC-4, section 6.35): ABORT TASK, ABORT TASK
+/// SET, CLEAR TASK SET, LOGICAL UNIT RESET and TARGET RESET; no timeouts.
+const fn supported_tasks(extended: bool) -> &'static [u8] {
+    if extended {
+        &[0xda, 0, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    } else {
+        &[0xda, 0, 0, 0]
+    }
+}
+
+/// Log pages (SPC-4, section 7.3): which there are, and that no informational exception is known.
+fn log_page(page: u8, subpage: u8, parameter: u16) -> Result<&'static [u8], Sense> {
+    let (data, parameters): (&[u8], _) = match (page, subpage) {
+        (0x00, 0x00) => (&[0x00, 0, 0, 2, 0x00, 0x2f], 0),
+        (0x00, 0xff) => (&[0x40, 0xff, 0, 6, 0x00, 0x00, 0x00, 0xff, 0x2f, 0x00], 0),
+        // Parameter 0: no additional sense code; the temperature is not known.
+        (0x2f, 0x00) => (&[0x2f, 0, 0, 8, 0, 0, 0x03, 4, 0, 0, 0xff, 0xff], 0),
+        (0x00 | 0x2f, _) => return Err(Sense::invalid_cdb(3, None)),
+        _ => return Err(Sense::invalid_cdb(2, Some(5))),
+    };
+    if parameter > parameters {
+        return Err(Sense::invalid_cdb(5, None));
+    }
+    Ok(data)
 }

@@ -1,6 +1,6 @@
 use std::{vec, vec::Vec};
 
-use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList};
+use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList, extents::Extents};
 use proptest::prelude::*;
 
 use super::*;
@@ -23,6 +23,8 @@ pub(crate) fn config() -> UnitConfig {
             can_map: false,
         },
         discard_zeroes: true,
+        removable: false,
+        atomic_len: 4096,
         identity: Identity::for_lun("iqn.2026-01.org.example:t", 0),
     }
 }
@@ -38,6 +40,9 @@ struct Bench {
     medium: Vec<u8>,
     submitted: Vec<(Op, u64, u64, bool)>,
     fail_next: Option<ErrorKind>,
+    bad_block: Option<u64>,
+    /// What the device says of its map, from its first byte.
+    mapped: Vec<(u64, bool)>,
 }
 
 impl Bench {
@@ -50,7 +55,14 @@ impl Bench {
         let Step::Respond(first) = step else { panic!() };
         let sense = Sense::decode(&first.sense).unwrap();
         assert_eq!(sense.additional, Additional::POWER_ON);
-        Self { unit, medium, submitted: Vec::new(), fail_next: None }
+        Self {
+            unit,
+            medium,
+            submitted: Vec::new(),
+            fail_next: None,
+            bad_block: None,
+            mapped: Vec::new(),
+        }
     }
 
     fn new() -> Self {
@@ -86,10 +98,26 @@ impl Bench {
         }
         let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
         match op {
+            Op::Read
+                if self
+                    .bad_block
+                    .is_some_and(|bad| (offset..offset + len).contains(&(bad * 512))) =>
+            {
+                return Err(ErrorKind::Medium.into());
+            }
             Op::Read => return Ok(Buf::copy_from(&self.medium[range]).into()),
             Op::Write => data.copy_to(&mut self.medium[range]),
             Op::WriteZeroes | Op::Discard => self.medium[range].fill(0),
-            Op::Flush | Op::Extents => {}
+            Op::Flush => {}
+            Op::Extents => {
+                let mut answer = Extents::new();
+                let mut at = 0;
+                for (run, mapped) in &self.mapped {
+                    at += run;
+                    answer.push((at - offset.min(at)).min(*run), *mapped);
+                }
+                return Ok(answer.encode());
+            }
         }
         Ok(SgList::new())
     }
@@ -320,10 +348,10 @@ fn verify_reads_and_compares() {
     assert_eq!(bench.submitted, [(Op::Read, 512, 1024, false)]);
     let mut data = vec![0; 1024];
     let sense = bench.sense(&verify(2), &data);
-    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(519)));
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(2)), "the block");
     data[519] = 1;
     bench.good(&verify(2), &data);
-    let offered = bench.sense(&verify(6), &data);
+    let offered = bench.sense(&verify(4), &data);
     assert_eq!(offered.additional, Additional::INVALID_FIELD_IN_CDB);
     bench.fail_next = Some(ErrorKind::Medium);
     let failed = bench.sense(&verify(0), &[]);
@@ -434,10 +462,9 @@ fn reported_operation_codes_are_those_that_are_understood() {
     assert_eq!(all.len() - 4, usize::from(u16::from_be_bytes([all[2], all[3]])));
     for opcode in 0..=255 {
         let probe = cdb(&[opcode]);
-        let unknown = matches!(
-            cdb::parse(&probe),
-            Err(sense) if sense.additional == Additional::INVALID_COMMAND_OPERATION_CODE
-        );
+        let response = Bench::new().run(&probe, &[]);
+        let unknown = Sense::decode(&response.sense)
+            .is_some_and(|sense| sense.additional == Additional::INVALID_COMMAND_OPERATION_CODE);
         assert_eq!(reported.contains(&opcode), !unknown, "{opcode:#x}");
     }
     let one = bench.good(&cdb(&[0xa3, 0x0c, 3, 0x9e, 0, 0x10, 0, 0, 0x10, 0]), &[]);
@@ -490,5 +517,196 @@ proptest! {
         }
         let response = bench.run(&cdb, &data);
         prop_assert_eq!(response.status == Status::CheckCondition, !response.sense.is_empty());
+    }
+}
+
+#[test]
+fn or_write_sets_bits_and_clears_none() {
+    let mut bench = Bench::new();
+    bench.medium[512..1024].fill(0x50);
+    let mut or = [0; 16];
+    (or[0], or[9], or[13]) = (0x8b, 1, 1);
+    bench.good(&or, &[0xa1; 512]);
+    assert!(bench.medium[512..1024].iter().all(|byte| *byte == 0xf1));
+    assert!(bench.medium[1024..].iter().all(|byte| *byte == 0));
+    let short = bench.sense(&or, &[1; 511]);
+    assert_eq!(short.additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+}
+
+#[test]
+fn verify_compares_one_block_with_many() {
+    let mut bench = Bench::new();
+    bench.medium.fill(7);
+    // BYTCHK 11b; more than one piece of reading (SBC-3, section 5.29).
+    let verify = cdb(&[0x2f, 0x06, 0, 0, 0, 1, 0, 0x04, 0x00]);
+    bench.good(&verify, &[7; 512]);
+    bench.medium[1000 * 512 + 3] = 6;
+    let sense = bench.sense(&verify, &[7; 512]);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(1000)));
+    let reserved = bench.sense(&cdb(&[0x2e, 0x06, 0, 0, 0, 1, 0, 0, 1]), &[7; 512]);
+    assert_eq!(reserved.field.map(|field| (field.byte, field.bit)), Some((1, Some(2))));
+}
+
+#[test]
+fn an_atomic_write_has_a_limit_and_no_boundary() {
+    let mut bench = Bench::new();
+    let atomic = |boundary: u8, blocks: u8| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[9], cdb[11], cdb[13]) = (0x9c, 2, boundary, blocks);
+        cdb
+    };
+    bench.good(&atomic(0, 8), &[3; 4096]);
+    assert!(bench.medium[1024..5120].iter().all(|byte| *byte == 3));
+    for (cdb, field) in [(atomic(0, 9), 12), (atomic(1, 8), 10)] {
+        let sense = bench.sense(&cdb, &[4; 4608]);
+        assert_eq!(sense.field.map(|field| field.byte), Some(field));
+    }
+    let mut plain = config();
+    plain.atomic_len = 0;
+    let sense = Bench::with(plain).sense(&atomic(0, 1), &[0; 512]);
+    assert_eq!(sense.additional, Additional::INVALID_COMMAND_OPERATION_CODE);
+}
+
+#[test]
+fn the_first_bad_block_of_a_read_is_named() {
+    let mut bench = Bench::new();
+    for bad in [0, 1, 5, 62, 63] {
+        bench.bad_block = Some(100 + bad);
+        for cdb in
+            [build::read(extent(100, 64), false).to_vec(), cdb(&[0x2f, 0, 0, 0, 0, 100, 0, 0, 64])]
+        {
+            let sense = bench.sense(&cdb, &[]);
+            assert_eq!(sense.additional, Additional::UNRECOVERED_READ_ERROR);
+            assert_eq!(sense.information, Some(100 + bad));
+        }
+    }
+    bench.bad_block = None;
+    bench.fail_next = Some(ErrorKind::Medium);
+    let sense = bench.sense(&build::read(extent(100, 64), false), &[]);
+    assert_eq!(sense.information, None, "it could be read afterwards");
+}
+
+#[test]
+fn a_stopped_unit_asks_to_be_started() {
+    let mut bench = Bench::new();
+    let start_stop = |byte: u8| cdb(&[0x1b, 0, 0, 0, byte]);
+    bench.good(&start_stop(0), &[]);
+    assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false)]);
+    for refused in [build::test_unit_ready(), build::read(extent(0, 1), false)] {
+        let sense = bench.sense(&refused, &[]);
+        let expected = (SenseKey::NotReady, Additional::NOT_READY_START_REQUIRED);
+        assert_eq!((sense.key, sense.additional), expected);
+    }
+    bench.good(&build::inquiry(None, 36), &[]);
+    bench.good(&start_stop(1), &[]);
+    bench.good(&build::test_unit_ready(), &[]);
+    // A medium that cannot be removed is not ejected; only one power condition is known.
+    for (byte, bit) in [(0x02, 1), (0x20, 7), (0x30, 7)] {
+        let sense = bench.sense(&start_stop(byte), &[]);
+        assert_eq!(sense.field.map(|field| (field.byte, field.bit)), Some((4, Some(bit))));
+    }
+    bench.good(&start_stop(0x10), &[]);
+}
+
+#[test]
+fn an_ejected_medium_is_not_there_until_it_is_loaded() {
+    let mut bench = Bench::with(UnitConfig { removable: true, ..config() });
+    let other = NexusId(8);
+    let _ = bench.unit.handle_command(other, &build::test_unit_ready(), 0);
+    assert_eq!(bench.good(&build::inquiry(None, 36), &[])[1] & 0x80, 0x80);
+    bench.good(&cdb(&[0x1b, 0, 0, 0, 0x02]), &[]);
+    for refused in [build::test_unit_ready(), build::read_capacity_16(32)] {
+        assert_eq!(bench.sense(&refused, &[]).additional, Additional::MEDIUM_NOT_PRESENT);
+    }
+    bench.good(&cdb(&[0x1b, 0, 0, 0, 0x03]), &[]);
+    bench.good(&build::test_unit_ready(), &[]);
+    let (_, step) = bench.unit.handle_command(other, &build::test_unit_ready(), 0);
+    let Step::Respond(response) = step else { panic!() };
+    let sense = Sense::decode(&response.sense).unwrap();
+    assert_eq!(sense.additional, Additional::NOT_READY_TO_READY);
+}
+
+#[test]
+fn removal_is_prevented_by_each_nexus_until_it_is_gone() {
+    let eject = cdb(&[0x1b, 0, 0, 0, 0x02]);
+    for ends in 0..4 {
+        let mut bench = Bench::with(UnitConfig { removable: true, ..config() });
+        let other = NexusId(8);
+        let _ = bench.unit.handle_command(other, &build::test_unit_ready(), 0);
+        let _ = bench.unit.handle_command(other, &cdb(&[0x1e, 0, 0, 0, 1]), 0);
+        let _ = bench.unit.handle_command(other, &cdb(&[0x1e, 0, 0, 0, 1]), 0);
+        bench.good(&cdb(&[0x1e, 0, 0, 0, 0]), &[]);
+        let sense = bench.sense(&eject, &[]);
+        assert_eq!(sense.additional, Additional::MEDIUM_REMOVAL_PREVENTED);
+        match ends {
+            0 => drop(bench.unit.handle_command(other, &cdb(&[0x1e, 0, 0, 0, 0]), 0)),
+            1 => bench.unit.remove_nexus(other),
+            2 => {
+                bench.unit.handle_reset();
+                bench.sense(&build::test_unit_ready(), &[]);
+            }
+            _ => continue,
+        }
+        bench.good(&eject, &[]);
+    }
+}
+
+#[test]
+fn lba_status_tells_what_is_mapped() {
+    let mut mapping = config();
+    mapping.info.can_map = true;
+    let mut bench = Bench::with(mapping);
+    // Bytes, as the device tells: parts of blocks are mapped ones.
+    bench.mapped = vec![(1024, true), (1000, false), (100, true), (2097152 - 2124, false)];
+    let get = |lba: u8, len: u8| cdb(&[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, len]);
+    let data = bench.good(&get(0, 250), &[]);
+    let told: Vec<_> = data[8..]
+        .chunks(16)
+        .map(|one| (one[7], u32::from_be_bytes(one[8..12].try_into().unwrap()), one[12]))
+        .collect();
+    assert_eq!(told, [(0, 2, 0), (2, 1, 1), (3, 2, 0), (5, 4091, 1)]);
+    assert_eq!(usize::from(data[3]) + 4, data.len());
+    assert_eq!(bench.good(&get(0, 24), &[]).len(), 24, "cut, and the length is of all");
+    let beyond = cdb(&[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 24]);
+    assert_eq!(bench.sense(&beyond, &[]).additional, Additional::LBA_OUT_OF_RANGE);
+    let all_mapped = Bench::new().good(&get(4, 24), &[]);
+    assert_eq!(all_mapped[8..], [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0x0f, 0xfc, 0, 0, 0, 0]);
+}
+
+#[test]
+fn defect_lists_are_empty_and_of_the_format_asked_for() {
+    let mut bench = Bench::new();
+    let short = bench.good(&cdb(&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32]), &[]);
+    assert_eq!(short, [0, 0x1d, 0, 0]);
+    let long = bench.good(&cdb(&[0xb7, 0x0b, 0, 0, 0, 0, 0, 0, 0, 32]), &[]);
+    assert_eq!(long, [0, 0x0b, 0, 0, 0, 0, 0, 0]);
+    let sense = bench.sense(&cdb(&[0x37, 0, 0x1e, 0, 0, 0, 0, 0, 32]), &[]);
+    assert_eq!(sense.field.map(|field| (field.byte, field.bit)), Some((2, Some(2))));
+}
+
+#[test]
+fn task_functions_and_log_pages_are_told() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.good(&cdb(&[0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4]), &[])[0], 0xda);
+    assert_eq!(bench.good(&cdb(&[0xa3, 0x0d, 0x80, 0, 0, 0, 0, 0, 0, 255]), &[]).len(), 16);
+    let log = |page: u8, subpage: u8| cdb(&[0x4d, 0, 0x40 | page, subpage, 0, 0, 0, 0, 255]);
+    let pages = bench.good(&log(0, 0), &[]);
+    assert_eq!(pages, [0, 0, 0, 2, 0, 0x2f]);
+    for page in &pages[4..] {
+        let data = bench.good(&log(*page, 0), &[]);
+        assert_eq!((data[0], usize::from(data[3]) + 4), (*page, data.len()));
+    }
+    assert_eq!(bench.sense(&log(0x0d, 0), &[]).field.map(|field| field.byte), Some(2));
+}
+
+#[test]
+fn every_page_that_is_listed_is_there() {
+    let mut bench = Bench::new();
+    let listed = bench.good(&build::inquiry(Some(0), 255), &[]);
+    assert!(listed[4..].is_sorted(), "ascending (SPC-4, section 7.8.15)");
+    for page in &listed[4..] {
+        let data = bench.good(&build::inquiry(Some(*page), 1000), &[]);
+        let len = usize::from(u16::from_be_bytes([data[2], data[3]]));
+        assert_eq!((data[1], len + 4), (*page, data.len()));
     }
 }

@@ -1,0 +1,81 @@
+//! REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.34): the table of commands, as far as this
+//! logical unit supports them.
+
+use alloc::{vec, vec::Vec};
+
+use super::LogicalUnit;
+use crate::{
+    bytes::put,
+    cdb::{Reported, table},
+    sense::Sense,
+};
+
+const OPCODE_UNMAP: u8 = 0x42;
+const OPCODE_SANITIZE: u8 = 0x48;
+const OPCODE_WRITE_ATOMIC: u8 = 0x9c;
+
+impl LogicalUnit {
+    fn supports(&self, row: &table::Row) -> bool {
+        self.supports_opcode(row.opcode())
+    }
+
+    /// Whether the commands of a known operation code are supported here.
+    pub(super) fn supports_opcode(&self, opcode: u8) -> bool {
+        match opcode {
+            OPCODE_UNMAP => self.config.info.can_discard,
+            OPCODE_WRITE_ATOMIC => self.atomic_max() > 0,
+            OPCODE_SANITIZE => false,
+            _ => true,
+        }
+    }
+
+    /// REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.34).
+    pub(super) fn supported_opcodes(
+        &self,
+        reported: Reported,
+        timeouts: bool,
+    ) -> Result<Vec<u8>, Sense> {
+        let (opcode, action) = match reported {
+            Reported::All => return Ok(self.all_opcodes(timeouts)),
+            Reported::Opcode(opcode) => (opcode, None),
+            Reported::ServiceAction(opcode, action) => (opcode, Some(action)),
+            Reported::Either(opcode, action) => {
+                let first = table::rows(opcode).first();
+                (opcode, first.and_then(|row| row.service_action).map(|_| action))
+            }
+        };
+        let rows = table::rows(opcode);
+        // To ask with a service action where there are none, or the reverse, is an error.
+        if rows.first().is_some_and(|row| row.service_action.is_some() != action.is_some()) {
+            return Err(Sense::invalid_cdb(2, Some(2)));
+        }
+        let row = rows.iter().find(|row| row.service_action == action && self.supports(row));
+        let Some(row) = row else { return Ok(vec![0, 0x01, 0, 0]) };
+        let len = u8::try_from(row.usage.len()).unwrap_or(0);
+        let mut out = vec![0, if timeouts { 0x83 } else { 0x03 }, 0, len];
+        out.extend_from_slice(row.usage);
+        if timeouts {
+            out.extend(NO_TIMEOUTS);
+        }
+        Ok(out)
+    }
+
+    fn all_opcodes(&self, timeouts: bool) -> Vec<u8> {
+        let mut out = vec![0; 4];
+        for row in table::TABLE.iter().filter(|row| self.supports(row)) {
+            let [high, low] = row.service_action.unwrap_or(0).to_be_bytes();
+            let flags = u8::from(timeouts) << 1 | u8::from(row.service_action.is_some());
+            let len = u8::try_from(row.usage.len()).unwrap_or(0);
+            out.extend([row.opcode(), 0, high, low, 0, flags, 0, len]);
+            if timeouts {
+                out.extend(NO_TIMEOUTS);
+            }
+        }
+        let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
+        put(&mut out, 0, len.to_be_bytes());
+        out
+    }
+}
+
+/// A command timeouts descriptor that names none (SPC-4, section 6.34.4).
+const NO_TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

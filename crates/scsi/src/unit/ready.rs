@@ -1,0 +1,157 @@
+//! Whether the medium can be used: started or stopped, loaded or ejected, and who prevents its
+//! removal (SBC-3, sections 4.4, 5.25 and 4.20; SPC-4, section 6.15).
+
+use alloc::vec::Vec;
+
+use super::{
+    LogicalUnit, NexusId, Step, Task, UnitAttention,
+    medium::{State, submit},
+    respond_good,
+};
+use crate::{
+    cdb::{Command, StartStop},
+    sense::{Additional, Sense, SenseKey},
+};
+use netraid_block::Op;
+
+/// POWER CONDITION field: go to the active power condition.
+const POWER_ACTIVE: u8 = 0x1;
+
+/// What stands between an initiator and the medium.
+#[derive(Debug, Default)]
+pub(super) struct Readiness {
+    stopped: bool,
+    ejected: bool,
+    /// Who prevents the medium's removal; at most the nexuses that the logical unit knows.
+    preventing: Vec<NexusId>,
+}
+
+impl Readiness {
+    pub(super) const fn is_ready(&self) -> bool {
+        !self.stopped && !self.ejected
+    }
+
+    /// A prevention ends with its nexus.
+    pub(super) fn forget(&mut self, nexus: NexusId) {
+        self.preventing.retain(|one| *one != nexus);
+    }
+
+    /// As after a reset: started, removal allowed. What is ejected stays so.
+    pub(super) fn reset(&mut self) {
+        self.stopped = false;
+        self.preventing.clear();
+    }
+
+    /// Why a command that needs the medium cannot have it.
+    pub(super) fn refusal(&self) -> Option<Sense> {
+        let additional = if self.ejected {
+            Additional::MEDIUM_NOT_PRESENT
+        } else if self.stopped {
+            Additional::NOT_READY_START_REQUIRED
+        } else {
+            return None;
+        };
+        Some(Sense::new(SenseKey::NotReady, additional))
+    }
+}
+
+impl LogicalUnit {
+    /// START STOP UNIT. No power conditions but active are supported: all others are refused.
+    pub(super) fn start_stop(
+        &mut self,
+        task: &mut Task,
+        request: StartStop,
+    ) -> Result<Step, Sense> {
+        let StartStop { power_condition, no_flush, load_eject, start } = request;
+        if ![0, POWER_ACTIVE].contains(&power_condition) {
+            return Err(Sense::invalid_cdb(4, Some(7)));
+        }
+        // START and LOEJ are ignored with a power condition (SBC-3, table 121).
+        let active = power_condition == POWER_ACTIVE;
+        let (start, load_eject) = (start || active, load_eject && !active);
+        if load_eject && !self.config.removable {
+            return Err(Sense::invalid_cdb(4, Some(1)));
+        }
+        if start {
+            return self.start_medium_up(task.nexus, load_eject);
+        }
+        if load_eject && !self.ready.preventing.is_empty() {
+            return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED));
+        }
+        if no_flush || self.ready.ejected {
+            return Ok(self.stopped(load_eject));
+        }
+        task.state = State::Stop { eject: load_eject };
+        Ok(submit(Op::Flush, 0, 0))
+    }
+
+    fn start_medium_up(&mut self, nexus: NexusId, load: bool) -> Result<Step, Sense> {
+        if load && self.ready.ejected {
+            self.ready.ejected = false;
+            // Who loaded it knows.
+            self.attentions.raise(UnitAttention::NotReadyToReady, Some(nexus));
+        }
+        if self.ready.ejected {
+            return Err(Sense::new(SenseKey::NotReady, Additional::MEDIUM_NOT_PRESENT));
+        }
+        self.ready.stopped = false;
+        self.settle_blocked();
+        Ok(respond_good())
+    }
+
+    /// What was written is stable, so that the medium may stop, or go.
+    pub(super) fn stopped(&mut self, eject: bool) -> Step {
+        if eject {
+            self.ready.ejected = true;
+        } else {
+            self.ready.stopped = true;
+        }
+        self.settle_blocked();
+        respond_good()
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL, of each nexus for itself.
+    pub(super) fn prevent_allow(&mut self, nexus: NexusId, prevent: bool) -> Step {
+        self.ready.forget(nexus);
+        if prevent {
+            self.ready.preventing.push(nexus);
+        }
+        respond_good()
+    }
+}
+
+/// Whether a command is refused while the medium cannot be used.
+pub(super) const fn needs_medium(command: &Command) -> bool {
+    match command {
+        Command::TestUnitReady
+        | Command::ReadCapacity10
+        | Command::ReadCapacity16 { .. }
+        | Command::ReadDefectData { .. }
+        | Command::Read { .. }
+        | Command::Write { .. }
+        | Command::WriteAtomic { .. }
+        | Command::OrWrite { .. }
+        | Command::WriteAndVerify { .. }
+        | Command::Verify { .. }
+        | Command::WriteSame { .. }
+        | Command::CompareAndWrite { .. }
+        | Command::Unmap { .. }
+        | Command::GetLbaStatus { .. }
+        | Command::SynchronizeCache { .. }
+        | Command::PreFetch { .. }
+        | Command::Sanitize(_) => true,
+        Command::RequestSense { .. }
+        | Command::Inquiry { .. }
+        | Command::ReportLuns { .. }
+        | Command::ReportTargetPortGroups { .. }
+        | Command::ReportSupportedOpcodes { .. }
+        | Command::ReportSupportedTasks { .. }
+        | Command::LogSense { .. }
+        | Command::ModeSense(_)
+        | Command::ModeSelect { .. }
+        | Command::StartStopUnit(_)
+        | Command::PreventAllowMediumRemoval { .. }
+        | Command::Reserve6
+        | Command::Release6 => false,
+    }
+}

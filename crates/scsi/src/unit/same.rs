@@ -1,0 +1,203 @@
+//! WRITE SAME, UNMAP, and what is mapped: GET LBA STATUS (SBC-3, sections 5.43 to 5.46, 5.28 and
+//! 5.6).
+
+use alloc::vec::Vec;
+
+use netraid_block::{Buf, BufMut, Op, RequestFlags, SgList, extents::Extents};
+
+use super::{
+    LogicalUnit, MediumRequest, Response, Step, Task,
+    medium::{State, internal_failure, submit, submit_write},
+    report::{UNMAP_EXTENTS_MAX, WRITE_SAME_BLOCKS_MAX},
+    respond_good,
+};
+use crate::{
+    bytes::{be16, be32, be64},
+    capacity::lba_status,
+    cdb::{Command, Extent},
+    sense::{Additional, Sense, Status},
+};
+
+/// Longest buffer that WRITE SAME repeats its block in, in bytes.
+const FILL_LEN_MAX: u32 = 1 << 20;
+
+impl LogicalUnit {
+    pub(super) fn start_write_same(
+        &mut self,
+        task: &mut Task,
+        extent: Extent,
+        unmap: bool,
+        no_data_out: bool,
+    ) -> Result<Step, Sense> {
+        self.check_writable()?;
+        if unmap && !self.config.info.can_discard {
+            return Err(Sense::invalid_cdb(1, Some(3)));
+        }
+        self.check_range(extent)?;
+        // WSNZ is reported: zero does not mean the rest of the medium.
+        if extent.blocks == 0 || extent.blocks > WRITE_SAME_BLOCKS_MAX {
+            return Err(task.invalid_length());
+        }
+        self.check_announced(task, if no_data_out { 0 } else { 1 })?;
+        if no_data_out {
+            return Ok(self.write_zeroes(task, extent, unmap));
+        }
+        self.collect(task, Command::WriteSame { extent, unmap, no_data_out }, 1)
+    }
+
+    pub(super) fn write_same(
+        &mut self,
+        task: &mut Task,
+        extent: Extent,
+        unmap: bool,
+        data: SgList,
+    ) -> Result<Step, Sense> {
+        let block_len = self.config.info.block_len as usize;
+        if data.len() != block_len {
+            return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
+        }
+        let block = data.to_contiguous();
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(self.write_zeroes(task, extent, unmap));
+        }
+        let (offset, len) = self.bytes_of(extent);
+        if !self.enter(task, offset, len, false) {
+            return Ok(Step::Respond(Response::status(Status::Busy)));
+        }
+        let limit = FILL_LEN_MAX.min(self.transfer_max() * self.config.info.block_len) as usize;
+        let count = usize::try_from(extent.blocks).unwrap_or(usize::MAX);
+        let mut pattern = BufMut::zeroed(count.min(limit / block_len).max(1) * block_len);
+        pattern.chunks_exact_mut(block_len).for_each(|place| place.copy_from_slice(&block));
+        Ok(self.fill_next(task, pattern.freeze(), offset, offset + len))
+    }
+
+    pub(super) fn fill_next(&mut self, task: &mut Task, pattern: Buf, next: u64, end: u64) -> Step {
+        let len = (end - next).min(pattern.len() as u64);
+        if len == 0 {
+            return respond_good();
+        }
+        let part = pattern.slice(0..usize::try_from(len).unwrap_or(0));
+        task.state = State::Fill { pattern, next: next + len, end };
+        submit_write(next, part.into(), self.must_write_through())
+    }
+
+    fn write_zeroes(&mut self, task: &mut Task, extent: Extent, unmap: bool) -> Step {
+        let (offset, len) = self.bytes_of(extent);
+        if !self.enter(task, offset, len, false) {
+            return Step::Respond(Response::status(Status::Busy));
+        }
+        task.state = State::Last { writing: true };
+        let flags = RequestFlags { fua: self.must_write_through(), no_unmap: !unmap };
+        let op = Op::WriteZeroes;
+        Step::Submit(MediumRequest { op, offset, len, flags, data: SgList::new() })
+    }
+
+    pub(super) fn start_unmap(
+        &mut self,
+        task: &mut Task,
+        parameter_len: u16,
+    ) -> Result<Step, Sense> {
+        if !self.config.info.can_discard {
+            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
+        }
+        self.check_writable()?;
+        match parameter_len {
+            0 => Ok(respond_good()),
+            1..=7 => Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)),
+            _ => {
+                task.state = State::Collect(Command::Unmap { parameter_len });
+                Ok(Step::DataOut { len: u32::from(parameter_len) })
+            }
+        }
+    }
+
+    /// Reads the parameter list of UNMAP (SBC-3, section 5.28.2); nothing is unmapped unless all
+    /// of it is right.
+    pub(super) fn unmap(&mut self, task: &mut Task, list: &[u8]) -> Result<Step, Sense> {
+        let cut_off = Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR);
+        let len = usize::from(be16(list, 2).ok_or(cut_off)?);
+        let body = list.get(8..).ok_or(cut_off)?;
+        // A length that reaches past the list means the list (SBC-3, section 5.28.2).
+        let descriptors = body.get(..len.min(body.len())).ok_or(cut_off)?.chunks_exact(16);
+        if descriptors.len() > UNMAP_EXTENTS_MAX as usize {
+            return Err(Sense::invalid_parameter(2));
+        }
+        let mut rest = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors.rev() {
+            let extent = Extent {
+                lba: be64(descriptor, 0).ok_or(cut_off)?,
+                blocks: be32(descriptor, 8).ok_or(cut_off)?,
+            };
+            self.check_range(extent)?;
+            if extent.blocks != 0 {
+                rest.push(extent);
+            }
+        }
+        Ok(self.unmap_next(task, rest))
+    }
+
+    pub(super) fn unmap_next(&mut self, task: &mut Task, mut rest: Vec<Extent>) -> Step {
+        if let Some(slot) = task.slot.take() {
+            self.exclusion.leave(slot);
+        }
+        let Some(extent) = rest.pop() else { return respond_good() };
+        let (offset, len) = self.bytes_of(extent);
+        if !self.enter(task, offset, len, false) {
+            return Step::Respond(Response::status(Status::Busy));
+        }
+        task.state = State::Unmap { rest };
+        submit(Op::Discard, offset, len)
+    }
+
+    pub(super) fn start_lba_status(
+        &mut self,
+        task: &mut Task,
+        lba: u64,
+        allocation_len: u32,
+    ) -> Result<Step, Sense> {
+        if lba >= self.blocks() {
+            return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
+        }
+        if !self.config.info.can_map {
+            let data = lba_status(lba, [(self.blocks() - lba, true)]);
+            return Ok(Step::Respond(Response::data(&data, allocation_len)));
+        }
+        task.state = State::Extents { lba, allocation_len };
+        let offset = lba * u64::from(self.config.info.block_len);
+        Ok(submit(Op::Extents, offset, self.config.info.capacity - offset))
+    }
+
+    pub(super) fn lba_status(&self, lba: u64, allocation_len: u32, answer: &SgList) -> Step {
+        let block_len = u64::from(self.config.info.block_len);
+        let Ok(extents) = Extents::decode(answer, (self.blocks() - lba) * block_len) else {
+            return Step::Respond(self.check(&internal_failure()));
+        };
+        let data = lba_status(lba, block_runs(&extents, block_len));
+        Step::Respond(Response::data(&data, allocation_len))
+    }
+}
+
+/// Runs of whole blocks: one that is mapped in part is mapped. What is left of a block at the end
+/// is not told.
+fn block_runs(extents: &Extents, block_len: u64) -> Vec<(u64, bool)> {
+    let mut out: Vec<(u64, bool)> = Vec::with_capacity(extents.runs().len());
+    let mut add = |blocks: u64, mapped: bool| match out.last_mut() {
+        _ if blocks == 0 => {}
+        Some((last, alike)) if *alike == mapped => *last += blocks,
+        _ => out.push((blocks, mapped)),
+    };
+    // Blocks that were told, and where the runs are, in bytes.
+    let (mut told, mut at) = (0, 0);
+    for run in extents.runs() {
+        at += run.len;
+        let end = if run.mapped { at.div_ceil(block_len) } else { at / block_len };
+        if !run.mapped {
+            let start = (at - run.len).div_ceil(block_len);
+            add(start.saturating_sub(told), true);
+            told = told.max(start);
+        }
+        add(end.saturating_sub(told), run.mapped);
+        told = told.max(end);
+    }
+    out
+}
