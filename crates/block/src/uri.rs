@@ -1,14 +1,43 @@
 //! Addresses of LUNs: `iscsi://[user[%secret]@]host[:port]/iqn/lun`, as libiscsi, QEMU and fio
-//! write them. A secret in an address is taken and never shown.
+//! write them. A secret in an address is taken and never shown. Further portals of the same
+//! target follow as `?portal=host[:port]&portal=...`.
 
 use alloc::{
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 use core::fmt;
 
 /// The TCP port that iSCSI has from IANA (RFC 7143, section 4.1).
 const DEFAULT_PORT: u16 = 3260;
+
+/// Most portals of one address.
+const PORTALS_MAX: usize = 8;
+
+/// Where a target listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Portal {
+    /// Host name or address, without the brackets of an IPv6 address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl Portal {
+    /// Reads `host[:port]`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        split_port(text).map(|(host, port)| Self { host: host.into(), port })
+    }
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
 
 /// Where a LUN is.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -21,6 +50,8 @@ pub struct TargetUri {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Where the target listens beside `host` and `port`, in the order in which they are tried.
+    pub more_portals: Vec<Portal>,
     /// iSCSI name of the target.
     pub target: String,
     /// Logical unit number.
@@ -29,7 +60,9 @@ pub struct TargetUri {
 
 /// Why an address was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("address '{shown}': {reason}; write iscsi://[user@]host[:port]/target-name/lun")]
+#[error(
+    "address '{shown}': {reason}; write iscsi://[user@]host[:port]/target-name/lun[?portal=host:port]"
+)]
 pub struct UriError {
     shown: String,
     reason: &'static str,
@@ -39,8 +72,8 @@ impl TargetUri {
     /// Reads an address.
     ///
     /// # Errors
-    /// When it is not `iscsi://[user[%secret]@]host[:port]/name/lun`; the text names the part,
-    /// and never shows a secret.
+    /// When it is not `iscsi://[user[%secret]@]host[:port]/name/lun[?portal=host[:port]&...]`, or
+    /// has more than 8 portals; the text names the part, and never shows a secret.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let fail = |reason| UriError { shown: redact(text), reason };
         let rest =
@@ -64,10 +97,33 @@ impl TargetUri {
         if target.is_empty() || target.len() > 223 || target.contains(|c: char| c.is_whitespace()) {
             return Err(fail("has a target name that is not 1 to 223 printable characters"));
         }
+        let (lun, query) =
+            lun.split_once('?').map_or((lun, None), |(lun, query)| (lun, Some(query)));
+        let more_portals = more_portals(query).map_err(fail)?;
         let lun = lun.parse().ok().filter(|lun| *lun < 1 << 14);
         let lun = lun.ok_or_else(|| fail("has a LUN that is not a number from 0 to 16383"))?;
-        Ok(Self { user, secret, host: host.into(), port, target: target.into(), lun })
+        let (host, target) = (host.into(), target.into());
+        Ok(Self { user, secret, host, port, more_portals, target, lun })
     }
+
+    /// All portals, in the order in which they are tried.
+    pub fn portals(&self) -> impl Iterator<Item = Portal> {
+        let first = Portal { host: self.host.clone(), port: self.port };
+        core::iter::once(first).chain(self.more_portals.iter().cloned())
+    }
+}
+
+fn more_portals(query: Option<&str>) -> Result<Vec<Portal>, &'static str> {
+    let Some(query) = query else { return Ok(Vec::new()) };
+    let mut portals = Vec::new();
+    for part in query.split('&') {
+        let portal = part.strip_prefix("portal=").ok_or("has an unknown option after the ?")?;
+        if portals.len() + 1 == PORTALS_MAX {
+            return Err("has more than 8 portals");
+        }
+        portals.push(Portal::parse(portal).ok_or("has a portal that is no host and port")?);
+    }
+    Ok(portals)
 }
 
 fn split_port(address: &str) -> Option<(&str, u16)> {
@@ -106,7 +162,12 @@ impl fmt::Display for TargetUri {
         } else {
             f.write_str(&self.host)?;
         }
-        write!(f, ":{}/{}/{}", self.port, self.target, self.lun)
+        write!(f, ":{}/{}/{}", self.port, self.target, self.lun)?;
+        let marks = core::iter::once('?').chain(core::iter::repeat('&'));
+        self.more_portals
+            .iter()
+            .zip(marks)
+            .try_for_each(|(portal, mark)| write!(f, "{mark}portal={portal}"))
     }
 }
 
@@ -132,6 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn further_portals_follow_as_options() {
+        let text = "iscsi://a:1/iqn.x/2?portal=[::1]:7&portal=b";
+        let uri = TargetUri::parse(text).unwrap();
+        let portals: Vec<String> = uri.portals().map(|portal| portal.to_string()).collect();
+        assert_eq!(portals, ["a:1", "[::1]:7", "b:3260"]);
+        assert_eq!(uri.lun, 2);
+        assert_eq!(uri.to_string(), "iscsi://a:1/iqn.x/2?portal=[::1]:7&portal=b:3260");
+        assert_eq!(TargetUri::parse(&uri.to_string()).unwrap(), uri);
+        let with = |count: usize| {
+            let portals: Vec<&str> = core::iter::repeat_n("portal=h", count).collect();
+            TargetUri::parse(&format!("iscsi://h/t/0?{}", portals.join("&")))
+        };
+        assert_eq!(with(7).unwrap().portals().count(), 8);
+        assert!(with(8).is_err());
+    }
+
+    #[test]
     fn refuses_and_hides_the_secret() {
         for bad in [
             "http://h/t/0",
@@ -143,6 +221,10 @@ mod tests {
             "iscsi://h:99999/t/0",
             "iscsi://h/t/16384",
             "iscsi://[::1/t/0",
+            "iscsi://h/t/0?",
+            "iscsi://h/t/0?portal=",
+            "iscsi://h/t/0?portal=h:0",
+            "iscsi://h/t/0?other=h",
             "iscsi://u%hidden@h/t/x",
             "iscsi://u%hidden@h:/t/0",
             "iscsi://u%hidden/h/t/0",

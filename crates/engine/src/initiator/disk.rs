@@ -82,8 +82,11 @@ pub(super) struct Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Out {
     Nothing,
-    /// All bytes of the request.
-    Request,
+    /// Bytes of the request: from where, and how many.
+    Request {
+        at: u64,
+        len: u32,
+    },
     /// This many zeros.
     Zeros(u32),
     /// The parameter list of an UNMAP.
@@ -124,11 +127,12 @@ pub(super) fn plan(
     let left = len - progress.at;
     let lba = (offset + progress.at) / u64::from(profile.block_len);
     let blocks = u32::try_from(left / u64::from(profile.block_len)).unwrap_or(u32::MAX);
-    let whole = Extent { lba, blocks };
     let bytes = |blocks: u32| u64::from(blocks) * u64::from(profile.block_len);
     let wire_len = |blocks| u32::try_from(bytes(blocks)).unwrap_or(u32::MAX);
     let then = |blocks| Progress { at: progress.at + bytes(blocks), ..progress };
     let written = |blocks, fua: bool| Progress { cached: progress.cached || !fua, ..then(blocks) };
+    // A disk that came back may take less at once than its users were told.
+    let part = Extent { lba, blocks: blocks.min(profile.max_transfer_len / profile.block_len) };
     let fua = flags.fua && profile.fua;
     let flush_due = flags.fua
         && progress.cached
@@ -139,20 +143,20 @@ pub(super) fn plan(
         Op::Flush => Some(flush(progress)),
         _ if left == 0 => flush_due.then(|| flush(progress)),
         Op::Read => Some(Planned {
-            cdb: build::read(whole, false),
+            cdb: build::read(part, false),
             kind: Kind::Read,
-            read_len: wire_len(blocks),
+            read_len: wire_len(part.blocks),
             write_len: 0,
             out: Out::Nothing,
-            then: then(blocks),
+            then: then(part.blocks),
         }),
         Op::Write => Some(Planned {
-            cdb: build::write(whole, fua, false),
+            cdb: build::write(part, fua, false),
             kind: Kind::Write,
             read_len: 0,
-            write_len: wire_len(blocks),
-            out: Out::Request,
-            then: written(blocks, fua),
+            write_len: wire_len(part.blocks),
+            out: Out::Request { at: progress.at, len: wire_len(part.blocks) },
+            then: written(part.blocks, fua),
         }),
         // Refused before it comes here: the device says that it cannot map.
         Op::Extents => None,
@@ -182,15 +186,14 @@ pub(super) fn plan(
             })
         }
         Op::WriteZeroes => {
-            let blocks = blocks.min(profile.max_transfer_len / profile.block_len);
-            let len = wire_len(blocks);
+            let len = wire_len(part.blocks);
             Some(Planned {
-                cdb: build::write(Extent { lba, blocks }, fua, false),
+                cdb: build::write(part, fua, false),
                 kind: Kind::Write,
                 read_len: 0,
                 write_len: len,
                 out: Out::Zeros(len),
-                then: written(blocks, fua),
+                then: written(part.blocks, fua),
             })
         }
     }
@@ -215,12 +218,8 @@ fn flush(progress: Progress) -> Planned {
 pub(super) enum Verdict {
     /// Go on.
     Success,
-    /// Send it again at once; the disk told something first. `cache_lost`: it was reset or
-    /// restarted.
-    Attention {
-        /// What was not flushed may be gone.
-        cache_lost: bool,
-    },
+    /// Send it again at once; the disk told something first.
+    Attention(Attention),
     /// Send it again a little later.
     Later,
     /// The disk does not have this command, or (without `whole`) not in this form.
@@ -228,8 +227,44 @@ pub(super) enum Verdict {
         /// No form of the command is known.
         whole: bool,
     },
+    /// The disk calls it a success, but moved other bytes than it was asked to.
+    Mismatch(IoError),
     /// The request fails.
     Fail(IoError),
+}
+
+/// What a unit attention condition (SAM-5, section 5.14) means here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attention {
+    /// It was powered on, or has reset itself: what was not flushed may be gone.
+    CacheLost,
+    /// It does not know more of this nexus than that it was lost: nothing else is.
+    NexusLost,
+    /// Something of what was learned of it is no longer so.
+    Changed,
+    /// Reservations or registrations of others or of this nexus have changed.
+    Reservations,
+    /// Nothing that matters here.
+    Other,
+}
+
+impl Attention {
+    fn of(additional: Additional) -> Self {
+        match (additional.asc, additional.ascq) {
+            // Only commands were aborted, by a task management function of somebody; SBC-3 has a
+            // cache lose nothing by it.
+            (0x29, 0x03) => Self::Other,
+            // The transceiver has changed (SPC-4, table F.2): the medium is as it was.
+            (0x29, 0x05 | 0x06) => Self::Other,
+            (0x29, 0x07) => Self::NexusLost,
+            // Power on, bus reset, internal reset, and what later standards may add.
+            (0x29, _) => Self::CacheLost,
+            (0x2a, 0x03..=0x05) => Self::Reservations,
+            // Parameters, mode parameters, capacity; microcode, identification, LUNs.
+            (0x2a, 0x00 | 0x01 | 0x09) | (0x3f, 0x01 | 0x03 | 0x05 | 0x0e) => Self::Changed,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Judges the end of a command that was to read and to write so many bytes. Only one that moved
@@ -249,7 +284,7 @@ pub(super) fn judge(end: &TaskEnd, read_len: u32, write_len: u32, shown: &str) -
         "{shown}: disk reports success but moved other bytes than it was asked to: read {received} \
          of {read_len}, took {sent} of {write_len}"
     );
-    Verdict::Fail(IoError::with_detail(ErrorKind::Device, text))
+    Verdict::Mismatch(IoError::with_detail(ErrorKind::Device, text))
 }
 
 fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
@@ -274,11 +309,7 @@ fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
 fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
     match (sense.key, sense.additional) {
         (SenseKey::RecoveredError | SenseKey::NoSense, _) if !sense.deferred => Verdict::Success,
-        (SenseKey::UnitAttention, additional) => {
-            // Of all that is reported with this code, a lost nexus alone leaves caches as they are.
-            let reset = additional.asc == Additional::POWER_ON_OR_RESET.asc;
-            Verdict::Attention { cache_lost: reset && additional != Additional::NEXUS_LOSS }
-        }
+        (SenseKey::UnitAttention, additional) => Verdict::Attention(Attention::of(additional)),
         (SenseKey::AbortedCommand, _)
         | (SenseKey::NotReady, Additional::NOT_READY_BECOMING_READY) => Verdict::Later,
         (SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE) => {
@@ -398,7 +429,7 @@ mod tests {
                 (0, 512, moved(0, 512, 0, 1)),
             ] {
                 let verdict = judge(&end, read_len, write_len, "m");
-                let Verdict::Fail(error) = verdict else { panic!("{end:?}: {verdict:?}") };
+                let Verdict::Mismatch(error) = verdict else { panic!("{end:?}: {verdict:?}") };
                 assert_eq!(error.kind(), ErrorKind::Device, "{end:?}");
             }
         }
@@ -414,6 +445,53 @@ mod tests {
         assert!(!proven.do_without(Kind::Flush, true) && proven.synchronize_cache);
     }
 
+    /// SPC-4, annex F.2.
+    #[test]
+    fn attentions_are_understood() {
+        use Attention::{CacheLost, Changed, NexusLost, Other, Reservations};
+        for (asc, ascq, expected) in [
+            (0x29, 0x00, CacheLost),
+            (0x29, 0x01, CacheLost),
+            (0x29, 0x02, CacheLost),
+            (0x29, 0x03, Other),
+            (0x29, 0x04, CacheLost),
+            (0x29, 0x05, Other),
+            (0x29, 0x07, NexusLost),
+            (0x29, 0x55, CacheLost),
+            (0x2a, 0x01, Changed),
+            (0x2a, 0x03, Reservations),
+            (0x2a, 0x04, Reservations),
+            (0x2a, 0x05, Reservations),
+            (0x2a, 0x06, Other),
+            (0x2a, 0x09, Changed),
+            (0x2f, 0x00, Other),
+            (0x3f, 0x03, Changed),
+            (0x3f, 0x0e, Changed),
+        ] {
+            let sense = Sense::new(SenseKey::UnitAttention, Additional { asc, ascq });
+            for format in [SenseFormat::Fixed, SenseFormat::Descriptor] {
+                let verdict = judge(&status(2, sense.encode(format)), 0, 0, "m");
+                assert_eq!(verdict, Verdict::Attention(expected), "{asc:02x}/{ascq:02x}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_promised_is_kept_by_a_disk_that_takes_less() {
+        let small = Profile { max_transfer_len: 8 * 512, ..profile() };
+        for (op, fua) in [(Op::Read, false), (Op::Write, true)] {
+            let planned = all(&small, op, 512, 20 * 512, fua);
+            let moved: Vec<u32> = planned.iter().map(|one| one.read_len + one.write_len).collect();
+            let flush = if fua { &[0][..] } else { &[] };
+            assert_eq!(moved, [&[8 * 512, 8 * 512, 4 * 512][..], flush].concat());
+            let out: Vec<Out> = planned.iter().map(|one| one.out).collect();
+            if op == Op::Write {
+                assert_eq!(out[1], Out::Request { at: 8 * 512, len: 8 * 512 });
+                assert_eq!(out[2], Out::Request { at: 16 * 512, len: 4 * 512 });
+            }
+        }
+    }
+
     #[test]
     fn ends_are_judged() {
         let check = |key, additional| {
@@ -422,12 +500,6 @@ mod tests {
         };
         assert_eq!(judge(&status(8, vec![]), 0, 0, "m"), Verdict::Later);
         assert!(matches!(judge(&status(2, vec![]), 0, 0, "m"), Verdict::Fail(_)));
-        let attention = check(SenseKey::UnitAttention, Additional::POWER_ON);
-        assert_eq!(attention, Verdict::Attention { cache_lost: true });
-        let attention = check(SenseKey::UnitAttention, Additional::NEXUS_LOSS);
-        assert_eq!(attention, Verdict::Attention { cache_lost: false });
-        let attention = check(SenseKey::UnitAttention, Additional::MODE_PARAMETERS_CHANGED);
-        assert_eq!(attention, Verdict::Attention { cache_lost: false });
         let unknown = check(SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE);
         assert_eq!(unknown, Verdict::NotSupported { whole: true });
         let medium = check(SenseKey::MediumError, Additional::UNRECOVERED_READ_ERROR);

@@ -63,11 +63,72 @@ pub enum Reason {
     /// Another disk is now behind the address.
     #[error("another disk than before answers here; check what is behind the address")]
     OtherDisk,
+    /// The disk is smaller than its users were told.
+    #[error("the disk has shrunk to {blocks} blocks, {told} are in use; give it back its size")]
+    Shrunk {
+        /// Its size now.
+        blocks: u64,
+        /// Its size when it was connected first.
+        told: u64,
+    },
+    /// Another portal group than before answers: what the lost session had under way cannot be
+    /// ended from there.
+    #[error(
+        "portal group {new:?} answers instead of {old:?}; give portals of one group, or each group as a member of its own"
+    )]
+    OtherPortalGroup {
+        /// Which answers.
+        new: Option<u16>,
+        /// Which was there before.
+        old: Option<u16>,
+    },
+    /// A login was redirected to where it cannot go on.
+    #[error("the target redirects the login to '{to}', {what}; check the target's portals")]
+    Redirection {
+        /// Where to.
+        to: String,
+        /// Why it is not followed.
+        what: &'static str,
+    },
+    /// The registration of this session is gone: another host has taken over.
+    #[error("fenced: the registration of this host's key is gone; another host has taken over")]
+    Fenced,
     /// The disk had no volatile cache when it was connected first, and has one now.
     #[error(
         "the disk now has a volatile write cache, which it had not before; switch the cache off, or open the disk anew"
     )]
     CacheAppeared,
+}
+
+impl Reason {
+    /// Whether the peer surely is not there, or not what it was: waiting for it is no use beyond
+    /// the time that a restart takes.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Connect(error) => matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::AddrNotAvailable
+            ),
+            Self::OtherDisk
+            | Self::Shrunk { .. }
+            | Self::OtherPortalGroup { .. }
+            | Self::CacheAppeared
+            | Self::Fenced => true,
+            Self::Config(_)
+            | Self::ConnectTimeout(_)
+            | Self::Silent(_)
+            | Self::Login(_)
+            | Self::Lost(_)
+            | Self::NoLun
+            | Self::NotADisk(_)
+            | Self::Geometry { .. }
+            | Self::Command { .. }
+            | Self::Redirection { .. } => false,
+        }
+    }
 }
 
 impl InitiatorError {

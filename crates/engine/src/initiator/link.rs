@@ -1,6 +1,13 @@
 //! One session on its socket: the machine, and the buffers of its tasks.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use netraid_block::{Buf, BufMut, Pool, SgList};
 use netraid_iscsi_proto::{
@@ -160,12 +167,19 @@ impl Link {
         }
     }
 
-    /// Waits until the socket can do what is wanted of it; cancel safe.
-    pub(super) async fn ready(&self) -> Result<(), Reason> {
-        if self.wire.is_paused() && self.core.session.wants_input() {
-            return Ok(());
+    /// Waits until the socket can do what is wanted of it; nothing is lost when it is not polled
+    /// to the end.
+    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Reason>> {
+        let wants_input = self.core.session.wants_input();
+        if self.wire.is_paused() && wants_input {
+            return Poll::Ready(Ok(()));
         }
-        self.wire.ready(self.core.session.wants_input()).await.map_err(|e| WireError::Io(e).into())
+        self.wire.poll_ready(context, wants_input).map_err(|error| WireError::Io(error).into())
+    }
+
+    /// The target portal group that was logged in to, when the target named it.
+    pub(super) const fn portal_group(&self) -> Option<u16> {
+        self.core.session.portal_group()
     }
 
     /// Takes what the socket has.
@@ -201,7 +215,8 @@ impl Link {
     pub(super) async fn step(&mut self) -> Result<(), Reason> {
         self.transmit()?;
         let until = self.next_timeout().unwrap_or_else(|| Instant::now() + FLUSH_LIMIT);
-        match tokio::time::timeout_at(until, self.ready()).await {
+        let ready = poll_fn(|context| self.poll_ready(context));
+        match tokio::time::timeout_at(until, ready).await {
             Ok(ready) => {
                 ready?;
                 self.receive()
@@ -211,11 +226,18 @@ impl Link {
     }
 
     /// Executes one command while nothing else is going on.
-    pub(super) async fn execute(&mut self, command: Command) -> Result<(TaskEnd, Vec<u8>), Reason> {
+    pub(super) async fn execute(
+        &mut self,
+        command: Command,
+        data_out: SgList,
+    ) -> Result<(TaskEnd, Vec<u8>), Reason> {
         while self.capacity() == 0 {
+            if self.is_logged_out() {
+                return Err(Reason::Lost("the target ended the session".to_owned()));
+            }
             self.step().await?;
         }
-        self.submit(command, SgList::new(), 0);
+        self.submit(command, data_out, 0);
         loop {
             if let Some(done) = self.poll_done() {
                 let data = done.data.map(|data| data.to_vec()).unwrap_or_default();

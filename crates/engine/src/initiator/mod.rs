@@ -1,16 +1,22 @@
 //! The iSCSI initiator: a LUN of any vendor's target as a [`BlockDevice`].
 //!
-//! [`Remote::connect`] logs in, examines the disk, and starts one task that owns the session.
-//! Requests come to it through a queue from any thread. Every request ends within its deadline,
-//! in success or with an error; a lost connection is made again meanwhile, and what was under way
-//! is sent again, which is safe because all of it is idempotent.
+//! [`Remote::connect`] logs in, examines the disk, and starts one task that owns the sessions to
+//! it: one, or several that share the requests. Requests come to it through a queue from any
+//! thread. Every request ends within its deadline, in success or with an error. A lost session is
+//! made again meanwhile, at the portal that answers first, and what was under way in it is sent
+//! again, which is safe because all of it is idempotent and the new session has ended the old
+//! one's commands. A peer that is surely not there is not waited for as long.
 
 mod actor;
+mod control;
+mod dial;
 mod disk;
 mod error;
+mod lane;
 mod link;
 mod probe;
 mod requests;
+mod reservation;
 
 use std::{
     sync::{
@@ -31,14 +37,18 @@ use netraid_iscsi_proto::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use self::{control::Control, dial::Dialer, link::Link};
 pub use self::{
     error::{InitiatorError, Reason},
     probe::RemoteIdentity,
+    reservation::{Keys, Reservation, ReservationType},
 };
-use self::{link::Link, probe::Probed};
 
 /// Name of this initiator where the owner gives none.
 const INITIATOR_NAME: &str = "iqn.2026-01.io.netraid:initiator";
+
+/// Most sessions of one [`Remote`].
+const SESSIONS_MAX: u8 = 8;
 
 /// How to reach a LUN, and what is expected of it.
 #[derive(Debug, Clone)]
@@ -47,15 +57,27 @@ pub struct InitiatorConfig {
     pub uri: TargetUri,
     /// The CHAP secret; before the one that the address carries.
     pub secret: Option<Secret>,
+    /// What the target has to prove that it knows (mutual CHAP); another secret than `secret`.
+    pub target_secret: Option<Secret>,
+    /// The name that the target must give with its proof; none: any.
+    pub target_user: Option<String>,
     /// iSCSI name of this side.
     pub initiator_name: String,
     /// Identifies the session among those of this name (RFC 7143, section 4.4.3); random when
     /// none. A login with the ISID of another session ends that one, and begins when its commands
-    /// have ended: whoever takes over from a dead predecessor gives the same.
+    /// have ended: whoever takes over from a dead predecessor gives the same. Further sessions
+    /// have theirs from it, by their number in the last byte.
     pub isid: Option<[u8; 6]>,
+    /// Sessions that share the requests: 1 to 8. Each begins at another portal.
+    pub sessions: u8,
     /// Longest that a request may take, reconnecting included.
     pub request_timeout: Duration,
-    /// Longest that connecting may take, and again logging in.
+    /// How long requests wait for a peer of which every portal refuses connections, or answers as
+    /// another disk: as long as a restart may take. What has waited longer fails, and so does
+    /// what comes later, as soon as an attempt has failed that was made for it.
+    pub refusal_limit: Duration,
+    /// Longest that connecting may take, and again logging in; with several portals, a quarter of
+    /// `request_timeout` for each when that is less.
     pub login_timeout: Duration,
     /// Insist on header digests.
     pub header_digest: bool,
@@ -72,9 +94,13 @@ impl InitiatorConfig {
         Self {
             uri,
             secret: None,
+            target_secret: None,
+            target_user: None,
             initiator_name: INITIATOR_NAME.to_owned(),
             isid: None,
+            sessions: 1,
             request_timeout: Duration::from_secs(5),
+            refusal_limit: Duration::from_millis(500),
             login_timeout: Duration::from_secs(5),
             header_digest: false,
             data_digest: false,
@@ -86,10 +112,26 @@ impl InitiatorConfig {
         if !(1..=1024).contains(&self.queue_depth) {
             return Err(Reason::Config("queue depth is out of range; use 1 to 1024"));
         }
+        if !(1..=SESSIONS_MAX).contains(&self.sessions) {
+            return Err(Reason::Config("number of sessions is out of range; use 1 to 8"));
+        }
         let name = Some(self.uri.target.clone());
         let isid = self.isid.unwrap_or_else(|| random_isid(rand::random(), rand::random()));
         let mut setup = Setup::new(self.initiator_name.clone(), name, isid);
         setup.chap = self.credentials()?;
+        match (&setup.chap, &self.target_secret) {
+            (None, Some(_)) => {
+                return Err(Reason::Config(
+                    "a proof of the target is wanted but there is no user and secret for this side",
+                ));
+            }
+            (Some(own), Some(theirs)) if own.secret == *theirs => {
+                return Err(Reason::Config(
+                    "the target's secret is this side's own; a peer could have it answer itself",
+                ));
+            }
+            _ => {}
+        }
         setup.wishes = Wishes {
             header_digest: policy(self.header_digest),
             data_digest: policy(self.data_digest),
@@ -135,16 +177,20 @@ pub struct Remote {
     state: Arc<State>,
 }
 
-/// What the task that owns the session is sent.
+/// What the task that owns the sessions is sent.
 enum Message {
     Request(Request),
+    Control(Control),
     Close(oneshot::Sender<()>),
 }
 
-/// What can be seen of the session from outside its task.
+/// What can be seen of the sessions from outside their task.
 #[derive(Debug, Default)]
 struct State {
     connected: AtomicBool,
+    fenced: AtomicBool,
+    /// In bytes, as last read.
+    capacity: AtomicU64,
     cache_losses: AtomicU64,
     reconnects: AtomicU64,
 }
@@ -159,15 +205,16 @@ impl Remote {
     pub async fn connect(config: InitiatorConfig, pool: Pool) -> Result<Self, InitiatorError> {
         let place: Arc<str> = config.uri.to_string().into();
         let fail = |reason| InitiatorError::new(place.to_string(), reason);
-        let setup = Arc::new(config.setup().map_err(fail)?);
-        let dialer = Arc::new(Dialer { config, setup, pool });
-        let (link, probed) = dialer.dial().await.map_err(fail)?;
+        let dialer = Arc::new(Dialer::new(config, pool).map_err(fail)?);
+        let (portal, (link, probed)) = dialer.dial_any().await.map_err(fail)?;
         let state = Arc::new(State::default());
         state.connected.store(true, Ordering::Release);
+        state.capacity.store(probed.profile.capacity(), Ordering::Release);
         let (sender, receiver) = mpsc::unbounded_channel();
         let (info, identity) = (describe(&probed.profile), probed.identity.clone());
-        let actor = actor::Actor::new(dialer, probed, receiver, state.clone(), place.clone());
-        tokio::spawn(actor.run(link));
+        let told = (state.clone(), place.clone());
+        let actor = actor::Actor::new(dialer, (link, probed), portal, receiver, told);
+        tokio::spawn(actor.run());
         Ok(Self { sender, info, identity, place, state })
     }
 
@@ -195,15 +242,23 @@ impl Remote {
         self.state.connected.load(Ordering::Acquire)
     }
 
-    /// How often the disk said that it was reset or restarted, or that it does not know this
-    /// session any more: each time, writes that were not flushed may be gone. A request that
-    /// completes after such an event completes after this was counted.
+    /// How often the disk said that it was restarted or has reset itself, or came back without
+    /// saying that it remembers the session: each time, writes that were not flushed may be gone.
+    /// A session that was only interrupted does not count where the target says so (I_T NEXUS
+    /// LOSS). A request that completes after such an event completes after this was counted.
     #[must_use]
     pub fn cache_losses(&self) -> u64 {
         self.state.cache_losses.load(Ordering::Acquire)
     }
 
-    /// How often the session was made again.
+    /// Bytes that the disk had when it was last examined: more than [`DeviceInfo::capacity`] when
+    /// it has grown.
+    #[must_use]
+    pub fn capacity_now(&self) -> u64 {
+        self.state.capacity.load(Ordering::Acquire)
+    }
+
+    /// How often a session was made again.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.state.reconnects.load(Ordering::Acquire)
@@ -250,25 +305,6 @@ pub async fn discover(
     let found = link.found().await.map_err(fail)?;
     link.log_out(timeout).await;
     Ok(found)
-}
-
-/// Makes sessions to one LUN.
-struct Dialer {
-    config: InitiatorConfig,
-    setup: Arc<Setup>,
-    pool: Pool,
-}
-
-impl Dialer {
-    async fn dial(&self) -> Result<(Link, Probed), Reason> {
-        let TargetUri { host, port, lun, .. } = &self.config.uri;
-        let mut link = Link::dial(host, *port, self.setup.clone(), self.pool.clone()).await?;
-        let limit = self.config.login_timeout;
-        match tokio::time::timeout(limit, probe::probe(&mut link, *lun)).await {
-            Ok(probed) => Ok((link, probed?)),
-            Err(_) => Err(Reason::Silent(limit)),
-        }
-    }
 }
 
 const fn policy(insist: bool) -> DigestPolicy {

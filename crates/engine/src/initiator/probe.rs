@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
+use netraid_block::{Buf, SgList};
 use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     pdu::LunField,
 };
 use netraid_scsi::{
-    Additional, Sense,
+    Additional, Sense, Status,
     capacity::Capacity,
-    cdb::build::{self, CdbBytes},
+    cdb::{
+        build::{self, CdbBytes},
+        reserve::register,
+    },
     inquiry::{self, StandardInquiry},
     limits::{BlockLimits, Provisioning},
     mode::ModeData,
 };
 
 use super::{
-    disk::{self, Profile, Verdict},
+    disk::{self, Attention, Profile, Verdict},
     error::Reason,
     link::Link,
 };
@@ -45,8 +49,24 @@ pub struct RemoteIdentity {
 pub(super) struct Probed {
     pub(super) identity: RemoteIdentity,
     pub(super) profile: Profile,
-    /// The disk told that it was reset or restarted, or that this session is new to it.
-    pub(super) attention: bool,
+    pub(super) heard: Heard,
+}
+
+/// What a disk told while it was examined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// It was reset or restarted, or this session is new to it.
+    pub(super) cache_lost: bool,
+    /// It has missed this session, and remembers it.
+    pub(super) nexus_lost: bool,
+}
+
+impl Heard {
+    /// Whether what was written before this session and not flushed may be gone. A disk that
+    /// remembers the session has kept its memory; of one that says nothing, nothing is known.
+    pub(super) const fn may_have_lost_its_cache(self) -> bool {
+        self.cache_lost || !self.nexus_lost
+    }
 }
 
 impl Probed {
@@ -55,7 +75,11 @@ impl Probed {
         let (new, old) = (&self.profile, &first.profile);
         let distinct = first.identity.serial.is_some() || first.identity.designator.is_some();
         // A disk may grow; one without a name of its own is known by its size, too.
-        let size_fits = new.blocks == old.blocks || (distinct && new.blocks > old.blocks);
+        let may_differ = distinct && self.identity == first.identity;
+        if may_differ && new.block_len == old.block_len && new.blocks < old.blocks {
+            return Err(Reason::Shrunk { blocks: new.blocks, told: old.blocks });
+        }
+        let size_fits = new.blocks == old.blocks || may_differ;
         if self.identity != first.identity || new.block_len != old.block_len || !size_fits {
             return Err(Reason::OtherDisk);
         }
@@ -69,12 +93,45 @@ impl Probed {
 struct Probe<'a> {
     link: &'a mut Link,
     lun: LunField,
-    attention: bool,
+    heard: Heard,
+}
+
+/// Whether this session is registered with `key` still: registering it anew in its own place
+/// succeeds only then (SPC-4, section 6.16.2).
+pub(super) async fn check_key(link: &mut Link, lun: u16, key: u64) -> Result<(), Reason> {
+    let mut probe = Probe { link, lun: LunField::from_number(lun), heard: Heard::default() };
+    let command = register(key, key);
+    match probe.order(command.cdb, command.parameters).await? {
+        Ok(()) => Ok(()),
+        Err(Refusal::Conflict) => Err(Reason::Fenced),
+        Err(refusal) => {
+            Err(Reason::Command { command: "PERSISTENT RESERVE OUT", detail: refusal.to_string() })
+        }
+    }
+}
+
+/// How a command failed.
+enum Refusal {
+    /// Another initiator holds a reservation.
+    Conflict,
+    Sense(Sense),
+    /// Without sense data.
+    Bare,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("another initiator holds a reservation"),
+            Self::Sense(sense) => sense.fmt(f),
+            Self::Bare => f.write_str("no sense data"),
+        }
+    }
 }
 
 /// Asks the logical unit for everything that is needed.
 pub(super) async fn probe(link: &mut Link, lun: u16) -> Result<Probed, Reason> {
-    let mut probe = Probe { link, lun: LunField::from_number(lun), attention: false };
+    let mut probe = Probe { link, lun: LunField::from_number(lun), heard: Heard::default() };
     probe.demand("TEST UNIT READY", build::test_unit_ready(), 0).await?;
     let data = probe.demand("INQUIRY", build::inquiry(None, 255), 255).await?;
     let standard = StandardInquiry::decode(&data).ok_or_else(|| unreadable("INQUIRY"))?;
@@ -86,7 +143,7 @@ pub(super) async fn probe(link: &mut Link, lun: u16) -> Result<Probed, Reason> {
     }
     let identity = probe.identity(&standard).await?;
     let profile = probe.profile().await?;
-    Ok(Probed { identity, profile, attention: probe.attention })
+    Ok(Probed { identity, profile, heard: probe.heard })
 }
 
 impl Probe<'_> {
@@ -166,45 +223,77 @@ impl Probe<'_> {
         cdb: CdbBytes,
         read_len: u32,
     ) -> Result<Vec<u8>, Reason> {
-        self.ask(cdb, read_len).await?.map_err(|sense| match sense {
-            Some(sense) if sense.additional == Additional::LOGICAL_UNIT_NOT_SUPPORTED => {
+        self.ask(cdb, read_len).await?.map_err(|refusal| match refusal {
+            Refusal::Sense(sense) if sense.additional == Additional::LOGICAL_UNIT_NOT_SUPPORTED => {
                 Reason::NoLun
             }
-            Some(sense) => Reason::Command { command, detail: sense.to_string() },
-            None => Reason::Command { command, detail: "no sense data".to_owned() },
+            Refusal::Conflict | Refusal::Sense(_) | Refusal::Bare => {
+                Reason::Command { command, detail: refusal.to_string() }
+            }
         })
     }
 
-    /// Sends a command until the disk has nothing to tell first. The inner error has the sense
-    /// data of its failure.
+    /// Sends a command that reads until the disk has nothing to tell first.
     async fn ask(
         &mut self,
         cdb: CdbBytes,
         read_len: u32,
-    ) -> Result<Result<Vec<u8>, Option<Sense>>, Reason> {
+    ) -> Result<Result<Vec<u8>, Refusal>, Reason> {
         let command = Command { lun: self.lun, cdb, read_len, write_len: 0 };
-        let mut failure = None;
+        self.send(command, SgList::new()).await
+    }
+
+    /// Sends a command with parameters.
+    async fn order(
+        &mut self,
+        cdb: CdbBytes,
+        parameters: Vec<u8>,
+    ) -> Result<Result<(), Refusal>, Reason> {
+        let write_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+        let command = Command { lun: self.lun, cdb, read_len: 0, write_len };
+        let data_out = Buf::copy_from(&parameters).into();
+        Ok(self.send(command, data_out).await?.map(drop))
+    }
+
+    async fn send(
+        &mut self,
+        command: Command,
+        data_out: SgList,
+    ) -> Result<Result<Vec<u8>, Refusal>, Reason> {
+        let mut failure = Refusal::Bare;
         for _ in 0..TRIES_MAX {
-            let (end, data) = self.link.execute(command).await?;
-            let (sense, received) = match &end {
-                TaskEnd::Status { sense, received, .. } => (Sense::decode(sense), *received),
-                TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (None, 0),
-            };
-            failure = sense;
-            // An answer may be shorter or longer than what it was given room for.
+            let (end, data) = self.link.execute(command, data_out.clone()).await?;
             let end = without_residual(end);
-            match disk::judge(&end, received, 0, "") {
+            let (refusal, received, sent) = match &end {
+                TaskEnd::Status { status, sense, received, sent, .. } => {
+                    let conflict = *status == Status::ReservationConflict.code();
+                    let refusal = match Sense::decode(sense) {
+                        _ if conflict => Refusal::Conflict,
+                        Some(sense) => Refusal::Sense(sense),
+                        None => Refusal::Bare,
+                    };
+                    (refusal, *received, *sent)
+                }
+                TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (Refusal::Bare, 0, 0),
+            };
+            // An answer may be shorter or longer than what it was given room for.
+            match disk::judge(&end, received, sent, "") {
                 Verdict::Success => return Ok(Ok(data)),
-                Verdict::Attention { .. } => self.attention = true,
+                Verdict::Attention(Attention::CacheLost) => self.heard.cache_lost = true,
+                Verdict::Attention(Attention::NexusLost) => self.heard.nexus_lost = true,
+                Verdict::Attention(_) => {}
                 Verdict::Later => tokio::time::sleep(RETRY_PAUSE).await,
-                Verdict::NotSupported { .. } | Verdict::Fail(_) => return Ok(Err(sense)),
+                Verdict::NotSupported { .. } | Verdict::Mismatch(_) | Verdict::Fail(_) => {
+                    return Ok(Err(refusal));
+                }
             }
+            failure = refusal;
         }
         Ok(Err(failure))
     }
 }
 
-fn without_residual(end: TaskEnd) -> TaskEnd {
+pub(super) fn without_residual(end: TaskEnd) -> TaskEnd {
     match end {
         TaskEnd::Status { status, sense, received, sent, .. } => {
             TaskEnd::Status { status, sense, received, sent, underflow: 0, overflow: 0 }
@@ -241,7 +330,17 @@ mod tests {
             write_same_max: 0,
             zeroes_by_unmap: false,
         };
-        Probed { identity, profile, attention: false }
+        Probed { identity, profile, heard: Heard::default() }
+    }
+
+    #[test]
+    fn only_a_disk_that_remembers_the_session_has_kept_its_cache() {
+        for (cache_lost, nexus_lost, expected) in
+            [(false, false, true), (true, false, true), (true, true, true), (false, true, false)]
+        {
+            let heard = Heard { cache_lost, nexus_lost };
+            assert_eq!(heard.may_have_lost_its_cache(), expected, "{heard:?}");
+        }
     }
 
     #[test]
@@ -250,9 +349,10 @@ mod tests {
         let first = probed(Some("1"), 100, cached);
         assert!(probed(Some("1"), 100, plain).check_successor(&first).is_ok());
         assert!(probed(Some("1"), 101, None).check_successor(&first).is_ok(), "it grew");
-        for other in [probed(Some("2"), 100, cached), probed(Some("1"), 99, cached)] {
-            assert!(matches!(other.check_successor(&first), Err(Reason::OtherDisk)));
-        }
+        let other = probed(Some("2"), 100, cached).check_successor(&first);
+        assert!(matches!(other, Err(Reason::OtherDisk)));
+        let shrunk = probed(Some("1"), 99, cached).check_successor(&first);
+        assert!(matches!(shrunk, Err(Reason::Shrunk { blocks: 99, told: 100 })));
         let nameless = probed(None, 100, cached);
         assert!(probed(None, 100, cached).check_successor(&nameless).is_ok());
         let grown = probed(None, 101, cached).check_successor(&nameless);

@@ -8,17 +8,37 @@ use netraid_block::{IoError, Request, SgList};
 use netraid_iscsi_proto::machine::TaskId;
 use tokio::time::Instant;
 
-use super::disk::{Planned, Progress};
+use super::disk::{Kind, Planned, Progress};
 
 /// A request that has not ended.
 pub(super) struct Pending {
     pub(super) request: Request,
     pub(super) progress: Progress,
-    /// The command under way, and its place on the link.
-    pub(super) running: Option<(Planned, TaskId)>,
+    /// The command under way.
+    pub(super) running: Option<Running>,
+    /// The lane whose next session must be made before this goes on: a write was under way when
+    /// the last one was lost.
+    pub(super) held: Option<usize>,
     /// What was read.
     pub(super) data: SgList,
     serial: u32,
+}
+
+/// A command under way, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Running {
+    pub(super) planned: Planned,
+    pub(super) lane: usize,
+    pub(super) task: TaskId,
+}
+
+/// What was not known of a request when it was ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Left {
+    /// Its command is under way.
+    Running(Running),
+    /// A write of it may still be under way in the lost session of this lane.
+    Held(usize),
 }
 
 /// Names a request: its place, and which of the place's requests it is.
@@ -36,6 +56,17 @@ impl Ticket {
 
     pub(super) const fn tag(self) -> u64 {
         self.0
+    }
+
+    /// The tag of a control command, which no request has.
+    pub(super) const CONTROL: u64 = u64::MAX;
+
+    pub(super) const fn is_control(self) -> bool {
+        self.0 == Self::CONTROL
+    }
+
+    fn serial(self) -> u32 {
+        u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(0)
     }
 
     fn index(self) -> usize {
@@ -69,7 +100,8 @@ impl Requests {
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
         let progress = Progress::default();
-        let pending = Pending { request, progress, running: None, data: SgList::new(), serial };
+        let pending =
+            Pending { request, progress, running: None, held: None, data: SgList::new(), serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);
@@ -83,12 +115,12 @@ impl Requests {
         (Ticket::new(ticket.index(), pending.serial) == ticket).then_some(pending)
     }
 
-    /// Ends a request; the command that is under way for it, if any.
+    /// Ends a request; what is left under way of it, if anything.
     pub(super) fn finish(
         &mut self,
         ticket: Ticket,
         result: Result<SgList, IoError>,
-    ) -> Option<TaskId> {
+    ) -> Option<Left> {
         self.get(ticket)?;
         let pending = self.places[ticket.index()].take()?;
         self.free.push(ticket.index());
@@ -99,7 +131,12 @@ impl Requests {
         {
             self.deadlines.pop_front();
         }
-        pending.running.map(|(_, task)| task)
+        pending.running.map(Left::Running).or(pending.held.map(Left::Held))
+    }
+
+    /// Whether a request may wait for a command to be sent.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// The next request to send a command for.
@@ -144,25 +181,53 @@ impl Requests {
         [front(&self.delayed), front(&self.deadlines)].into_iter().flatten().min()
     }
 
-    /// The link is lost: what was under way is ready again, the oldest first.
-    pub(super) fn restart_running(&mut self) {
+    /// The link of `lane` is lost: what it had under way, the youngest first. Reads are ready
+    /// again; writes are held until the lane has a session again.
+    pub(super) fn hold_running(&mut self, lane: usize) -> Vec<Ticket> {
         let mut again = Vec::new();
         for (index, place) in self.places.iter_mut().enumerate() {
             if let Some(pending) = place
-                && pending.running.take().is_some()
+                && let Some(running) = pending.running.take_if(|running| running.lane == lane)
             {
-                again.push(Ticket::new(index, pending.serial));
+                let held = running.planned.kind != Kind::Read;
+                pending.held = held.then_some(lane);
+                again.push((Ticket::new(index, pending.serial), held));
             }
         }
         let newest = self.next_serial;
-        again.sort_by_key(|ticket| {
-            // Serials wrap: age counts.
-            let serial = u32::try_from(ticket.0 & 0xffff_ffff).unwrap_or(0);
-            newest.wrapping_sub(serial)
-        });
-        // The youngest is pushed to the front first.
-        for ticket in again {
-            self.ready.push_front(ticket);
+        // Serials wrap: age counts.
+        again.sort_by_key(|(ticket, _)| newest.wrapping_sub(ticket.serial()));
+        let mut writes = Vec::new();
+        for (ticket, held) in again {
+            if held {
+                writes.push(ticket);
+            } else {
+                self.ready.push_front(ticket);
+            }
         }
+        writes
+    }
+
+    /// The lane has a session again: what it held is ready, the oldest first.
+    pub(super) fn release(&mut self, held: Vec<Ticket>) {
+        // The youngest is pushed to the front first.
+        for ticket in held {
+            if let Some(pending) = self.get(ticket) {
+                pending.held = None;
+                self.ready.push_front(ticket);
+            }
+        }
+    }
+
+    /// All requests of which nothing is under way, the oldest first.
+    pub(super) fn idle(&self) -> Vec<Ticket> {
+        let idle = |(at, place): (usize, &Option<Pending>)| {
+            let pending = place.as_ref().filter(|pending| pending.running.is_none())?;
+            Some(Ticket::new(at, pending.serial))
+        };
+        let mut all: Vec<Ticket> = self.places.iter().enumerate().filter_map(idle).collect();
+        let newest = self.next_serial;
+        all.sort_by_key(|ticket| std::cmp::Reverse(newest.wrapping_sub(ticket.serial())));
+        all
     }
 }

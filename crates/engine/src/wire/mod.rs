@@ -9,7 +9,13 @@
 mod receive;
 mod send;
 
-use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use netraid_iscsi_proto::{
     machine::{Digests, Fatal, Placement, TaskId},
@@ -109,6 +115,17 @@ impl Wire {
             (false, true) => return std::future::pending().await,
         };
         self.stream.ready(interest).await.map(drop)
+    }
+
+    /// The same to be polled, by one task at a time.
+    pub(crate) fn poll_ready(&self, context: &mut Context<'_>, read: bool) -> Poll<io::Result<()>> {
+        if read && let Poll::Ready(end) = self.stream.poll_read_ready(context) {
+            return Poll::Ready(end);
+        }
+        if !self.is_flushed() {
+            return self.stream.poll_write_ready(context);
+        }
+        Poll::Pending
     }
 
     /// Sends what waits, for at most `limit`.

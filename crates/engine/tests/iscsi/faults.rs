@@ -85,6 +85,7 @@ async fn a_request_fails_at_its_deadline_when_nobody_answers() {
     let target = Running::start(config(), &[ram()]);
     let mut config = InitiatorConfig::new(target.uri(0));
     config.request_timeout = Duration::from_millis(500);
+    config.refusal_limit = Duration::from_secs(60);
     let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
     let device = remote.clone().into_device();
     target.kill().await;

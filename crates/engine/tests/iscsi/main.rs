@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod attentions;
 mod common;
 mod faults;
+mod meddler;
+mod portals;
 mod raw;
 mod sessions;

@@ -5,6 +5,7 @@
 //! offered all end as INVALID FIELD IN CDB, in one place.
 
 pub mod build;
+pub mod reserve;
 pub mod table;
 
 pub use self::table::Access;

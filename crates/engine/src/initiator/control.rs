@@ -1,0 +1,283 @@
+//! Control commands beside the block requests: persistent reservations. They are carried out one
+//! after the other, since each depends on what the last one left.
+
+use std::collections::VecDeque;
+
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
+use netraid_iscsi_proto::{
+    initiator::{Command, TaskEnd},
+    machine::TaskId,
+    pdu::LunField,
+};
+use netraid_scsi::cdb::{
+    build::CdbBytes,
+    reserve::{clear, register, register_and_ignore},
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    actor::{Actor, BUSY_PAUSE},
+    disk::{self, Verdict},
+    lane::{Lane, Stage},
+    link::Done,
+    probe::without_residual,
+    requests::Ticket,
+};
+
+/// Control commands that may wait.
+const WAITING_MAX: usize = 64;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Registers every session with a key (0: none); `ignore` whatever is registered there.
+    Register { key: u64, ignore: bool },
+    /// CLEAR, after which no session is registered any more.
+    Clear { key: u64 },
+    /// One command on one session.
+    Once { cdb: CdbBytes, parameters: Vec<u8>, read_len: u32 },
+}
+
+/// An order, and who waits for its end.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) order: Order,
+    pub(super) reply: oneshot::Sender<Result<Vec<u8>, IoError>>,
+}
+
+/// The control commands that wait, and the one that is carried out.
+#[derive(Default)]
+pub(super) struct Controls {
+    waiting: VecDeque<(Instant, Control)>,
+    active: Option<Active>,
+    /// The key that all sessions are registered with.
+    key: Option<u64>,
+}
+
+struct Active {
+    control: Control,
+    deadline: Instant,
+    /// Lanes on which it is still to be done.
+    lanes: VecDeque<usize>,
+    /// A lane was chosen, or all of them.
+    placed: bool,
+    running: Option<(usize, TaskId)>,
+    /// Not before: the disk was busy.
+    not_before: Option<Instant>,
+}
+
+impl Controls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.active.is_none()
+    }
+
+    /// The key that the sessions are registered with.
+    pub(super) fn key(&self) -> Option<u64> {
+        self.key
+    }
+
+    pub(super) fn insert(&mut self, control: Control, deadline: Instant, place: &str) {
+        if self.waiting.len() < WAITING_MAX {
+            return self.waiting.push_back((deadline, control));
+        }
+        let text = format!("{place}: {WAITING_MAX} control commands wait; try again later");
+        answer(control, Err(IoError::with_detail(ErrorKind::Device, text)));
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let waiting = self.waiting.front().map(|(deadline, _)| *deadline);
+        let active = self.active.as_ref();
+        let deadline = active.map(|active| active.deadline);
+        let later = active.and_then(|active| active.not_before);
+        [waiting, deadline, later].into_iter().flatten().min()
+    }
+
+    /// Ends what has no time left; the command that is under way for it.
+    pub(super) fn expire(&mut self, now: Instant, place: &str) -> Option<(usize, TaskId)> {
+        let late = |what| {
+            let text = format!("{place}: no answer to a control command in time{what}");
+            Err(IoError::with_detail(ErrorKind::Timeout, text))
+        };
+        while let Some((_, control)) = self.waiting.pop_front_if(|(at, _)| *at <= now) {
+            answer(control, late(""));
+        }
+        let active = self.active.take_if(|active| active.deadline <= now)?;
+        let what = if active.running.is_some() { "; it may still be carried out" } else { "" };
+        answer(active.control, late(what));
+        active.running
+    }
+
+    /// The link of a lane is lost: whether its command was carried out is not known.
+    pub(super) fn lose(&mut self, lane: usize, place: &str) {
+        let on_it = |active: &mut Active| active.running.is_some_and(|(at, _)| at == lane);
+        if let Some(active) = self.active.take_if(on_it) {
+            let text = format!(
+                "{place}: connection lost during a control command; whether it was carried out is \
+                 not known"
+            );
+            answer(active.control, Err(IoError::with_detail(ErrorKind::Unreachable, text)));
+        }
+    }
+}
+
+fn answer(control: Control, end: Result<Vec<u8>, IoError>) {
+    // Who asked may have gone.
+    let _ = control.reply.send(end);
+}
+
+impl Active {
+    /// The lanes that the order is for; nothing while they cannot be known. Sessions that cannot
+    /// be registered now are given up: one that came later would be registered although another
+    /// host may have taken over meanwhile.
+    fn place(&mut self, lanes: &mut [Lane], now: Instant, half: Instant) {
+        match self.control.order {
+            Order::Once { .. } | Order::Clear { .. } => {
+                self.lanes =
+                    lanes.iter().position(|lane| lane.capacity() > 0).into_iter().collect();
+                self.placed = !self.lanes.is_empty();
+            }
+            Order::Register { .. } => {
+                let pending = |lane: &Lane| !lane.is_given_up() && lane.capacity() == 0;
+                let ready = lanes.iter().any(|lane| lane.capacity() > 0);
+                if !ready || (lanes.iter().any(pending) && now < half) {
+                    return;
+                }
+                for lane in lanes.iter_mut().filter(|lane| pending(lane)) {
+                    lane.give_up();
+                }
+                let left = lanes.iter().enumerate().filter(|(_, lane)| !lane.is_given_up());
+                self.lanes = left.map(|(at, _)| at).collect();
+                self.placed = true;
+            }
+        }
+    }
+}
+
+impl Actor {
+    /// Sends the next control command when it is time.
+    pub(super) fn advance_controls(&mut self) {
+        if self.controls.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if self.controls.active.is_none()
+            && let Some((deadline, control)) = self.controls.waiting.pop_front()
+        {
+            let (lanes, placed, running) = (VecDeque::new(), false, None);
+            let not_before = None;
+            self.controls.active =
+                Some(Active { control, deadline, lanes, placed, running, not_before });
+        }
+        let half = self.dialer.config.request_timeout / 2;
+        let Some(active) = &mut self.controls.active else { return };
+        if active.running.is_some() || active.not_before.is_some_and(|at| now < at) {
+            return;
+        }
+        active.not_before = None;
+        if !active.placed {
+            let half = active.deadline.checked_sub(half).unwrap_or(now);
+            active.place(&mut self.lanes, now, half);
+            if !active.placed {
+                // Asked again soon: lanes come up, or the time for waiting is over.
+                active.not_before = Some((now + BUSY_PAUSE).min(active.deadline));
+                return;
+            }
+        }
+        let Some(at) = active.lanes.front().copied() else { return };
+        self.send_control(at);
+    }
+
+    fn send_control(&mut self, at: usize) {
+        let Some(active) = &mut self.controls.active else { return };
+        let lane = &mut self.lanes[at];
+        if lane.capacity() == 0 {
+            // The session was lost, or has no room: the deadline bounds the wait.
+            active.not_before = Some(Instant::now() + BUSY_PAUSE);
+            return;
+        }
+        let (cdb, parameters, read_len) = match &active.control.order {
+            Order::Register { key, ignore } => {
+                let old = self.controls.key.filter(|_| lane.registered).unwrap_or(0);
+                let order = if *ignore { register_and_ignore(*key) } else { register(old, *key) };
+                (order.cdb, order.parameters, 0)
+            }
+            Order::Clear { key } => {
+                let order = clear(*key);
+                (order.cdb, order.parameters, 0)
+            }
+            Order::Once { cdb, parameters, read_len } => (*cdb, parameters.clone(), *read_len),
+        };
+        let write_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+        let lun = LunField::from_number(self.dialer.config.uri.lun);
+        let command = Command { lun, cdb, read_len, write_len };
+        let data_out: SgList =
+            if parameters.is_empty() { SgList::new() } else { Buf::copy_from(&parameters).into() };
+        let Some(link) = lane.link() else { return };
+        let task = link.submit(command, data_out, Ticket::CONTROL);
+        active.running = Some((at, task));
+        lane.running += 1;
+    }
+
+    /// A control command has ended.
+    pub(super) fn handle_control_done(&mut self, at: usize, done: Done) {
+        let current = |active: &&mut Active| active.running == Some((at, done.task));
+        // One that was given up meanwhile has ended.
+        let Some(active) = self.controls.active.as_mut().filter(current) else { return };
+        active.running = None;
+        let (received, sent) = match &done.end {
+            TaskEnd::Status { received, sent, .. } => (*received, *sent),
+            TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (0, 0),
+        };
+        // An answer may be shorter or longer than what it was given room for.
+        match disk::judge(&without_residual(done.end), received, sent, &self.place) {
+            Verdict::Success => {
+                if let Order::Register { key, .. } = active.control.order {
+                    self.lanes[at].registered = key != 0;
+                }
+                active.lanes.pop_front();
+                if active.lanes.is_empty() {
+                    let data = done.data.map(|data| data.to_vec()).unwrap_or_default();
+                    self.end_control(Ok(data));
+                }
+            }
+            Verdict::Attention(attention) => self.heed(at, attention),
+            Verdict::Later => active.not_before = Some(Instant::now() + BUSY_PAUSE),
+            Verdict::NotSupported { .. } => {
+                let text = format!("{}: disk does not support this control command", self.place);
+                self.end_control(Err(IoError::with_detail(ErrorKind::Unsupported, text)));
+            }
+            Verdict::Mismatch(error) | Verdict::Fail(error) => {
+                // A conflict may mean that the registration is gone.
+                if error.kind() == ErrorKind::Fenced && self.lanes[at].registered {
+                    self.lanes[at].examine = true;
+                }
+                self.end_control(Err(error));
+            }
+        }
+    }
+
+    fn end_control(&mut self, end: Result<Vec<u8>, IoError>) {
+        let Some(active) = self.controls.active.take() else { return };
+        match (&active.control.order, &end) {
+            (Order::Register { key, .. }, Ok(_)) => {
+                self.controls.key = Some(*key).filter(|key| *key != 0);
+            }
+            (Order::Clear { .. }, Ok(_)) => {
+                self.controls.key = None;
+                self.lanes.iter_mut().for_each(|lane| lane.registered = false);
+            }
+            (Order::Register { .. } | Order::Clear { .. } | Order::Once { .. }, _) => {}
+        }
+        answer(active.control, end);
+    }
+}
+
+impl Lane {
+    /// This lane is not used any more.
+    fn give_up(&mut self) {
+        if let Stage::Dialing(task) | Stage::Examining(task) = &self.stage {
+            task.abort();
+        }
+        self.stage = Stage::GivenUp;
+    }
+}

@@ -1,0 +1,180 @@
+//! Makes sessions to one LUN: portals, redirections, and what a new session must show.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use netraid_block::{Pool, Portal};
+use netraid_iscsi_proto::initiator::{LoginError, Mutual, Setup};
+
+use super::{
+    InitiatorConfig,
+    error::Reason,
+    lane::Made,
+    link::Link,
+    probe::{self, Probed},
+};
+
+/// Redirections of one login.
+const HOPS_MAX: usize = 4;
+
+/// Makes sessions to one LUN.
+pub(super) struct Dialer {
+    pub(super) config: InitiatorConfig,
+    setup: Arc<Setup>,
+    /// Changed by permanent redirections.
+    portals: Mutex<Vec<Portal>>,
+    pool: Pool,
+}
+
+impl Dialer {
+    pub(super) fn new(config: InitiatorConfig, pool: Pool) -> Result<Self, Reason> {
+        let setup = Arc::new(config.setup()?);
+        let portals = Mutex::new(config.uri.portals().collect());
+        Ok(Self { config, setup, portals, pool })
+    }
+
+    /// Number of portals.
+    pub(super) fn portals(&self) -> usize {
+        self.portals.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Longest that one attempt may take. With several portals none may use up the time that
+    /// requests have.
+    fn limit(&self) -> Duration {
+        if self.portals() > 1 {
+            self.config.login_timeout.min(self.config.request_timeout / 4)
+        } else {
+            self.config.login_timeout
+        }
+    }
+
+    /// Logs in as session `lane` at a portal, and examines the disk; with a `key`, this session
+    /// must be registered with it still.
+    pub(super) async fn dial(&self, lane: usize, portal: usize, key: Option<u64>) -> Made {
+        let limit = self.limit();
+        let link = self.log_in(lane, portal, limit).await?;
+        self.examine_within(link, key, limit).await
+    }
+
+    /// Makes the first session at the first portal that lets it; which one.
+    pub(super) async fn dial_any(&self) -> Result<(usize, (Link, Probed)), Reason> {
+        let mut failure = Reason::Config("there is no portal");
+        for portal in 0..self.portals() {
+            match self.dial(0, portal, None).await {
+                Ok(made) => return Ok((portal, made)),
+                Err(reason) => failure = reason,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Examines the disk on a session that carries nothing else meanwhile.
+    pub(super) async fn examine(&self, link: Link, key: Option<u64>) -> Made {
+        self.examine_within(link, key, self.config.login_timeout).await
+    }
+
+    async fn examine_within(&self, mut link: Link, key: Option<u64>, limit: Duration) -> Made {
+        match tokio::time::timeout(limit, self.probe(&mut link, key)).await {
+            Ok(probed) => Ok((link, probed?)),
+            Err(_) => Err(Reason::Silent(limit)),
+        }
+    }
+
+    async fn probe(&self, link: &mut Link, key: Option<u64>) -> Result<Probed, Reason> {
+        let lun = self.config.uri.lun;
+        if let Some(key) = key {
+            probe::check_key(link, lun, key).await?;
+        }
+        probe::probe(link, lun).await
+    }
+
+    /// Follows redirections (RFC 7143, section 11.13.5) for a bounded number of hops, and never
+    /// to where it has been.
+    async fn log_in(&self, lane: usize, portal: usize, limit: Duration) -> Result<Link, Reason> {
+        let mut at = self.portal(portal);
+        let mut seen = vec![at.clone()];
+        loop {
+            let setup = Arc::new(self.setup_of(lane, limit));
+            let moved = match Link::dial(&at.host, at.port, setup, self.pool.clone()).await {
+                Err(Reason::Login(LoginError::Moved { address, permanent })) => {
+                    (address, permanent)
+                }
+                end => return end,
+            };
+            let (address, permanent) = moved;
+            let Some(next) = redirected(&address) else {
+                return Err(Reason::Redirection { to: address, what: "which is no address" });
+            };
+            if seen.contains(&next) {
+                return Err(Reason::Redirection { to: address, what: "where it sent here from" });
+            }
+            if seen.len() > HOPS_MAX {
+                return Err(Reason::Redirection { to: address, what: "after too many others" });
+            }
+            tracing::info!(from = %at, to = %next, permanent, "login redirected");
+            if permanent && seen.len() == 1 {
+                let mut portals = self.portals.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(place) = portals.get_mut(portal) {
+                    *place = next.clone();
+                }
+            }
+            seen.push(next.clone());
+            at = next;
+        }
+    }
+
+    fn portal(&self, portal: usize) -> Portal {
+        let portals = self.portals.lock().unwrap_or_else(PoisonError::into_inner);
+        portals[portal % portals.len()].clone()
+    }
+
+    /// Each session has an ISID of its own, and each login a challenge of its own.
+    fn setup_of(&self, lane: usize, limit: Duration) -> Setup {
+        let mut setup = Setup::clone(&self.setup);
+        setup.isid = isid_of(setup.isid, lane);
+        setup.login_timeout = limit;
+        if let Some(secret) = &self.config.target_secret {
+            let user = self.config.target_user.clone();
+            let (secret, identifier, challenge) = (secret.clone(), rand::random(), rand::random());
+            setup.mutual = Some(Mutual { user, secret, identifier, challenge });
+        }
+        setup
+    }
+}
+
+/// The ISID of a session: that of the first one with its number mixed into the qualifier.
+fn isid_of(mut first: [u8; 6], lane: usize) -> [u8; 6] {
+    first[5] ^= u8::try_from(lane).unwrap_or(u8::MAX);
+    first
+}
+
+/// `host[:port][,portal group]`, as a login response has it (RFC 7143, section 13.8).
+fn redirected(address: &str) -> Option<Portal> {
+    Portal::parse(address.split_once(',').map_or(address, |(portal, _)| portal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_are_read() {
+        let portal = |host: &str, port| Some(Portal { host: host.into(), port });
+        assert_eq!(redirected("192.0.2.1:3261,1"), portal("192.0.2.1", 3261));
+        assert_eq!(redirected("[::1]:3261"), portal("::1", 3261));
+        assert_eq!(redirected("host"), portal("host", 3260));
+        for bad in ["", ",1", "host:0", "host:x,1"] {
+            assert_eq!(redirected(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn sessions_have_isids_of_their_own() {
+        let first = [0x80, 1, 2, 3, 4, 5];
+        let all: std::collections::BTreeSet<_> = (0..8).map(|lane| isid_of(first, lane)).collect();
+        assert_eq!(all.len(), 8);
+        assert!(all.contains(&first));
+    }
+}

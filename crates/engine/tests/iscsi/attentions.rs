@@ -1,0 +1,161 @@
+//! What a disk tells by unit attentions, and what follows from it.
+
+use std::{sync::Arc, time::Duration};
+
+use netraid_block::{Buf, Device, ErrorKind, Pool, TargetUri};
+use netraid_engine::{
+    backings, completions,
+    initiator::{InitiatorConfig, Remote},
+    target::{Target, TargetConfig, TargetHandle},
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    common::{NAME, Running, SIZE, config, ram},
+    meddler::Meddler,
+};
+
+const WRITE_10: u8 = 0x2a;
+const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+
+async fn start() -> (Running, Meddler, Arc<Remote>, Device) {
+    let target = Running::start(config(), &[ram()]);
+    let portal = Meddler::start(target.address).await;
+    let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
+    let mut config = InitiatorConfig::new(uri);
+    config.request_timeout = Duration::from_secs(2);
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    (target, portal, remote, device)
+}
+
+async fn write(device: &Device, byte: u8) -> Result<(), netraid_block::IoError> {
+    completions::write(device, 0, Buf::copy_from(&[byte; 512]).into(), false).await
+}
+
+#[tokio::test]
+async fn a_disk_that_was_powered_on_may_have_lost_its_cache() {
+    let (target, portal, remote, device) = start().await;
+    let mut losses = 0;
+    for (ascq, loses) in
+        [(0x00, true), (0x01, true), (0x02, true), (0x03, false), (0x04, true), (0x07, false)]
+    {
+        portal.attention(WRITE_10, 0x29, ascq);
+        write(&device, 1).await.unwrap();
+        assert_eq!(portal.lies_left(), 0);
+        losses += u64::from(loses);
+        // Counted before the request ended.
+        assert_eq!(remote.cache_losses(), losses, "29h/{ascq:02x}h");
+    }
+    assert_eq!(remote.reconnects(), 0, "the session was never lost");
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn other_attentions_only_have_the_command_sent_again() {
+    let (target, portal, remote, device) = start().await;
+    for (asc, ascq) in
+        [(0x2a, 0x01), (0x2a, 0x03), (0x2a, 0x04), (0x2a, 0x05), (0x2f, 0x00), (0x3f, 0x0e)]
+    {
+        portal.attention(SYNCHRONIZE_CACHE_10, asc, ascq);
+        completions::flush(&device).await.unwrap();
+        write(&device, 2).await.unwrap();
+        assert_eq!(portal.lies_left(), 0);
+    }
+    assert_eq!((remote.cache_losses(), remote.reconnects()), (0, 0));
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_conflict_ends_the_request_at_once_and_no_other() {
+    let (target, portal, remote, device) = start().await;
+    portal.conflict(WRITE_10);
+    let error = write(&device, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    // Nothing is registered here: it is for the owner to decide what follows.
+    assert!(!remote.is_fenced());
+    write(&device, 2).await.unwrap();
+    target.stop().await;
+}
+
+struct Resizable {
+    handle: TargetHandle,
+    uri: TargetUri,
+    _stop: oneshot::Sender<()>,
+}
+
+fn resizable() -> Resizable {
+    let target = Target::bind(
+        TargetConfig { listen: config().listen, ..TargetConfig::new(NAME) },
+        vec![ram().into()],
+        Pool::new(),
+    )
+    .unwrap();
+    let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", target.local_addrs()[0])).unwrap();
+    let handle = target.handle().clone();
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        target.run(stopped).await.unwrap();
+    });
+    Resizable { handle, uri, _stop: stop }
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..5000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// SBC-3, section 4.7 (CAPACITY DATA HAS CHANGED).
+#[tokio::test]
+async fn a_disk_that_grows_is_noticed_and_goes_on() {
+    let disk = resizable();
+    let config = InitiatorConfig::new(disk.uri.clone());
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    write(&device, 1).await.unwrap();
+    assert_eq!(remote.capacity_now(), SIZE);
+    let larger = backings::ram(2 * SIZE, 512, Pool::new()).unwrap();
+    disk.handle.change_lun(0, larger).await.unwrap();
+    write(&device, 2).await.unwrap();
+    until("the new capacity", || remote.capacity_now() == 2 * SIZE).await;
+    write(&device, 3).await.unwrap();
+    // What its users were told stays: they may not go beyond.
+    assert_eq!(device.info().capacity, SIZE);
+    assert_eq!((remote.cache_losses(), remote.reconnects()), (0, 0));
+    remote.close().await;
+}
+
+#[tokio::test]
+async fn a_disk_that_shrinks_below_what_is_used_fails() {
+    let disk = resizable();
+    let mut config = InitiatorConfig::new(disk.uri.clone());
+    config.request_timeout = Duration::from_secs(2);
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    write(&device, 1).await.unwrap();
+    let smaller = backings::ram(SIZE / 2, 512, Pool::new()).unwrap();
+    disk.handle.change_lun(0, smaller).await.unwrap();
+    let mut failure = None;
+    for byte in 2..10 {
+        if let Err(error) = write(&device, byte).await {
+            failure = Some(error);
+            break;
+        }
+    }
+    let failure = failure.expect("a disk that lacks half of its blocks is still used");
+    assert_eq!(failure.kind(), ErrorKind::Unreachable);
+    assert!(failure.to_string().contains("shrunk"), "{failure}");
+    // Given back its size, it serves again.
+    disk.handle.change_lun(0, ram()).await.unwrap();
+    until("a new session", || remote.reconnects() == 1).await;
+    write(&device, 3).await.unwrap();
+    remote.close().await;
+}

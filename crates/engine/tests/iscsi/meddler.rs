@@ -1,0 +1,197 @@
+//! A portal in front of a target that a test closes, opens and freezes, and that changes what the
+//! target says.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use netraid_iscsi_proto::pdu::{Bhs, Opcode};
+use netraid_scsi::{Additional, Sense, SenseKey, sense::SenseFormat};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
+    task::{JoinHandle, JoinSet},
+};
+
+/// What is said instead of GOOD to the next command with an operation code.
+struct Lie {
+    code: u8,
+    status: u8,
+    sense: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Shared {
+    lies: VecDeque<Lie>,
+    /// Login responses that are still to become redirections, to there.
+    redirect: Option<(u16, String)>,
+    /// Connections that were made.
+    connections: usize,
+}
+
+pub(crate) struct Meddler {
+    pub(crate) address: SocketAddr,
+    target: SocketAddr,
+    shared: Arc<Mutex<Shared>>,
+    open: Option<JoinHandle<()>>,
+    frozen: tokio::sync::watch::Sender<bool>,
+}
+
+impl Meddler {
+    pub(crate) async fn start(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (frozen, _) = tokio::sync::watch::channel(false);
+        let mut meddler = Self { address, target, shared: Arc::default(), open: None, frozen };
+        meddler.listen(listener);
+        meddler
+    }
+
+    fn listen(&mut self, listener: TcpListener) {
+        let (target, shared, frozen) = (self.target, self.shared.clone(), self.frozen.subscribe());
+        self.open = Some(tokio::spawn(async move {
+            let mut relays = JoinSet::new();
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let Ok(far) = TcpStream::connect(target).await else { continue };
+                shared.lock().unwrap().connections += 1;
+                let (near_in, near_out) = near.into_split();
+                let (far_in, far_out) = far.into_split();
+                let codes = Arc::new(Mutex::new(BTreeMap::new()));
+                let (out, back) = (codes.clone(), shared.clone());
+                relays.spawn(pass(near_in, far_out, frozen.clone(), move |bhs, _| {
+                    if bhs.opcode() == Some(Opcode::ScsiCommand) {
+                        out.lock().unwrap().insert(bhs.itt(), bhs.0[32]);
+                    }
+                }));
+                relays.spawn(pass(far_in, near_out, frozen.clone(), move |bhs, data| {
+                    meddle(&back, &codes, bhs, data);
+                }));
+            }
+        }));
+    }
+
+    /// Nobody listens any more, and all connections end.
+    pub(crate) async fn close(&mut self) {
+        let open = self.open.take().expect("it is closed");
+        open.abort();
+        let _ = open.await;
+    }
+
+    /// Listens again at the same address.
+    pub(crate) async fn reopen(&mut self) {
+        for _ in 0..5000 {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            if socket.bind(self.address).is_ok() {
+                return self.listen(socket.listen(64).unwrap());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        panic!("{} is still taken", self.address);
+    }
+
+    /// Passes nothing any more, with all connections open.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_replace(true);
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.lock().unwrap().connections
+    }
+
+    /// The next command `code` that ends with GOOD is said to have met a unit attention.
+    pub(crate) fn attention(&self, code: u8, asc: u8, ascq: u8) {
+        let sense = Sense::new(SenseKey::UnitAttention, Additional { asc, ascq });
+        let sense = sense.encode(SenseFormat::Fixed);
+        self.shared.lock().unwrap().lies.push_back(Lie { code, status: 0x02, sense });
+    }
+
+    /// The next command `code` that ends with GOOD is said to have met a reservation.
+    pub(crate) fn conflict(&self, code: u8) {
+        let lie = Lie { code, status: 0x18, sense: Vec::new() };
+        self.shared.lock().unwrap().lies.push_back(lie);
+    }
+
+    /// Logins are sent elsewhere, with this status.
+    pub(crate) fn redirect(&self, status: u16, to: impl Into<String>) {
+        self.shared.lock().unwrap().redirect = Some((status, to.into()));
+    }
+
+    /// Lies that were not told yet.
+    pub(crate) fn lies_left(&self) -> usize {
+        self.shared.lock().unwrap().lies.len()
+    }
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        if let Some(open) = &self.open {
+            open.abort();
+        }
+    }
+}
+
+fn meddle(
+    shared: &Mutex<Shared>,
+    codes: &Mutex<BTreeMap<u32, u8>>,
+    bhs: &mut Bhs,
+    data: &mut Vec<u8>,
+) {
+    let mut shared = shared.lock().unwrap();
+    match bhs.opcode() {
+        Some(Opcode::LoginResponse) => {
+            if let Some((status, to)) = &shared.redirect {
+                *data = format!("TargetAddress={to}\0").into_bytes();
+                bhs.0[1] = 0;
+                bhs.0[36..38].copy_from_slice(&status.to_be_bytes());
+            }
+        }
+        Some(Opcode::ScsiResponse) if bhs.0[3] == 0 => {
+            let code = codes.lock().unwrap().get(&bhs.itt()).copied();
+            let lie = shared.lies.iter().position(|lie| Some(lie.code) == code);
+            if let Some(lie) = lie.and_then(|at| shared.lies.remove(at)) {
+                bhs.0[3] = lie.status;
+                *data = Vec::new();
+                if !lie.sense.is_empty() {
+                    let len = u16::try_from(lie.sense.len()).unwrap();
+                    *data = [&len.to_be_bytes()[..], &lie.sense].concat();
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Passes PDUs without digests on, one by one.
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut frozen: tokio::sync::watch::Receiver<bool>,
+    mut change: impl FnMut(&mut Bhs, &mut Vec<u8>),
+) {
+    loop {
+        let mut bhs = Bhs([0; 48]);
+        if from.read_exact(&mut bhs.0).await.is_err() {
+            return;
+        }
+        let len = usize::try_from(bhs.data_len()).unwrap();
+        let mut data = vec![0; len.next_multiple_of(4)];
+        if from.read_exact(&mut data).await.is_err() {
+            return;
+        }
+        if *frozen.borrow_and_update() {
+            // Open, and silent for good.
+            std::future::pending::<()>().await;
+        }
+        data.truncate(len);
+        change(&mut bhs, &mut data);
+        let bhs = bhs.with_data_len(u32::try_from(data.len()).unwrap());
+        data.resize(data.len().next_multiple_of(4), 0);
+        if to.write_all(&[&bhs.0[..], &data].concat()).await.is_err() {
+            return;
+        }
+    }
+}
