@@ -16,6 +16,12 @@ use crate::text;
 const LEN_MIN: u32 = 512;
 const LEN_MAX: u32 = (1 << 24) - 1;
 
+/// RFC 7143 without RFC 7144 (section 13.24); values are 0 to 31.
+const PROTOCOL_LEVEL: u32 = 1;
+const PROTOCOL_LEVEL_MAX: u32 = 31;
+/// Longest text that a peer tells of itself (RFC 7143, sections 13.6 and 13.26).
+const TOLD_LEN_MAX: usize = 255;
+
 /// Whether a digest is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DigestPolicy {
@@ -170,6 +176,10 @@ enum Kind {
     Only(&'static str),
     /// Never offered; always answered so.
     Fixed(&'static str),
+    /// Never offered; the smaller one, and this side's is [`PROTOCOL_LEVEL`].
+    Level,
+    /// Declared by the peer, and not answered.
+    Told,
 }
 
 /// One key.
@@ -189,7 +199,7 @@ const fn normal(name: &'static str, kind: Kind) -> Key {
 }
 
 /// Error recovery level 0, one connection, and no state kept once a connection is gone.
-const KEYS: [Key; 20] = [
+const KEYS: [Key; 23] = [
     key("HeaderDigest", Kind::Digest(Digest::Header)),
     key("DataDigest", Kind::Digest(Digest::Data)),
     key("MaxRecvDataSegmentLength", Kind::Declared),
@@ -204,12 +214,15 @@ const KEYS: [Key; 20] = [
     key("ErrorRecoveryLevel", Kind::Min(Number::Constant(0), 0, 2)),
     key("DefaultTime2Wait", Kind::Max(Number::Constant(0), 0, 3600)),
     key("DefaultTime2Retain", Kind::Min(Number::Constant(0), 0, 3600)),
-    key("TaskReporting", Kind::Only("RFC3720")),
-    key("iSCSIProtocolLevel", Kind::Only("1")),
+    normal("TaskReporting", Kind::Only("RFC3720")),
+    normal("iSCSIProtocolLevel", Kind::Level),
     key("OFMarker", Kind::Fixed("No")),
     key("IFMarker", Kind::Fixed("No")),
     key("OFMarkInt", Kind::Fixed("Reject")),
     key("IFMarkInt", Kind::Fixed("Reject")),
+    key("InitiatorAlias", Kind::Told),
+    key("TargetAlias", Kind::Told),
+    key("X#NodeArchitecture", Kind::Told),
 ];
 
 /// A key of the table, and its number there.
@@ -232,6 +245,12 @@ impl Negotiation {
     pub fn new(wishes: Wishes) -> Self {
         let params = Params { max_recv_len: wishes.max_recv_len, ..Params::DEFAULT };
         Self { wishes, params, seen: 0, declared: false }
+    }
+
+    /// A negotiation after the login, which left these parameters: for [`Self::answer_late`].
+    #[must_use]
+    pub fn resume(params: Params) -> Self {
+        Self { wishes: Wishes::default(), params, seen: 0, declared: true }
     }
 
     /// What holds now.
@@ -278,10 +297,35 @@ impl Negotiation {
         let answer = self.result(key.kind, value);
         match (key.kind, &answer) {
             (Kind::Digest(_), None) => return Err(NegotiationError::NothingInCommon(key.name)),
-            (Kind::Declared, Some(_)) => {}
+            (Kind::Declared | Kind::Told, Some(_)) => {}
             (_, answer) => text::push(out, name, answer.as_deref().unwrap_or("Reject")),
         }
         Ok(())
+    }
+
+    /// Takes a key that the peer sent after the login, where only its own limit may still change
+    /// (RFC 7143, section 13.12), and appends what is answered: everything that is negotiated at
+    /// login is refused, and stays as it is. Whether the limit has changed.
+    pub fn answer_late(&mut self, name: &str, value: &str, out: &mut Vec<u8>) -> bool {
+        let Some((_, key)) = find(name) else {
+            text::push(out, name, "NotUnderstood");
+            return false;
+        };
+        let taken = match key.kind {
+            Kind::Declared | Kind::Told => self.result(key.kind, value).is_some(),
+            Kind::Digest(_)
+            | Kind::Min(..)
+            | Kind::Max(..)
+            | Kind::And(_)
+            | Kind::Or(_)
+            | Kind::Only(_)
+            | Kind::Fixed(_)
+            | Kind::Level => false,
+        };
+        if !taken {
+            text::push(out, name, "Reject");
+        }
+        taken && matches!(key.kind, Kind::Declared)
     }
 
     /// The offers of an initiator.
@@ -299,7 +343,7 @@ impl Negotiation {
                 Kind::Min(number, ..) | Kind::Max(number, ..) => {
                     text::push(out, name, &self.wished_number(number).to_string());
                 }
-                Kind::Only(_) | Kind::Fixed(_) => {}
+                Kind::Only(_) | Kind::Fixed(_) | Kind::Level | Kind::Told => {}
             }
         }
     }
@@ -315,8 +359,15 @@ impl Negotiation {
         value: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), NegotiationError> {
-        let offered =
-            find(name).filter(|(_, key)| !matches!(key.kind, Kind::Only(_) | Kind::Fixed(_)));
+        let offered = find(name).filter(|(_, key)| match key.kind {
+            Kind::Only(_) | Kind::Fixed(_) | Kind::Level | Kind::Told => false,
+            Kind::Digest(_)
+            | Kind::Declared
+            | Kind::Min(..)
+            | Kind::Max(..)
+            | Kind::And(_)
+            | Kind::Or(_) => true,
+        });
         let Some((number, Key { name, kind, .. })) = offered else {
             return self.answer(name, value, SessionType::Normal, out);
         };
@@ -329,7 +380,9 @@ impl Negotiation {
             | Kind::And(_)
             | Kind::Or(_)
             | Kind::Only(_)
-            | Kind::Fixed(_) => None,
+            | Kind::Fixed(_)
+            | Kind::Level
+            | Kind::Told => None,
         };
         if matches!(value, "Irrelevant" | "NotUnderstood" | "Reject") {
             return match digest {
@@ -404,6 +457,11 @@ impl Negotiation {
                 Cow::Borrowed(known)
             }
             Kind::Fixed(answer) => Cow::Borrowed(answer),
+            Kind::Level => {
+                let given = text::number(value).filter(|given| *given <= PROTOCOL_LEVEL_MAX)?;
+                Cow::Owned(given.min(PROTOCOL_LEVEL).to_string())
+            }
+            Kind::Told => Cow::Borrowed(value_of_told(value)?),
         })
     }
 
@@ -430,6 +488,11 @@ impl Negotiation {
             Number::Constant(value) => value,
         }
     }
+}
+
+/// What is told is kept nowhere.
+const fn value_of_told(value: &str) -> Option<&'static str> {
+    if value.len() <= TOLD_LEN_MAX { Some("") } else { None }
 }
 
 impl DigestPolicy {

@@ -98,8 +98,11 @@ pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
 #[must_use]
 pub fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => value.parse().ok(),
+        Some(digits) if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+            u32::from_str_radix(digits, 16).ok()
+        }
+        None if value.bytes().all(|digit| digit.is_ascii_digit()) => value.parse().ok(),
+        Some(_) | None => None,
     }
 }
 
@@ -205,6 +208,11 @@ mod tests {
             (Some(16), Some(262_144), None)
         );
         assert_eq!(number("4294967296"), None);
+        // RFC 7143, section 6.1: no signs.
+        assert_eq!(
+            (number("+1"), number("0x+1"), number(""), number("0x")),
+            (None, None, None, None)
+        );
         assert_eq!(binary("0xAbC"), Some(vec![0x0a, 0xbc]));
         assert_eq!(binary("0bTWFu"), Some(b"Man".to_vec()));
         assert_eq!(binary("0bTWE="), Some(b"Ma".to_vec()));

@@ -1,15 +1,12 @@
 //! `netraid target`: serves LUNs over iSCSI.
 
+mod access;
 mod commands;
 mod open;
 mod service;
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
-    path::PathBuf,
-};
-
-use anyhow::{Context as _, Result, bail};
+use access::AccessArgs;
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{LunArgs, SessionArgs, lun, session, show};
 use netraid_block::Pool;
@@ -23,7 +20,6 @@ use crate::{
     lun::LunSpec,
     output::Output,
     runtime,
-    secret::{ChapFile, read_chap_file},
     signal::{Stop, stop_with_parent},
     size,
 };
@@ -46,16 +42,11 @@ pub(crate) struct TargetArgs {
     /// Media that initiators can eject and load
     #[arg(long)]
     removable: bool,
-    /// Let in only who knows this: 'user:secret' in one line, or user and secret in two; a last
-    /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one
-    #[arg(long, value_name = "FILE")]
-    chap_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Digests that initiators may, or must, use
     #[arg(long, value_enum, default_value_t = Digests::Allowed)]
     digests: Digests,
-    /// Allow everybody in, also from other hosts
-    #[arg(long)]
-    insecure: bool,
     /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -94,13 +85,8 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     let mut config = TargetConfig::new(args.iqn.clone());
-    config.listen = listen_addresses(args)?;
-    let chap = args.chap_file.as_deref().map(read_chap_file).transpose()?;
-    let user = chap.as_ref().map(|chap| chap.initiators.user.clone());
-    if let Some(ChapFile { initiators, target }) = chap {
-        config.chap = Some(initiators);
-        config.mutual_chap = target;
-    }
+    config.listen = access::listen_addresses(&args.listen, &args.access)?;
+    let user = args.access.apply(&mut config)?;
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();
@@ -149,24 +135,6 @@ async fn serve(
         ended = target.run(stopped) => Ok(ended?),
         () = conversations => Ok(()),
     }
-}
-
-fn listen_addresses(args: &TargetArgs) -> Result<Vec<SocketAddr>> {
-    let mut addresses = Vec::new();
-    for text in &args.listen {
-        let found = text.to_socket_addrs().with_context(|| {
-            format!("address '{text}': is not HOST:PORT; write 127.0.0.1:3260 or [::1]:3260")
-        })?;
-        addresses.extend(found);
-    }
-    let open = addresses.iter().find(|address| !address.ip().is_loopback());
-    if let (Some(open), None, false) = (open, &args.chap_file, args.insecure) {
-        bail!(
-            "address {open}: other hosts could read and write without a secret; give \
-             --chap-file FILE, or --insecure where everybody is trusted"
-        );
-    }
-    Ok(addresses)
 }
 
 fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Output) -> Result<()> {

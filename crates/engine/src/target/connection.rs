@@ -165,7 +165,7 @@ impl Driver {
     ) -> Result<(), WireError> {
         let timer = tokio::time::sleep(Duration::from_secs(1));
         tokio::pin!(timer);
-        let mut stopping = false;
+        let (mut stopping, mut moved) = (false, 0);
         loop {
             self.transmit(wire)?;
             if self.machine.is_finished() {
@@ -209,6 +209,8 @@ impl Driver {
                     self.handle_events();
                 }
                 () = &mut timer => {
+                    let changed = std::mem::replace(&mut moved, wire.moved()) != moved;
+                    self.machine.handle_progress(self.now(), changed, !wire.is_flushed());
                     self.machine.handle_timeout(self.now())?;
                     self.handle_events();
                     timer.as_mut().reset(Instant::now() + Duration::from_secs(3600));

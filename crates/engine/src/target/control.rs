@@ -328,6 +328,7 @@ impl Shared {
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
         }
         self.luns.insert(number, device, policy);
+        self.node.borrow_mut().add_lun(number);
         Ok(number)
     }
 
@@ -346,6 +347,7 @@ impl Shared {
             shared.units.borrow_mut().remove(number);
             leaving.set_device(None);
             shared.luns.remove(number);
+            shared.node.borrow_mut().remove_lun(number);
         });
         match tokio::time::timeout(DRAIN_LIMIT, gone).await {
             Ok(_) => Ok(()),

@@ -28,7 +28,7 @@ use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
     chap::{Credentials as ChapCredentials, Secret, check_distinct},
     negotiation::DigestPolicy,
-    target::Limits,
+    target::{Limits, Redirect},
 };
 use netraid_iscsi_proto::{
     negotiation::Wishes,
@@ -57,6 +57,10 @@ pub struct TargetConfig {
     pub chap: Option<ChapCredentials>,
     /// How the target proves itself to initiators that ask for it; needs `chap`.
     pub mutual_chap: Option<ChapCredentials>,
+    /// Names of the initiators that may log in; all when empty.
+    pub allow: Vec<String>,
+    /// Where logins are sent instead of being served.
+    pub redirects: Vec<Redirect>,
     /// Header digests.
     pub header_digest: DigestPolicy,
     /// Data digests.
@@ -80,6 +84,8 @@ impl TargetConfig {
             iqn: iqn.into(),
             chap: None,
             mutual_chap: None,
+            allow: Vec::new(),
+            redirects: Vec::new(),
             header_digest: DigestPolicy::Allowed,
             data_digest: DigestPolicy::Allowed,
             queue_depth: 128,
@@ -195,6 +201,8 @@ impl Target {
             .collect();
         setup.chap = config.chap;
         setup.mutual_chap = config.mutual_chap;
+        setup.allow = config.allow;
+        setup.redirects = config.redirects;
         setup.wishes = Wishes {
             header_digest: config.header_digest,
             data_digest: config.data_digest,

@@ -78,6 +78,9 @@ pub(crate) struct Wire {
     sent: usize,
     /// Bytes that wait.
     queued: usize,
+    /// Bytes that the socket gave, and that it took while more waited, modulo 2^64: what it
+    /// takes at once says nothing of the peer.
+    moved: u64,
 }
 
 impl Wire {
@@ -99,7 +102,13 @@ impl Wire {
             output: VecDeque::new(),
             sent: 0,
             queued: 0,
+            moved: 0,
         })
+    }
+
+    /// A number that changes when bytes come, or leave while others wait.
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {

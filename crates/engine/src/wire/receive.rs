@@ -201,6 +201,7 @@ impl Wire {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             Err(error) => return Err(error.into()),
         };
+        self.moved = self.moved.wrapping_add(count as u64);
         let placed = count.min(placed_max);
         if let Stage::Segment(segment) = &mut self.stage
             && placed > 0

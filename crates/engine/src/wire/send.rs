@@ -115,5 +115,8 @@ impl Wire {
             self.sent -= first.len();
             self.output.pop_front();
         }
+        if !self.output.is_empty() {
+            self.moved = self.moved.wrapping_add(count as u64);
+        }
     }
 }

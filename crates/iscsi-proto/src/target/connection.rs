@@ -5,23 +5,28 @@ use core::time::Duration;
 
 use super::{
     Challenge, Event, Outcome, Plan, Setup,
+    exchange::Exchange,
     login::Login,
-    node::{Cause, ConnectionId, Link, Node, Order, Seat, Ticket},
+    management::{Management, Owed},
+    node::{ConnectionId, Link, Node, Order, Seat},
     statistics::{Counters, Traffic},
-    tasks::Tasks,
+    tasks::{Fault, Tasks},
 };
 use crate::{
     machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
     negotiation::{Params, SessionType},
     pdu::{
         AsyncEvent, AsyncMessage, Bhs, DataOut, LoginResponse, LunField, NO_TAG, NopIn, Opcode,
-        Reject, RejectReason, ScsiCommand, TaskResponse,
+        Reject, RejectReason, ScsiCommand,
     },
     serial::Serial,
 };
 
 /// Control PDUs that wait to be sent before the peer's further requests are left in its socket.
 const CONTROL_QUEUE_MAX: usize = 64;
+
+/// How many times the usual patience a peer has that is slow to take what is sent to it.
+const SLOW_READER: u32 = 8;
 
 /// How long a peer has to log out once it was asked to, and then to take what is left to say.
 const GRACE: Duration = Duration::from_secs(1);
@@ -72,22 +77,6 @@ pub(super) struct Control {
     pub(super) digests: Digests,
 }
 
-/// A task management function that waits for tasks to end.
-#[derive(Debug)]
-pub(super) struct Management {
-    pub(super) response: TaskResponse,
-    pub(super) waits_for: Vec<TaskId>,
-    /// Names the tasks of other sessions.
-    pub(super) waits_for_others: Option<Ticket>,
-}
-
-/// Tasks that another session waits for to end.
-#[derive(Debug)]
-struct Owed {
-    ticket: Ticket,
-    waits_for: Vec<TaskId>,
-}
-
 /// One connection: see the module `machine` for how it is driven.
 #[derive(Debug)]
 pub struct Connection {
@@ -102,20 +91,21 @@ pub struct Connection {
     pub(super) digests: Digests,
     pub(super) stat_sn: Serial,
     pub(super) exp_cmd_sn: Serial,
-    max_cmd_sn: Serial,
+    pub(super) max_cmd_sn: Serial,
     pub(super) tasks: Tasks,
     pub(super) current: Current,
     pub(super) control: VecDeque<Control>,
     pub(super) events: VecDeque<Event>,
     pub(super) management: Vec<Management>,
-    owed: Vec<Owed>,
-    /// What is left of a long answer to a text request, and the tag that asks for it.
-    pub(super) text_left: Vec<u8>,
-    pub(super) text_collector: crate::text::Collector,
+    pub(super) owed: Vec<Owed>,
+    /// CmdSNs beyond the next one that will never come (see `management`).
+    pub(super) skipped: Vec<Serial>,
+    pub(super) exchange: Exchange,
     pub(super) next_tag: u32,
     /// The latest time that was told.
     pub(super) latest: Duration,
     last_received: Duration,
+    last_moved: Duration,
     ping_sent: Option<Duration>,
     /// End of the login, or of the grace before closing.
     deadline: Option<Duration>,
@@ -145,11 +135,12 @@ impl Connection {
             events: VecDeque::new(),
             management: Vec::new(),
             owed: Vec::new(),
-            text_left: Vec::new(),
-            text_collector: crate::text::Collector::default(),
+            skipped: Vec::new(),
+            exchange: Exchange::default(),
             next_tag: 1,
             latest: now,
             last_received: now,
+            last_moved: now,
             ping_sent: None,
             deadline: Some(now + setup.login_timeout),
             setup,
@@ -240,7 +231,7 @@ impl Connection {
             (Phase::Full, Some(Opcode::ScsiCommand)) if self.session == SessionType::Normal => {
                 self.handle_command(bhs)?
             }
-            (Phase::Full, Some(Opcode::DataOut)) => self.handle_data_out(bhs)?,
+            (Phase::Full, Some(Opcode::DataOut)) => self.handle_data_out(bhs),
             (Phase::Full, _) | (Phase::Login(_), Some(Opcode::LoginRequest)) => {
                 if len > CONTROL_LEN_MAX {
                     return Err(Fatal::Oversize { len, limit: CONTROL_LEN_MAX });
@@ -254,6 +245,24 @@ impl Connection {
             (Phase::Closing, _) => Current::Ignored,
         };
         Ok(())
+    }
+
+    /// What the socket did since this was called last, to be told before `handle_timeout`:
+    /// whether bytes moved, and whether any wait that it does not take. A peer that takes its time
+    /// over a long PDU, or over what is sent to it, is not silent; but what a socket takes says
+    /// little of a slow reader, so that one has [`SLOW_READER`] times as long.
+    pub fn handle_progress(&mut self, now: Duration, moved: bool, blocked: bool) {
+        self.latest = self.latest.max(now);
+        if moved {
+            self.last_moved = self.latest;
+        }
+        let patience = self.setup.ping_timeout * SLOW_READER;
+        let slow = blocked && self.latest < self.last_moved.max(self.last_received) + patience;
+        if let Some(sent) = &mut self.ping_sent
+            && (moved || slow)
+        {
+            *sent = self.latest;
+        }
     }
 
     /// Where the data segment of the PDU at hand belongs.
@@ -281,16 +290,27 @@ impl Connection {
             Current::Nothing | Current::Ignored | Current::Control(_) => None,
         };
         if let Some(task) = ended {
-            self.finish_management(task);
+            self.task_ended(task);
         }
     }
 
-    /// The data segment's digest is wrong: the PDU is refused, and the session ends, as error
-    /// recovery level 0 allows (RFC 7143, section 7.8).
+    /// The data segment's digest is wrong: the PDU is refused, and a command whose data it was
+    /// ends with CHECK CONDITION (RFC 7143, section 7.8). Then as `handle_data`.
     pub fn handle_bad_digest(&mut self, bhs: &Bhs) {
         self.counters.digest_errors.add(1);
         self.reject(bhs, RejectReason::DataDigest);
-        self.close();
+        match self.current {
+            Current::Command { task, .. } | Current::DataOut { task, .. } => {
+                self.tasks.fault(task, Fault::Digest);
+                self.handle_data();
+            }
+            Current::Control(_) => {
+                // It keeps its place in the order: nothing is sent again at this level.
+                self.skip(bhs);
+                self.current = Current::Nothing;
+            }
+            Current::Nothing | Current::Ignored => self.current = Current::Nothing,
+        }
     }
 
     /// What the logical unit says of a command that it took.
@@ -309,7 +329,7 @@ impl Connection {
     /// How a command ended.
     pub fn handle_outcome(&mut self, task: TaskId, outcome: Outcome) {
         if self.tasks.outcome(task, outcome, &mut self.events) {
-            self.finish_management(task);
+            self.task_ended(task);
         }
     }
 
@@ -321,27 +341,10 @@ impl Connection {
                     self.announce(AsyncEvent::SessionDropped, 0);
                     self.close();
                 }
-                Order::Abort { lun, ticket, cause } => {
-                    let (mut waits_for, count) =
-                        self.abort_tasks(|_, field| lun.is_none() || field.number() == lun);
-                    if cause == Cause::Cleared && count > 0 {
-                        self.events.extend(lun.map(|lun| Event::Cleared { lun }));
-                    }
-                    // What only receives is never begun.
-                    waits_for.retain(|task| self.tasks.is_executing(*task));
-                    self.owed.push(Owed { ticket, waits_for });
-                }
+                Order::Abort { lun, ticket, cause } => self.abort_for(lun, ticket, cause),
             }
         }
-        for done in self.owed.extract_if(.., |owed| owed.waits_for.is_empty()) {
-            node.acknowledge(self.id, done.ticket);
-        }
-        while let Some(ticket) = node.take_finished(self.id) {
-            for pending in &mut self.management {
-                pending.waits_for_others.take_if(|waiting| *waiting == ticket);
-            }
-            self.answer_management();
-        }
+        self.settle_management(node);
         self.seek_admission(node, true);
     }
 
@@ -375,7 +378,13 @@ impl Connection {
         if !matches!(self.phase, Phase::Full) {
             return Ok(());
         }
+        self.expire_management(now);
         match self.ping_sent {
+            // Its commands run: it has something to wait for, and is told when they end.
+            Some(sent) if now >= sent + self.setup.ping_timeout && !self.is_idle() => {
+                self.ping_sent = Some(now);
+                Ok(())
+            }
             Some(sent) if now >= sent + self.setup.ping_timeout => Err(Fatal::Silent),
             None if now >= self.last_received + self.setup.ping_interval => {
                 self.ping_sent = Some(now);
@@ -396,10 +405,7 @@ impl Connection {
             (Phase::Full, None) => Some(self.last_received + self.setup.ping_interval),
             (Phase::Login(_) | Phase::Admission { .. } | Phase::Closing, _) => None,
         };
-        match (ping, self.deadline) {
-            (Some(ping), Some(deadline)) => Some(ping.min(deadline)),
-            (ping, deadline) => ping.or(deadline),
-        }
+        [ping, self.deadline, self.management_deadline()].into_iter().flatten().min()
     }
 
     /// What the shell is to do next.
@@ -446,12 +452,9 @@ impl Connection {
         }
         let limit =
             if command.write { self.params.first_burst_len.min(command.expected_len) } else { 0 };
-        if len > limit || (len > 0 && !self.params.immediate_data) {
-            return Err(Fatal::Protocol("immediate data was not agreed on"));
-        }
-        if !command.last && (!command.write || self.params.initial_r2t) {
-            return Err(Fatal::Protocol("unsolicited data was not agreed on"));
-        }
+        let unexpected = len > limit
+            || (len > 0 && !self.params.immediate_data)
+            || (!command.last && (!command.write || self.params.initial_r2t));
         if command.itt == NO_TAG || self.tasks.find(command.itt).is_some() {
             self.reject(bhs, RejectReason::TaskInProgress);
             return Ok(Current::Ignored);
@@ -461,20 +464,23 @@ impl Connection {
             return Ok(Current::Ignored);
         };
         self.traffic.commands.add(1);
+        if unexpected {
+            self.tasks.fault(task, Fault::Unexpected);
+        }
         let (data_out_max, data_in_max) = self.tasks.limits(task);
         let (lun, cdb) = (command.lun, command.cdb);
         self.events.push_back(Event::Command { task, lun, cdb, data_out_max, data_in_max });
         Ok(Current::Command { task, len, last: command.last })
     }
 
-    fn handle_data_out(&mut self, bhs: &Bhs) -> Result<Current, Fatal> {
+    fn handle_data_out(&mut self, bhs: &Bhs) -> Current {
         let pdu = DataOut::parse(bhs);
         let len = bhs.data_len();
-        Ok(match self.tasks.accept_data_out(&pdu, len, &self.params)? {
+        match self.tasks.accept_data_out(&pdu, len, &self.params) {
             Some(task) => Current::DataOut { task, len, last: pdu.last },
             // Of a task that has ended: aborted, or refused before its data came.
             None => Current::Ignored,
-        })
+        }
     }
 
     /// Whether a request is to be executed: those outside the window are ignored, silently
@@ -491,8 +497,24 @@ impl Connection {
             // With one connection, which delivers in order, what is missing never comes.
             return Err(Fatal::Protocol("a command is missing"));
         }
-        self.exp_cmd_sn = self.exp_cmd_sn.next();
+        self.advance();
         Ok(true)
+    }
+
+    /// A request that is not executed takes its place in the order all the same.
+    pub(super) fn skip(&mut self, bhs: &Bhs) {
+        if !bhs.immediate() && bhs.cmd_sn() == self.exp_cmd_sn {
+            self.advance();
+        }
+    }
+
+    /// The next command is here; and those after it that will never come.
+    pub(super) fn advance(&mut self) {
+        self.exp_cmd_sn = self.exp_cmd_sn.next();
+        while let Some(at) = self.skipped.iter().position(|sn| *sn == self.exp_cmd_sn) {
+            self.skipped.swap_remove(at);
+            self.exp_cmd_sn = self.exp_cmd_sn.next();
+        }
     }
 
     /// Enters full feature phase or leaves it: sets what later PDUs depend on.
@@ -565,32 +587,5 @@ impl Connection {
         let tag = self.next_tag;
         self.next_tag = if tag + 1 == NO_TAG { 1 } else { tag + 1 };
         tag
-    }
-
-    fn finish_management(&mut self, task: TaskId) {
-        for pending in &mut self.management {
-            pending.waits_for.retain(|waiting| *waiting != task);
-        }
-        self.answer_management();
-        let owed = self.owed.iter().filter(|owed| owed.waits_for.is_empty()).count();
-        for owed in &mut self.owed {
-            owed.waits_for.retain(|waiting| *waiting != task);
-        }
-        if self.owed.iter().filter(|owed| owed.waits_for.is_empty()).count() > owed {
-            self.events.push_back(Event::Settled);
-        }
-    }
-
-    pub(super) fn answer_management(&mut self) {
-        let mut index = 0;
-        while index < self.management.len() {
-            let pending = &self.management[index];
-            if pending.waits_for.is_empty() && pending.waits_for_others.is_none() {
-                let done = self.management.remove(index);
-                self.push_control(done.response.encode(), Vec::new(), true);
-            } else {
-                index += 1;
-            }
-        }
     }
 }

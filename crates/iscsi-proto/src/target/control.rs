@@ -1,27 +1,23 @@
-//! Requests that are no SCSI commands: login, text, NOP, logout, task management.
+//! Requests that are no SCSI commands: login, NOP, logout; text requests and task management have
+//! modules of their own.
 
-use alloc::{string::ToString as _, vec::Vec};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{
     Connection, Event,
-    connection::{Current, Management, Phase},
+    connection::{Current, Phase},
     login::{End, Login},
-    node::{Admission, Applicant, Cause, Node},
+    node::{Admission, Applicant, Node},
 };
 use crate::{
     machine::Fatal,
     negotiation::SessionType,
     pdu::{
         Bhs, LoginRequest, LoginResponse, LogoutReason, LogoutRequest, LogoutResponse, LunField,
-        NO_TAG, NopIn, NopOut, Opcode, RejectReason, TaskFunction, TaskRequest, TaskResponse,
-        TaskResponseCode, TextRequest, TextResponse,
+        NO_TAG, NopIn, NopOut, Opcode, RejectReason,
     },
-    text,
 };
-
-/// Task management functions in progress.
-const MANAGEMENT_MAX: usize = 16;
 
 impl Connection {
     /// Takes the data segment of a PDU whose placement was `Control`.
@@ -74,9 +70,7 @@ impl Connection {
 
     /// Refuses a request; it still takes its place in the order of commands.
     fn refuse(&mut self, bhs: &Bhs, reason: RejectReason) -> Result<(), Fatal> {
-        if !bhs.immediate() && bhs.cmd_sn() == self.exp_cmd_sn {
-            self.exp_cmd_sn = self.exp_cmd_sn.next();
-        }
+        self.skip(bhs);
         self.reject(bhs, reason);
         Ok(())
     }
@@ -89,13 +83,16 @@ impl Connection {
         // Login requests carry the CmdSN of the first command to come.
         self.start_window(bhs.cmd_sn());
         let setup = self.setup.clone();
-        let step = login.handle(&request, data, &setup);
+        let step = login.handle(&request, data, &setup, self.link.portal);
         match step.end {
             End::Open => {
                 self.push_control(step.response.encode(), step.text, true);
                 self.phase = Phase::Login(login);
             }
-            End::Refused => self.push_control(step.response.encode(), step.text, true),
+            End::Refused => {
+                self.counters.count_refusal(step.response.status);
+                self.push_control(step.response.encode(), step.text, true);
+            }
             End::Admit => {
                 let (response, text, cid) = (step.response, step.text, request.cid);
                 self.phase = Phase::Admission { login, response, text, cid };
@@ -143,6 +140,7 @@ impl Connection {
             (Ok(tsih), Some(identity)) => (tsih, identity.clone()),
             (result, _) => {
                 let status = result.err().unwrap_or(0x0300);
+                self.counters.count_refusal(status);
                 let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
                 self.push_control(refusal.encode(), Vec::new(), true);
                 return;
@@ -185,130 +183,6 @@ impl Connection {
         if response == 0 {
             self.close();
         }
-        Ok(())
-    }
-
-    fn handle_text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
-        let request = TextRequest::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? {
-            return Ok(());
-        }
-        if request.ttt == NO_TAG {
-            self.text_left.clear();
-        }
-        if self.text_left.is_empty() {
-            self.text_collector.add(data)?;
-            if request.more {
-                let ttt = self.take_tag();
-                let header = TextResponse { last: false, more: false, itt: request.itt, ttt };
-                self.push_control(header.encode(), Vec::new(), true);
-                return Ok(());
-            }
-            let text = self.text_collector.take();
-            self.text_left = self.answer_text(&text::parse(&text)?);
-        }
-        let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
-        let rest = self.text_left.split_off(self.text_left.len().min(limit));
-        let part = core::mem::replace(&mut self.text_left, rest);
-        let last = self.text_left.is_empty();
-        let ttt = if last { NO_TAG } else { self.take_tag() };
-        let header = TextResponse { last, more: !last, itt: request.itt, ttt };
-        self.push_control(header.encode(), part, true);
-        Ok(())
-    }
-
-    /// `SendTargets` is all that is answered (RFC 7143, appendix C).
-    fn answer_text(&self, pairs: &[(&str, &str)]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (key, value) in pairs {
-            if *key != "SendTargets" {
-                text::push(&mut out, key, "NotUnderstood");
-                continue;
-            }
-            let wanted = match (*value, self.session) {
-                ("All", SessionType::Discovery) | ("", SessionType::Normal) => true,
-                ("All" | "", _) => {
-                    text::push(&mut out, key, "Reject");
-                    continue;
-                }
-                (name, _) => name.eq_ignore_ascii_case(&self.setup.name),
-            };
-            if wanted {
-                text::push(&mut out, "TargetName", &self.setup.name);
-                let asked = self.link.portal.to_string();
-                let others = self.setup.portals.iter().filter(|portal| **portal != asked);
-                for portal in core::iter::once(&asked).chain(others) {
-                    text::push(&mut out, "TargetAddress", &alloc::format!("{portal},1"));
-                }
-            }
-        }
-        out
-    }
-
-    fn handle_task_request(&mut self, node: &mut Node, bhs: &Bhs) -> Result<(), Fatal> {
-        let request = TaskRequest::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? {
-            return Ok(());
-        }
-        if self.management.len() >= MANAGEMENT_MAX {
-            self.reject(bhs, RejectReason::OutOfResources);
-            return Ok(());
-        }
-        self.counters.task_functions.add(1);
-        let lun = request.lun;
-        let function = request.function;
-        // Fields of different forms may name one unit.
-        let number = lun.number();
-        let for_unit =
-            matches!(function, TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset);
-        if for_unit && number.is_none() {
-            let response = TaskResponse { code: TaskResponseCode::NoLun, itt: request.itt };
-            self.push_control(response.encode(), Vec::new(), true);
-            return Ok(());
-        }
-        let mut code = TaskResponseCode::Complete;
-        let mut waits_for_others = None;
-        let waits_for = match function {
-            TaskFunction::AbortTask => match self.tasks.find(request.referenced_itt) {
-                Some(task) if self.tasks.lun(task).number() == number => {
-                    self.abort_tasks(|itt, _| itt == request.referenced_itt).0
-                }
-                Some(_) | None => {
-                    code = TaskResponseCode::NoTask;
-                    Vec::new()
-                }
-            },
-            TaskFunction::AbortTaskSet => self.abort_tasks(|_, field| field.number() == number).0,
-            TaskFunction::ClearTaskSet => {
-                waits_for_others = node.abort_others(self.id, number, Cause::Cleared);
-                self.abort_tasks(|_, field| field.number() == number).0
-            }
-            TaskFunction::LogicalUnitReset => {
-                waits_for_others = node.abort_others(self.id, number, Cause::Reset);
-                self.events.push_back(Event::Reset { lun: number });
-                self.abort_tasks(|_, field| field.number() == number).0
-            }
-            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => {
-                waits_for_others = if function == TaskFunction::TargetColdReset {
-                    node.close_others(self.id)
-                } else {
-                    node.abort_others(self.id, None, Cause::Reset)
-                };
-                self.events.push_back(Event::Reset { lun: None });
-                self.abort_tasks(|_, _| true).0
-            }
-            TaskFunction::TaskReassign => {
-                code = TaskResponseCode::NoReassignment;
-                Vec::new()
-            }
-            TaskFunction::ClearAca | TaskFunction::Unknown(_) => {
-                code = TaskResponseCode::Unsupported;
-                Vec::new()
-            }
-        };
-        let response = TaskResponse { code, itt: request.itt };
-        self.management.push(Management { response, waits_for, waits_for_others });
-        self.answer_management();
         Ok(())
     }
 }

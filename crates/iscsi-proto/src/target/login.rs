@@ -4,7 +4,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use core::fmt;
+use core::{fmt, net::SocketAddr};
 
 use super::Setup;
 use crate::{
@@ -16,8 +16,11 @@ use crate::{
 
 /// Login status (RFC 7143, section 11.13.5).
 mod status {
+    pub(super) const MOVED_TEMPORARILY: u16 = 0x0101;
+    pub(super) const MOVED_PERMANENTLY: u16 = 0x0102;
     pub(super) const INITIATOR_ERROR: u16 = 0x0200;
     pub(super) const AUTHENTICATION_FAILURE: u16 = 0x0201;
+    pub(super) const AUTHORIZATION_FAILURE: u16 = 0x0202;
     pub(super) const NOT_FOUND: u16 = 0x0203;
     pub(super) const UNSUPPORTED_VERSION: u16 = 0x0205;
     pub(super) const MISSING_PARAMETER: u16 = 0x0207;
@@ -28,6 +31,14 @@ mod status {
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
+
+/// Most requests of one login, and most keys over all of them: an ordinary one has four requests
+/// and twenty-five keys.
+const REQUESTS_MAX: u32 = 32;
+const KEYS_MAX: usize = 128;
+
+/// Longest iSCSI name (RFC 7143, section 4.2.7.1).
+const NAME_LEN_MAX: usize = 223;
 
 /// Longest answer: what an initiator takes before it has declared anything.
 const ANSWER_LEN_MAX: usize = 8192;
@@ -73,6 +84,27 @@ pub(super) struct Login {
     identity: Option<Identity>,
     first: Option<LoginRequest>,
     told_portal_group: bool,
+    requests: u32,
+    keys: usize,
+    /// Of [`SECURITY_KEYS`] those that have come.
+    seen: u32,
+}
+
+/// Keys of the security negotiation: each comes at most once.
+const SECURITY_KEYS: [&str; 6] = ["AuthMethod", "CHAP_A", "CHAP_N", "CHAP_R", "CHAP_I", "CHAP_C"];
+
+/// Why a login goes no further.
+enum Refusal {
+    /// With this login status.
+    Status(u16),
+    /// It is to be tried at another portal.
+    Moved { status: u16, address: String },
+}
+
+impl From<u16> for Refusal {
+    fn from(status: u16) -> Self {
+        Self::Status(status)
+    }
 }
 
 /// Who logs in, from the first request.
@@ -100,6 +132,9 @@ impl Login {
             identity: None,
             first: None,
             told_portal_group: false,
+            requests: 0,
+            keys: 0,
+            seen: 0,
         }
     }
 
@@ -111,38 +146,66 @@ impl Login {
         self.identity.as_ref()
     }
 
-    /// Takes one request and its data segment.
-    pub(super) fn handle(&mut self, request: &LoginRequest, data: &[u8], setup: &Setup) -> Step {
-        match self.advance(request, data, setup) {
-            Ok(step) => step,
-            Err(status) => {
-                let response = LoginResponse { status, transit: false, ..respond(request) };
-                Step { response, text: Vec::new(), end: End::Refused }
+    /// Takes one request that came to `portal`, and its data segment.
+    pub(super) fn handle(
+        &mut self,
+        request: &LoginRequest,
+        data: &[u8],
+        setup: &Setup,
+        portal: SocketAddr,
+    ) -> Step {
+        let (status, text) = match self.advance(request, data, setup, portal) {
+            Ok(step) => return step,
+            Err(Refusal::Status(status)) => (status, Vec::new()),
+            Err(Refusal::Moved { status, address }) => {
+                let mut text = Vec::new();
+                text::push(&mut text, "TargetAddress", &address);
+                (status, text)
             }
-        }
+        };
+        let response = LoginResponse { status, ..respond(request) };
+        Step { response, text, end: End::Refused }
     }
 
-    fn advance(&mut self, request: &LoginRequest, data: &[u8], setup: &Setup) -> Result<Step, u16> {
+    fn advance(
+        &mut self,
+        request: &LoginRequest,
+        data: &[u8],
+        setup: &Setup,
+        portal: SocketAddr,
+    ) -> Result<Step, Refusal> {
         self.check(request)?;
         self.collector.add(data).map_err(|_| status::INITIATOR_ERROR)?;
         if request.more {
-            let response = LoginResponse { transit: false, ..respond(request) };
+            let response = respond(request);
             return Ok(Step { response, text: Vec::new(), end: End::Open });
         }
         let text = self.collector.take();
         let pairs = text::parse(&text).map_err(|_| status::INITIATOR_ERROR)?;
+        self.count(&pairs)?;
         if self.identity.is_none() {
-            self.identity = Some(identify(&pairs, setup)?);
+            let identity = identify(&pairs, setup)?;
+            if identity.session == SessionType::Normal
+                && let Some(to) = setup.redirects.iter().find(|one| one.applies_to(portal))
+            {
+                let status = if to.permanent {
+                    status::MOVED_PERMANENTLY
+                } else {
+                    status::MOVED_TEMPORARILY
+                };
+                return Err(Refusal::Moved { status, address: to.address.clone() });
+            }
+            self.identity = Some(identity);
         }
         let mut out = Vec::new();
         self.take_pairs(&pairs, setup, &mut out)?;
         if request.transit && self.auth == Auth::Needed {
             // It wants to go on, and not to prove itself: asking again would never end.
-            return Err(status::AUTHENTICATION_FAILURE);
+            return Err(status::AUTHENTICATION_FAILURE.into());
         }
         self.declare(request, &mut out);
         if out.len() > ANSWER_LEN_MAX {
-            return Err(status::INITIATOR_ERROR);
+            return Err(status::INITIATOR_ERROR.into());
         }
         let transit = request.transit && self.auth == Auth::Done;
         if transit {
@@ -155,13 +218,35 @@ impl Login {
         Ok(Step { response, text: out, end })
     }
 
+    /// Bounds the keys of a login, and refuses those that come again (RFC 7143, section 6.1).
+    fn count(&mut self, pairs: &[(&str, &str)]) -> Result<(), u16> {
+        self.keys += pairs.len();
+        if self.keys > KEYS_MAX {
+            return Err(status::INITIATOR_ERROR);
+        }
+        for (key, _) in pairs {
+            let Some(at) = SECURITY_KEYS.iter().position(|known| known == key) else { continue };
+            let bit = 1 << at;
+            if self.seen & bit != 0 {
+                return Err(status::INITIATOR_ERROR);
+            }
+            self.seen |= bit;
+        }
+        Ok(())
+    }
+
     /// Refuses requests that do not fit what came before.
     fn check(&mut self, request: &LoginRequest) -> Result<(), u16> {
+        self.requests += 1;
+        if self.requests > REQUESTS_MAX {
+            return Err(status::INITIATOR_ERROR);
+        }
         if request.version_min > 0 {
             return Err(status::UNSUPPORTED_VERSION);
         }
         let first = self.first.get_or_insert(*request);
-        let same = (first.isid, first.tsih, first.cid) == (request.isid, request.tsih, request.cid);
+        let fixed = |one: &LoginRequest| (one.isid, one.tsih, one.cid);
+        let same = fixed(first) == fixed(request);
         let stage = *self.stage.get_or_insert(request.current_stage);
         let stage_known = matches!(stage, SECURITY | OPERATIONAL);
         let next = (request.current_stage, request.next_stage);
@@ -186,10 +271,17 @@ impl Login {
         setup: &Setup,
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
-        let session = self.identity.as_ref().map_or(SessionType::Normal, |known| known.session);
+        let Some(identity) = self.identity.clone() else { return Err(status::INITIATOR_ERROR) };
+        let session = identity.session;
         for (key, value) in pairs {
             match *key {
-                "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => {}
+                // Some initiators say who they are in each stage: then always the same.
+                "InitiatorName" if value.eq_ignore_ascii_case(&identity.initiator) => {}
+                "TargetName" if value.eq_ignore_ascii_case(&setup.name) => {}
+                "SessionType" if session_type(value) == Some(session) => {}
+                "InitiatorName" | "TargetName" | "SessionType" => {
+                    return Err(status::INITIATOR_ERROR);
+                }
                 "AuthMethod" => self.take_method(value, out)?,
                 "CHAP_A" => self.take_algorithms(value, out)?,
                 "CHAP_N" => self.take_proof(pairs, setup, out)?,
@@ -288,21 +380,30 @@ fn refuse(_: NegotiationError) -> u16 {
     status::INITIATOR_ERROR
 }
 
+fn session_type(value: &str) -> Option<SessionType> {
+    match value {
+        "Normal" => Some(SessionType::Normal),
+        "Discovery" => Some(SessionType::Discovery),
+        _ => None,
+    }
+}
+
 /// Reads who logs in where from the first request.
 fn identify(pairs: &[(&str, &str)], setup: &Setup) -> Result<Identity, u16> {
     let value = |key| text::value(pairs, key);
     let initiator = value("InitiatorName").ok_or(status::MISSING_PARAMETER)?;
-    if initiator.is_empty() || initiator.len() > 223 {
+    if initiator.is_empty() || initiator.len() > NAME_LEN_MAX {
         return Err(status::INITIATOR_ERROR);
     }
-    let session = match value("SessionType") {
-        None | Some("Normal") => SessionType::Normal,
-        Some("Discovery") => SessionType::Discovery,
-        Some(_) => return Err(status::SESSION_TYPE),
-    };
+    // iSCSI names are compared without case (RFC 7143, section 4.2.7.1).
+    let allowed = setup.allow.iter().any(|name| name.eq_ignore_ascii_case(initiator));
+    if !setup.allow.is_empty() && !allowed {
+        return Err(status::AUTHORIZATION_FAILURE);
+    }
+    let session = value("SessionType").map_or(Some(SessionType::Normal), session_type);
+    let session = session.ok_or(status::SESSION_TYPE)?;
     if session == SessionType::Normal {
         let target = value("TargetName").ok_or(status::MISSING_PARAMETER)?;
-        // iSCSI names are compared without case (RFC 7143, section 4.2.7.1).
         if !target.eq_ignore_ascii_case(&setup.name) {
             return Err(status::NOT_FOUND);
         }

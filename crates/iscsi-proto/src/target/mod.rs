@@ -6,13 +6,15 @@
 
 mod connection;
 mod control;
+mod exchange;
 mod login;
+mod management;
 mod node;
 mod statistics;
 mod tasks;
 
 use alloc::{string::String, vec::Vec};
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 
 pub use connection::Connection;
 pub use node::{ConnectionId, Limits, Link, Node, Seat, SessionView};
@@ -38,6 +40,10 @@ pub struct Setup {
     /// How the target proves itself to initiators that ask for it; the secret is another than
     /// that of `chap` (see [`crate::chap::check_distinct`]).
     pub mutual_chap: Option<Credentials>,
+    /// Names of the initiators that may log in, compared without case; all when empty.
+    pub allow: Vec<String>,
+    /// Where logins are sent instead of being served, by the portal they come to.
+    pub redirects: Vec<Redirect>,
     /// What it negotiates for.
     pub wishes: Wishes,
     /// Commands of one session in progress: 1 to 1024.
@@ -46,6 +52,8 @@ pub struct Setup {
     pub data_budget: u64,
     /// Longest login.
     pub login_timeout: Duration,
+    /// How long a task management function waits for tasks to end.
+    pub task_function_timeout: Duration,
     /// Silence after which a session is pinged.
     pub ping_interval: Duration,
     /// Silence after a ping that ends a session.
@@ -61,13 +69,36 @@ impl Setup {
             portals: Vec::new(),
             chap: None,
             mutual_chap: None,
+            allow: Vec::new(),
+            redirects: Vec::new(),
             wishes: Wishes::default(),
             queue_depth: 128,
             data_budget: 64 << 20,
             login_timeout: Duration::from_secs(15),
+            task_function_timeout: Duration::from_secs(10),
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(15),
         }
+    }
+}
+
+/// Sends logins elsewhere (RFC 7143, section 11.13.5, status class 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    /// The portal that does so; every one when none. An unspecified address (`0.0.0.0`) stands
+    /// for all addresses with that port.
+    pub portal: Option<SocketAddr>,
+    /// Where to: `host:port`.
+    pub address: String,
+    /// From now on, else for this login only.
+    pub permanent: bool,
+}
+
+impl Redirect {
+    fn applies_to(&self, asked: SocketAddr) -> bool {
+        self.portal.is_none_or(|portal| {
+            portal == asked || (portal.ip().is_unspecified() && portal.port() == asked.port())
+        })
     }
 }
 

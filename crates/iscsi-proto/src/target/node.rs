@@ -8,7 +8,7 @@
 //! never finish a login keep nobody out, and no session either.
 
 use alloc::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     rc::Rc,
     string::{String, ToString},
     vec::Vec,
@@ -203,6 +203,7 @@ pub struct Node {
     last_tsih: u16,
     counters: Rc<Counters>,
     budget: Rc<Budget>,
+    luns: BTreeSet<u16>,
 }
 
 impl Node {
@@ -224,6 +225,7 @@ impl Node {
             last_tsih: 0,
             counters: Rc::new(Counters::default()),
             budget: Budget::new(limits.data_budget),
+            luns: BTreeSet::new(),
         }
     }
 
@@ -305,6 +307,20 @@ impl Node {
     /// The next connection whose `handle_wake` is to be called.
     pub fn poll_wake(&mut self) -> Option<ConnectionId> {
         self.wakes.pop_front()
+    }
+
+    /// A logical unit is there: task management functions may name it.
+    pub fn add_lun(&mut self, lun: u16) {
+        self.luns.insert(lun);
+    }
+
+    /// A logical unit is gone.
+    pub fn remove_lun(&mut self, lun: u16) {
+        self.luns.remove(&lun);
+    }
+
+    pub(super) fn has_lun(&self, lun: u16) -> bool {
+        self.luns.contains(&lun)
     }
 
     /// Number of admitted sessions.

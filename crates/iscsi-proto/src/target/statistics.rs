@@ -62,6 +62,21 @@ pub struct Counters {
     pub dropped_sessions: Count,
 }
 
+impl Counters {
+    /// Counts a login that ends with this status.
+    pub(super) fn count_refusal(&self, status: u16) {
+        let counter = match status {
+            0x0101 | 0x0102 => &self.redirected,
+            0x0201 => &self.refused_authentication,
+            0x0202 => &self.refused_authorization,
+            0x0203 => &self.refused_not_found,
+            0x0302 => &self.refused_busy,
+            _ => &self.refused_other,
+        };
+        counter.add(1);
+    }
+}
+
 /// What passed through one session.
 #[derive(Debug, Default)]
 pub struct Traffic {

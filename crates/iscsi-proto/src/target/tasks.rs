@@ -10,7 +10,7 @@ use alloc::{collections::VecDeque, rc::Rc, vec::Vec};
 
 use super::{Event, Outcome, Plan, statistics::Budget};
 use crate::{
-    machine::{Fatal, Payload, Placement, TaskId},
+    machine::{Payload, Placement, TaskId},
     negotiation::Params,
     pdu::{Bhs, DataIn, DataOut, LunField, NO_TAG, R2t, ScsiCommand, ScsiResponse},
 };
@@ -20,6 +20,8 @@ const IMMEDIATE_MAX: u16 = 8;
 
 /// SCSI status GOOD (SAM-5, section 5.3.1).
 const GOOD: u8 = 0x00;
+/// SCSI status CHECK CONDITION.
+const CHECK_CONDITION: u8 = 0x02;
 /// SCSI status TASK SET FULL.
 const TASK_SET_FULL: u8 = 0x28;
 
@@ -37,6 +39,47 @@ enum State {
     Executing,
     /// Sends Data-In and status.
     Answering,
+}
+
+/// What is wrong with the Data-Out of a task, which ends it with CHECK CONDITION and ABORTED
+/// COMMAND once all of it has come (RFC 7143, sections 7.8, 7.9 and 11.4.7.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It came unasked, and that was not agreed on.
+    Unexpected,
+    /// Not as much as was asked for.
+    WrongAmount,
+    /// More than was asked for.
+    TooMuch,
+    /// PDUs are missing, or came in another order.
+    Order,
+    /// It begins at the wrong byte.
+    Offset,
+    /// A digest is wrong.
+    Digest,
+}
+
+impl Fault {
+    /// Additional sense code and qualifier.
+    const fn additional(self) -> [u8; 2] {
+        match self {
+            Self::Unexpected => [0x0c, 0x0c],
+            Self::WrongAmount => [0x0c, 0x0d],
+            Self::TooMuch => [0x4b, 0x02],
+            Self::Order => [0x4b, 0x00],
+            Self::Offset => [0x4b, 0x05],
+            Self::Digest => [0x47, 0x05],
+        }
+    }
+
+    /// Sense data in fixed format (SPC-4, section 4.5.3).
+    fn sense(self) -> Vec<u8> {
+        const ABORTED_COMMAND: u8 = 0x0b;
+        let mut sense = alloc::vec![0; 18];
+        (sense[0], sense[2], sense[7]) = (0x70, ABORTED_COMMAND, 10);
+        sense[12..14].copy_from_slice(&self.additional());
+        sense
+    }
 }
 
 /// Data-Out of one task.
@@ -62,6 +105,8 @@ struct Out {
     sequence_end: u32,
     /// Number of the next Data-Out in its sequence.
     data_sn: u32,
+    /// What comes is dropped, and nothing more is asked for.
+    fault: Option<Fault>,
 }
 
 #[derive(Debug, Default)]
@@ -215,6 +260,13 @@ impl Tasks {
         task.out.wanted = plan.data_out;
         task.cost = plan.memory.max(u64::from(plan.data_out));
         task.out.unsolicited = unsolicited && plan.data_out > 0;
+        if task.out.fault.is_some() {
+            // What comes unasked is waited for, and nothing is done with it.
+            task.out.wanted = 0;
+            task.out.unsolicited = unsolicited;
+            task.state = State::Gathering;
+            return;
+        }
         let cost = task.cost;
         if cost == 0 {
             task.state = State::Executing;
@@ -268,20 +320,25 @@ impl Tasks {
         self.place(id, 0, len)
     }
 
+    /// The data of a task is not as agreed: the first such finding counts.
+    pub(super) fn fault(&mut self, id: TaskId, fault: Fault) {
+        self.tasks[id.index()].out.fault.get_or_insert(fault);
+        self.ready.retain(|ready| *ready != id);
+    }
+
     /// Checks a Data-Out header; `None` when its task is gone and the data goes to nobody.
     pub(super) fn accept_data_out(
-        &self,
+        &mut self,
         pdu: &DataOut,
         len: u32,
         params: &Params,
-    ) -> Result<Option<TaskId>, Fatal> {
-        let found = if pdu.ttt == NO_TAG {
-            self.find(pdu.itt)
+    ) -> Option<TaskId> {
+        let id = if pdu.ttt == NO_TAG {
+            self.find(pdu.itt)?
         } else {
-            u16::try_from(pdu.ttt & 0xffff).ok().map(TaskId)
+            TaskId(u16::try_from(pdu.ttt & 0xffff).ok()?)
         };
-        let Some(id) = found else { return Ok(None) };
-        let Some(task) = self.tasks.get(id.index()) else { return Ok(None) };
+        let task = self.tasks.get(id.index())?;
         let out = &task.out;
         let known = task.state == State::Gathering
             && self.itts[id.index()] == pdu.itt
@@ -291,19 +348,26 @@ impl Tasks {
                 !out.unsolicited && out.outstanding > 0 && pdu.ttt == tag(id, out.sequence)
             };
         if !known {
-            return Ok(None);
-        }
-        if pdu.data_sn != out.data_sn || pdu.offset != out.received {
-            return Err(Fatal::Protocol("data-out is out of order"));
+            return None;
         }
         let limit =
             if out.unsolicited { params.first_burst_len.min(out.max) } else { out.sequence_end };
         let end = pdu.offset.checked_add(len).filter(|end| *end <= limit);
-        let end = end.ok_or(Fatal::Protocol("data-out exceeds what was asked for"))?;
-        if !out.unsolicited && pdu.last != (end == limit) {
-            return Err(Fatal::Protocol("data-out sequence ends at the wrong byte"));
+        let fault = if pdu.data_sn != out.data_sn {
+            Some(Fault::Order)
+        } else if pdu.offset != out.received {
+            Some(Fault::Offset)
+        } else if end.is_none() {
+            Some(Fault::TooMuch)
+        } else if !out.unsolicited && pdu.last != (end == Some(limit)) {
+            Some(Fault::WrongAmount)
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
+            self.fault(id, fault);
         }
-        Ok(Some(id))
+        Some(id)
     }
 
     /// Where the data of an accepted Data-Out belongs.
@@ -314,7 +378,7 @@ impl Tasks {
     fn place(&self, id: TaskId, offset: u32, len: u32) -> Placement {
         let task = &self.tasks[id.index()];
         let room = task.out.wanted.saturating_sub(offset);
-        if task.state != State::Gathering || task.aborted || room == 0 {
+        if task.state != State::Gathering || task.aborted || task.out.fault.is_some() || room == 0 {
             return Placement::Discard;
         }
         Placement::Task { task: id, offset, len: len.min(room) }
@@ -339,6 +403,18 @@ impl Tasks {
             return true;
         }
         let out = &mut task.out;
+        if let Some(fault) = out.fault {
+            if last && core::mem::take(&mut out.unsolicited) {
+                // The rest of what was asked for, if there is any, comes next.
+            } else if last && out.outstanding > 0 {
+                out.outstanding -= 1;
+                out.sequence += 1;
+            }
+            if !out.unsolicited && out.outstanding == 0 {
+                self.fail(id, fault);
+            }
+            return false;
+        }
         out.received += len;
         out.data_sn += 1;
         if out.unsolicited {
@@ -376,6 +452,17 @@ impl Tasks {
         // Data-Out PDUs are numbered from 0, after immediate data too.
         self.tasks[id.index()].out.data_sn = 0;
         ended
+    }
+
+    /// Ends a task whose data was not as agreed.
+    fn fail(&mut self, id: TaskId, fault: Fault) {
+        let task = &mut self.tasks[id.index()];
+        task.status = CHECK_CONDITION;
+        task.sense = fault.sense();
+        task.state = State::Answering;
+        if !self.ready.contains(&id) {
+            self.ready.push_back(id);
+        }
     }
 
     fn request_or_submit(&mut self, id: TaskId, params: &Params, events: &mut VecDeque<Event>) {
@@ -503,7 +590,9 @@ impl Tasks {
 }
 
 fn can_request(out: &Out, params: &Params) -> bool {
-    out.requested < out.wanted && out.outstanding < params.max_outstanding_r2t
+    out.fault.is_none()
+        && out.requested < out.wanted
+        && out.outstanding < params.max_outstanding_r2t
 }
 
 /// The tag of a task's R2T number `sequence`. It is never [`NO_TAG`]: places are few.

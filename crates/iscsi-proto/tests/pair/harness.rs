@@ -257,6 +257,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(target: &target::Setup, initiator: initiator::Setup) -> Self {
         let mut node = Node::new(Limits::default());
+        node.add_lun(0);
         let machine = connection(&mut node, target);
         let host = Host::new(machine, 4 << 20);
         Self { now: Duration::ZERO, node, host, guest: Guest::new(initiator), trace: Vec::new() }

@@ -191,6 +191,7 @@ fn a_new_session_waits_for_what_the_old_one_still_executes() {
 #[test]
 fn task_management_answers_each_function() {
     let mut pair = pair();
+    pair.node.add_lun(1);
     pair.host.eager = false;
     give(&mut pair, &read(Serial(1), 5, false)).unwrap();
     give(&mut pair, &read(Serial(2), 6, false)).unwrap();
@@ -207,6 +208,11 @@ fn task_management_answers_each_function() {
     assert_eq!(ask(TaskFunction::TaskReassign, 5, 0), Some(TaskResponseCode::NoReassignment));
     assert_eq!(ask(TaskFunction::ClearAca, 5, 0), Some(TaskResponseCode::Unsupported));
     assert_eq!(ask(TaskFunction::AbortTaskSet, 0, 1), Some(TaskResponseCode::Complete));
+    for function in
+        [TaskFunction::AbortTaskSet, TaskFunction::ClearTaskSet, TaskFunction::LogicalUnitReset]
+    {
+        assert_eq!(ask(function, 0, 2), Some(TaskResponseCode::NoLun));
+    }
     assert_eq!(ask(TaskFunction::LogicalUnitReset, 0, 0), None, "two commands execute");
     for left in [1, 0] {
         let task = pair.host.executing.pop_front().unwrap();
