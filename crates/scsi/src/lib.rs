@@ -29,6 +29,6 @@ pub use ports::{InitiatorPort, Nexus};
 pub use sense::{Additional, Sense, SenseKey, Status};
 pub use target::{AddUnitError, LUN_MAX, TargetDevice};
 pub use unit::{
-    Identity, LogicalUnit, MediumRequest, NexusId, Refusal, Response, Step, Task, UnitAttention,
-    UnitConfig,
+    Background, Identity, LogicalUnit, Marker, MarkerError, MediumRequest, Method, NexusId,
+    Refusal, Response, Step, Task, UnitAttention, UnitConfig,
 };

@@ -114,11 +114,13 @@ impl Provisioning {
     }
 }
 
-/// VPD page B1h of a medium that does not rotate.
+/// VPD page B1h of a medium that does not rotate. `can_erase`: SANITIZE erases blocks, which read
+/// without error afterwards (WABEREQ).
 #[must_use]
-pub fn characteristics_page() -> Vec<u8> {
+pub fn characteristics_page(can_erase: bool) -> Vec<u8> {
     let mut out = vpd(PAGE_CHARACTERISTICS, &[0; 60]);
     put(&mut out, 4, 1_u16.to_be_bytes());
+    out[7] = u8::from(can_erase) << 6;
     out
 }
 

@@ -10,8 +10,8 @@ use crate::{
     ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey},
     unit::{
-        LogicalUnit, NexusId, Refusal, Response, Step, Task, UnitAttention, UnitConfig, decode_lun,
-        report_luns,
+        Background, LogicalUnit, Marker, NexusId, Refusal, Response, Step, Task, UnitAttention,
+        UnitConfig, decode_lun, report_luns,
     },
 };
 
@@ -207,6 +207,27 @@ impl TargetDevice {
         match self.unit_of(task) {
             Some(unit) => unit.handle_refusal(task, refusal),
             None => Response::check(&not_supported()),
+        }
+    }
+
+    /// Makes a logical unit go on with a sanitize operation that did not come to its end: see
+    /// [`LogicalUnit::resume_sanitize`].
+    pub fn resume_sanitize(&mut self, lun: u16, marker: Marker) {
+        if let Some(place) = self.serving(lun) {
+            place.unit.resume_sanitize(marker);
+        }
+    }
+
+    /// The next thing to do for a logical unit that belongs to no task: see
+    /// [`LogicalUnit::poll_background`].
+    pub fn poll_background(&mut self, lun: u16) -> Option<Background> {
+        self.serving(lun)?.unit.poll_background()
+    }
+
+    /// How what [`Self::poll_background`] gave has ended; the logical unit is still the same.
+    pub fn handle_background_done(&mut self, lun: u16, result: Result<SgList, IoError>) {
+        if let Some(place) = self.serving(lun) {
+            place.unit.handle_background_done(result);
         }
     }
 

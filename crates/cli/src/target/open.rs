@@ -4,7 +4,7 @@ use anyhow::Result;
 use netraid_block::Pool;
 use netraid_engine::{
     backings::{Backing, Place},
-    target::{Identity, Lun},
+    target::{Identity, Lun, Sanitizing},
 };
 
 use crate::lun::LunSpec;
@@ -13,12 +13,23 @@ use crate::lun::LunSpec;
 pub(super) struct Opened {
     pub(super) spec: LunSpec,
     pub(super) backing: Backing,
+    sanitizing: Option<Sanitizing>,
 }
 
 impl Opened {
     pub(super) fn open(spec: LunSpec, block_len: Option<u32>, pool: &Pool) -> Result<Self> {
         let backing = spec.open(block_len, pool.clone())?;
-        Ok(Self { spec, backing })
+        let sanitizing = match &spec.place {
+            Place::Ram { .. } => Some(Sanitizing::volatile()),
+            Place::File { path, .. } => {
+                let mut marker = path.as_os_str().to_owned();
+                marker.push(".sanitize");
+                Some(Sanitizing::kept_in(marker.into())?)
+            }
+            // There is no place beside a block device where a restart would look.
+            Place::Disk { .. } => None,
+        };
+        Ok(Self { spec, backing, sanitizing })
     }
 
     /// The logical unit over it.
@@ -27,10 +38,21 @@ impl Opened {
             device: self.backing.device().clone(),
             // Backings of ours read as zeros where they were discarded.
             discard_zeroes: true,
+            physical_len: self.physical_len(),
             removable,
             atomic_len: self.atomic_len(),
+            sanitizing: self.sanitizing.clone(),
             identity: Some(identity(iqn, number, &self.backing)),
             policy: None,
+        }
+    }
+
+    /// Memory has no blocks larger than what is written; files are written by pages.
+    fn physical_len(&self) -> u32 {
+        let info = self.backing.device().info();
+        match self.spec.place {
+            Place::Ram { .. } => info.block_len,
+            Place::File { .. } | Place::Disk { .. } => info.optimal_len.max(info.block_len),
         }
     }
 

@@ -53,6 +53,8 @@ struct Slot {
     entered: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
+    /// The first step was to wait for the logical unit.
+    waits: bool,
     data_out_len: usize,
     data_out: Option<BufMut>,
     data_in: SgList,
@@ -68,6 +70,8 @@ struct Driver {
     session: Rc<SessionEntry>,
     /// By LUN: the incarnation of it that this session is known to use.
     used: Vec<u64>,
+    /// Tasks that wait for the background work of a LUN.
+    waiting: Vec<(u16, TaskId)>,
     peer: SocketAddr,
 }
 
@@ -110,6 +114,7 @@ pub(super) async fn serve(
         shared: shared.clone(),
         session: session.clone(),
         used: Vec::new(),
+        waiting: Vec::new(),
         peer,
     };
     let run = AssertUnwindSafe(driver.run(wire, &mut completions, &waker, stopped));
@@ -311,6 +316,19 @@ impl Driver {
                 }
             }
         }
+        if !self.waiting.is_empty() {
+            self.abandon_waits();
+        }
+    }
+
+    /// Nobody waits for the answers of tasks that were aborted.
+    #[cold]
+    fn abandon_waits(&mut self) {
+        for (lun, task) in &self.waiting {
+            if self.machine.is_aborted(*task) {
+                self.shared.background.abandon(*lun, self.session.connection, *task);
+            }
+        }
     }
 
     fn handle_command(&mut self, task: TaskId, lun: LunField, cdb: &[u8], data_out_max: u32) {
@@ -329,12 +347,20 @@ impl Driver {
         }
         let plan = match step {
             Step::Respond(response) => return self.respond(task, response),
-            Step::DataOut { .. } if slot.is_guarded() && self.refuse(task, None) => return,
+            Step::DataOut { .. } | Step::Wait
+                if self.slots[task.index()].is_guarded() && self.refuse(task, None) =>
+            {
+                return;
+            }
             Step::DataOut { len } => {
                 let slot = &mut self.slots[task.index()];
                 let data_out = len.min(data_out_max);
                 slot.data_out_len = usize::try_from(data_out).unwrap_or(usize::MAX);
                 Plan { data_out, data_out_total: u64::from(len), memory: 0 }
+            }
+            Step::Wait => {
+                self.slots[task.index()].waits = true;
+                Plan { data_out: 0, data_out_total: 0, memory: 0 }
             }
             Step::Submit(request) => {
                 let slot = &mut self.slots[task.index()];
@@ -351,6 +377,7 @@ impl Driver {
         let slot = &mut self.slots[task.index()];
         let step = match (slot.request.take(), &mut slot.task) {
             (Some(request), _) => Step::Submit(request),
+            (None, _) if slot.waits => Step::Wait,
             (None, Some(scsi_task)) => {
                 let data = slot.data_out.take().map(|data| data.freeze().into());
                 let data = data.unwrap_or_default();
@@ -368,13 +395,16 @@ impl Driver {
             return;
         };
         let Some(scsi_task) = &mut slot.task else { return };
+        if !self.waiting.is_empty() {
+            self.waiting.retain(|(_, waiting)| *waiting != task);
+        }
         let step = self.shared.units.borrow_mut().handle_medium_done(scsi_task, result);
         match step {
             // Nobody waits for what is still to be done: it is not begun.
             Step::Submit(_) if self.machine.is_aborted(task) => {
                 self.machine.handle_outcome(task, Outcome::default());
             }
-            step @ (Step::Submit(_) | Step::Respond(_) | Step::DataOut { .. }) => {
+            step @ (Step::Submit(_) | Step::Wait | Step::Respond(_) | Step::DataOut { .. }) => {
                 self.go_on(task, step)
             }
         }
@@ -395,6 +425,13 @@ impl Driver {
                     lun.enter();
                 }
                 lun.submit(request, completion);
+            }
+            Step::Wait => {
+                let completion = self.queue.completion(task.index() as u64);
+                let Some(lun) = &self.slots[task.index()].lun else { return };
+                self.waiting.push((lun.number(), task));
+                let connection = self.session.connection;
+                self.shared.wait_for_background(lun, connection, task, completion);
             }
             Step::Respond(response) => self.respond(task, response),
             Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),

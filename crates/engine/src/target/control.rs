@@ -310,16 +310,23 @@ impl Shared {
     }
 
     /// Takes a LUN of the configuration, or a new one.
-    pub(super) fn add_lun(&self, number: Option<u16>, lun: Lun) -> Result<u16, CommandError> {
+    pub(super) fn add_lun(
+        self: &Rc<Self>,
+        number: Option<u16>,
+        lun: Lun,
+    ) -> Result<u16, CommandError> {
         let free = || (0..=LUN_MAX).find(|number| self.luns.get(*number).is_none());
         let number = number.or_else(free).ok_or(CommandError::Full)?;
-        let Lun { device, discard_zeroes, removable, atomic_len, identity, policy } = lun;
+        let Lun { device, discard_zeroes, physical_len, removable, atomic_len, .. } = lun;
+        let Lun { sanitizing, identity, policy, .. } = lun;
         let identity = identity.unwrap_or_else(|| Identity::for_lun(&self.setup.name, number));
         let unit = UnitConfig {
             info: device.info().clone(),
             discard_zeroes,
+            physical_len,
             removable,
             atomic_len,
+            can_sanitize: sanitizing.is_some(),
             identity,
         };
         match self.units.borrow_mut().add(number, unit) {
@@ -329,6 +336,15 @@ impl Shared {
         }
         self.luns.insert(number, device, policy);
         self.node.borrow_mut().add_lun(number);
+        if let Some(mut sanitizing) = sanitizing {
+            let found = sanitizing.take_found();
+            self.background.insert(number, sanitizing);
+            if let (Some(marker), Some(lun)) = (found, self.luns.get(number)) {
+                tracing::warn!(lun = number, "goes on with a sanitize operation");
+                self.units.borrow_mut().resume_sanitize(number, marker);
+                self.start_background(&lun);
+            }
+        }
         Ok(number)
     }
 
@@ -339,6 +355,7 @@ impl Shared {
         }
         lun.set_gate(Gate::Leaving);
         self.units.borrow_mut().retire(number);
+        self.background.remove(number);
         tracing::info!(lun = number, running = lun.running(), "a LUN is removed");
         let (shared, leaving) = (self.clone(), lun.clone());
         // It goes on when nobody waits for it any more.

@@ -5,6 +5,7 @@
 //! goes from socket to buffer, to the device, and its answer from the device's buffer to the
 //! socket.
 
+mod background;
 mod connection;
 mod control;
 mod luns;
@@ -22,6 +23,8 @@ use std::{
     time::Duration,
 };
 
+use self::background::BackgroundTable;
+pub use self::background::{MarkerFileError, Sanitizing};
 pub use control::{CommandError, LunReport, SessionReport, TargetHandle, TargetReport};
 use luns::LunTable;
 use netraid_block::{Device, Pool};
@@ -103,11 +106,16 @@ pub struct Lun {
     pub device: Device,
     /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
+    /// Physical block in bytes: what smaller writes make the medium read first; no less than a
+    /// logical block.
+    pub physical_len: u32,
     /// Whether the medium can be ejected and loaded.
     pub removable: bool,
     /// Longest write, in bytes, that the device does as a whole or not at all, whatever else
     /// reads and writes and whenever power fails; 0 when that is not known.
     pub atomic_len: u32,
+    /// How it can be sanitized, if it can.
+    pub sanitizing: Option<Sanitizing>,
     /// Who it says that it is; derived from the target's name and the LUN when none.
     pub identity: Option<Identity>,
     /// Who may do what; everybody everything when none.
@@ -117,10 +125,12 @@ pub struct Lun {
 impl From<Device> for Lun {
     fn from(device: Device) -> Self {
         Self {
+            physical_len: device.info().block_len,
             device,
             discard_zeroes: false,
             removable: false,
             atomic_len: 0,
+            sanitizing: None,
             identity: None,
             policy: None,
         }
@@ -264,6 +274,7 @@ impl Target {
         let shared = Rc::new(Shared {
             units: RefCell::new(TargetDevice::default()),
             luns: LunTable::default(),
+            background: BackgroundTable::default(),
             sessions: SessionTable::default(),
             node: RefCell::new(Node::new(self.limits)),
             wakers: RefCell::new(BTreeMap::new()),
@@ -301,6 +312,7 @@ impl Target {
 struct Shared {
     units: RefCell<TargetDevice>,
     luns: LunTable,
+    background: BackgroundTable,
     sessions: SessionTable,
     node: RefCell<Node>,
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,

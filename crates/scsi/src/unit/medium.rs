@@ -42,6 +42,8 @@ pub(super) enum State {
     Extents { lba: u64, allocation_len: u32 },
     /// The cache is being flushed before the medium stops.
     Stop { eject: bool },
+    /// The logical unit works on what this task asked for, as its order of this number.
+    Wait { order: u64 },
     /// The response is out.
     Ended,
 }
@@ -49,6 +51,11 @@ pub(super) enum State {
 impl LogicalUnit {
     /// What a task that waits for its data-out is going to do, as far as its CDB says.
     pub(crate) fn intent(&self, task: &Task) -> Option<(Op, u64, u64)> {
+        // Everything, although it is the logical unit that writes it.
+        let everything = Some((Op::Write, 0, self.config.info.capacity));
+        if matches!(task.state, State::Collect(Command::Sanitize(_)) | State::Wait { .. }) {
+            return everything;
+        }
         let State::Collect(command) = &task.state else { return None };
         let (op, extent) = if let Command::Write { extent, .. }
         | Command::WriteAtomic { extent, .. }
@@ -93,6 +100,7 @@ impl LogicalUnit {
                 self.compare_and_write(task, extent, data, fua)
             }
             Command::OrWrite { extent, fua } => self.or_write(task, extent, data, fua),
+            Command::Sanitize(request) => self.sanitize_overwrite(task, request, &data),
             Command::TestUnitReady
             | Command::RequestSense { .. }
             | Command::Inquiry { .. }
@@ -111,7 +119,6 @@ impl LogicalUnit {
             | Command::PreFetch { .. }
             | Command::StartStopUnit(_)
             | Command::PreventAllowMediumRemoval { .. }
-            | Command::Sanitize(_)
             | Command::Reserve6
             | Command::Release6 => Err(internal_failure()),
         };
@@ -151,6 +158,7 @@ impl LogicalUnit {
             }
             State::Extents { lba, allocation_len } => self.lba_status(lba, allocation_len, &read),
             State::Stop { eject } => self.stopped(eject),
+            State::Wait { .. } => respond_good(),
             State::Collect(_) | State::Ended => Step::Respond(self.check(&internal_failure())),
         }
     }
@@ -161,6 +169,9 @@ impl LogicalUnit {
         let bad_medium = matches!(kind, ErrorKind::Medium | ErrorKind::Corrupt);
         let (offset, len) = task.reading;
         let writing = match task.state {
+            State::Wait { .. } => {
+                return Step::Respond(self.check(&self.wait_failed(kind)));
+            }
             State::Locate { error, .. } if bad_medium => {
                 return self.locate_in(task, offset, len, error);
             }

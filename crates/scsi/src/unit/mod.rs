@@ -13,11 +13,13 @@
 mod attention;
 mod compare;
 mod exclusion;
+mod marker;
 mod medium;
 mod opcodes;
 mod ready;
 mod report;
 mod same;
+mod sanitize;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -35,6 +37,11 @@ use self::{
     exclusion::Exclusion,
     medium::State,
     ready::{Readiness, needs_medium},
+    sanitize::Sanitizer,
+};
+pub use self::{
+    marker::{Marker, MarkerError, Method},
+    sanitize::Background,
 };
 pub use crate::inquiry::Identity;
 use crate::{
@@ -55,11 +62,17 @@ pub struct UnitConfig {
     pub info: DeviceInfo,
     /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
+    /// Physical block in bytes: what smaller writes make the medium read first; no less than a
+    /// logical block.
+    pub physical_len: u32,
     /// Whether the medium can be ejected and loaded.
     pub removable: bool,
     /// Longest write, in bytes, that happens as a whole or not at all, whatever else reads and
     /// writes and whenever power fails; 0 when nothing is known of that.
     pub atomic_len: u32,
+    /// Whether SANITIZE is supported: a [`Marker`] can be kept, or a restart leaves nothing of the
+    /// medium.
+    pub can_sanitize: bool,
     /// Who it says that it is.
     pub identity: Identity,
 }
@@ -136,6 +149,10 @@ pub enum Step {
     },
     /// Submit this to the device and go on with `handle_medium_done`.
     Submit(MediumRequest),
+    /// Carry out what `poll_background` gives, until it gives nothing more; go on with
+    /// `handle_medium_done` when it says [`Background::Wake`]. The work goes on when the task does
+    /// not wait any more.
+    Wait,
     /// Send this; the task has ended.
     Respond(Response),
 }
@@ -194,6 +211,7 @@ pub struct LogicalUnit {
     attentions: Attentions,
     exclusion: Exclusion,
     ready: Readiness,
+    sanitize: Sanitizer,
     /// Whether some commands are refused because the medium cannot be used.
     blocked: bool,
     /// Holder of RESERVE (6) (SPC-2).
@@ -211,6 +229,7 @@ impl LogicalUnit {
             attentions: Attentions::default(),
             exclusion: Exclusion::default(),
             ready: Readiness::default(),
+            sanitize: Sanitizer::default(),
             blocked: false,
             reserved_by: None,
         }
@@ -334,12 +353,15 @@ impl LogicalUnit {
     fn settle(&mut self, task: &mut Task, step: Step) -> Step {
         match &step {
             Step::Respond(_) => self.release(task),
-            Step::DataOut { .. } | Step::Submit(_) => {}
+            Step::DataOut { .. } | Step::Submit(_) | Step::Wait => {}
         }
         step
     }
 
     fn release(&mut self, task: &mut Task) {
+        if let State::Wait { order } = task.state {
+            self.cancel_order(order);
+        }
         task.state = State::Ended;
         if let Some(slot) = task.slot.take() {
             self.exclusion.leave(slot);
@@ -367,14 +389,17 @@ impl LogicalUnit {
 
     /// Why a command is refused while the medium cannot be used.
     fn not_ready(&self, command: &Command) -> Option<Sense> {
-        if !self.blocked || !needs_medium(command) {
+        if !self.blocked {
             return None;
         }
-        self.ready.refusal()
+        if let Some(sense) = self.sanitize.refusal(command) {
+            return Some(sense);
+        }
+        if needs_medium(command) { self.ready.refusal() } else { None }
     }
 
-    const fn settle_blocked(&mut self) {
-        self.blocked = !self.ready.is_ready();
+    fn settle_blocked(&mut self) {
+        self.blocked = !self.ready.is_ready() || self.sanitize.is_active();
     }
 
     fn start(&mut self, task: &mut Task, command: Command) -> Step {
@@ -403,7 +428,7 @@ impl LogicalUnit {
             Command::PreventAllowMediumRemoval { prevent } => {
                 Ok(self.prevent_allow(task.nexus, prevent))
             }
-            Command::Sanitize(_) => Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
+            Command::Sanitize(request) => self.start_sanitize(task, request),
             Command::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
             Command::ModeSelect { parameter_len, .. } => {
                 task.state = State::Collect(command);

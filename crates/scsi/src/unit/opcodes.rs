@@ -16,7 +16,8 @@ const OPCODE_WRITE_ATOMIC: u8 = 0x9c;
 
 impl LogicalUnit {
     fn supports(&self, row: &table::Row) -> bool {
-        self.supports_opcode(row.opcode())
+        let erases = (row.opcode(), row.service_action) == (OPCODE_SANITIZE, Some(0x02));
+        self.supports_opcode(row.opcode()) && (!erases || self.config.info.can_discard)
     }
 
     /// Whether the commands of a known operation code are supported here.
@@ -24,7 +25,7 @@ impl LogicalUnit {
         match opcode {
             OPCODE_UNMAP => self.config.info.can_discard,
             OPCODE_WRITE_ATOMIC => self.atomic_max() > 0,
-            OPCODE_SANITIZE => false,
+            OPCODE_SANITIZE => self.config.can_sanitize,
             _ => true,
         }
     }

@@ -72,11 +72,12 @@ impl LogicalUnit {
         if load_eject && !self.config.removable {
             return Err(Sense::invalid_cdb(4, Some(1)));
         }
-        if start {
-            return self.start_medium_up(task.nexus, load_eject);
-        }
+        // What cannot be taken out cannot be put in either.
         if load_eject && !self.ready.preventing.is_empty() {
             return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED));
+        }
+        if start {
+            return self.start_medium_up(task.nexus, load_eject);
         }
         if no_flush || self.ready.ejected {
             return Ok(self.stopped(load_eject));

@@ -110,7 +110,10 @@ impl LogicalUnit {
             Some(inquiry::PAGE_PORTS) => identity.ports_page(),
             Some(inquiry::PAGE_EXTENDED) => inquiry::extended_page(self.config.info.volatile_cache),
             Some(inquiry::PAGE_BLOCK_LIMITS) => self.limits().encode(),
-            Some(inquiry::PAGE_CHARACTERISTICS) => characteristics_page(),
+            Some(inquiry::PAGE_CHARACTERISTICS) => {
+                let can_erase = self.config.can_sanitize && self.config.info.can_discard;
+                characteristics_page(can_erase)
+            }
             Some(inquiry::PAGE_PROVISIONING) => self.provisioning().encode(),
             Some(_) => return Err(Sense::invalid_cdb(2, None)),
         })
@@ -118,12 +121,12 @@ impl LogicalUnit {
 
     fn capacity(&self) -> Capacity {
         let block_len = self.config.info.block_len;
+        let exponent = (self.config.physical_len / block_len).checked_ilog2().unwrap_or(0);
         let Provisioning { unmap, reads_zeros, .. } = self.provisioning();
         Capacity {
             blocks: self.blocks(),
             block_len,
-            // What lies under a backing is not known; the granularities say what it prefers.
-            physical_exponent: 0,
+            physical_exponent: u8::try_from(exponent).unwrap_or(0),
             thin: unmap,
             reads_zeros,
         }

@@ -1,0 +1,297 @@
+//! Work of logical units that outlives the command that asked for it: sanitize operations.
+//!
+//! A task of its own for each LUN that has any does what the unit says, one thing at a time, and
+//! ends when there is nothing left; commands that wait for it are woken through their completions.
+//! When the target ends first, the marker that is kept makes the next one go on.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+use netraid_block::{Completion, ErrorKind, IoError, SgList};
+use netraid_iscsi_proto::{machine::TaskId, target::ConnectionId};
+use netraid_scsi::{Background, Marker, MarkerError};
+
+use super::{
+    Shared,
+    luns::{Gate, ServedLun},
+};
+use crate::completions;
+
+/// Until a logical unit is asked again that waits for its older commands.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How a LUN can be sanitized: where it is kept that it has to be.
+#[derive(Debug, Clone)]
+pub struct Sanitizing {
+    keeper: Keeper,
+    found: Option<Marker>,
+}
+
+#[derive(Debug, Clone)]
+enum Keeper {
+    /// The medium ends with the process, and so does the need.
+    Nowhere,
+    File(PathBuf),
+}
+
+/// Why it is not known whether a medium has to be sanitized.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkerFileError {
+    /// The file cannot be read.
+    #[error("{path}: cannot read the marker of a sanitize operation: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file makes no sense.
+    #[error(
+        "{path}: {source}; the medium may be half erased: remove the file if it is to be used as \
+         it is"
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: MarkerError,
+    },
+}
+
+impl Sanitizing {
+    /// Of a medium that ends with the process.
+    #[must_use]
+    pub const fn volatile() -> Self {
+        Self { keeper: Keeper::Nowhere, found: None }
+    }
+
+    /// Of a medium that stays: the marker is kept in the file at `path`, which is read now.
+    ///
+    /// # Errors
+    /// When there is one that cannot be read.
+    pub fn kept_in(path: PathBuf) -> Result<Self, MarkerFileError> {
+        let found = match fs::read(&path) {
+            Ok(bytes) => match Marker::decode(&bytes) {
+                Ok(marker) => Some(marker),
+                Err(source) => return Err(MarkerFileError::Content { path, source }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(MarkerFileError::Read { path, source }),
+        };
+        Ok(Self { keeper: Keeper::File(path), found })
+    }
+
+    pub(super) fn take_found(&mut self) -> Option<Marker> {
+        self.found.take()
+    }
+}
+
+impl Keeper {
+    /// Keeps a marker, or none, durably.
+    async fn keep(self, marker: Option<Marker>) -> Result<(), IoError> {
+        let Self::File(path) = self else { return Ok(()) };
+        let shown = path.display().to_string();
+        let work = move || match marker {
+            Some(marker) => replace(&path, &marker.encode()),
+            None => remove(&path),
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(io::Error::other).and_then(|done| done).map_err(|error| {
+            tracing::error!(path = %shown, %error, "cannot keep the marker of a sanitize operation");
+            IoError::with_detail(ErrorKind::Device, format!("{shown}: {error}"))
+        })
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync_parent(path)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => sync_parent(path),
+    }
+}
+
+/// Makes a change of names stable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// A command that waits for its logical unit.
+struct Waiter {
+    connection: ConnectionId,
+    task: TaskId,
+    completion: Completion,
+}
+
+struct Work {
+    keeper: Keeper,
+    waiters: Vec<Waiter>,
+    is_running: bool,
+}
+
+/// The background work of all LUNs that can have any.
+#[derive(Default)]
+pub(super) struct BackgroundTable {
+    works: RefCell<BTreeMap<u16, Work>>,
+}
+
+impl BackgroundTable {
+    pub(super) fn insert(&self, lun: u16, sanitizing: Sanitizing) {
+        let work = Work { keeper: sanitizing.keeper, waiters: Vec::new(), is_running: false };
+        self.works.borrow_mut().insert(lun, work);
+    }
+
+    /// Forgets a LUN; commands that wait for it end as aborted.
+    pub(super) fn remove(&self, lun: u16) {
+        let work = self.works.borrow_mut().remove(&lun);
+        drop(work);
+    }
+
+    /// Ends the wait of a command.
+    pub(super) fn abandon(&self, lun: u16, connection: ConnectionId, task: TaskId) {
+        let mut works = self.works.borrow_mut();
+        let Some(work) = works.get_mut(&lun) else { return };
+        let is_it = |one: &Waiter| one.connection == connection && one.task == task;
+        // The completion is dropped, and ends the command as aborted.
+        work.waiters.retain(|waiter| !is_it(waiter));
+    }
+
+    fn wake(&self, lun: u16, result: Result<(), ErrorKind>) {
+        let waiters = match self.works.borrow_mut().get_mut(&lun) {
+            Some(work) => core::mem::take(&mut work.waiters),
+            None => return,
+        };
+        for waiter in waiters {
+            waiter.completion.finish(result.map(|()| SgList::new()).map_err(IoError::from));
+        }
+    }
+
+    fn keeper(&self, lun: u16) -> Option<Keeper> {
+        self.works.borrow().get(&lun).map(|work| work.keeper.clone())
+    }
+
+    /// Whether the work of a LUN was not running, which it is from now on.
+    fn begin(&self, lun: u16) -> bool {
+        let mut works = self.works.borrow_mut();
+        works.get_mut(&lun).is_some_and(|work| !core::mem::replace(&mut work.is_running, true))
+    }
+
+    fn end(&self, lun: u16) {
+        if let Some(work) = self.works.borrow_mut().get_mut(&lun) {
+            work.is_running = false;
+        }
+    }
+}
+
+impl Shared {
+    /// A command waits for the background work of its LUN, until `completion` ends.
+    pub(super) fn wait_for_background(
+        self: &Rc<Self>,
+        lun: &Rc<ServedLun>,
+        connection: ConnectionId,
+        task: TaskId,
+        completion: Completion,
+    ) {
+        let mut works = self.background.works.borrow_mut();
+        // Without work the completion is dropped, and ends as aborted.
+        let Some(work) = works.get_mut(&lun.number()) else { return };
+        work.waiters.push(Waiter { connection, task, completion });
+        drop(works);
+        self.start_background(lun);
+    }
+
+    /// Does the background work of a LUN, if there is any.
+    pub(super) fn start_background(self: &Rc<Self>, lun: &Rc<ServedLun>) {
+        if self.background.begin(lun.number()) {
+            tokio::task::spawn_local(run(self.clone(), lun.clone()));
+        }
+    }
+}
+
+async fn run(shared: Rc<Shared>, lun: Rc<ServedLun>) {
+    let number = lun.number();
+    loop {
+        let next = shared.units.borrow_mut().poll_background(number);
+        let Some(next) = next else {
+            shared.background.end(number);
+            return;
+        };
+        let result = match next {
+            Background::Keep(marker) => match shared.background.keeper(number) {
+                Some(keeper) => keeper.keep(marker).await.map(|()| SgList::new()),
+                None => Err(ErrorKind::Aborted.into()),
+            },
+            Background::Pause => {
+                tokio::time::sleep(PAUSE).await;
+                Ok(SgList::new())
+            }
+            Background::Submit(request) => {
+                while lun.gate() == Gate::Held {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                let device = lun.device().map(|device| device.clone());
+                match device {
+                    Some(device) if lun.gate() == Gate::Open => {
+                        lun.enter();
+                        let netraid_scsi::MediumRequest { op, offset, len, flags, data } = request;
+                        let result =
+                            completions::request(&device, op, offset, len, flags, data).await;
+                        lun.leave();
+                        result
+                    }
+                    Some(_) | None => Err(ErrorKind::Aborted.into()),
+                }
+            }
+            Background::Wake(result) => {
+                shared.background.wake(number, result);
+                Ok(SgList::new())
+            }
+        };
+        // A LUN that leaves takes its unfinished work along; its marker stays.
+        if lun.gate() == Gate::Leaving {
+            return;
+        }
+        shared.units.borrow_mut().handle_background_done(number, result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netraid_scsi::Method;
+
+    use super::*;
+
+    #[test]
+    fn a_marker_is_found_again_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.sanitize");
+        let marker = Marker { method: Method::BlockErase, unrestricted: true, failed: false };
+        replace(&path, b"older").unwrap();
+        replace(&path, &marker.encode()).unwrap();
+        assert_eq!(Sanitizing::kept_in(path.clone()).unwrap().take_found(), Some(marker));
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert_eq!(Sanitizing::kept_in(path.clone()).unwrap().take_found(), None);
+        fs::write(&path, b"rubbish").unwrap();
+        let error = Sanitizing::kept_in(path).unwrap_err().to_string();
+        assert!(error.contains("disk.sanitize") && error.contains("remove the file"), "{error}");
+    }
+}
