@@ -8,6 +8,7 @@ mod bench;
 mod control;
 mod create;
 mod examine;
+mod filter;
 mod load;
 mod lun;
 mod member;

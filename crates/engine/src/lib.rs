@@ -5,6 +5,7 @@ pub mod array;
 pub mod backings;
 pub mod completions;
 pub mod control;
+pub mod filters;
 pub mod initiator;
 pub mod target;
 mod wire;

@@ -6,7 +6,7 @@ mod open;
 mod service;
 
 use access::AccessArgs;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{LunArgs, SessionArgs, lun, session, show};
 use netraid_block::Pool;
@@ -17,6 +17,7 @@ use service::{About, TargetService};
 
 use crate::{
     control::bind_control,
+    filter::FilterArg,
     lun::LunSpec,
     output::Output,
     runtime,
@@ -42,6 +43,10 @@ pub(crate) struct TargetArgs {
     /// Media that initiators can eject and load
     #[arg(long)]
     removable: bool,
+    /// Trouble for a LUN, or for all: comma list of delay=5ms, error=1%, corrupt=0.1%, hang,
+    /// rate=10MiB/s, trace
+    #[arg(long, value_name = "[LUN:]FILTERS")]
+    filter: Vec<FilterArg>,
     #[command(flatten)]
     access: AccessArgs,
     /// Digests that initiators may, or must, use
@@ -91,8 +96,14 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     config.data_digest = args.digests.policy();
     let pool = Pool::new();
     let block_len = args.block_len.as_deref().map(str::parse).transpose()?;
-    let open = |spec: &LunSpec| Opened::open(spec.clone(), block_len, &pool);
-    let opened = args.lun.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let open = |(number, spec): (u16, &LunSpec)| {
+        let mut opened = Opened::open(spec.clone(), block_len, &pool)?;
+        let filters = args.filter.iter().filter(|filter| filter.is_for(number));
+        opened.set_filters(filters.map(|filter| &filter.spec))?;
+        Ok(opened)
+    };
+    check_filters(args)?;
+    let opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
     let lun = |(number, opened): (u16, &Opened)| opened.lun(&args.iqn, number, args.removable);
     let luns = (0..).zip(&opened).map(lun);
     let target = Target::bind(config, luns.collect(), pool.clone())?;
@@ -130,10 +141,22 @@ async fn serve(
             () = stop.wait() => {}
             () = service.stop_requested() => {}
         }
+        // What hangs in a filter is not waited for.
+        service.end_filters();
     };
     tokio::select! {
         ended = target.run(stopped) => Ok(ended?),
         () = conversations => Ok(()),
+    }
+}
+
+/// A filter for a LUN that is not there would be a test that tests nothing.
+fn check_filters(args: &TargetArgs) -> Result<()> {
+    let luns = args.lun.len();
+    let mut numbers = args.filter.iter().filter_map(|filter| filter.lun);
+    match numbers.find(|number| usize::from(*number) >= luns) {
+        Some(number) => bail!("filter for LUN {number}: there are {luns}; number them from 0"),
+        None => Ok(()),
     }
 }
 

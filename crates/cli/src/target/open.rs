@@ -1,9 +1,10 @@
 //! Opens the backings of logical units, and says who the units are.
 
 use anyhow::Result;
-use netraid_block::Pool;
+use netraid_block::{Device, Pool};
 use netraid_engine::{
     backings::{Backing, Place},
+    filters::{FilterSpec, Filters},
     target::{Identity, Lun, Sanitizing},
 };
 
@@ -14,6 +15,8 @@ pub(super) struct Opened {
     pub(super) spec: LunSpec,
     pub(super) backing: Backing,
     sanitizing: Option<Sanitizing>,
+    /// The first sees a request first.
+    filters: Vec<Filters>,
 }
 
 impl Opened {
@@ -29,13 +32,37 @@ impl Opened {
             // There is no place beside a block device where a restart would look.
             Place::Disk { .. } => None,
         };
-        Ok(Self { spec, backing, sanitizing })
+        Ok(Self { spec, backing, sanitizing, filters: Vec::new() })
+    }
+
+    /// What initiators reach: the backing, behind the filters where there are any.
+    pub(super) fn device(&self) -> &Device {
+        self.filters.first().map_or(self.backing.device(), Filters::device)
+    }
+
+    /// Ends the filters that are there, and puts others in their place, the first one first.
+    pub(super) fn set_filters<'s>(
+        &mut self,
+        specs: impl DoubleEndedIterator<Item = &'s FilterSpec>,
+    ) -> Result<()> {
+        self.end_filters();
+        for spec in specs.rev() {
+            let filters = Filters::new(self.device(), spec.clone())?;
+            self.filters.insert(0, filters);
+        }
+        Ok(())
+    }
+
+    /// Ends the filters: what hangs is aborted, what waits goes on.
+    pub(super) fn end_filters(&mut self) {
+        // Those above first: what they let go on meets those below.
+        self.filters.drain(..).for_each(drop);
     }
 
     /// The logical unit over it.
     pub(super) fn lun(&self, iqn: &str, number: u16, removable: bool) -> Lun {
         Lun {
-            device: self.backing.device().clone(),
+            device: self.device().clone(),
             // Backings of ours read as zeros where they were discarded.
             discard_zeroes: true,
             physical_len: self.physical_len(),

@@ -63,6 +63,11 @@ impl TargetService {
         let _ = self.0.stop.subscribe().wait_for(|stop| *stop).await;
     }
 
+    /// Ends the filters of all LUNs.
+    pub(super) fn end_filters(&self) {
+        self.opened().values_mut().for_each(Opened::end_filters);
+    }
+
     pub(super) async fn status(&self) -> Result<TargetStatus> {
         let report = self.0.handle.report().await?;
         let opened = self.opened();
@@ -126,6 +131,10 @@ impl TargetService {
 
     async fn remove(&self, number: u16, force: bool) -> Result<Value> {
         let _turn = self.0.changes.lock().await;
+        if let Some(opened) = self.opened().get_mut(&number).filter(|_| force) {
+            // What hangs in a filter is not waited for.
+            opened.end_filters();
+        }
         let removed = self.0.handle.remove_lun(number, force).await;
         let left = self.0.handle.report().await?;
         if left.luns.iter().all(|lun| lun.number != number) {
