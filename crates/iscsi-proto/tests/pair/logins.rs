@@ -2,6 +2,7 @@
 
 use netraid_iscsi_proto::{
     chap::{Algorithm, Challenge, ChapError, Credentials, Question, Secret},
+    machine::Fatal,
     pdu::{LoginRequest, LoginResponse},
     serial::Serial,
     target, text,
@@ -177,4 +178,112 @@ fn a_question_without_a_proof_is_no_login() {
     hand.ask_for_chap("7");
     let answer = hand.say(SECURITY, None, &[("CHAP_I", "1"), ("CHAP_C", "0x01020304")]);
     assert_eq!(answer.response.status, 0x0200);
+}
+
+const NAMES: [(&str, &str); 2] = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+
+#[test]
+fn only_allowed_initiators_log_in() {
+    for (allow, status) in [
+        (vec![], 0),
+        (vec![INITIATOR.to_uppercase()], 0),
+        (vec!["iqn.2026-01.org.example:other".into(), INITIATOR.into()], 0),
+        (vec![format!("{INITIATOR}2")], 0x0202),
+    ] {
+        let setup = target::Setup { allow, ..target_setup() };
+        let mut hand = Hand::new(&setup);
+        assert_eq!(hand.say(OPERATIONAL, Some(FULL), &NAMES).response.status, status);
+        assert_eq!(hand.pair.node.session_count(), usize::from(status == 0));
+        let refused = hand.pair.node.counters().refused_authorization.get();
+        assert_eq!(refused, u64::from(status != 0));
+        let mut hand = Hand::new(&setup);
+        let keys = [NAMES[0], ("SessionType", "Discovery")];
+        assert_eq!(hand.say(OPERATIONAL, Some(FULL), &keys).response.status, status);
+    }
+}
+
+#[test]
+fn a_login_is_sent_to_another_portal() {
+    // RFC 7143, section 11.13.5, status class 1; TargetAddress in section 13.8.
+    let to = |portal: Option<&str>, permanent| target::Redirect {
+        portal: portal.map(|portal| portal.parse().unwrap()),
+        address: "192.0.2.9:3261".into(),
+        permanent,
+    };
+    for (redirect, status) in [
+        (to(None, false), 0x0101),
+        (to(None, true), 0x0102),
+        (to(Some("127.0.0.1:3260"), false), 0x0101),
+        (to(Some("0.0.0.0:3260"), false), 0x0101),
+        (to(Some("127.0.0.1:3261"), false), 0),
+        (to(Some("127.0.0.2:3260"), false), 0),
+    ] {
+        let setup = target::Setup { redirects: vec![redirect], ..target_setup() };
+        let mut hand = Hand::new(&setup);
+        let answer = hand.say(OPERATIONAL, Some(FULL), &NAMES);
+        assert_eq!(answer.response.status, status);
+        let address = (status != 0).then(|| "192.0.2.9:3261".to_owned());
+        assert_eq!(answer.value("TargetAddress"), address);
+        assert_eq!(hand.pair.host.machine.is_finished(), status != 0);
+        // Who asks for targets is told where they are here.
+        let mut hand = Hand::new(&setup);
+        let keys = [NAMES[0], ("SessionType", "Discovery")];
+        assert_eq!(hand.say(OPERATIONAL, Some(FULL), &keys).response.status, 0);
+    }
+}
+
+#[test]
+fn versions_and_stages_are_checked() {
+    // RFC 7143, sections 11.12.4, 11.12.3 and 6.3.
+    let mut hand = Hand::new(&target_setup());
+    hand.request.version_min = 1;
+    assert_eq!(hand.say(OPERATIONAL, None, &NAMES).response.status, 0x0205);
+    for (stage, next) in [(OPERATIONAL, SECURITY), (OPERATIONAL, 2), (2, FULL), (FULL, FULL)] {
+        let mut hand = Hand::new(&target_setup());
+        assert_eq!(hand.say(stage, Some(next), &NAMES).response.status, 0x0200, "{stage} {next}");
+    }
+    let mut hand = Hand::new(&target_setup());
+    assert_eq!(hand.say(OPERATIONAL, None, &NAMES).response.status, 0);
+    assert_eq!(hand.say(SECURITY, None, &[]).response.status, 0x0200, "no way back");
+}
+
+#[test]
+fn a_login_has_so_many_requests_and_keys() {
+    let mut hand = Hand::new(&target_setup());
+    assert_eq!(hand.say(OPERATIONAL, None, &NAMES).response.status, 0);
+    for _ in 1..32 {
+        assert_eq!(hand.say(OPERATIONAL, None, &[]).response.status, 0);
+    }
+    assert_eq!(hand.say(OPERATIONAL, None, &[]).response.status, 0x0200, "the 33rd");
+    for (more, status) in [(126, 0), (127, 0x0200)] {
+        let keys: Vec<_> = (0..more).map(|at| format!("X-{at}")).collect();
+        let keys = keys.iter().map(|key| (key.as_str(), "1"));
+        let mut hand = Hand::new(&target_setup());
+        let keys: Vec<_> = NAMES.into_iter().chain(keys).collect();
+        let (first, rest) = keys.split_at(64);
+        assert_eq!(hand.say(OPERATIONAL, None, first).response.status, 0);
+        assert_eq!(hand.say(OPERATIONAL, None, rest).response.status, status, "{more}");
+    }
+}
+
+#[test]
+fn a_text_may_be_split_but_not_grow_for_ever() {
+    // RFC 7143, section 6.1: 8192 bytes a PDU before anything is declared.
+    let mut hand = Hand::new(&target_setup());
+    let mut data = Vec::new();
+    NAMES.iter().for_each(|(key, value)| text::push(&mut data, key, value));
+    (hand.request.current_stage, hand.request.more) = (OPERATIONAL, true);
+    let (first, rest) = data.split_at(30);
+    assert_eq!(hand.say_bytes(first).response.status, 0);
+    hand.request.more = false;
+    assert_eq!(hand.say_bytes(rest).response.status, 0);
+    let mut hand = Hand::new(&target_setup());
+    (hand.request.current_stage, hand.request.more) = (OPERATIONAL, true);
+    assert_eq!(hand.say_bytes(&[b'a'; 8192]).response.status, 0);
+    assert_eq!(hand.say_bytes(&[b'a'; 8192]).response.status, 0);
+    assert_eq!(hand.say_bytes(b"a").response.status, 0x0200, "16 KiB are over");
+    let mut hand = Hand::new(&target_setup());
+    let bhs = hand.request.encode().with_data_len(8193);
+    let long = hand.pair.host.receive(hand.pair.now, &mut hand.pair.node, &bhs, &[b'a'; 8193]);
+    assert_eq!(long, Err(Fatal::Oversize { len: 8193, limit: 8192 }));
 }

@@ -5,6 +5,10 @@
 mod exchange;
 mod harness;
 mod hostile;
+mod keys;
 mod liar;
 mod logins;
+mod management;
 mod order;
+mod sequences;
+mod texts;

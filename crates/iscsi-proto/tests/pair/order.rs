@@ -16,12 +16,12 @@ use netraid_iscsi_proto::{
 
 use crate::harness::{Host, Pair, READ, command, connection, initiator_setup, target_setup};
 
-fn pair() -> Pair {
+pub(crate) fn pair() -> Pair {
     Pair::with_wishes(Wishes::default(), Wishes::default())
 }
 
 /// A read by hand.
-fn read(cmd_sn: Serial, itt: u32, immediate: bool) -> Bhs {
+pub(crate) fn read(cmd_sn: Serial, itt: u32, immediate: bool) -> Bhs {
     let bhs = ScsiCommand {
         immediate,
         last: true,
@@ -38,11 +38,11 @@ fn read(cmd_sn: Serial, itt: u32, immediate: bool) -> Bhs {
     bhs
 }
 
-fn give(pair: &mut Pair, bhs: &Bhs) -> Result<(), Fatal> {
+pub(crate) fn give(pair: &mut Pair, bhs: &Bhs) -> Result<(), Fatal> {
     pair.host.receive(pair.now, &mut pair.node, bhs, &[])
 }
 
-fn replies(pair: &mut Pair) -> Vec<Bhs> {
+pub(crate) fn replies(pair: &mut Pair) -> Vec<Bhs> {
     std::iter::from_fn(|| pair.host.transmit()).map(|(transmit, _)| transmit.header).collect()
 }
 
