@@ -23,6 +23,8 @@ pub const PAGE_IDENTIFICATION: u8 = 0x83;
 pub const PAGE_PORTS: u8 = 0x88;
 /// Extended INQUIRY data.
 pub const PAGE_EXTENDED: u8 = 0x86;
+/// Third-party copy.
+pub const PAGE_THIRD_PARTY_COPY: u8 = 0x8f;
 /// Block limits.
 pub const PAGE_BLOCK_LIMITS: u8 = 0xb0;
 /// Block device characteristics.
@@ -30,12 +32,13 @@ pub const PAGE_CHARACTERISTICS: u8 = 0xb1;
 /// Logical block provisioning.
 pub const PAGE_PROVISIONING: u8 = 0xb2;
 
-const PAGES: [u8; 8] = [
+const PAGES: [u8; 9] = [
     PAGE_SUPPORTED,
     PAGE_SERIAL,
     PAGE_IDENTIFICATION,
     PAGE_EXTENDED,
     PAGE_PORTS,
+    PAGE_THIRD_PARTY_COPY,
     PAGE_BLOCK_LIMITS,
     PAGE_CHARACTERISTICS,
     PAGE_PROVISIONING,
@@ -88,7 +91,7 @@ impl Identity {
         out[2] = 0x06; // SPC-4
         out[3] = 0x12; // HISUP, response data format 2
         out[4] = 91; // length after byte 4
-        out[5] = 0x10; // TPGS: implicit asymmetric access
+        out[5] = 0x18; // TPGS: implicit asymmetric access; 3PC: third-party copy
         out[7] = 0x02; // CMDQUE
         put_ascii(&mut out[8..16], &self.vendor);
         put_ascii(&mut out[16..32], &self.product);

@@ -17,6 +17,7 @@ extern crate std;
 mod bytes;
 pub mod capacity;
 pub mod cdb;
+mod copy;
 pub mod inquiry;
 pub mod limits;
 pub mod mode;

@@ -132,11 +132,15 @@ macro_rules! additional {
 
 additional! {
     NONE = 0x00/0x00, "no additional sense information";
+    OPERATION_IN_PROGRESS = 0x00/0x16, "operation in progress";
     NOT_READY_BECOMING_READY = 0x04/0x01, "logical unit is in process of becoming ready";
     NOT_READY_START_REQUIRED = 0x04/0x02, "logical unit not ready, initializing command required";
     SANITIZE_IN_PROGRESS = 0x04/0x1b, "logical unit not ready, sanitize in progress";
     LOGICAL_UNIT_COMMUNICATION_FAILURE = 0x08/0x00, "logical unit communication failure";
     WRITE_ERROR = 0x0c/0x00, "write error";
+    THIRD_PARTY_FAILURE = 0x0d/0x01, "third party device failure";
+    COPY_TARGET_NOT_REACHABLE = 0x0d/0x02, "copy target device not reachable";
+    INCORRECT_COPY_TARGET_TYPE = 0x0d/0x03, "incorrect copy target device type";
     UNRECOVERED_READ_ERROR = 0x11/0x00, "unrecovered read error";
     PARAMETER_LIST_LENGTH_ERROR = 0x1a/0x00, "parameter list length error";
     MISCOMPARE_DURING_VERIFY = 0x1d/0x00, "miscompare during verify operation";
@@ -147,6 +151,12 @@ additional! {
     LOGICAL_UNIT_NOT_SUPPORTED = 0x25/0x00, "logical unit not supported";
     INVALID_FIELD_IN_PARAMETER_LIST = 0x26/0x00, "invalid field in parameter list";
     INVALID_RELEASE = 0x26/0x04, "invalid release of persistent reservation";
+    TOO_MANY_TARGET_DESCRIPTORS = 0x26/0x06, "too many target descriptors";
+    UNSUPPORTED_TARGET_DESCRIPTOR_TYPE = 0x26/0x07, "unsupported target descriptor type code";
+    TOO_MANY_SEGMENT_DESCRIPTORS = 0x26/0x08, "too many segment descriptors";
+    UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE = 0x26/0x09, "unsupported segment descriptor type code";
+    UNEXPECTED_INEXACT_SEGMENT = 0x26/0x0a, "unexpected inexact segment";
+    INLINE_DATA_LENGTH_EXCEEDED = 0x26/0x0b, "inline data length exceeded";
     WRITE_PROTECTED = 0x27/0x00, "write protected";
     SOFTWARE_WRITE_PROTECTED = 0x27/0x02, "logical unit software write protected";
     SPACE_ALLOCATION_FAILED = 0x27/0x07, "space allocation failed write protect";
@@ -204,6 +214,8 @@ pub struct Sense {
     pub progress: Option<u16>,
     /// The INFORMATION field; for medium errors the first bad LBA.
     pub information: Option<u64>,
+    /// The COMMAND-SPECIFIC INFORMATION field; for copies the number of the segment.
+    pub command_specific: Option<u64>,
     /// Whether this belongs to an earlier command, not the one that reports it.
     pub deferred: bool,
 }
@@ -222,7 +234,8 @@ impl Sense {
     /// Sense data of this kind without further fields.
     #[must_use]
     pub const fn new(key: SenseKey, additional: Additional) -> Self {
-        Self { key, additional, field: None, progress: None, information: None, deferred: false }
+        let (field, progress, information, command_specific) = (None, None, None, None);
+        Self { key, additional, field, progress, information, command_specific, deferred: false }
     }
 
     /// ILLEGAL REQUEST with this additional code.
@@ -261,6 +274,13 @@ impl Sense {
         self
     }
 
+    /// The same with a COMMAND-SPECIFIC INFORMATION field.
+    #[must_use]
+    pub const fn with_command_specific(mut self, information: u64) -> Self {
+        self.command_specific = Some(information);
+        self
+    }
+
     /// The bytes that report this.
     #[must_use]
     pub fn encode(&self, format: SenseFormat) -> Vec<u8> {
@@ -279,6 +299,9 @@ impl Sense {
         }
         out[2] = self.key as u8;
         out[7] = 10;
+        if let Some(value) = self.command_specific.and_then(|value| u32::try_from(value).ok()) {
+            put(&mut out, 8, value.to_be_bytes());
+        }
         out[12] = self.additional.asc;
         out[13] = self.additional.ascq;
         if let Some(bytes) = self.key_specific() {
@@ -315,6 +338,11 @@ impl Sense {
             out.extend(information.to_be_bytes());
             out[7] += 12;
         }
+        if let Some(information) = self.command_specific {
+            out.extend([0x01, 0x0a, 0x00, 0x00]);
+            out.extend(information.to_be_bytes());
+            out[7] += 12;
+        }
         if let Some([first, second, third]) = self.key_specific() {
             out.extend([0x02, 0x06, 0, 0, first, second, third, 0]);
             out[7] += 8;
@@ -342,6 +370,9 @@ impl Sense {
         if bytes[0] & 0x80 != 0 {
             sense.information = be32(bytes, 3).map(u64::from);
         }
+        if key == SenseKey::CopyAborted {
+            sense.command_specific = be32(bytes, 8).map(u64::from);
+        }
         if let Some(bytes) = bytes.get(15..18) {
             sense.take_key_specific(bytes);
         }
@@ -359,6 +390,9 @@ impl Sense {
             let Some(descriptor) = rest.get(..end) else { break };
             if kind == 0x00 && descriptor.get(2).is_some_and(|byte| byte & 0x80 != 0) {
                 sense.information = be64(descriptor, 4);
+            }
+            if kind == 0x01 {
+                sense.command_specific = be64(descriptor, 4);
             }
             if let (0x02, Some(bytes)) = (kind, descriptor.get(4..7)) {
                 sense.take_key_specific(bytes);

@@ -1,11 +1,15 @@
 //! A SCSI target device: its logical units, and what it answers where there is none.
 
+mod copy;
+
 use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{DeviceInfo, IoError, Op, SgList};
 
+pub(crate) use self::copy::Copy;
 use crate::{
     cdb::{self, Command},
+    copy::CopyRecords,
     inquiry::Identity,
     ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey},
@@ -33,6 +37,9 @@ pub struct TargetDevice {
     /// Whom a logical unit that comes later has to know.
     nexuses: Vec<(NexusId, Nexus)>,
     next_incarnation: u64,
+    /// Copies under way.
+    copies: usize,
+    records: CopyRecords,
 }
 
 /// A LUN that is taken.
@@ -144,6 +151,7 @@ impl TargetDevice {
     /// Forgets a nexus that is lost.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
         self.nexuses.retain(|(known, _)| *known != nexus);
+        self.records.remove_nexus(nexus);
         self.units().for_each(|unit| unit.remove_nexus(nexus));
     }
 
@@ -174,6 +182,9 @@ impl TargetDevice {
             place.unit.clear_reported_luns(nexus);
             return (Task::ended(nexus), Step::Respond(self.all_luns(cdb)));
         }
+        if let Some(&(OPCODE_EXTENDED_COPY | OPCODE_RECEIVE_COPY_RESULTS)) = cdb.first() {
+            return self.handle_copy_command(number, Task::ended(nexus), cdb);
+        }
         let (mut task, step) = place.unit.handle_command(nexus, cdb, announced);
         (task.lun, task.incarnation) = (number, place.incarnation);
         (task, step)
@@ -181,6 +192,9 @@ impl TargetDevice {
 
     /// Goes on with the data-out of a task.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
+        if task.copy.is_some() {
+            return self.copy_data(task, &data);
+        }
         match self.unit_of(task) {
             Some(unit) => unit.handle_data_out(task, data),
             None => Step::Respond(Response::check(&not_supported())),
@@ -189,6 +203,9 @@ impl TargetDevice {
 
     /// Goes on with the end of a task's medium request.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
+        if task.copy.is_some() {
+            return self.copy_done(task, result);
+        }
         match self.unit_of(task) {
             Some(unit) => unit.handle_medium_done(task, result),
             None => Step::Respond(Response::check(&not_supported())),
@@ -204,6 +221,9 @@ impl TargetDevice {
 
     /// Ends a task whose medium request is not to be submitted; the response says why.
     pub fn handle_refusal(&mut self, task: &mut Task, refusal: Refusal) -> Response {
+        if task.copy.is_some() {
+            return self.copy_refused(task, refusal);
+        }
         match self.unit_of(task) {
             Some(unit) => unit.handle_refusal(task, refusal),
             None => Response::check(&not_supported()),
@@ -232,7 +252,10 @@ impl TargetDevice {
     }
 
     /// Gives a task back that gets no response; its medium request has ended.
-    pub fn handle_abort(&mut self, task: Task) {
+    pub fn handle_abort(&mut self, mut task: Task) {
+        if let Some(copy) = task.copy.take() {
+            self.copy_aborted(task.nexus(), copy);
+        }
         if let Some(unit) = self.unit_of(&task) {
             unit.handle_abort(task);
         }
@@ -306,6 +329,8 @@ fn serves(place: Option<&Place>) -> bool {
     place.is_some_and(|place| !place.retired)
 }
 
+const OPCODE_EXTENDED_COPY: u8 = 0x83;
+const OPCODE_RECEIVE_COPY_RESULTS: u8 = 0x84;
 const OPCODE_REPORT_LUNS: u8 = 0xa0;
 
 const fn not_supported() -> Sense {

@@ -17,7 +17,7 @@ use netraid_iscsi_proto::{
     target::{Challenge, Connection, Event, Link, Outcome, Plan},
 };
 use netraid_scsi::{
-    InitiatorPort, MediumRequest, Nexus, NexusId, Response, Status, Step, UnitAttention,
+    InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Response, Status, Step, UnitAttention,
     cdb::{self, CommandKind},
     unit::decode_lun,
 };
@@ -58,6 +58,8 @@ struct Slot {
     data_out_len: usize,
     data_out: Option<BufMut>,
     data_in: SgList,
+    /// The LUN at whose device a request of a copy is.
+    copies_at: Option<Rc<ServedLun>>,
 }
 
 /// The machine and everything that it decides about.
@@ -362,6 +364,7 @@ impl Driver {
                 self.slots[task.index()].waits = true;
                 Plan { data_out: 0, data_out_total: 0, memory: 0 }
             }
+            Step::SubmitTo { .. } => unreachable!("{task:?} copies before its parameters came"),
             Step::Submit(request) => {
                 let slot = &mut self.slots[task.index()];
                 let reads = matches!(request.op, netraid_block::Op::Read);
@@ -394,6 +397,9 @@ impl Driver {
         else {
             return;
         };
+        if let Some(lun) = slot.copies_at.take() {
+            lun.leave();
+        }
         let Some(scsi_task) = &mut slot.task else { return };
         if !self.waiting.is_empty() {
             self.waiting.retain(|(_, waiting)| *waiting != task);
@@ -401,12 +407,14 @@ impl Driver {
         let step = self.shared.units.borrow_mut().handle_medium_done(scsi_task, result);
         match step {
             // Nobody waits for what is still to be done: it is not begun.
-            Step::Submit(_) if self.machine.is_aborted(task) => {
+            Step::Submit(_) | Step::SubmitTo { .. } if self.machine.is_aborted(task) => {
                 self.machine.handle_outcome(task, Outcome::default());
             }
-            step @ (Step::Submit(_) | Step::Wait | Step::Respond(_) | Step::DataOut { .. }) => {
-                self.go_on(task, step)
-            }
+            step @ (Step::Submit(_)
+            | Step::SubmitTo { .. }
+            | Step::Wait
+            | Step::Respond(_)
+            | Step::DataOut { .. }) => self.go_on(task, step),
         }
     }
 
@@ -433,9 +441,34 @@ impl Driver {
                 let connection = self.session.connection;
                 self.shared.wait_for_background(lun, connection, task, completion);
             }
+            Step::SubmitTo { lun, request } => self.submit_to(task, lun, request),
             Step::Respond(response) => self.respond(task, response),
             Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),
         }
+    }
+
+    /// Submits a request of a copy to the LUN that it concerns.
+    #[cold]
+    fn submit_to(&mut self, task: TaskId, lun: u16, request: MediumRequest) {
+        let slot = &mut self.slots[task.index()];
+        let Some(scsi_task) = &mut slot.task else { return };
+        let (op, offset, len) = (request.op, request.offset, request.len);
+        let moment = Moment::BeforeRequest;
+        let access = Access { initiator: self.session.initiator(), op, offset, len, moment };
+        let refusal = match self.shared.luns.get(lun) {
+            None => Refusal::Gone,
+            Some(lun) => match lun.refusal(&access, false) {
+                Some(refusal) => refusal,
+                None => {
+                    lun.enter();
+                    lun.submit(request, self.queue.completion(task.index() as u64));
+                    slot.copies_at = Some(lun);
+                    return;
+                }
+            },
+        };
+        let response = self.shared.units.borrow_mut().handle_refusal(scsi_task, refusal);
+        self.respond(task, response);
     }
 
     /// Ends a task whose next request, or whose data, is not wanted. False when it may go on.
@@ -500,6 +533,9 @@ impl Slot {
         if core::mem::take(&mut self.entered)
             && let Some(lun) = &self.lun
         {
+            lun.leave();
+        }
+        if let Some(lun) = self.copies_at.take() {
             lun.leave();
         }
     }

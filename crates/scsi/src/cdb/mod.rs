@@ -100,6 +100,17 @@ pub enum Reported {
     Either(u8, u16),
 }
 
+/// What RECEIVE COPY RESULTS asks for (SPC-4, section 6.17, service actions of LID1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyQuestion {
+    /// How far a copy is, or how it ended.
+    Status,
+    /// What copies are possible.
+    OperatingParameters,
+    /// Why a copy failed.
+    FailedSegment,
+}
+
 /// A command that a logical unit understands, with its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's own")]
@@ -134,6 +145,8 @@ pub enum Command {
     Sanitize(Sanitize),
     Reserve6,
     Release6,
+    ExtendedCopy { parameter_len: u32 },
+    ReceiveCopyResults { question: CopyQuestion, list_id: u8, allocation_len: u32 },
 }
 
 /// Fields of MODE SENSE (6) and (10).

@@ -2,8 +2,8 @@
 //! OPERATION CODES. A command exists by its row; nothing else lists commands.
 
 use super::{
-    ByteCheck, Cdb, Command, Extent, ModeSense, PageControl, Reported, Sanitize, SanitizeAction,
-    StartStop,
+    ByteCheck, Cdb, Command, CopyQuestion, Extent, ModeSense, PageControl, Reported, Sanitize,
+    SanitizeAction, StartStop,
 };
 use crate::sense::Sense;
 
@@ -104,6 +104,21 @@ pub const TABLE: &[Row] = &[
     row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).with(Read),
     row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
     row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).with(Read),
+    action(0x00, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
+        Ok(Command::ExtendedCopy { parameter_len: cdb.be32(10) })
+    }),
+    action(0x00, &[0x84, 0, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
+        Ok(receive_copy_results(cdb, CopyQuestion::Status))
+    })
+    .with(Query),
+    action(0x03, &[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
+        Ok(receive_copy_results(cdb, CopyQuestion::OperatingParameters))
+    })
+    .with(Query),
+    action(0x04, &[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
+        Ok(receive_copy_results(cdb, CopyQuestion::FailedSegment))
+    })
+    .with(Query),
     row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
     row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write),
     row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write),
@@ -356,6 +371,11 @@ fn synchronize_cache(cdb: &Cdb) -> Result<Command, Sense> {
 
 fn pre_fetch(cdb: &Cdb) -> Result<Command, Sense> {
     Ok(Command::PreFetch { extent: cdb.extent() })
+}
+
+fn receive_copy_results(cdb: &Cdb, question: CopyQuestion) -> Command {
+    let (list_id, allocation_len) = (cdb.byte(2), cdb.be32(10));
+    Command::ReceiveCopyResults { question, list_id, allocation_len }
 }
 
 fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {

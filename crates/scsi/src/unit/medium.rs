@@ -120,7 +120,9 @@ impl LogicalUnit {
             | Command::StartStopUnit(_)
             | Command::PreventAllowMediumRemoval { .. }
             | Command::Reserve6
-            | Command::Release6 => Err(internal_failure()),
+            | Command::Release6
+            | Command::ExtendedCopy { .. }
+            | Command::ReceiveCopyResults { .. } => Err(internal_failure()),
         };
         step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)))
     }
@@ -385,7 +387,7 @@ impl LogicalUnit {
     }
 
     /// Whether the initiator switched a cache off that the device has.
-    pub(super) const fn must_write_through(&self) -> bool {
+    pub(crate) const fn must_write_through(&self) -> bool {
         self.config.info.volatile_cache && !self.mode.write_cache
     }
 

@@ -12,6 +12,7 @@
 
 mod attention;
 mod compare;
+mod copy;
 mod exclusion;
 mod marker;
 mod medium;
@@ -23,13 +24,14 @@ mod sanitize;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{
     Buf, Completion, DeviceInfo, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
 };
 
 pub use self::attention::UnitAttention;
+pub(crate) use self::exclusion::Slot as WriteSlot;
 pub(crate) use self::report::report_luns;
 pub use self::report::{decode_lun, encode_lun};
 use self::{
@@ -49,6 +51,7 @@ use crate::{
     mode::{ModeMedium, ModeSettings},
     ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey, Status},
+    target::Copy,
 };
 
 /// A [`Nexus`] while it is there, as the target node numbers it: one session of one initiator.
@@ -153,6 +156,14 @@ pub enum Step {
     /// `handle_medium_done` when it says [`Background::Wake`]. The work goes on when the task does
     /// not wait any more.
     Wait,
+    /// Submit this to the device of another LUN, or of this, and go on with
+    /// `handle_medium_done`.
+    SubmitTo {
+        /// Whose device.
+        lun: u16,
+        /// What.
+        request: MediumRequest,
+    },
     /// Send this; the task has ended.
     Respond(Response),
 }
@@ -172,13 +183,28 @@ pub struct Task {
     slot: Option<exclusion::Slot>,
     /// First byte and number of bytes of its latest read.
     reading: (u64, u64),
+    /// What an EXTENDED COPY holds; the target device drives it.
+    pub(crate) copy: Option<Box<Copy>>,
 }
 
 impl Task {
+    pub(crate) const fn nexus(&self) -> NexusId {
+        self.nexus
+    }
+
     /// A task that has ended already.
     pub(crate) fn ended(nexus: NexusId) -> Self {
-        let (state, slot, reading) = (State::Ended, None, (0, 0));
-        Self { lun: 0, incarnation: 0, nexus, opcode: 0, announced: 0, state, slot, reading }
+        Self {
+            lun: 0,
+            incarnation: 0,
+            nexus,
+            opcode: 0,
+            announced: 0,
+            state: State::Ended,
+            slot: None,
+            reading: (0, 0),
+            copy: None,
+        }
     }
 
     fn read(&mut self, offset: u64, len: u64) -> Step {
@@ -294,27 +320,37 @@ impl LogicalUnit {
     pub fn handle_command(&mut self, nexus: NexusId, cdb: &[u8], announced: u32) -> (Task, Step) {
         let opcode = cdb.first().copied().unwrap_or(0);
         let mut task = Task { opcode, announced, ..Task::ended(nexus) };
-        let Some(is_pending) = self.attentions.is_pending(nexus) else {
-            return (task, Step::Respond(Response::status(Status::Busy)));
-        };
-        if is_pending && let Some(response) = self.report_attention(nexus, cdb) {
-            return (task, Step::Respond(response));
-        }
-        let step = match cdb::parse_with_access(cdb) {
-            Ok((_, access)) if self.conflicts(nexus, access) => {
-                Step::Respond(Response::status(Status::ReservationConflict))
-            }
-            Ok((command, _)) => match self.not_ready(&command) {
-                None => self.start(&mut task, command),
-                Some(sense) => Step::Respond(self.check(&sense)),
-            },
-            Err(_) if !self.supports_opcode(opcode) => {
-                let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
-                Step::Respond(self.check(&unknown))
-            }
-            Err(sense) => Step::Respond(self.check(&sense)),
+        let step = match self.admit(nexus, cdb) {
+            Ok(command) => self.start(&mut task, command),
+            Err(response) => Step::Respond(response),
         };
         (task, step)
+    }
+
+    /// Reads a command, unless something keeps it from being acted upon: an unknown nexus, a
+    /// unit attention condition, a reservation, its own fields.
+    #[inline]
+    pub(crate) fn admit(&mut self, nexus: NexusId, cdb: &[u8]) -> Result<Command, Response> {
+        let Some(is_pending) = self.attentions.is_pending(nexus) else {
+            return Err(Response::status(Status::Busy));
+        };
+        if is_pending && let Some(response) = self.report_attention(nexus, cdb) {
+            return Err(response);
+        }
+        match cdb::parse_with_access(cdb) {
+            Ok((_, access)) if self.conflicts(nexus, access) => {
+                Err(Response::status(Status::ReservationConflict))
+            }
+            Ok((command, _)) => match self.not_ready(&command) {
+                None => Ok(command),
+                Some(sense) => Err(self.check(&sense)),
+            },
+            Err(_) if !self.supports_opcode(cdb.first().copied().unwrap_or(0)) => {
+                let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+                Err(self.check(&unknown))
+            }
+            Err(sense) => Err(self.check(&sense)),
+        }
     }
 
     /// Goes on with the data-out of a task: what came of the bytes that were asked for. When the
@@ -353,7 +389,7 @@ impl LogicalUnit {
     fn settle(&mut self, task: &mut Task, step: Step) -> Step {
         match &step {
             Step::Respond(_) => self.release(task),
-            Step::DataOut { .. } | Step::Submit(_) | Step::Wait => {}
+            Step::DataOut { .. } | Step::Submit(_) | Step::SubmitTo { .. } | Step::Wait => {}
         }
         step
     }
@@ -459,12 +495,16 @@ impl LogicalUnit {
             | Command::LogSense { .. }
             | Command::ReadDefectData { .. }
             | Command::ModeSense(_) => self.report(task.nexus, &command).map(Step::Respond),
+            // The target device drives these; a logical unit knows no other.
+            Command::ExtendedCopy { .. } | Command::ReceiveCopyResults { .. } => {
+                Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
+            }
         };
         let step = step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)));
         self.settle(task, step)
     }
 
-    fn check(&self, sense: &Sense) -> Response {
+    pub(crate) fn check(&self, sense: &Sense) -> Response {
         Response::check_in(sense, self.sense_format())
     }
 

@@ -152,6 +152,8 @@ pub(super) const fn needs_medium(command: &Command) -> bool {
         | Command::ModeSelect { .. }
         | Command::StartStopUnit(_)
         | Command::PreventAllowMediumRemoval { .. }
+        | Command::ExtendedCopy { .. }
+        | Command::ReceiveCopyResults { .. }
         | Command::Reserve6
         | Command::Release6 => false,
     }

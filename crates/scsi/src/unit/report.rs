@@ -7,6 +7,7 @@ use crate::{
     bytes::put,
     capacity::Capacity,
     cdb::Command,
+    copy::third_party_copy_page,
     inquiry,
     limits::{BlockLimits, Provisioning, characteristics_page},
     ports::target_port_groups,
@@ -89,7 +90,9 @@ impl LogicalUnit {
             | Command::PreventAllowMediumRemoval { .. }
             | Command::Sanitize(_)
             | Command::Reserve6
-            | Command::Release6 => {
+            | Command::Release6
+            | Command::ExtendedCopy { .. }
+            | Command::ReceiveCopyResults { .. } => {
                 Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
             }
         }
@@ -109,6 +112,7 @@ impl LogicalUnit {
             Some(inquiry::PAGE_IDENTIFICATION) => identity.identification_page(),
             Some(inquiry::PAGE_PORTS) => identity.ports_page(),
             Some(inquiry::PAGE_EXTENDED) => inquiry::extended_page(self.config.info.volatile_cache),
+            Some(inquiry::PAGE_THIRD_PARTY_COPY) => third_party_copy_page(),
             Some(inquiry::PAGE_BLOCK_LIMITS) => self.limits().encode(),
             Some(inquiry::PAGE_CHARACTERISTICS) => {
                 let can_erase = self.config.can_sanitize && self.config.info.can_discard;

@@ -86,6 +86,7 @@ impl Bench {
                     let list = Buf::copy_from(&data[..sent]).into();
                     self.unit.handle_data_out(&mut task, list)
                 }
+                Step::SubmitTo { .. } => unreachable!("a unit knows no other"),
                 Step::Submit(request) => {
                     let result = self.execute(request);
                     self.unit.handle_medium_done(&mut task, result)
@@ -257,7 +258,7 @@ fn reserved_bits_and_unknown_commands_are_named() {
     let sense = bench.sense(&read, &[]);
     let field = sense.field.unwrap();
     assert_eq!((field.in_cdb, field.byte, field.bit), (true, 1, Some(5)));
-    for unknown in [0xff, 0x5f, 0x7f, 0x83] {
+    for unknown in [0xff, 0x5f, 0x7f, 0x85] {
         let sense = bench.sense(&cdb(&[unknown]), &[]);
         assert_eq!(sense.additional, Additional::INVALID_COMMAND_OPERATION_CODE);
     }
@@ -370,7 +371,7 @@ fn compare_and_write_is_not_interrupted() {
                 assert!(!admitted);
                 assert_eq!(response.status, Status::Busy);
             }
-            Step::DataOut { .. } | Step::Wait => panic!(),
+            Step::DataOut { .. } | Step::SubmitTo { .. } | Step::Wait => panic!(),
         }
     }
     unit.handle_abort(first);

@@ -1,0 +1,52 @@
+//! What a copy needs of a logical unit that is its source or destination.
+
+use super::{Identity, LogicalUnit, NexusId, WriteSlot};
+use crate::{
+    cdb::{Access, Command, Extent},
+    sense::{Additional, Sense},
+};
+
+impl LogicalUnit {
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.config.identity
+    }
+
+    pub(crate) const fn block_len(&self) -> u32 {
+        self.config.info.block_len
+    }
+
+    /// Longest read or write in bytes.
+    pub(crate) const fn transfer_len_max(&self) -> u32 {
+        self.config.info.max_transfer_len
+    }
+
+    /// The first byte of a range that this nexus may read, or write.
+    pub(crate) fn copy_offset(
+        &self,
+        nexus: NexusId,
+        extent: Extent,
+        access: Access,
+    ) -> Result<u64, Sense> {
+        if self.conflicts(nexus, access) {
+            return Err(Sense::illegal(Additional::ACCESS_DENIED));
+        }
+        if let Some(sense) = self.not_ready(&Command::Read { extent, fua: false }) {
+            return Err(sense);
+        }
+        if access == Access::Write {
+            self.check_writable()?;
+        }
+        self.check_range(extent)?;
+        Ok(extent.lba * u64::from(self.block_len()))
+    }
+
+    /// Enters a write of these bytes; none when it has to be tried again.
+    pub(crate) fn enter_write(&mut self, offset: u64, len: u64) -> Option<WriteSlot> {
+        self.exclusion.enter(offset..offset + len, false)
+    }
+
+    /// A write that was entered has ended.
+    pub(crate) fn leave_write(&mut self, slot: WriteSlot) {
+        self.exclusion.leave(slot);
+    }
+}
