@@ -3,6 +3,7 @@
 
 mod blackbox;
 mod conformance;
+mod fuzz;
 mod licences;
 mod purity;
 mod run;
@@ -23,6 +24,8 @@ usage: cargo xtask TASK
   conformance [--write]
                    the conformance suite of libiscsi; --write puts the results, beside tgt's,
                    into docs/conformance.md
+  fuzz [SECONDS [NAME]]
+                   fuzz targets with a nightly compiler, for 20 s each or as long as said
   nightly          the longer tier: tests with many more seeds and steps, scripts with more data
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
@@ -48,6 +51,9 @@ fn perform(args: &[&str]) -> Result<()> {
         ["blackbox", name] => blackbox::run(Some(name), false),
         ["conformance"] => conformance::run(false),
         ["conformance", "--write"] => conformance::run(true),
+        ["fuzz"] => fuzz::run(20, ""),
+        ["fuzz", seconds] => fuzz::run(seconds.parse()?, ""),
+        ["fuzz", seconds, name] => fuzz::run(seconds.parse()?, name),
         ["nightly"] => nightly(),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
@@ -62,12 +68,14 @@ fn check() -> Result<()> {
     let metadata = metadata()?;
     licences::check(&metadata)?;
     tidy::check(&metadata)?;
-    purity::check()
+    purity::check()?;
+    fuzz::check()
 }
 
 fn nightly() -> Result<()> {
     let longer =
         [("NETRAID_NIGHTLY", "1"), ("NETRAID_MODEL_RUNS", "40000"), ("PROPTEST_CASES", "4096")];
     cargo(&["test", "--workspace", "--release", "--quiet"], &longer)?;
-    blackbox::run(None, true)
+    blackbox::run(None, true)?;
+    fuzz::run(300, "")
 }
