@@ -6,7 +6,7 @@ use netraid_block::{Buf, Device, Pool, SgList, TargetUri};
 use netraid_engine::{
     backings, completions,
     initiator::{InitiatorConfig, Reason, Remote},
-    target::{Target, TargetConfig, TargetError},
+    target::{Lun, Target, TargetConfig, TargetError},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::sync::oneshot;
@@ -36,8 +36,15 @@ impl Running {
         Self::try_start(config, devices).unwrap()
     }
 
+    pub(crate) fn start_luns(config: TargetConfig, luns: Vec<Lun>) -> Self {
+        Self::try_start_luns(config, luns).unwrap()
+    }
+
     fn try_start(config: TargetConfig, devices: &[Device]) -> Result<Self, TargetError> {
-        let luns = devices.iter().cloned().map(Into::into).collect();
+        Self::try_start_luns(config, devices.iter().cloned().map(Into::into).collect())
+    }
+
+    fn try_start_luns(config: TargetConfig, luns: Vec<Lun>) -> Result<Self, TargetError> {
         let target = Target::bind(config, luns, Pool::new())?;
         let address = target.local_addrs()[0];
         let (stop, stopped) = oneshot::channel();

@@ -8,4 +8,5 @@ mod faults;
 mod meddler;
 mod portals;
 mod raw;
+mod sanitize;
 mod sessions;

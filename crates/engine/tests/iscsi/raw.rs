@@ -28,7 +28,7 @@ use crate::common::{NAME, Running, config, ram};
 
 const ABORT_ITT: u32 = 0xabcd;
 
-struct Raw {
+pub(crate) struct Raw {
     stream: TcpStream,
     cmd_sn: Serial,
     itt: u32,
@@ -36,7 +36,7 @@ struct Raw {
 
 impl Raw {
     /// Logs in; the inner error is the status of a refusal.
-    async fn log_in(address: SocketAddr, isid: u8) -> io::Result<Result<Self, u16>> {
+    pub(crate) async fn log_in(address: SocketAddr, isid: u8) -> io::Result<Result<Self, u16>> {
         let stream = TcpStream::connect(address).await?;
         let mut raw = Self { stream, cmd_sn: Serial(1), itt: 0 };
         let request = LoginRequest {
@@ -70,7 +70,7 @@ impl Raw {
         self.stream.write_all(&bytes).await
     }
 
-    async fn receive(&mut self) -> io::Result<Bhs> {
+    pub(crate) async fn receive(&mut self) -> io::Result<Bhs> {
         let mut bhs = Bhs([0; 48]);
         self.stream.read_exact(&mut bhs.0).await?;
         let len = usize::try_from(bhs.data_len()).unwrap().next_multiple_of(4);
@@ -80,7 +80,7 @@ impl Raw {
     }
 
     /// Sends a command without Data-Out; its tag.
-    async fn command(&mut self, cdb: &[u8], read_len: u32) -> u32 {
+    pub(crate) async fn command(&mut self, cdb: &[u8], read_len: u32) -> u32 {
         self.itt += 1;
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
@@ -103,12 +103,12 @@ impl Raw {
     }
 
     /// Takes the unit attention that the first command of a session gets.
-    async fn take_attention(&mut self) {
+    pub(crate) async fn take_attention(&mut self) {
         self.command(&[0; 6], 0).await;
         self.receive().await.unwrap();
     }
 
-    async fn manage(&mut self, function: TaskFunction, referenced_itt: u32) {
+    pub(crate) async fn manage(&mut self, function: TaskFunction, referenced_itt: u32) {
         let request = TaskRequest {
             immediate: true,
             function,
@@ -122,7 +122,7 @@ impl Raw {
         self.send(bhs, &[]).await.unwrap();
     }
 
-    async fn managed(&mut self) {
+    pub(crate) async fn managed(&mut self) {
         let bhs = self.receive().await.unwrap();
         assert_eq!(bhs.opcode(), Some(Opcode::TaskResponse));
         assert_eq!(TaskResponse::parse(&bhs).code, TaskResponseCode::Complete);

@@ -1,0 +1,141 @@
+//! Sanitize operations go on without the command, the session and the target that began them.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Request};
+use netraid_engine::target::{Lun, Sanitizing};
+use netraid_iscsi_proto::pdu::{Bhs, TaskFunction};
+
+use crate::{
+    common::{Running, config, ram},
+    raw::Raw,
+};
+
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+/// BLOCK ERASE, with and without IMMED.
+const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
+const ERASE_IMMEDIATELY: [u8; 10] = [0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// A device that erases only when the test lets it.
+struct Slow {
+    inner: Device,
+    held: Mutex<Option<Vec<Request>>>,
+    arrived: tokio::sync::Notify,
+}
+
+impl Slow {
+    fn new(inner: Device) -> Arc<Self> {
+        let held = Mutex::new(Some(Vec::new()));
+        Arc::new(Self { inner, held, arrived: tokio::sync::Notify::new() })
+    }
+
+    fn release(&self) {
+        let held = self.held.lock().unwrap().take().unwrap_or_default();
+        held.into_iter().for_each(|request| self.inner.submit(request));
+    }
+}
+
+impl BlockDevice for Slow {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        match &mut *self.held.lock().unwrap() {
+            Some(held) if request.op == Op::WriteZeroes => {
+                held.push(request);
+                self.arrived.notify_one();
+            }
+            Some(_) | None => self.inner.submit(request),
+        }
+    }
+}
+
+fn lun(device: &Arc<Slow>, sanitizing: Sanitizing) -> Lun {
+    Lun { sanitizing: Some(sanitizing), ..Device::new(device.clone()).into() }
+}
+
+async fn status(raw: &mut Raw, cdb: &[u8]) -> u8 {
+    raw.command(cdb, 0).await;
+    let Bhs(bytes) = raw.receive().await.unwrap();
+    bytes[3]
+}
+
+/// Waits until the logical unit is ready; it has to be, as nothing holds it up any more.
+async fn ready(raw: &mut Raw) {
+    let until = async {
+        while status(raw, &TEST_UNIT_READY).await != GOOD {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), until).await.expect("it never gets ready");
+}
+
+#[tokio::test]
+async fn it_outlives_the_session_that_asked_for_it() {
+    let slow = Slow::new(ram());
+    let target = Running::start_luns(config(), vec![lun(&slow, Sanitizing::volatile())]);
+    let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    one.take_attention().await;
+    assert_eq!(status(&mut one, &ERASE_IMMEDIATELY).await, GOOD);
+    slow.arrived.notified().await;
+    drop(one);
+    let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    two.take_attention().await;
+    assert_eq!(status(&mut two, &TEST_UNIT_READY).await, CHECK_CONDITION);
+    slow.release();
+    ready(&mut two).await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_command_that_waits_for_it_can_be_aborted_and_it_goes_on() {
+    for function in [TaskFunction::AbortTask, TaskFunction::LogicalUnitReset] {
+        let slow = Slow::new(ram());
+        let target = Running::start_luns(config(), vec![lun(&slow, Sanitizing::volatile())]);
+        let mut raw = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+        raw.take_attention().await;
+        let itt = raw.command(&ERASE, 0).await;
+        slow.arrived.notified().await;
+        raw.manage(function, itt).await;
+        // Answered although the device still erases.
+        raw.managed().await;
+        raw.take_attention().await;
+        assert_eq!(status(&mut raw, &TEST_UNIT_READY).await, CHECK_CONDITION);
+        slow.release();
+        ready(&mut raw).await;
+        target.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_was_killed_goes_on_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let marker: PathBuf = dir.path().join("disk.sanitize");
+    let sanitizing = || Sanitizing::kept_in(marker.clone()).unwrap();
+    let memory = ram();
+    let slow = Slow::new(memory.clone());
+    let target = Running::start_luns(config(), vec![lun(&slow, sanitizing())]);
+    let mut raw = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    raw.take_attention().await;
+    assert_eq!(status(&mut raw, &ERASE_IMMEDIATELY).await, GOOD);
+    assert!(marker.exists(), "accepted, so it is found again");
+    slow.arrived.notified().await;
+    target.kill().await;
+    let slow = Slow::new(memory);
+    let target = Running::start_luns(config(), vec![lun(&slow, sanitizing())]);
+    slow.arrived.notified().await;
+    let mut raw = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    raw.take_attention().await;
+    assert_eq!(status(&mut raw, &TEST_UNIT_READY).await, CHECK_CONDITION);
+    slow.release();
+    ready(&mut raw).await;
+    assert!(!marker.exists(), "it is done");
+    target.stop().await;
+}
