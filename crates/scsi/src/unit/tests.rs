@@ -547,7 +547,8 @@ fn may_change(cdb: &[u8], data: &[u8]) -> Vec<core::ops::Range<u64>> {
         }
         _ => return Vec::new(),
     };
-    vec![lba.saturating_mul(512)..lba.saturating_add(blocks).saturating_mul(512)]
+    let range = lba.saturating_mul(512)..lba.saturating_add(blocks).saturating_mul(512);
+    core::iter::once(range).collect()
 }
 
 /// A known command with only the bits that it uses, or any bytes; in range more often than not.
