@@ -26,4 +26,15 @@ refused 'authentication' "$NETRAID" create v --level 0 "$without_user"
 "$NETRAID" examine "${URI[m0]/joe@/joe%Xyzzy-plugh-42@}" >"$WORK/out" 2>&1
 grep -q 'carries its secret' "$WORK/out" || fail "no warning about the secret in the address"
 stop m0
-! grep -r 'Xyzzy\|wrong-secret' "$WORK"/*.err "$WORK/out" || fail "a secret was shown"
+
+# Members that have to prove themselves: the right secret, a wrong one, and a target without.
+say "mutual:disk:Plover-maze-77" >>"$WORK/chap"
+target m1 64MiB --chap-file "$WORK/chap"
+install -m 600 "$WORK/chap" "$WORK/both"
+"$NETRAID" create v --level 0 --secret-file "$WORK/both" "${URI[m1]}" >/dev/null
+export NETRAID_SECRET=Xyzzy-plugh-42
+NETRAID_MUTUAL_SECRET=Plover-maze-77 "$NETRAID" examine "${URI[m1]}" >/dev/null
+NETRAID_MUTUAL_SECRET=wrong-secret-000 refused 'did not prove itself' \
+    "$NETRAID" create v --level 0 "${URI[m1]}"
+stop m1
+! grep -r 'Xyzzy\|Plover\|wrong-secret' "$WORK"/*.err "$WORK/out" || fail "a secret was shown"

@@ -10,7 +10,8 @@ use crate::secret::{SecretArgs, Secrets};
 /// How members are reached.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MemberArgs {
-    /// Members: iscsi://[user@]host[:port]/iqn/lun
+    /// Members: iscsi://[user@]host[:port]/iqn/lun[?portal=host[:port]&...], with further portals of
+    /// the same target
     // Read later and not by clap, which would repeat a secret in its message.
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
@@ -19,6 +20,9 @@ pub(crate) struct MemberArgs {
     /// Insist on header and data digests (CRC32C)
     #[arg(long)]
     digests: bool,
+    /// Sessions to each member, 1 to 8; each begins at another of the member's portals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    sessions: u8,
 }
 
 impl MemberArgs {
@@ -30,7 +34,9 @@ impl MemberArgs {
     /// The members in the order in which they were given.
     pub(crate) fn configs(&self) -> Result<Vec<MemberConfig>> {
         let mut configs = configs(&self.urls, &self.secrets)?;
-        configs.iter_mut().for_each(|config| config.digests = self.digests);
+        for config in &mut configs {
+            (config.digests, config.sessions) = (self.digests, self.sessions);
+        }
         Ok(configs)
     }
 }
@@ -41,7 +47,9 @@ pub(crate) fn configs(urls: &[String], secrets: &SecretArgs) -> Result<Vec<Membe
     let config = |url: &String| {
         let uri = TargetUri::parse(url)?;
         let secret = secrets.of(&uri)?.map(|credentials| credentials.secret);
-        Ok(MemberConfig::new(uri, secret))
+        let mut config = MemberConfig::new(uri, secret);
+        config.mutual = secrets.mutual().map(|mutual| (mutual.user.clone(), mutual.secret.clone()));
+        Ok(config)
     };
     urls.iter().map(config).collect()
 }

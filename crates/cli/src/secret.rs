@@ -13,12 +13,15 @@ use netraid_block::TargetUri;
 pub(crate) use netraid_engine::target::{ChapCredentials as Credentials, Secret};
 
 const VARIABLE: &str = "NETRAID_SECRET";
+const MUTUAL_VARIABLE: &str = "NETRAID_MUTUAL_SECRET";
 
 /// Options of every command that logs in to members.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretArgs {
-    /// File with the members' CHAP secret, or with lines `user:secret`. Without it the secret
-    /// is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET
+    /// File with the members' CHAP secret, or with lines `user:secret`; a last line
+    /// `mutual:user:secret` is what the members must prove in turn. Without it the secret
+    /// is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET, and that of the
+    /// members from NETRAID_MUTUAL_SECRET
     #[arg(long, value_name = "FILE", global = false)]
     pub(crate) secret_file: Option<PathBuf>,
 }
@@ -28,6 +31,15 @@ pub(crate) struct SecretArgs {
 pub(crate) struct Secrets {
     by_user: BTreeMap<String, Secret>,
     common: Option<Secret>,
+    mutual: Option<Mutual>,
+}
+
+/// What members must prove (mutual CHAP).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mutual {
+    /// The name that they must give; none: any.
+    pub(crate) user: Option<String>,
+    pub(crate) secret: Secret,
 }
 
 impl Secrets {
@@ -36,14 +48,32 @@ impl Secrets {
         let mut secrets = Self::default();
         if let Some(path) = &args.secret_file {
             let text = read_private(path)?;
-            let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+            let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+            if let Some(theirs) = lines.last().and_then(|line| line.strip_prefix("mutual:"))
+                && lines.len() > 1
+            {
+                lines.pop();
+                let (user, secret) = theirs.split_once(':').unwrap_or(("", ""));
+                let Credentials { user, secret } = credentials(user, secret, path)?;
+                secrets.mutual = Some(Mutual { user: Some(user), secret });
+            }
             match lines.as_slice() {
                 [] => bail!("secret file {}: is empty; write the secret into it", path.display()),
                 [one] if !one.contains(':') => secrets.common = Some(Secret::new(*one)?),
                 many => secrets.by_user = pairs(many, path)?,
             }
         }
+        if secrets.mutual.is_none() {
+            let found = env::var(MUTUAL_VARIABLE).ok().filter(|secret| !secret.is_empty());
+            let secret = found.map(Secret::new).transpose()?;
+            secrets.mutual = secret.map(|secret| Mutual { user: None, secret });
+        }
         Ok(secrets)
+    }
+
+    /// What members must prove, if anything.
+    pub(crate) const fn mutual(&self) -> Option<&Mutual> {
+        self.mutual.as_ref()
     }
 
     /// The secret to log in to `uri` with; `None` when it names no user.
@@ -168,6 +198,25 @@ mod tests {
 
     fn secret(text: &str) -> Secret {
         Secret::new(text).unwrap()
+    }
+
+    #[test]
+    fn secret_files_may_say_what_members_must_prove() {
+        let load = |text: &str| {
+            let file = file(text);
+            Secrets::load(&SecretArgs { secret_file: Some(file.path().into()) })
+        };
+        let both = load("twelve bytes\nmutual:disk:other twelve\n").unwrap();
+        assert_eq!(both.common, Some(secret("twelve bytes")));
+        let expected = Mutual { user: Some("disk".into()), secret: secret("other twelve") };
+        assert_eq!(both.mutual(), Some(&expected));
+        let named = load("joe:twelve bytes\nmutual:disk:other twelve\n").unwrap();
+        assert_eq!(named.by_user.get("joe"), Some(&secret("twelve bytes")));
+        assert_eq!(named.mutual(), Some(&expected));
+        assert!(load("mutual:twelve bytes\n").unwrap().mutual().is_none(), "a user of that name");
+        for bad in ["twelve bytes\nmutual:disk", "twelve bytes\nmutual:disk:short"] {
+            assert!(load(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

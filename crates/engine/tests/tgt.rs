@@ -6,16 +6,20 @@
 use std::{
     io::Write as _,
     net::TcpListener,
+    num::NonZeroU64,
     path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
-use netraid_block::{Buf, Pool, TargetUri};
+use netraid_block::{Buf, ErrorKind, Pool, TargetUri};
 use netraid_engine::{
     completions,
-    initiator::{self, Credentials, InitiatorConfig, LoginError, Reason, Remote, Secret},
+    initiator::{
+        self, Credentials, InitiatorConfig, LoginError, Reason, Remote, Reservation,
+        ReservationType, Secret,
+    },
 };
 
 const NAME: &str = "iqn.2026-01.org.example:tgt";
@@ -152,4 +156,83 @@ async fn chap_of_tgt_is_answered() {
     let limit = Duration::from_secs(2);
     let found = initiator::discover("127.0.0.1", tgt.port, Some(credentials), limit).await;
     assert_eq!(found.unwrap()[0].name, NAME);
+}
+
+/// A second initiator takes the disk over by force: the first one learns it, and is fenced.
+#[tokio::test]
+async fn who_is_preempted_at_tgt_is_fenced() {
+    let Some(tgt) = Tgt::start() else { return };
+    let connect = async |name: &str, sessions| {
+        let mut config = tgt.config(None, b"");
+        config.initiator_name = format!("iqn.2026-01.org.example:{name}");
+        config.sessions = sessions;
+        Arc::new(Remote::connect(config, Pool::new()).await.unwrap())
+    };
+    let (key, victor_key) = (NonZeroU64::new(0x1111).unwrap(), NonZeroU64::new(0x2222).unwrap());
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    for sessions in [1, 3] {
+        let (victim, victor) = (connect("victim", sessions).await, connect("victor", 1).await);
+        let device = victim.clone().into_device();
+        let write = async |remote: &Arc<Remote>, byte| {
+            let device = remote.clone().into_device();
+            completions::write(&device, 0, Buf::copy_from(&[byte; 512]).into(), false).await
+        };
+        victim.register_and_ignore(key).await.unwrap();
+        let keys = victim.reservation_keys().await.unwrap().keys;
+        assert_eq!(keys, vec![key.get(); usize::from(sessions)]);
+        assert_eq!(victor.reservation().await.unwrap(), None);
+        victim.reserve(key, kind).await.unwrap();
+        assert_eq!(victor.reservation().await.unwrap().map(|held| held.kind), Some(kind));
+        for byte in 1..=6 {
+            write(&victim, byte).await.unwrap();
+        }
+        // Whoever is not registered may read, and is refused for the moment, not for good.
+        let refused = write(&victor, 9).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+        assert!(!victor.is_fenced());
+        assert_eq!(completions::read(&device, 0, 512).await.unwrap().to_contiguous()[0], 6);
+        victor.register(victor_key).await.unwrap();
+        // tgt has no PREEMPT AND ABORT, and says so.
+        let without = victor.preempt(victor_key, key, kind, true).await.unwrap_err();
+        assert_eq!(without.kind(), ErrorKind::Unsupported, "{without}");
+        victor.preempt(victor_key, key, kind, false).await.unwrap();
+        assert_eq!(victor.reservation_keys().await.unwrap().keys, [victor_key.get()]);
+        let fenced = write(&victim, 7).await.unwrap_err();
+        assert_eq!(fenced.kind(), ErrorKind::Fenced, "{fenced}");
+        assert!(victim.is_fenced());
+        // Reads too: what this side knows of the disk is out of date.
+        let fenced = completions::read(&device, 0, 512).await.unwrap_err();
+        assert_eq!(fenced.kind(), ErrorKind::Fenced, "{fenced}");
+        write(&victor, 8).await.unwrap();
+        victor.clear_reservations(victor_key).await.unwrap();
+        assert_eq!(victor.reservation().await.unwrap(), None);
+        assert!(victor.reservation_keys().await.unwrap().keys.is_empty());
+        // Nothing is left of it: not for this side either.
+        write(&victor, 9).await.unwrap();
+        assert!(!victor.is_fenced());
+        victim.close().await;
+        victor.close().await;
+    }
+}
+
+#[tokio::test]
+async fn reservations_are_given_back_at_tgt() {
+    let Some(tgt) = Tgt::start() else { return };
+    let remote = Remote::connect(tgt.config(None, b""), Pool::new()).await.unwrap();
+    let (one, two) = (NonZeroU64::new(1).unwrap(), NonZeroU64::new(2).unwrap());
+    let kind = ReservationType::ExclusiveAccess;
+    let refused = remote.reserve(one, kind).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "nobody is registered: {refused}");
+    remote.register(one).await.unwrap();
+    remote.register(two).await.unwrap();
+    assert_eq!(remote.reservation_keys().await.unwrap().keys, [2], "in place of the first");
+    remote.reserve(two, kind).await.unwrap();
+    let held = Reservation { key: 2, kind };
+    assert_eq!(remote.reservation().await.unwrap(), Some(held));
+    remote.release(two, kind).await.unwrap();
+    assert_eq!(remote.reservation().await.unwrap(), None);
+    remote.unregister().await.unwrap();
+    assert!(remote.reservation_keys().await.unwrap().keys.is_empty());
+    assert!(!remote.is_fenced());
+    remote.close().await;
 }

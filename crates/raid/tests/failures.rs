@@ -236,3 +236,28 @@ fn a_replacement_never_gets_a_label_of_its_predecessor() {
     }
     assert_eq!(scene.first_byte(0), 3);
 }
+
+#[test]
+fn an_engine_that_is_fenced_at_one_member_stops_at_once() {
+    for level in [Level::Raid1, Level::Raid5] {
+        let mut scene = Scene::new(level, 3);
+        scene.write(0, 4096, 1);
+        let rewrite = scene.submit(Op::Write, 0, 4096, 2);
+        let is_write = |pending: &Pending| matches!(pending, Pending::Write { .. });
+        while !scene.model.pending.iter().any(is_write) {
+            scene.model.finish(0, None, &mut scene.rng);
+        }
+        let at = scene.model.pending.iter().position(is_write).unwrap();
+        let member = scene.model.pending[at].member();
+        scene.model.finish(at, Some(ErrorKind::Fenced), &mut scene.rng);
+        let failure = scene.model.machine.failure().unwrap();
+        assert_eq!(failure.kind(), ErrorKind::Fenced, "{failure}");
+        // The member is not set aside: the labels are another engine's now.
+        let state = scene.model.machine.label().state(member);
+        assert_eq!(state, netraid_raid::member::MemberState::InSync);
+        scene.finish_all();
+        assert!(!scene.model.machine.labels_pending());
+        let (_, end) = scene.model.ended.iter().find(|(ended, _)| *ended == rewrite).unwrap();
+        assert_eq!(end.as_ref().unwrap_err().kind(), ErrorKind::Fenced, "it was acknowledged");
+    }
+}

@@ -21,17 +21,29 @@ pub struct MemberConfig {
     pub uri: TargetUri,
     /// Its CHAP secret.
     pub secret: Option<Secret>,
+    /// What it has to prove in turn: its name, when that matters, and its secret.
+    pub mutual: Option<(Option<String>, Secret)>,
     /// Longest that a request to it may take before it is set aside.
     pub request_timeout: Duration,
     /// Insist on header and data digests.
     pub digests: bool,
+    /// Sessions that share its requests: 1 to 8.
+    pub sessions: u8,
 }
 
 impl MemberConfig {
     /// A member with the usual deadline.
     #[must_use]
     pub const fn new(uri: TargetUri, secret: Option<Secret>) -> Self {
-        Self { uri, secret, request_timeout: Duration::from_secs(5), digests: false }
+        let mutual = None;
+        Self {
+            uri,
+            secret,
+            mutual,
+            request_timeout: Duration::from_secs(5),
+            digests: false,
+            sessions: 1,
+        }
     }
 
     /// Its address, without secrets.
@@ -73,8 +85,13 @@ impl Connected {
     ) -> Result<Self, ArrayError> {
         let mut initiator = InitiatorConfig::new(config.uri.clone());
         initiator.secret.clone_from(&config.secret);
+        if let Some((user, secret)) = config.mutual.clone() {
+            (initiator.target_user, initiator.target_secret) = (user, Some(secret));
+        }
         initiator.request_timeout = config.request_timeout;
         initiator.isid = isid;
+        // A visit looks at a label or two.
+        initiator.sessions = if isid.is_some() { config.sessions } else { 1 };
         initiator.header_digest = config.digests;
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
@@ -179,10 +196,10 @@ impl Connected {
 }
 
 /// The ISID of this machine's sessions for an array to a member: of the random kind, but the same
-/// each time.
+/// each time, by whichever portal it is reached.
 fn engine_isid(array: &Uuid, uri: &TargetUri) -> [u8; 6] {
-    let place = uri.to_string();
-    let bytes = machine_id().into_iter().chain(*array).chain(place.bytes());
+    let place = uri.target.bytes().chain(uri.lun.to_be_bytes());
+    let bytes = machine_id().into_iter().chain(*array).chain(place);
     // FNV-1a: it must differ between arrays, machines and members, not be hard to guess.
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

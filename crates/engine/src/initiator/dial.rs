@@ -84,10 +84,12 @@ impl Dialer {
 
     async fn probe(&self, link: &mut Link, key: Option<u64>) -> Result<Probed, Reason> {
         let lun = self.config.uri.lun;
-        if let Some(key) = key {
-            probe::check_key(link, lun, key).await?;
-        }
-        probe::probe(link, lun).await
+        let Some(key) = key else { return probe::probe(link, lun).await };
+        let before = probe::check_key(link, lun, key).await?;
+        let mut probed = probe::probe(link, lun).await?;
+        probed.heard.cache_lost |= before.cache_lost;
+        probed.heard.nexus_lost |= before.nexus_lost;
+        Ok(probed)
     }
 
     /// Follows redirections (RFC 7143, section 11.13.5) for a bounded number of hops, and never

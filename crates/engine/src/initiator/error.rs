@@ -93,6 +93,9 @@ pub enum Reason {
     /// The registration of this session is gone: another host has taken over.
     #[error("fenced: the registration of this host's key is gone; another host has taken over")]
     Fenced,
+    /// The disk was powered on, and has forgotten the registration of this session.
+    #[error("the disk was powered on and has forgotten this host's registration; register anew")]
+    Forgotten,
     /// The disk had no volatile cache when it was connected first, and has one now.
     #[error(
         "the disk now has a volatile write cache, which it had not before; switch the cache off, or open the disk anew"
@@ -116,6 +119,7 @@ impl Reason {
             | Self::Shrunk { .. }
             | Self::OtherPortalGroup { .. }
             | Self::CacheAppeared
+            | Self::Forgotten
             | Self::Fenced => true,
             Self::Config(_)
             | Self::ConnectTimeout(_)

@@ -97,12 +97,14 @@ struct Probe<'a> {
 }
 
 /// Whether this session is registered with `key` still: registering it anew in its own place
-/// succeeds only then (SPC-4, section 6.16.2).
-pub(super) async fn check_key(link: &mut Link, lun: u16, key: u64) -> Result<(), Reason> {
+/// succeeds only then (SPC-4, section 6.16.2). What the disk told meanwhile.
+pub(super) async fn check_key(link: &mut Link, lun: u16, key: u64) -> Result<Heard, Reason> {
     let mut probe = Probe { link, lun: LunField::from_number(lun), heard: Heard::default() };
     let command = register(key, key);
     match probe.order(command.cdb, command.parameters).await? {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(probe.heard),
+        // Without memory of the time before it says nothing of who took over.
+        Err(Refusal::Conflict) if probe.heard.cache_lost => Err(Reason::Forgotten),
         Err(Refusal::Conflict) => Err(Reason::Fenced),
         Err(refusal) => {
             Err(Reason::Command { command: "PERSISTENT RESERVE OUT", detail: refusal.to_string() })

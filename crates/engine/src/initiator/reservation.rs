@@ -1,8 +1,9 @@
 //! Persistent reservations of a remote disk (SPC-4, section 5.13): who may write to it.
 //!
-//! All sessions of a [`Remote`] are registered with one key. When that registration is gone,
-//! another host has taken over: the disk is *fenced* for this side, every request fails with
-//! [`ErrorKind::Fenced`], and nothing is sent any more.
+//! All sessions of a [`Remote`] are registered with one key. When that registration is gone, or a
+//! request of a registered session meets another's reservation, another host has taken over: the
+//! disk is *fenced* for this side, every request fails with [`ErrorKind::Fenced`], and nothing is
+//! sent any more. Who takes over preempts before the first request.
 
 use std::{num::NonZeroU64, sync::atomic::Ordering};
 

@@ -17,6 +17,7 @@ use crate::{
 
 const WRITE_10: u8 = 0x2a;
 const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+const WRITE_SAME_16: u8 = 0x93;
 
 async fn start() -> (Running, Meddler, Arc<Remote>, Device) {
     let target = Running::start(config(), &[ram()]);
@@ -75,6 +76,23 @@ async fn a_conflict_ends_the_request_at_once_and_no_other() {
     // Nothing is registered here: it is for the owner to decide what follows.
     assert!(!remote.is_fenced());
     write(&device, 2).await.unwrap();
+    target.stop().await;
+}
+
+/// A disk that takes the data of WRITE SAME for that of a WRITE wants more of it.
+#[tokio::test]
+async fn a_disk_that_misunderstands_write_same_is_given_zeros() {
+    let (target, portal, remote, device) = start().await;
+    completions::write(&device, 0, Buf::copy_from(&[7; 8192]).into(), false).await.unwrap();
+    portal.overflow(WRITE_SAME_16);
+    completions::write_zeroes(&device, 0, 8192).await.unwrap();
+    let data = completions::read(&device, 0, 8192).await.unwrap();
+    assert!(data.to_contiguous().iter().all(|byte| *byte == 0));
+    assert_eq!((portal.lies_left(), remote.reconnects()), (0, 0));
+    // A write that moved other bytes than it was asked to is no success.
+    portal.overflow(WRITE_10);
+    let error = write(&device, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Device, "{error}");
     target.stop().await;
 }
 

@@ -115,6 +115,12 @@ impl Meddler {
         self.shared.lock().unwrap().lies.push_back(lie);
     }
 
+    /// The next command `code` that ends with GOOD is said to have wanted more data.
+    pub(crate) fn overflow(&self, code: u8) {
+        let lie = Lie { code, status: 0, sense: Vec::new() };
+        self.shared.lock().unwrap().lies.push_back(lie);
+    }
+
     /// Logins are sent elsewhere, with this status.
     pub(crate) fn redirect(&self, status: u16, to: impl Into<String>) {
         self.shared.lock().unwrap().redirect = Some((status, to.into()));
@@ -154,6 +160,10 @@ fn meddle(
             let lie = shared.lies.iter().position(|lie| Some(lie.code) == code);
             if let Some(lie) = lie.and_then(|at| shared.lies.remove(at)) {
                 bhs.0[3] = lie.status;
+                if lie.status == 0 {
+                    bhs.0[1] |= 0x04;
+                    bhs.0[44..48].copy_from_slice(&512_u32.to_be_bytes());
+                }
                 *data = Vec::new();
                 if !lie.sense.is_empty() {
                     let len = u16::try_from(lie.sense.len()).unwrap();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use netraid_block::{Pool, TargetUri};
 use netraid_engine::{
     initiator::{self, Credentials, InitiatorConfig, LoginError, Reason, Remote, Secret},
-    target::{ChapCredentials, DigestPolicy},
+    target::{ChapCredentials, DigestPolicy, TargetConfig},
 };
 
 use crate::common::{NAME, Running, SIZE, config, connect, exercise, ram, refused};
@@ -69,6 +69,42 @@ async fn chap_lets_in_who_knows_the_secret() {
     let targets = found(Some(Credentials { user: "joe".into(), secret })).await.unwrap();
     assert_eq!(targets[0].name, NAME);
     assert_eq!(targets[0].addresses, [format!("{},1", target.address)]);
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_target_that_cannot_prove_itself_is_refused() {
+    let secret = |bytes: &[u8]| Secret::new(bytes).unwrap();
+    let own = ChapCredentials { user: "joe".into(), secret: secret(b"hidden-secret-16") };
+    let theirs = ChapCredentials { user: "disk".into(), secret: secret(b"hidden-secret-of-disk") };
+    let running = |mutual_chap| {
+        let config = TargetConfig { chap: Some(own.clone()), mutual_chap, ..config() };
+        Running::start(config, &[ram()])
+    };
+    let wanting = |target: &Running, user: Option<&str>, bytes: &[u8]| InitiatorConfig {
+        secret: Some(own.secret.clone()),
+        target_secret: Some(secret(bytes)),
+        target_user: user.map(Into::into),
+        ..InitiatorConfig::new(TargetUri { user: Some("joe".into()), ..target.uri(0) })
+    };
+    let target = running(Some(theirs));
+    for user in [None, Some("disk")] {
+        let right = wanting(&target, user, b"hidden-secret-of-disk");
+        Remote::connect(right, Pool::new()).await.unwrap().close().await;
+    }
+    for (user, bytes) in
+        [(None, &b"hidden-secret-of-none"[..]), (Some("other"), b"hidden-secret-of-disk")]
+    {
+        let reason = refused(wanting(&target, user, bytes)).await;
+        assert!(matches!(reason, Reason::Login(LoginError::Unproven(_))), "{reason}");
+    }
+    // One secret for both ways could be had by reflection (RFC 7143, section 9.2.1).
+    let reason = refused(wanting(&target, None, b"hidden-secret-16")).await;
+    assert!(matches!(reason, Reason::Config(_)), "{reason}");
+    target.stop().await;
+    let target = running(None);
+    let reason = refused(wanting(&target, None, b"hidden-secret-of-disk")).await;
+    assert!(matches!(reason, Reason::Login(_)), "{reason}");
     target.stop().await;
 }
 

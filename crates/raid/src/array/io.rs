@@ -93,6 +93,9 @@ impl ArrayMachine {
 
     /// Sets the member aside unless the error concerns only what was read, or given back.
     fn note_error(&mut self, io: &Io, error: &IoError) {
+        if error.kind() == ErrorKind::Fenced {
+            return self.fence(io.member, error);
+        }
         let medium = is_medium(error);
         match io.kind {
             // Ended, without effect. One that may still be executed is another matter.

@@ -90,6 +90,20 @@ impl ArrayMachine {
         }
     }
 
+    /// Stops serving at once: `member` says that another engine has the array now. Nothing that
+    /// is not acknowledged yet will be, and labels are the other engine's.
+    pub(super) fn fence(&mut self, member: MemberIndex, error: &IoError) {
+        if self.failed.as_ref().is_some_and(|failed| failed.kind() == ErrorKind::Fenced) {
+            return;
+        }
+        let text = alloc::format!(
+            "array '{}' is fenced: another engine has taken it over (member {member}: {error}); \
+             stop this one",
+            self.label.name,
+        );
+        self.failed = Some(IoError::with_detail(ErrorKind::Fenced, text));
+    }
+
     /// Stops serving. Labels stay as they are: the members may all come back.
     fn fail_array(&mut self, member: MemberIndex, reason: &str) {
         let away = self
