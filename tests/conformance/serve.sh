@@ -18,15 +18,15 @@ serve_netraid() {
             --lun "$lun" "$@"
         URI[$name]=$(jq -r '.luns[0].uri' <<<"${READY[$name]}")
     }
-    one default "file:$DATA/default:128MiB"
+    one default "file:$DATA/default:128MiB" --removable
     say "default ${URI[default]}"
     truncate -s 128M "$DATA/read-only"
-    one read-only "file:$DATA/read-only"
+    one read-only "file:$DATA/read-only,ro"
     say "read-only ${URI[read-only]}"
     one two-portals "file:$DATA/two-portals:128MiB" --listen 127.0.0.1:0
     local address='"iscsi://\(.addresses[])/\(.iqn)/0"'
     say two-portals "$(jq -r "[$address] | join(\" \")" <<<"${READY[two-portals]}")"
-    one chap "file:$DATA/chap:128MiB" --chap-file "$WORK/chap"
+    one chap "file:$DATA/chap:128MiB" --removable --chap-file "$WORK/chap"
     say "chap ${URI[chap]/suite@/suite%$SECRET@}"
 }
 

@@ -1,4 +1,4 @@
-//! The scripts in tests/: the built program, used by foreign clients.
+//! The scripts in tests/ and tests/lab/: the built program, used by foreign clients and a guest.
 
 use std::{
     fs,
@@ -15,18 +15,36 @@ use crate::run::{cargo, root};
 const SKIPPED: i32 = 77;
 
 /// Seconds that one script may take.
-const LIMIT: &str = "180";
+const LIMIT: &str = "300";
 const LIMIT_NIGHTLY: &str = "1800";
 
+/// Where scripts are that belong together.
+#[derive(Clone, Copy)]
+pub(crate) enum Set {
+    /// Foreign tools on this machine.
+    Blackbox,
+    /// A guest with a Linux kernel of its own, in a network of its own.
+    Lab,
+}
+
+impl Set {
+    const fn directory(self) -> &'static str {
+        match self {
+            Self::Blackbox => "tests",
+            Self::Lab => "tests/lab",
+        }
+    }
+}
+
 /// Runs the scripts whose names contain `only`, one after the other, against a release build.
-pub(crate) fn run(only: Option<&str>, nightly: bool) -> Result<()> {
+pub(crate) fn run(set: Set, only: Option<&str>, nightly: bool) -> Result<()> {
     cargo(&["build", "--release", "--package", "netraid"], &[])?;
     let logs = root().join("target/blackbox");
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let required = std::env::var_os("CI").is_some() || nightly;
     let started = Instant::now();
     let (mut passed, mut failed, mut skipped) = (0_u32, Vec::new(), 0_u32);
-    for script in scripts(only)? {
+    for script in scripts(set, only)? {
         let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let log = logs.join(format!("{name}.log"));
         let began = Instant::now();
@@ -63,9 +81,9 @@ pub(crate) fn run(only: Option<&str>, nightly: bool) -> Result<()> {
     Ok(())
 }
 
-fn scripts(only: Option<&str>) -> Result<Vec<PathBuf>> {
+fn scripts(set: Set, only: Option<&str>) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(root().join("tests"))? {
+    for entry in fs::read_dir(root().join(set.directory()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let wanted = only.is_none_or(|only| name.contains(only));

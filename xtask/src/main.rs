@@ -12,6 +12,7 @@ mod tidy;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use blackbox::Set;
 use run::{cargo, metadata};
 
 const USAGE: &str = "\
@@ -21,6 +22,7 @@ usage: cargo xtask TASK
   test             every test that needs nothing but the Rust toolchain
   blackbox [NAME]  the scripts in tests/, which need foreign tools (see .ci/run), or those whose
                    names contain NAME
+  lab [NAME]       the scripts in tests/lab/: a Linux guest with open-iscsi, multipath and LIO
   conformance [--write]
                    the conformance suite of libiscsi; --write puts the results, beside tgt's,
                    into docs/conformance.md
@@ -47,8 +49,10 @@ fn perform(args: &[&str]) -> Result<()> {
     match args {
         ["check"] => check(),
         ["test", rest @ ..] => cargo(&[&["test", "--workspace", "--quiet"], rest].concat(), &[]),
-        ["blackbox"] => blackbox::run(None, false),
-        ["blackbox", name] => blackbox::run(Some(name), false),
+        ["blackbox"] => blackbox::run(Set::Blackbox, None, false),
+        ["blackbox", name] => blackbox::run(Set::Blackbox, Some(name), false),
+        ["lab"] => blackbox::run(Set::Lab, None, false),
+        ["lab", name] => blackbox::run(Set::Lab, Some(name), false),
         ["conformance"] => conformance::run(false),
         ["conformance", "--write"] => conformance::run(true),
         ["fuzz"] => fuzz::run(20, ""),
@@ -76,6 +80,8 @@ fn nightly() -> Result<()> {
     let longer =
         [("NETRAID_NIGHTLY", "1"), ("NETRAID_MODEL_RUNS", "40000"), ("PROPTEST_CASES", "4096")];
     cargo(&["test", "--workspace", "--release", "--quiet"], &longer)?;
-    blackbox::run(None, true)?;
+    blackbox::run(Set::Blackbox, None, true)?;
+    blackbox::run(Set::Lab, None, true)?;
+    conformance::run(false)?;
     fuzz::run(300, "")
 }
