@@ -42,6 +42,27 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.stdin.b
 f = s.makefile(); print(f.readline(), f.readline(), f.readline(), sep="", end="")' "$WORK/target.sock" >"$WORK/answers"
 expect "error error ok" "$(jq -r 'keys[0]' "$WORK/answers" | xargs)" "answers to bad and good requests"
 
+# A LUN grows while it serves; it shrinks only when that is said, and keeps what it still has.
+capacity() { iscsi-readcapacity16 "${URI[m0]/%\/0/\/$1}" | sed -n 's/^Total size://p'; }
+"$NETRAID" lun resize "$control" 5 48MiB >/dev/null
+expect 50331648 "$(capacity 5)" "capacity of LUN 5 that grew"
+expect 50331648 "$(stat -c %s "$WORK/added.img")" "size of its file"
+refused 'would be lost' "$NETRAID" lun resize "$control" 5 16MiB
+refused 'multiple|block' "$NETRAID" lun resize "$control" 5 1000
+refused 'LUN 9: there is none' "$NETRAID" lun resize "$control" 9 1MiB
+expect 50331648 "$(capacity 5)" "capacity after refusals"
+expect 16777216 "$("$NETRAID" lun resize --json "$control" 5 16MiB --shrink | jq .capacity_bytes)" "capacity that is said"
+expect 16777216 "$(capacity 5)" "capacity of LUN 5 that shrank"
+expect serving "$(status '.luns[] | select(.lun == 5) | .state')" "state after that"
+
+# Filters come and go; what is wrong with them is said.
+expect error=100%:medium:read "$("$NETRAID" filter --json "$control" 5 error=100%:read | jq -r '.filters[]')" "filters"
+! "$NETRAID" bench member "${URI[m0]/%\/0/\/5}" --span 4MiB --rounds 1 --seconds 0.1 >"$WORK/filter.out" 2>&1 ||
+    fail "the filter does nothing"
+refused 'has filters' "$NETRAID" lun resize "$control" 5 32MiB
+refused 'slow' "$NETRAID" filter "$control" 5 slow
+expect 0 "$("$NETRAID" filter --json "$control" 5 none | jq '.filters | length')" "filters that are left"
+
 # use LUN SECONDS: reads and writes for so long; fails when a request does.
 use() { "$NETRAID" bench member "${URI[m0]/%\/0/\/$1}" --overwrite --span 8MiB --rounds 1 --seconds "$2"; }
 

@@ -143,6 +143,27 @@ fn split_port(address: &str) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
+/// `text` without what may be a secret in an address: in each line, everything from the first `%`
+/// behind `iscsi://` up to the last `@`, or to the end, is hidden. For texts that quote what a user
+/// typed, before it was understood.
+#[must_use]
+pub fn redact_addresses(text: &str) -> String {
+    let mut shown = String::new();
+    for line in text.split_inclusive('\n') {
+        let percent = line.find("iscsi://").and_then(|at| Some(at + line[at..].find('%')?));
+        let Some(percent) = percent else {
+            shown.push_str(line);
+            continue;
+        };
+        let after = &line[percent..];
+        let end = after.rfind('@').unwrap_or(after.trim_end_matches('\n').len());
+        shown.push_str(&line[..percent]);
+        shown.push_str("%***");
+        shown.push_str(&after[end..]);
+    }
+    shown
+}
+
 /// `text` with everything hidden from `%` up to `@`; without one, up to `/` or the end.
 fn redact(text: &str) -> String {
     let Some(percent) = text.find('%') else { return text.to_string() };
@@ -235,6 +256,19 @@ mod tests {
         ] {
             let text = TargetUri::parse(bad).unwrap_err().to_string();
             assert!(!text.contains("hidden"), "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_that_quote_addresses_show_no_secret() {
+        for (text, shown) in [
+            ("no address, 50% done", "no address, 50% done"),
+            ("'iscsi://joe@h/t/0' is wrong", "'iscsi://joe@h/t/0' is wrong"),
+            ("a\n'iscsi://joe%s/e c'r@h/t/0' x\nb", "a\n'iscsi://joe%***@h/t/0' x\nb"),
+            ("iscsi://joe%secret\nb", "iscsi://joe%***\nb"),
+            ("iscsi://j%one@h/t/0 iscsi://k%two@h/t/1", "iscsi://j%***@h/t/1"),
+        ] {
+            assert_eq!(redact_addresses(text), shown);
         }
     }
 }

@@ -26,6 +26,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use netraid_block::redact_addresses;
 use output::Output;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
@@ -64,6 +65,8 @@ enum Command {
     Rebuild(control::MemberOfArgs),
     /// Add, resize or remove LUNs of a running target
     Lun(target::LunArgs),
+    /// Put filters before a LUN of a running target, or take them away
+    Filter(target::FilterArgs),
     /// Show or end the sessions of a running target
     Session(target::SessionArgs),
     /// Close a running array, or stop a running target, and end its process
@@ -76,7 +79,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     start_log();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -100,6 +106,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Replace(args) => control::replace(&args, output),
         Command::Rebuild(args) => control::rebuild(&args, output),
         Command::Lun(args) => target::lun(&args, output),
+        Command::Filter(args) => target::filter(&args, output),
         Command::Session(args) => target::session(&args, output),
         Command::Stop(args) => control::stop(&args, output),
         Command::Bench(args) => bench::run(&args, output),
@@ -121,7 +128,20 @@ fn tell(error: &anyhow::Error) {
             text = format!("{text}: {cause}");
         }
     }
-    eprintln!("{text}");
+    eprintln!("{}", redact_addresses(&text));
+}
+
+/// Says what is wrong with a command line, or what was asked of it (`--help`). The parser quotes
+/// what was typed, which may hold a secret.
+#[allow(clippy::print_stderr, reason = "the one place where a command line's failure is said")]
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.to_string();
+    let shown = redact_addresses(&text);
+    if shown == text {
+        error.exit();
+    }
+    eprint!("{shown}");
+    ExitCode::from(2)
 }
 
 /// Warnings go to standard error; NETRAID_LOG asks for more (for example `debug`).

@@ -399,7 +399,7 @@ mod tests {
         assert!(target.add_nexus(nexus, &crate::unit::tests::nexus(1)));
         for number in [0, 1] {
             let (_, step) = target.handle_command(nexus, lun(number), &build::test_unit_ready(), 0);
-            assert_eq!(sense_of(step), Additional::POWER_ON);
+            assert_eq!(sense_of(step), Additional::POWER_ON_OR_RESET);
         }
         (target, nexus)
     }
@@ -413,7 +413,7 @@ mod tests {
             assert_eq!(sense_of(step), Additional::REPORTED_LUNS_CHANGED);
         }
         let (_, step) = target.handle_command(nexus, lun(7), &build::test_unit_ready(), 0);
-        assert_eq!(sense_of(step), Additional::POWER_ON);
+        assert_eq!(sense_of(step), Additional::POWER_ON_OR_RESET);
         assert_eq!(listed(&mut target, nexus), [0, 1, 7]);
     }
 

@@ -83,6 +83,24 @@ enum SessionCommand {
     },
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FilterArgs {
+    #[command(flatten)]
+    at: ControlArgs,
+    /// Number of the LUN
+    lun: u16,
+    /// Filters as `netraid target --filter` takes them, for example delay=5ms; or 'none'
+    #[arg(value_name = "SPEC|none")]
+    filter: String,
+}
+
+pub(crate) fn filter(args: &FilterArgs, output: Output) -> Result<()> {
+    let filter = Some(args.filter.clone()).filter(|filter| filter != "none");
+    let answer = call(&args.at, &TargetRequest::SetFilter { lun: args.lun, filter })?;
+    let lun: LunStatus = serde_json::from_value(answer).context("the target's answer")?;
+    output.document(&lun, || show_lun(&lun))
+}
+
 pub(crate) fn lun(args: &LunArgs, output: Output) -> Result<()> {
     match &args.what {
         LunCommand::Add { at, backing, lun, block_len } => {
@@ -141,10 +159,13 @@ pub(crate) fn show(status: &TargetStatus) -> String {
 fn show_lun(lun: &LunStatus) -> String {
     let LunStatus { state, backing, uri, .. } = lun;
     let (number, capacity) = (lun.lun, size::show(lun.capacity_bytes));
+    let used = lun.used_bytes.map(|used| format!("{} used of ", size::show(used)));
+    let used = used.unwrap_or_default();
+    let filters: String = lun.filters.iter().map(|spec| format!(", filters {spec}")).collect();
     let read_only = if lun.read_only { ", read-only" } else { "" };
     let counts = show_counts(&lun.commands);
     format!(
-        "  LUN {number}  {state}{read_only}  {capacity} in blocks of {}  {backing}\n      {uri}\n      \
+        "  LUN {number}  {state}{read_only}  {used}{capacity} in blocks of {}  {backing}{filters}\n      {uri}\n      \
          {} sessions, {} commands at the device; {counts}\n",
         lun.block_bytes, lun.sessions, lun.running
     )

@@ -8,7 +8,7 @@ mod service;
 use access::AccessArgs;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-pub(crate) use commands::{LunArgs, SessionArgs, lun, session, show};
+pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session, show};
 use netraid_block::Pool;
 use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
 use open::Opened;

@@ -1,9 +1,9 @@
 //! Opens the backings of logical units, and says who the units are.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use netraid_block::{Device, Pool};
 use netraid_engine::{
-    backings::{Backing, Place},
+    backings::{Backing, Place, Shrink},
     filters::{FilterSpec, Filters},
     target::{Identity, Lun, Sanitizing},
 };
@@ -53,10 +53,31 @@ impl Opened {
         Ok(())
     }
 
+    /// The filters that are there, the first one first.
+    pub(super) fn filters(&self) -> impl Iterator<Item = &FilterSpec> {
+        self.filters.iter().map(Filters::spec)
+    }
+
     /// Ends the filters: what hangs is aborted, what waits goes on.
     pub(super) fn end_filters(&mut self) {
         // Those above first: what they let go on meets those below.
         self.filters.drain(..).for_each(drop);
+    }
+
+    /// Changes its size: see [`Backing::resize`].
+    pub(super) fn resize(&mut self, size: u64, shrink: Shrink) -> Result<Device> {
+        if !self.filters.is_empty() {
+            bail!(
+                "{}: has filters; take them away first: netraid filter CONTROL LUN none",
+                self.spec
+            );
+        }
+        let device = self.backing.resize(size, shrink)?;
+        match &mut self.spec.place {
+            Place::Ram { size: shown } | Place::File { size: Some(shown), .. } => *shown = size,
+            Place::File { size: None, .. } | Place::Disk { .. } => {}
+        }
+        Ok(device)
     }
 
     /// The logical unit over it.

@@ -8,7 +8,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use netraid_block::Pool;
 use netraid_engine::{
+    backings::Shrink,
     control::{LunStatus, Service, SessionStatus, TargetRequest, TargetStatus},
+    filters::FilterSpec,
     target::{LunReport, SessionReport, TargetHandle},
 };
 use serde_json::Value;
@@ -71,10 +73,10 @@ impl TargetService {
     pub(super) async fn status(&self) -> Result<TargetStatus> {
         let report = self.0.handle.report().await?;
         let opened = self.opened();
-        let luns = report.luns.iter().map(|lun| {
-            let backing = opened.get(&lun.number).map(|opened| opened.spec.to_string());
-            lun_status(lun, self.0.about.uri(lun.number), backing.unwrap_or_default())
-        });
+        let luns = report
+            .luns
+            .iter()
+            .map(|lun| lun_status(lun, self.0.about.uri(lun.number), opened.get(&lun.number)));
         Ok(TargetStatus {
             kind: "target".to_owned(),
             iqn: self.0.about.iqn.clone(),
@@ -92,8 +94,12 @@ impl TargetService {
             TargetRequest::AddLun { backing, lun, block_bytes } => {
                 self.add(&backing, lun, block_bytes).await
             }
-            TargetRequest::ResizeLun { lun, size, shrink } => self.resize(lun, size, shrink).await,
+            TargetRequest::ResizeLun { lun, size, shrink } => {
+                let shrink = if shrink { Shrink::Allow } else { Shrink::Refuse };
+                self.resize(lun, size, shrink).await
+            }
             TargetRequest::RemoveLun { lun, force } => self.remove(lun, force).await,
+            TargetRequest::SetFilter { lun, filter } => self.set_filter(lun, filter).await,
             TargetRequest::DropSession { session } => {
                 let dropped = self.0.handle.drop_sessions(session).await?;
                 Ok(serde_json::json!({ "dropped": dropped }))
@@ -122,11 +128,50 @@ impl TargetService {
         self.lun(number).await
     }
 
-    async fn resize(&self, number: u16, _size: u64, _shrink: bool) -> Result<Value> {
+    /// Requests go on while a LUN grows; none may be under way while it shrinks.
+    async fn resize(&self, number: u16, size: u64, shrink: Shrink) -> Result<Value> {
         let _turn = self.0.changes.lock().await;
-        let opened = self.opened();
-        let backing = opened.get(&number).map(|opened| opened.spec.to_string());
-        bail!("LUN {number}: {} cannot be resized", backing.unwrap_or_default());
+        let report = self.0.handle.report().await?;
+        let lun = report.luns.iter().find(|lun| lun.number == number);
+        let capacity = lun.and_then(|lun| lun.info.as_ref()).map_or(0, |info| info.capacity);
+        let held = size < capacity && shrink == Shrink::Allow;
+        if held {
+            self.0.handle.hold_lun(number).await?;
+        }
+        let resized = match self.opened().get_mut(&number) {
+            Some(opened) => opened.resize(size, shrink).map(Some),
+            None => Ok(None),
+        };
+        match resized {
+            Ok(Some(device)) => self.0.handle.change_lun(number, device).await?,
+            // A LUN of which nothing is known here does not exist: that is said.
+            Ok(None) => self.0.handle.release_lun(number).await?,
+            Err(error) => {
+                if held {
+                    self.0.handle.release_lun(number).await?;
+                }
+                return Err(error);
+            }
+        }
+        self.lun(number).await
+    }
+
+    async fn set_filter(&self, number: u16, filter: Option<String>) -> Result<Value> {
+        let spec: Option<FilterSpec> = filter.map(|spec| spec.parse()).transpose()?;
+        let _turn = self.0.changes.lock().await;
+        let device = match self.opened().get_mut(&number) {
+            Some(opened) => {
+                opened.set_filters(spec.iter())?;
+                Some(opened.device().clone())
+            }
+            None => None,
+        };
+        match device {
+            Some(device) => self.0.handle.change_lun(number, device).await?,
+            // A LUN of which nothing is known here does not exist: that is said.
+            None => self.0.handle.release_lun(number).await?,
+        }
+        self.lun(number).await
     }
 
     async fn remove(&self, number: u16, force: bool) -> Result<Value> {
@@ -164,13 +209,17 @@ impl Service for TargetService {
     }
 }
 
-fn lun_status(lun: &LunReport, uri: String, backing: String) -> LunStatus {
+fn lun_status(lun: &LunReport, uri: String, opened: Option<&Opened>) -> LunStatus {
     LunStatus {
         lun: lun.number,
         uri,
-        backing,
+        backing: opened.map(|opened| opened.spec.to_string()).unwrap_or_default(),
         state: lun.state.to_owned(),
         capacity_bytes: lun.info.as_ref().map_or(0, |info| info.capacity),
+        filters: opened
+            .map(|opened| opened.filters().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        used_bytes: opened.and_then(|opened| opened.backing.used_bytes()),
         block_bytes: lun.info.as_ref().map_or(0, |info| info.block_len),
         read_only: lun.info.as_ref().is_some_and(|info| info.read_only),
         sessions: lun.sessions,

@@ -123,7 +123,10 @@ pub enum BackingError {
         block_len: u32,
     },
     /// The volume would become smaller, and nobody said that it may.
-    #[error("{name}: {wanted} bytes are fewer than its {found}; what is behind would be lost")]
+    #[error(
+        "{name}: {wanted} bytes are fewer than its {found}; what is behind would be lost; --shrink \
+         allows that"
+    )]
     Shrink {
         /// The backing.
         name: String,

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use netraid_block::redact_addresses;
 use rustix::fs::Mode;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -205,8 +206,12 @@ async fn answer<S: Service>(line: &[u8], service: &S) -> Value {
     match serde_json::from_slice::<S::Request>(line) {
         Ok(request) => match service.answer(request).await {
             Ok(value) => json!({ "ok": value }),
-            Err(error) => json!({ "error": error }),
+            // It may quote what was typed.
+            Err(error) => json!({ "error": redact_addresses(&error) }),
         },
-        Err(error) => json!({ "error": format!("request is not understood: {error}") }),
+        Err(error) => {
+            let error = format!("request is not understood: {error}");
+            json!({ "error": redact_addresses(&error) })
+        }
     }
 }

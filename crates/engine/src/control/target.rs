@@ -41,6 +41,14 @@ pub enum TargetRequest {
         #[serde(default)]
         force: bool,
     },
+    /// Put other filters before a LUN's backing.
+    SetFilter {
+        /// Its number.
+        lun: u16,
+        /// Filters as `netraid target --filter` takes them; none if none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        filter: Option<String>,
+    },
     /// End sessions.
     DropSession {
         /// Which; all if none.
@@ -81,8 +89,14 @@ pub struct LunStatus {
     pub backing: String,
     /// `serving`, `held` (it is being changed) or `leaving`.
     pub state: String,
+    /// Filters before the backing, the first one first.
+    #[serde(default)]
+    pub filters: Vec<String>,
     /// Capacity in bytes.
     pub capacity_bytes: u64,
+    /// Bytes that its contents take, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
     /// Logical block in bytes.
     pub block_bytes: u32,
     /// Whether writes are refused.

@@ -6,7 +6,7 @@ use netraid_block::{Buf, Device, Pool, SgList, TargetUri};
 use netraid_engine::{
     backings, completions,
     initiator::{InitiatorConfig, Reason, Remote},
-    target::{Lun, Target, TargetConfig, TargetError},
+    target::{Lun, Target, TargetConfig, TargetError, TargetHandle},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::sync::oneshot;
@@ -27,6 +27,7 @@ pub(crate) fn config() -> TargetConfig {
 /// A running target; dropping the sender stops it in order.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    pub(crate) handle: TargetHandle,
     stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -46,7 +47,7 @@ impl Running {
 
     fn try_start_luns(config: TargetConfig, luns: Vec<Lun>) -> Result<Self, TargetError> {
         let target = Target::bind(config, luns, Pool::new())?;
-        let address = target.local_addrs()[0];
+        let (address, handle) = (target.local_addrs()[0], target.handle().clone());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let stopped = async {
@@ -54,7 +55,7 @@ impl Running {
             };
             target.run(stopped).await.unwrap();
         });
-        Ok(Self { address, stop, task })
+        Ok(Self { address, handle, stop, task })
     }
 
     pub(crate) async fn stop(self) {

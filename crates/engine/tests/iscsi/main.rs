@@ -5,6 +5,7 @@
 mod attentions;
 mod common;
 mod faults;
+mod luns;
 mod meddler;
 mod portals;
 mod raw;

@@ -69,7 +69,8 @@ impl UnitAttention {
     #[must_use]
     pub const fn sense(self) -> Sense {
         let additional = match self {
-            Self::PowerOn => Additional::POWER_ON,
+            // 29h/01h would say more, but initiators in use (libiscsi) retry only after 29h/00h.
+            Self::PowerOn => Additional::POWER_ON_OR_RESET,
             Self::DeviceReset => Additional::DEVICE_RESET,
             Self::NexusLoss => Additional::NEXUS_LOSS,
             Self::CommandsClearedByAnother => Additional::COMMANDS_CLEARED_BY_ANOTHER,

@@ -58,7 +58,7 @@ impl Bench {
         let (_, step) = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
         let Step::Respond(first) = step else { panic!() };
         let sense = Sense::decode(&first.sense).unwrap();
-        assert_eq!(sense.additional, Additional::POWER_ON);
+        assert_eq!(sense.additional, Additional::POWER_ON_OR_RESET);
         Self {
             unit,
             medium,
