@@ -11,15 +11,18 @@ use smallvec::SmallVec;
 
 use super::{BackingError, describe};
 
-/// Memory is allocated in extents of this length; what is mapped is known by the page.
+/// Memory is allocated in extents of this length; what is mapped is known by the unit.
 const EXTENT_LEN: usize = 1 << 20;
-const PAGE_LEN: usize = 4096;
-const PAGES: usize = EXTENT_LEN / PAGE_LEN;
+/// The smallest logical block.
+const UNIT_LEN: usize = 512;
+const UNITS: usize = EXTENT_LEN / UNIT_LEN;
+/// Most extents that are looked at for one question about what is mapped.
+const LOOKED_AT_MAX: usize = 4096;
 /// Extents are shared by volumes of several sizes in segments of this many.
 const SEGMENT_EXTENTS: usize = 1024;
 const SEGMENT_LEN: u64 = (EXTENT_LEN * SEGMENT_EXTENTS) as u64;
 
-/// The table of extents is in memory for the whole size: 72 bytes each.
+/// The table of extents is in memory for the whole size: 56 bytes each.
 const SIZE_MAX: u64 = 4 << 40;
 
 type Segment = [RwLock<Extent>; SEGMENT_EXTENTS];
@@ -31,11 +34,11 @@ type Held<T> = SmallVec<[T; 4]>;
 #[derive(Default)]
 struct Extent {
     bytes: Vec<u8>,
-    /// A bit for each page.
-    mapped: [u64; PAGES / 64],
+    /// A bit for each unit, or none when there are no bytes.
+    mapped: Vec<u64>,
 }
 
-/// Invariant: a page that is not mapped holds zeros.
+/// Invariant: a unit that is not mapped holds zeros.
 pub(super) struct Ram {
     info: DeviceInfo,
     segments: Box<[Arc<Segment>]>,
@@ -118,7 +121,7 @@ impl Ram {
         Ok(SgList::new())
     }
 
-    /// Makes a range read as zeros, and unmaps whole pages.
+    /// Makes a range read as zeros, and unmaps it.
     fn clear(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
         for (extent, start, part_len) in pieces(to_usize(offset)?, to_usize(len)?) {
             write_lock(self.extent(extent)).unmap(start, part_len);
@@ -136,15 +139,10 @@ impl Ram {
 
     fn extents(&self, offset: u64, len: u64) -> Result<SgList, IoError> {
         let mut found = Extents::new();
-        for (extent, start, part_len) in pieces(to_usize(offset)?, to_usize(len)?) {
-            let extent = read_lock(self.extent(extent));
-            let mut at = start;
-            while at < start + part_len {
-                let end = (at + PAGE_LEN - at % PAGE_LEN).min(start + part_len);
-                if !found.push((end - at) as u64, extent.is_mapped(at / PAGE_LEN)) {
-                    return Ok(found.encode());
-                }
-                at = end;
+        let pieces = pieces(to_usize(offset)?, to_usize(len)?);
+        for (extent, start, part_len) in pieces.take(LOOKED_AT_MAX) {
+            if !read_lock(self.extent(extent)).describe(start, part_len, &mut found) {
+                break;
             }
         }
         Ok(found.encode())
@@ -171,8 +169,14 @@ impl BlockDevice for Ram {
 }
 
 impl Extent {
-    const fn is_mapped(&self, page: usize) -> bool {
-        self.mapped[page / 64] & 1 << (page % 64) != 0
+    /// Tells which units of a range are mapped; false when the answer is full.
+    fn describe(&self, start: usize, len: usize, found: &mut Extents) -> bool {
+        if self.bytes.is_empty() {
+            return found.push(len as u64, false);
+        }
+        let is_mapped = |unit: usize| self.mapped[unit / 64] & 1 << (unit % 64) != 0;
+        (start / UNIT_LEN..(start + len) / UNIT_LEN)
+            .all(|unit| found.push(UNIT_LEN as u64, is_mapped(unit)))
     }
 
     /// The bytes of a range, which are mapped from now on.
@@ -181,26 +185,38 @@ impl Extent {
             let no_memory = |_| IoError::with_detail(ErrorKind::NoSpace, "ram: no memory left");
             self.bytes.try_reserve_exact(EXTENT_LEN).map_err(no_memory)?;
             self.bytes.resize(EXTENT_LEN, 0);
+            self.mapped = vec![0; UNITS / 64];
         }
-        for page in start / PAGE_LEN..(start + len).div_ceil(PAGE_LEN) {
-            self.mapped[page / 64] |= 1 << (page % 64);
+        for (word, bits) in words(start, len) {
+            self.mapped[word] |= bits;
         }
         Ok(&mut self.bytes[start..start + len])
     }
 
-    /// Fills a range with zeros, and unmaps the pages that are wholly in it.
+    /// Fills a range with zeros, and unmaps it.
     fn unmap(&mut self, start: usize, len: usize) {
         let Some(bytes) = self.bytes.get_mut(start..start + len) else { return };
         if len < EXTENT_LEN {
             bytes.fill(0);
         }
-        for page in start.div_ceil(PAGE_LEN)..(start + len) / PAGE_LEN {
-            self.mapped[page / 64] &= !(1 << (page % 64));
+        // Blocks are whole units, so that no byte beside the range is in one of these.
+        for (word, bits) in words(start, len) {
+            self.mapped[word] &= !bits;
         }
-        if self.mapped == [0; PAGES / 64] {
-            self.bytes = Vec::new();
+        if self.mapped.iter().all(|word| *word == 0) {
+            *self = Self::default();
         }
     }
+}
+
+/// The words of a map that the units of a range are in, each with the range's bits in it.
+fn words(start: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let (first, end) = (start / UNIT_LEN, (start + len).div_ceil(UNIT_LEN));
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let from = first.saturating_sub(word * 64);
+        let to = (end - word * 64).min(64);
+        (word, u64::MAX >> (64 - (to - from)) << from)
+    })
 }
 
 /// The segments of a volume of `size` bytes, the first of which are those given.

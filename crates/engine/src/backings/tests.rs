@@ -352,8 +352,33 @@ async fn maps_what_was_written(device: &Device) {
 }
 
 #[tokio::test]
-async fn memory_is_mapped_by_the_page() {
-    maps_what_was_written(&ram(SIZE, 512, Pool::new()).unwrap()).await;
+async fn memory_is_mapped_by_the_block() {
+    let device = ram(SIZE, 512, Pool::new()).unwrap();
+    assert_eq!(map_of(&device).await, [(SIZE, false)], "nothing was written");
+    let data = Buf::copy_from(&vec![1; 2 << 20]).into();
+    completions::write(&device, 512, data, false).await.unwrap();
+    let rest = SIZE - (2 << 20) - 512;
+    assert_eq!(map_of(&device).await, [(512, false), (2 << 20, true), (rest, false)]);
+    let part = completions::extents(&device, 2 << 20, 1024).await.unwrap();
+    let runs: Vec<_> = part.runs().iter().map(|run| (run.len, run.mapped)).collect();
+    assert_eq!(runs, [(512, true), (512, false)]);
+    completions::discard(&device, 33280, 512).await.unwrap();
+    let left =
+        [(512, false), (32768, true), (512, false), ((2 << 20) - 33280, true), (rest, false)];
+    assert_eq!(map_of(&device).await, left);
+    let read = completions::read(&device, 32768, 1536).await.unwrap().to_contiguous();
+    assert_eq!((read[511], read[512], read[1023], read[1024]), (1, 0, 0, 1));
+    completions::discard(&device, 0, SIZE).await.unwrap();
+    assert_eq!(map_of(&device).await, [(SIZE, false)]);
+}
+
+#[tokio::test]
+async fn a_question_about_much_memory_is_answered_in_parts() {
+    let device = ram(1 << 40, 512, Pool::new()).unwrap();
+    let first = completions::extents(&device, 0, 1 << 40).await.unwrap();
+    assert_eq!(first.runs().len(), 1);
+    assert!(!first.runs()[0].mapped);
+    assert!(first.len() < 1 << 40);
 }
 
 #[tokio::test]
