@@ -22,11 +22,13 @@ pub mod inquiry;
 pub mod limits;
 pub mod mode;
 pub mod ports;
+pub mod reservation;
 pub mod sense;
 mod target;
 pub mod unit;
 
 pub use ports::{InitiatorPort, Nexus};
+pub use reservation::Reservations;
 pub use sense::{Additional, Sense, SenseKey, Status};
 pub use target::{AddUnitError, LUN_MAX, TargetDevice};
 pub use unit::{

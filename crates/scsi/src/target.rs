@@ -219,6 +219,22 @@ impl TargetDevice {
         self.unit_of(task)?.intent(task)
     }
 
+    /// Goes on with a task whose change of reservations was stored durably, or could not be.
+    pub fn handle_persisted(&mut self, task: &mut Task, is_stored: bool) -> Step {
+        match self.unit_of(task) {
+            Some(unit) => unit.handle_persisted(task, is_stored),
+            None => Step::Respond(Response::check(&not_supported())),
+        }
+    }
+
+    /// Goes on with a task for which the commands of preempted nexuses have ended.
+    pub fn handle_aborted(&mut self, task: &mut Task) -> Step {
+        match self.unit_of(task) {
+            Some(unit) => unit.handle_aborted(task),
+            None => Step::Respond(Response::check(&not_supported())),
+        }
+    }
+
     /// Ends a task whose medium request is not to be submitted; the response says why.
     pub fn handle_refusal(&mut self, task: &mut Task, refusal: Refusal) -> Response {
         if task.copy.is_some() {

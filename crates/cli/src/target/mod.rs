@@ -5,6 +5,8 @@ mod commands;
 mod open;
 mod service;
 
+use std::path::PathBuf;
+
 use access::AccessArgs;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -55,6 +57,10 @@ pub(crate) struct TargetArgs {
     /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
+    /// Directory that keeps persistent reservations of LUNs in memory or on block devices; those
+    /// of files are kept beside them
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
@@ -104,15 +110,18 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     };
     check_filters(args)?;
     let opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
-    let lun = |(number, opened): (u16, &Opened)| opened.lun(&args.iqn, number, args.removable);
+    let lun = |(number, opened): (u16, &Opened)| {
+        opened.lun(&args.iqn, number, args.removable, args.state.as_deref())
+    };
     let luns = (0..).zip(&opened).map(lun);
-    let target = Target::bind(config, luns.collect(), pool.clone())?;
+    let target = Target::bind(config, luns.collect::<Result<_>>()?, pool.clone())?;
     let about = About {
         iqn: args.iqn.clone(),
         addresses: target.local_addrs().iter().map(ToString::to_string).collect(),
         user: user.map(|user| user + "@").unwrap_or_default(),
         block_len,
         removable: args.removable,
+        state: args.state.clone(),
         pool,
     };
     runtime()?.block_on(serve(args, target, about, opened, output))

@@ -1,11 +1,14 @@
-//! Opens the backings of logical units, and says who the units are.
+//! Opens the backings of logical units, and says who the units are and where their persistent
+//! reservations are kept.
 
-use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
 use netraid_block::{Device, Pool};
 use netraid_engine::{
     backings::{Backing, Place, Shrink},
     filters::{FilterSpec, Filters},
-    target::{Identity, Lun, Sanitizing},
+    target::{Identity, Lun, ReservationStore, Sanitizing},
 };
 
 use crate::lun::LunSpec;
@@ -80,9 +83,16 @@ impl Opened {
         Ok(device)
     }
 
-    /// The logical unit over it.
-    pub(super) fn lun(&self, iqn: &str, number: u16, removable: bool) -> Lun {
-        Lun {
+    /// The logical unit over it. `state` is where reservations are kept of what is no file.
+    pub(super) fn lun(
+        &self,
+        iqn: &str,
+        number: u16,
+        removable: bool,
+        state: Option<&Path>,
+    ) -> Result<Lun> {
+        let reservations = self.reservations(iqn, number, state)?;
+        Ok(Lun {
             device: self.device().clone(),
             // Backings of ours read as zeros where they were discarded.
             discard_zeroes: true,
@@ -92,7 +102,27 @@ impl Opened {
             sanitizing: self.sanitizing.clone(),
             identity: Some(identity(iqn, number, &self.backing)),
             policy: None,
+            reservations: reservations.map(ReservationStore::open).transpose()?,
+        })
+    }
+
+    /// Beside a file, also one that links lead to; of all else in the directory for state.
+    fn reservations(
+        &self,
+        iqn: &str,
+        number: u16,
+        state: Option<&Path>,
+    ) -> Result<Option<PathBuf>> {
+        if let Place::File { path, .. } = &self.spec.place {
+            let path = path.canonicalize().with_context(|| format!("file '{}'", path.display()))?;
+            let mut name = path.into_os_string();
+            name.push(".reservations");
+            return Ok(Some(name.into()));
         }
+        let Some(state) = state else { return Ok(None) };
+        ensure!(state.is_dir(), "directory '{}': is not there; make it first", state.display());
+        ensure!(!iqn.contains('/'), "target name '{iqn}': has a '/', and cannot name a file");
+        Ok(Some(state.join(format!("{iqn}.lun-{number}.reservations"))))
     }
 
     /// Memory has no blocks larger than what is written; files are written by pages.

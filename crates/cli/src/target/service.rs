@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -40,6 +41,8 @@ pub(super) struct About {
     pub(super) block_len: Option<u32>,
     /// Whether media can be ejected.
     pub(super) removable: bool,
+    /// Where reservations are kept of what is no file.
+    pub(super) state: Option<PathBuf>,
     pub(super) pool: Pool,
 }
 
@@ -120,10 +123,11 @@ impl TargetService {
         }
         let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
         let number = number.context("all LUNs are in use; remove one first")?;
-        let About { iqn, pool, removable, .. } = &self.0.about;
+        let About { iqn, pool, removable, state, .. } = &self.0.about;
         let block_len = block_len.or(self.0.about.block_len);
         let opened = Opened::open(backing.parse()?, block_len, pool)?;
-        self.0.handle.add_lun(Some(number), opened.lun(iqn, number, *removable)).await?;
+        let lun = opened.lun(iqn, number, *removable, state.as_deref())?;
+        self.0.handle.add_lun(Some(number), lun).await?;
         self.opened().insert(number, opened);
         self.lun(number).await
     }

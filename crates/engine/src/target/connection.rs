@@ -14,7 +14,7 @@ use netraid_iscsi_proto::{
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     negotiation::SessionType,
     pdu::{Bhs, LunField},
-    target::{Challenge, Connection, Event, Link, Outcome, Plan},
+    target::{Challenge, Connection, ConnectionId, Event, Link, Outcome, Plan},
 };
 use netraid_scsi::{
     InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Response, Status, Step, UnitAttention,
@@ -51,6 +51,8 @@ struct Slot {
     kind: CommandKind,
     /// The command counts among those at the device.
     entered: bool,
+    /// Reservations are being stored for it.
+    stores: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
     /// The first step was to wait for the logical unit.
@@ -301,6 +303,7 @@ impl Driver {
                         unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
                     }
                 }
+                Event::Preempted { task } => self.handle_preempted(task),
                 Event::Settled => {
                     self.machine.handle_wake(&mut self.shared.node.borrow_mut());
                     self.shared.wake();
@@ -372,6 +375,9 @@ impl Driver {
                 slot.request = Some(request);
                 Plan { data_out: 0, data_out_total: 0, memory }
             }
+            Step::Persist(_) | Step::Abort { .. } => {
+                unreachable!("{task:?} changes reservations without its parameters")
+            }
         };
         self.machine.handle_plan(task, plan);
     }
@@ -404,7 +410,13 @@ impl Driver {
         if !self.waiting.is_empty() {
             self.waiting.retain(|(_, waiting)| *waiting != task);
         }
-        let step = self.shared.units.borrow_mut().handle_medium_done(scsi_task, result);
+        let mut units = self.shared.units.borrow_mut();
+        let step = if core::mem::take(&mut slot.stores) {
+            units.handle_persisted(scsi_task, result.is_ok())
+        } else {
+            units.handle_medium_done(scsi_task, result)
+        };
+        drop(units);
         match step {
             // Nobody waits for what is still to be done: it is not begun.
             Step::Submit(_) | Step::SubmitTo { .. } if self.machine.is_aborted(task) => {
@@ -414,7 +426,9 @@ impl Driver {
             | Step::SubmitTo { .. }
             | Step::Wait
             | Step::Respond(_)
-            | Step::DataOut { .. }) => self.go_on(task, step),
+            | Step::DataOut { .. }
+            | Step::Persist(_)
+            | Step::Abort { .. }) => self.go_on(task, step),
         }
     }
 
@@ -443,6 +457,8 @@ impl Driver {
             }
             Step::SubmitTo { lun, request } => self.submit_to(task, lun, request),
             Step::Respond(response) => self.respond(task, response),
+            Step::Persist(bytes) => self.persist(task, bytes),
+            Step::Abort { nexuses } => self.abort(task, &nexuses),
             Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),
         }
     }
@@ -469,6 +485,38 @@ impl Driver {
         };
         let response = self.shared.units.borrow_mut().handle_refusal(scsi_task, refusal);
         self.respond(task, response);
+    }
+
+    /// Stores reservations; the completion comes when they are stable, or could not be stored.
+    fn persist(&mut self, task: TaskId, bytes: Vec<u8>) {
+        let completion = self.queue.completion(task.index() as u64);
+        let slot = &mut self.slots[task.index()];
+        slot.stores = true;
+        // Without a store the completion is dropped, and ends as aborted.
+        let Some(lun) = &slot.lun else { return };
+        if !slot.entered {
+            slot.entered = true;
+            lun.enter();
+        }
+        if let Some(place) = lun.reservations() {
+            place.save(bytes, completion);
+        }
+    }
+
+    /// Aborts what the nexuses that a task preempted have under way.
+    fn abort(&mut self, task: TaskId, nexuses: &[NexusId]) {
+        let sessions: Vec<_> = nexuses.iter().map(|nexus| ConnectionId(nexus.0)).collect();
+        let Some(lun) = &self.slots[task.index()].lun else { return };
+        let (number, mut node) = (lun.number(), self.shared.node.borrow_mut());
+        self.machine.handle_preempt(&mut node, task, number, &sessions);
+        drop(node);
+        self.shared.wake();
+    }
+
+    fn handle_preempted(&mut self, task: TaskId) {
+        let Some(scsi_task) = &mut self.slots[task.index()].task else { return };
+        let step = self.shared.units.borrow_mut().handle_aborted(scsi_task);
+        self.go_on(task, step);
     }
 
     /// Ends a task whose next request, or whose data, is not wanted. False when it may go on.

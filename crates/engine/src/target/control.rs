@@ -11,7 +11,7 @@ use netraid_iscsi_proto::{
     negotiation::SessionType,
     target::{ConnectionId, Counters, SessionView},
 };
-use netraid_scsi::{AddUnitError, Identity, LUN_MAX, UnitConfig};
+use netraid_scsi::{AddUnitError, Identity, LUN_MAX, Reservations, UnitConfig};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -318,8 +318,12 @@ impl Shared {
         let free = || (0..=LUN_MAX).find(|number| self.luns.get(*number).is_none());
         let number = number.or_else(free).ok_or(CommandError::Full)?;
         let Lun { device, discard_zeroes, physical_len, removable, atomic_len, .. } = lun;
-        let Lun { sanitizing, identity, policy, .. } = lun;
+        let Lun { sanitizing, identity, policy, reservations, .. } = lun;
         let identity = identity.unwrap_or_else(|| Identity::for_lun(&self.setup.name, number));
+        let (place, reservations) = match reservations {
+            Some(store) => (Some(store.place), store.state),
+            None => (None, Reservations::new(false)),
+        };
         let unit = UnitConfig {
             info: device.info().clone(),
             discard_zeroes,
@@ -328,13 +332,14 @@ impl Shared {
             atomic_len,
             can_sanitize: sanitizing.is_some(),
             identity,
+            reservations,
         };
         match self.units.borrow_mut().add(number, unit) {
             Ok(()) => {}
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
         }
-        self.luns.insert(number, device, policy);
+        self.luns.insert(number, device, policy, place);
         self.node.borrow_mut().add_lun(number);
         if let Some(mut sanitizing) = sanitizing {
             let found = sanitizing.take_found();

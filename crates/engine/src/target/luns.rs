@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use super::{
     policy::{Access, Moment, Policy, Verdict},
+    reservations::ReservationPlace,
     statistics::Counters,
 };
 
@@ -47,6 +48,7 @@ pub(super) struct ServedLun {
     running: Cell<u32>,
     idle: Notify,
     users: RefCell<Vec<ConnectionId>>,
+    reservations: Option<ReservationPlace>,
     pub(super) counters: Counters,
 }
 
@@ -57,6 +59,11 @@ impl ServedLun {
 
     pub(super) const fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// Where its persistent reservations are kept, if they are.
+    pub(super) const fn reservations(&self) -> Option<&ReservationPlace> {
+        self.reservations.as_ref()
     }
 
     /// Commands at the device.
@@ -176,7 +183,13 @@ impl LunTable {
     }
 
     /// Takes a LUN whose number is free.
-    pub(super) fn insert(&self, number: u16, device: Device, policy: Option<Box<dyn Policy>>) {
+    pub(super) fn insert(
+        &self,
+        number: u16,
+        device: Device,
+        policy: Option<Box<dyn Policy>>,
+        reservations: Option<ReservationPlace>,
+    ) {
         let incarnation = self.incarnations.get() + 1;
         self.incarnations.set(incarnation);
         let lun = ServedLun {
@@ -189,6 +202,7 @@ impl LunTable {
             running: Cell::new(0),
             idle: Notify::new(),
             users: RefCell::default(),
+            reservations,
             counters: Counters::default(),
         };
         lun.set_policy(policy);

@@ -10,6 +10,7 @@ mod connection;
 mod control;
 mod luns;
 mod policy;
+mod reservations;
 mod sessions;
 mod statistics;
 
@@ -40,6 +41,7 @@ use netraid_iscsi_proto::{
 pub use netraid_scsi::Identity;
 use netraid_scsi::TargetDevice;
 pub use policy::{Access, Moment, Policy, Verdict};
+pub use reservations::{ReservationStore, ReservationsError};
 use sessions::SessionTable;
 pub use statistics::CommandCounts;
 use tokio::sync::{Notify, oneshot, watch};
@@ -120,6 +122,8 @@ pub struct Lun {
     pub identity: Option<Identity>,
     /// Who may do what; everybody everything when none.
     pub policy: Option<Box<dyn Policy>>,
+    /// Where its persistent reservations survive a restart; APTPL is refused when none.
+    pub reservations: Option<ReservationStore>,
 }
 
 impl From<Device> for Lun {
@@ -133,6 +137,7 @@ impl From<Device> for Lun {
             sanitizing: None,
             identity: None,
             policy: None,
+            reservations: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
     login::Login,
     management::{Management, Owed},
     node::{ConnectionId, Link, Node, Order, Seat},
+    preempt::Preemption,
     statistics::{Counters, Traffic},
     tasks::{Fault, Tasks},
 };
@@ -97,6 +98,7 @@ pub struct Connection {
     pub(super) control: VecDeque<Control>,
     pub(super) events: VecDeque<Event>,
     pub(super) management: Vec<Management>,
+    pub(super) preemptions: Vec<Preemption>,
     pub(super) owed: Vec<Owed>,
     /// CmdSNs beyond the next one that will never come (see `management`).
     pub(super) skipped: Vec<Serial>,
@@ -134,6 +136,7 @@ impl Connection {
             control: VecDeque::new(),
             events: VecDeque::new(),
             management: Vec::new(),
+            preemptions: Vec::new(),
             owed: Vec::new(),
             skipped: Vec::new(),
             exchange: Exchange::default(),
@@ -537,6 +540,7 @@ impl Connection {
         let receiving = self.receiving();
         // What executes ends later; nobody is told.
         let _ = self.tasks.abort(|_, _| true, receiving, &mut self.events);
+        self.settle_preemptions();
     }
 
     /// Aborts the tasks that `chosen` names: those that are still to end, and how many there were.
@@ -548,6 +552,7 @@ impl Connection {
         let (left, count) = self.tasks.abort(chosen, receiving, &mut self.events);
         self.traffic.aborted_tasks.add(count as u64);
         self.counters.aborted_tasks.add(count as u64);
+        self.settle_preemptions();
         (left, count)
     }
 

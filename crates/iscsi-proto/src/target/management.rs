@@ -167,6 +167,7 @@ impl Connection {
             for pending in &mut self.management {
                 pending.waits_for_others.take_if(|waiting| *waiting == ticket);
             }
+            self.preempted_elsewhere(ticket);
             self.answer_management();
         }
     }
@@ -177,6 +178,7 @@ impl Connection {
             pending.waits_for.retain(|waiting| *waiting != task);
         }
         self.answer_management();
+        self.preempted_here(task);
         let mut settled = false;
         for owed in &mut self.owed {
             let waited = !owed.waits_for.is_empty();

@@ -10,6 +10,7 @@ mod exchange;
 mod login;
 mod management;
 mod node;
+mod preempt;
 mod statistics;
 mod tasks;
 
@@ -171,6 +172,11 @@ pub enum Event {
     Cleared {
         /// Which.
         lun: u16,
+    },
+    /// The tasks that `handle_preempt` named have ended, or nobody waits for them any more.
+    Preempted {
+        /// The command that waited.
+        task: TaskId,
     },
     /// Tasks that another session waits for have ended: call `handle_wake`.
     Settled,

@@ -37,7 +37,7 @@ pub(super) enum Order {
 /// Why tasks of another session are ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// CLEAR TASK SET: whoever loses a task by it is told.
+    /// CLEAR TASK SET, or PREEMPT AND ABORT: whoever loses a task by it is told.
     Cleared,
     /// A reset, of which the logical unit tells everybody.
     Reset,
@@ -437,8 +437,31 @@ impl Node {
         sender: ConnectionId,
         order: impl Fn(Ticket) -> Order,
     ) -> Option<Ticket> {
-        let others = self.live.iter().map(|live| live.connection);
-        let waits_for: Vec<_> = others.filter(|connection| *connection != sender).collect();
+        self.order_those(sender, |_| true, order)
+    }
+
+    /// Ends the tasks of a logical unit in these sessions but that of `sender`; as `abort_others`.
+    pub(super) fn abort_in(
+        &mut self,
+        sender: ConnectionId,
+        sessions: &[ConnectionId],
+        lun: u16,
+        cause: Cause,
+    ) -> Option<Ticket> {
+        let lun = Some(lun);
+        let meant = |connection| sessions.contains(&connection);
+        self.order_those(sender, meant, |ticket| Order::Abort { lun, ticket, cause })
+    }
+
+    fn order_those(
+        &mut self,
+        sender: ConnectionId,
+        meant: impl Fn(ConnectionId) -> bool,
+        order: impl Fn(Ticket) -> Order,
+    ) -> Option<Ticket> {
+        let live = self.live.iter().map(|live| live.connection);
+        let meant = |connection: &ConnectionId| *connection != sender && meant(*connection);
+        let waits_for: Vec<_> = live.filter(meant).collect();
         if waits_for.is_empty() {
             return None;
         }

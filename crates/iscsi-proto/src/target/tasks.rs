@@ -211,6 +211,10 @@ impl Tasks {
         u16::try_from(index).ok().map(TaskId)
     }
 
+    pub(super) fn itt(&self, id: TaskId) -> u32 {
+        self.itts[id.index()]
+    }
+
     pub(super) fn lun(&self, id: TaskId) -> LunField {
         self.tasks[id.index()].lun
     }

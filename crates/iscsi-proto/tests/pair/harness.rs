@@ -60,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) commands: usize,
     pub(crate) resets: usize,
     pub(crate) settled: usize,
+    /// Tasks whose preemption has ended.
+    pub(crate) preempted: Vec<TaskId>,
     pub(crate) cleared: usize,
     cdbs: Vec<[u8; 16]>,
     pub(crate) data_out: Vec<Vec<u8>>,
@@ -78,6 +80,7 @@ impl Host {
             commands: 0,
             resets: 0,
             settled: 0,
+            preempted: Vec::new(),
             cleared: 0,
             cdbs: vec![[0; 16]; count],
             data_out: vec![Vec::new(); count],
@@ -102,6 +105,7 @@ impl Host {
                 }
                 Event::LoggedIn { .. } => {}
                 Event::Cleared { .. } => self.cleared += 1,
+                Event::Preempted { task } => self.preempted.push(task),
                 Event::Settled => self.settled += 1,
                 Event::Reset { .. } => self.resets += 1,
             }

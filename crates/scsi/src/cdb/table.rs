@@ -2,8 +2,8 @@
 //! OPERATION CODES. A command exists by its row; nothing else lists commands.
 
 use super::{
-    ByteCheck, Cdb, Command, CopyQuestion, Extent, ModeSense, PageControl, Reported, Sanitize,
-    SanitizeAction, StartStop,
+    ByteCheck, Cdb, Command, CopyQuestion, Extent, ModeSense, PageControl, Reported,
+    ReserveInAction, ReserveOut, ReserveOutAction, Sanitize, SanitizeAction, StartStop,
 };
 use crate::sense::Sense;
 
@@ -81,8 +81,8 @@ pub const TABLE: &[Row] = &[
     row(&[0x0a, 0x1f, F, F, F, 0], |cdb| Ok(Command::Write { extent: cdb.extent(), fua: false })),
     row(&[0x12, 0x01, F, F, F, 0], inquiry).with(Always),
     row(&[0x15, 0x11, 0, 0, F, 0], mode_select),
-    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve6)).with(Always),
-    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release6)).with(Always),
+    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).with(Always),
+    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).with(Always),
     row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).with(Read),
     row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], start_stop_unit).with_access_by(start_stop_access),
     row(&[0x1e, 0, 0, 0, 0x03, 0], prevent_allow).with_access_by(prevent_access),
@@ -101,9 +101,23 @@ pub const TABLE: &[Row] = &[
     action(0x01, &[0x48, 0xa1, 0, 0, 0, 0, 0, F, F, 0], sanitize),
     action(0x02, &[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, 0], sanitize),
     action(0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], sanitize),
-    row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).with(Read),
+    row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).with(Query),
     row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
+    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).with(Always),
+    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).with(Always),
     row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).with(Read),
+    action(0x00, &[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
+    action(0x01, &[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
+    action(0x02, &[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
+    action(0x03, &[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
+    action(0x00, &[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x01, &[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x02, &[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x03, &[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x04, &[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x05, &[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x06, &[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+    action(0x07, &[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
     action(0x00, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         Ok(Command::ExtendedCopy { parameter_len: cdb.be32(10) })
     }),
@@ -376,6 +390,32 @@ fn pre_fetch(cdb: &Cdb) -> Result<Command, Sense> {
 fn receive_copy_results(cdb: &Cdb, question: CopyQuestion) -> Command {
     let (list_id, allocation_len) = (cdb.byte(2), cdb.be32(10));
     Command::ReceiveCopyResults { question, list_id, allocation_len }
+}
+
+fn reserve_in(cdb: &Cdb) -> Result<Command, Sense> {
+    let action = match cdb.byte(1) & 0x1f {
+        0 => ReserveInAction::ReadKeys,
+        1 => ReserveInAction::ReadReservation,
+        2 => ReserveInAction::ReportCapabilities,
+        _ => ReserveInAction::ReadFullStatus,
+    };
+    Ok(Command::PersistentReserveIn { action, allocation_len: u32::from(cdb.be16(7)) })
+}
+
+fn reserve_out(cdb: &Cdb) -> Result<Command, Sense> {
+    let action = match cdb.byte(1) & 0x1f {
+        0 => ReserveOutAction::Register,
+        1 => ReserveOutAction::Reserve,
+        2 => ReserveOutAction::Release,
+        3 => ReserveOutAction::Clear,
+        4 => ReserveOutAction::Preempt,
+        5 => ReserveOutAction::PreemptAndAbort,
+        6 => ReserveOutAction::RegisterAndIgnore,
+        _ => ReserveOutAction::RegisterAndMove,
+    };
+    let (scope, kind) = (cdb.byte(2) >> 4, cdb.byte(2) & 0x0f);
+    let parameter_len = cdb.be32(5);
+    Ok(Command::PersistentReserveOut(ReserveOut { action, scope, kind, parameter_len }))
 }
 
 fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {

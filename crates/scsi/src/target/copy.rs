@@ -84,7 +84,7 @@ impl TargetDevice {
         let nexus = task.nexus();
         let Some(place) = self.serving(lun) else { return (task, Step::Respond(gone())) };
         let command = match place.unit.admit(nexus, cdb) {
-            Ok(command) => command,
+            Ok((command, _)) => command,
             Err(response) => return (task, Step::Respond(response)),
         };
         (task.lun, task.incarnation) = (lun, place.incarnation);
@@ -142,8 +142,7 @@ impl TargetDevice {
             Stage::Read(piece) => {
                 assert_eq!(data.len() as u64, piece.len, "a read has all its bytes");
                 let (lun, fua) = (current.destination.lun, current.fua);
-                if self.place_of(current.destination).is_none() {
-                    let sense = failed_segment(Additional::COPY_TARGET_NOT_REACHABLE);
+                if let Err(sense) = self.check_copy(task, current.destination, Access::Write) {
                     return Step::Respond(self.end_copy(task, copy, Err(sense)));
                 }
                 copy.stage = Stage::Write(piece);
@@ -207,8 +206,7 @@ impl TargetDevice {
             if let Some(current) = &mut copy.current {
                 if let Some(piece) = current.pieces.next() {
                     let lun = current.source.lun;
-                    if self.place_of(current.source).is_none() {
-                        let sense = failed_segment(Additional::COPY_TARGET_NOT_REACHABLE);
+                    if let Err(sense) = self.check_copy(task, current.source, Access::Read) {
                         return Step::Respond(self.end_copy(task, copy, Err(sense)));
                     }
                     copy.stage = Stage::Read(piece);
@@ -364,6 +362,17 @@ impl TargetDevice {
         })
     }
 
+    /// Whether a copy may still use a logical unit: it is there, and no reservation keeps the
+    /// copy's nexus out (SPC-4, section 6.4.1).
+    fn check_copy(&mut self, task: &Task, unit: UnitRef, access: Access) -> Result<(), Sense> {
+        let place = self.place_of(unit);
+        let place = place.ok_or(failed_segment(Additional::COPY_TARGET_NOT_REACHABLE))?;
+        if place.unit.conflicts(task.nexus(), access) {
+            return Err(failed_segment(Additional::THIRD_PARTY_FAILURE));
+        }
+        Ok(())
+    }
+
     fn place_of(&mut self, unit: UnitRef) -> Option<&mut Place> {
         let place = self.places.get_mut(usize::from(unit.lun))?.as_deref_mut()?;
         (place.incarnation == unit.incarnation).then_some(place)
@@ -454,7 +463,7 @@ mod tests {
                         let result = self.execute(0, request);
                         self.target.handle_medium_done(&mut task, result)
                     }
-                    Step::Wait => panic!("nothing runs in the background"),
+                    Step::Wait | Step::Persist(_) | Step::Abort { .. } => panic!("{step:?}"),
                     Step::SubmitTo { lun, request } => {
                         let result = self.execute(lun, request);
                         self.target.handle_medium_done(&mut task, result)

@@ -11,7 +11,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use super::NexusId;
 use crate::{
-    ports::Nexus,
+    ports::{InitiatorPort, Nexus},
     sense::{Additional, Sense, SenseKey},
 };
 
@@ -154,6 +154,32 @@ impl Attentions {
         if let Some(at) = self.find(id) {
             self.live[at].pending |= attention.mask();
         }
+    }
+
+    /// Establishes a condition for one nexus, also when it is away.
+    pub(crate) fn raise_at(&mut self, attention: UnitAttention, nexus: &Nexus) {
+        let live = self.live.iter_mut().find(|live| live.nexus == *nexus);
+        let lost = self.lost.iter_mut().find(|(lost, _)| lost == nexus);
+        let pending = live.map(|live| &mut live.pending).or(lost.map(|(_, pending)| pending));
+        if let Some(pending) = pending {
+            *pending |= attention.mask();
+        }
+    }
+
+    /// The nexuses that are there.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (NexusId, &Nexus)> {
+        self.live.iter().map(|live| (live.id, &live.nexus))
+    }
+
+    /// Which nexus this is, while it is there.
+    pub(crate) fn nexus(&self, id: NexusId) -> Option<&Nexus> {
+        self.find(id).map(|at| &self.live[at].nexus)
+    }
+
+    /// All initiator ports that are remembered.
+    pub(crate) fn initiators(&self) -> impl Iterator<Item = &InitiatorPort> {
+        let lost = self.lost.iter().map(|(nexus, _)| &nexus.initiator);
+        self.live.iter().map(|live| &live.nexus.initiator).chain(lost)
     }
 
     /// Whether a nexus has yet to be told something; `None` when it is not known.

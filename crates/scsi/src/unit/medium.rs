@@ -1,12 +1,13 @@
 //! Commands that read and write the medium: each becomes a short run of device requests.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList};
 
 use super::{LogicalUnit, MediumRequest, Response, Step, Task, respond_good, sense_of};
 use crate::{
     cdb::{Command, Extent},
+    reservation::Change,
     sense::{Additional, Sense, SenseKey, Status},
 };
 
@@ -44,6 +45,10 @@ pub(super) enum State {
     Stop { eject: bool },
     /// The logical unit works on what this task asked for, as its order of this number.
     Wait { order: u64 },
+    /// A change of reservations is being stored.
+    Store(Box<Change>),
+    /// Commands of preempted nexuses are being aborted.
+    Preempt,
     /// The response is out.
     Ended,
 }
@@ -88,6 +93,9 @@ impl LogicalUnit {
             Command::ModeSelect { long, .. } => {
                 self.mode_select(task.nexus, long, &data.to_contiguous())
             }
+            Command::PersistentReserveOut(out) => {
+                self.reserve_out(task, out, &data.to_contiguous())
+            }
             Command::Unmap { .. } => self.unmap(task, &data.to_contiguous()),
             Command::Write { extent, fua } => Ok(self.write(task, extent, data, fua)),
             Command::WriteAtomic { extent, fua, .. } => self.write_atomic(task, extent, data, fua),
@@ -119,8 +127,9 @@ impl LogicalUnit {
             | Command::PreFetch { .. }
             | Command::StartStopUnit(_)
             | Command::PreventAllowMediumRemoval { .. }
-            | Command::Reserve6
-            | Command::Release6
+            | Command::Reserve
+            | Command::Release
+            | Command::PersistentReserveIn { .. }
             | Command::ExtendedCopy { .. }
             | Command::ReceiveCopyResults { .. } => Err(internal_failure()),
         };
@@ -161,7 +170,9 @@ impl LogicalUnit {
             State::Extents { lba, allocation_len } => self.lba_status(lba, allocation_len, &read),
             State::Stop { eject } => self.stopped(eject),
             State::Wait { .. } => respond_good(),
-            State::Collect(_) | State::Ended => Step::Respond(self.check(&internal_failure())),
+            State::Collect(_) | State::Store(_) | State::Preempt | State::Ended => {
+                Step::Respond(self.check(&internal_failure()))
+            }
         }
     }
 
@@ -201,6 +212,8 @@ impl LogicalUnit {
             | State::WriteAndVerify { .. }
             | State::Stop { .. }
             | State::Collect(_)
+            | State::Store(_)
+            | State::Preempt
             | State::Ended => true,
         };
         Step::Respond(match sense_of(kind, writing) {

@@ -19,6 +19,7 @@ mod medium;
 mod opcodes;
 mod ready;
 mod report;
+mod reserve;
 mod same;
 mod sanitize;
 #[cfg(test)]
@@ -50,6 +51,7 @@ use crate::{
     cdb::{self, Access, Command, Extent},
     mode::{ModeMedium, ModeSettings},
     ports::Nexus,
+    reservation::Reservations,
     sense::{Additional, Sense, SenseFormat, SenseKey, Status},
     target::Copy,
 };
@@ -78,6 +80,8 @@ pub struct UnitConfig {
     pub can_sanitize: bool,
     /// Who it says that it is.
     pub identity: Identity,
+    /// Persistent reservations as they were kept, or none.
+    pub reservations: Reservations,
 }
 
 /// A request to the device behind the logical unit, without its completion.
@@ -164,6 +168,16 @@ pub enum Step {
         /// What.
         request: MediumRequest,
     },
+    /// Store these bytes durably in place of those stored before, and go on with
+    /// `handle_persisted`; none means that nothing is to be kept. At most one task of a logical
+    /// unit is at this step.
+    Persist(Vec<u8>),
+    /// Abort all other tasks of these nexuses on this logical unit, and go on with
+    /// `handle_aborted` once none of them runs any more.
+    Abort {
+        /// Whose tasks; also those of the nexus itself may be meant.
+        nexuses: Vec<NexusId>,
+    },
     /// Send this; the task has ended.
     Respond(Response),
 }
@@ -179,6 +193,8 @@ pub struct Task {
     opcode: u8,
     /// Bytes of data-out that the initiator announced.
     announced: u32,
+    /// Which reservations keep it out.
+    access: Access,
     state: State,
     slot: Option<exclusion::Slot>,
     /// First byte and number of bytes of its latest read.
@@ -200,6 +216,7 @@ impl Task {
             nexus,
             opcode: 0,
             announced: 0,
+            access: Access::Write,
             state: State::Ended,
             slot: None,
             reading: (0, 0),
@@ -242,6 +259,11 @@ pub struct LogicalUnit {
     blocked: bool,
     /// Holder of RESERVE (6) (SPC-2).
     reserved_by: Option<NexusId>,
+    reservations: Reservations,
+    /// A change of reservations is being stored.
+    is_storing: bool,
+    /// What is stored may not be what is in effect.
+    store_is_uncertain: bool,
 }
 
 impl LogicalUnit {
@@ -249,6 +271,7 @@ impl LogicalUnit {
     #[must_use]
     pub fn new(config: UnitConfig) -> Self {
         let mode = ModeSettings::new(config.info.volatile_cache);
+        let reservations = config.reservations.clone();
         Self {
             config,
             mode,
@@ -258,6 +281,9 @@ impl LogicalUnit {
             sanitize: Sanitizer::default(),
             blocked: false,
             reserved_by: None,
+            reservations,
+            is_storing: false,
+            store_is_uncertain: false,
         }
     }
 
@@ -265,13 +291,18 @@ impl LogicalUnit {
     /// one reports a power on, that of one that was lost and is remembered, the loss. False when
     /// 1024 others use the logical unit.
     pub fn add_nexus(&mut self, id: NexusId, nexus: &Nexus) -> bool {
-        self.attentions.add(id, nexus)
+        let added = self.attentions.add(id, nexus);
+        if added {
+            self.reservations.bind(nexus, id);
+        }
+        added
     }
 
     /// A nexus is lost (SAM-5, section 6.3.4), and its RESERVE with it.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
         self.attentions.remove(nexus);
         self.ready.forget(nexus);
+        self.reservations.unbind(nexus);
         if self.reserved_by == Some(nexus) {
             self.reserved_by = None;
         }
@@ -321,7 +352,10 @@ impl LogicalUnit {
         let opcode = cdb.first().copied().unwrap_or(0);
         let mut task = Task { opcode, announced, ..Task::ended(nexus) };
         let step = match self.admit(nexus, cdb) {
-            Ok(command) => self.start(&mut task, command),
+            Ok((command, access)) => {
+                task.access = access;
+                self.start(&mut task, command)
+            }
             Err(response) => Step::Respond(response),
         };
         (task, step)
@@ -330,7 +364,11 @@ impl LogicalUnit {
     /// Reads a command, unless something keeps it from being acted upon: an unknown nexus, a
     /// unit attention condition, a reservation, its own fields.
     #[inline]
-    pub(crate) fn admit(&mut self, nexus: NexusId, cdb: &[u8]) -> Result<Command, Response> {
+    pub(crate) fn admit(
+        &mut self,
+        nexus: NexusId,
+        cdb: &[u8],
+    ) -> Result<(Command, Access), Response> {
         let Some(is_pending) = self.attentions.is_pending(nexus) else {
             return Err(Response::status(Status::Busy));
         };
@@ -341,8 +379,8 @@ impl LogicalUnit {
             Ok((_, access)) if self.conflicts(nexus, access) => {
                 Err(Response::status(Status::ReservationConflict))
             }
-            Ok((command, _)) => match self.not_ready(&command) {
-                None => Ok(command),
+            Ok((command, access)) => match self.not_ready(&command) {
+                None => Ok((command, access)),
                 Some(sense) => Err(self.check(&sense)),
             },
             Err(_) if !self.supports_opcode(cdb.first().copied().unwrap_or(0)) => {
@@ -355,8 +393,13 @@ impl LogicalUnit {
 
     /// Goes on with the data-out of a task: what came of the bytes that were asked for. When the
     /// initiator sent less, a plain write takes the whole blocks of it.
+    /// What a reservation that came meanwhile keeps out does not reach the medium any more.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
-        let step = self.with_data(task, data);
+        let step = if self.conflicts(task.nexus, task.access) {
+            Step::Respond(Response::status(Status::ReservationConflict))
+        } else {
+            self.with_data(task, data)
+        };
         self.settle(task, step)
     }
 
@@ -382,6 +425,9 @@ impl LogicalUnit {
     /// Gives a task back that gets no response. Its medium request has ended, or was never
     /// submitted.
     pub fn handle_abort(&mut self, mut task: Task) {
+        if matches!(task.state, State::Store(_)) {
+            self.forget_change();
+        }
         self.release(&mut task);
     }
 
@@ -389,7 +435,12 @@ impl LogicalUnit {
     fn settle(&mut self, task: &mut Task, step: Step) -> Step {
         match &step {
             Step::Respond(_) => self.release(task),
-            Step::DataOut { .. } | Step::Submit(_) | Step::SubmitTo { .. } | Step::Wait => {}
+            Step::DataOut { .. }
+            | Step::Submit(_)
+            | Step::SubmitTo { .. }
+            | Step::Wait
+            | Step::Persist(_)
+            | Step::Abort { .. } => {}
         }
         step
     }
@@ -415,12 +466,6 @@ impl LogicalUnit {
             return None;
         }
         self.attentions.take(nexus).map(|attention| self.check(&attention.sense()))
-    }
-
-    /// Whether a reservation of another nexus keeps this command out.
-    fn conflicts(&self, nexus: NexusId, access: Access) -> bool {
-        let foreign = self.reserved_by.is_some_and(|holder| holder != nexus);
-        foreign && access != Access::Always
     }
 
     /// Why a command is refused while the medium cannot be used.
@@ -470,19 +515,12 @@ impl LogicalUnit {
                 task.state = State::Collect(command);
                 Ok(Step::DataOut { len: u32::from(parameter_len) })
             }
-            Command::Reserve6 if self.reserved_by.is_some_and(|holder| holder != task.nexus) => {
-                Ok(Step::Respond(Response::status(Status::ReservationConflict)))
+            Command::Reserve => Ok(self.reserve(task.nexus)),
+            Command::Release => Ok(self.unreserve(task.nexus)),
+            Command::PersistentReserveIn { action, allocation_len } => {
+                Ok(self.reserve_in(action, allocation_len))
             }
-            Command::Reserve6 => {
-                self.reserved_by = Some(task.nexus);
-                Ok(respond_good())
-            }
-            Command::Release6 => {
-                if self.reserved_by == Some(task.nexus) {
-                    self.reserved_by = None;
-                }
-                Ok(respond_good())
-            }
+            Command::PersistentReserveOut(out) => self.start_reserve_out(task, out),
             Command::TestUnitReady
             | Command::RequestSense { .. }
             | Command::Inquiry { .. }

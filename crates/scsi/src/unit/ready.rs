@@ -154,7 +154,9 @@ pub(super) const fn needs_medium(command: &Command) -> bool {
         | Command::PreventAllowMediumRemoval { .. }
         | Command::ExtendedCopy { .. }
         | Command::ReceiveCopyResults { .. }
-        | Command::Reserve6
-        | Command::Release6 => false,
+        | Command::Reserve
+        | Command::Release
+        | Command::PersistentReserveIn { .. }
+        | Command::PersistentReserveOut(_) => false,
     }
 }

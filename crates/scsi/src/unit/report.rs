@@ -89,8 +89,10 @@ impl LogicalUnit {
             | Command::StartStopUnit(_)
             | Command::PreventAllowMediumRemoval { .. }
             | Command::Sanitize(_)
-            | Command::Reserve6
-            | Command::Release6
+            | Command::Reserve
+            | Command::Release
+            | Command::PersistentReserveIn { .. }
+            | Command::PersistentReserveOut(_)
             | Command::ExtendedCopy { .. }
             | Command::ReceiveCopyResults { .. } => {
                 Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))

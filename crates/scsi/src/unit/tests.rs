@@ -29,6 +29,7 @@ pub(crate) fn config() -> UnitConfig {
         removable: false,
         atomic_len: 4096,
         can_sanitize: true,
+        reservations: Reservations::default(),
         identity: Identity::for_lun("iqn.2026-01.org.example:t", 0),
     }
 }
@@ -83,6 +84,7 @@ impl Bench {
         loop {
             step = match step {
                 Step::Respond(response) => return response,
+                step @ (Step::Persist(_) | Step::Abort { .. }) => panic!("{step:?}"),
                 Step::DataOut { len } => {
                     let sent = data.len().min(len as usize);
                     let list = Buf::copy_from(&data[..sent]).into();
@@ -260,7 +262,7 @@ fn reserved_bits_and_unknown_commands_are_named() {
     let sense = bench.sense(&read, &[]);
     let field = sense.field.unwrap();
     assert_eq!((field.in_cdb, field.byte, field.bit), (true, 1, Some(5)));
-    for unknown in [0xff, 0x5f, 0x7f, 0x85] {
+    for unknown in [0xff, 0x5d, 0x7f, 0x85] {
         let sense = bench.sense(&cdb(&[unknown]), &[]);
         assert_eq!(sense.additional, Additional::INVALID_COMMAND_OPERATION_CODE);
     }
@@ -373,7 +375,11 @@ fn compare_and_write_is_not_interrupted() {
                 assert!(!admitted);
                 assert_eq!(response.status, Status::Busy);
             }
-            Step::DataOut { .. } | Step::SubmitTo { .. } | Step::Wait => panic!(),
+            Step::DataOut { .. }
+            | Step::SubmitTo { .. }
+            | Step::Wait
+            | Step::Persist(_)
+            | Step::Abort { .. } => panic!(),
         }
     }
     unit.handle_abort(first);

@@ -1,0 +1,140 @@
+//! The parameter list of PERSISTENT RESERVE OUT (SPC-4, sections 6.16.3 and 6.16.4).
+
+use alloc::vec::Vec;
+
+use super::{REGISTRATIONS_MAX, invalid_bit};
+use crate::{
+    bytes::{be16, be32, be64},
+    cdb::{ReserveOut, ReserveOutAction},
+    ports::{TransportId, TransportIdError},
+    sense::{Additional, Sense},
+};
+
+/// Length of the basic list, and of the one of REGISTER AND MOVE without its TransportID.
+const BASIC_LEN: u32 = 24;
+/// Where the TransportIDs of SPEC_I_PT begin.
+const IDS_AT: usize = 28;
+/// Longest list that is taken: every possible registration named by the longest TransportID.
+const LEN_MAX: usize = IDS_AT + 248 * REGISTRATIONS_MAX;
+
+/// What a parameter list says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Parameters {
+    /// RESERVATION KEY.
+    pub(crate) key: u64,
+    /// SERVICE ACTION RESERVATION KEY.
+    pub(crate) action_key: u64,
+    /// What SPEC_I_PT names, each with its place in the list.
+    pub(crate) ports: Option<Vec<(u16, TransportId)>>,
+    /// ALL_TG_PT.
+    pub(crate) all_target_ports: bool,
+    /// APTPL.
+    pub(crate) persist: bool,
+    /// UNREG of REGISTER AND MOVE.
+    pub(crate) unregister: bool,
+    /// Where REGISTER AND MOVE moves to: relative target port and initiator port.
+    pub(crate) destination: Option<(u16, TransportId)>,
+}
+
+const fn wrong_len() -> Sense {
+    Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)
+}
+
+/// Checks the PARAMETER LIST LENGTH field, as far as that is possible without the list.
+pub(crate) fn check_len(out: ReserveOut) -> Result<(), Sense> {
+    let right = match out.action {
+        ReserveOutAction::Register | ReserveOutAction::RegisterAndMove => {
+            let longest = usize::try_from(out.parameter_len).is_ok_and(|len| len <= LEN_MAX);
+            longest && out.parameter_len >= BASIC_LEN
+        }
+        ReserveOutAction::Reserve
+        | ReserveOutAction::Release
+        | ReserveOutAction::Clear
+        | ReserveOutAction::Preempt
+        | ReserveOutAction::PreemptAndAbort
+        | ReserveOutAction::RegisterAndIgnore => out.parameter_len == BASIC_LEN,
+    };
+    if right { Ok(()) } else { Err(wrong_len()) }
+}
+
+impl Parameters {
+    /// Reads the list, all of which has come.
+    pub(crate) fn decode(out: ReserveOut, list: &[u8]) -> Result<Self, Sense> {
+        if u32::try_from(list.len()) != Ok(out.parameter_len) {
+            return Err(wrong_len());
+        }
+        let key = be64(list, 0).ok_or(wrong_len())?;
+        let action_key = be64(list, 8).ok_or(wrong_len())?;
+        let basic = Self { key, action_key, ..Self::default() };
+        match out.action {
+            ReserveOutAction::RegisterAndMove => basic.with_destination(list),
+            ReserveOutAction::Register
+            | ReserveOutAction::Reserve
+            | ReserveOutAction::Release
+            | ReserveOutAction::Clear
+            | ReserveOutAction::Preempt
+            | ReserveOutAction::PreemptAndAbort
+            | ReserveOutAction::RegisterAndIgnore => basic.with_flags(out.action, list),
+        }
+    }
+
+    fn with_flags(mut self, action: ReserveOutAction, list: &[u8]) -> Result<Self, Sense> {
+        let flags = *list.get(20).ok_or(wrong_len())?;
+        // Where they are not valid these two are ignored; SPEC_I_PT is not.
+        self.all_target_ports = flags & 0x04 != 0;
+        self.persist = flags & 0x01 != 0;
+        if flags & 0x08 != 0 {
+            if action != ReserveOutAction::Register {
+                return Err(invalid_bit(20, 3));
+            }
+            self.ports = Some(transport_ids(list)?);
+        } else if list.len() != BASIC_LEN as usize {
+            return Err(wrong_len());
+        }
+        Ok(self)
+    }
+
+    fn with_destination(mut self, list: &[u8]) -> Result<Self, Sense> {
+        let flags = *list.get(17).ok_or(wrong_len())?;
+        self.unregister = flags & 0x02 != 0;
+        self.persist = flags & 0x01 != 0;
+        let port = be16(list, 18).ok_or(wrong_len())?;
+        let len = be32(list, 20).ok_or(wrong_len())?;
+        let id = &list[BASIC_LEN as usize..];
+        if usize::try_from(len) != Ok(id.len()) {
+            return Err(wrong_len());
+        }
+        let (named, used) = TransportId::decode(id).map_err(|error| sense_of(error, 24))?;
+        if used != id.len() {
+            return Err(Sense::invalid_parameter(20));
+        }
+        self.destination = Some((port, named));
+        Ok(self)
+    }
+}
+
+fn transport_ids(list: &[u8]) -> Result<Vec<(u16, TransportId)>, Sense> {
+    let len = be32(list, 24).ok_or(wrong_len())?;
+    let mut rest = list.get(IDS_AT..).ok_or(wrong_len())?;
+    if usize::try_from(len) != Ok(rest.len()) {
+        return Err(wrong_len());
+    }
+    let mut out = Vec::new();
+    while !rest.is_empty() {
+        let at = list.len() - rest.len();
+        let (id, used) = TransportId::decode(rest).map_err(|error| sense_of(error, at))?;
+        // What lies beyond the reach of a field pointer is named by its last value.
+        out.push((u16::try_from(at).unwrap_or(u16::MAX), id));
+        rest = &rest[used..];
+    }
+    Ok(out)
+}
+
+fn sense_of(error: TransportIdError, at: usize) -> Sense {
+    match error {
+        TransportIdError::CutOff => wrong_len(),
+        TransportIdError::Invalid(byte) => {
+            Sense::invalid_parameter(u16::try_from(at + byte).unwrap_or(u16::MAX))
+        }
+    }
+}
