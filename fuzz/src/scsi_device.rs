@@ -9,10 +9,10 @@
 use std::ops::Range;
 
 use arbitrary::Arbitrary;
-use netraid_block::{Buf, DeviceInfo, ErrorKind, Op, SgList};
+use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList};
 use netraid_scsi::{
-    Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Response, Sense, Status, Step,
-    TargetDevice, Task, UnitAttention, UnitConfig,
+    Background, Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Response, Sense,
+    SenseKey, Status, Step, TargetDevice, Task, UnitAttention, UnitConfig,
     cdb::{build, table::TABLE},
     unit::encode_lun,
 };
@@ -35,6 +35,7 @@ enum Operation {
     Retire { lun: u8 },
     Remove { lun: u8 },
     Change { lun: u8, blocks: u8 },
+    Work { lun: u8, failure: u8 },
     AddNexus { nexus: u8 },
     RemoveNexus { nexus: u8 },
     Raise { attention: u8, except: u8 },
@@ -62,6 +63,16 @@ struct Active {
     request: Option<MediumRequest>,
     /// Holds its range against other writes.
     exclusive: bool,
+    /// Another LUN, at whose device the request is.
+    at: Option<u16>,
+    /// For the background work of its LUN.
+    waits: bool,
+}
+
+impl Active {
+    fn new(task: Task, lun: u16, cdb: [u8; 16]) -> Self {
+        Self { task, lun, cdb, steps: 0, request: None, exclusive: false, at: None, waits: false }
+    }
 }
 
 struct World {
@@ -97,6 +108,8 @@ fn config(lun: u16, kind: u8) -> UnitConfig {
             can_map: kind & 32 != 0,
         },
         discard_zeroes: kind & 16 == 0,
+        physical_len: 4096,
+        can_sanitize: true,
         atomic_len: if kind & 64 == 0 { 4096 } else { 0 },
         removable: kind & 128 != 0,
         identity: Identity::for_lun("iqn.2026-01.org.example:t", lun),
@@ -139,14 +152,18 @@ impl World {
             Operation::Complete { which, failure } => self.complete(which, failure),
             Operation::Abort { which } => {
                 // Once the medium is done with it.
-                let idle = self.index(which).filter(|at| self.active[*at].request.is_none());
+                let idle = self
+                    .index(which)
+                    .filter(|at| self.active[*at].request.is_none() && !self.active[*at].waits);
                 if let Some(at) = idle {
                     let active = self.active.remove(at);
                     self.device.handle_abort(active.task);
                 }
             }
             Operation::Refuse { which, kind } => {
-                let Some(at) = self.index(which) else { return };
+                let Some(at) = self.index(which).filter(|at| !self.active[*at].waits) else {
+                    return;
+                };
                 // In place of the submission.
                 let mut active = self.active.remove(at);
                 active.request = None;
@@ -182,7 +199,9 @@ impl World {
             }
             Operation::Remove { lun } => {
                 let lun = number(lun);
-                let busy = self.active.iter().any(|one| one.lun == lun && one.request.is_some());
+                let busy = self.active.iter().any(|one| {
+                    (one.lun == lun || one.at == Some(lun)) && (one.request.is_some() || one.waits)
+                });
                 if self.retired[usize::from(lun)] && !busy {
                     self.device.remove(lun);
                     self.retired[usize::from(lun)] = false;
@@ -201,6 +220,9 @@ impl World {
                         *info = changed;
                     }
                 }
+            }
+            Operation::Work { lun, failure } => {
+                self.work(number(lun), failure);
             }
             Operation::AddNexus { nexus } => self.add_nexus(nexus % 6),
             Operation::RemoveNexus { nexus: number } => {
@@ -258,7 +280,7 @@ impl World {
         let announced = u32::from(command.announced);
         let from = nexus(command.nexus % 6);
         let (task, step) = self.device.handle_command(from, encode_lun(lun), &cdb, announced);
-        let mut active = Active { task, lun, cdb, steps: 0, request: None, exclusive: false };
+        let mut active = Active::new(task, lun, cdb);
         let step = match step {
             Step::DataOut { len } => {
                 assert!(len > 0, "asks for no data");
@@ -269,7 +291,9 @@ impl World {
                 let _ = self.device.intent(&active.task);
                 self.device.handle_data_out(&mut active.task, list)
             }
-            step @ (Step::Submit(_) | Step::Respond(_)) => step,
+            step @ (Step::Submit(_) | Step::SubmitTo { .. } | Step::Wait | Step::Respond(_)) => {
+                step
+            }
         };
         self.go_on(active, step);
     }
@@ -325,6 +349,25 @@ impl World {
                 self.check_request(&active, &request);
                 active.exclusive |= active.cdb[0] == 0x89;
                 active.request = Some(request);
+                self.active.push(active);
+            }
+            Step::SubmitTo { lun, request } => {
+                assert!(active.cdb[0] == 0x83, "{:#x} reaches LUN {lun}", active.cdb[0]);
+                let there = self.infos.get(usize::from(lun)).and_then(Option::as_ref);
+                let Some(info) = there else {
+                    let _ = self.device.handle_refusal(&mut active.task, Refusal::Gone);
+                    return;
+                };
+                let end = request.offset.checked_add(request.len).expect("no end");
+                assert!(end <= info.capacity, "copies past the end");
+                let writes = !matches!(request.op, Op::Read | Op::Flush | Op::Extents);
+                assert!(!(writes && info.read_only), "copies to a read-only device");
+                active.at = Some(lun);
+                active.request = Some(request);
+                self.active.push(active);
+            }
+            Step::Wait => {
+                active.waits = true;
                 self.active.push(active);
             }
             Step::Respond(response) => {
@@ -389,10 +432,68 @@ impl World {
 
     fn complete(&mut self, which: u8, failure: u8) {
         let Some(at) = self.index(which) else { return };
+        if self.active[at].waits {
+            self.work(self.active[at].lun, failure);
+            return;
+        }
         let mut active = self.active.remove(at);
-        let Some(request) = active.request.take() else { return };
+        let request = active.request.take().expect("it is at the medium or waits");
+        let lun = active.at.take().unwrap_or(active.lun);
+        let result = self.execute(lun, request, failure);
+        let step = self.device.handle_medium_done(&mut active.task, result);
+        self.go_on(active, step);
+    }
+
+    /// One step of a unit's background work; false when there is none.
+    fn work(&mut self, lun: u16, failure: u8) -> bool {
+        let Some(next) = self.device.poll_background(lun) else {
+            let waits = self.active.iter().any(|one| one.waits && one.lun == lun);
+            let serves = self.device.luns().any(|one| one == lun);
+            assert!(!(waits && serves), "a command waits for work that is not there");
+            // The unit leaves, and takes its work along.
+            self.wake(lun, Err(ErrorKind::Aborted));
+            return false;
+        };
+        let result = match next {
+            Background::Keep(_) if failure == 0 => Err(ErrorKind::Medium.into()),
+            Background::Keep(_) => Ok(SgList::new()),
+            // What began before has to end first.
+            Background::Pause => Ok(SgList::new()),
+            Background::Submit(request) => {
+                let info = self.infos[usize::from(lun)].as_ref().expect("a unit has a device");
+                assert!(request.offset + request.len <= info.capacity, "erases past the end");
+                assert!(!info.read_only, "erases a read-only device");
+                self.execute(lun, request, failure)
+            }
+            Background::Wake(result) => {
+                self.wake(lun, result);
+                Ok(SgList::new())
+            }
+        };
+        self.device.handle_background_done(lun, result);
+        true
+    }
+
+    /// Ends the wait of commands.
+    fn wake(&mut self, lun: u16, result: Result<(), ErrorKind>) {
+        let waiting = |one: &mut Active| one.waits && one.lun == lun;
+        let woken: Vec<_> = self.active.extract_if(.., waiting).collect();
+        for mut active in woken {
+            active.waits = false;
+            let result = result.map(|()| SgList::new()).map_err(Into::into);
+            let step = self.device.handle_medium_done(&mut active.task, result);
+            self.go_on(active, step);
+        }
+    }
+
+    fn execute(
+        &mut self,
+        lun: u16,
+        request: MediumRequest,
+        failure: u8,
+    ) -> Result<SgList, IoError> {
         let MediumRequest { op, offset, len, data, .. } = request;
-        let medium = &mut self.media[usize::from(active.lun)];
+        let medium = &mut self.media[usize::from(lun)];
         let range = offset as usize..(offset + len) as usize;
         const FAILURES: [ErrorKind; 14] = [
             ErrorKind::OutOfRange,
@@ -410,7 +511,7 @@ impl World {
             ErrorKind::Redundancy,
             ErrorKind::Device,
         ];
-        let result = match (FAILURES.get(usize::from(failure)), op) {
+        match (FAILURES.get(usize::from(failure)), op) {
             (Some(kind), _) => Err((*kind).into()),
             (None, Op::Read) => Ok(Buf::copy_from(&medium[range]).into()),
             (None, Op::Write) => {
@@ -425,9 +526,7 @@ impl World {
             (None, Op::Extents) => {
                 Ok(netraid_block::extents::Extents::all(len, failure & 1 != 0).encode())
             }
-        };
-        let step = self.device.handle_medium_done(&mut active.task, result);
-        self.go_on(active, step);
+        }
     }
 
     /// All that is under way ends; then every unit takes a compare-and-write of its first block.
@@ -436,9 +535,15 @@ impl World {
             if self.active.is_empty() {
                 break;
             }
+            // What waits for others comes behind them.
+            self.active.rotate_left(1);
             self.complete(0, 255);
         }
         assert!(self.active.is_empty(), "a command does not end");
+        for lun in 0..LUNS as u16 {
+            let ends = (0..STEPS_MAX).any(|_| !self.work(lun, 255));
+            assert!(ends, "background work does not end");
+        }
         self.device.handle_reset();
         let luns: Vec<u16> = self.device.luns().collect();
         self.device.remove_nexus(nexus(5));
@@ -455,8 +560,7 @@ impl World {
                         self.device.handle_command(nexus(5), encode_lun(lun), cdb, 0);
                     let mut padded = [0; 16];
                     padded[..6].copy_from_slice(&cdb[..6]);
-                    let (cdb, steps, request, exclusive) = (padded, 0, None, false);
-                    self.go_on(Active { task, lun, cdb, steps, request, exclusive }, step);
+                    self.go_on(Active::new(task, lun, padded), step);
                 }
                 while !self.active.is_empty() {
                     self.complete(0, 255);
@@ -469,14 +573,17 @@ impl World {
                 self.device.handle_command(nexus(5), encode_lun(lun), &cdb, info.block_len * 2);
             if let Step::Respond(response) = &step {
                 let conflict = response.status == Status::ReservationConflict;
-                assert!(conflict, "LUN {lun}: {:?}", Sense::decode(&response.sense));
+                let sense = Sense::decode(&response.sense);
+                // What was not sanitized to its end is not used.
+                let unsafe_medium = sense.is_some_and(|one| one.key == SenseKey::MediumError);
+                assert!(conflict || unsafe_medium, "LUN {lun}: {sense:?}");
                 continue;
             }
             let data: Vec<u8> =
                 [&self.media[usize::from(lun)][..block], &vec![0xaa; block]].concat();
             let step = self.device.handle_data_out(&mut task, Buf::copy_from(&data).into());
             assert!(matches!(step, Step::Submit(_)), "LUN {lun}: something is held: {step:?}");
-            let active = Active { task, lun, cdb, steps: 0, request: None, exclusive: false };
+            let active = Active::new(task, lun, cdb);
             self.go_on(active, step);
             while !self.active.is_empty() {
                 self.complete(0, 255);

@@ -182,7 +182,10 @@ fn unit(lun: u16, read_only: bool) -> UnitConfig {
             can_map: false,
         },
         discard_zeroes: true,
+        physical_len: 4096,
         atomic_len: 2048,
+        // Work that outlives its command is for the target `scsi_device`.
+        can_sanitize: false,
         removable: lun == 1,
         identity: Identity::for_lun(TARGET, lun),
     }
@@ -654,6 +657,7 @@ impl World {
                 slot.request = Some(request);
                 Plan { data_out: 0, data_out_total: 0, memory }
             }
+            Step::Wait | Step::SubmitTo { .. } => unreachable!("{step:?} comes first"),
         };
         served.machine.handle_plan(task, plan);
     }
@@ -668,6 +672,12 @@ impl World {
                 let (connection, generation) = (served.id, slot.generation);
                 self.in_flight.push(InFlight { connection, task, generation, lun, request });
             }
+            Step::SubmitTo { lun, request } => {
+                assert!(matches!(slot.cdb[0], 0x83), "{:#x} reaches LUN {lun}", slot.cdb[0]);
+                let (connection, generation) = (served.id, slot.generation);
+                self.in_flight.push(InFlight { connection, task, generation, lun, request });
+            }
+            Step::Wait => unreachable!("no unit can be sanitized"),
             Step::Respond(response) => {
                 let data_in = response.data_in.len() as u64;
                 slot.data_in = response.data_in;
@@ -706,7 +716,9 @@ impl World {
         let served = &mut self.served[index];
         let scsi_task = served.slots[task.index()].task.as_mut().expect("it is under way");
         let step = self.units.handle_medium_done(scsi_task, result);
-        if matches!(step, Step::Submit(_)) && served.machine.is_aborted(task) {
+        if matches!(step, Step::Submit(_) | Step::SubmitTo { .. })
+            && served.machine.is_aborted(task)
+        {
             served.machine.handle_outcome(task, Outcome::default());
         } else {
             self.go_on(index, task, step);
