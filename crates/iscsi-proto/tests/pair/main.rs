@@ -10,5 +10,6 @@ mod liar;
 mod logins;
 mod management;
 mod order;
+mod preempt;
 mod sequences;
 mod texts;
