@@ -57,6 +57,10 @@ impl Level {
     }
 }
 
+/// Most stripes of an array: what an engine keeps of each stripe, two bits, has to fit into memory
+/// whatever a label says.
+pub const STRIPES_MAX: u64 = 1 << 32;
+
 /// Shape of an array; constant for its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -89,6 +93,9 @@ pub enum GeometryError {
     /// A logical block other than 512 or 4096 bytes.
     #[error("logical block of {0} bytes; only 512 and 4096 are supported")]
     Block(u32),
+    /// More stripes than an engine can keep account of.
+    #[error("{0} stripes are more than {STRIPES_MAX}; give a larger chunk")]
+    Stripes(u64),
     /// Sizes whose sum does not fit.
     #[error("{stripes} stripes from byte {data_offset} are more than can be addressed")]
     Size {
@@ -151,6 +158,9 @@ impl Geometry {
         }
         if block_len != 512 && block_len != 4096 {
             return Err(GeometryError::Block(block_len));
+        }
+        if stripes > STRIPES_MAX {
+            return Err(GeometryError::Stripes(stripes));
         }
         let total = stripes.checked_mul(u64::from(chunk_len) * members as u64);
         if total.and_then(|total| total.checked_add(data_offset)).is_none_or(|end| end > 1 << 60) {
@@ -321,6 +331,13 @@ mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_label_cannot_make_an_engine_keep_account_of_any_number_of_stripes() {
+        let shape = |stripes| Geometry::new(Level::Raid5, 3, 4096, 512, stripes, 0);
+        assert!(shape(STRIPES_MAX).is_ok());
+        assert_eq!(shape(STRIPES_MAX + 1), Err(GeometryError::Stripes(STRIPES_MAX + 1)));
+    }
 
     #[test]
     fn columns_and_members_are_inverse_and_parity_visits_every_member() {
