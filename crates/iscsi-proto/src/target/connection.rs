@@ -6,12 +6,13 @@ use core::time::Duration;
 use super::{
     Challenge, Event, Outcome, Plan, Setup,
     exchange::Exchange,
+    fault::Fault,
     login::Login,
     management::{Management, Owed},
     node::{ConnectionId, Link, Node, Order, Seat},
     preempt::Preemption,
     statistics::{Counters, Traffic},
-    tasks::{Fault, Tasks},
+    tasks::Tasks,
 };
 use crate::{
     machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
@@ -88,6 +89,7 @@ pub struct Connection {
     traffic: Rc<Traffic>,
     pub(super) phase: Phase,
     pub(super) session: SessionType,
+    pub(super) cid: u16,
     pub(super) params: Params,
     pub(super) digests: Digests,
     pub(super) stat_sn: Serial,
@@ -126,6 +128,7 @@ impl Connection {
             traffic,
             phase: Phase::Login(Box::new(login)),
             session: SessionType::Normal,
+            cid: 0,
             params: Params::DEFAULT,
             digests: Digests::default(),
             stat_sn: Serial(1),
@@ -351,7 +354,8 @@ impl Connection {
         self.seek_admission(node, true);
     }
 
-    /// The target is shutting down: asks the peer to log out, and gives it a second.
+    /// The target is shutting down: asks the peer to log out, gives it a second, and then drops the
+    /// session (RFC 7143, section 11.9.1, events 1 and 3).
     pub fn handle_shutdown(&mut self, now: Duration) {
         self.latest = self.latest.max(now);
         if matches!(self.phase, Phase::Full) {
@@ -371,6 +375,7 @@ impl Connection {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return match self.phase {
                 Phase::Full => {
+                    self.announce(AsyncEvent::SessionDropped, 0);
                     self.close();
                     Ok(())
                 }

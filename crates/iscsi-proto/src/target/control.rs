@@ -122,9 +122,10 @@ impl Connection {
             Admission::Admitted(tsih) => Ok(tsih),
             Admission::Refused(status) => Err(status),
         };
-        if let Phase::Admission { login, response, text, .. } =
+        if let Phase::Admission { login, response, text, cid } =
             core::mem::replace(&mut self.phase, Phase::Closing)
         {
+            self.cid = cid;
             self.end_login(&login, response, text, tsih);
         }
     }
@@ -173,6 +174,7 @@ impl Connection {
             return Ok(());
         }
         let response = match request.reason {
+            LogoutReason::CloseConnection if request.cid != self.cid => 1,
             LogoutReason::CloseSession | LogoutReason::CloseConnection => 0,
             LogoutReason::Recovery => 2,
             LogoutReason::Unknown(_) => return self.refuse(bhs, RejectReason::InvalidField),

@@ -7,10 +7,12 @@
 mod connection;
 mod control;
 mod exchange;
+mod fault;
 mod login;
 mod management;
 mod node;
 mod preempt;
+mod replies;
 mod statistics;
 mod tasks;
 

@@ -8,25 +8,30 @@
 
 use alloc::{collections::VecDeque, rc::Rc, vec::Vec};
 
-use super::{Event, Outcome, Plan, statistics::Budget};
+use super::{
+    Event, Outcome, Plan,
+    fault::Fault,
+    replies::{answer, can_request, request, tag},
+    statistics::Budget,
+};
 use crate::{
     machine::{Payload, Placement, TaskId},
     negotiation::Params,
-    pdu::{Bhs, DataIn, DataOut, LunField, NO_TAG, R2t, ScsiCommand, ScsiResponse},
+    pdu::{Bhs, DataOut, LunField, NO_TAG, ScsiCommand},
 };
 
 /// Places beyond the queue depth, for immediate commands.
 const IMMEDIATE_MAX: u16 = 8;
 
 /// SCSI status GOOD (SAM-5, section 5.3.1).
-const GOOD: u8 = 0x00;
+pub(super) const GOOD: u8 = 0x00;
 /// SCSI status CHECK CONDITION.
 const CHECK_CONDITION: u8 = 0x02;
 /// SCSI status TASK SET FULL.
 const TASK_SET_FULL: u8 = 0x28;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+pub(super) enum State {
     #[default]
     Free,
     /// The shell was asked for a plan.
@@ -41,95 +46,54 @@ enum State {
     Answering,
 }
 
-/// What is wrong with the Data-Out of a task, which ends it with CHECK CONDITION and ABORTED
-/// COMMAND once all of it has come (RFC 7143, sections 7.8, 7.9 and 11.4.7.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// It came unasked, and that was not agreed on.
-    Unexpected,
-    /// Not as much as was asked for.
-    WrongAmount,
-    /// More than was asked for.
-    TooMuch,
-    /// PDUs are missing, or came in another order.
-    Order,
-    /// It begins at the wrong byte.
-    Offset,
-    /// A digest is wrong.
-    Digest,
-}
-
-impl Fault {
-    /// Additional sense code and qualifier.
-    const fn additional(self) -> [u8; 2] {
-        match self {
-            Self::Unexpected => [0x0c, 0x0c],
-            Self::WrongAmount => [0x0c, 0x0d],
-            Self::TooMuch => [0x4b, 0x02],
-            Self::Order => [0x4b, 0x00],
-            Self::Offset => [0x4b, 0x05],
-            Self::Digest => [0x47, 0x05],
-        }
-    }
-
-    /// Sense data in fixed format (SPC-4, section 4.5.3).
-    fn sense(self) -> Vec<u8> {
-        const ABORTED_COMMAND: u8 = 0x0b;
-        let mut sense = alloc::vec![0; 18];
-        (sense[0], sense[2], sense[7]) = (0x70, ABORTED_COMMAND, 10);
-        sense[12..14].copy_from_slice(&self.additional());
-        sense
-    }
-}
-
 /// Data-Out of one task.
 #[derive(Debug, Default)]
-struct Out {
+pub(super) struct Out {
     /// Bytes that the initiator sends.
-    max: u32,
+    pub(super) max: u32,
     /// Bytes that the unit takes.
-    wanted: u32,
+    pub(super) wanted: u32,
     /// Bytes that are in, from the start.
-    received: u32,
+    pub(super) received: u32,
     /// End of what was asked for by R2T, or sent unsolicited.
-    requested: u32,
+    pub(super) requested: u32,
     /// Unsolicited data is still to come.
-    unsolicited: bool,
+    pub(super) unsolicited: bool,
     /// R2Ts without an answer.
-    outstanding: u32,
+    pub(super) outstanding: u32,
     /// Number of the next R2T.
-    r2t_sn: u32,
+    pub(super) r2t_sn: u32,
     /// Number of the R2T whose data is coming in.
-    sequence: u32,
+    pub(super) sequence: u32,
     /// End of that data.
-    sequence_end: u32,
+    pub(super) sequence_end: u32,
     /// Number of the next Data-Out in its sequence.
-    data_sn: u32,
+    pub(super) data_sn: u32,
     /// What comes is dropped, and nothing more is asked for.
-    fault: Option<Fault>,
+    pub(super) fault: Option<Fault>,
 }
 
 #[derive(Debug, Default)]
-struct Task {
-    state: State,
-    aborted: bool,
-    immediate: bool,
-    lun: LunField,
-    out: Out,
+pub(super) struct Task {
+    pub(super) state: State,
+    pub(super) aborted: bool,
+    pub(super) immediate: bool,
+    pub(super) lun: LunField,
+    pub(super) out: Out,
     /// Bytes of Data-In that the initiator takes.
-    in_max: u32,
+    pub(super) in_max: u32,
     /// Bytes that the command describes.
-    total: u64,
+    pub(super) total: u64,
     /// Bytes of memory that the task needs, and that are counted against the budget.
-    cost: u64,
-    held: u64,
-    status: u8,
-    sense: Vec<u8>,
+    pub(super) cost: u64,
+    pub(super) held: u64,
+    pub(super) status: u8,
+    pub(super) sense: Vec<u8>,
     /// Bytes of Data-In to send, and sent.
-    in_len: u32,
-    in_sent: u32,
+    pub(super) in_len: u32,
+    pub(super) in_sent: u32,
     /// Number of the next Data-In or R2T of this task (they are counted together).
-    data_sn: u32,
+    pub(super) data_sn: u32,
 }
 
 /// A PDU of a task: its header, what follows it, and whether it carries a status number.
@@ -591,83 +555,4 @@ impl Tasks {
         self.held += cost;
         self.shared.hold(cost);
     }
-}
-
-fn can_request(out: &Out, params: &Params) -> bool {
-    out.fault.is_none()
-        && out.requested < out.wanted
-        && out.outstanding < params.max_outstanding_r2t
-}
-
-/// The tag of a task's R2T number `sequence`. It is never [`NO_TAG`]: places are few.
-fn tag(id: TaskId, sequence: u32) -> u32 {
-    (sequence & 0x7fff) << 16 | u32::from(id.0)
-}
-
-/// The next R2T of a task.
-fn request(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> Bhs {
-    let out = &mut task.out;
-    assert!(can_request(out, params), "{id:?} has nothing to ask for");
-    let len = (out.wanted - out.requested).min(params.max_burst_len);
-    let (ttt, r2t_sn) = (tag(id, out.r2t_sn), out.r2t_sn);
-    let header = R2t { lun: task.lun, itt, ttt, r2t_sn, offset: out.requested, len }.encode();
-    if out.outstanding == 0 {
-        out.sequence_end = out.requested + len;
-    }
-    out.requested += len;
-    out.r2t_sn += 1;
-    out.outstanding += 1;
-    task.data_sn += 1;
-    header
-}
-
-/// The next Data-In of a task, or its response.
-fn answer(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> TaskPdu {
-    let expected = u64::from(task.out.max.max(task.in_max));
-    let overflow = task.total > expected;
-    let underflow = task.total < expected;
-    let residual = u32::try_from(task.total.abs_diff(expected)).unwrap_or(u32::MAX);
-    let left = task.in_len - task.in_sent;
-    if left == 0 {
-        let sense = sense_segment(&task.sense);
-        let response = ScsiResponse {
-            overflow,
-            underflow,
-            response: 0,
-            status: task.status,
-            itt,
-            exp_data_sn: task.data_sn,
-            residual,
-        };
-        return TaskPdu { header: response.encode(), payload: sense, has_status: true };
-    }
-    // Data segments but the last of a sequence are multiples of four bytes.
-    let in_burst = params.max_burst_len - task.in_sent % params.max_burst_len;
-    let len = left.min(in_burst).min(params.max_send_len & !3);
-    let end = len == left;
-    let has_status = end && task.status == GOOD && task.sense.is_empty();
-    let pdu = DataIn {
-        last: end || len == in_burst,
-        has_status,
-        overflow: has_status && overflow,
-        underflow: has_status && underflow,
-        status: if has_status { task.status } else { 0 },
-        itt,
-        data_sn: task.data_sn,
-        offset: task.in_sent,
-        residual: if has_status { residual } else { 0 },
-    };
-    let payload = Payload::Task { task: id, offset: task.in_sent, len };
-    task.in_sent += len;
-    task.data_sn += 1;
-    TaskPdu { header: pdu.encode().with_data_len(len), payload, has_status }
-}
-
-/// Sense data with its length in front (RFC 7143, section 11.4.7).
-fn sense_segment(sense: &[u8]) -> Payload {
-    let Ok(len @ 1..) = u16::try_from(sense.len()) else { return Payload::None };
-    let mut bytes = Vec::with_capacity(sense.len() + 2);
-    bytes.extend_from_slice(&len.to_be_bytes());
-    bytes.extend_from_slice(sense);
-    Payload::Control(bytes)
 }

@@ -7,8 +7,9 @@ use netraid_iscsi_proto::{
     machine::Fatal,
     negotiation::Wishes,
     pdu::{
-        Bhs, LunField, NO_TAG, NopIn, NopOut, Opcode, Reject, RejectReason, ScsiCommand,
-        TaskFunction, TaskRequest, TaskResponse, TaskResponseCode,
+        AsyncEvent, AsyncMessage, Bhs, LogoutReason, LogoutRequest, LogoutResponse, LunField,
+        NO_TAG, NopIn, NopOut, Opcode, Reject, RejectReason, ScsiCommand, TaskFunction,
+        TaskRequest, TaskResponse, TaskResponseCode,
     },
     serial::Serial,
     target,
@@ -300,4 +301,61 @@ fn shutting_down_asks_for_a_logout() {
     assert_eq!(pair.guest.ends.len(), 1, "what was under way ends");
     assert_eq!(pair.guest.events.last(), Some(&initiator::Event::LoggedOut));
     assert!(pair.host.machine.is_finished());
+}
+
+#[test]
+fn who_does_not_log_out_is_told_of_the_drop() {
+    // RFC 7143, section 11.9.1: events 1 (with the seconds left) and 3.
+    let mut pair = pair();
+    pair.host.machine.handle_shutdown(pair.now);
+    let asked = AsyncMessage::parse(&replies(&mut pair)[0]);
+    assert_eq!((asked.event, asked.parameter3), (AsyncEvent::LogoutRequested, 1));
+    pair.now = Duration::from_secs(1);
+    pair.host.machine.handle_timeout(pair.now).unwrap();
+    let dropped = AsyncMessage::parse(&replies(&mut pair)[0]);
+    assert_eq!(dropped.event, AsyncEvent::SessionDropped);
+    assert!(pair.host.machine.is_finished());
+}
+
+#[test]
+fn a_session_that_is_dropped_is_told() {
+    let mut pair = pair();
+    let tsih = pair.node.sessions().next().unwrap().tsih;
+    assert!(pair.node.drop_session(tsih));
+    assert_eq!(pair.node.poll_wake(), Some(pair.host.machine.id()));
+    pair.host.machine.handle_wake(&mut pair.node);
+    let dropped = AsyncMessage::parse(&replies(&mut pair)[0]);
+    assert_eq!(dropped.event, AsyncEvent::SessionDropped);
+    assert!(pair.host.machine.is_finished());
+}
+
+#[test]
+fn logouts_have_reasons() {
+    // RFC 7143, sections 11.14.1 and 11.15.1: level 0 recovers no connection.
+    for (reason, response, ends) in [
+        (LogoutReason::CloseSession, 0, true),
+        (LogoutReason::CloseConnection, 0, true),
+        (LogoutReason::Recovery, 2, false),
+    ] {
+        let mut pair = pair();
+        let logout = LogoutRequest { immediate: true, reason, itt: 9, cid: 1 };
+        give(&mut pair, &logout.encode()).unwrap();
+        let reply = replies(&mut pair)[0];
+        assert_eq!(LogoutResponse::parse(&reply).response, response, "{reason:?}");
+        assert_eq!(pair.host.machine.is_finished(), ends);
+    }
+    let mut pair = pair();
+    let reason = LogoutReason::Unknown(9);
+    give(&mut pair, &LogoutRequest { immediate: true, reason, itt: 9, cid: 1 }.encode()).unwrap();
+    assert_eq!(Reject::parse(&replies(&mut pair)[0]).reason, RejectReason::InvalidField);
+}
+
+#[test]
+fn a_logout_names_its_connection() {
+    // RFC 7143, section 11.15.1, response 1: CID not found.
+    let mut pair = pair();
+    let reason = LogoutReason::CloseConnection;
+    give(&mut pair, &LogoutRequest { immediate: true, reason, itt: 9, cid: 2 }.encode()).unwrap();
+    assert_eq!(LogoutResponse::parse(&replies(&mut pair)[0]).response, 1);
+    assert!(!pair.host.machine.is_finished());
 }

@@ -190,7 +190,7 @@ fn data_with_a_tag_that_was_not_given_goes_to_nobody() {
     for (index, ttt) in (0..).zip(asked) {
         send(&mut pair, &data_out(ttt, 0, index * 1024, true), &[1; 1024]);
     }
-    let asked: Vec<_> = replies(&mut pair).iter().map(|bhs| R2t::parse(bhs)).collect();
+    let asked: Vec<_> = replies(&mut pair).iter().map(R2t::parse).collect();
     assert_eq!((asked[0].r2t_sn, asked[0].offset, asked.len()), (2, 2048, 2));
 }
 
