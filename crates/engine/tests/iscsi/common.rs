@@ -28,6 +28,7 @@ pub(crate) fn config() -> TargetConfig {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) handle: TargetHandle,
+    pub(crate) addresses: Vec<SocketAddr>,
     stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -47,7 +48,9 @@ impl Running {
 
     fn try_start_luns(config: TargetConfig, luns: Vec<Lun>) -> Result<Self, TargetError> {
         let target = Target::bind(config, luns, Pool::new())?;
-        let (address, handle) = (target.local_addrs()[0], target.handle().clone());
+        let addresses = target.local_addrs();
+        let address = addresses[0];
+        let handle = target.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let stopped = async {
@@ -55,7 +58,7 @@ impl Running {
             };
             target.run(stopped).await.unwrap();
         });
-        Ok(Self { address, handle, stop, task })
+        Ok(Self { address, addresses, handle, stop, task })
     }
 
     pub(crate) async fn stop(self) {

@@ -5,6 +5,7 @@
 mod attentions;
 mod common;
 mod faults;
+mod logins;
 mod luns;
 mod meddler;
 mod portals;

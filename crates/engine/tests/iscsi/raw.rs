@@ -63,7 +63,7 @@ impl Raw {
         Ok(if response.status == 0 { Ok(raw) } else { Err(response.status) })
     }
 
-    async fn send(&mut self, bhs: Bhs, data: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, bhs: Bhs, data: &[u8]) -> io::Result<()> {
         let mut bytes = bhs.with_data_len(u32::try_from(data.len()).unwrap()).0.to_vec();
         bytes.extend_from_slice(data);
         bytes.resize(bytes.len().next_multiple_of(4), 0);

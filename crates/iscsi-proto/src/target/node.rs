@@ -4,8 +4,8 @@
 //! Invariants: of one initiator port (name and ISID) at most one session is admitted; a second
 //! login waits until the first session has ended *and* none of its commands runs any more, so no
 //! write of the old session lands after one of the new. Visitors (logins in progress and
-//! discovery sessions) have bounds of their own, in all and for each source, so that those who
-//! never finish a login keep nobody out, and no session either.
+//! discovery sessions) have bounds of their own, in all and for each source, and the oldest leaves
+//! for a new one, so that those who never finish a login keep nobody out.
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
@@ -229,7 +229,8 @@ impl Node {
         }
     }
 
-    /// Takes a new connection; `None` when there are too many visitors, of its source or in all.
+    /// Takes a new connection; another visitor may have to leave for it: poll wakes after. `None`
+    /// when too many are leaving already.
     pub fn open(&mut self, link: Link) -> Option<Seat> {
         if !self.make_room(link.source()) {
             self.counters.refused_busy.add(1);
@@ -250,36 +251,33 @@ impl Node {
         Some(Seat { id: connection, link, counters, traffic, budget })
     }
 
-    /// Whether one more visitor of this source may come. When the house is full, the source that
-    /// has most visitors loses its oldest one to a source that has fewer.
+    /// Whether one more visitor of this source may come. A source that has as many as it may loses
+    /// its oldest one by that; when the house is full, the source that has most does: a login that
+    /// is meant takes milliseconds, so the oldest is the one that leads nowhere.
     fn make_room(&mut self, source: IpAddr) -> bool {
-        let count = |of: IpAddr| {
-            self.live.iter().filter(|live| live.visits && live.link.source() == of).count()
-        };
-        let own = count(source);
-        if own >= self.limits.visitors_per_source_max {
+        let all = self.live.iter().filter(|live| live.visits);
+        // Those who were told to leave are still here for a moment: at most as many again.
+        if all.clone().count() >= 2 * self.limits.visitors_max {
             return false;
         }
-        let visitors = self.live.iter().filter(|live| live.visits);
-        let room = self.limits.visitors_max;
-        if visitors.clone().count() < room {
-            return true;
+        let staying: Vec<_> = all
+            .filter(|live| !live.orders.contains(&Order::Close))
+            .map(|live| (live.link.source(), live.connection))
+            .collect();
+        let count = |of: IpAddr| staying.iter().filter(|(source, _)| *source == of).count();
+        let loser = if count(source) >= self.limits.visitors_per_source_max {
+            Some(source)
+        } else if staying.len() >= self.limits.visitors_max {
+            staying.iter().map(|(source, _)| *source).max_by_key(|source| count(*source))
+        } else {
+            None
+        };
+        let oldest = staying.iter().find(|(source, _)| Some(*source) == loser);
+        if let Some((_, oldest)) = oldest.copied() {
+            self.counters.refused_busy.add(1);
+            self.order(oldest, Order::Close);
         }
-        // Those who were told to leave are still here for a moment: at most as many again.
-        let leaving = |live: &&Live| live.orders.contains(&Order::Close);
-        let greedy = visitors
-            .clone()
-            .filter(|live| !leaving(live))
-            .map(|live| (count(live.link.source()), live.connection))
-            // Of equals the first: the oldest.
-            .reduce(|most, next| if next.0 > most.0 { next } else { most });
-        match greedy {
-            Some((most, oldest)) if most > own + 1 && visitors.count() < 2 * room => {
-                self.order(oldest, Order::Close);
-                true
-            }
-            Some(_) | None => false,
-        }
+        true
     }
 
     /// A connection is gone and none of its commands runs any more.
@@ -595,24 +593,31 @@ mod tests {
         // Sessions take no visitor's place.
         let guest = open(&mut node).unwrap();
         assert_eq!(admit(&mut node, guest, 9, 0), Admission::Refused(0x0302));
-        assert!(open(&mut node).is_some() && open(&mut node).is_some());
-        assert!(node.open(link(1)).is_none(), "three of one source");
-        assert!(node.open(link(2)).is_some(), "another source has room");
-        // The house is full: the oldest of the source that has most makes room.
-        let polite = node.open(link(3)).unwrap().id();
-        assert_eq!(node.poll_wake(), Some(guest));
-        assert_eq!(node.take_order(guest), Some(Order::Close));
+        let [second, third] = [(); 2].map(|()| open(&mut node).unwrap());
+        assert_eq!(node.poll_wake(), None);
+        // The fourth of one source costs that its oldest.
+        let fourth = open(&mut node).unwrap();
+        assert_eq!((node.poll_wake(), node.take_order(guest)), (Some(guest), Some(Order::Close)));
         node.closed(guest);
-        node.closed(polite);
-        assert_eq!(node.counters().refused_busy.get(), 1);
+        while node.poll_wake().is_some() {}
+        // When the house is full, the source that has most loses its oldest.
+        let polite = node.open(link(2)).unwrap().id();
+        assert_eq!(node.poll_wake(), None);
+        node.open(link(3)).unwrap();
+        assert_eq!((node.poll_wake(), node.take_order(second)), (Some(second), Some(Order::Close)));
+        assert_eq!(node.counters().refused_busy.get(), 2);
+        for connection in [third, fourth, polite] {
+            assert_eq!(node.take_order(connection), None);
+        }
     }
 
     #[test]
-    fn equals_do_not_push_each_other_out() {
-        let mut node = node(2, 2, 2);
-        assert!(node.open(link(1)).is_some() && node.open(link(2)).is_some());
-        assert!(node.open(link(3)).is_none());
-        assert_eq!(node.poll_wake(), None);
+    fn there_are_never_more_than_twice_as_many_visitors() {
+        let mut node = node(2, 4, 4);
+        for _ in 0..8 {
+            assert!(node.open(link(1)).is_some());
+        }
+        assert!(node.open(link(1)).is_none() && node.open(link(2)).is_none());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Counters {
     pub refused_authorization: Count,
     /// Logins to a target that is not here (status 0x0203).
     pub refused_not_found: Count,
-    /// Connections and logins for which there was no room (closed at once, or status 0x0302).
+    /// Connections and logins for which there was no room (closed, or status 0x0302).
     pub refused_busy: Count,
     /// Logins refused for any other reason.
     pub refused_other: Count,

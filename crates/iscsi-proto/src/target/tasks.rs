@@ -288,10 +288,20 @@ impl Tasks {
         self.place(id, 0, len)
     }
 
-    /// The data of a task is not as agreed: the first such finding counts.
+    /// The data of a task is not as agreed: the first such finding counts, and none does once the
+    /// task takes no data.
     pub(super) fn fault(&mut self, id: TaskId, fault: Fault) {
-        self.tasks[id.index()].out.fault.get_or_insert(fault);
-        self.ready.retain(|ready| *ready != id);
+        let task = &mut self.tasks[id.index()];
+        match task.state {
+            State::New => {
+                task.out.fault.get_or_insert(fault);
+            }
+            State::Gathering => {
+                task.out.fault.get_or_insert(fault);
+                self.ready.retain(|ready| *ready != id);
+            }
+            State::Free | State::Waiting | State::Executing | State::Answering => {}
+        }
     }
 
     /// Checks a Data-Out header; `None` when its task is gone and the data goes to nobody.

@@ -12,7 +12,7 @@ use netraid_iscsi_proto::{
 };
 
 use crate::{
-    harness::{Pair, READ, WRITE, command},
+    harness::{BAD, Pair, READ, WRITE, command},
     order::{give, read, replies},
 };
 
@@ -219,4 +219,18 @@ fn a_faulty_command_can_be_aborted() {
     send(&mut pair, &data_out(NO_TAG, 1, 1536, true), &[1; 512]);
     assert!(replies(&mut pair).is_empty());
     assert!(pair.host.machine.is_idle());
+}
+
+#[test]
+fn a_wrong_digest_of_data_that_nobody_wants_changes_no_answer() {
+    // The unit has refused the command already.
+    let mut pair = unsolicited();
+    let mut bhs = read(Serial(1), ITT, false);
+    (bhs.0[1], bhs.0[32]) = (0xa1, BAD);
+    let bhs = bhs.with_data_len(512);
+    pair.host.machine.handle_header(pair.now, &bhs).unwrap();
+    pair.host.handle_events();
+    pair.host.machine.handle_bad_digest(&bhs);
+    let opcodes: Vec<_> = replies(&mut pair).iter().map(Bhs::opcode).collect();
+    assert_eq!(opcodes, [Some(Opcode::Reject), Some(Opcode::ScsiResponse)]);
 }
