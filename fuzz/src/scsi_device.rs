@@ -11,8 +11,8 @@ use std::ops::Range;
 use arbitrary::Arbitrary;
 use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, SgList};
 use netraid_scsi::{
-    Background, Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Response, Sense,
-    SenseKey, Status, Step, TargetDevice, Task, UnitAttention, UnitConfig,
+    Background, Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Refusal, Reservations,
+    Response, Sense, SenseKey, Status, Step, TargetDevice, Task, UnitAttention, UnitConfig,
     cdb::{build, table::TABLE},
     unit::encode_lun,
 };
@@ -56,6 +56,7 @@ struct Command {
 
 struct Active {
     task: Task,
+    nexus: NexusId,
     lun: u16,
     cdb: [u8; 16],
     steps: u32,
@@ -70,8 +71,18 @@ struct Active {
 }
 
 impl Active {
-    fn new(task: Task, lun: u16, cdb: [u8; 16]) -> Self {
-        Self { task, lun, cdb, steps: 0, request: None, exclusive: false, at: None, waits: false }
+    fn new(task: Task, nexus: NexusId, lun: u16, cdb: [u8; 16]) -> Self {
+        Self {
+            task,
+            nexus,
+            lun,
+            cdb,
+            steps: 0,
+            request: None,
+            exclusive: false,
+            at: None,
+            waits: false,
+        }
     }
 }
 
@@ -113,6 +124,7 @@ fn config(lun: u16, kind: u8) -> UnitConfig {
         atomic_len: if kind & 64 == 0 { 4096 } else { 0 },
         removable: kind & 128 != 0,
         identity: Identity::for_lun("iqn.2026-01.org.example:t", lun),
+        reservations: Reservations::default(),
     }
 }
 
@@ -280,7 +292,7 @@ impl World {
         let announced = u32::from(command.announced);
         let from = nexus(command.nexus % 6);
         let (task, step) = self.device.handle_command(from, encode_lun(lun), &cdb, announced);
-        let mut active = Active::new(task, lun, cdb);
+        let mut active = Active::new(task, from, lun, cdb);
         let step = match step {
             Step::DataOut { len } => {
                 assert!(len > 0, "asks for no data");
@@ -291,9 +303,12 @@ impl World {
                 let _ = self.device.intent(&active.task);
                 self.device.handle_data_out(&mut active.task, list)
             }
-            step @ (Step::Submit(_) | Step::SubmitTo { .. } | Step::Wait | Step::Respond(_)) => {
-                step
-            }
+            step @ (Step::Submit(_)
+            | Step::SubmitTo { .. }
+            | Step::Wait
+            | Step::Persist(_)
+            | Step::Abort { .. }
+            | Step::Respond(_)) => step,
         };
         self.go_on(active, step);
     }
@@ -365,6 +380,25 @@ impl World {
                 active.at = Some(lun);
                 active.request = Some(request);
                 self.active.push(active);
+            }
+            Step::Persist(bytes) => {
+                let stored = !bytes.len().is_multiple_of(7) || bytes.is_empty();
+                let step = self.device.handle_persisted(&mut active.task, stored);
+                self.go_on(active, step);
+            }
+            Step::Abort { nexuses } => {
+                let meant =
+                    |one: &mut Active| one.lun == active.lun && nexuses.contains(&one.nexus);
+                let aborted: Vec<_> = self.active.extract_if(.., meant).collect();
+                for one in aborted {
+                    // What is at the medium cannot be called back.
+                    if let Some(request) = one.request {
+                        let _ = self.execute(one.at.unwrap_or(one.lun), request, 255);
+                    }
+                    self.device.handle_abort(one.task);
+                }
+                let step = self.device.handle_aborted(&mut active.task);
+                self.go_on(active, step);
             }
             Step::Wait => {
                 active.waits = true;
@@ -560,7 +594,7 @@ impl World {
                         self.device.handle_command(nexus(5), encode_lun(lun), cdb, 0);
                     let mut padded = [0; 16];
                     padded[..6].copy_from_slice(&cdb[..6]);
-                    self.go_on(Active::new(task, lun, padded), step);
+                    self.go_on(Active::new(task, nexus(5), lun, padded), step);
                 }
                 while !self.active.is_empty() {
                     self.complete(0, 255);
@@ -583,7 +617,7 @@ impl World {
                 [&self.media[usize::from(lun)][..block], &vec![0xaa; block]].concat();
             let step = self.device.handle_data_out(&mut task, Buf::copy_from(&data).into());
             assert!(matches!(step, Step::Submit(_)), "LUN {lun}: something is held: {step:?}");
-            let active = Active::new(task, lun, cdb);
+            let active = Active::new(task, nexus(5), lun, cdb);
             self.go_on(active, step);
             while !self.active.is_empty() {
                 self.complete(0, 255);

@@ -33,7 +33,7 @@ use netraid_iscsi_proto::{
     text,
 };
 use netraid_scsi::{
-    Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Step, TargetDevice, Task,
+    Identity, InitiatorPort, MediumRequest, Nexus, NexusId, Reservations, Step, TargetDevice, Task,
     UnitAttention, UnitConfig,
     cdb::{self, build},
 };
@@ -49,6 +49,9 @@ const LIMITS: Limits =
 /// Sessions, visitors, and as many again that were told to leave.
 const CONNECTIONS_MAX: usize = 10;
 const CHALLENGE: Challenge = Challenge { identifier: 7, bytes: [9; 32] };
+
+/// SCSI status RESERVATION CONFLICT (SAM-5, section 5.3.1).
+const RESERVATION_CONFLICT: u8 = 0x18;
 
 /// Bytes of a header that are replaced.
 type Changes = Vec<(u8, u8)>;
@@ -188,6 +191,7 @@ fn unit(lun: u16, read_only: bool) -> UnitConfig {
         can_sanitize: false,
         removable: lun == 1,
         identity: Identity::for_lun(TARGET, lun),
+        reservations: Reservations::default(),
     }
 }
 
@@ -621,6 +625,12 @@ impl World {
                         unit.raise_for(UnitAttention::CommandsClearedByAnother, nexus);
                     }
                 }
+                Event::Preempted { task } => {
+                    if let Some(scsi_task) = &mut served.slots[task.index()].task {
+                        let step = self.units.handle_aborted(scsi_task);
+                        self.go_on(index, task, step);
+                    }
+                }
                 Event::Settled => served.machine.handle_wake(&mut self.node),
                 Event::LoggedIn { initiator, isid, session, .. } => {
                     let port = InitiatorPort::new(&initiator, isid);
@@ -657,7 +667,9 @@ impl World {
                 slot.request = Some(request);
                 Plan { data_out: 0, data_out_total: 0, memory }
             }
-            Step::Wait | Step::SubmitTo { .. } => unreachable!("{step:?} comes first"),
+            Step::Wait | Step::SubmitTo { .. } | Step::Persist(_) | Step::Abort { .. } => {
+                unreachable!("{task:?} goes on before its data came")
+            }
         };
         served.machine.handle_plan(task, plan);
     }
@@ -676,6 +688,18 @@ impl World {
                 assert!(matches!(slot.cdb[0], 0x83), "{:#x} reaches LUN {lun}", slot.cdb[0]);
                 let (connection, generation) = (served.id, slot.generation);
                 self.in_flight.push(InFlight { connection, task, generation, lun, request });
+            }
+            Step::Persist(bytes) => {
+                let scsi_task = slot.task.as_mut().expect("it is under way");
+                // A store that fails now and then.
+                let stored = !bytes.len().is_multiple_of(7) || bytes.is_empty();
+                let step = self.units.handle_persisted(scsi_task, stored);
+                self.go_on(index, task, step);
+            }
+            Step::Abort { nexuses } => {
+                let sessions: Vec<_> = nexuses.iter().map(|one| ConnectionId(one.0)).collect();
+                let lun = slot.lun.expect("a unit has a number");
+                served.machine.handle_preempt(&mut self.node, task, lun, &sessions);
             }
             Step::Wait => unreachable!("no unit can be sanitized"),
             Step::Respond(response) => {
@@ -851,12 +875,21 @@ impl World {
         self.converse(&mut session, &mut data);
         let extent = cdb::Extent { lba: 3, blocks: 4 };
         let ask = build::test_unit_ready();
-        let ready = (0..4).any(|_| self.execute(&mut session, &ask, 0, &mut [], false) == 0);
-        assert!(ready, "the unit does not become ready");
+        let all: Vec<_> =
+            (0..8).map(|_| self.execute(&mut session, &ask, 0, &mut [], false)).collect();
+        if all.contains(&RESERVATION_CONFLICT) {
+            // Persistent reservations outlive whoever made them.
+            return;
+        }
+        assert!(all.contains(&0), "the unit does not become ready");
         let mut out: Vec<u8> = (0..data.len()).map(|at| pattern(1, at)).collect();
         let len = out.len() as u32;
         let write = build::write(extent, false, false);
-        assert_eq!(self.execute(&mut session, &write, len, &mut out, true), 0, "write");
+        let written = self.execute(&mut session, &write, len, &mut out, true);
+        if written == RESERVATION_CONFLICT {
+            return;
+        }
+        assert_eq!(written, 0, "write");
         let read = build::read(extent, false);
         assert_eq!(self.execute(&mut session, &read, len, &mut data, false), 0, "read");
         assert_eq!(data, out);
@@ -1046,7 +1079,7 @@ fn write_cdb(kind: u8, lba: u8, blocks: u8, flags: u8) -> ([u8; 16], u32, bool) 
     let mut cdb = [0; 16];
     let bytes = u32::from(blocks) * BLOCK_LEN as u32;
     let check = (flags & 1) << 1;
-    let (moved, write) = match kind % 20 {
+    let (moved, write) = match kind % 22 {
         0 => (0, false),
         1 | 2 => {
             (cdb[0], cdb[5], cdb[8]) = (0x28, lba, blocks);
@@ -1098,6 +1131,14 @@ fn write_cdb(kind: u8, lba: u8, blocks: u8, flags: u8) -> ([u8; 16], u32, bool) 
         }
         17 => {
             (cdb[0], cdb[9]) = (0xa0, 255);
+            (255, false)
+        }
+        19 => {
+            (cdb[0], cdb[1], cdb[2], cdb[8]) = (0x5f, flags % 8, lba % 16, 24);
+            (24, true)
+        }
+        20 => {
+            (cdb[0], cdb[1], cdb[8]) = (0x5e, flags % 5, 255);
             (255, false)
         }
         18 => {

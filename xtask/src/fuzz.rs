@@ -61,6 +61,35 @@ pub(crate) fn run(seconds: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Longest seed that is kept, in bytes.
+const SEED_LEN_MAX: u32 = 256;
+
+/// Makes the committed seeds anew of what earlier runs have found: the shortest inputs that together
+/// reach what all of them reach.
+pub(crate) fn seeds() -> Result<()> {
+    let programs = build()?;
+    for (target, _) in TARGETS {
+        let corpus = root().join("target/fuzz/corpus").join(target);
+        let seeds = root().join("fuzz/seeds").join(target);
+        if seeds.exists() {
+            fs::remove_dir_all(&seeds).with_context(|| seeds.display().to_string())?;
+        }
+        for directory in [&corpus, &seeds] {
+            fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        }
+        let status = Command::new(programs.join(target))
+            .args(["-merge=1", "-verbosity=0"])
+            .arg(format!("-max_len={SEED_LEN_MAX}"))
+            .args([&seeds, &corpus])
+            .env("ASAN_OPTIONS", "detect_leaks=0")
+            .status();
+        if !status.with_context(|| format!("cannot run {target}"))?.success() {
+            bail!("{target}: the seeds cannot be made; run the target and mend what it finds");
+        }
+    }
+    Ok(())
+}
+
 /// Format and lints, with the stable compiler, of what the workspace's checks do not see.
 pub(crate) fn check() -> Result<()> {
     for args in [&["fmt", "--check"][..], &["clippy", "--", "-D", "warnings"]] {
@@ -113,7 +142,8 @@ fn fuzz(program: &Path, target: &str, len_max: u32, seconds: u32) -> Result<bool
         .arg(format!("-malloc_limit_mb={ALLOCATION_MAX_MIB}"))
         .arg(format!("-timeout={INPUT_TIMEOUT_S}"))
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .args(["-print_final_stats=1", "-verbosity=0"])
+        // Inputs are lists of operations: long ones from the start.
+        .args(["-print_final_stats=1", "-verbosity=0", "-len_control=0"])
         .arg(&corpus)
         .arg(&seeds)
         .env("ASAN_OPTIONS", "detect_leaks=0")

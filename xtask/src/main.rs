@@ -28,6 +28,7 @@ usage: cargo xtask TASK
                    into docs/conformance.md
   fuzz [SECONDS [NAME]]
                    fuzz targets with a nightly compiler, for 20 s each or as long as said
+  fuzz seeds       makes fuzz/seeds anew of what earlier runs have found
   nightly          the longer tier: tests with many more seeds and steps, scripts with more data
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
@@ -56,6 +57,7 @@ fn perform(args: &[&str]) -> Result<()> {
         ["conformance"] => conformance::run(false),
         ["conformance", "--write"] => conformance::run(true),
         ["fuzz"] => fuzz::run(20, ""),
+        ["fuzz", "seeds"] => fuzz::seeds(),
         ["fuzz", seconds] => fuzz::run(seconds.parse()?, ""),
         ["fuzz", seconds, name] => fuzz::run(seconds.parse()?, name),
         ["nightly"] => nightly(),
