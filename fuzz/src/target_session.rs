@@ -812,8 +812,7 @@ impl World {
             if !self.served[index].gone || !self.served[index].machine.is_idle() {
                 continue;
             }
-            let mut served = self.served.remove(index);
-            assert!(served.machine.poll_transmit().is_none(), "speaks to nobody");
+            let served = self.served.remove(index);
             for slot in &served.slots {
                 assert!(slot.generation == 0, "a task of a lost session is never released");
             }
