@@ -76,8 +76,10 @@ pub struct TargetConfig {
     pub limits: Limits,
     /// Longest login.
     pub login_timeout: Duration,
-    /// Silence after which a session is pinged, and again after which it ends.
+    /// Silence after which a session is pinged.
     pub ping_interval: Duration,
+    /// Silence after a ping that ends a session.
+    pub ping_timeout: Duration,
 }
 
 impl TargetConfig {
@@ -97,6 +99,7 @@ impl TargetConfig {
             limits: Limits::default(),
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(15),
+            ping_timeout: Duration::from_secs(120),
         }
     }
 }
@@ -226,7 +229,7 @@ impl Target {
         setup.queue_depth = config.queue_depth;
         setup.login_timeout = config.login_timeout;
         setup.ping_interval = config.ping_interval;
-        setup.ping_timeout = config.ping_interval;
+        setup.ping_timeout = config.ping_timeout;
         let (handle, jobs) = TargetHandle::channel();
         let limits = config.limits;
         Ok(Self { listeners, setup, luns, limits, pool, handle, jobs })

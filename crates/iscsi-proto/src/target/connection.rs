@@ -28,7 +28,7 @@ use crate::{
 const CONTROL_QUEUE_MAX: usize = 64;
 
 /// How many times the usual patience a peer has that is slow to take what is sent to it.
-const SLOW_READER: u32 = 8;
+const SLOW_READER: u32 = 2;
 
 /// How long a peer has to log out once it was asked to, and then to take what is left to say.
 const GRACE: Duration = Duration::from_secs(1);

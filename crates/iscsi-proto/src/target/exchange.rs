@@ -6,6 +6,8 @@ use alloc::{
     vec::Vec,
 };
 
+use core::net::SocketAddr;
+
 use super::Connection;
 use crate::{
     machine::Fatal,
@@ -98,7 +100,13 @@ impl Connection {
         }
         text::push(out, "TargetName", &self.setup.name);
         let asked = self.link.portal.to_string();
-        let others = self.setup.portals.iter().filter(|portal| **portal != asked);
+        // Whoever came from another host has no use for this one's loopback addresses.
+        let is_local = |portal: &str| {
+            portal.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+        };
+        let from_here = is_local(&asked);
+        let others = self.setup.portals.iter();
+        let others = others.filter(|portal| **portal != asked && (from_here || !is_local(portal)));
         for portal in core::iter::once(&asked).chain(others) {
             let address: String = alloc::format!("{portal},1");
             text::push(out, "TargetAddress", &address);

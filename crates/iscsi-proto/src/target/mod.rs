@@ -59,7 +59,8 @@ pub struct Setup {
     pub task_function_timeout: Duration,
     /// Silence after which a session is pinged.
     pub ping_interval: Duration,
-    /// Silence after a ping that ends a session.
+    /// Silence after a ping that ends a session. A process that is stopped for a while, or a host
+    /// that is migrated, is not dead.
     pub ping_timeout: Duration,
 }
 
@@ -80,7 +81,7 @@ impl Setup {
             login_timeout: Duration::from_secs(15),
             task_function_timeout: Duration::from_secs(10),
             ping_interval: Duration::from_secs(15),
-            ping_timeout: Duration::from_secs(15),
+            ping_timeout: Duration::from_secs(120),
         }
     }
 }

@@ -14,7 +14,8 @@ use netraid_iscsi_proto::{
 use proptest::prelude::*;
 
 use crate::harness::{
-    BAD, Pair, READ, SENSE, TARGET, WRITE, command, initiator_setup, target_setup,
+    BAD, Host, Pair, READ, SENSE, TARGET, WRITE, command, connection_at, initiator_setup,
+    target_setup,
 };
 
 fn wishes() -> impl Strategy<Value = Wishes> {
@@ -276,6 +277,24 @@ fn discovery_names_the_target_at_every_portal() {
     pair.guest.handle_events();
     assert!(pair.guest.events.contains(&initiator::Event::LoggedOut));
     assert!(pair.host.machine.is_finished());
+}
+
+#[test]
+fn discovery_from_another_host_names_no_loopback_portal() {
+    // Appendix C: the addresses at which the target can be reached.
+    let discovery = initiator::Setup { target_name: None, ..initiator_setup() };
+    let mut setup = target_setup();
+    setup.portals = ["127.0.0.1:3260", "[::1]:3260", "192.0.2.1:3260", "192.0.2.2:3260"]
+        .map(String::from)
+        .to_vec();
+    let mut pair = Pair::new(&setup, discovery);
+    pair.node = target::Node::new(target::Limits::default());
+    pair.host = Host::new(connection_at([192, 0, 2, 1], &mut pair.node, &setup), 1 << 16);
+    pair.run();
+    let found = pair.guest.events.iter().find_map(|event| {
+        if let initiator::Event::Found(found) = event { Some(found.clone()) } else { None }
+    });
+    assert_eq!(found.unwrap()[0].addresses, ["192.0.2.1:3260,1", "192.0.2.2:3260,1"]);
 }
 
 #[test]

@@ -30,9 +30,14 @@ pub(crate) fn initiator_setup() -> initiator::Setup {
 }
 
 pub(crate) fn connection(node: &mut Node, setup: &target::Setup) -> Connection {
+    connection_at([127, 0, 0, 1], node, setup)
+}
+
+/// A connection to the portal at this address.
+pub(crate) fn connection_at(portal: [u8; 4], node: &mut Node, setup: &target::Setup) -> Connection {
     let challenge = Challenge { identifier: 7, bytes: [9; 32] };
     let peer = ([127, 0, 0, 1], 50_000).into();
-    let seat = node.open(Link::new(peer, ([127, 0, 0, 1], 3260).into()));
+    let seat = node.open(Link::new(peer, (portal, 3260).into()));
     let seat = seat.expect("room for a connection");
     Connection::new(Duration::ZERO, seat, Arc::new(setup.clone()), challenge)
 }

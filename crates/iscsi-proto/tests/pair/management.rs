@@ -319,7 +319,7 @@ fn who_waits_for_its_commands_is_alive() {
 fn who_moves_bytes_is_alive() {
     let mut pair = pair();
     let timeout = target_setup().ping_timeout;
-    for (moved, blocked, patience) in [(true, false, 100), (false, true, 8), (false, false, 1)] {
+    for (moved, blocked, patience) in [(true, false, 100), (false, true, 2), (false, false, 1)] {
         let machine = connection(&mut pair.node, &target_setup());
         pair.host = Host::new(machine, 1 << 16);
         pair.guest = Pair::new(&target_setup(), initiator_setup()).guest;
