@@ -26,6 +26,9 @@ serve_netraid() {
     one two-portals "file:$DATA/two-portals:128MiB" --listen 127.0.0.1:0
     local address='"iscsi://\(.addresses[])/\(.iqn)/0"'
     say two-portals "$(jq -r "[$address] | join(\" \")" <<<"${READY[two-portals]}")"
+    # The suite looks at a SANITIZE after three seconds, and it must still be running then.
+    one slow "file:$DATA/slow:64MiB" --removable --filter rate=12MiB/s
+    say "slow ${URI[slow]}"
     one chap "file:$DATA/chap:128MiB" --removable --chap-file "$WORK/chap"
     say "chap ${URI[chap]/suite@/suite%$SECRET@}"
 }
@@ -43,7 +46,7 @@ serve_tgt() {
         kill -0 "${PID[tgtd]}" || fail "tgtd does not run"
         sleep 0.1
     done
-    for name in default read-only two-portals chap; do
+    for name in default read-only two-portals slow chap; do
         tid=$((tid + 1))
         truncate -s 128M "$DATA/$name"
         tgtadm --lld iscsi --op new --mode target --tid $tid --targetname "iqn.2026-01.tgt:$name"
@@ -52,10 +55,11 @@ serve_tgt() {
     done
     tgtadm --lld iscsi --op update --mode logicalunit --tid 2 --lun 1 --params readonly=1
     tgtadm --lld iscsi --op new --mode account --user suite --password "$SECRET"
-    tgtadm --lld iscsi --op bind --mode account --tid 4 --user suite
+    tgtadm --lld iscsi --op bind --mode account --tid 5 --user suite
     say "default iscsi://127.0.0.1:$first/iqn.2026-01.tgt:default/1"
     say "read-only iscsi://127.0.0.1:$first/iqn.2026-01.tgt:read-only/1"
     say "two-portals" "iscsi://127.0.0.1:"{$first,$second}"/iqn.2026-01.tgt:two-portals/1"
+    say "slow iscsi://127.0.0.1:$first/iqn.2026-01.tgt:slow/1"
     say "chap iscsi://suite%$SECRET@127.0.0.1:$first/iqn.2026-01.tgt:chap/1"
 }
 

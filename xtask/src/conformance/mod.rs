@@ -23,7 +23,7 @@ use output::{Outcome, Results};
 use crate::run::{cargo, output, root};
 
 /// Seconds for the tests of one suite together, or for one test that has its own process.
-const LIMIT: u32 = 60;
+const LIMIT: u32 = 120;
 
 /// The families of which all tests must run. A test of one that this names by suite runs together
 /// with the others of its suite; one of iSCSI, which may hang or spoil its session, by itself.
@@ -191,7 +191,8 @@ impl Configuration {
             && match self.name.as_str() {
                 "read-only" => family == "SCSI" && READ_ONLY.contains(&suite),
                 "two-portals" => suite == "MultipathIO",
-                _ => true,
+                "slow" => suite == "Sanitize",
+                _ => !["MultipathIO", "Sanitize"].contains(&suite),
             }
     }
 
