@@ -1,5 +1,8 @@
 //! Live peers that mean harm, over loopback: what `fuzz/` does to the machines, done to the shells.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what it measured")]
+
 #[path = "../iscsi/common.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use more of it")]
 mod common;
