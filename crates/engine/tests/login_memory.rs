@@ -1,5 +1,7 @@
 //! Sessions that come and go leave nothing behind: after 10,000 logins the process holds as much
 //! memory as after 1,000. A test binary of its own, so that no other test's memory is in the sum.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what was measured is shown on request")]
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
