@@ -13,6 +13,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    thread,
     time::Instant,
 };
 
@@ -23,7 +24,8 @@ use output::{Outcome, Results};
 use crate::run::{cargo, output, root};
 
 /// Seconds for the tests of one suite together, or for one test that has its own process.
-const LIMIT: u32 = 120;
+/// Sanitize.Reset alone sleeps for two minutes.
+const LIMIT: u32 = 240;
 
 /// The families of which all tests must run. A test of one that this names by suite runs together
 /// with the others of its suite; one of iSCSI, which may hang or spoil its session, by itself.
@@ -97,23 +99,40 @@ fn logs(target: &str) -> PathBuf {
     root().join("target/conformance").join(target)
 }
 
-/// Runs a target's configurations one after the other.
+/// Runs a target's configurations.
 fn measure(target: &str, binary: &Path) -> Result<Results> {
     let logs = logs(target);
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let wanted = listed()?;
     let (server, configurations) = Server::start(target, binary)?;
-    let mut all = Vec::new();
-    for configuration in &configurations {
-        let began = Instant::now();
-        let results = configuration.run(&wanted, &logs)?;
-        let counts = Counts::of(results.values()).show();
-        let seconds = began.elapsed().as_secs_f64();
-        println!("conformance of {target}, {}: {counts} ({seconds:.0} s)", configuration.name);
-        all.push(results);
-    }
+    // Side by side: most of the time the suite sleeps.
+    let all: Result<Vec<Results>> = thread::scope(|scope| {
+        let (wanted, logs) = (&wanted, &logs);
+        let run =
+            |configuration| scope.spawn(move || measure_one(target, configuration, wanted, logs));
+        let running: Vec<_> = configurations.iter().map(run).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Results>>| {
+            thread.join().unwrap_or_else(|_| bail!("a configuration's thread panicked"))
+        };
+        running.into_iter().map(join).collect()
+    });
+    let all = all?;
     server.stop()?;
     Ok(judge::combine(&all))
+}
+
+fn measure_one(
+    target: &str,
+    configuration: &Configuration,
+    wanted: &BTreeSet<String>,
+    logs: &Path,
+) -> Result<Results> {
+    let began = Instant::now();
+    let results = configuration.run(wanted, logs)?;
+    let counts = Counts::of(results.values()).show();
+    let seconds = began.elapsed().as_secs_f64();
+    println!("conformance of {target}, {}: {counts} ({seconds:.0} s)", configuration.name);
+    Ok(results)
 }
 
 /// The script that runs the targets for as long as its standard input is open.
