@@ -122,8 +122,8 @@ pub(crate) struct Change {
     pub(crate) next: Reservations,
     /// Whom to tell what.
     pub(crate) told: Vec<(Nexus, UnitAttention)>,
-    /// Whose commands to abort.
-    pub(crate) aborted: Vec<NexusId>,
+    /// Whose commands to abort; by name, since sessions come and go while the change is stored.
+    pub(crate) aborted: Vec<Nexus>,
 }
 
 /// Why a PERSISTENT RESERVE OUT fails.
@@ -467,7 +467,7 @@ impl Change {
             self.next.reserved = None;
         }
         if abort {
-            self.aborted.extend(gone.iter().filter_map(|one| one.live));
+            self.aborted.extend(gone.iter().map(|one| one.nexus.clone()));
         }
         let others = gone.into_iter().filter(|one| one.nexus != issuer);
         let told = others.map(|one| (one.nexus, UnitAttention::RegistrationsPreempted));

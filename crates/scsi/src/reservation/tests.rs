@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     cdb::{Extent, build},
     sense::{SenseKey, Status},
-    unit::{LogicalUnit, Response, Step, UnitConfig, tests},
+    unit::{LogicalUnit, Response, Step, Task, UnitConfig, tests},
 };
 
 const A: u8 = 1;
@@ -650,6 +650,49 @@ mod preempting {
         assert_eq!(bed.aborted, [id(A)]);
         assert_eq!(bed.out(B, PREEMPT_AND_ABORT, WE, 2, 2), End::Good);
         assert_eq!(bed.aborted, [id(A)], "nobody but itself has that key");
+    }
+
+    /// Begins a PERSISTENT RESERVE OUT, up to where its change is stored.
+    fn begin_to_store(bed: &mut Bed, nexus: u8, action: u8, kind: u8, list: &[u8]) -> Task {
+        let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+        let (mut task, _) = bed.unit.handle_command(id(nexus), &cdb, 24);
+        let step = bed.unit.handle_data_out(&mut task, Buf::copy_from(list).into());
+        assert!(matches!(step, Step::Persist(_)), "{step:?}");
+        task
+    }
+
+    #[test]
+    fn whoever_comes_while_a_preemption_is_stored_is_aborted_by_it() {
+        let mut bed = Bed::new();
+        for (nexus, key) in [(A, 1), (B, 2)] {
+            assert_eq!(bed.out_list(nexus, REGISTER, 0, &list(0, key, 1)), End::Good);
+        }
+        bed.reserve(A, 1, WE);
+        bed.unit.remove_nexus(id(A));
+        let mut task = begin_to_store(&mut bed, B, PREEMPT_AND_ABORT, WE, &list(2, 1, 0));
+        // A comes back, and what it writes is at the device when the change is stored.
+        let again = NexusId(100);
+        assert!(bed.unit.add_nexus(again, &tests::nexus(A)));
+        let (_, told) = bed.unit.handle_command(again, &build::test_unit_ready(), 0);
+        assert!(matches!(told, Step::Respond(_)));
+        let write = build::write(BLOCK, false, false);
+        let (mut early, _) = bed.unit.handle_command(again, &write, 512);
+        let step = bed.unit.handle_data_out(&mut early, Buf::copy_from(&[0; 512]).into());
+        assert!(matches!(step, Step::Submit(_)), "{step:?}");
+        let step = bed.unit.handle_persisted(&mut task, true);
+        let Step::Abort { nexuses } = step else { panic!("GOOD before its write ended: {step:?}") };
+        assert_eq!(nexuses, [again]);
+    }
+
+    #[test]
+    fn reserve_and_sanitize_wait_while_a_change_is_stored() {
+        let mut bed = Bed::new();
+        let mut task = begin_to_store(&mut bed, A, REGISTER, 0, &list(0, 1, 1));
+        assert_eq!(bed.end(B, &[0x16, 0, 0, 0, 0, 0], &[]), End::Busy);
+        assert_eq!(bed.end(B, &[0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0], &[]), End::Busy);
+        let step = bed.unit.handle_persisted(&mut task, true);
+        assert!(matches!(step, Step::Respond(Response { status: Status::Good, .. })), "{step:?}");
+        assert_eq!(bed.out(A, REGISTER, 0, 1, 0), End::Good, "nothing stands in its way");
     }
 
     #[test]

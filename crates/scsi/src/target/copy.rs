@@ -362,12 +362,12 @@ impl TargetDevice {
         })
     }
 
-    /// Whether a copy may still use a logical unit: it is there, and no reservation keeps the
-    /// copy's nexus out (SPC-4, section 6.4.1).
+    /// Whether a copy may still use a logical unit: it is there and ready, and no reservation keeps
+    /// the copy's nexus out (SPC-4, section 6.4.1).
     fn check_copy(&mut self, task: &Task, unit: UnitRef, access: Access) -> Result<(), Sense> {
         let place = self.place_of(unit);
         let place = place.ok_or(failed_segment(Additional::COPY_TARGET_NOT_REACHABLE))?;
-        if place.unit.conflicts(task.nexus(), access) {
+        if !place.unit.admits_copy(task.nexus(), access) {
             return Err(failed_segment(Additional::THIRD_PARTY_FAILURE));
         }
         Ok(())
@@ -684,6 +684,27 @@ mod tests {
         let sense = Sense::decode(&response.sense).unwrap();
         assert_eq!(sense.additional, Additional::COPY_TARGET_NOT_REACHABLE);
         assert_eq!(bench.target.copies, 0);
+    }
+
+    #[test]
+    fn a_unit_that_is_being_erased_is_not_copied() {
+        let mut bench = Bench::new(512);
+        let parameters = list(0, &both(), &[block_to_block((1, 0), (0, 0), 4000)]);
+        let cdb = extended_copy(parameters.len());
+        let (mut task, _) = bench.target.handle_command(NEXUS, encode_lun(0), &cdb, 0);
+        let data = Buf::copy_from(&parameters).into();
+        let step = bench.target.handle_data_out(&mut task, data);
+        let Step::SubmitTo { lun: 1, request } = step else { panic!("{step:?}") };
+        let piece = Buf::copy_from(&vec![0; usize::try_from(request.len).unwrap()]);
+        let step = bench.target.handle_medium_done(&mut task, Ok(piece.into()));
+        assert!(matches!(step, Step::SubmitTo { lun: 0, .. }), "{step:?}");
+        let erase = [0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0];
+        let (_, step) = bench.target.handle_command(OTHER, encode_lun(1), &erase, 0);
+        assert!(matches!(step, Step::Wait), "{step:?}");
+        let step = bench.target.handle_medium_done(&mut task, Ok(SgList::new()));
+        let Step::Respond(response) = step else { panic!("copies what is erased: {step:?}") };
+        let sense = Sense::decode(&response.sense).unwrap();
+        assert_eq!(sense.additional, Additional::THIRD_PARTY_FAILURE);
     }
 
     #[test]

@@ -40,6 +40,14 @@ impl LogicalUnit {
         Ok(extent.lba * u64::from(self.block_len()))
     }
 
+    /// Whether a copy that began may go on with its next piece here.
+    pub(crate) fn admits_copy(&self, nexus: NexusId, access: Access) -> bool {
+        let extent = Extent { lba: 0, blocks: 0 };
+        let is_ready = self.not_ready(&Command::Read { extent, fua: false }).is_none();
+        let is_allowed = access != Access::Write || self.check_writable().is_ok();
+        is_ready && is_allowed && !self.conflicts(nexus, access)
+    }
+
     /// Enters a write of these bytes; none when it has to be tried again.
     pub(crate) fn enter_write(&mut self, offset: u64, len: u64) -> Option<WriteSlot> {
         self.exclusion.enter(offset..offset + len, false)

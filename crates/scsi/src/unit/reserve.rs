@@ -3,7 +3,7 @@
 //! A change of persistent reservations takes effect between two commands: what a check sees is
 //! the state before it or after it. While one is being stored others are answered with BUSY.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 
 use super::{LogicalUnit, NexusId, Response, Step, Task, medium::State, respond_good};
 use crate::{
@@ -30,6 +30,10 @@ impl LogicalUnit {
         }
         if self.reserved_by.is_some_and(|holder| holder != nexus) {
             return conflict();
+        }
+        // Beside the registration that is being stored nobody could release it.
+        if self.is_storing {
+            return Step::Respond(Response::status(Status::Busy));
         }
         self.reserved_by = Some(nexus);
         respond_good()
@@ -143,6 +147,8 @@ impl LogicalUnit {
         for (nexus, attention) in told {
             self.attentions.raise_at(attention, &nexus);
         }
+        let sessions = self.attentions.live().filter(|(_, nexus)| aborted.contains(nexus));
+        let aborted: Vec<_> = sessions.map(|(id, _)| id).collect();
         if aborted.is_empty() {
             return respond_good();
         }

@@ -169,7 +169,9 @@ impl LogicalUnit {
 
     pub(super) fn lba_status(&self, lba: u64, allocation_len: u32, answer: &SgList) -> Step {
         let block_len = u64::from(self.config.info.block_len);
-        let Ok(extents) = Extents::decode(answer, (self.blocks() - lba) * block_len) else {
+        // The medium may have become smaller meanwhile.
+        let len = self.blocks().saturating_sub(lba) * block_len;
+        let Ok(extents) = Extents::decode(answer, len) else {
             return Step::Respond(self.check(&internal_failure()));
         };
         let data = lba_status(lba, block_runs(&extents, block_len));

@@ -5,7 +5,7 @@
 //! idle -> ordered -> draining -> erasing -> finishing -> idle
 //!            |           |          |           |
 //!            v           +----------+-----------+--> failing -> failed -> (ordered, or idle)
-//!          idle: the marker could not be kept, nothing happened
+//!   idle, or failed if it was: the marker could not be kept, nothing happened
 //! ```
 //!
 //! The work belongs to the logical unit, not to the command that asked for it: it goes on when its
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, RequestFlags, SgList};
 
 use super::{
-    LogicalUnit, MediumRequest, Step, Task, exclusion,
+    LogicalUnit, MediumRequest, Response, Step, Task, exclusion,
     marker::{Marker, Method},
     medium::{State, check_complete, internal_failure},
     respond_good,
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     bytes::be16,
     cdb::{Command, Sanitize, SanitizeAction},
-    sense::{Additional, Sense, SenseKey},
+    sense::{Additional, Sense, SenseKey, Status},
 };
 
 /// Longest write of an overwrite pass, in bytes.
@@ -83,6 +83,8 @@ enum Phase {
 pub(super) struct Sanitizer {
     phase: Phase,
     order: Option<Marker>,
+    /// What failed before the order, and is failed again when nothing comes of it.
+    failed_before: Option<Marker>,
     /// The answer does not wait for the end.
     immediate: bool,
     /// Counts orders, so that a task knows its own.
@@ -113,6 +115,16 @@ impl Sanitizer {
         }
         let sense = Sense::new(SenseKey::NotReady, Additional::SANITIZE_IN_PROGRESS);
         Some(sense.with_progress(self.progress))
+    }
+
+    /// Nothing comes of the order: what was the case before is again.
+    fn give_up(&mut self) {
+        self.order = self.failed_before.take();
+    }
+
+    /// The phase in which nothing is done.
+    const fn rest(&self) -> Phase {
+        if self.order.is_some() { Phase::Failed } else { Phase::Idle }
     }
 
     fn has_failed(&self) -> bool {
@@ -209,7 +221,12 @@ impl LogicalUnit {
     }
 
     fn order(&mut self, task: &mut Task, request: Sanitize, method: Method) -> Step {
+        // Whoever is preempted by the change that is being stored must not erase anything after it.
+        if self.is_storing {
+            return Step::Respond(Response::status(Status::Busy));
+        }
         let unrestricted = request.unrestricted;
+        self.sanitize.failed_before = self.sanitize.order.take();
         self.sanitize.phase = Phase::Ordered;
         self.sanitize.order = Some(Marker { method, unrestricted, failed: false });
         self.sanitize.immediate = request.immediate;
@@ -226,12 +243,18 @@ impl LogicalUnit {
 
     /// Takes an order back that nothing was done for yet.
     pub(super) fn cancel_order(&mut self, number: u64) {
-        let is_latest = self.sanitize.number == number;
-        if is_latest && self.sanitize.phase == Phase::Ordered && !self.sanitize.polled {
-            self.sanitize.phase = Phase::Idle;
-            self.sanitize.order = None;
-            self.settle_blocked();
+        if self.sanitize.number != number || self.sanitize.polled {
+            return;
         }
+        let leaves = self.sanitize.order.as_ref().is_some_and(|order| order.failed);
+        match self.sanitize.phase {
+            Phase::Ordered => self.sanitize.give_up(),
+            // EXIT FAILURE MODE.
+            Phase::Finishing if leaves => {}
+            _ => return,
+        }
+        self.sanitize.phase = self.sanitize.rest();
+        self.settle_blocked();
     }
 
     /// Why a task that waited was woken.
@@ -291,7 +314,7 @@ impl LogicalUnit {
         self.sanitize.phase = match self.sanitize.phase {
             Phase::Ordered if failed => {
                 // Nothing was touched.
-                self.sanitize.order = None;
+                self.sanitize.give_up();
                 Phase::Telling { error: Some(ErrorKind::Device) }
             }
             Phase::Ordered if self.sanitize.immediate => Phase::Begun,
@@ -315,7 +338,7 @@ impl LogicalUnit {
             // If that could not be kept either, a restart finds the older marker, and erases again.
             Phase::Failing => Phase::Telling { error: Some(FAILED) },
             Phase::Telling { error: Some(FAILED) } | Phase::Failed => Phase::Failed,
-            Phase::Telling { .. } | Phase::Idle => Phase::Idle,
+            Phase::Telling { .. } | Phase::Idle => self.sanitize.rest(),
         };
         let at_medium =
             matches!(self.sanitize.phase, Phase::Erasing { .. } | Phase::Flushing { .. });

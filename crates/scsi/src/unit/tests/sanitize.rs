@@ -174,6 +174,45 @@ fn an_order_whose_task_is_refused_is_taken_back() {
 }
 
 #[test]
+fn a_failed_medium_stays_failed_when_nothing_comes_of_the_next_order() {
+    let failed = (SenseKey::MediumError, Additional::SANITIZE_COMMAND_FAILED);
+    for unrestricted in [false, true] {
+        let mut bench = Bench::new();
+        let marker = Marker { method: Method::BlockErase, unrestricted, failed: true };
+        bench.kept = Some(marker.clone());
+        bench.unit.resume_sanitize(marker.clone());
+        let refuses = |bench: &mut Bench| {
+            let sense = bench.sense(&build::read(extent(0, 1), false), &[]);
+            assert_eq!((sense.key, sense.additional), failed);
+            assert_eq!(bench.kept, Some(marker.clone()));
+        };
+        let actions: &[u8] = if unrestricted { &[0x02, 0x1f] } else { &[0x02] };
+        for action in actions {
+            let cdb = sanitize(*action, 0);
+            // Who has no right to it changes nothing.
+            let (mut task, step) = bench.unit.handle_command(NEXUS, &cdb, 0);
+            assert!(matches!(step, Step::Wait), "{step:?}");
+            let _ = bench.unit.handle_refusal(&mut task, Refusal::AccessDenied);
+            assert!(bench.unit.poll_background().is_none(), "{action:#x}");
+            refuses(&mut bench);
+            // Nor does one that is aborted before it began.
+            let (task, _) = bench.unit.handle_command(NEXUS, &cdb, 0);
+            bench.unit.handle_abort(task);
+            assert!(bench.unit.poll_background().is_none(), "{action:#x}");
+            refuses(&mut bench);
+        }
+        // Nor one whose marker cannot be kept.
+        bench.fail_keep = true;
+        bench.sense(&sanitize(0x02, 0), &[]);
+        assert!(bench.submitted.is_empty());
+        refuses(&mut bench);
+        bench.fail_keep = false;
+        bench.good(&sanitize(0x02, 0), &[]);
+        bench.good(&build::read(extent(0, 1), false), &[]);
+    }
+}
+
+#[test]
 fn sanitizing_is_told_only_where_it_is_done() {
     let mut bench = Bench::with(UnitConfig { can_sanitize: false, ..config() });
     for action in [0x00, 0x01, 0x02, 0x03, 0x1f] {
