@@ -5,6 +5,7 @@
 mod attentions;
 mod common;
 mod faults;
+mod fencing;
 mod logins;
 mod luns;
 mod meddler;

@@ -32,13 +32,15 @@ pub(crate) struct Raw {
     stream: TcpStream,
     cmd_sn: Serial,
     itt: u32,
+    /// Where commands go.
+    pub(crate) lun: u16,
 }
 
 impl Raw {
     /// Logs in; the inner error is the status of a refusal.
     pub(crate) async fn log_in(address: SocketAddr, isid: u8) -> io::Result<Result<Self, u16>> {
         let stream = TcpStream::connect(address).await?;
-        let mut raw = Self { stream, cmd_sn: Serial(1), itt: 0 };
+        let mut raw = Self { stream, cmd_sn: Serial(1), itt: 0, lun: 0 };
         let request = LoginRequest {
             transit: true,
             more: false,
@@ -81,6 +83,11 @@ impl Raw {
 
     /// Sends a command without Data-Out; its tag.
     pub(crate) async fn command(&mut self, cdb: &[u8], read_len: u32) -> u32 {
+        self.command_with(cdb, read_len, &[]).await
+    }
+
+    /// Sends a command with all its Data-Out, which has to fit into one PDU; its tag.
+    pub(crate) async fn command_with(&mut self, cdb: &[u8], read_len: u32, data: &[u8]) -> u32 {
         self.itt += 1;
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
@@ -88,17 +95,17 @@ impl Raw {
             immediate: false,
             last: true,
             read: read_len > 0,
-            write: false,
+            write: !data.is_empty(),
             attribute: 1,
-            lun: LunField::from_number(0),
+            lun: LunField::from_number(self.lun),
             itt: self.itt,
-            expected_len: read_len,
+            expected_len: read_len + u32::try_from(data.len()).unwrap(),
             cdb: padded,
         };
         let mut bhs = command.encode();
         bhs.stamp_command(self.cmd_sn, Serial(0));
         self.cmd_sn = self.cmd_sn.next();
-        self.send(bhs, &[]).await.unwrap();
+        self.send(bhs, data).await.unwrap();
         self.itt
     }
 

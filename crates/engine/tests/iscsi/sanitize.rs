@@ -22,20 +22,25 @@ const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
 const ERASE_IMMEDIATELY: [u8; 10] = [0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A device that erases only when the test lets it.
-struct Slow {
+/// A device that does one kind of requests only when the test lets it.
+pub(crate) struct Slow {
     inner: Device,
+    op: Op,
     held: Mutex<Option<Vec<Request>>>,
-    arrived: tokio::sync::Notify,
+    pub(crate) arrived: tokio::sync::Notify,
 }
 
 impl Slow {
     fn new(inner: Device) -> Arc<Self> {
-        let held = Mutex::new(Some(Vec::new()));
-        Arc::new(Self { inner, held, arrived: tokio::sync::Notify::new() })
+        Self::holding(inner, Op::WriteZeroes)
     }
 
-    fn release(&self) {
+    pub(crate) fn holding(inner: Device, op: Op) -> Arc<Self> {
+        let held = Mutex::new(Some(Vec::new()));
+        Arc::new(Self { inner, op, held, arrived: tokio::sync::Notify::new() })
+    }
+
+    pub(crate) fn release(&self) {
         let held = self.held.lock().unwrap().take().unwrap_or_default();
         held.into_iter().for_each(|request| self.inner.submit(request));
     }
@@ -48,7 +53,7 @@ impl BlockDevice for Slow {
 
     fn submit(&self, request: Request) {
         match &mut *self.held.lock().unwrap() {
-            Some(held) if request.op == Op::WriteZeroes => {
+            Some(held) if request.op == self.op => {
                 held.push(request);
                 self.arrived.notify_one();
             }

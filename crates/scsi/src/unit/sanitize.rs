@@ -246,12 +246,12 @@ impl LogicalUnit {
         if self.sanitize.number != number || self.sanitize.polled {
             return;
         }
-        let leaves = self.sanitize.order.as_ref().is_some_and(|order| order.failed);
-        match self.sanitize.phase {
-            Phase::Ordered => self.sanitize.give_up(),
-            // EXIT FAILURE MODE.
-            Phase::Finishing if leaves => {}
-            _ => return,
+        let failed = self.sanitize.order.as_ref().is_some_and(|order| order.failed);
+        if self.sanitize.phase == Phase::Ordered {
+            self.sanitize.give_up();
+        } else if self.sanitize.phase != Phase::Finishing || !failed {
+            // What is not EXIT FAILURE MODE goes on.
+            return;
         }
         self.sanitize.phase = self.sanitize.rest();
         self.settle_blocked();

@@ -1,0 +1,79 @@
+//! Who was preempted writes nothing any more, in whatever way its writes come to the device.
+
+use netraid_block::{Device, Op};
+use netraid_iscsi_proto::pdu::Bhs;
+use netraid_scsi::Identity;
+
+use crate::{
+    common::{NAME, Running, config, ram},
+    raw::Raw,
+    sanitize::Slow,
+};
+
+const GOOD: u8 = 0x00;
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const PREEMPT_AND_ABORT: u8 = 5;
+const WRITE_EXCLUSIVE: u8 = 1;
+
+/// PERSISTENT RESERVE OUT; its tag.
+async fn reserve_out(raw: &mut Raw, action: u8, kind: u8, key: u64, action_key: u64) -> u32 {
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list[8..16].copy_from_slice(&action_key.to_be_bytes());
+    raw.command_with(&[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], 0, &list).await
+}
+
+/// The tag and the status of the next response.
+async fn response(raw: &mut Raw) -> (u32, u8) {
+    let Bhs(bytes) = raw.receive().await.unwrap();
+    (u32::from_be_bytes(bytes[16..20].try_into().unwrap()), bytes[3])
+}
+
+/// EXTENDED COPY of eight blocks from LUN 0 to LUN 1; its tag.
+async fn copy(raw: &mut Raw) -> u32 {
+    let mut list = vec![0; 16];
+    list[3] = 64;
+    list[11] = 28;
+    for lun in [0, 1] {
+        let naa = 0x3 << 60 | Identity::for_lun(NAME, lun).naa;
+        let mut descriptor = [0; 32];
+        descriptor[..8].copy_from_slice(&[0xe4, 0, 0, 0, 1, 3, 0, 8]);
+        descriptor[8..16].copy_from_slice(&naa.to_be_bytes());
+        list.extend(descriptor);
+    }
+    list.extend([0x02, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 0, 8]);
+    list.extend([0; 16]);
+    let len = u8::try_from(list.len()).unwrap();
+    raw.lun = 0;
+    raw.command_with(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, len, 0, 0], 0, &list).await
+}
+
+#[tokio::test]
+async fn a_copy_of_another_lun_ends_before_its_nexus_counts_as_preempted() {
+    let slow = Slow::holding(ram(), Op::Write);
+    let luns = vec![ram().into(), Device::new(slow.clone()).into()];
+    let target = Running::start_luns(config(), luns);
+    let mut old = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    let mut new = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    for (raw, key) in [(&mut old, 1), (&mut new, 2)] {
+        raw.take_attention().await;
+        raw.lun = 1;
+        raw.take_attention().await;
+        reserve_out(raw, REGISTER, 0, 0, key).await;
+        assert_eq!(response(raw).await.1, GOOD);
+    }
+    reserve_out(&mut old, RESERVE, WRITE_EXCLUSIVE, 1, 0).await;
+    assert_eq!(response(&mut old).await.1, GOOD);
+    copy(&mut old).await;
+    slow.arrived.notified().await;
+    let preempts = reserve_out(&mut new, PREEMPT_AND_ABORT, WRITE_EXCLUSIVE, 2, 1).await;
+    // Whatever it waits for by mistake is over when commands come and go.
+    for _ in 0..20 {
+        let looks = new.command(&[0; 6], 0).await;
+        assert_eq!(response(&mut new).await, (looks, GOOD), "preempted, and a write is under way");
+    }
+    slow.release();
+    assert_eq!(response(&mut new).await, (preempts, GOOD));
+    target.stop().await;
+}
