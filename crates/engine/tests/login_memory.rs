@@ -2,7 +2,6 @@
 //! memory as after 1,000. A test binary of its own, so that no other test's memory is in the sum.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured is shown on request")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "iscsi/common.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use more of it")]

@@ -1,8 +1,6 @@
 //! Live peers that mean harm, over loopback: what `fuzz/` does to the machines, done to the shells.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured is shown on request")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "what it measured")]
 
 #[path = "../iscsi/common.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use more of it")]
