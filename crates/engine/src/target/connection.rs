@@ -60,10 +60,8 @@ struct Slot {
     data_out_len: usize,
     data_out: Option<BufMut>,
     data_in: SgList,
-    /// The LUN at whose device a request of a copy is, and whose copy it is.
-    copies_at: Option<(Rc<ServedLun>, NexusId)>,
-    /// Whose commands it aborts, once no copy of theirs is at the device.
-    preempts: Option<Vec<NexusId>>,
+    /// The LUN at whose device a request of a copy is.
+    copies_at: Option<Rc<ServedLun>>,
 }
 
 /// The machine and everything that it decides about.
@@ -405,11 +403,9 @@ impl Driver {
         else {
             return;
         };
-        if let Some((lun, nexus)) = slot.copies_at.take() {
-            lun.end_copy(nexus);
-        }
-        if let Some(nexuses) = slot.preempts.take() {
-            return self.preempt(task, &nexuses);
+        if let Some(lun) = slot.copies_at.take() {
+            lun.leave();
+            self.machine.handle_visit(task, None);
         }
         let Some(scsi_task) = &mut slot.task else { return };
         if !self.waiting.is_empty() {
@@ -463,7 +459,7 @@ impl Driver {
             Step::SubmitTo { lun, request } => self.submit_to(task, lun, request),
             Step::Respond(response) => self.respond(task, response),
             Step::Persist(bytes) => self.persist(task, bytes),
-            Step::Abort { nexuses } => self.abort(task, nexuses),
+            Step::Abort { nexuses } => self.abort(task, &nexuses),
             Step::DataOut { .. } => unreachable!("{task:?} asks for its data twice"),
         }
     }
@@ -481,9 +477,10 @@ impl Driver {
             Some(lun) => match lun.refusal(&access, false) {
                 Some(refusal) => refusal,
                 None => {
-                    lun.begin_copy(self.nexus);
+                    lun.enter();
+                    self.machine.handle_visit(task, Some(lun.number()));
                     lun.submit(request, self.queue.completion(task.index() as u64));
-                    slot.copies_at = Some((lun, self.nexus));
+                    slot.copies_at = Some(lun);
                     return;
                 }
             },
@@ -508,18 +505,8 @@ impl Driver {
         }
     }
 
-    /// Aborts what the nexuses that a task preempted have under way. Their copies come first: a
-    /// command of another LUN is not aborted, but none of its requests may still be at this one;
-    /// further ones are begun only as far as the reservation allows.
-    fn abort(&mut self, task: TaskId, nexuses: Vec<NexusId>) {
-        let completion = self.queue.completion(task.index() as u64);
-        let slot = &mut self.slots[task.index()];
-        let Some(lun) = &slot.lun else { return };
-        slot.preempts = Some(nexuses.clone());
-        lun.wait_for_copies(nexuses, completion);
-    }
-
-    fn preempt(&mut self, task: TaskId, nexuses: &[NexusId]) {
+    /// Aborts what the nexuses that a task preempted have under way.
+    fn abort(&mut self, task: TaskId, nexuses: &[NexusId]) {
         let sessions: Vec<_> = nexuses.iter().map(|nexus| ConnectionId(nexus.0)).collect();
         let Some(lun) = &self.slots[task.index()].lun else { return };
         let (number, mut node) = (lun.number(), self.shared.node.borrow_mut());
@@ -598,8 +585,8 @@ impl Slot {
         {
             lun.leave();
         }
-        if let Some((lun, nexus)) = self.copies_at.take() {
-            lun.end_copy(nexus);
+        if let Some(lun) = self.copies_at.take() {
+            lun.leave();
         }
     }
 

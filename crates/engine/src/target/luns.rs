@@ -12,9 +12,9 @@ use std::{
     rc::Rc,
 };
 
-use netraid_block::{Completion, Device, SgList};
+use netraid_block::{Completion, Device};
 use netraid_iscsi_proto::target::ConnectionId;
-use netraid_scsi::{MediumRequest, NexusId, Refusal};
+use netraid_scsi::{MediumRequest, Refusal};
 use tokio::sync::Notify;
 
 use super::{
@@ -34,12 +34,6 @@ pub(super) enum Gate {
     Leaving,
 }
 
-/// Who waits until no copy of these nexuses is at the device.
-struct CopyWait {
-    nexuses: Vec<NexusId>,
-    completion: Completion,
-}
-
 /// One LUN.
 pub(super) struct ServedLun {
     number: u16,
@@ -54,9 +48,6 @@ pub(super) struct ServedLun {
     running: Cell<u32>,
     idle: Notify,
     users: RefCell<Vec<ConnectionId>>,
-    /// Whose copies are at the device: one entry for each request, of which there are few.
-    copying: RefCell<Vec<NexusId>>,
-    copy_waits: RefCell<Vec<CopyWait>>,
     reservations: Option<ReservationPlace>,
     pub(super) counters: Counters,
 }
@@ -120,35 +111,6 @@ impl ServedLun {
         self.running.set(left);
         if left == 0 && self.gate.get() != Gate::Open {
             self.idle.notify_waiters();
-        }
-    }
-
-    /// A copy, whose command may be one of another LUN, goes to the device with one request;
-    /// [`Self::end_copy`] when that has ended.
-    pub(super) fn begin_copy(&self, nexus: NexusId) {
-        self.copying.borrow_mut().push(nexus);
-        self.enter();
-    }
-
-    pub(super) fn end_copy(&self, nexus: NexusId) {
-        let mut copying = self.copying.borrow_mut();
-        if let Some(at) = copying.iter().position(|one| *one == nexus) {
-            copying.swap_remove(at);
-        }
-        let ends = |wait: &mut CopyWait| !wait.nexuses.iter().any(|one| copying.contains(one));
-        let ended: Vec<_> = self.copy_waits.borrow_mut().extract_if(.., ends).collect();
-        drop(copying);
-        ended.into_iter().for_each(|wait| wait.completion.finish(Ok(SgList::new())));
-        self.leave();
-    }
-
-    /// Ends `completion` once none of the requests that copies of these nexuses have at the device
-    /// is there any more.
-    pub(super) fn wait_for_copies(&self, nexuses: Vec<NexusId>, completion: Completion) {
-        if nexuses.iter().any(|one| self.copying.borrow().contains(one)) {
-            self.copy_waits.borrow_mut().push(CopyWait { nexuses, completion });
-        } else {
-            completion.finish(Ok(SgList::new()));
         }
     }
 
@@ -240,8 +202,6 @@ impl LunTable {
             running: Cell::new(0),
             idle: Notify::new(),
             users: RefCell::default(),
-            copying: RefCell::default(),
-            copy_waits: RefCell::default(),
             reservations,
             counters: Counters::default(),
         };

@@ -11,6 +11,7 @@ use std::{
 };
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Request};
+use netraid_engine::target::Identity;
 use netraid_iscsi_proto::{
     pdu::{
         Bhs, LoginRequest, LoginResponse, LunField, Opcode, ScsiCommand, TaskFunction, TaskRequest,
@@ -160,18 +161,23 @@ async fn a_session_whose_peer_takes_nothing_can_be_replaced() {
     target.stop().await;
 }
 
-/// A device that holds reads until the test lets them go, one by one.
+/// A device that holds requests of one kind until the test lets them go, one by one.
 struct Gate {
     inner: Device,
+    kind: Op,
     held: Mutex<Vec<Request>>,
-    reads: AtomicU64,
+    seen: AtomicU64,
     arrived: tokio::sync::Notify,
 }
 
 impl Gate {
     fn new() -> Arc<Self> {
+        Self::of(Op::Read)
+    }
+
+    fn of(kind: Op) -> Arc<Self> {
         let (held, arrived) = (Mutex::default(), tokio::sync::Notify::new());
-        Arc::new(Self { inner: ram(), held, reads: AtomicU64::new(0), arrived })
+        Arc::new(Self { inner: ram(), kind, held, seen: AtomicU64::new(0), arrived })
     }
 
     fn release(&self) {
@@ -186,8 +192,8 @@ impl BlockDevice for Gate {
     }
 
     fn submit(&self, request: Request) {
-        if request.op == Op::Read {
-            self.reads.fetch_add(1, Ordering::AcqRel);
+        if request.op == self.kind {
+            self.seen.fetch_add(1, Ordering::AcqRel);
             self.held.lock().unwrap().push(request);
             self.arrived.notify_one();
         } else {
@@ -213,7 +219,7 @@ async fn an_aborted_command_begins_no_further_step() {
     assert_eq!(raw.receive().await.unwrap().opcode(), Some(Opcode::ScsiResponse));
     gate.release();
     raw.managed().await;
-    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    assert_eq!(gate.seen.load(Ordering::Acquire), 1, "it went on");
     target.stop().await;
 }
 
@@ -234,7 +240,7 @@ async fn a_command_ends_with_its_connection() {
     gate.release();
     let fresh = tokio::time::timeout(Duration::from_secs(3), fresh).await.unwrap();
     fresh.unwrap().unwrap().unwrap().take_attention().await;
-    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    assert_eq!(gate.seen.load(Ordering::Acquire), 1, "it went on");
     target.stop().await;
 }
 
@@ -254,6 +260,51 @@ async fn a_reset_is_answered_when_nothing_of_others_is_under_way() {
     assert_eq!(first, Some(Opcode::ScsiResponse), "a read of the other session still runs");
     gate.release();
     two.managed().await;
-    assert_eq!(gate.reads.load(Ordering::Acquire), 1, "it went on");
+    assert_eq!(gate.seen.load(Ordering::Acquire), 1, "it went on");
+    target.stop().await;
+}
+
+/// EXTENDED COPY of the first block of LUN 1 to LUN 0, and its parameters (SPC-4, section 6.4).
+fn copy_to_lun_0() -> ([u8; 16], Vec<u8>) {
+    let mut list = vec![0; 16];
+    (list[3], list[11]) = (2 * 32, 28);
+    for lun in [0, 1] {
+        let naa = 0x3 << 60 | Identity::for_lun(NAME, lun).naa;
+        list.extend([0xe4, 0, 0, 0, 1, 3, 0, 8]);
+        list.extend(naa.to_be_bytes());
+        list.extend([0; 16]);
+    }
+    list.extend([2, 0, 0, 0x18, 0, 1, 0, 0, 0, 0, 0, 1]);
+    list.extend([0; 16]);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
+    (cdb, list)
+}
+
+#[tokio::test]
+async fn a_reset_is_answered_when_no_copy_writes_to_the_logical_unit_any_more() {
+    let gate = Gate::of(Op::Write);
+    let target = Running::start(config(), &[Device::new(gate.clone()), ram()]);
+    let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    one.take_attention().await;
+    let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    two.take_attention().await;
+    let (cdb, list) = copy_to_lun_0();
+    // The first one hears of the power on; the copy is a command to LUN 1.
+    one.lun = 1;
+    one.command_with(&cdb, 0, &list).await;
+    one.receive().await.unwrap();
+    one.command_with(&cdb, 0, &list).await;
+    gate.arrived.notified().await;
+    two.manage(TaskFunction::LogicalUnitReset, u32::MAX).await;
+    // What comes after it is answered by far when the other session has been asked.
+    for _ in 0..20 {
+        two.command(&[0; 6], 0).await;
+        let answer = two.receive().await.unwrap().opcode();
+        assert_eq!(answer, Some(Opcode::ScsiResponse), "a write of the copy is under way");
+    }
+    gate.release();
+    two.managed().await;
+    assert_eq!(one.receive().await.unwrap().opcode(), Some(Opcode::ScsiResponse));
     target.stop().await;
 }

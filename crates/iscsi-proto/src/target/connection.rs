@@ -339,6 +339,16 @@ impl Connection {
         }
     }
 
+    /// A request of a task that executes went to the device of another logical unit than the
+    /// task's own (a copy makes such), or has ended there, when none. Who ends the tasks of that
+    /// unit waits for it.
+    pub fn handle_visit(&mut self, task: TaskId, lun: Option<u16>) {
+        self.tasks.visit(task, lun);
+        if lun.is_none() {
+            self.task_ended(task);
+        }
+    }
+
     /// The node has something for this connection.
     pub fn handle_wake(&mut self, node: &mut Node) {
         while let Some(order) = node.take_order(self.id) {

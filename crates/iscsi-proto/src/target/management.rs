@@ -6,6 +6,9 @@
 //! long is answered as rejected, which is the truth: a write of an aborted task may still land.
 //! Its entry stays until the tasks have ended, so that there are never more than a few.
 //!
+//! A copy may have a request at the device of another logical unit than its own. Whoever ends the
+//! tasks of that unit waits for the request, and the copy goes on if it still may.
+//!
 //! Data that an initiator still sends for R2Ts of an aborted task is not waited for: there is one
 //! connection, so it comes before anything that uses its tags again, and goes to nobody.
 
@@ -93,18 +96,18 @@ impl Connection {
             },
             TaskFunction::AbortTaskSet => {
                 unit()?;
-                self.abort_tasks(|_, field| field.number() == number).0
+                self.end_unit(number).0
             }
             TaskFunction::ClearTaskSet => {
                 unit()?;
                 others = node.abort_others(self.id, number, Cause::Cleared);
-                self.abort_tasks(|_, field| field.number() == number).0
+                self.end_unit(number).0
             }
             TaskFunction::LogicalUnitReset => {
                 unit()?;
                 others = node.abort_others(self.id, number, Cause::Reset);
                 self.events.push_back(Event::Reset { lun: number });
-                self.abort_tasks(|_, field| field.number() == number).0
+                self.end_unit(number).0
             }
             TaskFunction::TargetWarmReset => {
                 others = node.abort_others(self.id, None, Cause::Reset);
@@ -130,6 +133,14 @@ impl Connection {
         })
     }
 
+    /// Aborts the tasks of a logical unit: those that are still to end, with those of others that
+    /// have a request at its device, and how many were aborted.
+    fn end_unit(&mut self, lun: Option<u16>) -> (Vec<TaskId>, usize) {
+        let (mut left, count) = self.abort_tasks(|_, field| field.number() == lun);
+        left.extend(self.tasks.visitors(lun));
+        (left, count)
+    }
+
     /// ABORT TASK for a command that is not here (RFC 7143, section 11.6.1): one that was never
     /// sent, and now never will be, counts as received.
     fn abort_absent(&mut self, missing: Serial, own: Serial) -> TaskResponseCode {
@@ -148,8 +159,10 @@ impl Connection {
 
     /// Ends tasks for another session; it is told by `settle_management` when they have ended.
     pub(super) fn abort_for(&mut self, lun: Option<u16>, ticket: Ticket, cause: Cause) {
-        let (mut waits_for, count) =
-            self.abort_tasks(|_, field| lun.is_none() || field.number() == lun);
+        let (mut waits_for, count) = match lun {
+            Some(_) => self.end_unit(lun),
+            None => self.abort_tasks(|_, _| true),
+        };
         if cause == Cause::Cleared && count > 0 {
             self.events.extend(lun.map(|lun| Event::Cleared { lun }));
         }

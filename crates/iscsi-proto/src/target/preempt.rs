@@ -40,6 +40,7 @@ impl Connection {
             (waits_for, _) = self.abort_tasks(meant);
             // What only receives is never begun.
             waits_for.retain(|task| self.tasks.is_executing(*task));
+            waits_for.extend(self.tasks.visitors(Some(lun)));
         }
         // At most one for each task that executes.
         self.preemptions.push(Preemption { task, waits_for, waits_for_others });

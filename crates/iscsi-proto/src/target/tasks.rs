@@ -79,6 +79,8 @@ pub(super) struct Task {
     pub(super) aborted: bool,
     pub(super) immediate: bool,
     pub(super) lun: LunField,
+    /// Another logical unit, at whose device a request of the task is.
+    pub(super) visited: Option<u16>,
     pub(super) out: Out,
     /// Bytes of Data-In that the initiator takes.
     pub(super) in_max: u32,
@@ -165,6 +167,18 @@ impl Tasks {
 
     pub(super) fn is_executing(&self, id: TaskId) -> bool {
         self.tasks[id.index()].state == State::Executing
+    }
+
+    /// A request of a task that executes is at the device of another logical unit, or is not any
+    /// more.
+    pub(super) fn visit(&mut self, id: TaskId, lun: Option<u16>) {
+        self.tasks[id.index()].visited = lun;
+    }
+
+    /// Tasks of other logical units that have a request at the device of this one.
+    pub(super) fn visitors(&self, lun: Option<u16>) -> impl Iterator<Item = TaskId> + '_ {
+        let visits = move |task: &Task| lun.is_some() && task.visited == lun;
+        (0..).zip(&self.tasks).filter(move |(_, task)| visits(task)).map(|(at, _)| TaskId(at))
     }
 
     pub(super) fn find(&self, itt: u32) -> Option<TaskId> {

@@ -64,3 +64,22 @@ fn a_command_that_is_aborted_while_it_waits_need_not_wait() {
     pair.host.handle_events();
     assert_eq!(pair.host.preempted, [task]);
 }
+
+#[test]
+fn a_preemption_waits_for_what_copies_have_at_its_logical_unit() {
+    // A command to LUN 0, which has a request at LUN 7; who preempts there has its own session.
+    let (mut pair, copy) = executing();
+    pair.host.machine.handle_visit(copy, Some(7));
+    give(&mut pair, &read(Serial(2), 6, false)).unwrap();
+    let preempts = pair.host.executing[1];
+    let own = pair.host.machine.id();
+    for lun in [6, 7] {
+        pair.host.machine.handle_preempt(&mut pair.node, preempts, lun, &[own]);
+        pair.host.handle_events();
+        assert_eq!(pair.host.preempted, [preempts], "only that of LUN 6 has ended");
+    }
+    assert!(!pair.host.machine.is_aborted(copy), "the next request is refused instead");
+    pair.host.machine.handle_visit(copy, None);
+    pair.host.handle_events();
+    assert_eq!(pair.host.preempted, [preempts, preempts]);
+}
