@@ -18,7 +18,7 @@ serve_netraid() {
             --lun "$lun" "$@"
         URI[$name]=$(jq -r '.luns[0].uri' <<<"${READY[$name]}")
     }
-    one default "file:$DATA/default:128MiB" --removable
+    one default ram:128MiB
     say "default ${URI[default]}"
     truncate -s 128M "$DATA/read-only"
     one read-only "file:$DATA/read-only,ro"
@@ -27,9 +27,13 @@ serve_netraid() {
     local address='"iscsi://\(.addresses[])/\(.iqn)/0"'
     say two-portals "$(jq -r "[$address] | join(\" \")" <<<"${READY[two-portals]}")"
     # The suite looks at a SANITIZE after three seconds, and it must still be running then.
-    one slow "file:$DATA/slow:64MiB" --removable --filter rate=12MiB/s
+    one slow "file:$DATA/slow:64MiB" --filter rate=12MiB/s
     say "slow ${URI[slow]}"
-    one chap "file:$DATA/chap:128MiB" --removable --chap-file "$WORK/chap"
+    one removable ram:64MiB --removable
+    say "removable ${URI[removable]}"
+    one file "file:$DATA/file:128MiB"
+    say "file ${URI[file]}"
+    one chap ram:128MiB --chap-file "$WORK/chap"
     say "chap ${URI[chap]/suite@/suite%$SECRET@}"
 }
 
@@ -46,13 +50,14 @@ serve_tgt() {
         kill -0 "${PID[tgtd]}" || fail "tgtd does not run"
         sleep 0.1
     done
-    for name in default read-only two-portals slow chap; do
+    for name in default read-only two-portals slow chap removable file; do
         tid=$((tid + 1))
         truncate -s 128M "$DATA/$name"
         tgtadm --lld iscsi --op new --mode target --tid $tid --targetname "iqn.2026-01.tgt:$name"
         tgtadm --lld iscsi --op new --mode logicalunit --tid $tid --lun 1 --backing-store "$DATA/$name"
         tgtadm --lld iscsi --op bind --mode target --tid $tid --initiator-address ALL
     done
+    tgtadm --lld iscsi --op update --mode logicalunit --tid 6 --lun 1 --params removable=1
     tgtadm --lld iscsi --op update --mode logicalunit --tid 2 --lun 1 --params readonly=1
     tgtadm --lld iscsi --op new --mode account --user suite --password "$SECRET"
     tgtadm --lld iscsi --op bind --mode account --tid 5 --user suite
@@ -60,6 +65,8 @@ serve_tgt() {
     say "read-only iscsi://127.0.0.1:$first/iqn.2026-01.tgt:read-only/1"
     say "two-portals" "iscsi://127.0.0.1:"{$first,$second}"/iqn.2026-01.tgt:two-portals/1"
     say "slow iscsi://127.0.0.1:$first/iqn.2026-01.tgt:slow/1"
+    say "removable iscsi://127.0.0.1:$first/iqn.2026-01.tgt:removable/1"
+    say "file iscsi://127.0.0.1:$first/iqn.2026-01.tgt:file/1"
     say "chap iscsi://suite%$SECRET@127.0.0.1:$first/iqn.2026-01.tgt:chap/1"
 }
 

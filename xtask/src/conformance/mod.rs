@@ -51,6 +51,24 @@ const READ_ONLY: [&str; 16] = [
     "TestUnitReady",
 ];
 
+/// What tests make sense of a medium that can be removed. The others of StartStopUnit want a unit
+/// there that is stopped and ready.
+const REMOVABLE: [&str; 10] = [
+    "SCSI.NoMedia.NoMediaSBC",
+    "SCSI.PreventAllow.2ITNexuses",
+    "SCSI.PreventAllow.ColdReset",
+    "SCSI.PreventAllow.Eject",
+    "SCSI.PreventAllow.ITNexusLoss",
+    "SCSI.PreventAllow.LUNReset",
+    "SCSI.PreventAllow.Logout",
+    "SCSI.PreventAllow.Simple",
+    "SCSI.PreventAllow.WarmReset",
+    "SCSI.StartStopUnit.Simple",
+];
+
+/// What tests skip themselves where a physical block is one logical block, as in memory.
+const PHYSICAL: [&str; 3] = ["Unmap", "WriteSame10", "WriteSame16"];
+
 /// Runs all against netraid and judges; with `write`, runs tgt too and writes the table.
 pub(crate) fn run(write: bool) -> Result<()> {
     let binary = match std::env::var_os("NETRAID") {
@@ -188,6 +206,7 @@ impl Configuration {
         let mut results = Results::new();
         for (family, by_suite) in FAMILIES {
             let mine = wanted.iter().filter(|name| self.wants(family, name));
+            let by_suite = by_suite && self.name != "removable";
             let runs: BTreeSet<&str> = mine.map(|name| run_of(name, by_suite)).collect();
             for run in runs {
                 let text = self.execute(run)?;
@@ -211,6 +230,8 @@ impl Configuration {
                 "read-only" => family == "SCSI" && READ_ONLY.contains(&suite),
                 "two-portals" => suite == "MultipathIO",
                 "slow" => suite == "Sanitize",
+                "removable" => REMOVABLE.contains(&name),
+                "file" => PHYSICAL.contains(&suite),
                 _ => !["MultipathIO", "Sanitize"].contains(&suite),
             }
     }

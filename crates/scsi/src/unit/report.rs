@@ -17,6 +17,8 @@ use crate::{
 
 /// Most ranges of one UNMAP.
 pub(crate) const UNMAP_EXTENTS_MAX: u32 = 256;
+/// Longest transfer in bytes that is no slower than shorter ones together.
+const OPTIMAL_LEN: u32 = 1 << 20;
 /// Longest WRITE SAME in blocks: what WRITE SAME (10) can say. It bounds how long one command can
 /// keep the device busy.
 pub(crate) const WRITE_SAME_BLOCKS_MAX: u32 = 0xffff;
@@ -143,11 +145,11 @@ impl LogicalUnit {
         let optimal = (info.optimal_len / info.block_len).max(1);
         let thin = info.can_discard;
         BlockLimits {
-            write_same_nonzero: true,
+            write_same_nonzero: false,
             compare_and_write_max: self.compare_and_write_max(),
             optimal_granularity: u16::try_from(optimal).unwrap_or(0),
             transfer_max: self.transfer_max(),
-            optimal_transfer: optimal.min(self.transfer_max()),
+            optimal_transfer: (OPTIMAL_LEN / info.block_len).min(self.transfer_max()),
             unmap_blocks_max: if thin { u32::MAX } else { 0 },
             unmap_extents_max: if thin { UNMAP_EXTENTS_MAX } else { 0 },
             unmap_granularity: if thin { optimal } else { 0 },

@@ -304,12 +304,29 @@ fn write_same_repeats_its_block() {
     assert!(bench.medium[3 * 512..1503 * 512].chunks(512).all(|part| part == block));
     assert!(bench.medium[..3 * 512].iter().chain(&bench.medium[1503 * 512..]).all(|it| *it == 9));
     assert!(bench.submitted.iter().all(|(_, _, len, _)| *len <= 1 << 18));
-    let nothing = bench.sense(&build::write_same_16(extent(3, 0), false), &block);
-    assert_eq!(nothing.additional, Additional::INVALID_FIELD_IN_CDB);
     let mut no_data = build::write_same_16(extent(4, 2), false);
     no_data[1] = 0x01;
     bench.good(&no_data, &[]);
     assert!(bench.medium[4 * 512..6 * 512].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn write_same_of_zero_blocks_goes_to_the_end() {
+    // SBC-3, section 5.43, with WSNZ = 0 in VPD page B0h.
+    let mut bench = Bench::new();
+    let block = [5; 512];
+    bench.good(&build::write_same_16(extent(BLOCKS - 3, 0), false), &block);
+    let last = (usize::try_from(BLOCKS).unwrap() - 3) * 512;
+    assert!(bench.medium[last..].iter().all(|byte| *byte == 5));
+    assert!(bench.medium[..last].iter().all(|byte| *byte == 0));
+    let beyond = bench.sense(&build::write_same_16(extent(BLOCKS, 0), false), &block);
+    assert_eq!(beyond.additional, Additional::LBA_OUT_OF_RANGE);
+    // The rest of a large medium is more than MAXIMUM WRITE SAME LENGTH.
+    let info = DeviceInfo { capacity: 0x10000 * 512, ..config().info };
+    let mut bench = Bench::with(UnitConfig { info, ..config() });
+    let long = bench.sense(&build::write_same_16(extent(0, 0), false), &block);
+    assert_eq!(long.additional, Additional::INVALID_FIELD_IN_CDB);
+    bench.good(&build::write_same_16(extent(1, 0), false), &block);
 }
 
 #[test]
@@ -555,6 +572,9 @@ fn may_change(cdb: &[u8], data: &[u8]) -> Vec<core::ops::Range<u64>> {
         }
         _ => return Vec::new(),
     };
+    // WRITE SAME of zero blocks goes to the end.
+    let to_the_end = matches!(cdb.first(), Some(0x41 | 0x93)) && blocks == 0;
+    let blocks = if to_the_end { BLOCKS } else { blocks };
     let range = lba.saturating_mul(512)..lba.saturating_add(blocks).saturating_mul(512);
     core::iter::once(range).collect()
 }
