@@ -9,6 +9,12 @@ say rubbish >"$file.sanitize"
 refused 'disk.img.sanitize: is damaged.*remove the file' \
     "$NETRAID" target --listen 127.0.0.1:0 --lun "file:$file"
 
+# Whichever link leads to the file.
+mkdir "$WORK/links"
+ln -s "$file" "$WORK/links/other.img"
+refused 'disk.img.sanitize: is damaged' \
+    "$NETRAID" target --listen 127.0.0.1:0 --lun "file:$WORK/links/other.img"
+
 # Block erase, as docs/formats/sanitize.md describes it.
 printf 'NRSANIT\0\1\0\2\0\0\0\0\0\xb1\x69\x16\x53' >"$file.sanitize"
 target disk 8MiB

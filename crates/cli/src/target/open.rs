@@ -27,11 +27,7 @@ impl Opened {
         let backing = spec.open(block_len, pool.clone())?;
         let sanitizing = match &spec.place {
             Place::Ram { .. } => Some(Sanitizing::volatile()),
-            Place::File { path, .. } => {
-                let mut marker = path.as_os_str().to_owned();
-                marker.push(".sanitize");
-                Some(Sanitizing::kept_in(marker.into())?)
-            }
+            Place::File { path, .. } => Some(Sanitizing::kept_in(beside(path, ".sanitize")?)?),
             // There is no place beside a block device where a restart would look.
             Place::Disk { .. } => None,
         };
@@ -114,10 +110,7 @@ impl Opened {
         state: Option<&Path>,
     ) -> Result<Option<PathBuf>> {
         if let Place::File { path, .. } = &self.spec.place {
-            let path = path.canonicalize().with_context(|| format!("file '{}'", path.display()))?;
-            let mut name = path.into_os_string();
-            name.push(".reservations");
-            return Ok(Some(name.into()));
+            return beside(path, ".reservations").map(Some);
         }
         let Some(state) = state else { return Ok(None) };
         ensure!(state.is_dir(), "directory '{}': is not there; make it first", state.display());
@@ -142,6 +135,14 @@ impl Opened {
             Place::File { .. } | Place::Disk { .. } => 0,
         }
     }
+}
+
+/// The path of what is kept of a file, whichever links lead to it.
+fn beside(path: &Path, suffix: &str) -> Result<PathBuf> {
+    let path = path.canonicalize().with_context(|| format!("file '{}'", path.display()))?;
+    let mut name = path.into_os_string();
+    name.push(suffix);
+    Ok(name.into())
 }
 
 /// Who a logical unit is: the same as long as its bytes are, and no other's, although targets on

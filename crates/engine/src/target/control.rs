@@ -388,7 +388,10 @@ impl Shared {
         lun.set_gate(Gate::Held);
         let idle = tokio::time::timeout(DRAIN_LIMIT, lun.wait_idle()).await;
         if idle.is_err() {
-            lun.set_gate(Gate::Open);
+            // Unless it is on its way out by now.
+            if lun.gate() == Gate::Held {
+                lun.set_gate(Gate::Open);
+            }
             let left = "it serves as before";
             return Err(CommandError::Stuck { number, running: lun.running(), left });
         }

@@ -696,6 +696,31 @@ mod preempting {
     }
 
     #[test]
+    fn a_command_of_several_writes_stops_when_its_nexus_was_preempted() {
+        let unmap = [&[0, 38, 0, 32, 0, 0, 0, 0][..], &[0; 11], &[1], &[0; 4]].concat();
+        let unmap = [&unmap[..], &[0; 7], &[9, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
+        // WRITE SAME (16), UNMAP, ORWRITE and COMPARE AND WRITE.
+        let cases: [(&[u8], Vec<u8>); 4] = [
+            (&[0x93, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0f, 0, 0, 0], vec![7; 512]),
+            (&[0x42, 0, 0, 0, 0, 0, 0, 0, 40, 0], unmap),
+            (&[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], vec![7; 512]),
+            (&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], vec![0; 1024]),
+        ];
+        for (cdb, data) in cases {
+            let mut bed = three(Some(WE));
+            let announced = u32::try_from(data.len()).unwrap();
+            let (mut task, _) = bed.unit.handle_command(id(A), cdb, announced);
+            let step = bed.unit.handle_data_out(&mut task, Buf::copy_from(&data).into());
+            let Step::Submit(request) = step else { panic!("{:#x}: {step:?}", cdb[0]) };
+            assert_eq!(bed.out(B, PREEMPT, WE, 2, 1), End::Good);
+            let read = vec![0; usize::try_from(request.len.min(512)).unwrap()];
+            let step = bed.unit.handle_medium_done(&mut task, Ok(Buf::copy_from(&read).into()));
+            let Step::Respond(response) = step else { panic!("{:#x} goes on", cdb[0]) };
+            assert_eq!(response.status, Status::ReservationConflict, "{:#x}", cdb[0]);
+        }
+    }
+
+    #[test]
     fn who_is_away_has_nothing_to_abort_and_hears_of_it_later() {
         let mut bed = three(Some(WE));
         bed.unit.remove_nexus(id(A));

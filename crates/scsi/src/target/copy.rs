@@ -176,7 +176,8 @@ impl TargetDevice {
     pub(super) fn copy_aborted(&mut self, nexus: NexusId, mut copy: Box<Copy>) {
         self.release_segment(&mut copy);
         self.copies -= 1;
-        if copy.stage != Stage::Collect && copy.list.usage == ListIdUsage::Kept {
+        // Before its parameters came it has no identifier.
+        if copy.list.usage == ListIdUsage::Kept {
             self.records.end(nexus, copy.list.list_id, None);
         }
     }
@@ -684,6 +685,22 @@ mod tests {
         let sense = Sense::decode(&response.sense).unwrap();
         assert_eq!(sense.additional, Additional::COPY_TARGET_NOT_REACHABLE);
         assert_eq!(bench.target.copies, 0);
+    }
+
+    #[test]
+    fn a_copy_that_found_its_destination_busy_can_be_asked_for_again() {
+        let mut bench = Bench::new(512);
+        let mut compare = vec![0; 16];
+        (compare[0], compare[13]) = (0x89, 1);
+        let lun = encode_lun(1);
+        let (mut other, _) = bench.target.handle_command(OTHER, lun, &compare, 1024);
+        let zeros = Buf::copy_from(&[0; 1024]).into();
+        let step = bench.target.handle_data_out(&mut other, zeros);
+        assert!(matches!(step, Step::Submit(_)), "{step:?}");
+        let parameters = list(3, &both(), &[block_to_block((0, 0), (1, 0), 8)]);
+        assert_eq!(bench.copy(&parameters).status, Status::Busy);
+        bench.target.handle_abort(other);
+        assert_eq!(bench.copy(&parameters).status, Status::Good);
     }
 
     #[test]

@@ -403,11 +403,18 @@ impl LogicalUnit {
         self.settle(task, step)
     }
 
-    /// Goes on with the end of a task's medium request.
+    /// Goes on with the end of a task's medium request. A command of several requests ends with
+    /// RESERVATION CONFLICT before the next one when a reservation came meanwhile.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
         let step = match result {
             Ok(data) => self.medium_done(task, data),
             Err(error) => self.medium_failed(task, &error),
+        };
+        let goes_on = matches!(step, Step::Submit(_));
+        let step = if goes_on && self.conflicts(task.nexus, task.access) {
+            Step::Respond(Response::status(Status::ReservationConflict))
+        } else {
+            step
         };
         self.settle(task, step)
     }
