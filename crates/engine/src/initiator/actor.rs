@@ -22,7 +22,11 @@ use std::{
 };
 
 use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList};
-use netraid_iscsi_proto::{initiator::Command, machine::TaskId, pdu::LunField};
+use netraid_iscsi_proto::{
+    initiator::{Command, TaskEnd},
+    machine::TaskId,
+    pdu::LunField,
+};
 use netraid_scsi::cdb::build;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -202,14 +206,18 @@ impl Actor {
                 continue;
             }
             let key = self.controls.key().filter(|_| lane.registered);
-            let (dialer, portal) = (self.dialer.clone(), lane.portal);
+            let (dialer, portal, untold) = (self.dialer.clone(), lane.portal, lane.untold.clone());
             lane.stage = match std::mem::replace(&mut lane.stage, Stage::GivenUp) {
                 Stage::Up(link) => {
                     lane.examine = false;
-                    Stage::Examining(tokio::spawn(async move { dialer.examine(*link, key).await }))
+                    Stage::Examining(tokio::spawn(async move {
+                        dialer.examine(*link, key, &untold).await
+                    }))
                 }
                 Stage::Dialing(_) | Stage::Examining(_) | Stage::Waiting(_) | Stage::GivenUp => {
-                    Stage::Dialing(tokio::spawn(async move { dialer.dial(at, portal, key).await }))
+                    Stage::Dialing(tokio::spawn(async move {
+                        dialer.dial(at, portal, key, &untold).await
+                    }))
                 }
             };
         }
@@ -237,6 +245,7 @@ impl Actor {
                     if probed.heard.cache_lost {
                         self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
                     }
+                    self.lanes[at].untold.store(false, Ordering::Release);
                     self.know(probed);
                     self.lanes[at].stage = Stage::Up(Box::new(link));
                 }
@@ -263,16 +272,19 @@ impl Actor {
             Ok(made) => made,
             Err(reason) => return self.fail(at, &reason),
         };
+        let alone = !self.lanes.iter().any(Lane::is_connected);
         let lane = &mut self.lanes[at];
         // Any target tells a session that is new to it that it was powered on.
         let again = lane.group.replace(link.portal_group()).is_some();
         lane.stage = Stage::Up(Box::new(link));
         lane.suspect = false;
         let held = std::mem::take(&mut lane.held);
+        lane.untold.store(false, Ordering::Release);
+        // When the sessions before are gone, it is all that is known.
+        if if again { probed.heard.may_have_lost_its_cache() } else { alone } {
+            self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
+        }
         if again {
-            if probed.heard.may_have_lost_its_cache() {
-                self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
-            }
             self.state.reconnects.fetch_add(1, Ordering::AcqRel);
             tracing::info!(place = %self.place, session = at, "connected again");
         }
@@ -417,7 +429,7 @@ impl Actor {
     }
 
     /// Whether something that was given up may still change the disk.
-    fn is_barred(&self) -> bool {
+    pub(super) fn is_barred(&self) -> bool {
         self.aborting.iter().any(|aborting| aborting.writes)
             || self.lanes.iter().any(|lane| lane.suspect)
     }
@@ -434,6 +446,12 @@ impl Actor {
 
     /// Sends commands for the requests that are ready.
     fn issue(&mut self) {
+        if self.fenced && self.requests.is_ready() {
+            self.fail_idle();
+            // None is left: what is popped has ended.
+            while self.requests.pop_ready().is_some() {}
+            return;
+        }
         if self.is_barred() {
             return;
         }
@@ -497,7 +515,7 @@ impl Actor {
             return self.handle_control_done(at, done);
         }
         // A request that expired meanwhile has ended.
-        let Some(pending) = self.requests.get(ticket) else { return };
+        let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
         let Some(Running { planned, .. }) = pending.running.take() else { return };
         match disk::judge(&done.end, planned.read_len, planned.write_len, &self.place) {
             Verdict::Success => {
@@ -563,6 +581,13 @@ impl Actor {
             );
         }
         self.requests.push_first(ticket);
+    }
+
+    /// A command that was given up has ended: what the disk tells by it, it tells nobody else.
+    pub(super) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
+        if let Verdict::Attention(attention) = disk::judge(end, 0, 0, &self.place) {
+            self.heed(at, attention);
+        }
     }
 
     /// The disk told something.

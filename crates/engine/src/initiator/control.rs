@@ -159,7 +159,7 @@ impl Actor {
         if self.controls.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let (now, barred) = (Instant::now(), self.is_barred());
         if self.controls.active.is_none()
             && let Some((deadline, control)) = self.controls.waiting.pop_front()
         {
@@ -174,6 +174,11 @@ impl Actor {
             return;
         }
         active.not_before = None;
+        if barred {
+            // A write that was given up must not land when a reservation was given back.
+            active.not_before = Some((now + BUSY_PAUSE).min(active.deadline));
+            return;
+        }
         if !active.placed {
             let half = active.deadline.checked_sub(half).unwrap_or(now);
             active.place(&mut self.lanes, now, half);
@@ -222,7 +227,9 @@ impl Actor {
     pub(super) fn handle_control_done(&mut self, at: usize, done: Done) {
         let current = |active: &&mut Active| active.running == Some((at, done.task));
         // One that was given up meanwhile has ended.
-        let Some(active) = self.controls.active.as_mut().filter(current) else { return };
+        let Some(active) = self.controls.active.as_mut().filter(current) else {
+            return self.heed_late(at, &done.end);
+        };
         active.running = None;
         let (received, sent) = match &done.end {
             TaskEnd::Status { received, sent, .. } => (*received, *sent),

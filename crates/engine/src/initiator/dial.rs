@@ -1,7 +1,10 @@
 //! Makes sessions to one LUN: portals, redirections, and what a new session must show.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,7 +12,7 @@ use netraid_block::{Pool, Portal};
 use netraid_iscsi_proto::initiator::{LoginError, Mutual, Setup};
 
 use super::{
-    InitiatorConfig,
+    InitiatorConfig, SESSIONS_MAX,
     error::Reason,
     lane::Made,
     link::Link,
@@ -18,6 +21,10 @@ use super::{
 
 /// Redirections of one login.
 const HOPS_MAX: usize = 4;
+
+/// The key that the session must be registered with still, whether the session is new, and whether
+/// the disk may have told the nexus of a lost cache without anybody having noted it.
+type Probing<'a> = (Option<u64>, bool, &'a AtomicBool);
 
 /// Makes sessions to one LUN.
 pub(super) struct Dialer {
@@ -52,17 +59,33 @@ impl Dialer {
 
     /// Logs in as session `lane` at a portal, and examines the disk; with a `key`, this session
     /// must be registered with it still.
-    pub(super) async fn dial(&self, lane: usize, portal: usize, key: Option<u64>) -> Made {
+    pub(super) async fn dial(
+        &self,
+        lane: usize,
+        portal: usize,
+        key: Option<u64>,
+        untold: &AtomicBool,
+    ) -> Made {
         let limit = self.limit();
         let link = self.log_in(lane, portal, limit).await?;
-        self.examine_within(link, key, limit).await
+        self.examine_within(link, (key, true, untold), limit).await
+    }
+
+    /// Ends the sessions that a predecessor with this ISID may have left beside its first one, and
+    /// their commands with them: a login with the same ISID does (RFC 7143, section 6.3.5).
+    pub(super) async fn end_others(&self, portal: usize) -> Result<(), Reason> {
+        let limit = self.limit();
+        for lane in 1..usize::from(SESSIONS_MAX) {
+            self.log_in(lane, portal, limit).await?.log_out(limit).await;
+        }
+        Ok(())
     }
 
     /// Makes the first session at the first portal that lets it; which one.
     pub(super) async fn dial_any(&self) -> Result<(usize, (Link, Probed)), Reason> {
         let mut failure = Reason::Config("there is no portal");
         for portal in 0..self.portals() {
-            match self.dial(0, portal, None).await {
+            match self.dial(0, portal, None, &AtomicBool::new(false)).await {
                 Ok(made) => return Ok((portal, made)),
                 Err(reason) => failure = reason,
             }
@@ -71,24 +94,36 @@ impl Dialer {
     }
 
     /// Examines the disk on a session that carries nothing else meanwhile.
-    pub(super) async fn examine(&self, link: Link, key: Option<u64>) -> Made {
-        self.examine_within(link, key, self.config.login_timeout).await
+    pub(super) async fn examine(&self, link: Link, key: Option<u64>, untold: &AtomicBool) -> Made {
+        self.examine_within(link, (key, false, untold), self.config.login_timeout).await
     }
 
-    async fn examine_within(&self, mut link: Link, key: Option<u64>, limit: Duration) -> Made {
-        match tokio::time::timeout(limit, self.probe(&mut link, key)).await {
+    async fn examine_within(&self, mut link: Link, how: Probing<'_>, limit: Duration) -> Made {
+        match tokio::time::timeout(limit, self.probe(&mut link, how)).await {
             Ok(probed) => Ok((link, probed?)),
             Err(_) => Err(Reason::Silent(limit)),
         }
     }
 
-    async fn probe(&self, link: &mut Link, key: Option<u64>) -> Result<Probed, Reason> {
+    async fn probe(
+        &self,
+        link: &mut Link,
+        (key, is_new, untold): Probing<'_>,
+    ) -> Result<Probed, Reason> {
         let lun = self.config.uri.lun;
-        let Some(key) = key else { return probe::probe(link, lun).await };
-        let before = probe::check_key(link, lun, key).await?;
+        // A unit attention is told once, perhaps to an examination that fails then: what may have
+        // been one of a lost cache counts until somebody has noted it.
+        let before = untold.swap(true, Ordering::AcqRel);
+        let first = match key {
+            Some(key) => probe::check_key(link, lun, key, before).await?,
+            None => probe::greet(link, lun).await?,
+        };
+        if !before && !first.cache_lost && (first.nexus_lost || !is_new) {
+            untold.store(false, Ordering::Release);
+        }
         let mut probed = probe::probe(link, lun).await?;
-        probed.heard.cache_lost |= before.cache_lost;
-        probed.heard.nexus_lost |= before.nexus_lost;
+        probed.heard.cache_lost |= before | first.cache_lost;
+        probed.heard.nexus_lost |= first.nexus_lost;
         Ok(probed)
     }
 
@@ -97,13 +132,24 @@ impl Dialer {
     async fn log_in(&self, lane: usize, portal: usize, limit: Duration) -> Result<Link, Reason> {
         let mut at = self.portal(portal);
         let mut seen = vec![at.clone()];
+        // Where the portal has moved to for good; known when somebody lets this side in there.
+        let mut moved_to = None;
         loop {
             let setup = Arc::new(self.setup_of(lane, limit));
             let moved = match Link::dial(&at.host, at.port, setup, self.pool.clone()).await {
                 Err(Reason::Login(LoginError::Moved { address, permanent })) => {
                     (address, permanent)
                 }
-                end => return end,
+                end => {
+                    if let (Ok(_), Some(next)) = (&end, moved_to) {
+                        let mut portals =
+                            self.portals.lock().unwrap_or_else(PoisonError::into_inner);
+                        if let Some(place) = portals.get_mut(portal) {
+                            *place = next;
+                        }
+                    }
+                    return end;
+                }
             };
             let (address, permanent) = moved;
             let Some(next) = redirected(&address) else {
@@ -117,10 +163,7 @@ impl Dialer {
             }
             tracing::info!(from = %at, to = %next, permanent, "login redirected");
             if permanent && seen.len() == 1 {
-                let mut portals = self.portals.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(place) = portals.get_mut(portal) {
-                    *place = next.clone();
-                }
+                moved_to = Some(next.clone());
             }
             seen.push(next.clone());
             at = next;

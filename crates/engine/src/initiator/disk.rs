@@ -307,8 +307,15 @@ fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
 }
 
 fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
+    if sense.deferred {
+        // The command at hand was not carried out; an earlier one, whose success was told, has
+        // failed since (SPC-4, section 4.5.6): a cache has lost what it held.
+        let recovered = matches!(sense.key, SenseKey::RecoveredError | SenseKey::NoSense);
+        let attention = if recovered { Attention::Other } else { Attention::CacheLost };
+        return Verdict::Attention(attention);
+    }
     match (sense.key, sense.additional) {
-        (SenseKey::RecoveredError | SenseKey::NoSense, _) if !sense.deferred => Verdict::Success,
+        (SenseKey::RecoveredError | SenseKey::NoSense, _) => Verdict::Success,
         (SenseKey::UnitAttention, additional) => Verdict::Attention(Attention::of(additional)),
         (SenseKey::AbortedCommand, _)
         | (SenseKey::NotReady, Additional::NOT_READY_BECOMING_READY) => Verdict::Later,

@@ -6,6 +6,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -64,6 +65,8 @@ pub(super) struct Lane {
     pub(super) examine: bool,
     /// The reservation key of this session is registered.
     pub(super) registered: bool,
+    /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
+    pub(super) untold: Arc<AtomicBool>,
     backoff: Duration,
     lost_at: Instant,
 }
@@ -79,6 +82,7 @@ impl Lane {
             suspect: false,
             examine: false,
             registered: false,
+            untold: Arc::default(),
             backoff: BACKOFF_MIN,
             lost_at: Instant::now(),
         }

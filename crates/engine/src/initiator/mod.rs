@@ -205,8 +205,12 @@ impl Remote {
     pub async fn connect(config: InitiatorConfig, pool: Pool) -> Result<Self, InitiatorError> {
         let place: Arc<str> = config.uri.to_string().into();
         let fail = |reason| InitiatorError::new(place.to_string(), reason);
+        let takes_over = config.isid.is_some();
         let dialer = Arc::new(Dialer::new(config, pool).map_err(fail)?);
         let (portal, (link, probed)) = dialer.dial_any().await.map_err(fail)?;
+        if takes_over {
+            dialer.end_others(portal).await.map_err(fail)?;
+        }
         let state = Arc::new(State::default());
         state.connected.store(true, Ordering::Release);
         state.capacity.store(probed.profile.capacity(), Ordering::Release);

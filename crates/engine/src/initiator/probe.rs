@@ -98,8 +98,15 @@ struct Probe<'a> {
 
 /// Whether this session is registered with `key` still: registering it anew in its own place
 /// succeeds only then (SPC-4, section 6.16.2). What the disk told meanwhile.
-pub(super) async fn check_key(link: &mut Link, lun: u16, key: u64) -> Result<Heard, Reason> {
-    let mut probe = Probe { link, lun: LunField::from_number(lun), heard: Heard::default() };
+/// `cache_lost` when it may have been powered on since the session before.
+pub(super) async fn check_key(
+    link: &mut Link,
+    lun: u16,
+    key: u64,
+    cache_lost: bool,
+) -> Result<Heard, Reason> {
+    let heard = Heard { cache_lost, nexus_lost: false };
+    let mut probe = Probe { link, lun: LunField::from_number(lun), heard };
     let command = register(key, key);
     match probe.order(command.cdb, command.parameters).await? {
         Ok(()) => Ok(probe.heard),
@@ -129,6 +136,13 @@ impl std::fmt::Display for Refusal {
             Self::Bare => f.write_str("no sense data"),
         }
     }
+}
+
+/// Lets the disk tell what it has to tell first.
+pub(super) async fn greet(link: &mut Link, lun: u16) -> Result<Heard, Reason> {
+    let mut probe = Probe { link, lun: LunField::from_number(lun), heard: Heard::default() };
+    probe.demand("TEST UNIT READY", build::test_unit_ready(), 0).await?;
+    Ok(probe.heard)
 }
 
 /// Asks the logical unit for everything that is needed.

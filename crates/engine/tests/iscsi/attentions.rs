@@ -8,10 +8,11 @@ use netraid_engine::{
     initiator::{InitiatorConfig, Remote},
     target::{Target, TargetConfig, TargetHandle},
 };
+use netraid_scsi::SenseKey;
 use tokio::sync::oneshot;
 
 use crate::{
-    common::{NAME, Running, SIZE, config, ram},
+    common::{NAME, Running, SIZE, Sticky, config, ram, restart},
     meddler::Meddler,
 };
 
@@ -50,6 +51,81 @@ async fn a_disk_that_was_powered_on_may_have_lost_its_cache() {
     }
     assert_eq!(remote.reconnects(), 0, "the session was never lost");
     target.stop().await;
+}
+
+/// What a disk tells once may be told to an examination that fails before anybody has noted it.
+#[tokio::test]
+async fn a_lost_cache_is_heard_of_though_the_session_that_was_told_is_lost() {
+    const TEST_UNIT_READY: u8 = 0x00;
+    const INQUIRY: u8 = 0x12;
+    // The answer that tells is lost itself, or what follows it is.
+    for code in [TEST_UNIT_READY, INQUIRY] {
+        let disk = ram();
+        let target = Running::start(config(), std::slice::from_ref(&disk));
+        let portal = Meddler::start(target.address).await;
+        let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
+        let config = InitiatorConfig {
+            request_timeout: Duration::from_secs(3),
+            ..InitiatorConfig::new(uri)
+        };
+        let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+        let device = remote.clone().into_device();
+        write(&device, 1).await.unwrap();
+        portal.cut(code);
+        let address = target.address;
+        target.kill().await;
+        let target = restart(address, std::slice::from_ref(&disk)).await;
+        completions::flush(&device).await.unwrap();
+        assert!(!portal.is_to_cut(), "no session was cut");
+        assert_eq!(remote.cache_losses(), 1, "{code:#x}");
+        // A session that is cut alone is no loss, nor are two.
+        portal.cut(WRITE_10);
+        write(&device, 2).await.unwrap();
+        portal.cut(WRITE_10);
+        write(&device, 3).await.unwrap();
+        assert_eq!((remote.cache_losses(), remote.reconnects()), (1, 3));
+        target.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_was_given_up_may_still_tell_of_a_lost_cache() {
+    let sticky = Arc::new(Sticky::new(ram()));
+    let target = Running::start(config(), &[Device::new(sticky.clone())]);
+    let portal = Meddler::start(target.address).await;
+    let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
+    let config =
+        InitiatorConfig { request_timeout: Duration::from_secs(1), ..InitiatorConfig::new(uri) };
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    sticky.stick();
+    portal.swallow_aborts();
+    portal.attention(WRITE_10, 0x29, 0x00);
+    let error = write(&device, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    sticky.go_on();
+    completions::flush(&device).await.unwrap();
+    assert_eq!((portal.lies_left(), remote.reconnects()), (0, 0));
+    assert!(remote.cache_losses() > 0);
+    target.stop().await;
+}
+
+/// A deferred error ends a command that it is not about (SPC-4, section 4.5.6).
+#[tokio::test]
+async fn a_deferred_error_says_that_the_cache_has_lost_something() {
+    for (key, losses) in [
+        (SenseKey::MediumError, 1),
+        (SenseKey::AbortedCommand, 1),
+        (SenseKey::HardwareError, 1),
+        (SenseKey::RecoveredError, 0),
+    ] {
+        let (target, portal, remote, device) = start().await;
+        portal.deferred(WRITE_10, key);
+        // It was not carried out, and is sent again.
+        write(&device, 1).await.unwrap();
+        assert_eq!((portal.lies_left(), remote.cache_losses()), (0, losses), "{key:?}");
+        target.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,15 @@
 //! A target to run, and a load whose results are checked.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use netraid_block::{Buf, Device, Pool, SgList, TargetUri};
+use netraid_block::{BlockDevice, Buf, Device, DeviceInfo, Op, Pool, Request, SgList, TargetUri};
 use netraid_engine::{
     backings, completions,
     initiator::{InitiatorConfig, Reason, Remote},
@@ -22,6 +29,61 @@ pub(crate) fn config() -> TargetConfig {
     let mut config = TargetConfig::new(NAME);
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     config
+}
+
+/// A device that keeps writes until it is told to go on.
+pub(crate) struct Sticky {
+    inner: Device,
+    stuck: AtomicBool,
+    kept: Mutex<Vec<Request>>,
+}
+
+impl Sticky {
+    pub(crate) fn new(inner: Device) -> Self {
+        Self { inner, stuck: AtomicBool::new(false), kept: Mutex::default() }
+    }
+
+    /// Writes are kept from now on.
+    pub(crate) fn stick(&self) {
+        self.stuck.store(true, Ordering::Release);
+    }
+
+    /// Further writes are carried out.
+    pub(crate) fn take_on(&self) {
+        self.stuck.store(false, Ordering::Release);
+    }
+
+    /// Number of writes that are kept.
+    pub(crate) fn keeps(&self) -> usize {
+        self.kept.lock().unwrap().len()
+    }
+
+    /// Carries out one that was kept.
+    pub(crate) fn go_on_with(&self, at: usize) {
+        let request = self.kept.lock().unwrap().remove(at);
+        self.inner.submit(request);
+    }
+
+    /// Carries out what was kept, and all further writes.
+    pub(crate) fn go_on(&self) {
+        self.take_on();
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap());
+        kept.into_iter().for_each(|request| self.inner.submit(request));
+    }
+}
+
+impl BlockDevice for Sticky {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        if self.stuck.load(Ordering::Acquire) && request.op == Op::Write {
+            self.kept.lock().unwrap().push(request);
+        } else {
+            self.inner.submit(request);
+        }
+    }
 }
 
 /// A running target; dropping the sender stops it in order.

@@ -29,6 +29,10 @@ struct Shared {
     redirect: Option<(u16, String)>,
     /// Connections that were made.
     connections: usize,
+    /// The next answer to a command with this operation code ends the connection instead.
+    cut: Option<u8>,
+    /// Requests to abort a task do not arrive.
+    swallow_aborts: bool,
 }
 
 pub(crate) struct Meddler {
@@ -60,14 +64,19 @@ impl Meddler {
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
                 let codes = Arc::new(Mutex::new(BTreeMap::new()));
-                let (out, back) = (codes.clone(), shared.clone());
+                let (out, there, back) = (codes.clone(), shared.clone(), shared.clone());
                 relays.spawn(pass(near_in, far_out, frozen.clone(), move |bhs, _| {
                     if bhs.opcode() == Some(Opcode::ScsiCommand) {
                         out.lock().unwrap().insert(bhs.itt(), bhs.0[32]);
                     }
+                    let is_abort = bhs.opcode() == Some(Opcode::TaskRequest);
+                    if is_abort && there.lock().unwrap().swallow_aborts {
+                        return Fate::Swallow;
+                    }
+                    Fate::Pass
                 }));
                 relays.spawn(pass(far_in, near_out, frozen.clone(), move |bhs, data| {
-                    meddle(&back, &codes, bhs, data);
+                    meddle(&back, &codes, bhs, data)
                 }));
             }
         }));
@@ -109,6 +118,29 @@ impl Meddler {
         self.shared.lock().unwrap().lies.push_back(Lie { code, status: 0x02, sense });
     }
 
+    /// The same by a deferred error: an earlier command has failed after all.
+    pub(crate) fn deferred(&self, code: u8, key: SenseKey) {
+        let mut sense = Sense::new(key, Additional::NONE);
+        sense.deferred = true;
+        let sense = sense.encode(SenseFormat::Fixed);
+        self.shared.lock().unwrap().lies.push_back(Lie { code, status: 0x02, sense });
+    }
+
+    /// The next answer to a command `code` ends the connection instead.
+    pub(crate) fn cut(&self, code: u8) {
+        self.shared.lock().unwrap().cut = Some(code);
+    }
+
+    /// Whether the connection was not cut yet.
+    pub(crate) fn is_to_cut(&self) -> bool {
+        self.shared.lock().unwrap().cut.is_some()
+    }
+
+    /// Requests to abort a task do not arrive.
+    pub(crate) fn swallow_aborts(&self) {
+        self.shared.lock().unwrap().swallow_aborts = true;
+    }
+
     /// The next command `code` that ends with GOOD is said to have met a reservation.
     pub(crate) fn conflict(&self, code: u8) {
         let lie = Lie { code, status: 0x18, sense: Vec::new() };
@@ -124,6 +156,11 @@ impl Meddler {
     /// Logins are sent elsewhere, with this status.
     pub(crate) fn redirect(&self, status: u16, to: impl Into<String>) {
         self.shared.lock().unwrap().redirect = Some((status, to.into()));
+    }
+
+    /// Logins are let in again.
+    pub(crate) fn stay(&self) {
+        self.shared.lock().unwrap().redirect = None;
     }
 
     /// Lies that were not told yet.
@@ -145,8 +182,13 @@ fn meddle(
     codes: &Mutex<BTreeMap<u32, u8>>,
     bhs: &mut Bhs,
     data: &mut Vec<u8>,
-) {
+) -> Fate {
     let mut shared = shared.lock().unwrap();
+    let code = codes.lock().unwrap().get(&bhs.itt()).copied();
+    let is_answer = matches!(bhs.opcode(), Some(Opcode::ScsiResponse | Opcode::DataIn));
+    if is_answer && shared.cut.take_if(|cut| Some(*cut) == code).is_some() {
+        return Fate::Cut;
+    }
     match bhs.opcode() {
         Some(Opcode::LoginResponse) => {
             if let Some((status, to)) = &shared.redirect {
@@ -156,7 +198,6 @@ fn meddle(
             }
         }
         Some(Opcode::ScsiResponse) if bhs.0[3] == 0 => {
-            let code = codes.lock().unwrap().get(&bhs.itt()).copied();
             let lie = shared.lies.iter().position(|lie| Some(lie.code) == code);
             if let Some(lie) = lie.and_then(|at| shared.lies.remove(at)) {
                 bhs.0[3] = lie.status;
@@ -173,6 +214,15 @@ fn meddle(
         }
         _ => {}
     }
+    Fate::Pass
+}
+
+/// What becomes of a PDU.
+enum Fate {
+    Pass,
+    Swallow,
+    /// The connection ends instead.
+    Cut,
 }
 
 /// Passes PDUs without digests on, one by one.
@@ -180,7 +230,7 @@ async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut frozen: tokio::sync::watch::Receiver<bool>,
-    mut change: impl FnMut(&mut Bhs, &mut Vec<u8>),
+    mut change: impl FnMut(&mut Bhs, &mut Vec<u8>) -> Fate,
 ) {
     loop {
         let mut bhs = Bhs([0; 48]);
@@ -197,7 +247,11 @@ async fn pass(
             std::future::pending::<()>().await;
         }
         data.truncate(len);
-        change(&mut bhs, &mut data);
+        match change(&mut bhs, &mut data) {
+            Fate::Pass => {}
+            Fate::Swallow => continue,
+            Fate::Cut => return,
+        }
         let bhs = bhs.with_data_len(u32::try_from(data.len()).unwrap());
         data.resize(data.len().next_multiple_of(4), 0);
         if to.write_all(&[&bhs.0[..], &data].concat()).await.is_err() {

@@ -1,23 +1,18 @@
 //! Several portals and sessions: one closes, and nobody notices.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use netraid_block::{
-    BlockDevice, Buf, Device, DeviceInfo, ErrorKind, Op, Pool, Request, TargetUri,
-};
+use netraid_block::{Buf, Device, ErrorKind, Pool, TargetUri};
 use netraid_engine::{
     completions,
     initiator::{InitiatorConfig, Reason, Remote},
 };
 
 use crate::{
-    common::{NAME, Running, config, connect, exercise, ram, refused, restart},
+    common::{NAME, Running, Sticky, config, connect, exercise, ram, refused, restart},
     meddler::Meddler,
 };
 
@@ -111,37 +106,12 @@ async fn the_first_portal_may_be_closed_from_the_start() {
     target.stop().await;
 }
 
-/// A device that keeps writes until it is told to go on.
-struct Sticky {
-    inner: Device,
-    stuck: AtomicBool,
-    kept: Mutex<Vec<Request>>,
-}
-
-impl BlockDevice for Sticky {
-    fn info(&self) -> DeviceInfo {
-        self.inner.info().clone()
-    }
-
-    fn submit(&self, request: Request) {
-        if self.stuck.load(Ordering::Acquire) && request.op == Op::Write {
-            self.kept.lock().unwrap().push(request);
-        } else {
-            self.inner.submit(request);
-        }
-    }
-}
-
 /// What was sent over a portal that fell silent may be carried out as long as its session is
 /// there: nothing may be written by another session before.
 #[tokio::test]
 async fn a_write_over_a_silent_portal_never_overtakes_a_later_one() {
     for sessions in [1, 2] {
-        let sticky = Arc::new(Sticky {
-            inner: ram(),
-            stuck: AtomicBool::new(false),
-            kept: Mutex::default(),
-        });
+        let sticky = Arc::new(Sticky::new(ram()));
         let target = Running::start(config(), &[Device::new(sticky.clone())]);
         let one = Meddler::start(target.address).await;
         let two = Meddler::start(target.address).await;
@@ -154,27 +124,90 @@ async fn a_write_over_a_silent_portal_never_overtakes_a_later_one() {
         let write =
             |byte| completions::write(&device, 0, Buf::copy_from(&[byte; 4096]).into(), false);
         write(0).await.unwrap();
-        sticky.stuck.store(true, Ordering::Release);
+        sticky.stick();
         let first = tokio::spawn({
             let device = device.clone();
             async move { completions::write(&device, 0, Buf::copy_from(&[1; 4096]).into(), false).await }
         });
-        until("the first write", || !sticky.kept.lock().unwrap().is_empty()).await;
+        until("the first write", || sticky.keeps() == 1).await;
         one.freeze();
         let error = first.await.unwrap().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unreachable), "{error}");
-        sticky.stuck.store(false, Ordering::Release);
+        sticky.take_on();
         // The first write still lies in the target: the second must not be carried out before.
         let error = write(2).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unreachable), "{error}");
-        let kept = std::mem::take(&mut *sticky.kept.lock().unwrap());
-        kept.into_iter().for_each(|request| sticky.inner.submit(request));
+        sticky.go_on();
         write(3).await.unwrap();
         let data = completions::read(&device, 0, 4096).await.unwrap();
         assert!(data.to_contiguous().iter().all(|byte| *byte == 3));
         remote.close().await;
         target.stop().await;
     }
+}
+
+/// Who takes over from a dead engine need not have as many sessions as that one had.
+#[tokio::test]
+async fn what_any_session_of_a_predecessor_had_under_way_ends_before_its_successor_writes() {
+    let sticky = Arc::new(Sticky::new(ram()));
+    let target = Running::start(config(), &[Device::new(sticky.clone())]);
+    let portal = Meddler::start(target.address).await;
+    let isid = Some([0x80, 1, 2, 3, 4, 5]);
+    let config = InitiatorConfig { sessions: 2, isid, ..InitiatorConfig::new(uri(&[&portal])) };
+    let dead = Arc::new(Remote::connect(config.clone(), Pool::new()).await.unwrap());
+    let device = dead.clone().into_device();
+    // Sessions that have used the medium.
+    while target.handle.report().await.unwrap().luns[0].sessions < 2 {
+        completions::read(&device, 0, 4096).await.unwrap();
+    }
+    sticky.stick();
+    let write = |device: Device, at: u64, byte| async move {
+        completions::write(&device, at * 4096, Buf::copy_from(&[byte; 4096]).into(), false).await
+    };
+    for at in 0..2 {
+        tokio::spawn(write(device.clone(), at, 1));
+        until("a write", || sticky.keeps() as u64 == at + 1).await;
+    }
+    // As an engine whose machine died: its connections stay.
+    portal.freeze();
+    sticky.take_on();
+    // What the first session had under way ends soon, the rest later.
+    sticky.go_on_with(0);
+    let config = InitiatorConfig { sessions: 1, ..config };
+    let config = InitiatorConfig { uri: target.uri(0), ..config };
+    let successor = tokio::spawn(async move {
+        let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+        let device = remote.clone().into_device();
+        for at in 0..2 {
+            write(device.clone(), at, 2).await.unwrap();
+        }
+        (remote, device)
+    });
+    // Long enough for a successor that does not wait.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    sticky.go_on();
+    let (remote, device) = successor.await.unwrap();
+    let data = completions::read(&device, 0, 8192).await.unwrap();
+    assert!(data.to_contiguous().iter().all(|byte| *byte == 2), "a late write of the dead engine");
+    remote.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_portal_that_moved_to_where_nobody_is_is_asked_again() {
+    let target = Running::start(config(), &[ram()]);
+    let mut gate = Meddler::start(target.address).await;
+    let remote = remote(&[&gate], 1).await;
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    gate.redirect(0x0102, nobody.to_string());
+    let before = gate.connections();
+    gate.close().await;
+    gate.reopen().await;
+    until("it was sent away", || gate.connections() > before).await;
+    gate.stay();
+    completions::read(&remote.clone().into_device(), 0, 4096).await.unwrap();
+    remote.close().await;
+    target.stop().await;
 }
 
 #[tokio::test]
