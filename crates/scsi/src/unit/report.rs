@@ -145,7 +145,7 @@ impl LogicalUnit {
         let optimal = (info.optimal_len / info.block_len).max(1);
         let thin = info.can_discard;
         BlockLimits {
-            write_same_nonzero: false,
+            write_same_nonzero: true,
             compare_and_write_max: self.compare_and_write_max(),
             optimal_granularity: u16::try_from(optimal).unwrap_or(0),
             transfer_max: self.transfer_max(),

@@ -34,8 +34,8 @@ impl LogicalUnit {
             return Err(Sense::invalid_cdb(1, Some(3)));
         }
         self.check_range(extent)?;
-        let extent = self.up_to_the_end(extent)?;
-        if extent.blocks > WRITE_SAME_BLOCKS_MAX {
+        // WSNZ is reported: zero does not mean the rest of the medium.
+        if extent.blocks == 0 || extent.blocks > WRITE_SAME_BLOCKS_MAX {
             return Err(task.invalid_length());
         }
         self.check_announced(task, if no_data_out { 0 } else { 1 })?;
@@ -43,18 +43,6 @@ impl LogicalUnit {
             return Ok(self.write_zeroes(task, extent, unmap));
         }
         self.collect(task, Command::WriteSame { extent, unmap, no_data_out }, 1)
-    }
-
-    /// Zero blocks are all from the first one on, as WSNZ = 0 announces (SBC-3, section 5.43).
-    fn up_to_the_end(&self, extent: Extent) -> Result<Extent, Sense> {
-        if extent.blocks != 0 {
-            return Ok(extent);
-        }
-        let rest = self.blocks().saturating_sub(extent.lba);
-        if rest == 0 {
-            return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
-        }
-        Ok(Extent { blocks: u32::try_from(rest).unwrap_or(u32::MAX), ..extent })
     }
 
     pub(super) fn write_same(

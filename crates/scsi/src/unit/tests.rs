@@ -311,22 +311,14 @@ fn write_same_repeats_its_block() {
 }
 
 #[test]
-fn write_same_of_zero_blocks_goes_to_the_end() {
-    // SBC-3, section 5.43, with WSNZ = 0 in VPD page B0h.
+fn write_same_of_zero_blocks_is_refused_as_announced() {
+    // SBC-3, section 5.43, with WSNZ = 1 in VPD page B0h.
     let mut bench = Bench::new();
-    let block = [5; 512];
-    bench.good(&build::write_same_16(extent(BLOCKS - 3, 0), false), &block);
-    let last = (usize::try_from(BLOCKS).unwrap() - 3) * 512;
-    assert!(bench.medium[last..].iter().all(|byte| *byte == 5));
-    assert!(bench.medium[..last].iter().all(|byte| *byte == 0));
-    let beyond = bench.sense(&build::write_same_16(extent(BLOCKS, 0), false), &block);
-    assert_eq!(beyond.additional, Additional::LBA_OUT_OF_RANGE);
-    // The rest of a large medium is more than MAXIMUM WRITE SAME LENGTH.
-    let info = DeviceInfo { capacity: 0x10000 * 512, ..config().info };
-    let mut bench = Bench::with(UnitConfig { info, ..config() });
-    let long = bench.sense(&build::write_same_16(extent(0, 0), false), &block);
-    assert_eq!(long.additional, Additional::INVALID_FIELD_IN_CDB);
-    bench.good(&build::write_same_16(extent(1, 0), false), &block);
+    let limits = bench.good(&build::inquiry(Some(0xb0), 255), &[]);
+    assert_eq!(limits[4] & 0x01, 0x01);
+    let nothing = bench.sense(&build::write_same_16(extent(3, 0), false), &[5; 512]);
+    assert_eq!(nothing.additional, Additional::INVALID_FIELD_IN_CDB);
+    assert!(bench.submitted.is_empty());
 }
 
 #[test]
@@ -572,9 +564,6 @@ fn may_change(cdb: &[u8], data: &[u8]) -> Vec<core::ops::Range<u64>> {
         }
         _ => return Vec::new(),
     };
-    // WRITE SAME of zero blocks goes to the end.
-    let to_the_end = matches!(cdb.first(), Some(0x41 | 0x93)) && blocks == 0;
-    let blocks = if to_the_end { BLOCKS } else { blocks };
     let range = lba.saturating_mul(512)..lba.saturating_add(blocks).saturating_mul(512);
     core::iter::once(range).collect()
 }
