@@ -6,9 +6,12 @@
 //! the backing is opened again, every flush and every FUA write fails, so that nothing is called
 //! stable that may not be. Reads and plain writes go on. A write that found no space left fails
 //! as such and has cost nothing that was written before.
+//!
+//! The kernel reports once to each open file description: each thread has one of its own
+//! ([`Own`]), so that none calls stable what another one was just told is lost.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{IoSlice, IoSliceMut},
     path::PathBuf,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +21,7 @@ use netraid_block::{
     Buf, ErrorKind, IoError, Op, PAGE_LEN, Pool, RequestFlags, SgList, extents::Extents,
 };
 use rustix::{
-    fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, seek},
+    fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, fdatasync, seek},
     io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr},
 };
 
@@ -41,10 +44,8 @@ pub(super) struct Manner {
 }
 
 pub(super) struct Store {
+    /// Holds the lock; told of failures to write back even if a thread's own was told first.
     file: File,
-    /// The same file, opened on its own: it is told of failures to write back even if `file` was
-    /// told first.
-    witness: Option<File>,
     path: PathBuf,
     pool: Pool,
     manner: Manner,
@@ -57,13 +58,20 @@ pub(super) struct Store {
     failed: AtomicBool,
 }
 
+/// The file of a store, opened once more for one thread.
+pub(super) struct Own(File);
+
+#[cfg(test)]
+impl Own {
+    pub(super) const fn file(&self) -> &File {
+        &self.0
+    }
+}
+
 impl Store {
     pub(super) fn new(file: File, path: PathBuf, len: u64, manner: Manner, pool: Pool) -> Self {
-        use std::os::fd::AsRawFd as _;
-        let witness = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
         Self {
             file,
-            witness,
             path,
             pool,
             manner,
@@ -76,6 +84,18 @@ impl Store {
 
     pub(super) const fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Opens the file once more, in the same manner, whatever its path leads to by now.
+    pub(super) fn open_again(&self) -> std::io::Result<Own> {
+        use std::os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _};
+        let flags = fcntl_getfl(&self.file)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(flags.contains(OFlags::RDWR))
+            .custom_flags((flags & OFlags::DIRECT).bits().cast_signed())
+            .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        Ok(Own(file))
     }
 
     pub(super) const fn path(&self) -> &PathBuf {
@@ -94,6 +114,7 @@ impl Store {
 
     pub(super) fn execute(
         &self,
+        own: &Own,
         op: Op,
         offset: u64,
         len: u64,
@@ -111,10 +132,10 @@ impl Store {
         match op {
             Op::Read => return self.read(offset, len),
             Op::Extents => return self.extents(offset, len),
-            Op::Write => self.write(offset, data, fua)?,
-            Op::Flush => self.flush()?,
-            Op::Discard => self.zero(offset, len, false, self.manner.sync)?,
-            Op::WriteZeroes => self.zero(offset, len, flags.no_unmap, fua)?,
+            Op::Write => self.write(own, offset, data, fua)?,
+            Op::Flush => self.flush(own)?,
+            Op::Discard => self.zero(own, offset, len, false, self.manner.sync)?,
+            Op::WriteZeroes => self.zero(own, offset, len, flags.no_unmap, fua)?,
         }
         Ok(SgList::new())
     }
@@ -154,13 +175,13 @@ impl Store {
         Ok(buf.freeze().into())
     }
 
-    fn write(&self, offset: u64, data: &SgList, fua: bool) -> Result<(), IoError> {
+    fn write(&self, own: &Own, offset: u64, data: &SgList, fua: bool) -> Result<(), IoError> {
         if self.manner.direct && !data.parts().iter().all(|part| self.is_aligned(part)) {
             let mut whole = self.pool.get(data.len());
             data.copy_to(&mut whole);
-            return self.write_parts(offset, &[whole.freeze()], fua);
+            return self.write_parts(own, offset, &[whole.freeze()], fua);
         }
-        self.write_parts(offset, data.parts(), fua)
+        self.write_parts(own, offset, data.parts(), fua)
     }
 
     /// Whether the operating system takes these bytes as they are, around the page cache.
@@ -170,7 +191,13 @@ impl Store {
         part.as_ptr().addr().is_multiple_of(align) && part.len().is_multiple_of(align)
     }
 
-    fn write_parts(&self, offset: u64, mut parts: &[Buf], fua: bool) -> Result<(), IoError> {
+    fn write_parts(
+        &self,
+        own: &Own,
+        offset: u64,
+        mut parts: &[Buf],
+        fua: bool,
+    ) -> Result<(), IoError> {
         let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let (mut skip, mut at) = (0, offset);
         while !parts.is_empty() {
@@ -179,7 +206,7 @@ impl Store {
                 *slice = IoSlice::new(if index == 0 { &part[skip..] } else { part });
             }
             let count = parts.len().min(PARTS_MAX);
-            match pwritev2(&self.file, &slices[..count], at, flags) {
+            match pwritev2(&own.0, &slices[..count], at, flags) {
                 Ok(0) => return Err(self.error("write", offset, Errno::IO)),
                 Ok(written) => {
                     at += written as u64;
@@ -195,17 +222,14 @@ impl Store {
     /// The error of a write. One with FUA may have failed while it made older writes stable, and
     /// has then used up the kernel's only report of that: the witness is asked.
     fn failed_write(&self, offset: u64, fua: bool, errno: Errno) -> IoError {
-        if fua {
-            let witness = self.witness.as_ref().map(|file| retry_on_intr(|| fdatasync(file)));
-            if witness.is_none_or(|result| result.is_err()) {
-                self.distrust();
-            }
+        if fua && retry_on_intr(|| fdatasync(&self.file)).is_err() {
+            self.distrust();
         }
         self.error("write", offset, errno)
     }
 
-    fn flush(&self) -> Result<(), IoError> {
-        if let Err(errno) = retry_on_intr(|| fdatasync(&self.file)) {
+    fn flush(&self, own: &Own) -> Result<(), IoError> {
+        if let Err(errno) = retry_on_intr(|| fdatasync(&own.0)) {
             self.distrust();
             return Err(self.error("flush", 0, errno));
         }
@@ -222,7 +246,7 @@ impl Store {
     }
 
     /// Makes a range read as zeros: by a hole, by unwritten space, or by writing them.
-    fn zero(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<(), IoError> {
+    fn zero(&self, own: &Own, offset: u64, len: u64, keep: bool, fua: bool) -> Result<(), IoError> {
         if len == 0 {
             return Ok(());
         }
@@ -232,20 +256,20 @@ impl Store {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    self.write_zeros(offset, len)?;
+                    self.write_zeros(own, offset, len)?;
                     break;
                 }
                 Err(errno) => return Err(self.error("write zeroes", offset, errno)),
             }
         }
-        if fua { self.flush() } else { Ok(()) }
+        if fua { self.flush(own) } else { Ok(()) }
     }
 
-    fn write_zeros(&self, offset: u64, len: u64) -> Result<(), IoError> {
+    fn write_zeros(&self, own: &Own, offset: u64, len: u64) -> Result<(), IoError> {
         let mut done = 0;
         while done < len {
             let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(ZEROS_LEN);
-            self.write_parts(offset + done, &[self.zeros.slice(0..part)], false)?;
+            self.write_parts(own, offset + done, &[self.zeros.slice(0..part)], false)?;
             done += part as u64;
         }
         Ok(())

@@ -24,6 +24,24 @@ fn scattered(rng: &mut StdRng, bytes: &[u8]) -> SgList {
     list
 }
 
+#[test]
+fn each_thread_is_told_of_lost_writes_for_itself() {
+    // The kernel says so once to each open file description; descriptors of one share its flags.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lun");
+    for direct in [false, true] {
+        let options = FileOptions { direct, block_len: 4096, ..options(Some(SIZE)) };
+        let (store, _) = file::open(&path, &options, Pool::new()).unwrap();
+        let threads = [(); 2].map(|()| store.open_again().unwrap());
+        rustix::fs::fcntl_setfl(threads[0].file(), rustix::fs::OFlags::APPEND).unwrap();
+        for file in [threads[1].file(), store.file()] {
+            let flags = rustix::fs::fcntl_getfl(file).unwrap();
+            assert!(!flags.contains(rustix::fs::OFlags::APPEND), "told together");
+            assert_eq!(flags.contains(rustix::fs::OFlags::DIRECT), direct);
+        }
+    }
+}
+
 async fn matches_flat_bytes(device: &Device, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut model = vec![0_u8; usize::try_from(SIZE).unwrap()];

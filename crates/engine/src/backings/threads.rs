@@ -42,10 +42,11 @@ impl Threads {
 }
 
 fn spawn(store: Arc<Store>, receiver: Receiver<Request>) -> std::io::Result<JoinHandle<()>> {
+    let own = store.open_again()?;
     thread::Builder::new().name("netraid-file".into()).spawn(move || {
         for request in receiver {
             let Request { op, offset, len, flags, data, completion } = request;
-            let result = store.execute(op, offset, len, flags, &data);
+            let result = store.execute(&own, op, offset, len, flags, &data);
             // The buffers go back to their pool before the next request is begun.
             drop(data);
             completion.finish(result);
