@@ -93,3 +93,30 @@ URI[m0]=$(jq -r '.luns[0].uri' <<<"${READY[m0]}")
 expect "00" "$(ask 1 0,0,0,7)" "status with a place"
 [ -s "$WORK/iqn.2026-01.test:r.lun-0.reservations" ] || fail "nothing was stored"
 stop m0
+
+# A disk's reservations follow it to another LUN, and do not stay behind for the next disk there.
+[ "$(id -u)" = 0 ] && command -v losetup >/dev/null || exit 0
+DISKS=()
+detach_all() { for disk in "${DISKS[@]}"; do losetup --detach "$disk" 2>/dev/null || true; done; }
+at_end detach_all
+for name in one two; do
+    truncate -s 8M "$WORK/$name"
+    DISKS+=("$(losetup --find --show "$WORK/$name")")
+done
+# disks DISK...: serves these.
+disks() {
+    local luns=()
+    for disk in "$@"; do luns+=(--lun "block:$disk"); done
+    launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --iqn iqn.2026-01.test:r "${luns[@]}" \
+        --state "$WORK"
+    URI[m0]=$(jq -r '.luns[0].uri' <<<"${READY[m0]}")
+}
+disks "${DISKS[0]}" "${DISKS[1]}"
+expect "00 00" "$(ask 1 0,0,0,7 1,3,7,0)" "status of the holder"
+stop m0
+disks "${DISKS[1]}" "${DISKS[0]}"
+expect "00 " "$(ask 2 read keys)" "what another port finds at the disk that is LUN 0 now"
+stop m0
+disks "${DISKS[0]}"
+expect "18" "$(ask 2 read)" "status of another port at the disk that was reserved"
+stop m0

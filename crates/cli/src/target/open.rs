@@ -102,7 +102,9 @@ impl Opened {
         })
     }
 
-    /// Beside a file, also one that links lead to; of all else in the directory for state.
+    /// Beside a file, also one that links lead to; of all else in the directory for state: of a
+    /// disk by what it is, so that its reservations follow it to another LUN and stay with no other
+    /// disk, and of memory by LUN.
     fn reservations(
         &self,
         iqn: &str,
@@ -115,7 +117,11 @@ impl Opened {
         let Some(state) = state else { return Ok(None) };
         ensure!(state.is_dir(), "directory '{}': is not there; make it first", state.display());
         ensure!(!iqn.contains('/'), "target name '{iqn}': has a '/', and cannot name a file");
-        Ok(Some(state.join(format!("{iqn}.lun-{number}.reservations"))))
+        let name = match self.backing.identity() {
+            Some(bytes) => format!("disk-{:015x}", Identity::for_lun(&bytes, 0).naa),
+            None => format!("lun-{number}"),
+        };
+        Ok(Some(state.join(format!("{iqn}.{name}.reservations"))))
     }
 
     /// Memory has no blocks larger than what is written; files are written by pages.
