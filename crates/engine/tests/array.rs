@@ -4,16 +4,21 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use netraid_block::{BufMut, Device, ErrorKind, Pool, TargetUri};
+use netraid_block::{
+    BlockDevice, BufMut, Device, DeviceInfo, ErrorKind, Op, Pool, Request, TargetUri,
+};
 use netraid_engine::{
     array::{Array, ArrayError, CreateOptions, Event, MemberConfig, OpenOptions, create},
     backings, completions,
     control::ControlRequest,
-    target::{Target, TargetConfig},
+    target::{Target, TargetConfig, TargetHandle},
 };
 use netraid_raid::geometry::Level;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
@@ -27,6 +32,7 @@ const PIECE: usize = 192 << 10;
 struct Member {
     device: Device,
     config: MemberConfig,
+    handle: TargetHandle,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -37,6 +43,7 @@ impl Member {
         config.listen = vec![address];
         let target = Target::bind(config, vec![device.clone().into()], Pool::new()).unwrap();
         let address = target.local_addrs()[0];
+        let handle = target.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             let told = async {
@@ -47,7 +54,7 @@ impl Member {
         let uri = TargetUri::parse(&format!("iscsi://{address}/{name}/0")).unwrap();
         let mut config = MemberConfig::new(uri, None);
         config.request_timeout = Duration::from_secs(1);
-        Self { device, config, stop: Some(stop), task }
+        Self { device, config, handle, stop: Some(stop), task }
     }
 
     fn new() -> Self {
@@ -161,6 +168,64 @@ async fn a_target_that_restarts_is_set_aside_and_taken_back_by_rebuild() {
     targets[0].kill().await;
     targets[1].kill().await;
     verify(array.device(), 2).await;
+    array.close().await.unwrap();
+}
+
+/// Keeps writes while there is a list for them.
+struct Sticky {
+    device: Device,
+    kept: Mutex<Option<Vec<Request>>>,
+}
+
+impl BlockDevice for Sticky {
+    fn info(&self) -> DeviceInfo {
+        self.device.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        match &mut *self.kept.lock().unwrap() {
+            Some(kept) if request.op == Op::Write => kept.push(request),
+            _ => self.device.submit(request),
+        }
+    }
+}
+
+/// Its old session has a write under way: the new one begins when that one has ended. Both have
+/// one ISID, and would end each other in turns, while the old one sends its write again.
+#[tokio::test]
+async fn a_member_that_is_taken_back_at_once_never_has_two_sessions() {
+    let ram = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+    let sticky = Arc::new(Sticky { device: ram, kept: Mutex::default() });
+    let (_targets, mut configs) = members(2).await;
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = Member::start(Device::new(sticky.clone()), &format!("{NAME}-sticky"), listen);
+    configs.push(MemberConfig { request_timeout: Duration::from_secs(5), ..target.config.clone() });
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    write(array.device(), 1).await;
+    *sticky.kept.lock().unwrap() = Some(Vec::new());
+    let device = array.device().clone();
+    let late = tokio::spawn(async move {
+        completions::write(&device, 0, BufMut::zeroed(4096).freeze().into(), false).await
+    });
+    while sticky.kept.lock().unwrap().as_ref().is_some_and(Vec::is_empty) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    command(&array, ControlRequest::Fail { member: "2".into() }).await;
+    let handle = array.handle().clone();
+    let mut again = tokio::spawn(async move {
+        handle.command(ControlRequest::Rebuild { member: "2".into() }).await
+    });
+    // Long enough for a session that does not wait.
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut again).await;
+    assert!(early.is_err(), "{early:?}");
+    let kept = sticky.kept.lock().unwrap().take().unwrap();
+    kept.into_iter().for_each(|request| sticky.device.submit(request));
+    late.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 2 }).await;
+    let counters = target.handle.report().await.unwrap().counters;
+    assert!(counters.contains(&("reinstatements", 0)), "{counters:?}");
     array.close().await.unwrap();
 }
 

@@ -12,7 +12,10 @@ use netraid_raid::{
     member::{MemberIndex, MemberState},
 };
 use slab::Slab;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 
 use super::{
     ArrayError, Event,
@@ -57,6 +60,9 @@ pub(super) struct Slot {
     pub(super) cache_losses: u64,
     /// A replacement is being prepared.
     pub(super) joining: bool,
+    /// The session of a device that was set aside, while it ends: until then it may send again what
+    /// it has under way.
+    pub(super) leaving: Option<JoinHandle<()>>,
     stats: MemberStatus,
 }
 
@@ -158,6 +164,10 @@ impl Driver {
         }
         let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
         futures_util::future::join_all(sessions.map(|member| member.remote.close())).await;
+        // The lock ends with this: nothing may be sent after it.
+        for slot in &mut self.slots {
+            has_left(slot.leaving.take()).await;
+        }
         if let Some(reply) = self.closing.take() {
             let end = self.machine.failure().cloned().map_or(Ok(()), Err);
             // Nobody waits for the end.
@@ -395,8 +405,13 @@ impl Driver {
 
     /// Ends the session to a member that was set aside, so that nothing more reaches it.
     fn part_with(&mut self, member: MemberIndex) {
-        if let Some(connected) = self.slots[member.as_usize()].connected.take() {
-            tokio::spawn(async move { connected.remote.close().await });
+        let slot = &mut self.slots[member.as_usize()];
+        if let Some(connected) = slot.connected.take() {
+            let before = slot.leaving.take();
+            slot.leaving = Some(tokio::spawn(async move {
+                connected.remote.close().await;
+                has_left(before).await;
+            }));
         }
     }
 
@@ -461,6 +476,14 @@ impl Driver {
     }
 }
 
+/// Waits until a session has ended, which it does in bounded time.
+pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
+    if let Some(leaving) = leaving {
+        // A task that has panicked has ended, too.
+        let _ = leaving.await;
+    }
+}
+
 fn number_of(request: RequestId) -> usize {
     usize::try_from(request.0).unwrap_or(usize::MAX)
 }
@@ -511,7 +534,7 @@ fn make_slots(
         };
         let cache_losses = connected.as_ref().map_or(0, |member| member.remote.cache_losses());
         let stats = MemberStatus::default();
-        Slot { config, connected, number: 0, cache_losses, joining: false, stats }
+        Slot { config, connected, number: 0, cache_losses, joining: false, leaving: None, stats }
     };
     members.into_iter().enumerate().map(slot).collect()
 }

@@ -7,7 +7,7 @@ use netraid_raid::{array::CommandError, label::Label, member::MemberIndex};
 use super::{
     ArrayError,
     create::Needs,
-    driver::{Driver, Reply},
+    driver::{Driver, Reply, has_left},
     member::{Connected, MemberConfig},
     open::caps,
 };
@@ -92,6 +92,9 @@ impl Driver {
         slot.joining = true;
         // One that still serves does so until its successor is there.
         let old = if serves { None } else { slot.connected.take() };
+        // A device that was set aside may be the one that comes: two sessions with one ISID would
+        // end each other in turns, and the older one would send its writes again.
+        let leaving: Vec<_> = self.slots.iter_mut().map(|slot| slot.leaving.take()).collect();
         let label = self.machine.label().clone();
         let needs = Needs {
             capacity: label.regions.data.end(),
@@ -103,6 +106,9 @@ impl Driver {
         tokio::spawn(async move {
             if let Some(old) = old {
                 old.remote.close().await;
+            }
+            for session in leaving {
+                has_left(session).await;
             }
             let device = join(config, member, &label, needs, expect, pool).await;
             // The array is closed: the device is let go.
