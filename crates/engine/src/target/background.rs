@@ -236,7 +236,13 @@ async fn run(shared: Rc<Shared>, lun: Rc<ServedLun>) {
         };
         let result = match next {
             Background::Keep(marker) => match shared.background.keeper(number) {
-                Some(keeper) => keeper.keep(marker).await.map(|()| SgList::new()),
+                Some(keeper) => {
+                    // Whoever has the LUN's file next has to find what was kept.
+                    lun.enter();
+                    let kept = keeper.keep(marker).await;
+                    lun.leave();
+                    kept.map(|()| SgList::new())
+                }
                 None => Err(ErrorKind::Aborted.into()),
             },
             Background::Pause => {

@@ -18,8 +18,9 @@ use crate::{
     sense::{Additional, Sense, Status},
 };
 
-/// Longest buffer that WRITE SAME repeats its block in, in bytes.
-const FILL_LEN_MAX: u32 = 1 << 20;
+/// Longest buffer that WRITE SAME repeats its block in, in bytes. The transport counts the block
+/// alone, so each command of each session may hold one.
+const FILL_LEN_MAX: u32 = 1 << 16;
 
 impl LogicalUnit {
     pub(super) fn start_write_same(
