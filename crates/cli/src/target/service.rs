@@ -123,6 +123,8 @@ impl TargetService {
         }
         let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
         let number = number.context("all LUNs are in use; remove one first")?;
+        // A LUN whose commands did not end in time has gone meanwhile: its backing is let go.
+        self.opened().retain(|number, _| taken(number));
         let About { iqn, pool, removable, state, .. } = &self.0.about;
         let block_len = block_len.or(self.0.about.block_len);
         let opened = Opened::open(backing.parse()?, block_len, pool)?;
