@@ -18,7 +18,8 @@ use netraid_engine::{
     array::{Array, ArrayError, CreateOptions, Event, MemberConfig, OpenOptions, create},
     backings, completions,
     control::ControlRequest,
-    target::{Target, TargetConfig, TargetHandle},
+    initiator::Secret,
+    target::{ChapCredentials, Target, TargetConfig, TargetHandle},
 };
 use netraid_raid::geometry::Level;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
@@ -41,6 +42,10 @@ impl Member {
     fn start(device: Device, name: &str, address: SocketAddr) -> Self {
         let mut config = TargetConfig::new(name);
         config.listen = vec![address];
+        Self::start_as(device, name, config)
+    }
+
+    fn start_as(device: Device, name: &str, config: TargetConfig) -> Self {
         let target = Target::bind(config, vec![device.clone().into()], Pool::new()).unwrap();
         let address = target.local_addrs()[0];
         let handle = target.handle().clone();
@@ -226,6 +231,44 @@ async fn a_member_that_is_taken_back_at_once_never_has_two_sessions() {
     wait_for(&mut array, |event| *event == Event::Rebuilt { member: 2 }).await;
     let counters = target.handle.report().await.unwrap().counters;
     assert!(counters.contains(&("reinstatements", 0)), "{counters:?}");
+    array.close().await.unwrap();
+}
+
+/// Members that have to prove themselves are not replaced by one that does not.
+#[tokio::test]
+async fn a_replacement_has_to_prove_what_the_members_prove() {
+    let secret = |bytes: &[u8]| Secret::new(bytes).unwrap();
+    let own = ChapCredentials { user: "joe".into(), secret: secret(b"hidden-secret-16") };
+    let theirs = ChapCredentials { user: "disk".into(), secret: secret(b"hidden-secret-of-disk") };
+    let start = |number: u32, mutual_chap: Option<ChapCredentials>| {
+        let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+        let name = format!("{NAME}-proves-{number}");
+        let mut config = TargetConfig::new(&name);
+        config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        (config.chap, config.mutual_chap) = (Some(own.clone()), mutual_chap);
+        let mut member = Member::start_as(device, &name, config);
+        member.config.uri.user = Some("joe".into());
+        member
+    };
+    let members: Vec<Member> = (0..2).map(|at| start(at, Some(theirs.clone()))).collect();
+    let configs = members.iter().map(|member| MemberConfig {
+        secret: Some(own.secret.clone()),
+        mutual: Some((Some("disk".into()), theirs.secret.clone())),
+        ..member.config.clone()
+    });
+    let configs: Vec<MemberConfig> = configs.collect();
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    let (stranger, true_one) = (start(2, None), start(3, Some(theirs)));
+    let replace = |with: &Member| ControlRequest::Replace {
+        member: "1".into(),
+        with: with.config.address(),
+        force: false,
+    };
+    let refused = array.handle().command(replace(&stranger)).await;
+    assert!(matches!(refused, Err(ArrayError::Member(_))), "{refused:?}");
+    command(&array, replace(&true_one)).await;
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
     array.close().await.unwrap();
 }
 

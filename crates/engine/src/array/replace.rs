@@ -53,7 +53,8 @@ impl Driver {
         self.begin_join(prepared, Expect::Former, reply);
     }
 
-    /// The address with the secret and deadline that the array's members have.
+    /// The address with the secrets, sessions and deadline that the array's members have. What they
+    /// have to prove, their successor has to prove, too.
     fn config_for(&self, member: MemberIndex, uri: TargetUri) -> MemberConfig {
         let own = self.slots[member.as_usize()].config.as_ref();
         let any = self.slots.iter().filter_map(|slot| slot.config.as_ref());
@@ -62,6 +63,10 @@ impl Driver {
         for other in like {
             config.request_timeout = other.request_timeout;
             config.digests = other.digests;
+            config.sessions = other.sessions;
+            if config.mutual.is_none() {
+                config.mutual.clone_from(&other.mutual);
+            }
             if config.uri.user.is_some() && config.secret.is_none() {
                 config.secret.clone_from(&other.secret);
             }
