@@ -1,11 +1,17 @@
 //! Who was preempted writes nothing any more, in whatever way its writes come to the device.
 
-use netraid_block::{Device, Op};
+use std::{num::NonZeroU64, sync::Arc};
+
+use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, SgList};
+use netraid_engine::{
+    completions,
+    initiator::{InitiatorConfig, Remote, ReservationType},
+};
 use netraid_iscsi_proto::pdu::Bhs;
 use netraid_scsi::Identity;
 
 use crate::{
-    common::{NAME, Running, config, ram},
+    common::{NAME, Running, Sticky, config, ram},
     raw::Raw,
     sanitize::Slow,
 };
@@ -76,4 +82,69 @@ async fn a_copy_of_another_lun_ends_before_its_nexus_counts_as_preempted() {
     slow.release();
     assert_eq!(response(&mut new).await, (preempts, GOOD));
     target.stop().await;
+}
+
+async fn initiator(target: &Running, name: &str, sessions: u8) -> Arc<Remote> {
+    let mut config = InitiatorConfig::new(target.uri(0));
+    config.initiator_name = format!("iqn.2026-01.org.example:{name}");
+    config.sessions = sessions;
+    Arc::new(Remote::connect(config, Pool::new()).await.unwrap())
+}
+
+async fn write(remote: &Arc<Remote>, byte: u8) -> Result<(), IoError> {
+    let data: SgList = Buf::copy_from(&[byte; 512]).into();
+    completions::write(&remote.clone().into_device(), 0, data, false).await
+}
+
+/// The whole of a take-over, by our initiator at our target: nothing that the old holder had under
+/// way lands after the new one was told that it holds the disk.
+#[tokio::test]
+async fn a_take_over_is_answered_when_the_old_holder_cannot_write_any_more() {
+    let (key, victor_key) = (NonZeroU64::new(0x1111).unwrap(), NonZeroU64::new(0x2222).unwrap());
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    for sessions in [1, 3] {
+        let sticky = Arc::new(Sticky::new(ram()));
+        let target = Running::start(config(), &[Device::new(sticky.clone())]);
+        let victim = initiator(&target, "victim", sessions).await;
+        let victor = initiator(&target, "victor", 1).await;
+        let witness = initiator(&target, "witness", 1).await;
+        victim.register_and_ignore(key).await.unwrap();
+        assert_eq!(victor.reservation_keys().await.unwrap().keys.len(), usize::from(sessions));
+        victim.reserve(key, kind).await.unwrap();
+        write(&victim, 1).await.unwrap();
+        let refused = write(&victor, 9).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+        victor.register(victor_key).await.unwrap();
+
+        sticky.stick();
+        let late = tokio::spawn({
+            let victim = victim.clone();
+            async move { write(&victim, 2).await }
+        });
+        while sticky.keeps() == 0 {
+            tokio::task::yield_now().await;
+        }
+        sticky.take_on();
+        let take_over = tokio::spawn({
+            let victor = victor.clone();
+            async move { victor.preempt(victor_key, key, kind, true).await }
+        });
+        // The change itself is done when the keys are gone; its answer waits for the write.
+        while witness.reservation_keys().await.unwrap().keys != [victor_key.get()] {}
+        assert!(!take_over.is_finished(), "a write of the old holder is at the device");
+        sticky.go_on_with(0);
+        take_over.await.unwrap().unwrap();
+        write(&victor, 3).await.unwrap();
+        assert!(late.await.unwrap().is_err(), "an aborted write is no success");
+        let fenced = write(&victim, 4).await.unwrap_err();
+        assert_eq!(fenced.kind(), ErrorKind::Fenced, "{fenced}");
+        assert!(victim.is_fenced() && !victor.is_fenced());
+        let device = victor.clone().into_device();
+        let data = completions::read(&device, 0, 512).await.unwrap();
+        assert_eq!(data.to_contiguous()[0], 3);
+        for remote in [victim, victor, witness] {
+            remote.close().await;
+        }
+        target.stop().await;
+    }
 }
