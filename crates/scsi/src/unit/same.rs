@@ -124,12 +124,15 @@ impl LogicalUnit {
             return Err(Sense::invalid_parameter(2));
         }
         let mut rest = Vec::with_capacity(descriptors.len());
+        let mut allowed = self.unmap_blocks_max();
         for descriptor in descriptors.rev() {
             let extent = Extent {
                 lba: be64(descriptor, 0).ok_or(cut_off)?,
                 blocks: be32(descriptor, 8).ok_or(cut_off)?,
             };
             self.check_range(extent)?;
+            // MAXIMUM UNMAP LBA COUNT is of all ranges together (SBC-3, section 5.28.1).
+            allowed = allowed.checked_sub(extent.blocks).ok_or(Sense::invalid_parameter(2))?;
             if extent.blocks != 0 {
                 rest.push(extent);
             }

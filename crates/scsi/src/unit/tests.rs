@@ -322,6 +322,26 @@ fn write_same_of_zero_blocks_is_refused_as_announced() {
 }
 
 #[test]
+fn the_ranges_of_an_unmap_are_bounded_together() {
+    // SBC-3, section 5.28.1: MAXIMUM UNMAP LBA COUNT, in VPD page B0h.
+    let blocks = 1 << 23;
+    let info = DeviceInfo { capacity: 1 << 40, ..config().info };
+    let mut unit = LogicalUnit::new(UnitConfig { info, ..config() });
+    assert!(unit.add_nexus(NEXUS, &nexus(7)));
+    let _power_on = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
+    for (more, fits) in [(0, true), (1, false)] {
+        let list = build::unmap_list(&[extent(5, blocks - 9), extent(1 << 30, 9 + more)]);
+        let len = u32::try_from(list.len()).unwrap();
+        let unmap = build::unmap(u16::try_from(len).unwrap());
+        let (mut task, step) = unit.handle_command(NEXUS, &unmap, len);
+        assert!(matches!(step, Step::DataOut { .. }), "{step:?}");
+        let step = unit.handle_data_out(&mut task, Buf::copy_from(&list).into());
+        assert_eq!(matches!(step, Step::Submit(_)), fits, "{step:?}");
+        unit.handle_abort(task);
+    }
+}
+
+#[test]
 fn unmap_discards_its_ranges_in_order_or_none() {
     let mut bench = Bench::new();
     let ranges = [extent(1, 2), extent(10, 0), extent(100, 50)];
