@@ -86,6 +86,13 @@ fn the_array_reads_as_its_reference() {
     }
 }
 
+/// A read of a mirror that was under way when the array failed showed a write that failed with it,
+/// on the one copy that had it; after the next opening another copy decided.
+#[test]
+fn what_a_failing_array_still_shows_does_not_change_again() {
+    Run::new(148_805_643_344_728).go();
+}
+
 /// Writes a line that is shown also when the test passes.
 fn say(line: &str) {
     // The test's result does not depend on who reads this.

@@ -165,8 +165,9 @@ impl ArrayMachine {
 
     fn complete(&mut self, id: RequestId) {
         let Some(request) = self.requests.remove(&id) else { return };
-        let changes = request.user.op != UserOp::Read;
-        let error = request.error.or_else(|| self.failed.clone().filter(|_| changes));
+        // Reads too: they may have seen a write that failed, or rest on a member being set aside that
+        // no label will tell of. What one shows must not change again.
+        let error = request.error.or_else(|| self.failed.clone());
         let result = match error {
             Some(error) => Err(error),
             None => Ok(request.reply.into_iter().flatten().collect()),
