@@ -15,8 +15,8 @@ use crate::{
     unit::UnitAttention,
 };
 
-/// Most bytes of one UNMAP: it bounds how long one command can keep the device busy.
-const UNMAP_LEN_MAX: u64 = 4 << 30;
+/// Most blocks of one UNMAP: it bounds how long one command can keep the device busy.
+pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// Most ranges of one UNMAP.
 pub(crate) const UNMAP_EXTENTS_MAX: u32 = 256;
 /// Longest transfer in bytes that is no slower than shorter ones together.
@@ -152,18 +152,13 @@ impl LogicalUnit {
             optimal_granularity: u16::try_from(optimal).unwrap_or(0),
             transfer_max: self.transfer_max(),
             optimal_transfer: (OPTIMAL_LEN / info.block_len).min(self.transfer_max()),
-            unmap_blocks_max: if thin { self.unmap_blocks_max() } else { 0 },
+            unmap_blocks_max: if thin { UNMAP_BLOCKS_MAX } else { 0 },
             unmap_extents_max: if thin { UNMAP_EXTENTS_MAX } else { 0 },
             unmap_granularity: if thin { optimal } else { 0 },
             unmap_alignment: thin.then_some(0),
             write_same_max: u64::from(WRITE_SAME_BLOCKS_MAX),
             atomic_max: self.atomic_max(),
         }
-    }
-
-    /// Most blocks of one UNMAP.
-    pub(super) fn unmap_blocks_max(&self) -> u32 {
-        u32::try_from(UNMAP_LEN_MAX / u64::from(self.config.info.block_len)).unwrap_or(u32::MAX)
     }
 
     /// Longest WRITE ATOMIC in blocks; 0 when it is not supported.

@@ -8,7 +8,7 @@ use netraid_block::{Buf, BufMut, Op, RequestFlags, SgList, extents::Extents};
 use super::{
     LogicalUnit, MediumRequest, Response, Step, Task,
     medium::{State, internal_failure, submit, submit_write},
-    report::{UNMAP_EXTENTS_MAX, WRITE_SAME_BLOCKS_MAX},
+    report::{UNMAP_BLOCKS_MAX, UNMAP_EXTENTS_MAX, WRITE_SAME_BLOCKS_MAX},
     respond_good,
 };
 use crate::{
@@ -124,7 +124,7 @@ impl LogicalUnit {
             return Err(Sense::invalid_parameter(2));
         }
         let mut rest = Vec::with_capacity(descriptors.len());
-        let mut allowed = self.unmap_blocks_max();
+        let mut allowed = UNMAP_BLOCKS_MAX;
         for descriptor in descriptors.rev() {
             let extent = Extent {
                 lba: be64(descriptor, 0).ok_or(cut_off)?,

@@ -324,7 +324,7 @@ fn write_same_of_zero_blocks_is_refused_as_announced() {
 #[test]
 fn the_ranges_of_an_unmap_are_bounded_together() {
     // SBC-3, section 5.28.1: MAXIMUM UNMAP LBA COUNT, in VPD page B0h.
-    let blocks = 1 << 23;
+    let blocks = 1 << 20;
     let info = DeviceInfo { capacity: 1 << 40, ..config().info };
     let mut unit = LogicalUnit::new(UnitConfig { info, ..config() });
     assert!(unit.add_nexus(NEXUS, &nexus(7)));
