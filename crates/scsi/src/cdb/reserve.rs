@@ -5,45 +5,12 @@ use alloc::{vec, vec::Vec};
 
 use super::build::CdbBytes;
 use crate::bytes::{be16, be32, be64, put};
+pub use crate::reservation::ReservationType;
 
 /// Most keys of an answer that are looked at.
 const KEYS_MAX: usize = 4096;
 /// Bytes of the parameter list of PERSISTENT RESERVE OUT (SPC-4, section 6.16.3).
 const PARAMETERS_LEN: usize = 24;
-
-/// What a reservation excludes (SPC-4, section 6.15.3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ReservationType {
-    /// Only the holder writes; everybody reads.
-    WriteExclusive = 1,
-    /// Only the holder reads and writes.
-    ExclusiveAccess = 3,
-    /// Only registered nexuses write; one of them holds it.
-    WriteExclusiveRegistrantsOnly = 5,
-    /// Only registered nexuses read and write; one of them holds it.
-    ExclusiveAccessRegistrantsOnly = 6,
-    /// Only registered nexuses write; all of them hold it.
-    WriteExclusiveAllRegistrants = 7,
-    /// Only registered nexuses read and write; all of them hold it.
-    ExclusiveAccessAllRegistrants = 8,
-}
-
-impl ReservationType {
-    /// The type with this code.
-    #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::WriteExclusive,
-            3 => Self::ExclusiveAccess,
-            5 => Self::WriteExclusiveRegistrantsOnly,
-            6 => Self::ExclusiveAccessRegistrantsOnly,
-            7 => Self::WriteExclusiveAllRegistrants,
-            8 => Self::ExclusiveAccessAllRegistrants,
-            _ => return None,
-        })
-    }
-}
 
 /// A PERSISTENT RESERVE OUT: the command and its parameter list.
 #[derive(Debug, Clone, PartialEq, Eq)]

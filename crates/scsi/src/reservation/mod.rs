@@ -35,15 +35,20 @@ use crate::{
 pub const REGISTRATIONS_MAX: usize = 1024;
 
 /// What a persistent reservation lets others do (SPC-4, section 6.15.3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[expect(missing_docs, reason = "the names are the standard's own")]
 pub enum ReservationType {
+    /// Only the holder writes; everybody reads.
     WriteExclusive = 1,
+    /// Only the holder reads and writes.
     ExclusiveAccess = 3,
+    /// Only registered nexuses write; one of them holds it.
     WriteExclusiveRegistrantsOnly = 5,
+    /// Only registered nexuses read and write; one of them holds it.
     ExclusiveAccessRegistrantsOnly = 6,
+    /// Only registered nexuses write; all of them hold it.
     WriteExclusiveAllRegistrants = 7,
+    /// Only registered nexuses read and write; all of them hold it.
     ExclusiveAccessAllRegistrants = 8,
 }
 
