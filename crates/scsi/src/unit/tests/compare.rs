@@ -1,0 +1,102 @@
+//! VERIFY, COMPARE AND WRITE and ORWRITE.
+
+use super::*;
+
+#[test]
+fn compare_and_write_writes_only_over_what_was_expected() {
+    let mut bench = Bench::new();
+    let mut caw = [0; 16];
+    (caw[0], caw[9], caw[13]) = (0x89, 3, 1);
+    let mut data = vec![0; 512];
+    data.extend([5; 512]);
+    bench.good(&caw, &data);
+    assert_eq!(bench.medium[3 * 512..4 * 512], [5; 512]);
+    let sense = bench.sense(&caw, &data);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(0)));
+    bench.submitted.clear();
+    for announced in [&data[..512], &[data.clone(), data.clone()].concat()] {
+        let sense = bench.sense(&caw, announced);
+        assert_eq!(sense.additional, Additional::INVALID_FIELD_IN_CDB);
+    }
+    assert!(bench.submitted.is_empty());
+}
+
+#[test]
+fn compare_and_write_is_not_interrupted() {
+    let mut unit = LogicalUnit::new(config());
+    unit.add_nexus(NEXUS, &nexus(7));
+    let _ = unit.handle_command(NEXUS, &build::test_unit_ready(), 0);
+    let mut caw = [0; 16];
+    (caw[0], caw[9], caw[13]) = (0x89, 3, 1);
+    let (mut first, step) = unit.handle_command(NEXUS, &caw, 1024);
+    assert!(matches!(step, Step::DataOut { len: 1024 }));
+    let step = unit.handle_data_out(&mut first, Buf::copy_from(&[0; 1024]).into());
+    assert!(matches!(step, Step::Submit(_)));
+    let block: SgList = Buf::copy_from(&[1; 512]).into();
+    for (lba, admitted) in [(3, false), (4, true)] {
+        let cdb = build::write(extent(lba, 1), false, false);
+        let (mut write, _) = unit.handle_command(NEXUS, &cdb, 0);
+        let step = unit.handle_data_out(&mut write, block.clone());
+        match step {
+            Step::Submit(_) => assert!(admitted),
+            Step::Respond(response) => {
+                assert!(!admitted);
+                assert_eq!(response.status, Status::Busy);
+            }
+            Step::DataOut { .. }
+            | Step::SubmitTo { .. }
+            | Step::Wait
+            | Step::Persist(_)
+            | Step::Abort { .. } => panic!(),
+        }
+    }
+    unit.handle_abort(first);
+    let (mut write, _) = unit.handle_command(NEXUS, &build::write(extent(3, 1), false, false), 512);
+    assert!(matches!(unit.handle_data_out(&mut write, block), Step::Submit(_)));
+}
+
+#[test]
+fn verify_reads_and_compares() {
+    let mut bench = Bench::new();
+    bench.medium[512 * 2 + 7] = 1;
+    let verify = |check: u8| cdb(&[0x2f, check, 0, 0, 0, 1, 0, 0, 2]);
+    bench.good(&verify(0), &[]);
+    assert_eq!(bench.submitted, [(Op::Read, 512, 1024, false)]);
+    let mut data = vec![0; 1024];
+    let sense = bench.sense(&verify(2), &data);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(2)), "the block");
+    data[519] = 1;
+    bench.good(&verify(2), &data);
+    let offered = bench.sense(&verify(4), &data);
+    assert_eq!(offered.additional, Additional::INVALID_FIELD_IN_CDB);
+    bench.fail_next = Some(ErrorKind::Medium);
+    let failed = bench.sense(&verify(0), &[]);
+    assert_eq!(failed.additional, Additional::UNRECOVERED_READ_ERROR);
+}
+
+#[test]
+fn or_write_sets_bits_and_clears_none() {
+    let mut bench = Bench::new();
+    bench.medium[512..1024].fill(0x50);
+    let mut or = [0; 16];
+    (or[0], or[9], or[13]) = (0x8b, 1, 1);
+    bench.good(&or, &[0xa1; 512]);
+    assert!(bench.medium[512..1024].iter().all(|byte| *byte == 0xf1));
+    assert!(bench.medium[1024..].iter().all(|byte| *byte == 0));
+    let short = bench.sense(&or, &[1; 511]);
+    assert_eq!(short.additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+}
+
+#[test]
+fn verify_compares_one_block_with_many() {
+    let mut bench = Bench::new();
+    bench.medium.fill(7);
+    // BYTCHK 11b; more than one piece of reading (SBC-3, section 5.29).
+    let verify = cdb(&[0x2f, 0x06, 0, 0, 0, 1, 0, 0x04, 0x00]);
+    bench.good(&verify, &[7; 512]);
+    bench.medium[1000 * 512 + 3] = 6;
+    let sense = bench.sense(&verify, &[7; 512]);
+    assert_eq!((sense.key, sense.information), (SenseKey::Miscompare, Some(1000)));
+    let reserved = bench.sense(&cdb(&[0x2e, 0x06, 0, 0, 0, 1, 0, 0, 1]), &[7; 512]);
+    assert_eq!(reserved.field.map(|field| (field.byte, field.bit)), Some((1, Some(2))));
+}
