@@ -332,14 +332,16 @@ impl ModeData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cdb::{Command, build, parse};
+    use crate::cdb::{Command, Report, build, parse};
     use proptest::prelude::*;
 
     const MEDIUM: ModeMedium =
         ModeMedium { write_protected: false, blocks: 64, block_len: 512, cache_switchable: true };
 
     fn request(cdb: [u8; 16]) -> ModeSense {
-        let Ok(Command::ModeSense(request)) = parse(&cdb) else { panic!("{cdb:?}") };
+        let Ok(Command::Report(Report::ModeSense(request))) = parse(&cdb) else {
+            panic!("{cdb:?}")
+        };
         request
     }
 

@@ -8,7 +8,7 @@ use netraid_block::{DeviceInfo, IoError, Op, SgList};
 
 pub(crate) use self::copy::Copy;
 use crate::{
-    cdb::{self, Command},
+    cdb::{self, Command, Report},
     copy::CopyRecords,
     inquiry::Identity,
     ports::Nexus,
@@ -313,7 +313,7 @@ impl TargetDevice {
     }
 
     fn match_luns(&self, command: &Command) -> Result<Response, Sense> {
-        let Command::ReportLuns { select, allocation_len } = *command else {
+        let Command::Report(Report::ReportLuns { select, allocation_len }) = *command else {
             return Err(not_supported());
         };
         report_luns(self.luns(), select, allocation_len)
@@ -326,13 +326,13 @@ impl TargetDevice {
             Ok(command) => command,
             Err(_) => return Response::check(&not_supported()),
         };
-        if let Command::Inquiry { page: None, allocation_len } = command {
+        if let Command::Report(Report::Inquiry { page: None, allocation_len }) = command {
             let mut data = Identity::for_lun("", 0).standard();
             // Peripheral qualifier 3, device type unknown.
             data[0] = 0x7f;
             return Response::data(&data, allocation_len);
         }
-        if let Command::RequestSense { descriptor, allocation_len } = command {
+        if let Command::Report(Report::RequestSense { descriptor, allocation_len }) = command {
             let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
             let sense = Sense::new(SenseKey::IllegalRequest, not_supported().additional);
             return Response::data(&sense.encode(format), allocation_len);

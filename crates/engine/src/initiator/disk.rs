@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(kinds(&Profile { write_cache: Some(false), ..profile() }), [Kind::Write]);
         let bit = all(&Profile { fua: true, ..profile() }, Op::Write, 512, 4096, true)[0].cdb;
         let extent = Extent { lba: 1, blocks: 8 };
-        assert_eq!(cdb::parse(&bit), Ok(cdb::Command::Write { extent, fua: true }));
+        assert_eq!(cdb::parse(&bit), Ok(cdb::DataOut::Write { extent, fua: true }.into()));
     }
 
     #[test]
@@ -398,8 +398,10 @@ mod tests {
             for planned in all(&profile, op, 7 * 512, len, false) {
                 let extent = match (planned.out, cdb::parse(&planned.cdb)) {
                     (Out::UnmapList(extent), _) => extent,
-                    (_, Ok(cdb::Command::WriteSame { extent, .. })) => extent,
-                    (_, Ok(cdb::Command::Write { extent, .. })) => extent,
+                    (_, Ok(cdb::Command::DataOut(cdb::DataOut::WriteSame { extent, .. }))) => {
+                        extent
+                    }
+                    (_, Ok(cdb::Command::DataOut(cdb::DataOut::Write { extent, .. }))) => extent,
                     other => panic!("{other:?}"),
                 };
                 assert!(extent.lba == at && extent.blocks <= limit && extent.blocks > 0);

@@ -136,7 +136,7 @@ fn transfer(short_code: u8, long_code: u8, extent: Extent, long: bool) -> CdbByt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cdb::{Command, parse};
+    use crate::cdb::{Command, DataOut, Report, parse};
 
     #[test]
     fn the_target_reads_what_the_initiator_writes() {
@@ -145,23 +145,23 @@ mod tests {
             assert_eq!(parse(&read(near, long)), Ok(Command::Read { extent: near, fua: false }));
             for fua in [false, true] {
                 let parsed = parse(&write(near, fua, long));
-                assert_eq!(parsed, Ok(Command::Write { extent: near, fua }));
+                assert_eq!(parsed, Ok(DataOut::Write { extent: near, fua }.into()));
             }
         }
         assert_eq!(read(near, false)[0], 0x28);
         for far in [Extent { lba: 1 << 32, blocks: 1 }, Extent { lba: 1, blocks: 1 << 16 }] {
             assert_eq!(parse(&read(far, false)), Ok(Command::Read { extent: far, fua: false }));
         }
-        let same = Command::WriteSame { extent: near, unmap: true, no_data_out: false };
-        assert_eq!(parse(&write_same_16(near, true)), Ok(same));
-        assert_eq!(parse(&test_unit_ready()), Ok(Command::TestUnitReady));
-        let page = Command::Inquiry { page: Some(0xb0), allocation_len: 64 };
-        assert_eq!(parse(&inquiry(Some(0xb0), 64)), Ok(page));
-        assert_eq!(parse(&unmap(24)), Ok(Command::Unmap { parameter_len: 24 }));
-        let capacity = Command::ReadCapacity16 { allocation_len: 32 };
-        assert_eq!(parse(&read_capacity_16(32)), Ok(capacity));
-        assert_eq!(parse(&read_capacity_10()), Ok(Command::ReadCapacity10));
-        let luns = Command::ReportLuns { select: 0, allocation_len: 256 };
-        assert_eq!(parse(&report_luns(256)), Ok(luns));
+        let same = DataOut::WriteSame { extent: near, unmap: true, no_data_out: false };
+        assert_eq!(parse(&write_same_16(near, true)), Ok(same.into()));
+        assert_eq!(parse(&test_unit_ready()), Ok(Report::TestUnitReady.into()));
+        let page = Report::Inquiry { page: Some(0xb0), allocation_len: 64 };
+        assert_eq!(parse(&inquiry(Some(0xb0), 64)), Ok(page.into()));
+        assert_eq!(parse(&unmap(24)), Ok(DataOut::Unmap { parameter_len: 24 }.into()));
+        let capacity = Report::ReadCapacity16 { allocation_len: 32 };
+        assert_eq!(parse(&read_capacity_16(32)), Ok(capacity.into()));
+        assert_eq!(parse(&read_capacity_10()), Ok(Report::ReadCapacity10.into()));
+        let luns = Report::ReportLuns { select: 0, allocation_len: 256 };
+        assert_eq!(parse(&report_luns(256)), Ok(luns.into()));
     }
 }

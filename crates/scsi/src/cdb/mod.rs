@@ -8,7 +8,7 @@ pub mod build;
 pub mod reserve;
 pub mod table;
 
-pub use self::table::Access;
+pub use self::table::{Access, Feature, WhileSanitizing};
 use crate::{
     bytes::{be16, be32, be64},
     sense::{Additional, Sense},
@@ -152,6 +152,25 @@ pub struct ReserveOut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's own")]
 pub enum Command {
+    Report(Report),
+    DataOut(DataOut),
+    Read { extent: Extent, fua: bool },
+    GetLbaStatus { lba: u64, allocation_len: u32 },
+    SynchronizeCache { extent: Extent },
+    PreFetch { extent: Extent },
+    StartStopUnit(StartStop),
+    PreventAllowMediumRemoval { prevent: bool },
+    Reserve,
+    Release,
+    PersistentReserveIn { action: ReserveInAction, allocation_len: u32 },
+    ExtendedCopy { parameter_len: u32 },
+    ReceiveCopyResults { question: CopyQuestion, list_id: u8, allocation_len: u32 },
+}
+
+/// A command that only reports what the logical unit is, has and can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the standard's own")]
+pub enum Report {
     TestUnitReady,
     RequestSense { descriptor: bool, allocation_len: u32 },
     Inquiry { page: Option<u8>, allocation_len: u32 },
@@ -164,8 +183,13 @@ pub enum Command {
     LogSense { page: u8, subpage: u8, parameter: u16, allocation_len: u32 },
     ReadDefectData { long: bool, wanted: u8, allocation_len: u32 },
     ModeSense(ModeSense),
+}
+
+/// A command of a logical unit that may ask for data-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the standard's own")]
+pub enum DataOut {
     ModeSelect { long: bool, parameter_len: u16 },
-    Read { extent: Extent, fua: bool },
     Write { extent: Extent, fua: bool },
     WriteAtomic { extent: Extent, boundary: u16, fua: bool },
     OrWrite { extent: Extent, fua: bool },
@@ -174,18 +198,20 @@ pub enum Command {
     WriteSame { extent: Extent, unmap: bool, no_data_out: bool },
     CompareAndWrite { extent: Extent, fua: bool },
     Unmap { parameter_len: u16 },
-    GetLbaStatus { lba: u64, allocation_len: u32 },
-    SynchronizeCache { extent: Extent },
-    PreFetch { extent: Extent },
-    StartStopUnit(StartStop),
-    PreventAllowMediumRemoval { prevent: bool },
     Sanitize(Sanitize),
-    Reserve,
-    Release,
-    PersistentReserveIn { action: ReserveInAction, allocation_len: u32 },
     PersistentReserveOut(ReserveOut),
-    ExtendedCopy { parameter_len: u32 },
-    ReceiveCopyResults { question: CopyQuestion, list_id: u8, allocation_len: u32 },
+}
+
+impl From<Report> for Command {
+    fn from(report: Report) -> Self {
+        Self::Report(report)
+    }
+}
+
+impl From<DataOut> for Command {
+    fn from(out: DataOut) -> Self {
+        Self::DataOut(out)
+    }
 }
 
 /// Fields of MODE SENSE (6) and (10).
@@ -226,11 +252,13 @@ pub const fn length_field(opcode: u8) -> u16 {
 /// # Errors
 /// INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB with a pointer to the field.
 pub fn parse(bytes: &[u8]) -> Result<Command, Sense> {
-    parse_with_access(bytes).map(|(command, _)| command)
+    parse_with_row(bytes).map(|(command, _, _)| command)
 }
 
-/// Reads a CDB, and which reservations keep it out.
-pub(crate) fn parse_with_access(bytes: &[u8]) -> Result<(Command, Access), Sense> {
+/// Reads a CDB; also its row, and which reservations keep it out.
+pub(crate) fn parse_with_row(
+    bytes: &[u8],
+) -> Result<(Command, &'static table::Row, Access), Sense> {
     let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
     let &opcode = bytes.first().ok_or(unknown)?;
     let rows = table::rows(opcode);
@@ -245,7 +273,7 @@ pub(crate) fn parse_with_access(bytes: &[u8]) -> Result<(Command, Access), Sense
         }
     };
     let cdb = Cdb::checked(bytes, row)?;
-    Ok(((row.parse)(&cdb)?, row.access(&cdb)))
+    Ok(((row.parse)(&cdb)?, row, row.access_of(&cdb)))
 }
 
 /// What a command does to the medium, as statistics tell commands apart.
@@ -266,17 +294,8 @@ pub enum CommandKind {
 
 /// The kind of the command with this operation code, supported or not.
 #[must_use]
-pub const fn kind(opcode: u8) -> CommandKind {
-    match opcode {
-        0x08 | 0x28 | 0xa8 | 0x88 => CommandKind::Read,
-        // WRITE, WRITE AND VERIFY, WRITE SAME, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
-        0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x41 | 0x93 | 0x89 | 0x8b | 0x9c => {
-            CommandKind::Write
-        }
-        0x35 | 0x91 => CommandKind::Flush,
-        0x42 => CommandKind::Unmap,
-        _ => CommandKind::Other,
-    }
+pub fn kind(opcode: u8) -> CommandKind {
+    table::rows(opcode).first().map_or(CommandKind::Other, |row| row.kind)
 }
 
 /// The bytes of a CDB that passed its row's check.

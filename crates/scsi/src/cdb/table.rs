@@ -1,9 +1,11 @@
 //! The table of supported commands: how each is checked, read, and reported by REPORT SUPPORTED
-//! OPERATION CODES. A command exists by its row; nothing else lists commands.
+//! OPERATION CODES, and what keeps it from being acted upon. A command exists by its row; nothing
+//! else lists commands.
 
 use super::{
-    ByteCheck, Cdb, Command, CopyQuestion, Extent, ModeSense, PageControl, Reported,
-    ReserveInAction, ReserveOut, ReserveOutAction, Sanitize, SanitizeAction, StartStop,
+    ByteCheck, Cdb, Command, CommandKind, CopyQuestion, DataOut, Extent, ModeSense, PageControl,
+    Report, Reported, ReserveInAction, ReserveOut, ReserveOutAction, Sanitize, SanitizeAction,
+    StartStop,
 };
 use crate::sense::Sense;
 
@@ -21,7 +23,31 @@ pub enum Access {
     Write,
 }
 
-/// One supported command.
+/// Whether a command is acted upon while a sanitize operation is under way, or has failed (SBC-3,
+/// section 4.11.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhileSanitizing {
+    /// It is refused.
+    Refused,
+    /// It is refused until the operation has failed.
+    AllowedAfterFailure,
+    /// It is acted upon.
+    Allowed,
+}
+
+/// What a logical unit has to have for a command to be supported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Its device gives bytes back.
+    Discard,
+    /// Its device has writes that happen as a whole or not at all.
+    AtomicWrite,
+    /// It sanitizes.
+    Sanitize,
+}
+
+/// One supported command. A column that a row does not name has its strictest value.
+#[derive(Debug)]
 pub struct Row {
     /// Its service action, where its operation code has them.
     pub service_action: Option<u16>,
@@ -31,6 +57,17 @@ pub struct Row {
     access: Access,
     /// Where bits of the CDB decide about access.
     access_by: Option<fn(&Cdb) -> Access>,
+    /// Whether it is refused while the medium is stopped or ejected.
+    pub needs_medium: bool,
+    /// Whether it is refused while a sanitize operation is under way.
+    pub while_sanitizing: WhileSanitizing,
+    /// Whether a pending unit attention condition keeps it from being acted upon, and is reported
+    /// in its place (SAM-5, section 5.14).
+    pub tells_attention: bool,
+    /// All that it has to be offered by.
+    pub features: &'static [Feature],
+    /// What it does to the medium.
+    pub kind: CommandKind,
 }
 
 impl Row {
@@ -40,22 +77,52 @@ impl Row {
         self.usage[0]
     }
 
-    pub(super) fn access(&self, cdb: &Cdb) -> Access {
+    pub(super) fn access_of(&self, cdb: &Cdb) -> Access {
         self.access_by.map_or(self.access, |access| access(cdb))
     }
 
-    const fn with(self, access: Access) -> Self {
+    const fn access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    const fn with_access_by(self, access: fn(&Cdb) -> Access) -> Self {
+    const fn access_by(self, access: fn(&Cdb) -> Access) -> Self {
         Self { access_by: Some(access), ..self }
+    }
+
+    const fn without_medium(self) -> Self {
+        Self { needs_medium: false, ..self }
+    }
+
+    const fn while_sanitizing(self, while_sanitizing: WhileSanitizing) -> Self {
+        Self { while_sanitizing, ..self }
+    }
+
+    const fn past_attention(self) -> Self {
+        Self { tells_attention: false, ..self }
+    }
+
+    const fn with(self, features: &'static [Feature]) -> Self {
+        Self { features, ..self }
+    }
+
+    const fn kind(self, kind: CommandKind) -> Self {
+        Self { kind, ..self }
     }
 }
 
-/// Every reservation keeps a command out whose row does not say otherwise.
 const fn row(usage: &'static [u8], parse: fn(&Cdb) -> Result<Command, Sense>) -> Row {
-    Row { service_action: None, usage, parse, access: Access::Write, access_by: None }
+    Row {
+        service_action: None,
+        usage,
+        parse,
+        access: Access::Write,
+        access_by: None,
+        needs_medium: true,
+        while_sanitizing: Refused,
+        tells_attention: true,
+        features: &[],
+        kind: CommandKind::Other,
+    }
 }
 
 const fn action(
@@ -67,6 +134,8 @@ const fn action(
 }
 
 use Access::{Always, Query, Read};
+use CommandKind as Kind;
+use WhileSanitizing::{Allowed, AllowedAfterFailure, Refused};
 
 const F: u8 = 0xff;
 /// The GROUP NUMBER field, which is taken and has no effect: nothing is collected for groups.
@@ -74,96 +143,158 @@ const G: u8 = 0x1f;
 
 /// All supported commands, by operation code, then by service action.
 pub const TABLE: &[Row] = &[
-    row(&[0x00, 0, 0, 0, 0, 0], |_| Ok(Command::TestUnitReady)).with(Query),
-    row(&[0x03, 0x01, 0, 0, F, 0], request_sense).with(Always),
+    row(&[0x00, 0, 0, 0, 0, 0], |_| Ok(Report::TestUnitReady.into())).access(Query),
+    row(&[0x03, 0x01, 0, 0, F, 0], request_sense)
+        .access(Always)
+        .without_medium()
+        .while_sanitizing(Allowed)
+        .past_attention(),
     row(&[0x08, 0x1f, F, F, F, 0], |cdb| Ok(Command::Read { extent: cdb.extent(), fua: false }))
-        .with(Read),
-    row(&[0x0a, 0x1f, F, F, F, 0], |cdb| Ok(Command::Write { extent: cdb.extent(), fua: false })),
-    row(&[0x12, 0x01, F, F, F, 0], inquiry).with(Always),
-    row(&[0x15, 0x11, 0, 0, F, 0], mode_select),
-    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).with(Always),
-    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).with(Always),
-    row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).with(Read),
-    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], start_stop_unit).with_access_by(start_stop_access),
-    row(&[0x1e, 0, 0, 0, 0x03, 0], prevent_allow).with_access_by(prevent_access),
-    row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10).with(Query),
-    row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read).with(Read),
-    row(&[0x2a, 0x18, F, F, F, F, G, F, F, 0], write),
-    row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], write_and_verify),
-    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify).with(Read),
-    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch).with(Read),
-    row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], synchronize_cache),
-    row(&[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0], read_defect_data_10).with(Read),
-    row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], write_same),
+        .access(Read)
+        .kind(Kind::Read),
+    row(&[0x0a, 0x1f, F, F, F, 0], |cdb| {
+        Ok(DataOut::Write { extent: cdb.extent(), fua: false }.into())
+    })
+    .kind(Kind::Write),
+    row(&[0x12, 0x01, F, F, F, 0], inquiry)
+        .access(Always)
+        .without_medium()
+        .while_sanitizing(Allowed)
+        .past_attention(),
+    row(&[0x15, 0x11, 0, 0, F, 0], mode_select).without_medium(),
+    row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).access(Always).without_medium(),
+    row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).access(Always).without_medium(),
+    row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).access(Read).without_medium(),
+    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], start_stop_unit)
+        .access_by(start_stop_access)
+        .without_medium(),
+    row(&[0x1e, 0, 0, 0, 0x03, 0], prevent_allow).access_by(prevent_access).without_medium(),
+    row(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], read_capacity_10).access(Query),
+    row(&[0x28, 0x18, F, F, F, F, G, F, F, 0], read).access(Read).kind(Kind::Read),
+    row(&[0x2a, 0x18, F, F, F, F, G, F, F, 0], write).kind(Kind::Write),
+    row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], write_and_verify).kind(Kind::Write),
+    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], verify).access(Read),
+    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], pre_fetch).access(Read),
+    row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], synchronize_cache).kind(Kind::Flush),
+    row(&[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0], read_defect_data_10).access(Read),
+    row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], write_same).kind(Kind::Write),
     row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], |cdb| {
-        Ok(Command::Unmap { parameter_len: cdb.be16(7) })
-    }),
-    action(0x01, &[0x48, 0xa1, 0, 0, 0, 0, 0, F, F, 0], sanitize),
-    action(0x02, &[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, 0], sanitize),
-    action(0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], sanitize),
-    row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).with(Query),
-    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select),
-    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).with(Always),
-    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).with(Always),
-    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).with(Read),
-    action(0x00, &[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
-    action(0x01, &[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
-    action(0x02, &[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
-    action(0x03, &[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], reserve_in).with(Always),
-    action(0x00, &[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x01, &[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x02, &[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x03, &[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x04, &[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x05, &[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x06, &[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
-    action(0x07, &[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], reserve_out).with(Always),
+        Ok(DataOut::Unmap { parameter_len: cdb.be16(7) }.into())
+    })
+    .with(&[Feature::Discard])
+    .kind(Kind::Unmap),
+    action(0x01, &[0x48, 0xa1, 0, 0, 0, 0, 0, F, F, 0], sanitize)
+        .while_sanitizing(AllowedAfterFailure)
+        .with(&[Feature::Sanitize]),
+    action(0x02, &[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, 0], sanitize)
+        .while_sanitizing(AllowedAfterFailure)
+        .with(&[Feature::Sanitize, Feature::Discard]),
+    action(0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], sanitize)
+        .while_sanitizing(AllowedAfterFailure)
+        .with(&[Feature::Sanitize]),
+    row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).access(Query).without_medium(),
+    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select).without_medium(),
+    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve))
+        .access(Always)
+        .without_medium(),
+    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Release))
+        .access(Always)
+        .without_medium(),
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], mode_sense_10).access(Read).without_medium(),
+    action(0x00, &[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], reserve_in).access(Always).without_medium(),
+    action(0x01, &[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], reserve_in).access(Always).without_medium(),
+    action(0x02, &[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], reserve_in).access(Always).without_medium(),
+    action(0x03, &[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], reserve_in).access(Always).without_medium(),
+    action(0x00, &[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x01, &[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x02, &[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x03, &[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x04, &[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x05, &[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x06, &[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
+    action(0x07, &[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], reserve_out)
+        .access(Always)
+        .without_medium(),
     action(0x00, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         Ok(Command::ExtendedCopy { parameter_len: cdb.be32(10) })
-    }),
+    })
+    .without_medium(),
     action(0x00, &[0x84, 0, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         Ok(receive_copy_results(cdb, CopyQuestion::Status))
     })
-    .with(Query),
+    .access(Query)
+    .without_medium(),
     action(0x03, &[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         Ok(receive_copy_results(cdb, CopyQuestion::OperatingParameters))
     })
-    .with(Query),
+    .access(Query)
+    .without_medium(),
     action(0x04, &[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         Ok(receive_copy_results(cdb, CopyQuestion::FailedSegment))
     })
-    .with(Query),
-    row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
-    row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write),
-    row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write),
-    row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], or_write),
-    row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
-    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
-    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch).with(Read),
-    row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], synchronize_cache),
-    row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_same),
-    row(&[0x9c, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_atomic),
+    .access(Query)
+    .without_medium(),
+    row(&[0x88, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], read)
+        .access(Read)
+        .kind(Kind::Read),
+    row(&[0x89, 0x18, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], compare_and_write)
+        .kind(Kind::Write),
+    row(&[0x8a, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write).kind(Kind::Write),
+    row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], or_write).kind(Kind::Write),
+    row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_and_verify)
+        .kind(Kind::Write),
+    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], verify).access(Read),
+    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], pre_fetch).access(Read),
+    row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], synchronize_cache)
+        .kind(Kind::Flush),
+    row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_same).kind(Kind::Write),
+    row(&[0x9c, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], write_atomic)
+        .with(&[Feature::AtomicWrite])
+        .kind(Kind::Write),
     action(0x10, &[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], read_capacity_16)
-        .with(Query),
+        .access(Query),
     action(0x12, &[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], |cdb| {
         Ok(Command::GetLbaStatus { lba: cdb.be64(2), allocation_len: cdb.be32(10) })
     })
-    .with(Read),
-    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], report_luns).with(Always),
+    .access(Read),
+    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], report_luns)
+        .access(Always)
+        .without_medium()
+        .while_sanitizing(Allowed)
+        .past_attention(),
     action(0x0a, &[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], report_target_port_groups)
-        .with(Query),
+        .access(Query)
+        .without_medium(),
     action(0x0c, &[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], report_supported_opcodes)
-        .with(Read),
+        .access(Read)
+        .without_medium()
+        .while_sanitizing(Allowed),
     action(0x0d, &[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], |cdb| {
         let allocation_len = cdb.be32(6);
-        Ok(Command::ReportSupportedTasks { extended: cdb.bit(2, 7), allocation_len })
+        Ok(Report::ReportSupportedTasks { extended: cdb.bit(2, 7), allocation_len }.into())
     })
-    .with(Read),
-    row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read).with(Read),
-    row(&[0xaa, 0x18, F, F, F, F, F, F, F, F, G, 0], write),
-    row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], write_and_verify),
-    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify).with(Read),
-    row(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], read_defect_data_12).with(Read),
+    .access(Read)
+    .without_medium()
+    .while_sanitizing(Allowed),
+    row(&[0xa8, 0x18, F, F, F, F, F, F, F, F, G, 0], read).access(Read).kind(Kind::Read),
+    row(&[0xaa, 0x18, F, F, F, F, F, F, F, F, G, 0], write).kind(Kind::Write),
+    row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], write_and_verify).kind(Kind::Write),
+    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], verify).access(Read),
+    row(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], read_defect_data_12).access(Read),
 ];
 
 /// Where each operation code's rows begin and end in the table.
@@ -202,15 +333,15 @@ fn prevent_access(cdb: &Cdb) -> Access {
 
 fn request_sense(cdb: &Cdb) -> Result<Command, Sense> {
     let allocation_len = u32::from(cdb.byte(4));
-    Ok(Command::RequestSense { descriptor: cdb.bit(1, 0), allocation_len })
+    Ok(Report::RequestSense { descriptor: cdb.bit(1, 0), allocation_len }.into())
 }
 
 fn inquiry(cdb: &Cdb) -> Result<Command, Sense> {
     let allocation_len = u32::from(cdb.be16(3));
     let page = cdb.byte(2);
     match (cdb.bit(1, 0), page) {
-        (true, _) => Ok(Command::Inquiry { page: Some(page), allocation_len }),
-        (false, 0) => Ok(Command::Inquiry { page: None, allocation_len }),
+        (true, _) => Ok(Report::Inquiry { page: Some(page), allocation_len }.into()),
+        (false, 0) => Ok(Report::Inquiry { page: None, allocation_len }.into()),
         // A page code without EVPD (SPC-4, section 6.6.1).
         (false, _) => Err(Sense::invalid_cdb(2, None)),
     }
@@ -226,15 +357,15 @@ fn mode_select(cdb: &Cdb) -> Result<Command, Sense> {
     if !cdb.bit(1, 4) && parameter_len != 0 {
         return Err(Sense::invalid_cdb(1, Some(4)));
     }
-    Ok(Command::ModeSelect { long, parameter_len })
+    Ok(DataOut::ModeSelect { long, parameter_len }.into())
 }
 
 fn mode_sense_6(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::ModeSense(mode_sense(cdb, false, u32::from(cdb.byte(4)))))
+    Ok(Report::ModeSense(mode_sense(cdb, false, u32::from(cdb.byte(4)))).into())
 }
 
 fn mode_sense_10(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::ModeSense(mode_sense(cdb, true, u32::from(cdb.be16(7)))))
+    Ok(Report::ModeSense(mode_sense(cdb, true, u32::from(cdb.be16(7)))).into())
 }
 
 fn mode_sense(cdb: &Cdb, long: bool, allocation_len: u32) -> ModeSense {
@@ -260,14 +391,14 @@ fn read_capacity_10(cdb: &Cdb) -> Result<Command, Sense> {
     if !cdb.bit(8, 0) && cdb.be32(2) != 0 {
         return Err(Sense::invalid_cdb(2, None));
     }
-    Ok(Command::ReadCapacity10)
+    Ok(Report::ReadCapacity10.into())
 }
 
 fn read_capacity_16(cdb: &Cdb) -> Result<Command, Sense> {
     if !cdb.bit(14, 0) && cdb.be64(2) != 0 {
         return Err(Sense::invalid_cdb(2, None));
     }
-    Ok(Command::ReadCapacity16 { allocation_len: cdb.be32(10) })
+    Ok(Report::ReadCapacity16 { allocation_len: cdb.be32(10) }.into())
 }
 
 fn read(cdb: &Cdb) -> Result<Command, Sense> {
@@ -275,16 +406,16 @@ fn read(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 fn write(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::Write { extent: cdb.extent(), fua: cdb.bit(1, 3) })
+    Ok(DataOut::Write { extent: cdb.extent(), fua: cdb.bit(1, 3) }.into())
 }
 
 fn write_atomic(cdb: &Cdb) -> Result<Command, Sense> {
     let extent = Extent { lba: cdb.be64(2), blocks: u32::from(cdb.be16(12)) };
-    Ok(Command::WriteAtomic { extent, boundary: cdb.be16(10), fua: cdb.bit(1, 3) })
+    Ok(DataOut::WriteAtomic { extent, boundary: cdb.be16(10), fua: cdb.bit(1, 3) }.into())
 }
 
 fn or_write(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::OrWrite { extent: cdb.extent(), fua: cdb.bit(1, 3) })
+    Ok(DataOut::OrWrite { extent: cdb.extent(), fua: cdb.bit(1, 3) }.into())
 }
 
 fn write_and_verify(cdb: &Cdb) -> Result<Command, Sense> {
@@ -293,7 +424,7 @@ fn write_and_verify(cdb: &Cdb) -> Result<Command, Sense> {
         1 => ByteCheck::Compare,
         _ => return Err(Sense::invalid_cdb(1, Some(2))),
     };
-    Ok(Command::WriteAndVerify { extent: cdb.extent(), check })
+    Ok(DataOut::WriteAndVerify { extent: cdb.extent(), check }.into())
 }
 
 fn verify(cdb: &Cdb) -> Result<Command, Sense> {
@@ -303,7 +434,7 @@ fn verify(cdb: &Cdb) -> Result<Command, Sense> {
         3 => ByteCheck::CompareOne,
         _ => return Err(Sense::invalid_cdb(1, Some(2))),
     };
-    Ok(Command::Verify { extent: cdb.extent(), check })
+    Ok(DataOut::Verify { extent: cdb.extent(), check }.into())
 }
 
 fn start_stop_unit(cdb: &Cdb) -> Result<Command, Sense> {
@@ -329,12 +460,13 @@ fn prevent_allow(cdb: &Cdb) -> Result<Command, Sense> {
 
 fn read_defect_data_10(cdb: &Cdb) -> Result<Command, Sense> {
     let wanted = defect_format(cdb, 2)?;
-    Ok(Command::ReadDefectData { long: false, wanted, allocation_len: u32::from(cdb.be16(7)) })
+    Ok(Report::ReadDefectData { long: false, wanted, allocation_len: u32::from(cdb.be16(7)) }
+        .into())
 }
 
 fn read_defect_data_12(cdb: &Cdb) -> Result<Command, Sense> {
     let wanted = defect_format(cdb, 1)?;
-    Ok(Command::ReadDefectData { long: true, wanted, allocation_len: cdb.be32(6) })
+    Ok(Report::ReadDefectData { long: true, wanted, allocation_len: cdb.be32(6) }.into())
 }
 
 /// REQ_PLIST, REQ_GLIST and DEFECT LIST FORMAT, which the answer repeats.
@@ -347,12 +479,13 @@ fn defect_format(cdb: &Cdb, at: usize) -> Result<u8, Sense> {
 }
 
 fn log_sense(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::LogSense {
+    Ok(Report::LogSense {
         page: cdb.byte(2) & 0x3f,
         subpage: cdb.byte(3),
         parameter: cdb.be16(5),
         allocation_len: u32::from(cdb.be16(7)),
-    })
+    }
+    .into())
 }
 
 fn sanitize(cdb: &Cdb) -> Result<Command, Sense> {
@@ -361,22 +494,23 @@ fn sanitize(cdb: &Cdb) -> Result<Command, Sense> {
         0x02 => SanitizeAction::BlockErase,
         _ => SanitizeAction::ExitFailureMode,
     };
-    Ok(Command::Sanitize(Sanitize {
+    Ok(DataOut::Sanitize(Sanitize {
         action,
         immediate: cdb.bit(1, 7),
         unrestricted: cdb.bit(1, 5),
         parameter_len: cdb.be16(7),
-    }))
+    })
+    .into())
 }
 
 fn write_same(cdb: &Cdb) -> Result<Command, Sense> {
     let no_data_out = cdb.byte(0) == 0x93 && cdb.bit(1, 0);
-    Ok(Command::WriteSame { extent: cdb.extent(), unmap: cdb.bit(1, 3), no_data_out })
+    Ok(DataOut::WriteSame { extent: cdb.extent(), unmap: cdb.bit(1, 3), no_data_out }.into())
 }
 
 fn compare_and_write(cdb: &Cdb) -> Result<Command, Sense> {
     let extent = Extent { lba: cdb.be64(2), blocks: u32::from(cdb.byte(13)) };
-    Ok(Command::CompareAndWrite { extent, fua: cdb.bit(1, 3) })
+    Ok(DataOut::CompareAndWrite { extent, fua: cdb.bit(1, 3) }.into())
 }
 
 fn synchronize_cache(cdb: &Cdb) -> Result<Command, Sense> {
@@ -415,11 +549,11 @@ fn reserve_out(cdb: &Cdb) -> Result<Command, Sense> {
     };
     let (scope, kind) = (cdb.byte(2) >> 4, cdb.byte(2) & 0x0f);
     let parameter_len = cdb.be32(5);
-    Ok(Command::PersistentReserveOut(ReserveOut { action, scope, kind, parameter_len }))
+    Ok(DataOut::PersistentReserveOut(ReserveOut { action, scope, kind, parameter_len }).into())
 }
 
 fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {
-    Ok(Command::ReportLuns { select: cdb.byte(2), allocation_len: cdb.be32(6) })
+    Ok(Report::ReportLuns { select: cdb.byte(2), allocation_len: cdb.be32(6) }.into())
 }
 
 fn report_target_port_groups(cdb: &Cdb) -> Result<Command, Sense> {
@@ -428,7 +562,7 @@ fn report_target_port_groups(cdb: &Cdb) -> Result<Command, Sense> {
         1 => true,
         _ => return Err(Sense::invalid_cdb(1, Some(7))),
     };
-    Ok(Command::ReportTargetPortGroups { extended, allocation_len: cdb.be32(6) })
+    Ok(Report::ReportTargetPortGroups { extended, allocation_len: cdb.be32(6) }.into())
 }
 
 fn report_supported_opcodes(cdb: &Cdb) -> Result<Command, Sense> {
@@ -441,5 +575,5 @@ fn report_supported_opcodes(cdb: &Cdb) -> Result<Command, Sense> {
         _ => return Err(Sense::invalid_cdb(2, Some(2))),
     };
     let timeouts = cdb.bit(2, 7);
-    Ok(Command::ReportSupportedOpcodes { reported, timeouts, allocation_len: cdb.be32(6) })
+    Ok(Report::ReportSupportedOpcodes { reported, timeouts, allocation_len: cdb.be32(6) }.into())
 }

@@ -12,7 +12,7 @@ use super::{
     respond_good,
 };
 use crate::{
-    cdb::{ByteCheck, Command, Extent},
+    cdb::{ByteCheck, DataOut, Extent},
     sense::{Additional, Sense, SenseKey, Status},
 };
 
@@ -23,7 +23,7 @@ impl LogicalUnit {
         extent: Extent,
         check: ByteCheck,
     ) -> Result<Step, Sense> {
-        let command = Command::Verify { extent, check };
+        let command = DataOut::Verify { extent, check };
         match check {
             ByteCheck::Medium => {
                 self.check_range(extent)?;
@@ -148,7 +148,7 @@ impl LogicalUnit {
             return Err(Sense::invalid_cdb(13, None));
         }
         self.check_announced(task, extent.blocks * 2)?;
-        self.collect(task, Command::CompareAndWrite { extent, fua }, extent.blocks * 2)
+        self.collect(task, DataOut::CompareAndWrite { extent, fua }, extent.blocks * 2)
     }
 
     pub(super) fn compare_and_write(

@@ -1,8 +1,8 @@
 //! What a copy needs of a logical unit that is its source or destination.
 
-use super::{Identity, LogicalUnit, NexusId, WriteSlot};
+use super::{Identity, LogicalUnit, NexusId, Rules, WriteSlot};
 use crate::{
-    cdb::{Access, Command, Extent},
+    cdb::{Access, Extent},
     sense::{Additional, Sense},
 };
 
@@ -30,7 +30,7 @@ impl LogicalUnit {
         if self.conflicts(nexus, access) {
             return Err(Sense::illegal(Additional::ACCESS_DENIED));
         }
-        if let Some(sense) = self.not_ready(&Command::Read { extent, fua: false }) {
+        if let Some(sense) = self.not_ready(Rules::STRICTEST) {
             return Err(sense);
         }
         if access == Access::Write {
@@ -42,8 +42,7 @@ impl LogicalUnit {
 
     /// Whether a copy that began may go on with its next piece here.
     pub(crate) fn admits_copy(&self, nexus: NexusId, access: Access) -> bool {
-        let extent = Extent { lba: 0, blocks: 0 };
-        let is_ready = self.not_ready(&Command::Read { extent, fua: false }).is_none();
+        let is_ready = self.not_ready(Rules::STRICTEST).is_none();
         let is_allowed = access != Access::Write || self.check_writable().is_ok();
         is_ready && is_allowed && !self.conflicts(nexus, access)
     }

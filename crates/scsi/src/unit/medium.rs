@@ -6,7 +6,7 @@ use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList};
 
 use super::{LogicalUnit, MediumRequest, Response, Step, Task, respond_good, sense_of};
 use crate::{
-    cdb::{Command, Extent},
+    cdb::{DataOut, Extent},
     reservation::Change,
     sense::{Additional, Sense, SenseKey, Status},
 };
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum State {
     /// Its data-out is being collected.
-    Collect(Command),
+    Collect(DataOut),
     /// One read is under way whose bytes go to the initiator.
     Read,
     /// One request is under way; the command has succeeded when it has.
@@ -58,22 +58,22 @@ impl LogicalUnit {
     pub(crate) fn intent(&self, task: &Task) -> Option<(Op, u64, u64)> {
         // Everything, although it is the logical unit that writes it.
         let everything = Some((Op::Write, 0, self.config.info.capacity));
-        if matches!(task.state, State::Collect(Command::Sanitize(_)) | State::Wait { .. }) {
+        if matches!(task.state, State::Wait { .. }) {
             return everything;
         }
         let State::Collect(command) = &task.state else { return None };
-        let (op, extent) = if let Command::Write { extent, .. }
-        | Command::WriteAtomic { extent, .. }
-        | Command::OrWrite { extent, .. }
-        | Command::WriteAndVerify { extent, .. }
-        | Command::WriteSame { extent, .. }
-        | Command::CompareAndWrite { extent, .. } = command
-        {
-            (Op::Write, *extent)
-        } else if let Command::Verify { extent, .. } = command {
-            (Op::Read, *extent)
-        } else {
-            return None;
+        let (op, extent) = match *command {
+            DataOut::Write { extent, .. }
+            | DataOut::WriteAtomic { extent, .. }
+            | DataOut::OrWrite { extent, .. }
+            | DataOut::WriteAndVerify { extent, .. }
+            | DataOut::WriteSame { extent, .. }
+            | DataOut::CompareAndWrite { extent, .. } => (Op::Write, extent),
+            DataOut::Verify { extent, .. } => (Op::Read, extent),
+            DataOut::Sanitize(_) => return everything,
+            DataOut::ModeSelect { .. }
+            | DataOut::Unmap { .. }
+            | DataOut::PersistentReserveOut(_) => return None,
         };
         let (offset, len) = self.bytes_of(extent);
         Some((op, offset, len))
@@ -86,52 +86,29 @@ impl LogicalUnit {
             return Step::Respond(self.check(&internal_failure()));
         };
         // The medium may have gone since the command came.
-        if let Some(sense) = self.not_ready(&command) {
+        if let Some(sense) = self.not_ready(task.rules) {
             return Step::Respond(self.check(&sense));
         }
         let step = match command {
-            Command::ModeSelect { long, .. } => {
+            DataOut::ModeSelect { long, .. } => {
                 self.mode_select(task.nexus, long, &data.to_contiguous())
             }
-            Command::PersistentReserveOut(out) => {
+            DataOut::PersistentReserveOut(out) => {
                 self.reserve_out(task, out, &data.to_contiguous())
             }
-            Command::Unmap { .. } => self.unmap(task, &data.to_contiguous()),
-            Command::Write { extent, fua } => Ok(self.write(task, extent, data, fua)),
-            Command::WriteAtomic { extent, fua, .. } => self.write_atomic(task, extent, data, fua),
-            Command::WriteSame { extent, unmap, .. } => self.write_same(task, extent, unmap, data),
-            Command::WriteAndVerify { extent, check } => {
+            DataOut::Unmap { .. } => self.unmap(task, &data.to_contiguous()),
+            DataOut::Write { extent, fua } => Ok(self.write(task, extent, data, fua)),
+            DataOut::WriteAtomic { extent, fua, .. } => self.write_atomic(task, extent, data, fua),
+            DataOut::WriteSame { extent, unmap, .. } => self.write_same(task, extent, unmap, data),
+            DataOut::WriteAndVerify { extent, check } => {
                 Ok(self.write_and_verify(task, extent, data, check))
             }
-            Command::Verify { extent, check } => self.verify(task, extent, check, data),
-            Command::CompareAndWrite { extent, fua } => {
+            DataOut::Verify { extent, check } => self.verify(task, extent, check, data),
+            DataOut::CompareAndWrite { extent, fua } => {
                 self.compare_and_write(task, extent, data, fua)
             }
-            Command::OrWrite { extent, fua } => self.or_write(task, extent, data, fua),
-            Command::Sanitize(request) => self.sanitize_overwrite(task, request, &data),
-            Command::TestUnitReady
-            | Command::RequestSense { .. }
-            | Command::Inquiry { .. }
-            | Command::ReadCapacity10
-            | Command::ReadCapacity16 { .. }
-            | Command::ReportLuns { .. }
-            | Command::ReportTargetPortGroups { .. }
-            | Command::ReportSupportedOpcodes { .. }
-            | Command::ReportSupportedTasks { .. }
-            | Command::LogSense { .. }
-            | Command::ReadDefectData { .. }
-            | Command::ModeSense(_)
-            | Command::Read { .. }
-            | Command::GetLbaStatus { .. }
-            | Command::SynchronizeCache { .. }
-            | Command::PreFetch { .. }
-            | Command::StartStopUnit(_)
-            | Command::PreventAllowMediumRemoval { .. }
-            | Command::Reserve
-            | Command::Release
-            | Command::PersistentReserveIn { .. }
-            | Command::ExtendedCopy { .. }
-            | Command::ReceiveCopyResults { .. } => Err(internal_failure()),
+            DataOut::OrWrite { extent, fua } => self.or_write(task, extent, data, fua),
+            DataOut::Sanitize(request) => self.sanitize_overwrite(task, request, &data),
         };
         step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)))
     }
@@ -260,7 +237,7 @@ impl LogicalUnit {
     pub(super) fn start_write(
         &mut self,
         task: &mut Task,
-        command: Command,
+        command: DataOut,
         extent: Extent,
     ) -> Result<Step, Sense> {
         self.check_writable()?;
@@ -275,9 +252,6 @@ impl LogicalUnit {
         boundary: u16,
         fua: bool,
     ) -> Result<Step, Sense> {
-        if self.atomic_max() == 0 {
-            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
-        }
         self.check_writable()?;
         self.check_range(extent)?;
         // MAXIMUM ATOMIC BOUNDARY SIZE is zero: a write is atomic as a whole.
@@ -287,7 +261,7 @@ impl LogicalUnit {
         if extent.blocks > self.atomic_max() {
             return Err(task.invalid_length());
         }
-        self.collect(task, Command::WriteAtomic { extent, boundary, fua }, extent.blocks)
+        self.collect(task, DataOut::WriteAtomic { extent, boundary, fua }, extent.blocks)
     }
 
     fn write_atomic(
@@ -352,7 +326,7 @@ impl LogicalUnit {
     pub(super) fn collect(
         &self,
         task: &mut Task,
-        command: Command,
+        command: DataOut,
         blocks: u32,
     ) -> Result<Step, Sense> {
         if blocks == 0 {

@@ -36,10 +36,7 @@ pub(crate) use self::exclusion::Slot as WriteSlot;
 pub(crate) use self::report::report_luns;
 pub use self::report::{decode_lun, encode_lun};
 use self::{
-    attention::Attentions,
-    exclusion::Exclusion,
-    medium::State,
-    ready::{Readiness, needs_medium},
+    attention::Attentions, exclusion::Exclusion, medium::State, ready::Readiness,
     sanitize::Sanitizer,
 };
 pub use self::{
@@ -48,7 +45,7 @@ pub use self::{
 };
 pub use crate::inquiry::Identity;
 use crate::{
-    cdb::{self, Access, Command, Extent},
+    cdb::{self, Access, Command, DataOut, Extent, WhileSanitizing, table::Row},
     mode::{ModeMedium, ModeSettings},
     ports::Nexus,
     reservation::Reservations,
@@ -182,6 +179,29 @@ pub enum Step {
     Respond(Response),
 }
 
+/// What may keep a command from going on, as its row of the table says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// Which reservations keep it out.
+    access: Access,
+    needs_medium: bool,
+    while_sanitizing: WhileSanitizing,
+}
+
+impl Rules {
+    /// Those of a command that writes the medium.
+    const STRICTEST: Self = Self {
+        access: Access::Write,
+        needs_medium: true,
+        while_sanitizing: WhileSanitizing::Refused,
+    };
+
+    const fn new(row: &Row, access: Access) -> Self {
+        let Row { needs_medium, while_sanitizing, .. } = *row;
+        Self { access, needs_medium, while_sanitizing }
+    }
+}
+
 /// One command under way.
 #[derive(Debug)]
 #[must_use]
@@ -193,8 +213,7 @@ pub struct Task {
     opcode: u8,
     /// Bytes of data-out that the initiator announced.
     announced: u32,
-    /// Which reservations keep it out.
-    access: Access,
+    rules: Rules,
     state: State,
     slot: Option<exclusion::Slot>,
     /// First byte and number of bytes of its latest read.
@@ -216,7 +235,7 @@ impl Task {
             nexus,
             opcode: 0,
             announced: 0,
-            access: Access::Write,
+            rules: Rules::STRICTEST,
             state: State::Ended,
             slot: None,
             reading: (0, 0),
@@ -352,8 +371,8 @@ impl LogicalUnit {
         let opcode = cdb.first().copied().unwrap_or(0);
         let mut task = Task { opcode, announced, ..Task::ended(nexus) };
         let step = match self.admit(nexus, cdb) {
-            Ok((command, access)) => {
-                task.access = access;
+            Ok((command, rules)) => {
+                task.rules = rules;
                 self.start(&mut task, command)
             }
             Err(response) => Step::Respond(response),
@@ -368,21 +387,24 @@ impl LogicalUnit {
         &mut self,
         nexus: NexusId,
         cdb: &[u8],
-    ) -> Result<(Command, Access), Response> {
+    ) -> Result<(Command, Rules), Response> {
         let Some(is_pending) = self.attentions.is_pending(nexus) else {
             return Err(Response::status(Status::Busy));
         };
         if is_pending && let Some(response) = self.report_attention(nexus, cdb) {
             return Err(response);
         }
-        match cdb::parse_with_access(cdb) {
-            Ok((_, access)) if self.conflicts(nexus, access) => {
+        match cdb::parse_with_row(cdb) {
+            Ok((_, _, access)) if self.conflicts(nexus, access) => {
                 Err(Response::status(Status::ReservationConflict))
             }
-            Ok((command, access)) => match self.not_ready(&command) {
-                None => Ok((command, access)),
-                Some(sense) => Err(self.check(&sense)),
-            },
+            Ok((command, row, access)) => {
+                let rules = Rules::new(row, access);
+                match self.not_ready(rules).or_else(|| self.not_supported(row)) {
+                    None => Ok((command, rules)),
+                    Some(sense) => Err(self.check(&sense)),
+                }
+            }
             Err(_) if !self.supports_opcode(cdb.first().copied().unwrap_or(0)) => {
                 let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
                 Err(self.check(&unknown))
@@ -391,11 +413,25 @@ impl LogicalUnit {
         }
     }
 
+    /// Why a command that others of this kind support is refused here.
+    #[inline]
+    fn not_supported(&self, row: &Row) -> Option<Sense> {
+        if self.supports(row) {
+            return None;
+        }
+        Some(if self.supports_opcode(row.opcode()) {
+            // Its service action.
+            Sense::invalid_cdb(1, Some(4))
+        } else {
+            Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE)
+        })
+    }
+
     /// Goes on with the data-out of a task: what came of the bytes that were asked for. When the
     /// initiator sent less, a plain write takes the whole blocks of it.
     /// What a reservation that came meanwhile keeps out does not reach the medium any more.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
-        let step = if self.conflicts(task.nexus, task.access) {
+        let step = if self.conflicts(task.nexus, task.rules.access) {
             Step::Respond(Response::status(Status::ReservationConflict))
         } else {
             self.with_data(task, data)
@@ -411,7 +447,7 @@ impl LogicalUnit {
             Err(error) => self.medium_failed(task, &error),
         };
         let goes_on = matches!(step, Step::Submit(_));
-        let step = if goes_on && self.conflicts(task.nexus, task.access) {
+        let step = if goes_on && self.conflicts(task.nexus, task.rules.access) {
             Step::Respond(Response::status(Status::ReservationConflict))
         } else {
             step
@@ -466,24 +502,22 @@ impl LogicalUnit {
     /// that leaves it pending, known or not (SAM-5, section 5.14).
     #[cold]
     fn report_attention(&mut self, nexus: NexusId, cdb: &[u8]) -> Option<Response> {
-        const INQUIRY: u8 = 0x12;
-        const REPORT_LUNS: u8 = 0xa0;
-        const REQUEST_SENSE: u8 = 0x03;
-        if matches!(cdb.first(), Some(&(INQUIRY | REPORT_LUNS | REQUEST_SENSE))) {
+        let first = cdb.first().and_then(|opcode| cdb::table::rows(*opcode).first());
+        if first.is_some_and(|row| !row.tells_attention) {
             return None;
         }
         self.attentions.take(nexus).map(|attention| self.check(&attention.sense()))
     }
 
     /// Why a command is refused while the medium cannot be used.
-    fn not_ready(&self, command: &Command) -> Option<Sense> {
+    fn not_ready(&self, rules: Rules) -> Option<Sense> {
         if !self.blocked {
             return None;
         }
-        if let Some(sense) = self.sanitize.refusal(command) {
+        if let Some(sense) = self.sanitize.refusal(rules.while_sanitizing) {
             return Some(sense);
         }
-        if needs_medium(command) { self.ready.refusal() } else { None }
+        if rules.needs_medium { self.ready.refusal() } else { None }
     }
 
     fn settle_blocked(&mut self) {
@@ -493,20 +527,8 @@ impl LogicalUnit {
     fn start(&mut self, task: &mut Task, command: Command) -> Step {
         let step = match command {
             Command::Read { extent, .. } => self.start_read(task, extent),
-            Command::Write { extent, .. }
-            | Command::WriteAndVerify { extent, .. }
-            | Command::OrWrite { extent, .. } => self.start_write(task, command, extent),
-            Command::WriteAtomic { extent, boundary, fua } => {
-                self.start_write_atomic(task, extent, boundary, fua)
-            }
-            Command::Verify { extent, check } => self.start_verify(task, extent, check),
-            Command::WriteSame { extent, unmap, no_data_out } => {
-                self.start_write_same(task, extent, unmap, no_data_out)
-            }
-            Command::CompareAndWrite { extent, fua } => {
-                self.start_compare_and_write(task, extent, fua)
-            }
-            Command::Unmap { parameter_len } => self.start_unmap(task, parameter_len),
+            Command::DataOut(out) => self.start_data_out(task, out),
+            Command::Report(report) => self.report(task.nexus, report).map(Step::Respond),
             Command::GetLbaStatus { lba, allocation_len } => {
                 self.start_lba_status(task, lba, allocation_len)
             }
@@ -516,30 +538,11 @@ impl LogicalUnit {
             Command::PreventAllowMediumRemoval { prevent } => {
                 Ok(self.prevent_allow(task.nexus, prevent))
             }
-            Command::Sanitize(request) => self.start_sanitize(task, request),
-            Command::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
-            Command::ModeSelect { parameter_len, .. } => {
-                task.state = State::Collect(command);
-                Ok(Step::DataOut { len: u32::from(parameter_len) })
-            }
             Command::Reserve => Ok(self.reserve(task.nexus)),
             Command::Release => Ok(self.unreserve(task.nexus)),
             Command::PersistentReserveIn { action, allocation_len } => {
                 Ok(self.reserve_in(action, allocation_len))
             }
-            Command::PersistentReserveOut(out) => self.start_reserve_out(task, out),
-            Command::TestUnitReady
-            | Command::RequestSense { .. }
-            | Command::Inquiry { .. }
-            | Command::ReadCapacity10
-            | Command::ReadCapacity16 { .. }
-            | Command::ReportLuns { .. }
-            | Command::ReportTargetPortGroups { .. }
-            | Command::ReportSupportedOpcodes { .. }
-            | Command::ReportSupportedTasks { .. }
-            | Command::LogSense { .. }
-            | Command::ReadDefectData { .. }
-            | Command::ModeSense(_) => self.report(task.nexus, &command).map(Step::Respond),
             // The target device drives these; a logical unit knows no other.
             Command::ExtendedCopy { .. } | Command::ReceiveCopyResults { .. } => {
                 Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
@@ -547,6 +550,32 @@ impl LogicalUnit {
         };
         let step = step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)));
         self.settle(task, step)
+    }
+
+    fn start_data_out(&mut self, task: &mut Task, out: DataOut) -> Result<Step, Sense> {
+        match out {
+            DataOut::Write { extent, .. }
+            | DataOut::WriteAndVerify { extent, .. }
+            | DataOut::OrWrite { extent, .. } => self.start_write(task, out, extent),
+            DataOut::WriteAtomic { extent, boundary, fua } => {
+                self.start_write_atomic(task, extent, boundary, fua)
+            }
+            DataOut::Verify { extent, check } => self.start_verify(task, extent, check),
+            DataOut::WriteSame { extent, unmap, no_data_out } => {
+                self.start_write_same(task, extent, unmap, no_data_out)
+            }
+            DataOut::CompareAndWrite { extent, fua } => {
+                self.start_compare_and_write(task, extent, fua)
+            }
+            DataOut::Unmap { parameter_len } => self.start_unmap(task, parameter_len),
+            DataOut::Sanitize(request) => self.start_sanitize(task, request),
+            DataOut::PersistentReserveOut(out) => self.start_reserve_out(task, out),
+            DataOut::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
+            DataOut::ModeSelect { parameter_len, .. } => {
+                task.state = State::Collect(out);
+                Ok(Step::DataOut { len: u32::from(parameter_len) })
+            }
+        }
     }
 
     pub(crate) fn check(&self, sense: &Sense) -> Response {

@@ -6,27 +6,29 @@ use alloc::{vec, vec::Vec};
 use super::LogicalUnit;
 use crate::{
     bytes::put,
-    cdb::{Reported, table},
+    cdb::{
+        Feature, Reported,
+        table::{self, Row},
+    },
     sense::Sense,
 };
 
-const OPCODE_UNMAP: u8 = 0x42;
-const OPCODE_SANITIZE: u8 = 0x48;
-const OPCODE_WRITE_ATOMIC: u8 = 0x9c;
-
 impl LogicalUnit {
-    fn supports(&self, row: &table::Row) -> bool {
-        let erases = (row.opcode(), row.service_action) == (OPCODE_SANITIZE, Some(0x02));
-        self.supports_opcode(row.opcode()) && (!erases || self.config.info.can_discard)
+    /// Whether a command of the table is supported here.
+    pub(super) fn supports(&self, row: &Row) -> bool {
+        row.features.iter().all(|feature| self.has(*feature))
     }
 
-    /// Whether the commands of a known operation code are supported here.
+    /// Whether any command with this operation code is.
     pub(super) fn supports_opcode(&self, opcode: u8) -> bool {
-        match opcode {
-            OPCODE_UNMAP => self.config.info.can_discard,
-            OPCODE_WRITE_ATOMIC => self.atomic_max() > 0,
-            OPCODE_SANITIZE => self.config.can_sanitize,
-            _ => true,
+        table::rows(opcode).iter().any(|row| self.supports(row))
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        match feature {
+            Feature::Discard => self.config.info.can_discard,
+            Feature::AtomicWrite => self.atomic_max() > 0,
+            Feature::Sanitize => self.config.can_sanitize,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     respond_good,
 };
 use crate::{
-    cdb::{Command, StartStop},
+    cdb::StartStop,
     sense::{Additional, Sense, SenseKey},
 };
 use netraid_block::Op;
@@ -118,45 +118,5 @@ impl LogicalUnit {
             self.ready.preventing.push(nexus);
         }
         respond_good()
-    }
-}
-
-/// Whether a command is refused while the medium cannot be used.
-pub(super) const fn needs_medium(command: &Command) -> bool {
-    match command {
-        Command::TestUnitReady
-        | Command::ReadCapacity10
-        | Command::ReadCapacity16 { .. }
-        | Command::ReadDefectData { .. }
-        | Command::Read { .. }
-        | Command::Write { .. }
-        | Command::WriteAtomic { .. }
-        | Command::OrWrite { .. }
-        | Command::WriteAndVerify { .. }
-        | Command::Verify { .. }
-        | Command::WriteSame { .. }
-        | Command::CompareAndWrite { .. }
-        | Command::Unmap { .. }
-        | Command::GetLbaStatus { .. }
-        | Command::SynchronizeCache { .. }
-        | Command::PreFetch { .. }
-        | Command::Sanitize(_) => true,
-        Command::RequestSense { .. }
-        | Command::Inquiry { .. }
-        | Command::ReportLuns { .. }
-        | Command::ReportTargetPortGroups { .. }
-        | Command::ReportSupportedOpcodes { .. }
-        | Command::ReportSupportedTasks { .. }
-        | Command::LogSense { .. }
-        | Command::ModeSense(_)
-        | Command::ModeSelect { .. }
-        | Command::StartStopUnit(_)
-        | Command::PreventAllowMediumRemoval { .. }
-        | Command::ExtendedCopy { .. }
-        | Command::ReceiveCopyResults { .. }
-        | Command::Reserve
-        | Command::Release
-        | Command::PersistentReserveIn { .. }
-        | Command::PersistentReserveOut(_) => false,
     }
 }

@@ -2,11 +2,11 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{LogicalUnit, NexusId, Response};
+use super::{LogicalUnit, NexusId, Response, Rules};
 use crate::{
     bytes::put,
     capacity::Capacity,
-    cdb::Command,
+    cdb::Report,
     copy::third_party_copy_page,
     inquiry,
     limits::{BlockLimits, Provisioning, characteristics_page},
@@ -27,80 +27,56 @@ pub(crate) const WRITE_SAME_BLOCKS_MAX: u32 = 0xffff;
 
 impl LogicalUnit {
     /// Answers a command that only reports.
-    pub(super) fn report(&mut self, nexus: NexusId, command: &Command) -> Result<Response, Sense> {
-        match *command {
-            Command::Inquiry { page, allocation_len } => {
+    pub(super) fn report(&mut self, nexus: NexusId, report: Report) -> Result<Response, Sense> {
+        match report {
+            Report::Inquiry { page, allocation_len } => {
                 Ok(Response::data(&self.inquiry(page)?, allocation_len))
             }
-            Command::RequestSense { descriptor, allocation_len } => {
+            Report::RequestSense { descriptor, allocation_len } => {
                 let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
                 let sense = match self.attentions.take(nexus) {
                     Some(attention) => attention.sense(),
                     // Pollable sense data (SPC-4, section 5.11.2).
-                    None => match self.not_ready(&Command::TestUnitReady) {
+                    None => match self.not_ready(Rules::STRICTEST) {
                         Some(sense) => sense,
                         None => Sense::new(SenseKey::NoSense, Additional::NONE),
                     },
                 };
                 Ok(Response::data(&sense.encode(format), allocation_len))
             }
-            Command::ReadCapacity10 => Ok(Response::data(&self.capacity().encode_10(), 8)),
-            Command::ReadCapacity16 { allocation_len } => {
+            Report::ReadCapacity10 => Ok(Response::data(&self.capacity().encode_10(), 8)),
+            Report::ReadCapacity16 { allocation_len } => {
                 Ok(Response::data(&self.capacity().encode_16(), allocation_len))
             }
-            Command::ReportLuns { select, allocation_len } => {
+            Report::ReportLuns { select, allocation_len } => {
                 self.attentions.clear(nexus, UnitAttention::ReportedLunsChanged);
                 report_luns([0].into_iter(), select, allocation_len)
             }
-            Command::ReportTargetPortGroups { extended, allocation_len } => {
+            Report::ReportTargetPortGroups { extended, allocation_len } => {
                 Ok(Response::data(&target_port_groups(extended), allocation_len))
             }
-            Command::ReportSupportedOpcodes { reported, timeouts, allocation_len } => {
+            Report::ReportSupportedOpcodes { reported, timeouts, allocation_len } => {
                 let data = self.supported_opcodes(reported, timeouts)?;
                 Ok(Response::data(&data, allocation_len))
             }
-            Command::ModeSense(request) => {
+            Report::ModeSense(request) => {
                 let data = self.mode.sense(&request, self.mode_medium())?;
                 Ok(Response::data(&data, request.allocation_len))
             }
-            Command::ReportSupportedTasks { extended, allocation_len } => {
+            Report::ReportSupportedTasks { extended, allocation_len } => {
                 Ok(Response::data(supported_tasks(extended), allocation_len))
             }
-            Command::LogSense { page, subpage, parameter, allocation_len } => {
+            Report::LogSense { page, subpage, parameter, allocation_len } => {
                 let data = log_page(page, subpage, parameter)?;
                 Ok(Response::data(data, allocation_len))
             }
-            Command::ReadDefectData { long, wanted, allocation_len } => {
+            Report::ReadDefectData { long, wanted, allocation_len } => {
                 // No defects are known: both lists are there and empty (SBC-3, section 5.17).
                 let header = [0, wanted, 0, 0, 0, 0, 0, 0];
                 Ok(Response::data(&header[..if long { 8 } else { 4 }], allocation_len))
             }
             // Whether it is ready was asked before.
-            Command::TestUnitReady => Ok(Response::status(Status::Good)),
-            Command::ModeSelect { .. }
-            | Command::Read { .. }
-            | Command::Write { .. }
-            | Command::WriteAtomic { .. }
-            | Command::OrWrite { .. }
-            | Command::WriteAndVerify { .. }
-            | Command::Verify { .. }
-            | Command::WriteSame { .. }
-            | Command::CompareAndWrite { .. }
-            | Command::Unmap { .. }
-            | Command::GetLbaStatus { .. }
-            | Command::SynchronizeCache { .. }
-            | Command::PreFetch { .. }
-            | Command::StartStopUnit(_)
-            | Command::PreventAllowMediumRemoval { .. }
-            | Command::Sanitize(_)
-            | Command::Reserve
-            | Command::Release
-            | Command::PersistentReserveIn { .. }
-            | Command::PersistentReserveOut(_)
-            | Command::ExtendedCopy { .. }
-            | Command::ReceiveCopyResults { .. } => {
-                Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
-            }
+            Report::TestUnitReady => Ok(Response::status(Status::Good)),
         }
     }
 

@@ -7,7 +7,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::{LogicalUnit, NexusId, Response, Step, Task, medium::State, respond_good};
 use crate::{
-    cdb::{Access, ReserveInAction, ReserveOut},
+    cdb::{Access, DataOut, ReserveInAction, ReserveOut},
     reservation::{self, Change, Parameters, Refused},
     sense::{Additional, Sense, SenseKey, Status},
 };
@@ -77,7 +77,7 @@ impl LogicalUnit {
             return Ok(conflict());
         }
         reservation::check_len(out)?;
-        task.state = State::Collect(crate::cdb::Command::PersistentReserveOut(out));
+        task.state = State::Collect(DataOut::PersistentReserveOut(out));
         Ok(Step::DataOut { len: out.parameter_len })
     }
 

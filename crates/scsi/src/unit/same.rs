@@ -14,7 +14,7 @@ use super::{
 use crate::{
     bytes::{be16, be32, be64},
     capacity::lba_status,
-    cdb::{Command, Extent},
+    cdb::{DataOut, Extent},
     sense::{Additional, Sense, Status},
 };
 
@@ -43,7 +43,7 @@ impl LogicalUnit {
         if no_data_out {
             return Ok(self.write_zeroes(task, extent, unmap));
         }
-        self.collect(task, Command::WriteSame { extent, unmap, no_data_out }, 1)
+        self.collect(task, DataOut::WriteSame { extent, unmap, no_data_out }, 1)
     }
 
     pub(super) fn write_same(
@@ -98,15 +98,12 @@ impl LogicalUnit {
         task: &mut Task,
         parameter_len: u16,
     ) -> Result<Step, Sense> {
-        if !self.config.info.can_discard {
-            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
-        }
         self.check_writable()?;
         match parameter_len {
             0 => Ok(respond_good()),
             1..=7 => Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)),
             _ => {
-                task.state = State::Collect(Command::Unmap { parameter_len });
+                task.state = State::Collect(DataOut::Unmap { parameter_len });
                 Ok(Step::DataOut { len: u32::from(parameter_len) })
             }
         }

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     bytes::be16,
-    cdb::{Command, Sanitize, SanitizeAction},
+    cdb::{DataOut, Sanitize, SanitizeAction, WhileSanitizing},
     sense::{Additional, Sense, SenseKey, Status},
 };
 
@@ -105,10 +105,13 @@ impl Sanitizer {
     }
 
     /// Why a command that is not allowed meanwhile is refused (SBC-3, section 4.11.2).
-    pub(super) fn refusal(&self, command: &Command) -> Option<Sense> {
+    pub(super) fn refusal(&self, allowed: WhileSanitizing) -> Option<Sense> {
         let failed = self.has_failed();
-        if !self.is_active() || is_allowed(command, failed) {
-            return None;
+        match allowed {
+            _ if !self.is_active() => return None,
+            WhileSanitizing::Allowed => return None,
+            WhileSanitizing::AllowedAfterFailure if failed => return None,
+            WhileSanitizing::AllowedAfterFailure | WhileSanitizing::Refused => {}
         }
         if failed {
             return Some(failure());
@@ -153,7 +156,7 @@ impl LogicalUnit {
                 if !(5..self.config.info.block_len + 5).contains(&len) {
                     return Err(Sense::invalid_cdb(7, None));
                 }
-                task.state = State::Collect(Command::Sanitize(request));
+                task.state = State::Collect(DataOut::Sanitize(request));
                 Ok(Step::DataOut { len })
             }
             SanitizeAction::BlockErase => Ok(self.order(task, request, Method::BlockErase)),
@@ -169,13 +172,7 @@ impl LogicalUnit {
     }
 
     fn check_sanitize(&self, request: &Sanitize) -> Result<(), Sense> {
-        if !self.config.can_sanitize {
-            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
-        }
         let action = request.action;
-        if action == SanitizeAction::BlockErase && !self.config.info.can_discard {
-            return Err(Sense::invalid_cdb(1, Some(4)));
-        }
         if action != SanitizeAction::Overwrite && request.parameter_len != 0 {
             return Err(Sense::invalid_cdb(7, None));
         }
@@ -415,17 +412,4 @@ fn fill_of(pattern: &[u8], inverted: bool, block_len: usize, len: u64) -> Buf {
 
 const fn failure() -> Sense {
     Sense::new(SenseKey::MediumError, Additional::SANITIZE_COMMAND_FAILED)
-}
-
-/// What is done while a sanitize operation is under way, or has failed.
-const fn is_allowed(command: &Command, failed: bool) -> bool {
-    let always = matches!(
-        command,
-        Command::Inquiry { .. }
-            | Command::ReportLuns { .. }
-            | Command::RequestSense { .. }
-            | Command::ReportSupportedOpcodes { .. }
-            | Command::ReportSupportedTasks { .. }
-    );
-    always || failed && matches!(command, Command::Sanitize(_))
 }
