@@ -14,6 +14,7 @@ mod node;
 mod preempt;
 mod replies;
 mod statistics;
+mod tags;
 mod tasks;
 
 use alloc::{string::String, vec::Vec};

@@ -21,12 +21,13 @@ pub(super) fn tag(id: TaskId, sequence: u32) -> u32 {
 }
 
 /// The next R2T of a task.
-pub(super) fn request(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> Bhs {
+pub(super) fn request(id: TaskId, task: &mut Task, params: &Params) -> Bhs {
     let out = &mut task.out;
     assert!(can_request(out, params), "{id:?} has nothing to ask for");
     let len = (out.wanted - out.requested).min(params.max_burst_len);
     let (ttt, r2t_sn) = (tag(id, out.r2t_sn), out.r2t_sn);
-    let header = R2t { lun: task.lun, itt, ttt, r2t_sn, offset: out.requested, len }.encode();
+    let header =
+        R2t { lun: task.lun, itt: task.itt, ttt, r2t_sn, offset: out.requested, len }.encode();
     if out.outstanding == 0 {
         out.sequence_end = out.requested + len;
     }
@@ -38,7 +39,7 @@ pub(super) fn request(id: TaskId, itt: u32, task: &mut Task, params: &Params) ->
 }
 
 /// The next Data-In of a task, or its response.
-pub(super) fn answer(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> TaskPdu {
+pub(super) fn answer(id: TaskId, task: &mut Task, params: &Params) -> TaskPdu {
     let expected = u64::from(task.out.max.max(task.in_max));
     let overflow = task.total > expected;
     let underflow = task.total < expected;
@@ -51,7 +52,7 @@ pub(super) fn answer(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> 
             underflow,
             response: 0,
             status: task.status,
-            itt,
+            itt: task.itt,
             exp_data_sn: task.data_sn,
             residual,
         };
@@ -68,7 +69,7 @@ pub(super) fn answer(id: TaskId, itt: u32, task: &mut Task, params: &Params) -> 
         overflow: has_status && overflow,
         underflow: has_status && underflow,
         status: if has_status { task.status } else { 0 },
-        itt,
+        itt: task.itt,
         data_sn: task.data_sn,
         offset: task.in_sent,
         residual: if has_status { residual } else { 0 },

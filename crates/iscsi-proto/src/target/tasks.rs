@@ -13,6 +13,7 @@ use super::{
     fault::Fault,
     replies::{answer, can_request, request, tag},
     statistics::Budget,
+    tags::Tags,
 };
 use crate::{
     machine::{Payload, Placement, TaskId},
@@ -78,6 +79,9 @@ pub(super) struct Task {
     pub(super) state: State,
     pub(super) aborted: bool,
     pub(super) immediate: bool,
+    /// It is among those that have something to send.
+    is_ready: bool,
+    pub(super) itt: u32,
     pub(super) lun: LunField,
     /// Another logical unit, at whose device a request of the task is.
     pub(super) visited: Option<u16>,
@@ -108,8 +112,7 @@ pub(super) struct TaskPdu {
 #[derive(Debug)]
 pub(super) struct Tasks {
     tasks: Vec<Task>,
-    /// Initiator task tags, apart from the tasks so that searching them is fast.
-    itts: Vec<u32>,
+    tags: Tags,
     free: Vec<u16>,
     waiting: VecDeque<TaskId>,
     ready: VecDeque<TaskId>,
@@ -134,7 +137,7 @@ impl Tasks {
         let count = depth + IMMEDIATE_MAX;
         Self {
             tasks: (0..count).map(|_| Task::default()).collect(),
-            itts: alloc::vec![NO_TAG; usize::from(count)],
+            tags: Tags::new(count),
             free: (0..count).rev().collect(),
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
@@ -182,22 +185,18 @@ impl Tasks {
     }
 
     pub(super) fn find(&self, itt: u32) -> Option<TaskId> {
-        if itt == NO_TAG {
-            return None;
-        }
-        let index = self.itts.iter().position(|known| *known == itt)?;
-        u16::try_from(index).ok().map(TaskId)
+        self.tags.find(itt)
     }
 
     pub(super) fn itt(&self, id: TaskId) -> u32 {
-        self.itts[id.index()]
+        self.tasks[id.index()].itt
     }
 
     pub(super) fn lun(&self, id: TaskId) -> LunField {
         self.tasks[id.index()].lun
     }
 
-    /// Takes a command; `None` when there is no place.
+    /// Takes a command whose tag no task has; `None` when there is no place.
     pub(super) fn insert(&mut self, command: &ScsiCommand) -> Option<TaskId> {
         let immediate = self.tasks.len() - self.free.len() - usize::from(self.windowed);
         if command.immediate && immediate >= usize::from(IMMEDIATE_MAX) {
@@ -212,12 +211,13 @@ impl Tasks {
         *task = Task {
             state: State::New,
             immediate: command.immediate,
+            itt: command.itt,
             lun: command.lun,
             out: Out { max: out_max, unsolicited: command.write, ..Out::default() },
             in_max,
             ..Task::default()
         };
-        self.itts[id.index()] = command.itt;
+        self.tags.insert(command.itt, id);
         self.windowed += u16::from(!command.immediate);
         Some(id)
     }
@@ -293,7 +293,7 @@ impl Tasks {
         task.status = outcome.status;
         task.sense = outcome.sense;
         task.state = State::Answering;
-        self.ready.push_back(id);
+        self.make_ready(id);
         false
     }
 
@@ -312,7 +312,7 @@ impl Tasks {
             }
             State::Gathering => {
                 task.out.fault.get_or_insert(fault);
-                self.ready.retain(|ready| *ready != id);
+                self.make_unready(id);
             }
             State::Free | State::Waiting | State::Executing | State::Answering => {}
         }
@@ -333,7 +333,7 @@ impl Tasks {
         let task = self.tasks.get(id.index())?;
         let out = &task.out;
         let known = task.state == State::Gathering
-            && self.itts[id.index()] == pdu.itt
+            && task.itt == pdu.itt
             && if pdu.ttt == NO_TAG {
                 out.unsolicited
             } else {
@@ -452,9 +452,7 @@ impl Tasks {
         task.status = CHECK_CONDITION;
         task.sense = fault.sense();
         task.state = State::Answering;
-        if !self.ready.contains(&id) {
-            self.ready.push_back(id);
-        }
+        self.make_ready(id);
     }
 
     fn request_or_submit(&mut self, id: TaskId, params: &Params, events: &mut VecDeque<Event>) {
@@ -466,8 +464,8 @@ impl Tasks {
         if out.received >= out.wanted && out.outstanding == 0 {
             task.state = State::Executing;
             events.push_back(Event::Submit { task: id });
-        } else if can_request(out, params) && !self.ready.contains(&id) {
-            self.ready.push_back(id);
+        } else if can_request(out, params) {
+            self.make_ready(id);
         }
     }
 
@@ -479,21 +477,21 @@ impl Tasks {
     ) -> Option<TaskPdu> {
         let id = self.ready.pop_front()?;
         let task = &mut self.tasks[id.index()];
-        let itt = self.itts[id.index()];
+        task.is_ready = false;
         match task.state {
             State::Gathering => {
-                let header = request(id, itt, task, params);
+                let header = request(id, task, params);
                 if can_request(&task.out, params) {
-                    self.ready.push_back(id);
+                    self.make_ready(id);
                 }
                 Some(TaskPdu { header, payload: Payload::None, has_status: false })
             }
             State::Answering => {
-                let pdu = answer(id, itt, task, params);
+                let pdu = answer(id, task, params);
                 if pdu.has_status {
                     self.release(id, events);
                 } else {
-                    self.ready.push_back(id);
+                    self.make_ready(id);
                 }
                 Some(pdu)
             }
@@ -516,14 +514,14 @@ impl Tasks {
         for index in 0..self.depth + IMMEDIATE_MAX {
             let id = TaskId(index);
             let task = &mut self.tasks[id.index()];
-            if task.state == State::Free || !chosen(self.itts[id.index()], task.lun) {
+            if task.state == State::Free || !chosen(task.itt, task.lun) {
                 continue;
             }
             count += usize::from(!task.aborted);
             let gathering = task.state == State::Gathering && receiving == Some(id);
             if task.state == State::Executing || gathering {
                 task.aborted = true;
-                self.ready.retain(|ready| *ready != id);
+                self.make_unready(id);
                 left.push(id);
             } else {
                 self.release(id, events);
@@ -532,18 +530,32 @@ impl Tasks {
         (left, count)
     }
 
+    /// A task has something to send: it takes its turn after those that have, if it is not there.
+    fn make_ready(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id.index()];
+        if !core::mem::replace(&mut task.is_ready, true) {
+            self.ready.push_back(id);
+        }
+    }
+
+    fn make_unready(&mut self, id: TaskId) {
+        if core::mem::take(&mut self.tasks[id.index()].is_ready) {
+            self.ready.retain(|ready| *ready != id);
+        }
+    }
+
     fn release(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
         let task = &mut self.tasks[id.index()];
         assert!(task.state != State::Free, "{id:?} is released twice");
         if task.state == State::Waiting {
             self.waiting.retain(|waiting| *waiting != id);
         }
-        self.ready.retain(|ready| *ready != id);
         self.held -= task.held;
         self.shared.give_back(task.held);
         self.windowed -= u16::from(!task.immediate);
-        *task = Task::default();
-        self.itts[id.index()] = NO_TAG;
+        self.tags.remove(task.itt);
+        self.make_unready(id);
+        self.tasks[id.index()] = Task::default();
         self.free.push(id.0);
         events.push_back(Event::Release { task: id });
         self.start_waiting(events);
@@ -560,7 +572,7 @@ impl Tasks {
             let task = &mut self.tasks[id.index()];
             if task.out.wanted > 0 {
                 task.state = State::Gathering;
-                self.ready.push_back(id);
+                self.make_ready(id);
             } else {
                 task.state = State::Executing;
                 events.push_back(Event::Submit { task: id });
