@@ -28,7 +28,7 @@ use crate::{
     cdb::{Access, ReserveOut, ReserveOutAction},
     ports::{InitiatorPort, Nexus, TARGET_PORT, TransportId},
     sense::{Additional, FieldPointer, Sense},
-    unit::{NexusId, UnitAttention},
+    unit::{NexusId, Stop, UnitAttention},
 };
 
 /// Most registrations of one logical unit.
@@ -131,21 +131,6 @@ pub(crate) struct Change {
     pub(crate) aborted: Vec<Nexus>,
 }
 
-/// Why a PERSISTENT RESERVE OUT fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// RESERVATION CONFLICT.
-    Conflict,
-    /// CHECK CONDITION.
-    Check(Sense),
-}
-
-impl From<Sense> for Refused {
-    fn from(sense: Sense) -> Self {
-        Self::Check(sense)
-    }
-}
-
 /// INVALID FIELD IN PARAMETER LIST at a bit.
 pub(crate) const fn invalid_bit(byte: u16, bit: u8) -> Sense {
     let mut sense = Sense::illegal(Additional::INVALID_FIELD_IN_PARAMETER_LIST);
@@ -229,7 +214,7 @@ impl Reservations {
         out: ReserveOut,
         parameters: &Parameters,
         known: &[InitiatorPort],
-    ) -> Result<Change, Refused> {
+    ) -> Result<Change, Stop> {
         let next = self.clone();
         let mut change = Change { next, told: Vec::new(), aborted: Vec::new() };
         if let ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore = out.action {
@@ -257,9 +242,9 @@ impl Reservations {
     }
 
     /// Where the issuer's registration is, when it has one with this key.
-    fn registered_with(&self, issuer: &Nexus, key: u64) -> Result<usize, Refused> {
-        let own = self.find(issuer).ok_or(Refused::Conflict)?;
-        if self.registrations[own].key == key { Ok(own) } else { Err(Refused::Conflict) }
+    fn registered_with(&self, issuer: &Nexus, key: u64) -> Result<usize, Stop> {
+        let own = self.find(issuer).ok_or(Stop::CONFLICT)?;
+        if self.registrations[own].key == key { Ok(own) } else { Err(Stop::CONFLICT) }
     }
 
     /// Whether this registration holds the reservation.
@@ -323,7 +308,7 @@ impl Change {
         action: ReserveOutAction,
         parameters: &Parameters,
         known: &[InitiatorPort],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Stop> {
         if parameters.persist && !self.next.can_persist {
             return Err(invalid_bit(20, 0).into());
         }
@@ -331,7 +316,7 @@ impl Change {
         if action == ReserveOutAction::Register {
             let key = own.map_or(0, |own| self.next.registrations[own].key);
             if parameters.key != key {
-                return Err(Refused::Conflict);
+                return Err(Stop::CONFLICT);
             }
         }
         match own {
@@ -365,7 +350,7 @@ impl Change {
         nexuses: &mut Vec<Nexus>,
         ids: &[(u16, TransportId)],
         known: &[InitiatorPort],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Stop> {
         for (at, id) in ids {
             let named = Reservations::named(id, known);
             if named.is_empty() {
@@ -399,18 +384,18 @@ impl Change {
     }
 
     /// RESERVE (SPC-4, section 5.13.9).
-    fn reserve(&mut self, own: usize, out: ReserveOut) -> Result<(), Refused> {
+    fn reserve(&mut self, own: usize, out: ReserveOut) -> Result<(), Stop> {
         let kind = valid_type(out)?;
         match self.next.reserved {
             None => self.next.set_holder(Some(own), Some(kind)),
             Some(held) if held == kind && self.next.holds(own) => {}
-            Some(_) => return Err(Refused::Conflict),
+            Some(_) => return Err(Stop::CONFLICT),
         }
         Ok(())
     }
 
     /// RELEASE (SPC-4, section 5.13.11.2); of whoever holds nothing it has no effect.
-    fn release(&mut self, own: usize, out: ReserveOut) -> Result<(), Refused> {
+    fn release(&mut self, own: usize, out: ReserveOut) -> Result<(), Stop> {
         let Some(kind) = self.next.reserved else { return Ok(()) };
         if !self.next.holds(own) {
             return Ok(());
@@ -435,13 +420,7 @@ impl Change {
     }
 
     /// PREEMPT and PREEMPT AND ABORT (SPC-4, sections 5.13.11.4 and 5.13.11.5).
-    fn preempt(
-        &mut self,
-        own: usize,
-        out: ReserveOut,
-        key: u64,
-        abort: bool,
-    ) -> Result<(), Refused> {
+    fn preempt(&mut self, own: usize, out: ReserveOut, key: u64, abort: bool) -> Result<(), Stop> {
         let for_all = self.next.reserved.is_some_and(ReservationType::is_all_registrants);
         if key == 0 && !for_all {
             return Err(Sense::invalid_parameter(8).into());
@@ -449,7 +428,7 @@ impl Change {
         let holder = self.next.registrations.iter().find(|one| one.is_holder);
         let takes = if for_all { key == 0 } else { holder.is_some_and(|one| one.key == key) };
         if !takes && self.next.registrations.iter().all(|one| one.key != key) {
-            return Err(Refused::Conflict);
+            return Err(Stop::CONFLICT);
         }
         let kind = if takes { Some(valid_type(out)?) } else { None };
         let issuer = self.next.registrations[own].nexus.clone();
@@ -487,9 +466,9 @@ impl Change {
         own: usize,
         parameters: &Parameters,
         known: &[InitiatorPort],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Stop> {
         if self.next.reserved.is_some_and(ReservationType::is_all_registrants) {
-            return Err(Refused::Conflict);
+            return Err(Stop::CONFLICT);
         }
         if !self.next.holds(own) {
             return Err(Sense::invalid_cdb(1, Some(4)).into());
@@ -500,7 +479,7 @@ impl Change {
         if parameters.persist && !self.next.can_persist {
             return Err(invalid_bit(17, 0).into());
         }
-        let invalid = Refused::Check(Sense::invalid_parameter(24));
+        let invalid = Stop::Check(Sense::invalid_parameter(24));
         let (port, id) = parameters.destination.as_ref().ok_or(invalid)?;
         if *port != TARGET_PORT {
             return Err(Sense::invalid_parameter(18).into());

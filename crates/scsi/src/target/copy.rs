@@ -20,7 +20,7 @@ use crate::{
     },
     inquiry::decode_designators,
     sense::{Additional, Sense, SenseKey, Status},
-    unit::{MediumRequest, NexusId, Refusal, Response, Step, Task, WriteSlot},
+    unit::{MediumRequest, NexusId, Refusal, Response, Step, Stop, Task, WriteSlot},
 };
 
 /// A copy under way: what its task holds.
@@ -60,20 +60,6 @@ struct Current {
 struct UnitRef {
     lun: u16,
     incarnation: u64,
-}
-
-/// Why a copy does not go on.
-enum Stop {
-    /// With this sense data.
-    Failed(Sense),
-    /// Another command is in the way; nothing was copied.
-    Busy,
-}
-
-impl From<Sense> for Stop {
-    fn from(sense: Sense) -> Self {
-        Self::Failed(sense)
-    }
 }
 
 impl TargetDevice {
@@ -229,16 +215,16 @@ impl TargetDevice {
             match self.begin_segment(task.nexus(), &copy.list, segment) {
                 Ok(Some(current)) => copy.current = Some(current),
                 Ok(None) => copy.at += 1,
-                Err(Stop::Busy) if copy.written == 0 => {
+                Err(Stop::Status(_)) if copy.written == 0 => {
                     let nexus = task.nexus();
                     self.copy_aborted(nexus, copy);
                     return Step::Respond(Response::status(Status::Busy));
                 }
-                Err(Stop::Busy) => {
+                Err(Stop::Status(_)) => {
                     let sense = failed_segment(Additional::THIRD_PARTY_FAILURE);
                     return Step::Respond(self.end_copy(task, copy, Err(sense)));
                 }
-                Err(Stop::Failed(sense)) => {
+                Err(Stop::Check(sense)) => {
                     return Step::Respond(self.end_copy(task, copy, Err(sense)));
                 }
             }
@@ -297,7 +283,7 @@ impl TargetDevice {
         let largest = PIECE_LEN_MAX.min(source_max).min(place.unit.transfer_len_max());
         let piece_len = u64::from(largest / from_block.max(to_block) * from_block.max(to_block));
         let fua = place.unit.must_write_through();
-        let slot = place.unit.enter_write(*to_at, len).ok_or(Stop::Busy)?;
+        let slot = place.unit.enter_write(*to_at, len).ok_or(Stop::BUSY)?;
         let pieces = Pieces::new(*from_at, *to_at, len, piece_len, source == destination);
         Ok(Some(Current { source, destination, pieces, fua, slot }))
     }

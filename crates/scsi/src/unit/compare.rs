@@ -7,13 +7,13 @@
 use netraid_block::{Buf, BufMut, SgList};
 
 use super::{
-    LogicalUnit, Response, Step, Task,
+    LogicalUnit, Step, Stop, Task,
     medium::{State, check_complete, submit_write},
     respond_good,
 };
 use crate::{
     cdb::{ByteCheck, DataOut, Extent},
-    sense::{Additional, Sense, SenseKey, Status},
+    sense::{Additional, Sense, SenseKey},
 };
 
 impl LogicalUnit {
@@ -22,21 +22,21 @@ impl LogicalUnit {
         task: &mut Task,
         extent: Extent,
         check: ByteCheck,
-    ) -> Result<Step, Sense> {
-        let command = DataOut::Verify { extent, check };
+    ) -> Result<Step, Stop> {
+        let out = DataOut::Verify { extent, check };
         match check {
             ByteCheck::Medium => {
                 self.check_range(extent)?;
                 let (offset, len) = self.bytes_of(extent);
-                Ok(self.scan_next(task, offset, offset + len))
+                Ok(self.scan_next(task, None, offset, offset + len))
             }
             ByteCheck::Compare => {
                 self.check_transfer(task, extent)?;
-                self.collect(task, command, extent.blocks)
+                self.collect(task, out, extent.blocks)
             }
             ByteCheck::CompareOne => {
                 self.check_range(extent)?;
-                self.collect(task, command, extent.blocks.min(1))
+                self.collect(task, out, extent.blocks.min(1))
             }
         }
     }
@@ -47,72 +47,62 @@ impl LogicalUnit {
         extent: Extent,
         check: ByteCheck,
         data: SgList,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         if check == ByteCheck::CompareOne {
             check_complete(&data, u64::from(self.config.info.block_len))?;
-            let block = Buf::copy_from(&data.to_contiguous());
-            return Ok(self.repeat_next(task, block, offset, offset + len));
+            return Ok(self.scan_next(task, Some(data.to_contiguous()), offset, offset + len));
         }
         check_complete(&data, len)?;
         task.state = State::Compare { expected: data };
         Ok(task.read(offset, len))
     }
 
-    /// Reads the next piece of a VERIFY that compares nothing.
-    pub(super) fn scan_next(&mut self, task: &mut Task, next: u64, end: u64) -> Step {
-        let len = self.piece(next, end);
+    /// Reads the next piece of a VERIFY that has no data-out, or one block of it.
+    fn scan_next(&mut self, task: &mut Task, like: Option<Buf>, next: u64, end: u64) -> Step {
+        let most = u64::from(self.transfer_max() * self.config.info.block_len);
+        let len = (end - next).min(most);
         if len == 0 {
             return respond_good();
         }
-        task.state = State::Scan { next: next + len, end };
+        task.state = State::Scan { like, next: next + len, end };
         task.read(next, len)
     }
 
-    /// Reads the next piece whose blocks all have to equal one.
-    pub(super) fn repeat_next(&mut self, task: &mut Task, block: Buf, next: u64, end: u64) -> Step {
-        let len = self.piece(next, end);
-        if len == 0 {
-            return respond_good();
-        }
-        task.state = State::CompareOne { block, next: next + len, end };
-        task.read(next, len)
-    }
-
-    fn piece(&self, next: u64, end: u64) -> u64 {
-        (end - next).min(u64::from(self.transfer_max() * self.config.info.block_len))
-    }
-
-    /// A piece of a VERIFY is read.
-    pub(super) fn compared(&self, task: &Task, read: &SgList, expected: &SgList) -> Step {
-        match first_difference(read, expected) {
-            None => respond_good(),
-            Some(at) => Step::Respond(self.check(&self.miscompare_at(task, at))),
-        }
-    }
-
-    pub(super) fn compared_one(
+    pub(super) fn scanned(
         &mut self,
         task: &mut Task,
         read: &SgList,
-        block: Buf,
+        like: Option<Buf>,
         next: u64,
         end: u64,
-    ) -> Step {
-        let bytes = read.to_contiguous();
-        let differs = bytes.chunks(block.len()).position(|part| part != &*block);
-        match differs {
-            None => self.repeat_next(task, block, next, end),
-            Some(index) => {
-                Step::Respond(self.check(&self.miscompare_at(task, index * block.len())))
-            }
+    ) -> Result<Step, Stop> {
+        if let Some(block) = &like {
+            self.check_equal(task, read, core::iter::repeat(&**block))?;
         }
+        Ok(self.scan_next(task, like, next, end))
     }
 
-    /// Where VERIFY found a difference: INFORMATION is the block's address (SPC-4, section 4.5.3).
-    fn miscompare_at(&self, task: &Task, at: usize) -> Sense {
-        let offset = task.reading.0 + at as u64;
-        miscompare(offset / u64::from(self.config.info.block_len))
+    /// What a VERIFY or WRITE AND VERIFY compares is read.
+    pub(super) fn compared(
+        &self,
+        task: &Task,
+        read: &SgList,
+        expected: &SgList,
+    ) -> Result<Step, Stop> {
+        self.check_equal(task, read, parts(expected))?;
+        Ok(respond_good())
+    }
+
+    /// Where they differ: INFORMATION is the block's address (SPC-4, section 4.5.3).
+    fn check_equal<'a>(
+        &self,
+        task: &Task,
+        read: &SgList,
+        expected: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Sense> {
+        let Some(at) = first_difference(task, read, expected) else { return Ok(()) };
+        Err(miscompare((task.reading.0 + at) / u64::from(self.config.info.block_len)))
     }
 
     pub(super) fn write_and_verify(
@@ -121,19 +111,17 @@ impl LogicalUnit {
         extent: Extent,
         data: SgList,
         check: ByteCheck,
-    ) -> Step {
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         let data = self.whole_blocks(data, len);
         let len = data.len() as u64;
         if len == 0 {
-            return respond_good();
+            return Ok(respond_good());
         }
-        if !self.enter(task, offset, len, false) {
-            return Step::Respond(Response::status(Status::Busy));
-        }
+        self.enter(task, offset, len, false)?;
         let expected = matches!(check, ByteCheck::Compare).then(|| data.clone());
         task.state = State::WriteAndVerify { offset, len, expected };
-        submit_write(offset, data, true)
+        Ok(submit_write(offset, data, true))
     }
 
     pub(super) fn start_compare_and_write(
@@ -141,11 +129,11 @@ impl LogicalUnit {
         task: &mut Task,
         extent: Extent,
         fua: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_writable()?;
         self.check_range(extent)?;
         if extent.blocks > u32::from(self.compare_and_write_max()) {
-            return Err(Sense::invalid_cdb(13, None));
+            return Err(Sense::invalid_cdb(13, None).into());
         }
         self.check_announced(task, extent.blocks * 2)?;
         self.collect(task, DataOut::CompareAndWrite { extent, fua }, extent.blocks * 2)
@@ -157,12 +145,10 @@ impl LogicalUnit {
         extent: Extent,
         data: SgList,
         fua: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         check_complete(&data, len * 2)?;
-        if !self.enter(task, offset, len, true) {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
-        }
+        self.enter(task, offset, len, true)?;
         task.state = State::CompareAndWrite { data, offset, fua };
         Ok(task.read(offset, len))
     }
@@ -175,14 +161,13 @@ impl LogicalUnit {
         data: &SgList,
         offset: u64,
         fua: bool,
-    ) -> Step {
+    ) -> Result<Step, Stop> {
         let half = data.len() / 2;
-        if let Some(at) = first_difference(read, &data.slice(0..half)) {
+        if let Some(at) = first_difference(task, read, parts(&data.slice(0..half))) {
             // INFORMATION is the offset in the data-out buffer (SBC-3, section 5.2).
-            return Step::Respond(self.check(&miscompare(at as u64)));
+            return Err(miscompare(at).into());
         }
-        task.state = State::Last { writing: true };
-        submit_write(offset, data.slice(half..half * 2), self.through(fua))
+        Ok(self.last_write(task, offset, data.slice(half..half * 2), fua))
     }
 
     pub(super) fn or_write(
@@ -191,12 +176,10 @@ impl LogicalUnit {
         extent: Extent,
         data: SgList,
         fua: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         check_complete(&data, len)?;
-        if !self.enter(task, offset, len, true) {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
-        }
+        self.enter(task, offset, len, true)?;
         task.state = State::OrWrite { data, offset, fua };
         Ok(task.read(offset, len))
     }
@@ -212,10 +195,13 @@ impl LogicalUnit {
     ) -> Step {
         let mut merged = BufMut::zeroed(data.len());
         read.copy_to(&mut merged);
-        let bits = data.to_contiguous();
-        merged.iter_mut().zip(bits.iter()).for_each(|(byte, bits)| *byte |= bits);
-        task.state = State::Last { writing: true };
-        submit_write(offset, merged.freeze().into(), self.through(fua))
+        let mut rest = &mut merged[..];
+        for part in parts(data) {
+            let (bytes, behind) = rest.split_at_mut(part.len());
+            bytes.iter_mut().zip(part).for_each(|(byte, bits)| *byte |= bits);
+            rest = behind;
+        }
+        self.last_write(task, offset, merged.freeze().into(), fua)
     }
 }
 
@@ -224,14 +210,33 @@ const fn miscompare(information: u64) -> Sense {
         .with_information(information)
 }
 
-/// Where two equally long lists differ first.
-fn first_difference(left: &SgList, right: &SgList) -> Option<usize> {
-    let (left, right) = (left.to_contiguous(), right.to_contiguous());
-    if left.len() != right.len() {
-        return Some(left.len().min(right.len()));
+fn parts(list: &SgList) -> impl Iterator<Item = &[u8]> {
+    list.parts().iter().map(|part| &**part)
+}
+
+/// Where what a task has read differs first from bytes that are no fewer; none of them is copied.
+fn first_difference<'a>(
+    task: &Task,
+    read: &SgList,
+    mut expected: impl Iterator<Item = &'a [u8]>,
+) -> Option<u64> {
+    assert_eq!(read.len() as u64, task.reading.1, "a read has all its bytes");
+    let mut at = 0;
+    let mut wanted: &[u8] = &[];
+    for mut part in parts(read) {
+        while !part.is_empty() {
+            if wanted.is_empty() {
+                wanted = expected.next()?;
+            }
+            let len = part.len().min(wanted.len());
+            let ((left, more), (right, behind)) = (part.split_at(len), wanted.split_at(len));
+            if left != right {
+                let place = left.iter().zip(right).position(|(one, other)| one != other)?;
+                return Some(at + place as u64);
+            }
+            (part, wanted) = (more, behind);
+            at += len as u64;
+        }
     }
-    if *left == *right {
-        return None;
-    }
-    left.iter().zip(right.iter()).position(|(one, other)| one != other)
+    None
 }

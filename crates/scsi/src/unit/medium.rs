@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList};
 
-use super::{LogicalUnit, MediumRequest, Response, Step, Task, respond_good, sense_of};
+use super::{LogicalUnit, MediumRequest, Response, Step, Stop, Task, respond_good, sense_of};
 use crate::{
     cdb::{DataOut, Extent},
     reservation::Change,
@@ -24,12 +24,11 @@ pub(super) enum State {
     Unmap { rest: Vec<Extent> },
     /// A block is written again and again; bytes from `next` to `end` are still to come.
     Fill { pattern: Buf, next: u64, end: u64 },
-    /// The medium is read piece by piece; bytes from `next` to `end` are still to come.
-    Scan { next: u64, end: u64 },
+    /// The medium is read piece by piece, each block of which has to equal `like` where that is
+    /// given; bytes from `next` to `end` are still to come.
+    Scan { like: Option<Buf>, next: u64, end: u64 },
     /// What is being read has to equal `expected`.
     Compare { expected: SgList },
-    /// Each block of what is being read, and of the bytes to `end`, has to equal `block`.
-    CompareOne { block: Buf, next: u64, end: u64 },
     /// What is being read has to equal the first half of `data`; then the second is written.
     CompareAndWrite { data: SgList, offset: u64, fua: bool },
     /// What is being read is written again with the bits of `data` set.
@@ -97,11 +96,11 @@ impl LogicalUnit {
                 self.reserve_out(task, out, &data.to_contiguous())
             }
             DataOut::Unmap { .. } => self.unmap(task, &data.to_contiguous()),
-            DataOut::Write { extent, fua } => Ok(self.write(task, extent, data, fua)),
+            DataOut::Write { extent, fua } => self.write(task, extent, data, fua),
             DataOut::WriteAtomic { extent, fua, .. } => self.write_atomic(task, extent, data, fua),
             DataOut::WriteSame { extent, unmap, .. } => self.write_same(task, extent, unmap, data),
             DataOut::WriteAndVerify { extent, check } => {
-                Ok(self.write_and_verify(task, extent, data, check))
+                self.write_and_verify(task, extent, data, check)
             }
             DataOut::Verify { extent, check } => self.verify(task, extent, check, data),
             DataOut::CompareAndWrite { extent, fua } => {
@@ -110,25 +109,22 @@ impl LogicalUnit {
             DataOut::OrWrite { extent, fua } => self.or_write(task, extent, data, fua),
             DataOut::Sanitize(request) => self.sanitize_overwrite(task, request, &data),
         };
-        step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)))
+        self.step_of(step)
     }
 
     /// Goes on after a medium request that succeeded, with the bytes of a read.
-    pub(super) fn medium_done(&mut self, task: &mut Task, read: SgList) -> Step {
-        match core::mem::replace(&mut task.state, State::Ended) {
+    pub(super) fn medium_done(&mut self, task: &mut Task, read: SgList) -> Result<Step, Stop> {
+        Ok(match core::mem::replace(&mut task.state, State::Ended) {
             State::Read => {
                 Step::Respond(Response { status: Status::Good, sense: Vec::new(), data_in: read })
             }
-            State::Last { .. } => respond_good(),
-            State::Unmap { rest } => self.unmap_next(task, rest),
+            State::Last { .. } | State::Wait { .. } => respond_good(),
+            State::Unmap { rest } => self.unmap_next(task, rest)?,
             State::Fill { pattern, next, end } => self.fill_next(task, pattern, next, end),
-            State::Scan { next, end } => self.scan_next(task, next, end),
-            State::Compare { expected } => self.compared(task, &read, &expected),
-            State::CompareOne { block, next, end } => {
-                self.compared_one(task, &read, block, next, end)
-            }
+            State::Scan { like, next, end } => self.scanned(task, &read, like, next, end)?,
+            State::Compare { expected } => self.compared(task, &read, &expected)?,
             State::CompareAndWrite { data, offset, fua } => {
-                self.compared_and_write(task, &read, &data, offset, fua)
+                self.compared_and_write(task, &read, &data, offset, fua)?
             }
             State::OrWrite { data, offset, fua } => {
                 self.or_write_read(task, &read, &data, offset, fua)
@@ -136,7 +132,7 @@ impl LogicalUnit {
             State::WriteAndVerify { offset, len, expected } => {
                 task.state = match expected {
                     Some(expected) => State::Compare { expected },
-                    None => State::Scan { next: offset + len, end: offset + len },
+                    None => State::Scan { like: None, next: offset + len, end: offset + len },
                 };
                 task.read(offset, len)
             }
@@ -144,13 +140,14 @@ impl LogicalUnit {
                 let (offset, len) = task.reading;
                 self.locate(task, offset + len, end, error)
             }
-            State::Extents { lba, allocation_len } => self.lba_status(lba, allocation_len, &read),
-            State::Stop { eject } => self.stopped(eject),
-            State::Wait { .. } => respond_good(),
-            State::Collect(_) | State::Store(_) | State::Preempt | State::Ended => {
-                Step::Respond(self.check(&internal_failure()))
+            State::Extents { lba, allocation_len } => {
+                self.lba_status(lba, allocation_len, &read)?
             }
-        }
+            State::Stop { eject } => self.stopped(eject),
+            State::Collect(_) | State::Store(_) | State::Preempt | State::Ended => {
+                return Err(internal_failure().into());
+            }
+        })
     }
 
     /// Goes on after a medium request that failed.
@@ -168,7 +165,6 @@ impl LogicalUnit {
             State::Read
             | State::Scan { .. }
             | State::Compare { .. }
-            | State::CompareOne { .. }
             | State::CompareAndWrite { .. }
             | State::OrWrite { .. }
                 if bad_medium =>
@@ -178,7 +174,6 @@ impl LogicalUnit {
             State::Read
             | State::Scan { .. }
             | State::Compare { .. }
-            | State::CompareOne { .. }
             | State::Locate { .. }
             | State::Extents { .. } => false,
             State::Last { writing } => writing,
@@ -223,7 +218,7 @@ impl LogicalUnit {
         task.read(offset, blocks.div_ceil(2) * block_len)
     }
 
-    pub(super) fn start_read(&mut self, task: &mut Task, extent: Extent) -> Result<Step, Sense> {
+    pub(super) fn start_read(&mut self, task: &mut Task, extent: Extent) -> Result<Step, Stop> {
         self.check_transfer(task, extent)?;
         if extent.blocks == 0 {
             return Ok(respond_good());
@@ -239,7 +234,7 @@ impl LogicalUnit {
         task: &mut Task,
         command: DataOut,
         extent: Extent,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_writable()?;
         self.check_transfer(task, extent)?;
         self.collect(task, command, extent.blocks)
@@ -251,15 +246,15 @@ impl LogicalUnit {
         extent: Extent,
         boundary: u16,
         fua: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_writable()?;
         self.check_range(extent)?;
         // MAXIMUM ATOMIC BOUNDARY SIZE is zero: a write is atomic as a whole.
         if boundary != 0 {
-            return Err(Sense::invalid_cdb(10, None));
+            return Err(Sense::invalid_cdb(10, None).into());
         }
         if extent.blocks > self.atomic_max() {
-            return Err(task.invalid_length());
+            return Err(task.invalid_length().into());
         }
         self.collect(task, DataOut::WriteAtomic { extent, boundary, fua }, extent.blocks)
     }
@@ -270,21 +265,18 @@ impl LogicalUnit {
         extent: Extent,
         data: SgList,
         fua: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         check_complete(&data, len)?;
-        if !self.enter(task, offset, len, true) {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
-        }
-        task.state = State::Last { writing: true };
-        Ok(submit_write(offset, data, self.through(fua)))
+        self.enter(task, offset, len, true)?;
+        Ok(self.last_write(task, offset, data, fua))
     }
 
     pub(super) fn synchronize_cache(
         &mut self,
         task: &mut Task,
         extent: Extent,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_range(extent)?;
         task.state = State::Last { writing: true };
         Ok(submit(Op::Flush, 0, 0))
@@ -292,7 +284,7 @@ impl LogicalUnit {
 
     /// Nothing is read ahead into a cache of ours: that not all of it fits there is said by GOOD
     /// instead of CONDITION MET (SBC-3, section 5.9).
-    pub(super) fn pre_fetch(&self, extent: Extent) -> Result<Step, Sense> {
+    pub(super) fn pre_fetch(&self, extent: Extent) -> Result<Step, Stop> {
         self.check_range(extent)?;
         Ok(respond_good())
     }
@@ -309,15 +301,24 @@ impl LogicalUnit {
         data.slice(0..whole)
     }
 
-    fn write(&mut self, task: &mut Task, extent: Extent, data: SgList, fua: bool) -> Step {
+    fn write(
+        &mut self,
+        task: &mut Task,
+        extent: Extent,
+        data: SgList,
+        fua: bool,
+    ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         let data = self.whole_blocks(data, len);
         if data.is_empty() {
-            return respond_good();
+            return Ok(respond_good());
         }
-        if !self.enter(task, offset, data.len() as u64, false) {
-            return Step::Respond(Response::status(Status::Busy));
-        }
+        self.enter(task, offset, data.len() as u64, false)?;
+        Ok(self.last_write(task, offset, data, fua))
+    }
+
+    /// The write after which a command has succeeded.
+    pub(super) fn last_write(&self, task: &mut Task, offset: u64, data: SgList, fua: bool) -> Step {
         task.state = State::Last { writing: true };
         submit_write(offset, data, self.through(fua))
     }
@@ -328,7 +329,7 @@ impl LogicalUnit {
         task: &mut Task,
         command: DataOut,
         blocks: u32,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         if blocks == 0 {
             return Ok(respond_good());
         }
@@ -355,17 +356,17 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Enters a write of these bytes; false when it has to be tried again.
+    /// Enters a write of these bytes, unless it has to be tried again.
     pub(super) fn enter(
         &mut self,
         task: &mut Task,
         offset: u64,
         len: u64,
         exclusive: bool,
-    ) -> bool {
+    ) -> Result<(), Stop> {
         assert!(task.slot.is_none(), "a command writes one range at a time");
         task.slot = self.exclusion.enter(offset..offset + len, exclusive);
-        task.slot.is_some()
+        if task.slot.is_some() { Ok(()) } else { Err(Stop::BUSY) }
     }
 
     /// Whether a write has to be stable when it completes.

@@ -36,7 +36,10 @@ pub(crate) use self::exclusion::Slot as WriteSlot;
 pub(crate) use self::report::report_luns;
 pub use self::report::{decode_lun, encode_lun};
 use self::{
-    attention::Attentions, exclusion::Exclusion, medium::State, ready::Readiness,
+    attention::Attentions,
+    exclusion::Exclusion,
+    medium::{State, internal_failure},
+    ready::Readiness,
     sanitize::Sanitizer,
 };
 pub use self::{
@@ -177,6 +180,28 @@ pub enum Step {
     },
     /// Send this; the task has ended.
     Respond(Response),
+}
+
+/// Why a command ends before it has done what it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// CHECK CONDITION with this sense data.
+    Check(Sense),
+    /// This status alone.
+    Status(Status),
+}
+
+impl Stop {
+    /// Another command is in the way.
+    pub(crate) const BUSY: Self = Self::Status(Status::Busy);
+    /// A reservation keeps it out.
+    pub(crate) const CONFLICT: Self = Self::Status(Status::ReservationConflict);
+}
+
+impl From<Sense> for Stop {
+    fn from(sense: Sense) -> Self {
+        Self::Check(sense)
+    }
 }
 
 /// What may keep a command from going on, as its row of the table says.
@@ -443,7 +468,10 @@ impl LogicalUnit {
     /// RESERVATION CONFLICT before the next one when a reservation came meanwhile.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
         let step = match result {
-            Ok(data) => self.medium_done(task, data),
+            Ok(data) => {
+                let step = self.medium_done(task, data);
+                self.step_of(step)
+            }
             Err(error) => self.medium_failed(task, &error),
         };
         let goes_on = matches!(step, Step::Submit(_));
@@ -528,7 +556,9 @@ impl LogicalUnit {
         let step = match command {
             Command::Read { extent, .. } => self.start_read(task, extent),
             Command::DataOut(out) => self.start_data_out(task, out),
-            Command::Report(report) => self.report(task.nexus, report).map(Step::Respond),
+            Command::Report(report) => {
+                self.report(task.nexus, report).map(Step::Respond).map_err(Stop::from)
+            }
             Command::GetLbaStatus { lba, allocation_len } => {
                 self.start_lba_status(task, lba, allocation_len)
             }
@@ -538,21 +568,21 @@ impl LogicalUnit {
             Command::PreventAllowMediumRemoval { prevent } => {
                 Ok(self.prevent_allow(task.nexus, prevent))
             }
-            Command::Reserve => Ok(self.reserve(task.nexus)),
-            Command::Release => Ok(self.unreserve(task.nexus)),
+            Command::Reserve => self.reserve(task.nexus),
+            Command::Release => self.unreserve(task.nexus),
             Command::PersistentReserveIn { action, allocation_len } => {
-                Ok(self.reserve_in(action, allocation_len))
+                self.reserve_in(action, allocation_len)
             }
             // The target device drives these; a logical unit knows no other.
             Command::ExtendedCopy { .. } | Command::ReceiveCopyResults { .. } => {
-                Err(Sense::new(SenseKey::HardwareError, Additional::INTERNAL_TARGET_FAILURE))
+                Err(internal_failure().into())
             }
         };
-        let step = step.unwrap_or_else(|sense| Step::Respond(self.check(&sense)));
+        let step = self.step_of(step);
         self.settle(task, step)
     }
 
-    fn start_data_out(&mut self, task: &mut Task, out: DataOut) -> Result<Step, Sense> {
+    fn start_data_out(&mut self, task: &mut Task, out: DataOut) -> Result<Step, Stop> {
         match out {
             DataOut::Write { extent, .. }
             | DataOut::WriteAndVerify { extent, .. }
@@ -578,6 +608,17 @@ impl LogicalUnit {
         }
     }
 
+    fn step_of(&self, result: Result<Step, Stop>) -> Step {
+        result.unwrap_or_else(|stop| Step::Respond(self.stop(&stop)))
+    }
+
+    pub(crate) fn stop(&self, stop: &Stop) -> Response {
+        match stop {
+            Stop::Check(sense) => self.check(sense),
+            Stop::Status(status) => Response::status(*status),
+        }
+    }
+
     pub(crate) fn check(&self, sense: &Sense) -> Response {
         Response::check_in(sense, self.sense_format())
     }
@@ -586,7 +627,7 @@ impl LogicalUnit {
         if self.mode.descriptor_sense { SenseFormat::Descriptor } else { SenseFormat::Fixed }
     }
 
-    fn mode_select(&mut self, nexus: NexusId, long: bool, list: &[u8]) -> Result<Step, Sense> {
+    fn mode_select(&mut self, nexus: NexusId, long: bool, list: &[u8]) -> Result<Step, Stop> {
         let changed = self.mode.select(long, list, self.mode_medium())?;
         if changed != self.mode {
             self.mode = changed;

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    LogicalUnit, NexusId, Step, Task, UnitAttention,
+    LogicalUnit, NexusId, Step, Stop, Task, UnitAttention,
     medium::{State, submit},
     respond_good,
 };
@@ -57,24 +57,20 @@ impl Readiness {
 
 impl LogicalUnit {
     /// START STOP UNIT. No power conditions but active are supported: all others are refused.
-    pub(super) fn start_stop(
-        &mut self,
-        task: &mut Task,
-        request: StartStop,
-    ) -> Result<Step, Sense> {
+    pub(super) fn start_stop(&mut self, task: &mut Task, request: StartStop) -> Result<Step, Stop> {
         let StartStop { power_condition, no_flush, load_eject, start } = request;
         if ![0, POWER_ACTIVE].contains(&power_condition) {
-            return Err(Sense::invalid_cdb(4, Some(7)));
+            return Err(Sense::invalid_cdb(4, Some(7)).into());
         }
         // START and LOEJ are ignored with a power condition (SBC-3, table 121).
         let active = power_condition == POWER_ACTIVE;
         let (start, load_eject) = (start || active, load_eject && !active);
         if load_eject && !self.config.removable {
-            return Err(Sense::invalid_cdb(4, Some(1)));
+            return Err(Sense::invalid_cdb(4, Some(1)).into());
         }
         // What cannot be taken out cannot be put in either.
         if load_eject && !self.ready.preventing.is_empty() {
-            return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED));
+            return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED).into());
         }
         if start {
             return self.start_medium_up(task.nexus, load_eject);
@@ -86,14 +82,14 @@ impl LogicalUnit {
         Ok(submit(Op::Flush, 0, 0))
     }
 
-    fn start_medium_up(&mut self, nexus: NexusId, load: bool) -> Result<Step, Sense> {
+    fn start_medium_up(&mut self, nexus: NexusId, load: bool) -> Result<Step, Stop> {
         if load && self.ready.ejected {
             self.ready.ejected = false;
             // Who loaded it knows.
             self.attentions.raise(UnitAttention::NotReadyToReady, Some(nexus));
         }
         if self.ready.ejected {
-            return Err(Sense::new(SenseKey::NotReady, Additional::MEDIUM_NOT_PRESENT));
+            return Err(Sense::new(SenseKey::NotReady, Additional::MEDIUM_NOT_PRESENT).into());
         }
         self.ready.stopped = false;
         self.settle_blocked();

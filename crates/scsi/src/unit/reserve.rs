@@ -5,11 +5,11 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use super::{LogicalUnit, NexusId, Response, Step, Task, medium::State, respond_good};
+use super::{LogicalUnit, NexusId, Response, Step, Stop, Task, medium::State, respond_good};
 use crate::{
     cdb::{Access, DataOut, ReserveInAction, ReserveOut},
-    reservation::{self, Change, Parameters, Refused},
-    sense::{Additional, Sense, SenseKey, Status},
+    reservation::{self, Change, Parameters},
+    sense::{Additional, Sense, SenseKey},
 };
 
 impl LogicalUnit {
@@ -24,39 +24,44 @@ impl LogicalUnit {
 
     /// RESERVE (6) and (10) (SPC-2, section 7.21), which know persistent reservations only by the
     /// exceptions that CRH stands for (SPC-4, section 5.13.3).
-    pub(super) fn reserve(&mut self, nexus: NexusId) -> Step {
+    pub(super) fn reserve(&mut self, nexus: NexusId) -> Result<Step, Stop> {
         if self.reservations.registration_count() > 0 {
             return self.besides_registrations(nexus);
         }
         if self.reserved_by.is_some_and(|holder| holder != nexus) {
-            return conflict();
+            return Err(Stop::CONFLICT);
         }
         // Beside the registration that is being stored nobody could release it.
         if self.is_storing {
-            return Step::Respond(Response::status(Status::Busy));
+            return Err(Stop::BUSY);
         }
         self.reserved_by = Some(nexus);
-        respond_good()
+        Ok(respond_good())
     }
 
     /// RELEASE (6) and (10) (SPC-2, section 7.17); of whoever reserved nothing it has no effect.
-    pub(super) fn unreserve(&mut self, nexus: NexusId) -> Step {
+    pub(super) fn unreserve(&mut self, nexus: NexusId) -> Result<Step, Stop> {
         if self.reservations.registration_count() > 0 {
             return self.besides_registrations(nexus);
         }
         self.reserved_by.take_if(|holder| *holder == nexus);
-        respond_good()
+        Ok(respond_good())
     }
 
-    fn besides_registrations(&self, nexus: NexusId) -> Step {
-        if self.reservations.ignores_reserve(nexus) { respond_good() } else { conflict() }
+    fn besides_registrations(&self, nexus: NexusId) -> Result<Step, Stop> {
+        let ignored = self.reservations.ignores_reserve(nexus);
+        if ignored { Ok(respond_good()) } else { Err(Stop::CONFLICT) }
     }
 
     /// PERSISTENT RESERVE IN (SPC-4, section 6.15).
-    pub(super) fn reserve_in(&self, action: ReserveInAction, allocation_len: u32) -> Step {
+    pub(super) fn reserve_in(
+        &self,
+        action: ReserveInAction,
+        allocation_len: u32,
+    ) -> Result<Step, Stop> {
         // While RESERVE is in effect both commands conflict, whoever sends them (SPC-2, 5.5.1).
         if self.reserved_by.is_some() {
-            return conflict();
+            return Err(Stop::CONFLICT);
         }
         let data = match action {
             ReserveInAction::ReadKeys => reservation::keys(&self.reservations),
@@ -64,17 +69,13 @@ impl LogicalUnit {
             ReserveInAction::ReportCapabilities => reservation::capabilities(&self.reservations),
             ReserveInAction::ReadFullStatus => reservation::full_status(&self.reservations),
         };
-        Step::Respond(Response::data(&data, allocation_len))
+        Ok(Step::Respond(Response::data(&data, allocation_len)))
     }
 
     /// Begins PERSISTENT RESERVE OUT (SPC-4, section 6.16): asks for its parameters.
-    pub(super) fn start_reserve_out(
-        &self,
-        task: &mut Task,
-        out: ReserveOut,
-    ) -> Result<Step, Sense> {
+    pub(super) fn start_reserve_out(&self, task: &mut Task, out: ReserveOut) -> Result<Step, Stop> {
         if self.reserved_by.is_some() {
-            return Ok(conflict());
+            return Err(Stop::CONFLICT);
         }
         reservation::check_len(out)?;
         task.state = State::Collect(DataOut::PersistentReserveOut(out));
@@ -86,23 +87,17 @@ impl LogicalUnit {
         task: &mut Task,
         out: ReserveOut,
         list: &[u8],
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         if self.reserved_by.is_some() {
-            return Ok(conflict());
+            return Err(Stop::CONFLICT);
         }
         if self.is_storing {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
+            return Err(Stop::BUSY);
         }
         let parameters = Parameters::decode(out, list)?;
-        let Some(issuer) = self.attentions.nexus(task.nexus) else {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
-        };
+        let issuer = self.attentions.nexus(task.nexus).ok_or(Stop::BUSY)?;
         let known = reservation::distinct(self.attentions.initiators());
-        let change = match self.reservations.compute(issuer, out, &parameters, &known) {
-            Ok(change) => change,
-            Err(Refused::Conflict) => return Ok(conflict()),
-            Err(Refused::Check(sense)) => return Err(sense),
-        };
+        let change = self.reservations.compute(issuer, out, &parameters, &known)?;
         let image = change.next.encode();
         if !self.store_is_uncertain && image == self.reservations.encode() {
             return Ok(self.commit(task, change));
@@ -157,8 +152,4 @@ impl LogicalUnit {
         task.state = State::Preempt;
         Step::Abort { nexuses: aborted }
     }
-}
-
-fn conflict() -> Step {
-    Step::Respond(Response::status(Status::ReservationConflict))
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use netraid_block::{Buf, BufMut, Op, RequestFlags, SgList, extents::Extents};
 
 use super::{
-    LogicalUnit, MediumRequest, Response, Step, Task,
+    LogicalUnit, MediumRequest, Response, Step, Stop, Task,
     medium::{State, internal_failure, submit, submit_write},
     report::{UNMAP_BLOCKS_MAX, UNMAP_EXTENTS_MAX, WRITE_SAME_BLOCKS_MAX},
     respond_good,
@@ -15,7 +15,7 @@ use crate::{
     bytes::{be16, be32, be64},
     capacity::lba_status,
     cdb::{DataOut, Extent},
-    sense::{Additional, Sense, Status},
+    sense::{Additional, Sense},
 };
 
 /// Longest buffer that WRITE SAME repeats its block in, in bytes. The transport counts the block
@@ -29,19 +29,19 @@ impl LogicalUnit {
         extent: Extent,
         unmap: bool,
         no_data_out: bool,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_writable()?;
         if unmap && !self.config.info.can_discard {
-            return Err(Sense::invalid_cdb(1, Some(3)));
+            return Err(Sense::invalid_cdb(1, Some(3)).into());
         }
         self.check_range(extent)?;
         // WSNZ is reported: zero does not mean the rest of the medium.
         if extent.blocks == 0 || extent.blocks > WRITE_SAME_BLOCKS_MAX {
-            return Err(task.invalid_length());
+            return Err(task.invalid_length().into());
         }
         self.check_announced(task, if no_data_out { 0 } else { 1 })?;
         if no_data_out {
-            return Ok(self.write_zeroes(task, extent, unmap));
+            return self.write_zeroes(task, extent, unmap);
         }
         self.collect(task, DataOut::WriteSame { extent, unmap, no_data_out }, 1)
     }
@@ -52,19 +52,17 @@ impl LogicalUnit {
         extent: Extent,
         unmap: bool,
         data: SgList,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         let block_len = self.config.info.block_len as usize;
         if data.len() != block_len {
-            return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
+            return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT).into());
         }
         let block = data.to_contiguous();
         if block.iter().all(|byte| *byte == 0) {
-            return Ok(self.write_zeroes(task, extent, unmap));
+            return self.write_zeroes(task, extent, unmap);
         }
         let (offset, len) = self.bytes_of(extent);
-        if !self.enter(task, offset, len, false) {
-            return Ok(Step::Respond(Response::status(Status::Busy)));
-        }
+        self.enter(task, offset, len, false)?;
         let limit = FILL_LEN_MAX.min(self.transfer_max() * self.config.info.block_len) as usize;
         let count = usize::try_from(extent.blocks).unwrap_or(usize::MAX);
         let mut pattern = BufMut::zeroed(count.min(limit / block_len).max(1) * block_len);
@@ -82,26 +80,24 @@ impl LogicalUnit {
         submit_write(next, part.into(), self.must_write_through())
     }
 
-    fn write_zeroes(&mut self, task: &mut Task, extent: Extent, unmap: bool) -> Step {
+    fn write_zeroes(&mut self, task: &mut Task, extent: Extent, unmap: bool) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
-        if !self.enter(task, offset, len, false) {
-            return Step::Respond(Response::status(Status::Busy));
-        }
+        self.enter(task, offset, len, false)?;
         task.state = State::Last { writing: true };
         let flags = RequestFlags { fua: self.must_write_through(), no_unmap: !unmap };
         let op = Op::WriteZeroes;
-        Step::Submit(MediumRequest { op, offset, len, flags, data: SgList::new() })
+        Ok(Step::Submit(MediumRequest { op, offset, len, flags, data: SgList::new() }))
     }
 
     pub(super) fn start_unmap(
         &mut self,
         task: &mut Task,
         parameter_len: u16,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_writable()?;
         match parameter_len {
             0 => Ok(respond_good()),
-            1..=7 => Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)),
+            1..=7 => Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR).into()),
             _ => {
                 task.state = State::Collect(DataOut::Unmap { parameter_len });
                 Ok(Step::DataOut { len: u32::from(parameter_len) })
@@ -111,14 +107,14 @@ impl LogicalUnit {
 
     /// Reads the parameter list of UNMAP (SBC-3, section 5.28.2); nothing is unmapped unless all
     /// of it is right.
-    pub(super) fn unmap(&mut self, task: &mut Task, list: &[u8]) -> Result<Step, Sense> {
+    pub(super) fn unmap(&mut self, task: &mut Task, list: &[u8]) -> Result<Step, Stop> {
         let cut_off = Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR);
         let len = usize::from(be16(list, 2).ok_or(cut_off)?);
         let body = list.get(8..).ok_or(cut_off)?;
         // A length that reaches past the list means the list (SBC-3, section 5.28.2).
         let descriptors = body.get(..len.min(body.len())).ok_or(cut_off)?.chunks_exact(16);
         if descriptors.len() > UNMAP_EXTENTS_MAX as usize {
-            return Err(Sense::invalid_parameter(2));
+            return Err(Sense::invalid_parameter(2).into());
         }
         let mut rest = Vec::with_capacity(descriptors.len());
         let mut allowed = UNMAP_BLOCKS_MAX;
@@ -134,20 +130,22 @@ impl LogicalUnit {
                 rest.push(extent);
             }
         }
-        Ok(self.unmap_next(task, rest))
+        self.unmap_next(task, rest)
     }
 
-    pub(super) fn unmap_next(&mut self, task: &mut Task, mut rest: Vec<Extent>) -> Step {
+    pub(super) fn unmap_next(
+        &mut self,
+        task: &mut Task,
+        mut rest: Vec<Extent>,
+    ) -> Result<Step, Stop> {
         if let Some(slot) = task.slot.take() {
             self.exclusion.leave(slot);
         }
-        let Some(extent) = rest.pop() else { return respond_good() };
+        let Some(extent) = rest.pop() else { return Ok(respond_good()) };
         let (offset, len) = self.bytes_of(extent);
-        if !self.enter(task, offset, len, false) {
-            return Step::Respond(Response::status(Status::Busy));
-        }
+        self.enter(task, offset, len, false)?;
         task.state = State::Unmap { rest };
-        submit(Op::Discard, offset, len)
+        Ok(submit(Op::Discard, offset, len))
     }
 
     pub(super) fn start_lba_status(
@@ -155,9 +153,9 @@ impl LogicalUnit {
         task: &mut Task,
         lba: u64,
         allocation_len: u32,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         if lba >= self.blocks() {
-            return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
+            return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE).into());
         }
         if !self.config.info.can_map {
             let data = lba_status(lba, [(self.blocks() - lba, true)]);
@@ -168,15 +166,18 @@ impl LogicalUnit {
         Ok(submit(Op::Extents, offset, self.config.info.capacity - offset))
     }
 
-    pub(super) fn lba_status(&self, lba: u64, allocation_len: u32, answer: &SgList) -> Step {
+    pub(super) fn lba_status(
+        &self,
+        lba: u64,
+        allocation_len: u32,
+        answer: &SgList,
+    ) -> Result<Step, Stop> {
         let block_len = u64::from(self.config.info.block_len);
         // The medium may have become smaller meanwhile.
         let len = self.blocks().saturating_sub(lba) * block_len;
-        let Ok(extents) = Extents::decode(answer, len) else {
-            return Step::Respond(self.check(&internal_failure()));
-        };
+        let extents = Extents::decode(answer, len).map_err(|_| internal_failure())?;
         let data = lba_status(lba, block_runs(&extents, block_len));
-        Step::Respond(Response::data(&data, allocation_len))
+        Ok(Step::Respond(Response::data(&data, allocation_len)))
     }
 }
 

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, RequestFlags, SgList};
 
 use super::{
-    LogicalUnit, MediumRequest, Response, Step, Task, exclusion,
+    LogicalUnit, MediumRequest, Step, Stop, Task, exclusion,
     marker::{Marker, Method},
     medium::{State, check_complete, internal_failure},
     respond_good,
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     bytes::be16,
     cdb::{DataOut, Sanitize, SanitizeAction, WhileSanitizing},
-    sense::{Additional, Sense, SenseKey, Status},
+    sense::{Additional, Sense, SenseKey},
 };
 
 /// Longest write of an overwrite pass, in bytes.
@@ -148,18 +148,18 @@ impl LogicalUnit {
         &mut self,
         task: &mut Task,
         request: Sanitize,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         self.check_sanitize(&request)?;
         match request.action {
             SanitizeAction::Overwrite => {
                 let len = u32::from(request.parameter_len);
                 if !(5..self.config.info.block_len + 5).contains(&len) {
-                    return Err(Sense::invalid_cdb(7, None));
+                    return Err(Sense::invalid_cdb(7, None).into());
                 }
                 task.state = State::Collect(DataOut::Sanitize(request));
                 Ok(Step::DataOut { len })
             }
-            SanitizeAction::BlockErase => Ok(self.order(task, request, Method::BlockErase)),
+            SanitizeAction::BlockErase => self.order(task, request, Method::BlockErase),
             SanitizeAction::ExitFailureMode => {
                 if !self.sanitize.has_failed() {
                     return Ok(respond_good());
@@ -197,7 +197,7 @@ impl LogicalUnit {
         task: &mut Task,
         request: Sanitize,
         data: &SgList,
-    ) -> Result<Step, Sense> {
+    ) -> Result<Step, Stop> {
         check_complete(data, u64::from(request.parameter_len))?;
         self.check_sanitize(&request)?;
         let list = data.to_contiguous();
@@ -205,22 +205,22 @@ impl LogicalUnit {
         let pattern_len = be16(&list, 2).map_or(0, usize::from);
         // TEST: only that nothing is to be tested.
         if flags & 0x60 != 0 || passes == 0 {
-            return Err(Sense::invalid_parameter(0));
+            return Err(Sense::invalid_parameter(0).into());
         }
         let pattern = list.get(HEADER_LEN..HEADER_LEN + pattern_len);
         let fits = (1..=self.config.info.block_len as usize).contains(&pattern_len);
         let Some(pattern) = pattern.filter(|_| fits) else {
-            return Err(Sense::invalid_parameter(2));
+            return Err(Sense::invalid_parameter(2).into());
         };
         let invert = flags & 0x80 != 0;
         let method = Method::Overwrite { pattern: pattern.to_vec(), passes, invert };
-        Ok(self.order(task, request, method))
+        self.order(task, request, method)
     }
 
-    fn order(&mut self, task: &mut Task, request: Sanitize, method: Method) -> Step {
+    fn order(&mut self, task: &mut Task, request: Sanitize, method: Method) -> Result<Step, Stop> {
         // Whoever is preempted by the change that is being stored must not erase anything after it.
         if self.is_storing {
-            return Step::Respond(Response::status(Status::Busy));
+            return Err(Stop::BUSY);
         }
         let unrestricted = request.unrestricted;
         self.sanitize.failed_before = self.sanitize.order.take();
@@ -229,7 +229,7 @@ impl LogicalUnit {
         self.sanitize.immediate = request.immediate;
         self.sanitize.progress = 0;
         self.settle_blocked();
-        self.wait(task)
+        Ok(self.wait(task))
     }
 
     fn wait(&mut self, task: &mut Task) -> Step {
