@@ -294,7 +294,7 @@ impl World {
         let (task, step) = self.device.handle_command(from, encode_lun(lun), &cdb, announced);
         let mut active = Active::new(task, from, lun, cdb);
         let step = match step {
-            Step::DataOut { len } => {
+            Step::DataOut { len, .. } => {
                 assert!(len > 0, "asks for no data");
                 let len = len.min(announced) as usize;
                 let data = self.data_for(command, &cdb, lun, len);

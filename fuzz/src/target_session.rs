@@ -656,11 +656,11 @@ impl World {
         slot.task = Some(scsi_task);
         let plan = match step {
             Step::Respond(_) => return self.go_on(index, task, step),
-            Step::DataOut { len } => {
+            Step::DataOut { len, memory } => {
                 assert!(len > 0, "asks for no data");
                 slot.data_out_len = len.min(announced) as usize;
                 let data_out = slot.data_out_len as u32;
-                Plan { data_out, data_out_total: u64::from(len), memory: 0 }
+                Plan { data_out, data_out_total: u64::from(len), memory }
             }
             Step::Submit(request) => {
                 let memory = if request.op == Op::Read { request.len } else { 0 };

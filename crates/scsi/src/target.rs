@@ -465,7 +465,7 @@ mod tests {
         let (mut target, nexus) = pair();
         let write = build::write(block(0), false, false);
         let (mut task, step) = target.handle_command(nexus, lun(1), &write, 512);
-        assert!(matches!(step, Step::DataOut { len: 512 }), "{step:?}");
+        assert!(matches!(step, Step::DataOut { len: 512, .. }), "{step:?}");
         target.retire(1);
         target.remove(1);
         target.add(1, config()).unwrap();

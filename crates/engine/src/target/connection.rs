@@ -357,11 +357,11 @@ impl Driver {
             {
                 return;
             }
-            Step::DataOut { len } => {
+            Step::DataOut { len, memory } => {
                 let slot = &mut self.slots[task.index()];
                 let data_out = len.min(data_out_max);
                 slot.data_out_len = usize::try_from(data_out).unwrap_or(usize::MAX);
-                Plan { data_out, data_out_total: u64::from(len), memory: 0 }
+                Plan { data_out, data_out_total: u64::from(len), memory }
             }
             Step::Wait => {
                 self.slots[task.index()].waits = true;

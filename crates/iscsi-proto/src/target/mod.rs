@@ -114,7 +114,8 @@ pub struct Plan {
     pub data_out: u32,
     /// Bytes of Data-Out that the command describes; the residual is counted against it.
     pub data_out_total: u64,
-    /// Bytes that executing the command holds in memory besides its Data-Out.
+    /// Most bytes that executing the command holds in memory at a time besides its Data-Out; both
+    /// are counted against the budgets.
     pub memory: u64,
 }
 

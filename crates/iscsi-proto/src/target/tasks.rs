@@ -240,7 +240,7 @@ impl Tasks {
         assert!(plan.data_out <= task.out.max, "plan exceeds what the initiator sends");
         task.total = plan.data_out_total;
         task.out.wanted = plan.data_out;
-        task.cost = plan.memory.max(u64::from(plan.data_out));
+        task.cost = plan.memory.saturating_add(u64::from(plan.data_out));
         task.out.unsolicited = unsolicited && plan.data_out > 0;
         if task.out.fault.is_some() {
             // What comes unasked is waited for, and nothing is done with it.

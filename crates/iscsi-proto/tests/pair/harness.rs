@@ -73,6 +73,8 @@ pub(crate) struct Host {
     data_in: Vec<Vec<u8>>,
     /// Execute at once.
     pub(crate) eager: bool,
+    /// What a write holds in memory besides its data.
+    pub(crate) besides: u64,
 }
 
 impl Host {
@@ -91,6 +93,7 @@ impl Host {
             data_out: vec![Vec::new(); count],
             data_in: vec![Vec::new(); count],
             eager: true,
+            besides: 0,
         }
     }
 
@@ -125,7 +128,8 @@ impl Host {
                 let data_out = u32::try_from(len).unwrap().min(data_out_max);
                 self.data_out[task.index()] = vec![0xee; data_out as usize];
                 let data_out_total = len as u64;
-                self.machine.handle_plan(task, Plan { data_out, data_out_total, memory: 0 });
+                self.machine
+                    .handle_plan(task, Plan { data_out, data_out_total, memory: self.besides });
             }
             READ => {
                 let memory = len as u64;

@@ -298,6 +298,27 @@ fn one_session_does_not_starve_another_of_memory() {
     assert_eq!(pair.node.data_held(), 0);
 }
 
+/// Only the larger of what a command takes and of what it holds besides was counted.
+#[test]
+fn what_a_write_holds_besides_its_data_is_counted_too() {
+    let wishes = Wishes { initial_r2t: true, immediate_data: false, ..Wishes::default() };
+    for (besides, served) in [(512, 2), (513, 1)] {
+        let setup = target::Setup { wishes: wishes.clone(), data_budget: 2048, ..target_setup() };
+        let mut pair = Pair::new(&setup, initiator_setup());
+        pair.log_in();
+        pair.host.besides = besides;
+        for _ in 0..2 {
+            pair.guest.submit(pair.now, command(WRITE, 0, 512), &[7; 512]);
+            let (write, data) = pair.guest.transmit().unwrap();
+            pair.host.receive(pair.now, &mut pair.node, &write.header, &data).unwrap();
+        }
+        assert_eq!(pair.node.data_held(), served * (512 + besides));
+        let asked = replies(&mut pair);
+        assert!(asked.iter().all(|bhs| bhs.opcode() == Some(Opcode::R2t)), "{asked:?}");
+        assert_eq!(asked.len() as u64, served, "the other waits");
+    }
+}
+
 #[test]
 fn who_waits_for_its_commands_is_alive() {
     let mut pair = pair();

@@ -99,7 +99,7 @@ impl Bed {
         loop {
             step = match step {
                 Step::Respond(response) => return response,
-                Step::DataOut { len } => {
+                Step::DataOut { len, .. } => {
                     let sent = data.len().min(len as usize);
                     self.unit.handle_data_out(&mut task, Buf::copy_from(&data[..sent]).into())
                 }

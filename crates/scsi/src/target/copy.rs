@@ -187,7 +187,7 @@ impl TargetDevice {
         let list = CopyList { list_id: 0, usage: ListIdUsage::None, cscds, segments };
         let stage = Stage::Collect;
         task.copy = Some(Box::new(Copy { list, at: 0, current: None, written: 0, stage }));
-        Step::DataOut { len: parameter_len }
+        Step::DataOut { len: parameter_len, memory: u64::from(PIECE_LEN_MAX) }
     }
 
     /// Submits the next read, or ends the copy.

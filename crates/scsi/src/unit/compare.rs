@@ -32,11 +32,12 @@ impl LogicalUnit {
             }
             ByteCheck::Compare => {
                 self.check_transfer(task, extent)?;
-                self.collect(task, out, extent.blocks)
+                self.collect(task, out, extent.blocks, extent.blocks)
             }
             ByteCheck::CompareOne => {
                 self.check_range(extent)?;
-                self.collect(task, out, extent.blocks.min(1))
+                let piece = extent.blocks.min(self.transfer_max());
+                self.collect(task, out, extent.blocks.min(1), piece)
             }
         }
     }
@@ -136,7 +137,8 @@ impl LogicalUnit {
             return Err(Sense::invalid_cdb(13, None).into());
         }
         self.check_announced(task, extent.blocks * 2)?;
-        self.collect(task, DataOut::CompareAndWrite { extent, fua }, extent.blocks * 2)
+        let out = DataOut::CompareAndWrite { extent, fua };
+        self.collect(task, out, extent.blocks * 2, extent.blocks)
     }
 
     pub(super) fn compare_and_write(

@@ -228,16 +228,17 @@ impl LogicalUnit {
         Ok(task.read(offset, len))
     }
 
-    /// Any write whose data-out is what is to be written.
+    /// Any write whose data-out is what is to be written, and that holds `held` blocks besides.
     pub(super) fn start_write(
         &mut self,
         task: &mut Task,
         command: DataOut,
         extent: Extent,
+        held: u32,
     ) -> Result<Step, Stop> {
         self.check_writable()?;
         self.check_transfer(task, extent)?;
-        self.collect(task, command, extent.blocks)
+        self.collect(task, command, extent.blocks, held)
     }
 
     pub(super) fn start_write_atomic(
@@ -256,7 +257,7 @@ impl LogicalUnit {
         if extent.blocks > self.atomic_max() {
             return Err(task.invalid_length().into());
         }
-        self.collect(task, DataOut::WriteAtomic { extent, boundary, fua }, extent.blocks)
+        self.collect(task, DataOut::WriteAtomic { extent, boundary, fua }, extent.blocks, 0)
     }
 
     fn write_atomic(
@@ -323,19 +324,22 @@ impl LogicalUnit {
         submit_write(offset, data, self.through(fua))
     }
 
-    /// Asks for `blocks` of data-out, or ends the command when that is none.
+    /// Asks for `blocks` of data-out, or ends the command when that is none. It is going to hold
+    /// `held` blocks besides.
     pub(super) fn collect(
         &self,
         task: &mut Task,
         command: DataOut,
         blocks: u32,
+        held: u32,
     ) -> Result<Step, Stop> {
         if blocks == 0 {
             return Ok(respond_good());
         }
         let len = blocks.checked_mul(self.config.info.block_len).ok_or(internal_failure())?;
         task.state = State::Collect(command);
-        Ok(Step::DataOut { len })
+        let memory = u64::from(held) * u64::from(self.config.info.block_len);
+        Ok(Step::DataOut { len, memory })
     }
 
     pub(super) fn check_transfer(&self, task: &Task, extent: Extent) -> Result<(), Sense> {

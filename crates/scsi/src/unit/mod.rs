@@ -48,7 +48,7 @@ pub use self::{
 };
 pub use crate::inquiry::Identity;
 use crate::{
-    cdb::{self, Access, Command, DataOut, Extent, WhileSanitizing, table::Row},
+    cdb::{self, Access, ByteCheck, Command, DataOut, Extent, WhileSanitizing, table::Row},
     mode::{ModeMedium, ModeSettings},
     ports::Nexus,
     reservation::Reservations,
@@ -153,6 +153,9 @@ pub enum Step {
     DataOut {
         /// Bytes that the CDB asks for; not 0.
         len: u32,
+        /// Most bytes of memory that the command holds at a time besides its data-out: what it
+        /// reads to compare, builds to write.
+        memory: u64,
     },
     /// Submit this to the device and go on with `handle_medium_done`.
     Submit(MediumRequest),
@@ -584,9 +587,16 @@ impl LogicalUnit {
 
     fn start_data_out(&mut self, task: &mut Task, out: DataOut) -> Result<Step, Stop> {
         match out {
-            DataOut::Write { extent, .. }
-            | DataOut::WriteAndVerify { extent, .. }
-            | DataOut::OrWrite { extent, .. } => self.start_write(task, out, extent),
+            DataOut::Write { extent, .. } => self.start_write(task, out, extent, 0),
+            DataOut::WriteAndVerify { extent, check } => {
+                // What is read back; without a comparison the data-out is gone by then.
+                let held = if check == ByteCheck::Compare { extent.blocks } else { 0 };
+                self.start_write(task, out, extent, held)
+            }
+            DataOut::OrWrite { extent, .. } => {
+                // What it reads, and what it makes of that.
+                self.start_write(task, out, extent, extent.blocks.saturating_mul(2))
+            }
             DataOut::WriteAtomic { extent, boundary, fua } => {
                 self.start_write_atomic(task, extent, boundary, fua)
             }
@@ -603,7 +613,7 @@ impl LogicalUnit {
             DataOut::ModeSelect { parameter_len: 0, .. } => Ok(respond_good()),
             DataOut::ModeSelect { parameter_len, .. } => {
                 task.state = State::Collect(out);
-                Ok(Step::DataOut { len: u32::from(parameter_len) })
+                Ok(Step::DataOut { len: u32::from(parameter_len), memory: 0 })
             }
         }
     }

@@ -79,7 +79,7 @@ impl LogicalUnit {
         }
         reservation::check_len(out)?;
         task.state = State::Collect(DataOut::PersistentReserveOut(out));
-        Ok(Step::DataOut { len: out.parameter_len })
+        Ok(Step::DataOut { len: out.parameter_len, memory: 0 })
     }
 
     pub(super) fn reserve_out(

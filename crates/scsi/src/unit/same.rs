@@ -18,8 +18,7 @@ use crate::{
     sense::{Additional, Sense},
 };
 
-/// Longest buffer that WRITE SAME repeats its block in, in bytes. The transport counts the block
-/// alone, so each command of each session may hold one.
+/// Longest buffer that WRITE SAME repeats its block in, in bytes.
 const FILL_LEN_MAX: u32 = 1 << 16;
 
 impl LogicalUnit {
@@ -43,7 +42,8 @@ impl LogicalUnit {
         if no_data_out {
             return self.write_zeroes(task, extent, unmap);
         }
-        self.collect(task, DataOut::WriteSame { extent, unmap, no_data_out }, 1)
+        let out = DataOut::WriteSame { extent, unmap, no_data_out };
+        self.collect(task, out, 1, self.fill_blocks(extent))
     }
 
     pub(super) fn write_same(
@@ -63,11 +63,15 @@ impl LogicalUnit {
         }
         let (offset, len) = self.bytes_of(extent);
         self.enter(task, offset, len, false)?;
-        let limit = FILL_LEN_MAX.min(self.transfer_max() * self.config.info.block_len) as usize;
-        let count = usize::try_from(extent.blocks).unwrap_or(usize::MAX);
-        let mut pattern = BufMut::zeroed(count.min(limit / block_len).max(1) * block_len);
+        let mut pattern = BufMut::zeroed(self.fill_blocks(extent) as usize * block_len);
         pattern.chunks_exact_mut(block_len).for_each(|place| place.copy_from_slice(&block));
         Ok(self.fill_next(task, pattern.freeze(), offset, offset + len))
+    }
+
+    /// How often WRITE SAME repeats its block in one buffer.
+    fn fill_blocks(&self, extent: Extent) -> u32 {
+        let most = FILL_LEN_MAX / self.config.info.block_len;
+        extent.blocks.min(most).min(self.transfer_max()).max(1)
     }
 
     pub(super) fn fill_next(&mut self, task: &mut Task, pattern: Buf, next: u64, end: u64) -> Step {
@@ -100,7 +104,10 @@ impl LogicalUnit {
             1..=7 => Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR).into()),
             _ => {
                 task.state = State::Collect(DataOut::Unmap { parameter_len });
-                Ok(Step::DataOut { len: u32::from(parameter_len) })
+                // The ranges, read.
+                let ranges = u64::from(parameter_len / 16).min(u64::from(UNMAP_EXTENTS_MAX));
+                let memory = ranges * size_of::<Extent>() as u64;
+                Ok(Step::DataOut { len: u32::from(parameter_len), memory })
             }
         }
     }

@@ -157,7 +157,7 @@ impl LogicalUnit {
                     return Err(Sense::invalid_cdb(7, None).into());
                 }
                 task.state = State::Collect(DataOut::Sanitize(request));
-                Ok(Step::DataOut { len })
+                Ok(Step::DataOut { len, memory: 0 })
             }
             SanitizeAction::BlockErase => self.order(task, request, Method::BlockErase),
             SanitizeAction::ExitFailureMode => {

@@ -90,7 +90,7 @@ impl Bench {
             step = match step {
                 Step::Respond(response) => return response,
                 step @ (Step::Persist(_) | Step::Abort { .. }) => panic!("{step:?}"),
-                Step::DataOut { len } => {
+                Step::DataOut { len, .. } => {
                     let sent = data.len().min(len as usize);
                     let list = Buf::copy_from(&data[..sent]).into();
                     self.unit.handle_data_out(&mut task, list)

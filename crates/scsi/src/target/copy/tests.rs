@@ -54,7 +54,7 @@ impl Bench {
         loop {
             step = match step {
                 Step::Respond(response) => return response,
-                Step::DataOut { len } => {
+                Step::DataOut { len, .. } => {
                     let sent = &data[..data.len().min(len as usize)];
                     self.target.handle_data_out(&mut task, Buf::copy_from(sent).into())
                 }
@@ -326,7 +326,7 @@ fn copies_at_once_are_bounded() {
     let mut tasks = Vec::new();
     for _ in 0..COPIES_MAX {
         let (task, step) = bench.target.handle_command(NEXUS, encode_lun(0), &cdb, 100);
-        assert!(matches!(step, Step::DataOut { len: 100 }), "{step:?}");
+        assert!(matches!(step, Step::DataOut { len: 100, .. }), "{step:?}");
         tasks.push(task);
     }
     assert_eq!(bench.run(OTHER, &cdb, &[0; 100]).status, Status::Busy);
