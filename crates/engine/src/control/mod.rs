@@ -5,6 +5,7 @@
 //! holds a secret.
 
 mod array;
+mod conversations;
 mod target;
 
 use std::{
@@ -17,28 +18,22 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::redact_addresses;
 use rustix::fs::Mode;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    task::JoinSet,
 };
 
+use self::conversations::Conversations;
 pub use self::{
     array::{ArrayStatus, ControlRequest, MemberStatus, ProgressStatus},
     target::{LunStatus, SessionStatus, TargetRequest, TargetStatus},
 };
 
-/// Longest request in bytes.
-const REQUEST_LEN_MAX: usize = 64 << 10;
 /// Longest that an answer may take: a replacement must be connected first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Conversations at the same time; more are refused.
-const CONVERSATIONS_MAX: usize = 64;
-
 /// Whoever answers at a control socket.
 pub trait Service: Clone + Send + Sync + 'static {
     /// What can be asked.
@@ -88,9 +83,13 @@ pub async fn call(path: &Path, request: &impl Serialize) -> Result<Value, Contro
         let mut stream = BufReader::new(stream);
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        stream.write_all(line.as_bytes()).await?;
+        let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = String::new();
         stream.read_line(&mut answer).await?;
+        if answer.is_empty() {
+            // A refusal may have come before the request was taken.
+            sent?;
+        }
         serde_json::from_str::<Value>(&answer).map_err(io::Error::from)
     };
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, talk).await;
@@ -135,29 +134,20 @@ impl ControlServer {
         Ok(Self { listener, path: path.to_path_buf(), id })
     }
 
-    /// Lets `service` answer commands until dropped.
+    /// Lets `service` answer commands until dropped. A client that sends no whole request within
+    /// 10 s is told so and ended; when all places are taken, the longest idle one gives way.
     pub async fn run(&self, service: &impl Service) {
-        let mut conversations = JoinSet::new();
+        let mut conversations = Conversations::default();
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok(_) if conversations.len() >= CONVERSATIONS_MAX => {
-                        tracing::warn!("control socket: more than {CONVERSATIONS_MAX} clients");
-                    }
-                    Ok((stream, _)) => {
-                        let service = service.clone();
-                        conversations.spawn(async move {
-                            if let Err(error) = converse(stream, &service).await {
-                                tracing::debug!(%error, "control conversation ended");
-                            }
-                        });
-                    }
+                    Ok((stream, _)) => conversations.begin(stream, service).await,
                     Err(error) => {
                         tracing::warn!(%error, "control socket does not accept");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 },
-                Some(_) = conversations.join_next() => {}
+                () = conversations.ended() => {}
             }
         }
     }
@@ -174,44 +164,4 @@ impl Drop for ControlServer {
 
 fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|at| (at.dev(), at.ino()))
-}
-
-async fn converse<S: Service>(stream: UnixStream, service: &S) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut read = BufReader::new(read);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let mut limited = (&mut read).take(REQUEST_LEN_MAX as u64);
-        if limited.read_until(b'\n', &mut line).await? == 0 {
-            return Ok(());
-        }
-        let whole = line.len() < REQUEST_LEN_MAX || line.ends_with(b"\n");
-        let answer = if whole {
-            answer(&line, service).await
-        } else {
-            json!({ "error": format!("request: is longer than {REQUEST_LEN_MAX} bytes") })
-        };
-        let mut answer = answer.to_string();
-        answer.push('\n');
-        write.write_all(answer.as_bytes()).await?;
-        if !whole {
-            // Where the next request begins is not known.
-            return Ok(());
-        }
-    }
-}
-
-async fn answer<S: Service>(line: &[u8], service: &S) -> Value {
-    match serde_json::from_slice::<S::Request>(line) {
-        Ok(request) => match service.answer(request).await {
-            Ok(value) => json!({ "ok": value }),
-            // It may quote what was typed.
-            Err(error) => json!({ "error": redact_addresses(&error) }),
-        },
-        Err(error) => {
-            let error = format!("request is not understood: {error}");
-            json!({ "error": redact_addresses(&error) })
-        }
-    }
 }
