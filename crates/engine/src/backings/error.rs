@@ -38,7 +38,7 @@ pub enum BackingError {
         size: u64,
     },
     /// The file does not exist, and no size was given to make it with.
-    #[error("{}: no such file; give a size to create it", path.display())]
+    #[error("{}: no such file; give a size to create it: file:PATH:64GiB", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
@@ -134,6 +134,38 @@ pub enum BackingError {
         found: u64,
         /// The size that was asked for.
         wanted: u64,
+    },
+    /// A new size cannot be made stable; the old one is there again.
+    #[error(
+        "{}: cannot make the new size stable: {source}; it has {from} bytes as before, and no \
+         flush succeeds until it is opened again",
+        path.display()
+    )]
+    SizeNotStable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+        /// Its size in bytes.
+        from: u64,
+    },
+    /// A new size cannot be made stable, and the old one not restored.
+    #[error(
+        "{}: cannot make the new size stable: {source}; the volume has {from} bytes as before, but \
+         the file is left with {to}: {left}; stop the target, and truncate the file to {from}",
+        path.display()
+    )]
+    SizeLeft {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+        /// Bytes of the volume.
+        from: u64,
+        /// Bytes of the file.
+        to: u64,
+        /// Why the old size cannot be restored.
+        left: io::Error,
     },
     /// A block device has the size that it has.
     #[error("{}: the device has {found} bytes, not {wanted}; change the device first", path.display())]

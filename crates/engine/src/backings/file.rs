@@ -66,12 +66,15 @@ pub(super) fn open(
     let mut info = describe(&name, size, options.block_len, !options.sync)?;
     info.read_only = options.read_only;
     let metadata = file.metadata().map_err(io_error(path, "examine"))?;
-    if metadata.len() == 0 {
-        file.set_len(size).map_err(io_error(path, "set the size"))?;
-        sync_name(path).map_err(io_error(path, "make the name stable"))?;
-    }
     if options.direct {
         check_alignment(path, &file, options.block_len, &pool)?;
+    }
+    if metadata.len() == 0 {
+        file.set_len(size).map_err(io_error(path, "set the size"))?;
+        sync_name(path).map_err(io_error(path, "make the name stable")).inspect_err(|_| {
+            // An empty file takes any size the next time.
+            let _ = file.set_len(0);
+        })?;
     }
     info.optimal_len = optimal_len(metadata.blksize(), info.optimal_len);
     let manner =

@@ -16,7 +16,7 @@ mod spec;
 mod store;
 mod threads;
 
-use std::{os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
+use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 use netraid_block::{Device, DeviceInfo, Pool};
 
@@ -131,9 +131,20 @@ impl Backing {
                 Some(format!("file {} {}", metadata.dev(), metadata.ino()))
             }
             Kind::Disk(threads) => {
-                let path = threads.store.path();
-                Some(disk::identity(path).unwrap_or_else(|| path.display().to_string()))
+                let path = || threads.store.path().display().to_string();
+                Some(self.name().unwrap_or_else(path))
             }
+        }
+    }
+
+    /// The name of a block device that goes with its bytes, whichever path leads to it; `None`
+    /// where the kernel knows none, so that another device may be at the path the next time, and
+    /// for files and memory.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Ram(_) | Kind::File(_) => None,
+            Kind::Disk(threads) => disk::identity(threads.store.path()),
         }
     }
 
@@ -145,7 +156,8 @@ impl Backing {
     /// # Errors
     /// When `size` is no positive multiple of the block length, is smaller and `shrink` does not
     /// allow it, the backing is read-only, or the operating system refuses. The size is then as
-    /// before.
+    /// before, or the error says what is left. When a new size cannot be made stable, later flushes
+    /// fail, and what is behind the new end of a file that was to shrink may be lost.
     pub fn resize(&mut self, size: u64, shrink: Shrink) -> Result<Device, BackingError> {
         let DeviceInfo { capacity, block_len, read_only, .. } = *self.device.info();
         let name = match &self.kind {
@@ -166,7 +178,7 @@ impl Backing {
                 Device::new(ram.clone())
             }
             Kind::File(threads) => {
-                set_len(&threads.store, capacity, size)?;
+                set_len(&threads.store, capacity, size, File::sync_all)?;
                 Device::new(Arc::new(Stored { info, threads: threads.clone() }))
             }
             Kind::Disk(threads) => {
@@ -218,21 +230,35 @@ fn start(
     Ok((threads, device))
 }
 
-/// Makes a file longer or shorter, and that stable.
-fn set_len(store: &Store, from: u64, to: u64) -> Result<(), BackingError> {
+/// Makes a file longer or shorter, and that stable by `sync`; if that fails, it gets its old size
+/// back.
+fn set_len(
+    store: &Store,
+    from: u64,
+    to: u64,
+    sync: impl Fn(&File) -> io::Result<()>,
+) -> Result<(), BackingError> {
     // Nothing is written behind the new end any more, before it is cut there.
     store.set_len(from.min(to));
-    let fail = io_error(store.path(), "change the size");
     if let Err(error) = store.file().set_len(to) {
         store.set_len(from);
-        return Err(fail(error));
+        return Err(io_error(store.path(), "change the size")(error));
     }
-    if let Err(error) = store.file().sync_all() {
-        store.distrust();
-        return Err(fail(error));
+    let Err(source) = sync(store.file()) else {
+        store.set_len(to);
+        return Ok(());
+    };
+    store.distrust();
+    let path = store.path().clone();
+    match store.file().set_len(from) {
+        Ok(()) => {
+            store.set_len(from);
+            // As stable as it can be; that flushes fail from now on is said.
+            let _ = sync(store.file());
+            Err(BackingError::SizeNotStable { path, source, from })
+        }
+        Err(left) => Err(BackingError::SizeLeft { path, source, from, to, left }),
     }
-    store.set_len(to);
-    Ok(())
 }
 
 /// Checks a geometry and describes it.

@@ -236,6 +236,58 @@ async fn a_device_that_is_longer_than_its_file_writes_nothing_behind_the_end() {
     assert_eq!(path.metadata().unwrap().len(), 1 << 20);
 }
 
+#[tokio::test]
+async fn a_growth_that_cannot_be_made_stable_leaves_the_file_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let mut backing = Backing::file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    let Kind::File(threads) = &backing.kind else { panic!("no file") };
+    let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
+    let error = set_len(&threads.store, SIZE, SIZE * 2, fails).unwrap_err().to_string();
+    assert!(error.contains(&format!("has {SIZE} bytes as before")), "{error}");
+    assert_eq!(path.metadata().unwrap().len(), SIZE);
+    let device = backing.device();
+    let data = || Buf::copy_from(&[1; 512]).into();
+    completions::write(device, SIZE - 512, data(), false).await.unwrap();
+    assert!(completions::flush(device).await.is_err(), "nothing is called stable any more");
+    let larger = backing.resize(SIZE * 2, Shrink::Refuse).unwrap();
+    completions::write(&larger, SIZE * 2 - 512, data(), false).await.unwrap();
+}
+
+#[test]
+fn a_shrinkage_that_cannot_be_made_stable_leaves_the_size_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let (store, _) = file::open(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
+    set_len(&store, SIZE, 4096, fails).unwrap_err();
+    assert_eq!(path.metadata().unwrap().len(), SIZE);
+}
+
+#[test]
+fn a_size_that_can_be_neither_kept_nor_restored_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    drop(file(&path, &options(Some(SIZE)), Pool::new()).unwrap());
+    let (store, _) = file::open(&path, &options(None), Pool::new()).unwrap();
+    // No file can have this size.
+    let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
+    let error = set_len(&store, u64::MAX, SIZE * 2, fails).unwrap_err().to_string();
+    assert!(error.contains(&format!("left with {}", SIZE * 2)), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_used_as_asked_for_is_not_made() {
+    // Direct I/O in blocks that the file system's disk does not take, if it is such a one.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("volume");
+    let direct = FileOptions { direct: true, ..options(Some(SIZE)) };
+    if Backing::file(&path, &direct, Pool::new()).is_err() {
+        assert!(path.metadata().map_or(0, |found| found.len()) == 0, "a file of that size is left");
+        drop(file(&path, &options(Some(SIZE * 2)), Pool::new()).unwrap());
+    }
+}
+
 #[test]
 fn a_read_only_file_is_not_resized() {
     let dir = tempfile::tempdir().unwrap();
