@@ -126,6 +126,7 @@ pub(super) async fn serve(
         tracing::error!(%peer, "serving a connection failed by a bug; the session has ended");
     }
     // What devices are doing cannot be called back: the session has ended when they are done.
+    driver.abandon_all_waits();
     let Driver { mut slots, queue, .. } = driver;
     drop(queue);
     while completions.recv().await.is_some() {}
@@ -333,6 +334,13 @@ impl Driver {
             if self.machine.is_aborted(*task) {
                 self.shared.background.abandon(*lun, self.session.connection, *task);
             }
+        }
+    }
+
+    /// Background work may take hours: the session does not last that long.
+    fn abandon_all_waits(&mut self) {
+        for (lun, task) in self.waiting.drain(..) {
+            self.shared.background.abandon(lun, self.session.connection, task);
         }
     }
 

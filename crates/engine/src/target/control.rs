@@ -139,6 +139,12 @@ pub enum CommandError {
         /// The number.
         number: u16,
     },
+    /// Another command ended the hold before it had begun.
+    #[error("LUN {number}: was released, changed or removed while its commands were waited for")]
+    Released {
+        /// The number.
+        number: u16,
+    },
     /// Commands do not end.
     #[error(
         "LUN {number}: {running} commands are still at its device after {} s; {left}",
@@ -207,7 +213,8 @@ impl TargetHandle {
     /// until [`Self::release_lun`] or [`Self::change_lun`].
     ///
     /// # Errors
-    /// When its commands do not end in time; then it serves as before.
+    /// When its commands do not end in time; then it serves as before. When another command
+    /// releases, changes or removes it meanwhile.
     pub async fn hold_lun(&self, number: u16) -> Result<(), CommandError> {
         self.call(move |shared| async move { shared.hold_lun(number).await }).await
     }
@@ -365,7 +372,8 @@ impl Shared {
         let (shared, leaving) = (self.clone(), lun.clone());
         // It goes on when nobody waits for it any more.
         let gone = tokio::task::spawn_local(async move {
-            leaving.wait_idle().await;
+            // Nobody moves the gate of a LUN that leaves.
+            while !leaving.wait_idle().await {}
             shared.units.borrow_mut().remove(number);
             leaving.set_device(None);
             shared.luns.remove(number);
@@ -386,16 +394,19 @@ impl Shared {
             return Err(CommandError::Changing { number });
         }
         lun.set_gate(Gate::Held);
-        let idle = tokio::time::timeout(DRAIN_LIMIT, lun.wait_idle()).await;
-        if idle.is_err() {
-            // Unless it is on its way out by now.
-            if lun.gate() == Gate::Held {
-                lun.set_gate(Gate::Open);
+        let moves = lun.moves();
+        match tokio::time::timeout(DRAIN_LIMIT, lun.wait_idle()).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CommandError::Released { number }),
+            Err(_) => {
+                // Unless somebody else decided by now.
+                if lun.moves() == moves {
+                    lun.set_gate(Gate::Open);
+                }
+                let left = "it serves as before";
+                Err(CommandError::Stuck { number, running: lun.running(), left })
             }
-            let left = "it serves as before";
-            return Err(CommandError::Stuck { number, running: lun.running(), left });
         }
-        Ok(())
     }
 
     fn change_lun(&self, number: u16, device: Device) -> Result<(), CommandError> {

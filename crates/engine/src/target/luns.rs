@@ -41,6 +41,8 @@ pub(super) struct ServedLun {
     incarnation: u64,
     device: RefCell<Option<Device>>,
     gate: Cell<Gate>,
+    /// Counts moves of the gate.
+    moves: Cell<u64>,
     policy: RefCell<Option<Box<dyn Policy>>>,
     /// Whether gate or policy have a say: what a request looks at first.
     is_guarded: Cell<bool>,
@@ -124,7 +126,14 @@ impl ServedLun {
 
     pub(super) fn set_gate(&self, gate: Gate) {
         self.gate.set(gate);
+        self.moves.set(self.moves.get() + 1);
+        self.idle.notify_waiters();
         self.look_at_guards();
+    }
+
+    /// Tells apart what the gate was set to at different times.
+    pub(super) const fn moves(&self) -> u64 {
+        self.moves.get()
     }
 
     pub(super) fn set_policy(&self, policy: Option<Box<dyn Policy>>) {
@@ -141,13 +150,18 @@ impl ServedLun {
         *self.device.borrow_mut() = device;
     }
 
-    /// Waits until no command is at the device; new ones must be kept off. Cancel safe.
-    pub(super) async fn wait_idle(&self) {
-        while self.running.get() > 0 {
-            let idle = self.idle.notified();
-            if self.running.get() > 0 {
-                idle.await;
+    /// Waits until no command is at the device; new ones must be kept off. False as soon as
+    /// somebody moves the gate meanwhile. Cancel safe.
+    pub(super) async fn wait_idle(&self) -> bool {
+        let moves = self.moves();
+        loop {
+            if self.moves() != moves {
+                return false;
             }
+            if self.running.get() == 0 {
+                return true;
+            }
+            self.idle.notified().await;
         }
     }
 
@@ -197,6 +211,7 @@ impl LunTable {
             incarnation,
             device: RefCell::new(Some(device)),
             gate: Cell::new(Gate::Open),
+            moves: Cell::new(0),
             policy: RefCell::new(None),
             is_guarded: Cell::new(false),
             running: Cell::new(0),

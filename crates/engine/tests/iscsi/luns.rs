@@ -150,6 +150,30 @@ async fn a_held_lun_is_busy_until_its_device_is_changed() {
 }
 
 #[tokio::test]
+async fn a_release_ends_a_hold_that_still_waits() {
+    let held = Held::new();
+    let target = Running::start(config(), &[held.device()]);
+    let remote = connect(target.uri(0)).await;
+    let device = remote.clone().into_device();
+    let read = tokio::spawn(async move { kind(&device, 0).await });
+    held.has_one().await;
+    let handle = target.handle.clone();
+    let holding = tokio::spawn(async move { handle.hold_lun(0).await });
+    while target.handle.report().await.unwrap().luns[0].state != "held" {
+        tokio::task::yield_now().await;
+    }
+    target.handle.release_lun(0).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(5), holding).await;
+    let ended = ended.expect("it waits on").unwrap();
+    assert_eq!(ended, Err(CommandError::Released { number: 0 }));
+    assert_eq!(target.handle.report().await.unwrap().luns[0].state, "serving");
+    held.let_go();
+    assert_eq!(read.await.unwrap(), Ok(()));
+    remote.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
 async fn a_larger_device_is_larger_for_the_next_session() {
     let target = Running::start(config(), &[ram()]);
     let larger = backings::ram(2 * SIZE, 512, Pool::new()).unwrap();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Request};
-use netraid_engine::target::{Lun, Sanitizing};
+use netraid_engine::target::{Access, Lun, Policy, Sanitizing, Verdict};
 use netraid_iscsi_proto::pdu::{Bhs, TaskFunction};
 
 use crate::{
@@ -117,6 +117,46 @@ async fn a_command_that_waits_for_it_can_be_aborted_and_it_goes_on() {
         ready(&mut raw).await;
         target.stop().await;
     }
+}
+
+/// A bug.
+#[derive(Debug)]
+struct Panics;
+
+impl Policy for Panics {
+    fn judge(&mut self, access: &Access<'_>) -> Verdict {
+        panic!("as the test wants: {:?}", access.op)
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ends_by_a_bug_does_not_wait_for_it() {
+    let slow = Slow::new(ram());
+    let buggy = Lun { policy: Some(Box::new(Panics)), ..ram().into() };
+    let luns = vec![lun(&slow, Sanitizing::volatile()), buggy];
+    let target = Running::start_luns(config(), luns);
+    let mut raw = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    raw.take_attention().await;
+    raw.lun = 1;
+    raw.take_attention().await;
+    raw.lun = 0;
+    raw.command(&ERASE, 0).await;
+    slow.arrived.notified().await;
+    raw.lun = 1;
+    // READ (10) of a block.
+    raw.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512).await;
+    assert!(raw.receive().await.is_err(), "the connection is closed");
+    let gone = async {
+        while !target.handle.report().await.unwrap().sessions.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), gone).await.expect("the session stays");
+    slow.release();
+    let mut other = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    other.take_attention().await;
+    ready(&mut other).await;
+    target.stop().await;
 }
 
 #[tokio::test]
