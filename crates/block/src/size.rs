@@ -1,13 +1,21 @@
-//! Sizes as people write them: `4096`, `64KiB`, `1.5GiB`.
+//! Sizes as people write them: `4096`, `64KiB`, `64M`, `1.5GiB`.
+//!
+//! Units are powers of 1024, also the single letters, as storage tools (qemu-img, LVM) take them.
+//! `MB` is 10^6 to some and 2^20 to others, and is refused.
 
 use alloc::string::{String, ToString};
 
-const UNITS: [(&str, u64); 4] =
-    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+/// Each unit by its name, and by its letter in either case.
+const UNITS: [([&str; 3], u64); 4] = [
+    (["TiB", "T", "t"], 1 << 40),
+    (["GiB", "G", "g"], 1 << 30),
+    (["MiB", "M", "m"], 1 << 20),
+    (["KiB", "K", "k"], 1 << 10),
+];
 
 /// Why a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("size '{text}': {reason}; write 512MiB, 1.5GiB, 2TiB")]
+#[error("size '{text}': {reason}; write 512MiB, 1.5GiB, 2TiB, or 512M, 1.5G, 2T for the same")]
 pub struct SizeError {
     text: String,
     reason: &'static str,
@@ -16,14 +24,15 @@ pub struct SizeError {
 /// Reads a size in bytes, which is not zero and below 2^63.
 ///
 /// # Errors
-/// When it is no number, has another unit than KiB, MiB, GiB, TiB or B, or is out of range.
+/// When it is no number, has another unit than KiB, MiB, GiB, TiB, their letters or B, or is out of
+/// range.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let fail = |reason| SizeError { text: text.to_string(), reason };
-    let unit = UNITS.iter().find(|(name, _)| text.ends_with(name));
-    let (number, factor) = match unit {
-        Some((name, factor)) => (text.trim_end_matches(name).trim_end(), *factor),
-        None => (text.strip_suffix('B').unwrap_or(text), 1),
-    };
+    let with_unit = UNITS.iter().find_map(|(names, factor)| {
+        let number = names.iter().find_map(|unit| text.strip_suffix(unit));
+        number.map(|number| (number.trim_end(), *factor))
+    });
+    let (number, factor) = with_unit.unwrap_or_else(|| (text.strip_suffix('B').unwrap_or(text), 1));
     let bytes = match number.split_once('.') {
         None => number.parse::<u64>().ok().and_then(|whole| whole.checked_mul(factor)),
         Some((whole, fraction)) => fractional(whole, fraction, factor),
@@ -58,6 +67,14 @@ mod tests {
     }
 
     #[test]
+    fn letters_are_powers_of_1024() {
+        for (letter, same) in [("64M", "64MiB"), ("1.5g", "1.5GiB"), ("2T", "2TiB"), ("4k", "4KiB")]
+        {
+            assert_eq!(parse_size(letter), parse_size(same), "{letter}");
+        }
+    }
+
+    #[test]
     fn refuses_what_is_no_size() {
         for bad in [
             "",
@@ -67,6 +84,9 @@ mod tests {
             "-1",
             "1GB",
             "1gib",
+            "1GiBGiB",
+            "1MK",
+            "M",
             "9223372036854775808",
             "8388608TiB",
             "1.GiB",

@@ -42,7 +42,7 @@ enum LunCommand {
         at: ControlArgs,
         /// Number of the LUN
         lun: u16,
-        /// The size that it shall have
+        /// The size that it shall have, as 64GiB or 64G (powers of 1024)
         #[arg(value_parser = size::parse)]
         size: u64,
         /// Also when that is less than it has: what is beyond is LOST

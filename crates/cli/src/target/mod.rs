@@ -37,7 +37,8 @@ pub(crate) struct TargetArgs {
     #[arg(long, default_value = "iqn.2026-01.netraid:target")]
     iqn: String,
     /// LUN 0, 1, ...: ram:SIZE, file:PATH[:SIZE] (made, sparse, when a size is given), or
-    /// block:PATH; options behind commas: ro, direct, sync, threads=N, block=512|4096
+    /// block:PATH; sizes as 64MiB or 64M (powers of 1024); options behind commas: ro, direct, sync,
+    /// threads=N, block=512|4096
     #[arg(long, value_name = "BACKING", required = true)]
     lun: Vec<LunSpec>,
     /// Logical block in bytes, of LUNs that do not say; without it 512, or what a block device has
@@ -58,8 +59,8 @@ pub(crate) struct TargetArgs {
     /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
-    /// Directory that keeps persistent reservations of LUNs in memory or on block devices; those
-    /// of files are kept beside them
+    /// Directory that keeps persistent reservations of LUNs in memory or on block devices, and the
+    /// marker without which a block device is not sanitized; those of files are beside them
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[arg(long, hide = true)]

@@ -1,5 +1,5 @@
-//! Opens the backings of logical units, and says who the units are and where their persistent
-//! reservations are kept.
+//! Opens the backings of logical units, and says who the units are, and where their persistent
+//! reservations and the markers of their sanitize operations are kept.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,6 @@ use crate::lun::LunSpec;
 pub(super) struct Opened {
     pub(super) spec: LunSpec,
     pub(super) backing: Backing,
-    sanitizing: Option<Sanitizing>,
     /// The first sees a request first.
     filters: Vec<Filters>,
 }
@@ -25,13 +24,7 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) fn open(spec: LunSpec, block_len: Option<u32>, pool: &Pool) -> Result<Self> {
         let backing = spec.open(block_len, pool.clone())?;
-        let sanitizing = match &spec.place {
-            Place::Ram { .. } => Some(Sanitizing::volatile()),
-            Place::File { path, .. } => Some(Sanitizing::kept_in(beside(path, ".sanitize")?)?),
-            // There is no place beside a block device where a restart would look.
-            Place::Disk { .. } => None,
-        };
-        Ok(Self { spec, backing, sanitizing, filters: Vec::new() })
+        Ok(Self { spec, backing, filters: Vec::new() })
     }
 
     /// What initiators reach: the backing, behind the filters where there are any.
@@ -79,7 +72,7 @@ impl Opened {
         Ok(device)
     }
 
-    /// The logical unit over it. `state` is where reservations are kept of what is no file.
+    /// The logical unit over it. `state` is where that is kept which goes beside no file.
     pub(super) fn lun(
         &self,
         iqn: &str,
@@ -87,7 +80,7 @@ impl Opened {
         removable: bool,
         state: Option<&Path>,
     ) -> Result<Lun> {
-        let reservations = self.reservations(iqn, number, state)?;
+        let reservations = self.kept(iqn, number, state, "reservations")?;
         Ok(Lun {
             device: self.device().clone(),
             // Backings of ours read as zeros where they were discarded.
@@ -95,24 +88,46 @@ impl Opened {
             physical_len: self.physical_len(),
             removable,
             atomic_len: self.atomic_len(),
-            sanitizing: self.sanitizing.clone(),
+            sanitizing: self.sanitizing(iqn, number, state)?,
             identity: Some(identity(iqn, number, &self.backing)),
             policy: None,
             reservations: reservations.map(ReservationStore::open).transpose()?,
         })
     }
 
-    /// Beside a file, also one that links lead to; of all else in the directory for state: of a
-    /// disk by what it is, so that its reservations follow it to another LUN and stay with no other
-    /// disk, and of memory by LUN.
-    fn reservations(
+    /// A marker makes the next start erase what it is found for: it has to be known that this is
+    /// the same medium.
+    fn sanitizing(
         &self,
         iqn: &str,
         number: u16,
         state: Option<&Path>,
+    ) -> Result<Option<Sanitizing>> {
+        match &self.spec.place {
+            Place::Ram { .. } => return Ok(Some(Sanitizing::volatile())),
+            Place::Disk { path } if state.is_some() && self.backing.name().is_none() => {
+                let path = path.display();
+                tracing::warn!(%path, "no SANITIZE: the kernel knows no name of this device");
+                return Ok(None);
+            }
+            Place::File { .. } | Place::Disk { .. } => {}
+        }
+        let path = self.kept(iqn, number, state, "sanitize")?;
+        Ok(path.map(Sanitizing::kept_in).transpose()?)
+    }
+
+    /// Where something is kept of the unit. Beside a file, also one that links lead to; of all
+    /// else in the directory for state: of a disk by what it is, so that it follows the disk to
+    /// another LUN and stays with no other disk, and of memory by LUN.
+    fn kept(
+        &self,
+        iqn: &str,
+        number: u16,
+        state: Option<&Path>,
+        what: &str,
     ) -> Result<Option<PathBuf>> {
         if let Place::File { path, .. } = &self.spec.place {
-            return beside(path, ".reservations").map(Some);
+            return beside(path, what).map(Some);
         }
         let Some(state) = state else { return Ok(None) };
         ensure!(state.is_dir(), "directory '{}': is not there; make it first", state.display());
@@ -121,7 +136,7 @@ impl Opened {
             Some(bytes) => format!("disk-{:015x}", Identity::for_lun(&bytes, 0).naa),
             None => format!("lun-{number}"),
         };
-        Ok(Some(state.join(format!("{iqn}.{name}.reservations"))))
+        Ok(Some(state.join(format!("{iqn}.{name}.{what}"))))
     }
 
     /// Memory has no blocks larger than what is written; files are written by pages.
@@ -144,10 +159,11 @@ impl Opened {
 }
 
 /// The path of what is kept of a file, whichever links lead to it.
-fn beside(path: &Path, suffix: &str) -> Result<PathBuf> {
+fn beside(path: &Path, what: &str) -> Result<PathBuf> {
     let path = path.canonicalize().with_context(|| format!("file '{}'", path.display()))?;
     let mut name = path.into_os_string();
-    name.push(suffix);
+    name.push(".");
+    name.push(what);
     Ok(name.into())
 }
 

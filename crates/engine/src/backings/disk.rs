@@ -74,14 +74,22 @@ pub(super) fn size_of(mut file: &File) -> std::io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// What names the device for as long as it exists, where the kernel knows it.
+/// What names the device for as long as it exists, where the kernel knows it; a loop device is
+/// the file that it shows.
 pub(super) fn identity(path: &Path) -> Option<String> {
     let queue = Queue::of(path);
+    let whole = queue.whole.as_ref()?;
     let partition = queue.own.as_ref().map(|own| own.join("partition"));
     let partition = partition.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+    let file = || {
+        let file = read(&whole.join("loop/backing_file"))?;
+        let offset = read(&whole.join("loop/offset")).unwrap_or_default();
+        Some(format!("loop {file} {offset}"))
+    };
     ["wwid", "device/wwid", "dm/uuid", "device/serial", "serial"]
         .iter()
-        .find_map(|name| queue.whole.as_ref().and_then(|whole| read(&whole.join(name))))
+        .find_map(|name| read(&whole.join(name)))
+        .or_else(file)
         .map(|id| format!("{id} {}", partition.trim()))
 }
 
