@@ -1,0 +1,232 @@
+//! The requests: which command is sent for one, and what its end means.
+
+use std::sync::atomic::Ordering;
+
+use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList};
+use netraid_iscsi_proto::{
+    initiator::{Command, TaskEnd},
+    machine::TaskId,
+    pdu::LunField,
+};
+use netraid_scsi::cdb::build;
+use tokio::time::Instant;
+
+use super::{
+    super::{
+        disk::{self, Attention, Kind, Out, Planned, Verdict},
+        link::{Done, Link},
+        requests::{Left, Running, Ticket},
+    },
+    ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE,
+};
+
+impl Actor {
+    /// Whether something that was given up may still change the disk.
+    pub(in crate::initiator) fn is_barred(&self) -> bool {
+        self.aborting.iter().any(|aborting| aborting.writes)
+            || self.lanes.iter().any(|lane| lane.suspect)
+    }
+
+    /// The lane that takes the next command.
+    fn roomy(&mut self) -> Option<usize> {
+        let count = self.lanes.len();
+        let lane = (0..count)
+            .map(|step| (self.turn + step) % count)
+            .find(|lane| self.lanes[*lane].capacity() > 0)?;
+        self.turn = (lane + 1) % count;
+        Some(lane)
+    }
+
+    /// Sends commands for the requests that are ready.
+    pub(super) fn issue(&mut self) {
+        if self.fenced && self.requests.is_ready() {
+            self.fail_idle();
+            // None is left: what is popped has ended.
+            while self.requests.pop_ready().is_some() {}
+            return;
+        }
+        if self.is_barred() {
+            return;
+        }
+        while self.requests.is_ready()
+            && let Some(lane) = self.roomy()
+            && let Some(ticket) = self.requests.pop_ready()
+        {
+            self.issue_one(ticket, lane);
+        }
+    }
+
+    fn issue_one(&mut self, ticket: Ticket, at: usize) {
+        let Some(pending) = self.requests.get(ticket) else { return };
+        let request = &pending.request;
+        let (op, offset, len, flags) = (request.op, request.offset, request.len, request.flags);
+        let planned = disk::plan(&self.profile, op, offset, len, flags, pending.progress);
+        let Some(planned) = planned else {
+            let data = std::mem::take(&mut pending.data);
+            self.requests.finish(ticket, Ok(data));
+            return;
+        };
+        let data_out = match planned.out {
+            Out::Nothing => SgList::new(),
+            Out::Request { at: 0, len } if u64::from(len) == request.len => request.data.clone(),
+            Out::Request { at, len } => {
+                let at = usize::try_from(at).unwrap_or(usize::MAX);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                request.data.slice(at..at.saturating_add(len))
+            }
+            Out::Zeros(len) => zeros(&mut self.zeros, len),
+            Out::UnmapList(extent) => Buf::copy_from(&build::unmap_list(&[extent])).into(),
+        };
+        let command = Command {
+            lun: LunField::from_number(self.dialer.config.uri.lun),
+            cdb: planned.cdb,
+            read_len: planned.read_len,
+            write_len: planned.write_len,
+        };
+        let lane = &mut self.lanes[at];
+        let Some(link) = lane.link() else { return self.requests.push_first(ticket) };
+        let task = link.submit(command, data_out, ticket.tag());
+        pending.running = Some(Running { planned, lane: at, task });
+        lane.running += 1;
+    }
+
+    pub(super) fn transmit(&mut self) {
+        for at in 0..self.lanes.len() {
+            if let Some(link) = self.lanes[at].link()
+                && let Err(reason) = link.transmit()
+            {
+                self.lose(at, reason);
+            }
+        }
+    }
+
+    pub(super) fn handle_done(&mut self, at: usize, done: Done) {
+        self.lanes[at].running -= 1;
+        self.aborting.retain(|aborting| aborting.lane != at || aborting.task != done.task);
+        let ticket = Ticket::from_tag(done.tag);
+        if ticket.is_control() {
+            return self.handle_control_done(at, done);
+        }
+        // A request that expired meanwhile has ended.
+        let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
+        let Some(Running { planned, .. }) = pending.running.take() else { return };
+        match disk::judge(&done.end, planned.read_len, planned.write_len, &self.place) {
+            Verdict::Success => {
+                pending.progress = planned.then;
+                self.profile.flush_proven |= planned.kind == Kind::Flush;
+                if planned.kind == Kind::Read {
+                    let data = done.data.map(BufMut::freeze).into_iter().collect();
+                    if pending.data.is_empty() {
+                        pending.data = data;
+                    } else {
+                        pending.data.append(data);
+                    }
+                }
+                let request = &pending.request;
+                let (op, offset, len) = (request.op, request.offset, request.len);
+                let progress = pending.progress;
+                let next = disk::plan(&self.profile, op, offset, len, request.flags, progress);
+                if next.is_some() {
+                    self.requests.push_first(ticket);
+                } else {
+                    let data = std::mem::take(&mut pending.data);
+                    self.requests.finish(ticket, Ok(data));
+                }
+            }
+            Verdict::Attention(attention) => {
+                self.requests.push_first(ticket);
+                self.heed(at, attention);
+            }
+            Verdict::Later => self.requests.push_later(ticket, Instant::now() + BUSY_PAUSE),
+            Verdict::NotSupported { whole } => self.do_without(ticket, planned, whole, None),
+            // A disk that takes WRITE SAME for something else than it is.
+            Verdict::Mismatch(error) if planned.kind == Kind::WriteSame => {
+                self.do_without(ticket, planned, false, Some(error));
+            }
+            Verdict::Mismatch(error) | Verdict::Fail(error) => {
+                let fenced = error.kind() == ErrorKind::Fenced && self.controls.key().is_some();
+                self.requests.finish(ticket, Err(error));
+                if fenced {
+                    self.fence();
+                }
+            }
+        }
+    }
+
+    /// The disk does not do a command: another one, or the request fails.
+    fn do_without(
+        &mut self,
+        ticket: Ticket,
+        planned: Planned,
+        whole: bool,
+        error: Option<IoError>,
+    ) {
+        if !self.profile.do_without(planned.kind, whole) {
+            let text = format!("{}: disk does not support {:?}", self.place, planned.kind);
+            let error = error.unwrap_or_else(|| IoError::with_detail(ErrorKind::Unsupported, text));
+            self.requests.finish(ticket, Err(error));
+            return;
+        }
+        if planned.kind == Kind::Flush {
+            tracing::warn!(
+                place = %self.place,
+                "disk has no command to flush; it is taken to have no volatile cache"
+            );
+        }
+        self.requests.push_first(ticket);
+    }
+
+    /// A command that was given up has ended: what the disk tells by it, it tells nobody else.
+    pub(in crate::initiator) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
+        if let Verdict::Attention(attention) = disk::judge(end, 0, 0, &self.place) {
+            self.heed(at, attention);
+        }
+    }
+
+    /// The disk told something.
+    pub(in crate::initiator) fn heed(&mut self, at: usize, attention: Attention) {
+        match attention {
+            Attention::CacheLost => {
+                self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
+                // A disk that was powered on may have come back as another one.
+                self.lanes[at].examine = true;
+            }
+            Attention::Changed => self.lanes[at].examine = true,
+            // The examination begins with the registration, where there is one.
+            Attention::Reservations => self.lanes[at].examine |= self.lanes[at].registered,
+            Attention::NexusLost | Attention::Other => {}
+        }
+    }
+
+    /// A request was ended of which something may still be under way.
+    pub(super) fn leave(&mut self, left: Option<Left>) {
+        match left {
+            None => {}
+            Some(Left::Held(lane)) => self.lanes[lane].suspect = true,
+            Some(Left::Running(Running { planned, lane, task })) => {
+                self.abort(lane, task, planned.kind != Kind::Read);
+            }
+        }
+    }
+
+    pub(super) fn abort(&mut self, lane: usize, task: TaskId, writes: bool) {
+        if let Some(link) = self.lanes[lane].link() {
+            let limit = Instant::now() + ABORT_LIMIT;
+            self.aborting.push_back(Aborting { limit, lane, task, writes });
+            link.abort(task);
+        }
+        // A command that never left ends by this alone.
+        while let Some(done) = self.lanes[lane].link().and_then(Link::poll_done) {
+            self.handle_done(lane, done);
+        }
+    }
+}
+
+/// A list of `len` zeros, which share memory.
+fn zeros(kept: &mut Buf, len: u32) -> SgList {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    if kept.len() < len {
+        *kept = BufMut::zeroed(len).freeze();
+    }
+    kept.slice(0..len).into()
+}
