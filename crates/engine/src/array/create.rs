@@ -87,7 +87,11 @@ async fn make(options: &CreateOptions, members: &[Connected]) -> Result<CreateRe
     let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());
     let images = written.images(&label.regions.written, &(0..written.pages()).collect());
     try_join_all(members.iter().map(Connected::erase_label)).await?;
-    try_join_all(members.iter().map(|member| write_pages(member, &label, &images))).await?;
+    let page = |image: PageImage| (label.regions.written.offset + image.offset, image.bytes);
+    let pages = images.into_iter().map(page).map(|(at, bytes)| (at, Buf::copy_from(&bytes)));
+    let pages: Vec<(u64, Buf)> = pages.collect();
+    let what = "writing the written bits";
+    try_join_all(members.iter().map(|member| member.write_stable(&pages, what))).await?;
     let labels = (0..).map(MemberIndex).map(|index| Label { index, ..label.clone() });
     let labelled = members.iter().zip(labels);
     try_join_all(labelled.map(async |(member, label)| member.write_label(&label).await)).await?;
@@ -219,17 +223,4 @@ impl Needs {
         }
         Ok(())
     }
-}
-
-async fn write_pages(
-    member: &Connected,
-    label: &Label,
-    images: &[PageImage],
-) -> Result<(), ArrayError> {
-    let region = label.regions.written;
-    for image in images {
-        let bytes = Buf::copy_from(&image.bytes);
-        member.write(region.offset + image.offset, bytes, "writing the written bits").await?;
-    }
-    member.flush().await
 }

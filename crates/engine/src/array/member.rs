@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use netraid_block::{Buf, BufMut, Device, Pool, SgList, TargetUri};
+use netraid_block::{Buf, BufMut, Device, ErrorKind, IoError, Pool, SgList, TargetUri};
 use netraid_raid::{
     label::{LABEL_LEN, Label, LabelError, Uuid},
     regions::{LABEL_OFFSETS, SIGNATURE_LEN},
@@ -13,6 +13,9 @@ use crate::{
     completions,
     initiator::{InitiatorConfig, Remote, Secret},
 };
+
+/// Times that something is written to a device that loses its cache before it is flushed.
+const STABLE_TRIES_MAX: usize = 4;
 
 /// How to reach a member.
 #[derive(Debug, Clone)]
@@ -123,19 +126,16 @@ impl Connected {
     pub(super) async fn write_label(&self, label: &Label) -> Result<(), ArrayError> {
         for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
             let bytes = Buf::copy_from(&label.encode(copy));
-            self.write(offset, bytes, "writing the label").await?;
-            self.flush().await?;
+            self.write_stable(&[(offset, bytes)], "writing the label").await?;
         }
         Ok(())
     }
 
     /// Makes both label copies unreadable, first of all.
     pub(super) async fn erase_label(&self) -> Result<(), ArrayError> {
-        for offset in LABEL_OFFSETS {
-            let zeroes = BufMut::zeroed(LABEL_LEN).freeze();
-            self.write(offset, zeroes, "erasing the label").await?;
-        }
-        self.flush().await
+        let zeroes = BufMut::zeroed(LABEL_LEN).freeze();
+        let writes = LABEL_OFFSETS.map(|offset| (offset, zeroes.clone()));
+        self.write_stable(&writes, "erasing the label").await
     }
 
     pub(super) async fn read(
@@ -166,11 +166,29 @@ impl Connected {
         end.map_err(|reason| self.fail(what, reason))
     }
 
-    pub(super) async fn flush(&self) -> Result<(), ArrayError> {
-        completions::flush(&self.device).await.map_err(|reason| self.fail("flushing", reason))
+    /// Writes all of `writes`, and makes them stable: again from the first one when the device has
+    /// lost its cache before it was flushed.
+    pub(super) async fn write_stable(
+        &self,
+        writes: &[(u64, Buf)],
+        what: &'static str,
+    ) -> Result<(), ArrayError> {
+        for _ in 0..STABLE_TRIES_MAX {
+            let losses = self.remote.cache_losses();
+            for (offset, bytes) in writes {
+                self.write(*offset, bytes.clone(), what).await?;
+            }
+            let flushed = completions::flush(&self.device).await;
+            flushed.map_err(|reason| self.fail("flushing", reason))?;
+            if self.remote.cache_losses() == losses {
+                return Ok(());
+            }
+        }
+        let text = format!("lost its cache before each of {STABLE_TRIES_MAX} flushes");
+        Err(self.fail(what, IoError::with_detail(ErrorKind::Device, text)))
     }
 
-    fn fail(&self, what: &'static str, reason: netraid_block::IoError) -> ArrayError {
+    fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {
         ArrayError::Io { address: self.address(), what, reason }
     }
 

@@ -21,6 +21,9 @@ pub(super) struct Pending {
     pub(super) held: Option<usize>,
     /// What was read.
     pub(super) data: SgList,
+    /// Times that the disk had lost its cache before something was written that a flush is to
+    /// make stable.
+    pub(super) losses: Option<u64>,
     serial: u32,
 }
 
@@ -100,8 +103,8 @@ impl Requests {
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
         let progress = Progress::default();
-        let pending =
-            Pending { request, progress, running: None, held: None, data: SgList::new(), serial };
+        let (running, held, data, losses) = (None, None, SgList::new(), None);
+        let pending = Pending { request, progress, running, held, data, losses, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);

@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod fencing;
 mod logins;
+mod losses;
 mod luns;
 mod meddler;
 mod portals;

@@ -15,6 +15,8 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
+const MODE_SENSE_6: u8 = 0x1a;
+
 /// What is said instead of GOOD to the next command with an operation code.
 struct Lie {
     code: u8,
@@ -33,6 +35,12 @@ struct Shared {
     cut: Option<u8>,
     /// Requests to abort a task do not arrive.
     swallow_aborts: bool,
+    /// The disk is said not to know the FUA bit.
+    hide_fua: bool,
+    /// The portal group that is said instead of 1.
+    group: Option<u8>,
+    /// Connections that are let in; all when none.
+    connections_max: Option<usize>,
 }
 
 pub(crate) struct Meddler {
@@ -60,7 +68,13 @@ impl Meddler {
             loop {
                 let (near, _) = listener.accept().await.unwrap();
                 let Ok(far) = TcpStream::connect(target).await else { continue };
-                shared.lock().unwrap().connections += 1;
+                {
+                    let mut shared = shared.lock().unwrap();
+                    if shared.connections_max.is_some_and(|max| shared.connections >= max) {
+                        continue;
+                    }
+                    shared.connections += 1;
+                }
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
                 let codes = Arc::new(Mutex::new(BTreeMap::new()));
@@ -141,6 +155,21 @@ impl Meddler {
         self.shared.lock().unwrap().swallow_aborts = true;
     }
 
+    /// MODE SENSE says that there is no FUA bit (SBC-3, section 6.4.1: DPOFUA).
+    pub(crate) fn hide_fua(&self) {
+        self.shared.lock().unwrap().hide_fua = true;
+    }
+
+    /// The portal is said to be of another group than 1.
+    pub(crate) fn be_of_group(&self, group: u8) {
+        self.shared.lock().unwrap().group = Some(group);
+    }
+
+    /// Lets in no more than so many connections, those before included.
+    pub(crate) fn let_in(&self, connections: Option<usize>) {
+        self.shared.lock().unwrap().connections_max = connections;
+    }
+
     /// The next command `code` that ends with GOOD is said to have met a reservation.
     pub(crate) fn conflict(&self, code: u8) {
         let lie = Lie { code, status: 0x18, sense: Vec::new() };
@@ -196,6 +225,14 @@ fn meddle(
                 bhs.0[1] = 0;
                 bhs.0[36..38].copy_from_slice(&status.to_be_bytes());
             }
+            const GROUP: &[u8] = b"TargetPortalGroupTag=1\0";
+            let at = data.windows(GROUP.len()).position(|part| part == GROUP);
+            if let (Some(group), Some(at)) = (shared.group, at) {
+                data[at + GROUP.len() - 2] = b'0' + group;
+            }
+        }
+        Some(Opcode::DataIn) if code == Some(MODE_SENSE_6) && shared.hide_fua => {
+            data[2] &= !0x10;
         }
         Some(Opcode::ScsiResponse) if bhs.0[3] == 0 => {
             let lie = shared.lies.iter().position(|lie| Some(lie.code) == code);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        disk::{self, Attention, Kind, Out, Planned, Verdict},
+        disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
         link::{Done, Link},
         requests::{Left, Running, Ticket},
     },
@@ -61,11 +61,7 @@ impl Actor {
         let request = &pending.request;
         let (op, offset, len, flags) = (request.op, request.offset, request.len, request.flags);
         let planned = disk::plan(&self.profile, op, offset, len, flags, pending.progress);
-        let Some(planned) = planned else {
-            let data = std::mem::take(&mut pending.data);
-            self.requests.finish(ticket, Ok(data));
-            return;
-        };
+        let Some(planned) = planned else { return self.conclude(ticket) };
         let data_out = match planned.out {
             Out::Nothing => SgList::new(),
             Out::Request { at: 0, len } if u64::from(len) == request.len => request.data.clone(),
@@ -86,6 +82,9 @@ impl Actor {
         let lane = &mut self.lanes[at];
         let Some(link) = lane.link() else { return self.requests.push_first(ticket) };
         let task = link.submit(command, data_out, ticket.tag());
+        if flags.fua && planned.then.cached && pending.losses.is_none() {
+            pending.losses = Some(self.state.cache_losses.load(Ordering::Acquire));
+        }
         pending.running = Some(Running { planned, lane: at, task });
         lane.running += 1;
     }
@@ -126,11 +125,9 @@ impl Actor {
                 let (op, offset, len) = (request.op, request.offset, request.len);
                 let progress = pending.progress;
                 let next = disk::plan(&self.profile, op, offset, len, request.flags, progress);
-                if next.is_some() {
-                    self.requests.push_first(ticket);
-                } else {
-                    let data = std::mem::take(&mut pending.data);
-                    self.requests.finish(ticket, Ok(data));
+                match next {
+                    Some(_) => self.requests.push_first(ticket),
+                    None => self.conclude(ticket),
                 }
             }
             Verdict::Attention(attention) => {
@@ -151,6 +148,19 @@ impl Actor {
                 }
             }
         }
+    }
+
+    /// All commands of a request have succeeded. Where a flush stood for FUA, the disk may have lost
+    /// its cache before: then what was written is written again, until the deadline.
+    fn conclude(&mut self, ticket: Ticket) {
+        let losses = self.state.cache_losses.load(Ordering::Acquire);
+        let Some(pending) = self.requests.get(ticket) else { return };
+        if pending.losses.take().is_some_and(|before| before != losses) {
+            pending.progress = Progress::default();
+            return self.requests.push_first(ticket);
+        }
+        let data = std::mem::take(&mut pending.data);
+        self.requests.finish(ticket, Ok(data));
     }
 
     /// The disk does not do a command: another one, or the request fails.
