@@ -1,6 +1,7 @@
 //! Makes sessions to one LUN: portals, redirections, and what a new session must show.
 
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +20,8 @@ use super::{
     probe::{self, Probed},
 };
 
+/// Sessions that a predecessor can have had.
+const LANES: usize = SESSIONS_MAX as usize;
 /// Redirections of one login.
 const HOPS_MAX: usize = 4;
 
@@ -71,11 +74,37 @@ impl Dialer {
         self.examine_within(link, (key, true, untold), limit).await
     }
 
-    /// Ends the sessions that a predecessor with this ISID may have left beside its first one, and
-    /// their commands with them: a login with the same ISID does (RFC 7143, section 6.3.5).
-    pub(super) async fn end_others(&self, portal: usize) -> Result<(), Reason> {
+    /// Ends the sessions that a predecessor with this ISID may have left beside the one that was
+    /// made now at `portal`, in its `group`, and their commands with them: a login with the same
+    /// ISID does (RFC 7143, section 6.3.5), for sessions of its portal group. Portals of other
+    /// groups are asked, too; one that lets nobody in keeps what it may have.
+    pub(super) async fn end_others(&self, portal: usize, group: Option<u16>) -> Result<(), Reason> {
+        self.end_lanes(1..LANES, portal).await?;
+        let mut groups = vec![group];
+        for other in (0..self.portals()).filter(|other| *other != portal) {
+            let limit = self.limit();
+            let link = match self.log_in(1, other, limit).await {
+                Ok(link) => link,
+                Err(reason) => {
+                    let at = self.portal(other);
+                    tracing::warn!(portal = %at, %reason, "sessions of a dead engine may remain");
+                    continue;
+                }
+            };
+            let group = link.portal_group();
+            link.log_out(limit).await;
+            if !groups.contains(&group) {
+                groups.push(group);
+                self.end_lanes(0..1, other).await?;
+                self.end_lanes(2..LANES, other).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_lanes(&self, lanes: Range<usize>, portal: usize) -> Result<(), Reason> {
         let limit = self.limit();
-        for lane in 1..usize::from(SESSIONS_MAX) {
+        for lane in lanes {
             self.log_in(lane, portal, limit).await?.log_out(limit).await;
         }
         Ok(())

@@ -209,7 +209,7 @@ impl Remote {
         let dialer = Arc::new(Dialer::new(config, pool).map_err(fail)?);
         let (portal, (link, probed)) = dialer.dial_any().await.map_err(fail)?;
         if takes_over {
-            dialer.end_others(portal).await.map_err(fail)?;
+            dialer.end_others(portal, link.portal_group()).await.map_err(fail)?;
         }
         let state = Arc::new(State::default());
         state.connected.store(true, Ordering::Release);

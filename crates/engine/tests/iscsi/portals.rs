@@ -193,6 +193,84 @@ async fn what_any_session_of_a_predecessor_had_under_way_ends_before_its_success
     target.stop().await;
 }
 
+/// A login ends sessions of its own portal group alone (RFC 7143, section 6.3.5).
+#[tokio::test]
+async fn what_a_predecessor_had_under_way_in_another_portal_group_ends_first_too() {
+    // Two nodes of one target, with portals for the dead engine and for its successor.
+    let medium = ram();
+    let sticky = [(); 2].map(|()| Arc::new(Sticky::new(medium.clone())));
+    let nodes = sticky.each_ref().map(|one| Running::start(config(), &[Device::new(one.clone())]));
+    let mut old = Vec::new();
+    let mut new = Vec::new();
+    for (node, group) in nodes.iter().zip([1, 2]) {
+        for portals in [&mut old, &mut new] {
+            let portal = Meddler::start(node.address).await;
+            portal.be_of_group(group);
+            portals.push(portal);
+        }
+    }
+    let isid = Some([0x80, 1, 2, 3, 4, 5]);
+    let (old_uri, new_uri) = (uri(&[&old[0], &old[1]]), uri(&[&new[0], &new[1]]));
+    let config = InitiatorConfig { sessions: 2, isid, ..InitiatorConfig::new(old_uri) };
+    let dead = Arc::new(Remote::connect(config.clone(), Pool::new()).await.unwrap());
+    let device = dead.clone().into_device();
+    for node in &nodes {
+        while node.handle.report().await.unwrap().luns[0].sessions < 1 {
+            completions::read(&device, 0, 4096).await.unwrap();
+        }
+    }
+    sticky.iter().for_each(|one| one.stick());
+    let write = |device: Device, at: u64, byte| async move {
+        completions::write(&device, at * 4096, Buf::copy_from(&[byte; 4096]).into(), false).await
+    };
+    for at in 0..2 {
+        tokio::spawn(write(device.clone(), at, 1));
+        let keeps = || sticky.iter().map(|one| one.keeps() as u64).sum::<u64>();
+        until("a write", || keeps() == at + 1).await;
+    }
+    assert_eq!((sticky[0].keeps(), sticky[1].keeps()), (1, 1));
+    old.iter().for_each(Meddler::freeze);
+    sticky.iter().for_each(|one| one.take_on());
+    let config = InitiatorConfig { sessions: 1, uri: new_uri, ..config };
+    let successor = tokio::spawn(async move {
+        let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+        let device = remote.clone().into_device();
+        for at in 0..2 {
+            write(device.clone(), at, 2).await.unwrap();
+        }
+        (remote, device)
+    });
+    // Each write ends later than a successor that does not wait for it has written.
+    for one in sticky {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        one.go_on();
+    }
+    let (remote, device) = successor.await.unwrap();
+    let data = completions::read(&device, 0, 8192).await.unwrap();
+    assert!(data.to_contiguous().iter().all(|byte| *byte == 2), "a late write of the dead engine");
+    remote.close().await;
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+/// A portal that is closed must not keep an array from being opened over the others.
+#[tokio::test]
+async fn a_take_over_succeeds_though_one_portal_is_closed() {
+    let target = Running::start(config(), &[ram()]);
+    let (mut one, two) =
+        (Meddler::start(target.address).await, Meddler::start(target.address).await);
+    one.close().await;
+    let isid = Some([0x80, 1, 2, 3, 4, 5]);
+    for portals in [[&one, &two], [&two, &one]] {
+        let config = InitiatorConfig { isid, ..InitiatorConfig::new(uri(&portals)) };
+        let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+        completions::read(&remote.clone().into_device(), 0, 4096).await.unwrap();
+        remote.close().await;
+    }
+    target.stop().await;
+}
+
 #[tokio::test]
 async fn a_portal_that_moved_to_where_nobody_is_is_asked_again() {
     let target = Running::start(config(), &[ram()]);
