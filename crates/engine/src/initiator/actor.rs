@@ -71,11 +71,11 @@ pub(super) struct Actor {
     aborting: VecDeque<Aborting>,
     closing: Vec<oneshot::Sender<()>>,
     /// No more requests will come.
-    closed: bool,
+    pub(super) closed: bool,
     /// Since when there is no session at all, and what the latest attempt at each portal met.
     down: Option<Down>,
     /// The registration of this side's key is gone; final.
-    fenced: bool,
+    pub(super) fenced: bool,
     zeros: Buf,
 }
 

@@ -34,6 +34,8 @@ pub(super) enum Order {
     Register { key: u64, ignore: bool },
     /// CLEAR, after which no session is registered any more.
     Clear { key: u64 },
+    /// Registers a session that came late, then shows that another one is registered still.
+    Join { lane: usize, key: u64 },
     /// One command on one session.
     Once { cdb: CdbBytes, parameters: Vec<u8>, read_len: u32 },
 }
@@ -127,8 +129,7 @@ fn answer(control: Control, end: Result<Vec<u8>, IoError>) {
 
 impl Active {
     /// The lanes that the order is for; nothing while they cannot be known. Sessions that cannot
-    /// be registered now are given up: one that came later would be registered although another
-    /// host may have taken over meanwhile.
+    /// be registered now are late: they carry nothing before they have joined.
     fn place(&mut self, lanes: &mut [Lane], now: Instant, half: Instant) {
         match self.control.order {
             Order::Once { .. } | Order::Clear { .. } => {
@@ -137,17 +138,22 @@ impl Active {
                 self.placed = !self.lanes.is_empty();
             }
             Order::Register { .. } => {
-                let pending = |lane: &Lane| !lane.is_given_up() && lane.capacity() == 0;
-                let ready = lanes.iter().any(|lane| lane.capacity() > 0);
+                let pending = |lane: &Lane| !lane.is_given_up() && lane.room() == 0;
+                let ready = lanes.iter().any(|lane| lane.room() > 0);
                 if !ready || (lanes.iter().any(pending) && now < half) {
                     return;
                 }
-                for lane in lanes.iter_mut().filter(|lane| pending(lane)) {
-                    lane.give_up();
-                }
-                let left = lanes.iter().enumerate().filter(|(_, lane)| !lane.is_given_up());
-                self.lanes = left.map(|(at, _)| at).collect();
+                // What it is registered with is not known any more.
+                let away = lanes.iter_mut().filter(|lane| pending(lane));
+                away.for_each(|lane| lane.registered = false);
+                let here = lanes.iter().enumerate().filter(|(_, lane)| lane.room() > 0);
+                self.lanes = here.map(|(at, _)| at).collect();
                 self.placed = true;
+            }
+            Order::Join { lane, .. } => {
+                let witness = lanes.iter().position(|lane| lane.registered && lane.room() > 0);
+                self.lanes = witness.map(|witness| [lane, witness].into()).unwrap_or_default();
+                self.placed = witness.is_some();
             }
         }
     }
@@ -156,6 +162,7 @@ impl Active {
 impl Actor {
     /// Sends the next control command when it is time.
     pub(super) fn advance_controls(&mut self) {
+        self.begin_join();
         if self.controls.is_empty() {
             return;
         }
@@ -192,10 +199,32 @@ impl Actor {
         self.send_control(at);
     }
 
+    /// A session that was not there when the others were registered is to be registered now. Another
+    /// host may have taken over since, and must not be undone by that: the session carries nothing
+    /// before one of the others has shown, later, that its registration was not removed.
+    fn begin_join(&mut self) {
+        let key = self.controls.key;
+        for lane in &mut self.lanes {
+            lane.late = key.is_some() && !lane.registered;
+        }
+        let idle = self.controls.is_empty() && !self.closed && !self.fenced;
+        let Some(key) = key.filter(|_| idle) else { return };
+        let late = |lane: &Lane| lane.late && lane.room() > 0;
+        let Some(lane) = self.lanes.iter().position(late) else { return };
+        let Some(left) = self.lanes[lane].joins_left.checked_sub(1) else {
+            tracing::error!(place = %self.place, session = lane, "given up: cannot be registered");
+            return self.lanes[lane].give_up();
+        };
+        self.lanes[lane].joins_left = left;
+        let (order, reply) = (Order::Join { lane, key }, oneshot::channel().0);
+        let deadline = Instant::now() + self.dialer.config.request_timeout;
+        self.controls.insert(Control { order, reply }, deadline, &self.place);
+    }
+
     fn send_control(&mut self, at: usize) {
         let Some(active) = &mut self.controls.active else { return };
         let lane = &mut self.lanes[at];
-        if lane.capacity() == 0 {
+        if lane.room() == 0 {
             // The session was lost, or has no room: the deadline bounds the wait.
             active.not_before = Some(Instant::now() + BUSY_PAUSE);
             return;
@@ -204,6 +233,11 @@ impl Actor {
             Order::Register { key, ignore } => {
                 let old = self.controls.key.filter(|_| lane.registered).unwrap_or(0);
                 let order = if *ignore { register_and_ignore(*key) } else { register(old, *key) };
+                (order.cdb, order.parameters, 0)
+            }
+            Order::Join { lane, key } => {
+                let joins = *lane == at;
+                let order = if joins { register_and_ignore(*key) } else { register(*key, *key) };
                 (order.cdb, order.parameters, 0)
             }
             Order::Clear { key } => {
@@ -269,9 +303,13 @@ impl Actor {
             (Order::Register { key, .. }, Ok(_)) => {
                 self.controls.key = Some(*key).filter(|key| *key != 0);
             }
+            (Order::Join { lane, .. }, Ok(_)) => self.lanes[*lane].registered = true,
             (Order::Clear { .. }, Ok(_)) => {
                 self.controls.key = None;
                 self.lanes.iter_mut().for_each(|lane| lane.registered = false);
+            }
+            (Order::Join { lane, .. }, Err(error)) => {
+                tracing::warn!(place = %self.place, session = lane, %error, "not registered yet");
             }
             (Order::Register { .. } | Order::Clear { .. } | Order::Once { .. }, _) => {}
         }
@@ -282,9 +320,6 @@ impl Actor {
 impl Lane {
     /// This lane is not used any more.
     fn give_up(&mut self) {
-        if let Stage::Dialing(task) | Stage::Examining(task) = &self.stage {
-            task.abort();
-        }
         self.stage = Stage::GivenUp;
     }
 }

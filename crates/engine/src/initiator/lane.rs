@@ -19,6 +19,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// While a restarting peer can be hoped for, and after.
 const BACKOFF_SOON: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Times that a session that came late may fail to be registered before it is given up.
+pub(super) const JOINS_MAX: u8 = 5;
 /// How long a restarting peer is hoped for.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -65,6 +67,10 @@ pub(super) struct Lane {
     pub(super) examine: bool,
     /// The reservation key of this session is registered.
     pub(super) registered: bool,
+    /// It was not there when the others were registered: it carries nothing before it has joined.
+    pub(super) late: bool,
+    /// How often it may still try to join.
+    pub(super) joins_left: u8,
     /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
     pub(super) untold: Arc<AtomicBool>,
     backoff: Duration,
@@ -82,6 +88,8 @@ impl Lane {
             suspect: false,
             examine: false,
             registered: false,
+            late: false,
+            joins_left: JOINS_MAX,
             untold: Arc::default(),
             backoff: BACKOFF_MIN,
             lost_at: Instant::now(),
@@ -104,8 +112,13 @@ impl Lane {
         matches!(self.stage, Stage::GivenUp)
     }
 
-    /// Commands that may be submitted now.
+    /// Commands for requests that may be submitted now.
     pub(super) fn capacity(&self) -> usize {
+        if self.late { 0 } else { self.room() }
+    }
+
+    /// Commands that may be submitted now.
+    pub(super) fn room(&self) -> usize {
         match &self.stage {
             Stage::Up(link) if !self.examine => link.capacity(),
             Stage::Up(_)

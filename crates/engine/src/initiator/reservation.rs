@@ -22,7 +22,8 @@ const KEYS_LEN: u16 = 8192;
 
 impl Remote {
     /// Registers all sessions with `key`, in place of the key that they were registered with
-    /// here before. A session that is not there within half the time of a request is given up.
+    /// here before. A session that is not there within half the time of a request is registered
+    /// when it comes, and carries nothing before.
     ///
     /// # Errors
     /// As every control command: `Fenced` when a session is registered with another key than

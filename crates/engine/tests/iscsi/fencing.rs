@@ -1,8 +1,8 @@
 //! Who was preempted writes nothing any more, in whatever way its writes come to the device.
 
-use std::{num::NonZeroU64, sync::Arc};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, SgList};
+use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, SgList, TargetUri};
 use netraid_engine::{
     completions,
     initiator::{InitiatorConfig, Remote, ReservationType},
@@ -12,10 +12,14 @@ use netraid_scsi::Identity;
 
 use crate::{
     common::{NAME, Running, Sticky, config, ram},
+    meddler::Meddler,
     raw::Raw,
     sanitize::Slow,
 };
 
+/// For what surely comes.
+const LIMIT: Duration = Duration::from_secs(10);
+const WRITE_10: u8 = 0x2a;
 const GOOD: u8 = 0x00;
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
@@ -147,4 +151,69 @@ async fn a_take_over_is_answered_when_the_old_holder_cannot_write_any_more() {
         }
         target.stop().await;
     }
+}
+
+/// A disk with one session registered out of two: the other one is kept away until it is let in.
+async fn half_registered(target: &Running, key: NonZeroU64) -> (Meddler, Arc<Remote>) {
+    let portal = Meddler::start(target.address).await;
+    portal.let_in(Some(1));
+    let uri = format!("iscsi://{}/{NAME}/0", portal.address);
+    let mut config = InitiatorConfig::new(TargetUri::parse(&uri).unwrap());
+    (config.sessions, config.request_timeout) = (2, Duration::from_secs(1));
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    remote.register_and_ignore(key).await.unwrap();
+    assert_eq!(remote.reservation_keys().await.unwrap().keys, [key.get()]);
+    (portal, remote)
+}
+
+#[tokio::test]
+async fn a_session_that_was_late_for_the_registration_joins_and_serves() {
+    let key = NonZeroU64::new(0x1111).unwrap();
+    let target = Running::start(config(), &[ram()]);
+    let (portal, remote) = half_registered(&target, key).await;
+    remote.reserve(key, ReservationType::WriteExclusiveAllRegistrants).await.unwrap();
+    write(&remote, 1).await.unwrap();
+    portal.let_in(None);
+    let joined = async {
+        while remote.reservation_keys().await.unwrap().keys.len() < 2 {}
+        // Each in its turn.
+        while target.handle.report().await.unwrap().luns[0].sessions < 2 {
+            write(&remote, 2).await.unwrap();
+        }
+    };
+    tokio::time::timeout(LIMIT, joined).await.expect("the second session never serves");
+    portal.cut(WRITE_10);
+    write(&remote, 3).await.unwrap();
+    assert!(!remote.is_fenced());
+    remote.close().await;
+    target.stop().await;
+}
+
+/// Who registers anew after it was preempted would be as if it never had been.
+#[tokio::test]
+async fn a_session_that_comes_after_a_preemption_does_not_undo_it() {
+    let (key, victor_key) = (NonZeroU64::new(0x1111).unwrap(), NonZeroU64::new(0x2222).unwrap());
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    let target = Running::start(config(), &[ram()]);
+    let (portal, victim) = half_registered(&target, key).await;
+    victim.reserve(key, kind).await.unwrap();
+    let victor = initiator(&target, "victor", 1).await;
+    victor.register(victor_key).await.unwrap();
+    victor.preempt(victor_key, key, kind, true).await.unwrap();
+    write(&victor, 2).await.unwrap();
+    portal.let_in(None);
+    let fenced = async {
+        while !victim.is_fenced() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, fenced).await.expect("the preemption is never heard of");
+    let fenced = write(&victim, 1).await.unwrap_err();
+    assert_eq!(fenced.kind(), ErrorKind::Fenced, "{fenced}");
+    let data = completions::read(&victor.clone().into_device(), 0, 512).await.unwrap();
+    assert_eq!(data.to_contiguous()[0], 2);
+    for remote in [victim, victor] {
+        remote.close().await;
+    }
+    target.stop().await;
 }

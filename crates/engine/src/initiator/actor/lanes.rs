@@ -9,7 +9,7 @@ use super::{
     super::{
         disk::Profile,
         error::Reason,
-        lane::{Lane, Made, News, Stage},
+        lane::{JOINS_MAX, Lane, Made, News, Stage},
         link::Link,
         probe::Probed,
     },
@@ -102,6 +102,7 @@ impl Actor {
         let again = lane.group.replace(link.portal_group()).is_some();
         lane.stage = Stage::Up(Box::new(link));
         lane.suspect = false;
+        lane.joins_left = JOINS_MAX;
         let held = std::mem::take(&mut lane.held);
         lane.untold.store(false, Ordering::Release);
         // When the sessions before are gone, it is all that is known.
