@@ -40,8 +40,6 @@ pub enum ByteCheck {
 /// Fields of START STOP UNIT (SBC-3, section 5.25).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartStop {
-    /// POWER CONDITION field; 0 lets START and LOEJ say what to do.
-    pub power_condition: u8,
     /// What was written need not be made stable first.
     pub no_flush: bool,
     /// The medium is loaded or ejected.

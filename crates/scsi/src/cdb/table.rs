@@ -137,6 +137,9 @@ use Access::{Always, Query, Read};
 use CommandKind as Kind;
 use WhileSanitizing::{Allowed, AllowedAfterFailure, Refused};
 
+/// POWER CONDITION field: go to the active power condition.
+const POWER_ACTIVE: u8 = 0x1;
+
 const F: u8 = 0xff;
 /// The GROUP NUMBER field, which is taken and has no effect: nothing is collected for groups.
 const G: u8 = 0x1f;
@@ -161,11 +164,11 @@ pub const TABLE: &[Row] = &[
         .without_medium()
         .while_sanitizing(Allowed)
         .past_attention(),
-    row(&[0x15, 0x11, 0, 0, F, 0], mode_select).without_medium(),
+    row(&[0x15, 0x10, 0, 0, F, 0], mode_select).without_medium(),
     row(&[0x16, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve)).access(Always).without_medium(),
     row(&[0x17, 0, 0, 0, 0, 0], |_| Ok(Command::Release)).access(Always).without_medium(),
     row(&[0x1a, 0x08, F, F, F, 0], mode_sense_6).access(Read).without_medium(),
-    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], start_stop_unit)
+    row(&[0x1b, 0x01, 0, 0, 0xf7, 0], start_stop_unit)
         .access_by(start_stop_access)
         .without_medium(),
     row(&[0x1e, 0, 0, 0, 0x03, 0], prevent_allow).access_by(prevent_access).without_medium(),
@@ -193,7 +196,7 @@ pub const TABLE: &[Row] = &[
         .while_sanitizing(AllowedAfterFailure)
         .with(&[Feature::Sanitize]),
     row(&[0x4d, 0, F, F, 0, F, F, F, F, 0], log_sense).access(Query).without_medium(),
-    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], mode_select).without_medium(),
+    row(&[0x55, 0x10, 0, 0, 0, 0, 0, F, F, 0], mode_select).without_medium(),
     row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Command::Reserve))
         .access(Always)
         .without_medium(),
@@ -349,11 +352,8 @@ fn inquiry(cdb: &Cdb) -> Result<Command, Sense> {
 
 fn mode_select(cdb: &Cdb) -> Result<Command, Sense> {
     let long = cdb.byte(0) == 0x55;
-    // SP would save pages, which is not supported; PF zero is a vendor's own layout.
-    if cdb.bit(1, 0) {
-        return Err(Sense::invalid_cdb(1, Some(0)));
-    }
     let parameter_len = if long { cdb.be16(7) } else { u16::from(cdb.byte(4)) };
+    // PF zero is a vendor's own layout.
     if !cdb.bit(1, 4) && parameter_len != 0 {
         return Err(Sense::invalid_cdb(1, Some(4)));
     }
@@ -438,17 +438,15 @@ fn verify(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 fn start_stop_unit(cdb: &Cdb) -> Result<Command, Sense> {
-    let power_condition = cdb.byte(4) >> 4;
-    // The modifier belongs to a power condition.
-    if power_condition == 0 && cdb.byte(3) != 0 {
-        return Err(Sense::invalid_cdb(3, Some(3)));
-    }
-    Ok(Command::StartStopUnit(StartStop {
-        power_condition,
-        no_flush: cdb.bit(4, 2),
-        load_eject: cdb.bit(4, 1),
-        start: cdb.bit(4, 0),
-    }))
+    let no_flush = cdb.bit(4, 2);
+    // START and LOEJ are ignored with a power condition (SBC-3, table 121), of which only active
+    // is supported.
+    let (start, load_eject) = match cdb.byte(4) >> 4 {
+        0 => (cdb.bit(4, 0), cdb.bit(4, 1)),
+        POWER_ACTIVE => (true, false),
+        _ => return Err(Sense::invalid_cdb(4, Some(7))),
+    };
+    Ok(Command::StartStopUnit(StartStop { no_flush, load_eject, start }))
 }
 
 fn prevent_allow(cdb: &Cdb) -> Result<Command, Sense> {

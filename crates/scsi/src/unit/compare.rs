@@ -4,11 +4,11 @@
 //! Invariant: between the read and the write of one of these no other write of its range is
 //! under way.
 
-use netraid_block::{Buf, BufMut, SgList};
+use netraid_block::{BufMut, SgList};
 
 use super::{
     LogicalUnit, Step, Stop, Task,
-    medium::{State, check_complete, submit_write},
+    medium::{Expected, State, check_complete, submit_write},
     respond_good,
 };
 use crate::{
@@ -23,22 +23,17 @@ impl LogicalUnit {
         extent: Extent,
         check: ByteCheck,
     ) -> Result<Step, Stop> {
+        self.check_transfer(task, extent)?;
         let out = DataOut::Verify { extent, check };
         match check {
+            ByteCheck::Medium if extent.blocks == 0 => Ok(respond_good()),
             ByteCheck::Medium => {
-                self.check_range(extent)?;
                 let (offset, len) = self.bytes_of(extent);
-                Ok(self.scan_next(task, None, offset, offset + len))
+                task.state = State::Verify(Expected::Anything);
+                Ok(task.read(offset, len))
             }
-            ByteCheck::Compare => {
-                self.check_transfer(task, extent)?;
-                self.collect(task, out, extent.blocks, extent.blocks)
-            }
-            ByteCheck::CompareOne => {
-                self.check_range(extent)?;
-                let piece = extent.blocks.min(self.transfer_max());
-                self.collect(task, out, extent.blocks.min(1), piece)
-            }
+            ByteCheck::Compare => self.collect(task, out, extent.blocks, extent.blocks),
+            ByteCheck::CompareOne => self.collect(task, out, extent.blocks.min(1), extent.blocks),
         }
     }
 
@@ -50,48 +45,31 @@ impl LogicalUnit {
         data: SgList,
     ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
-        if check == ByteCheck::CompareOne {
+        let expected = if check == ByteCheck::CompareOne {
             check_complete(&data, u64::from(self.config.info.block_len))?;
-            return Ok(self.scan_next(task, Some(data.to_contiguous()), offset, offset + len));
-        }
-        check_complete(&data, len)?;
-        task.state = State::Compare { expected: data };
+            Expected::Every(data.to_contiguous())
+        } else {
+            check_complete(&data, len)?;
+            Expected::All(data)
+        };
+        task.state = State::Verify(expected);
         Ok(task.read(offset, len))
     }
 
-    /// Reads the next piece of a VERIFY that has no data-out, or one block of it.
-    fn scan_next(&mut self, task: &mut Task, like: Option<Buf>, next: u64, end: u64) -> Step {
-        let most = u64::from(self.transfer_max() * self.config.info.block_len);
-        let len = (end - next).min(most);
-        if len == 0 {
-            return respond_good();
-        }
-        task.state = State::Scan { like, next: next + len, end };
-        task.read(next, len)
-    }
-
-    pub(super) fn scanned(
-        &mut self,
-        task: &mut Task,
-        read: &SgList,
-        like: Option<Buf>,
-        next: u64,
-        end: u64,
-    ) -> Result<Step, Stop> {
-        if let Some(block) = &like {
-            self.check_equal(task, read, core::iter::repeat(&**block))?;
-        }
-        Ok(self.scan_next(task, like, next, end))
-    }
-
-    /// What a VERIFY or WRITE AND VERIFY compares is read.
-    pub(super) fn compared(
+    /// What a VERIFY or WRITE AND VERIFY verifies is read.
+    pub(super) fn verified(
         &self,
         task: &Task,
         read: &SgList,
-        expected: &SgList,
+        expected: &Expected,
     ) -> Result<Step, Stop> {
-        self.check_equal(task, read, parts(expected))?;
+        match expected {
+            Expected::Anything => {}
+            Expected::Every(block) => {
+                self.check_equal(task, read, core::iter::repeat(&**block))?;
+            }
+            Expected::All(all) => self.check_equal(task, read, parts(all))?,
+        }
         Ok(respond_good())
     }
 
@@ -120,7 +98,10 @@ impl LogicalUnit {
             return Ok(respond_good());
         }
         self.enter(task, offset, len, false)?;
-        let expected = matches!(check, ByteCheck::Compare).then(|| data.clone());
+        let expected = match check {
+            ByteCheck::Compare => Expected::All(data.clone()),
+            ByteCheck::Medium | ByteCheck::CompareOne => Expected::Anything,
+        };
         task.state = State::WriteAndVerify { offset, len, expected };
         Ok(submit_write(offset, data, true))
     }

@@ -24,17 +24,14 @@ pub(super) enum State {
     Unmap { rest: Vec<Extent> },
     /// A block is written again and again; bytes from `next` to `end` are still to come.
     Fill { pattern: Buf, next: u64, end: u64 },
-    /// The medium is read piece by piece, each block of which has to equal `like` where that is
-    /// given; bytes from `next` to `end` are still to come.
-    Scan { like: Option<Buf>, next: u64, end: u64 },
-    /// What is being read has to equal `expected`.
-    Compare { expected: SgList },
+    /// What is being read has to be as expected.
+    Verify(Expected),
     /// What is being read has to equal the first half of `data`; then the second is written.
     CompareAndWrite { data: SgList, offset: u64, fua: bool },
     /// What is being read is written again with the bits of `data` set.
     OrWrite { data: SgList, offset: u64, fua: bool },
-    /// A write is under way, then it is read back; compared when `expected` is given.
-    WriteAndVerify { offset: u64, len: u64, expected: Option<SgList> },
+    /// A write is under way, then it is read back.
+    WriteAndVerify { offset: u64, len: u64, expected: Expected },
     /// A read failed with `error`; its first bad block is being looked for. `Task::reading` is
     /// the half that is being read, of the bytes to `end`.
     Locate { end: u64, error: ErrorKind },
@@ -50,6 +47,17 @@ pub(super) enum State {
     Preempt,
     /// The response is out.
     Ended,
+}
+
+/// What a verified range is compared with.
+#[derive(Debug)]
+pub(super) enum Expected {
+    /// Nothing: it has to be readable.
+    Anything,
+    /// Each block has to be this one.
+    Every(Buf),
+    /// All of it.
+    All(SgList),
 }
 
 impl LogicalUnit {
@@ -121,8 +129,7 @@ impl LogicalUnit {
             State::Last { .. } | State::Wait { .. } => respond_good(),
             State::Unmap { rest } => self.unmap_next(task, rest)?,
             State::Fill { pattern, next, end } => self.fill_next(task, pattern, next, end),
-            State::Scan { like, next, end } => self.scanned(task, &read, like, next, end)?,
-            State::Compare { expected } => self.compared(task, &read, &expected)?,
+            State::Verify(expected) => self.verified(task, &read, &expected)?,
             State::CompareAndWrite { data, offset, fua } => {
                 self.compared_and_write(task, &read, &data, offset, fua)?
             }
@@ -130,10 +137,7 @@ impl LogicalUnit {
                 self.or_write_read(task, &read, &data, offset, fua)
             }
             State::WriteAndVerify { offset, len, expected } => {
-                task.state = match expected {
-                    Some(expected) => State::Compare { expected },
-                    None => State::Scan { like: None, next: offset + len, end: offset + len },
-                };
+                task.state = State::Verify(expected);
                 task.read(offset, len)
             }
             State::Locate { end, error } => {
@@ -163,19 +167,14 @@ impl LogicalUnit {
                 return self.locate_in(task, offset, len, error);
             }
             State::Read
-            | State::Scan { .. }
-            | State::Compare { .. }
+            | State::Verify(_)
             | State::CompareAndWrite { .. }
             | State::OrWrite { .. }
                 if bad_medium =>
             {
                 return self.locate_in(task, offset, len, kind);
             }
-            State::Read
-            | State::Scan { .. }
-            | State::Compare { .. }
-            | State::Locate { .. }
-            | State::Extents { .. } => false,
+            State::Read | State::Verify(_) | State::Locate { .. } | State::Extents { .. } => false,
             State::Last { writing } => writing,
             State::Unmap { .. }
             | State::Fill { .. }

@@ -14,9 +14,6 @@ use crate::{
 };
 use netraid_block::Op;
 
-/// POWER CONDITION field: go to the active power condition.
-const POWER_ACTIVE: u8 = 0x1;
-
 /// What stands between an initiator and the medium.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
@@ -56,15 +53,9 @@ impl Readiness {
 }
 
 impl LogicalUnit {
-    /// START STOP UNIT. No power conditions but active are supported: all others are refused.
+    /// START STOP UNIT (SBC-3, section 5.25).
     pub(super) fn start_stop(&mut self, task: &mut Task, request: StartStop) -> Result<Step, Stop> {
-        let StartStop { power_condition, no_flush, load_eject, start } = request;
-        if ![0, POWER_ACTIVE].contains(&power_condition) {
-            return Err(Sense::invalid_cdb(4, Some(7)).into());
-        }
-        // START and LOEJ are ignored with a power condition (SBC-3, table 121).
-        let active = power_condition == POWER_ACTIVE;
-        let (start, load_eject) = (start || active, load_eject && !active);
+        let StartStop { no_flush, load_eject, start } = request;
         if load_eject && !self.config.removable {
             return Err(Sense::invalid_cdb(4, Some(1)).into());
         }

@@ -7,6 +7,8 @@ use crate::{cdb::build, ports::InitiatorPort};
 
 mod any_command;
 mod compare;
+mod fields;
+mod limits;
 mod ready;
 mod report;
 mod same;
