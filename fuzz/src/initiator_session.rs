@@ -9,10 +9,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arbitrary::Arbitrary;
 use netraid_iscsi_proto::{
-    chap::{Credentials, Secret},
     initiator::{Command, Event, Session, Setup, TaskEnd},
     machine::{Payload, Placement, TaskId},
-    negotiation::Wishes,
     pdu::{
         AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, LoginResponse, LogoutResponse, LunField,
         NO_TAG, NopIn, Opcode, R2t, Reject, RejectReason, ScsiCommand, ScsiResponse, TaskResponse,
@@ -22,9 +20,10 @@ use netraid_iscsi_proto::{
     text,
 };
 
-use crate::operations;
-
-type Changes = Vec<(u8, u8)>;
+use crate::{
+    operations,
+    wire::{Changes, INITIATOR, TARGET, change, credentials, padded, push_key, wishes},
+};
 
 #[derive(Debug, Arbitrary)]
 enum Operation {
@@ -97,22 +96,13 @@ pub fn run(input: &[u8]) {
 
 impl World {
     fn new(mode: u8) -> Self {
-        let target = (mode & 1 == 0).then(|| "iqn.2026-01.org.example:t".to_string());
-        let name = "iqn.2026-01.org.example:i".to_string();
+        let target = (mode & 1 == 0).then(|| TARGET.to_string());
+        let name = INITIATOR.to_string();
         let mut setup = Setup::new(name, target, [0x80, 0, 0, 0, 0, 1]);
-        setup.wishes = Wishes {
-            max_recv_len: 2048,
-            max_burst_len: 3072,
-            first_burst_len: 1536,
-            initial_r2t: mode & 2 != 0,
-            immediate_data: mode & 4 == 0,
-            max_outstanding_r2t: 1 + u32::from(mode >> 3 & 3),
-            ..Wishes::default()
-        };
+        setup.wishes = wishes(mode);
         setup.queue_depth = 6;
         if mode & 32 != 0 {
-            let secret = Secret::new(*b"0123456789abcdef").expect("a length that is possible");
-            setup.chap = Some(Credentials { user: "joe".into(), secret });
+            setup.chap = Some(credentials());
         }
         let session = Session::new(Duration::ZERO, Arc::new(setup));
         let places = (0..session.task_count()).map(|_| None).collect();
@@ -330,9 +320,7 @@ impl World {
             Serial(self.exp_cmd_sn),
             Serial(self.exp_cmd_sn.wrapping_add(self.window)),
         );
-        for (at, value) in changes.iter().take(3) {
-            bhs.0[usize::from(*at) % 48] = *value;
-        }
+        change(&mut bhs, changes);
         let has_status = match bhs.opcode() {
             Some(Opcode::R2t) | None => false,
             Some(Opcode::DataIn) => DataIn::parse(&bhs).has_status,
@@ -359,11 +347,7 @@ impl World {
         self.handle_events();
         let len = bhs.data_len() as usize;
         let lost = match self.session.placement() {
-            Placement::Control => {
-                let bytes: Vec<u8> =
-                    data.iter().copied().chain([0].into_iter().cycle()).take(len).collect();
-                self.session.handle_control(&bytes).is_err()
-            }
+            Placement::Control => self.session.handle_control(&padded(data, len)).is_err(),
             Placement::Task { task, offset, len: placed } => {
                 let live = self.places[task.index()].as_mut().expect("data for a gone command");
                 assert!(placed as usize <= len);
@@ -501,60 +485,4 @@ fn login(transit: bool, current_stage: u8, next_stage: u8) -> Bhs {
         status,
     }
     .encode()
-}
-
-fn push_key(out: &mut Vec<u8>, key: u8, value: u8) {
-    const KEYS: [&str; 24] = [
-        "TargetPortalGroupTag",
-        "TargetAlias",
-        "TargetAddress",
-        "AuthMethod",
-        "CHAP_A",
-        "CHAP_N",
-        "CHAP_R",
-        "CHAP_I",
-        "CHAP_C",
-        "HeaderDigest",
-        "DataDigest",
-        "MaxRecvDataSegmentLength",
-        "MaxBurstLength",
-        "FirstBurstLength",
-        "InitialR2T",
-        "ImmediateData",
-        "MaxOutstandingR2T",
-        "MaxConnections",
-        "DefaultTime2Wait",
-        "DefaultTime2Retain",
-        "ErrorRecoveryLevel",
-        "DataPDUInOrder",
-        "DataSequenceInOrder",
-        "X-org.example.z",
-    ];
-    const VALUES: [&str; 20] = [
-        "",
-        "1",
-        "None",
-        "CHAP",
-        "5",
-        "7",
-        "8",
-        "0x00112233445566778899aabbccddeeff",
-        "0b////",
-        "CRC32C",
-        "Yes",
-        "No",
-        "512",
-        "16777215",
-        "0",
-        "4294967296",
-        "Reject",
-        "NotUnderstood",
-        "Irrelevant",
-        "[fe80::1]:1,1",
-    ];
-    let key = KEYS[usize::from(key) % KEYS.len()];
-    match VALUES.get(usize::from(value)) {
-        Some(known) => text::push(out, key, known),
-        None => text::push(out, key, &"9".repeat(usize::from(value))),
-    }
 }

@@ -12,6 +12,7 @@ pub mod initiator_session;
 pub mod nbd;
 pub mod scsi_device;
 pub mod target_session;
+mod wire;
 
 use std::ops::Range;
 

@@ -9,8 +9,8 @@ use netraid_iscsi_proto::{
 };
 use netraid_scsi::cdb::{self, build};
 
-use super::{BLOCK_LEN, RESERVATION_CONFLICT, TARGET, World};
-use crate::pattern;
+use super::{BLOCK_LEN, RESERVATION_CONFLICT, World};
+use crate::{pattern, wire::TARGET};
 
 impl World {
     /// A session as it should be: what it writes it reads again.

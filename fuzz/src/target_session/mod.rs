@@ -16,8 +16,6 @@ use std::{sync::Arc, time::Duration};
 use arbitrary::Arbitrary;
 use netraid_block::DeviceInfo;
 use netraid_iscsi_proto::{
-    chap::{Credentials, Secret},
-    negotiation::Wishes,
     pdu::{Bhs, LoginRequest, LogoutReason, LogoutRequest, LunField, NO_TAG, NopOut, TextRequest},
     target::{Challenge, Connection, ConnectionId, Limits, Node, Setup},
 };
@@ -25,12 +23,14 @@ use netraid_scsi::{Identity, NexusId, Reservations, TargetDevice, UnitConfig};
 
 use self::{
     peer::Peer,
-    requests::{login, push_key},
+    requests::login,
     shell::{InFlight, Slot},
 };
-use crate::operations;
+use crate::{
+    operations,
+    wire::{Changes, TARGET, credentials, push_key, wishes},
+};
 
-const TARGET: &str = "iqn.2026-01.org.example:target";
 const BLOCK_LEN: usize = 512;
 const BLOCKS: usize = 40;
 const DATA_BUDGET: usize = 10 << 10;
@@ -42,9 +42,6 @@ const CHALLENGE: Challenge = Challenge { identifier: 7, bytes: [9; 32] };
 
 /// SCSI status RESERVATION CONFLICT (SAM-5, section 5.3.1).
 const RESERVATION_CONFLICT: u8 = 0x18;
-
-/// Bytes of a header that are replaced.
-type Changes = Vec<(u8, u8)>;
 
 #[derive(Debug, Arbitrary)]
 enum Operation {
@@ -138,24 +135,11 @@ fn unit(lun: u16, read_only: bool) -> UnitConfig {
     }
 }
 
-fn credentials() -> Credentials {
-    let secret = Secret::new(*b"0123456789abcdef").expect("a length that is possible");
-    Credentials { user: "joe".into(), secret }
-}
-
 impl World {
     fn new(mode: u8) -> Self {
         let mut setup = Setup::new(TARGET.into());
         setup.chap = (mode & 1 != 0).then(credentials);
-        setup.wishes = Wishes {
-            max_recv_len: 2048,
-            max_burst_len: 3072,
-            first_burst_len: 1536,
-            initial_r2t: mode & 2 != 0,
-            immediate_data: mode & 4 == 0,
-            max_outstanding_r2t: 1 + u32::from(mode >> 3 & 3),
-            ..Wishes::default()
-        };
+        setup.wishes = wishes(mode);
         setup.queue_depth = 6;
         setup.data_budget = DATA_BUDGET as u64;
         let mut world = Self {

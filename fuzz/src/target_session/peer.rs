@@ -18,11 +18,14 @@ use netraid_iscsi_proto::{
 };
 
 use super::{
-    CHALLENGE, CONNECTIONS_MAX, Changes, Command, Served, TARGET, World, credentials,
+    CHALLENGE, CONNECTIONS_MAX, Command, Served, World,
     requests::{login, write_cdb},
     shell::Slot,
 };
-use crate::pattern;
+use crate::{
+    pattern,
+    wire::{Changes, INITIATOR, TARGET, change, credentials, padded},
+};
 
 /// What the peer knows of an R2T, or of data that it may send unasked.
 pub(super) struct Asked {
@@ -62,7 +65,7 @@ impl World {
     /// A whole login as it should be.
     pub(super) fn log_in(&mut self, at: u8, isid: u8, sizes: u8, tsih: u8) {
         let mut first = Vec::new();
-        text::push(&mut first, "InitiatorName", "iqn.2026-01.org.example:i");
+        text::push(&mut first, "InitiatorName", INITIATOR);
         text::push(&mut first, "TargetName", TARGET);
         let mut keys = Vec::new();
         if sizes & 1 != 0 {
@@ -190,9 +193,7 @@ impl World {
         } else {
             bhs.stamp_command(cmd_sn, Serial(0));
         }
-        for (at, value) in changes.iter().take(3) {
-            bhs.0[usize::from(*at) % 48] = *value;
-        }
+        change(&mut bhs, changes);
         if !served.machine.wants_input() {
             return;
         }
@@ -218,9 +219,7 @@ impl World {
         match served.machine.placement() {
             Placement::Control => {
                 let data: Vec<u8> = match text {
-                    Some(text) => {
-                        text.iter().copied().chain([0].into_iter().cycle()).take(len).collect()
-                    }
+                    Some(text) => padded(text, len),
                     None => (0..len).map(|at| pattern(bhs.itt(), at)).collect(),
                 };
                 served.machine.handle_control(now, &mut self.node, &data)?;

@@ -1,8 +1,8 @@
 //! Requests of all kinds: logins, keys and CDBs.
 
-use netraid_iscsi_proto::{pdu::LoginRequest, text};
+use netraid_iscsi_proto::pdu::LoginRequest;
 
-use super::{BLOCK_LEN, TARGET};
+use super::BLOCK_LEN;
 
 pub(super) fn login(transit: bool, more: bool, current_stage: u8, next_stage: u8) -> LoginRequest {
     LoginRequest {
@@ -16,68 +16,6 @@ pub(super) fn login(transit: bool, more: bool, current_stage: u8, next_stage: u8
         tsih: 0,
         itt: 1,
         cid: 1,
-    }
-}
-
-/// A key that means something to a login or a text request, with a value that may.
-pub(super) fn push_key(out: &mut Vec<u8>, key: u8, value: u8) {
-    const KEYS: [&str; 26] = [
-        "InitiatorName",
-        "TargetName",
-        "SessionType",
-        "AuthMethod",
-        "CHAP_A",
-        "CHAP_N",
-        "CHAP_R",
-        "CHAP_I",
-        "CHAP_C",
-        "HeaderDigest",
-        "DataDigest",
-        "MaxRecvDataSegmentLength",
-        "MaxBurstLength",
-        "FirstBurstLength",
-        "InitialR2T",
-        "ImmediateData",
-        "MaxOutstandingR2T",
-        "MaxConnections",
-        "DefaultTime2Wait",
-        "DefaultTime2Retain",
-        "ErrorRecoveryLevel",
-        "DataPDUInOrder",
-        "DataSequenceInOrder",
-        "SendTargets",
-        "IFMarker",
-        "X-org.example.z",
-    ];
-    const VALUES: [&str; 22] = [
-        "",
-        TARGET,
-        "Normal",
-        "Discovery",
-        "CHAP,None",
-        "None",
-        "5",
-        "7,5",
-        "joe",
-        "0x00",
-        "All",
-        "CRC32C,None",
-        "CRC32C",
-        "Yes",
-        "No",
-        "512",
-        "16777215",
-        "0",
-        "4294967296",
-        "-1",
-        "0b////",
-        "iqn.2026-01.org.example:i",
-    ];
-    let key = KEYS[usize::from(key) % KEYS.len()];
-    match VALUES.get(usize::from(value)) {
-        Some(known) => text::push(out, key, known),
-        None if value < 128 => text::push(out, key, &"9".repeat(usize::from(value))),
-        None => text::push(out, key, &"a".repeat(usize::from(value) * 8)),
     }
 }
 
