@@ -1,4 +1,4 @@
-//! What a hostile peer may send, and what has to hold all the same. One module a fuzz target, each
+//! What a hostile peer may send, or a disk hold, and what has to hold all the same. One module a fuzz target, each
 //! with one function `run` that takes an input and panics on a finding; `cargo xtask fuzz` runs
 //! them.
 //!
@@ -8,9 +8,11 @@
 
 pub mod array_labels;
 pub mod codecs;
+pub mod control_requests;
 pub mod initiator_session;
 pub mod nbd;
 pub mod scsi_device;
+pub mod stored_state;
 pub mod target_session;
 mod wire;
 

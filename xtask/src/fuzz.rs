@@ -6,7 +6,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -14,12 +14,14 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{output, root};
 
 /// Every target, as in `fuzz/Cargo.toml`, and the longest input that makes sense for it in bytes.
-const TARGETS: [(&str, u32); 6] = [
+const TARGETS: [(&str, u32); 8] = [
     ("codecs", 4200),
     ("target_session", 4096),
     ("initiator_session", 4096),
     ("scsi_device", 4096),
     ("array_labels", 4096),
+    ("stored_state", 4096),
+    ("control_requests", 2048),
     ("nbd", 2048),
 ];
 
@@ -61,32 +63,61 @@ pub(crate) fn run(seconds: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Longest seed that is kept, in bytes.
-const SEED_LEN_MAX: u32 = 256;
+/// Longest seed that is kept, in bytes, and most seeds of a target: a clone stays small, and the
+/// first inputs of a run already reach most of what is known.
+const SEED_LEN_MAX: u32 = 2048;
+const SEEDS_MAX: usize = 25;
 
-/// Makes the committed seeds anew of what earlier runs have found: the shortest inputs that together
-/// reach what all of them reach.
-pub(crate) fn seeds() -> Result<()> {
+/// Makes the committed seeds anew of what they and earlier runs have found: of the inputs that
+/// together reach what all of them reach, those that reach most.
+pub(crate) fn seeds(name: &str) -> Result<()> {
     let programs = build()?;
-    for (target, _) in TARGETS {
+    for (target, _) in TARGETS.iter().filter(|(target, _)| target.contains(name)) {
         let corpus = root().join("target/fuzz/corpus").join(target);
         let seeds = root().join("fuzz/seeds").join(target);
-        if seeds.exists() {
-            fs::remove_dir_all(&seeds).with_context(|| seeds.display().to_string())?;
+        let chosen = root().join("target/fuzz/seeds").join(target);
+        if chosen.exists() {
+            fs::remove_dir_all(&chosen).with_context(|| chosen.display().to_string())?;
         }
-        for directory in [&corpus, &seeds] {
+        for directory in [&corpus, &seeds, &chosen] {
             fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         }
+        // What reaches most is chosen first; edges alone count, not how often.
         let status = Command::new(programs.join(target))
-            .args(["-merge=1", "-verbosity=0"])
+            .args(["-set_cover_merge=1", "-use_counters=0", "-verbosity=0"])
             .arg(format!("-max_len={SEED_LEN_MAX}"))
-            .args([&seeds, &corpus])
+            .args([&chosen, &seeds, &corpus])
             .env("ASAN_OPTIONS", "detect_leaks=0")
+            .stderr(Stdio::null())
             .status();
         if !status.with_context(|| format!("cannot run {target}"))?.success() {
             bail!("{target}: the seeds cannot be made; run the target and mend what it finds");
         }
+        replace_seeds(&seeds, &chosen).with_context(|| seeds.display().to_string())?;
     }
+    Ok(())
+}
+
+/// Puts the first of what was chosen in the place of the seeds.
+fn replace_seeds(seeds: &Path, chosen: &Path) -> Result<()> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(chosen)? {
+        let path = entry?.path();
+        found.push((fs::metadata(&path)?.modified()?, path));
+    }
+    found.sort();
+    fs::remove_dir_all(seeds)?;
+    fs::create_dir_all(seeds)?;
+    let mut bytes = 0;
+    for (_, path) in found.iter().take(SEEDS_MAX) {
+        bytes += fs::copy(path, seeds.join(path.file_name().unwrap_or_default()))?;
+    }
+    println!(
+        "{}: {} of {} inputs, {bytes} bytes",
+        seeds.display(),
+        found.len().min(SEEDS_MAX),
+        found.len()
+    );
     Ok(())
 }
 
@@ -143,7 +174,7 @@ fn fuzz(program: &Path, target: &str, len_max: u32, seconds: u32) -> Result<bool
         .arg(format!("-timeout={INPUT_TIMEOUT_S}"))
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         // Inputs are lists of operations: long ones from the start.
-        .args(["-print_final_stats=1", "-verbosity=0", "-len_control=0"])
+        .args(["-print_final_stats=1", "-verbosity=0", "-len_control=0", "-print_funcs=0"])
         .arg(&corpus)
         .arg(&seeds)
         .env("ASAN_OPTIONS", "detect_leaks=0")
