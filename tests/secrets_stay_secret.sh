@@ -14,6 +14,10 @@ private() { install -m 600 /dev/null "$WORK/secret/$1" && say "$2" >"$WORK/secre
 private chap "joe:$right"
 printf 'joe:%s\nmutual:tgt:%s\n' "$right" "$mutual" >"$WORK/secret/chap"
 private right "joe:$right"
+private both "joe:$right
+mutual:tgt:$mutual"
+private swapped "joe:$right
+mutual:tgt:$wrong"
 private wrong "joe:$wrong"
 private broken "joe $right"
 private lines "joe:$right
@@ -34,6 +38,8 @@ launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --iqn iqn.2026-01.test:m
 url=$(jq -r '.luns[0].uri' <<<"${READY[m0]}")
 [[ $url == iscsi://joe@* ]] || fail "no user in $url"
 with() { say "${url/joe@/joe%$1@}"; }
+# As somebody types it who does not know how addresses are written.
+shouted() { with "$1" | sed 's/^iscsi/ISCSI/'; }
 
 # Addresses come last here: whoever reads command lines of ours sees these, which we warn about.
 for command in "examine" "status" "create v --level 0 --force" "bench member --seconds 0.1 --rounds 1"; do
@@ -42,15 +48,20 @@ for command in "examine" "status" "create v --level 0 --force" "bench member --s
     run "${words[@]}" --secret-file "$WORK/secret/wrong" "$url"
     run "${words[@]}" --secret-file "$WORK/secret/broken" "$url"
     run "${words[@]}" --secret-file "$WORK/secret/lines" "$url"
+    run --json "${words[@]}" --secret-file "$WORK/secret/both" "$url"
+    run "${words[@]}" --secret-file "$WORK/secret/swapped" "$url"
     NETRAID_SECRET=$right run "${words[@]}" "$url"
+    NETRAID_SECRET=$right NETRAID_MUTUAL_SECRET=$mutual run --json "${words[@]}" "$url"
+    NETRAID_SECRET=$right NETRAID_MUTUAL_SECRET=$wrong run "${words[@]}" "$url"
     NETRAID_SECRET_JOE=$wrong run --json "${words[@]}" "$url"
     run --json "${words[@]}" "$(with "$right")"
     run "${words[@]}" "$(with "$wrong")"
+    run "${words[@]}" "$(shouted "$right")"
     run "${words[@]}" "$(with "$right")x" "$(with "$wrong")/7/8"
     run "${words[@]}" --no-such-option "$(with "$right")"
 done
 NETRAID_SECRET=$right run create v --level 0 --force "$url"
-NETRAID_SECRET=$right launch engine "$NETRAID" attach --json --nbd 127.0.0.1:0 \
+launch engine "$NETRAID" attach --json --nbd 127.0.0.1:0 --secret-file "$WORK/secret/both" \
     --control "unix:$WORK/engine.sock" "$url"
 run status --json "unix:$WORK/engine.sock"
 run replace "unix:$WORK/engine.sock" 0 "$(with "$wrong")"
@@ -62,6 +73,52 @@ for json in "" --json; do
 done
 run lun add "$control" ram:1MiB
 run lun remove "$control" 0
+# Addresses where none belong: they are quoted in what is said of them.
+for address in "$(with "$wrong")" "$(shouted "$wrong")" "file:$(with "$wrong")"; do
+    run lun add "$control" "$address"
+    run --json lun add "$control" "$address,block=7"
+    run lun resize "$control" 0 "$address"
+    run lun remove "$control" "$address"
+    run filter "$control" 0 "$address"
+    run --json filter "$control" 0 "trace=$address"
+    run session drop "$control" "$address"
+    run session list "$address"
+    run status --json "unix:$address"
+    run stop "$address"
+    run target --listen 127.0.0.1:0 --lun "$address"
+    run target --listen "$address" --lun ram:1MiB
+    run target --listen 127.0.0.1:0 --lun ram:1MiB --filter "0:$address"
+    run target --listen 127.0.0.1:0 --lun ram:1MiB --chap-file "$address"
+    run attach --nbd "$address" "$url"
+    run bench volume "$address"
+    run "$address"
+done
+# What the control sockets answer to lines that no command sends.
+python3 - "$WORK/target.sock" "$WORK/engine.sock" "$(with "$wrong")" "$(shouted "$wrong")" >"$WORK/seen/answers.out" <<'END'
+import json, socket, sys
+*paths, address, shouted = sys.argv[1:]
+lines = []
+for text in [address, shouted, "backing " + shouted, [address], {address: 1}]:
+    for command in ["add_lun", "set_filter", "fail", "replace", "rebuild", "status"]:
+        for field in ["backing", "filter", "member", "with", "lun", "other"]:
+            lines.append(json.dumps({"command": command, "lun": 0, "member": "0", "with": "0", field: text}))
+        lines.append(json.dumps({"command": command, field: text})[:-9])
+    lines.append(json.dumps({"command": text}))
+    lines.append(json.dumps(text))
+lines += [address, '{"command": %s' % address, '{"%s": ' % address]
+for path in paths:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(path)
+        stream = client.makefile("rw")
+        for line in lines:
+            stream.write(line + "\n")
+            stream.flush()
+            answer = stream.readline()
+            assert answer.endswith("\n") and json.loads(answer), (line, answer)
+            print(answer)
+END
+[ "$(wc -l <"$WORK/seen/answers.out")" -gt 300 ] || fail "the control sockets did not answer"
 run target --listen 127.0.0.1:0 --lun ram:1MiB --chap-file "$WORK/secret/broken"
 run target --listen 127.0.0.1:0 --lun ram:1MiB --chap-file "$WORK/secret/lines"
 [ "$(grep -l 'authentication' "$WORK"/seen/*.err | wc -l)" -ge 8 ] || fail "no wrong secret was tried"

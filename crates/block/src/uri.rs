@@ -144,13 +144,14 @@ fn split_port(address: &str) -> Option<(&str, u16)> {
 }
 
 /// `text` without what may be a secret in an address: in each line, everything from the first `%`
-/// behind `iscsi://` up to the last `@`, or to the end, is hidden. For texts that quote what a user
-/// typed, before it was understood.
+/// behind `iscsi:/`, in small or large letters, up to the last `@`, or to the end, is hidden. For
+/// texts that quote what a user typed, before it was understood, and perhaps as a path.
 #[must_use]
 pub fn redact_addresses(text: &str) -> String {
     let mut shown = String::new();
     for line in text.split_inclusive('\n') {
-        let percent = line.find("iscsi://").and_then(|at| Some(at + line[at..].find('%')?));
+        let scheme = line.to_ascii_lowercase().find("iscsi:/");
+        let percent = scheme.and_then(|at| Some(at + line[at..].find('%')?));
         let Some(percent) = percent else {
             shown.push_str(line);
             continue;
@@ -267,6 +268,11 @@ mod tests {
             ("a\n'iscsi://joe%s/e c'r@h/t/0' x\nb", "a\n'iscsi://joe%***@h/t/0' x\nb"),
             ("iscsi://joe%secret\nb", "iscsi://joe%***\nb"),
             ("iscsi://j%one@h/t/0 iscsi://k%two@h/t/1", "iscsi://j%***@h/t/1"),
+            ("'ISCSI://joe%secret@h/t/0' is wrong", "'ISCSI://joe%***@h/t/0' is wrong"),
+            (
+                "/home/iscsi:/joe%secret@h/t/0: no such file",
+                "/home/iscsi:/joe%***@h/t/0: no such file",
+            ),
         ] {
             assert_eq!(redact_addresses(text), shown);
         }
