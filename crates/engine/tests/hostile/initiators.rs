@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -14,6 +13,7 @@ use netraid_iscsi_proto::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::watch,
     time::timeout,
 };
 
@@ -262,32 +262,58 @@ async fn p99(device: &Device, time: Duration) -> Duration {
     all[all.len() * 99 / 100]
 }
 
-/// Every attack in turn, until told to stop.
-async fn attack(address: SocketAddr, stop: &AtomicBool) {
-    let mut kept = Vec::new();
+/// Every attack in turn while `on`, until the sender of `on` is gone.
+async fn attack(address: SocketAddr, mut on: watch::Receiver<bool>) {
     let mut round = 0_u16;
-    while !stop.load(Ordering::Relaxed) {
-        round = round.wrapping_add(1);
-        let Ok(mut stream) = connect_from(ATTACKER, address).await else { continue };
-        let bytes = conversation(round % 8);
-        let cut = usize::from(round).wrapping_mul(37) % bytes.len();
-        let _ = stream.write_all(&bytes[..cut]).await;
-        if round.is_multiple_of(3) {
-            kept.push(stream);
+    while on.wait_for(|on| *on).await.is_ok() {
+        let mut kept = Vec::new();
+        while *on.borrow() {
+            round = round.wrapping_add(1);
+            let Ok(mut stream) = connect_from(ATTACKER, address).await else { continue };
+            let bytes = conversation(round % 8);
+            let cut = usize::from(round).wrapping_mul(37) % bytes.len();
+            let _ = stream.write_all(&bytes[..cut]).await;
+            if round.is_multiple_of(3) {
+                kept.push(stream);
+            }
+            if kept.len() > 25 {
+                kept.clear();
+            }
+            // A peer of one core at most: a flood that takes every core shows the scheduler only.
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        if kept.len() > 25 {
-            kept.clear();
-        }
-        // A peer of one core at most: a flood that takes every core shows the scheduler only.
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// The 99th of 100 read latencies in a window without and in one with the attack, close together
+/// in time, the one or the other first: what else the machine does meets both alike.
+async fn p99_pairs(
+    device: &Device,
+    on: &watch::Sender<bool>,
+    count: usize,
+) -> Vec<(Duration, Duration)> {
+    const WINDOW: Duration = Duration::from_millis(100);
+    const SETTLED: Duration = Duration::from_millis(20);
+    let mut pairs = Vec::new();
+    for pair in 0..count {
+        let (mut quiet, mut attacked) = (Duration::ZERO, Duration::ZERO);
+        let first = pair % 2 == 0;
+        for attacks in [first, !first] {
+            on.send_replace(attacks);
+            // What the window before left under way ends, at the same load.
+            p99(device, SETTLED).await;
+            *(if attacks { &mut attacked } else { &mut quiet }) = p99(device, WINDOW).await;
+        }
+        pairs.push((quiet, attacked));
+    }
+    on.send_replace(false);
+    pairs
 }
 
 #[test]
 fn others_are_served_as_quickly_under_attack() {
     let nightly = std::env::var_os("NETRAID_NIGHTLY").is_some_and(|value| value == "1");
-    let (rounds, time) =
-        if nightly { (9, Duration::from_millis(700)) } else { (3, Duration::from_millis(100)) };
+    let count = if nightly { 61 } else { 15 };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (address_out, address_in) = std::sync::mpsc::channel();
     let (stop_out, stop_in) = tokio::sync::oneshot::channel::<()>();
@@ -301,33 +327,39 @@ fn others_are_served_as_quickly_under_attack() {
         });
     });
     let (address, uri) = address_in.recv().unwrap();
-    let (mut quiet, mut attacked) = (Vec::new(), Vec::new());
-    runtime().block_on(async {
+    let on = watch::Sender::new(false);
+    let attackers: Vec<_> = (0..2)
+        .map(|_| {
+            let on = on.subscribe();
+            std::thread::spawn(move || runtime().block_on(attack(address, on)))
+        })
+        .collect();
+    let pairs = runtime().block_on(async {
         let good = connect(uri).await.into_device();
-        p99(&good, time).await;
-        for _ in 0..rounds {
-            quiet.push(p99(&good, time).await);
-            let stop = std::sync::Arc::new(AtomicBool::new(false));
-            let attackers: Vec<_> = (0..2)
-                .map(|_| {
-                    let stop = stop.clone();
-                    std::thread::spawn(move || runtime().block_on(attack(address, &stop)))
-                })
-                .collect();
-            attacked.push(p99(&good, time).await);
-            stop.store(true, Ordering::Relaxed);
-            attackers.into_iter().for_each(|attacker| attacker.join().unwrap());
-        }
+        p99(&good, Duration::from_millis(200)).await;
+        p99_pairs(&good, &on, count).await
     });
+    drop(on);
+    attackers.into_iter().for_each(|attacker| attacker.join().unwrap());
     let _ = stop_out.send(());
     served.join().unwrap();
-    let median = |list: &mut Vec<Duration>| {
-        list.sort_unstable();
-        list[list.len() / 2]
-    };
-    let (quiet, attacked) = (median(&mut quiet), median(&mut attacked));
-    println!("p99 of reads: {quiet:?} in quiet, {attacked:?} under attack");
-    if nightly {
-        assert!(attacked <= quiet * 3, "{attacked:?} under attack, {quiet:?} in quiet");
-    }
+    let mut times: Vec<f64> = pairs
+        .iter()
+        .map(|(quiet, attacked)| attacked.as_secs_f64() / quiet.as_secs_f64())
+        .collect();
+    times.sort_unstable_by(f64::total_cmp);
+    let (low, median, high) = (times[count / 4], times[count / 2], times[count * 3 / 4]);
+    let (mut quiet, mut attacked): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    quiet.sort_unstable();
+    attacked.sort_unstable();
+    let (quiet, attacked) = (quiet[count / 2], attacked[count / 2]);
+    let told = format!(
+        "p99 of reads: {quiet:?} in quiet, {attacked:?} under attack; of {count} pairs half are \
+         {low:.2} to {high:.2} times as long, the median {median:.2}"
+    );
+    println!("{told}");
+    // Three times is the promise, of what is built for use; a build for tests, beside other tests,
+    // shows whether somebody waits for the attacker's timeouts.
+    let most = if nightly { 3.0 } else { 10.0 };
+    assert!(median <= most, "{told}");
 }
