@@ -5,6 +5,7 @@ mod blackbox;
 mod conformance;
 mod fuzz;
 mod licences;
+mod nightly;
 mod purity;
 mod run;
 mod tidy;
@@ -27,9 +28,12 @@ usage: cargo xtask TASK
                    the conformance suite of libiscsi; --write puts the results, beside tgt's,
                    into docs/conformance.md
   fuzz [SECONDS [NAME]]
-                   fuzz targets with a nightly compiler, for 20 s each or as long as said
-  fuzz seeds       makes fuzz/seeds anew of what earlier runs have found
-  nightly          the longer tier: tests with many more seeds and steps, scripts with more data
+                   fuzz targets with a nightly compiler, for 12 s each or as long as said
+  fuzz seeds [NAME]
+                   makes fuzz/seeds anew of what they and earlier runs have found
+  nightly [STEP]   the longer tier, or one step of it (build, test, blackbox, lab, conformance, fuzz):
+                   tests with many more seeds and steps, scripts with more data, fuzz targets for
+                   five minutes each; 60 to 90 minutes on two free cores
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
   tidy             rules of the house that no lint knows";
@@ -56,11 +60,13 @@ fn perform(args: &[&str]) -> Result<()> {
         ["lab", name] => blackbox::run(Set::Lab, Some(name), false),
         ["conformance"] => conformance::run(false),
         ["conformance", "--write"] => conformance::run(true),
-        ["fuzz"] => fuzz::run(20, ""),
-        ["fuzz", "seeds"] => fuzz::seeds(),
+        ["fuzz"] => fuzz::run(12, ""),
+        ["fuzz", "seeds"] => fuzz::seeds(""),
+        ["fuzz", "seeds", name] => fuzz::seeds(name),
         ["fuzz", seconds] => fuzz::run(seconds.parse()?, ""),
         ["fuzz", seconds, name] => fuzz::run(seconds.parse()?, name),
-        ["nightly"] => nightly(),
+        ["nightly"] => nightly::run(""),
+        ["nightly", step] => nightly::run(step),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
         ["tidy"] => tidy::check(&metadata()?),
@@ -76,14 +82,4 @@ fn check() -> Result<()> {
     tidy::check(&metadata)?;
     purity::check()?;
     fuzz::check()
-}
-
-fn nightly() -> Result<()> {
-    let longer =
-        [("NETRAID_NIGHTLY", "1"), ("NETRAID_MODEL_RUNS", "40000"), ("PROPTEST_CASES", "4096")];
-    cargo(&["test", "--workspace", "--release", "--quiet"], &longer)?;
-    blackbox::run(Set::Blackbox, None, true)?;
-    blackbox::run(Set::Lab, None, true)?;
-    conformance::run(false)?;
-    fuzz::run(300, "")
 }

@@ -16,8 +16,23 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs cargo at the root with extra environment, showing what is run.
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    execute(Command::new("cargo"), args, environment)
+}
+
+/// The same; fails, with all that it started ended, when it takes longer than so many seconds.
+pub(crate) fn cargo_within(
+    seconds: u32,
+    args: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<()> {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=30", &seconds.to_string(), "cargo"]);
+    execute(command, args, environment)
+        .with_context(|| format!("it may take {seconds} s (status 124 says that it took longer)"))
+}
+
+fn execute(mut command: Command, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("+ cargo {}", args.join(" "));
-    let mut command = Command::new("cargo");
     command.args(args).envs(environment.iter().copied()).current_dir(root());
     let status = command.status().context("cannot run cargo")?;
     if !status.success() {
