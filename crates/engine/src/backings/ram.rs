@@ -83,9 +83,10 @@ impl Ram {
         let mut buf = self.pool.get(to_usize(len)?);
         let mut rest = &mut *buf;
         // All are held at once, so that no write is seen in part.
-        let held: Held<RwLockReadGuard<'_, Extent>> = pieces(to_usize(offset)?, rest.len())
-            .map(|(extent, ..)| read_lock(self.extent(extent)))
-            .collect();
+        let mut held: Held<RwLockReadGuard<'_, Extent>> = Held::new();
+        for (extent, ..) in pieces(to_usize(offset)?, rest.len()) {
+            held.push(read_lock(self.extent(extent)));
+        }
         let pieces = pieces(to_usize(offset)?, rest.len());
         for ((_, start, part_len), extent) in pieces.zip(&held) {
             let (part, after) = rest.split_at_mut(part_len);
@@ -104,10 +105,11 @@ impl Ram {
         let mut at = to_usize(offset)?;
         let first = at / EXTENT_LEN;
         // In ascending order, as everybody takes them.
-        let mut held: Held<RwLockWriteGuard<'_, Extent>> =
-            pieces(at, data.len()).map(|(extent, ..)| write_lock(self.extent(extent))).collect();
-        for ((_, start, part_len), extent) in pieces(at, data.len()).zip(&mut held) {
+        let mut held: Held<RwLockWriteGuard<'_, Extent>> = Held::new();
+        for (extent, start, part_len) in pieces(at, data.len()) {
+            let mut extent = write_lock(self.extent(extent));
             extent.map(start, part_len)?;
+            held.push(extent);
         }
         for buf in data.parts() {
             let mut rest = &**buf;
