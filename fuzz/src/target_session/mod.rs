@@ -269,7 +269,12 @@ impl World {
             if !self.served[index].gone && self.served[index].machine.is_finished() {
                 self.drop_connection(index);
             }
-            if !self.served[index].gone || !self.served[index].machine.is_idle() {
+            if !self.served[index].gone {
+                continue;
+            }
+            let said = self.served[index].machine.poll_transmit();
+            assert!(said.is_none(), "{said:?} is for nobody");
+            if !self.served[index].machine.is_idle() {
                 continue;
             }
             let served = self.served.remove(index);

@@ -65,7 +65,7 @@ pub(super) enum Phase {
         cid: u16,
     },
     Full,
-    /// Sends what is queued, then ends.
+    /// Sends what is queued, then ends; nothing more is queued.
     Closing,
 }
 
@@ -598,7 +598,12 @@ impl Connection {
         self.push_control(message.encode(), Vec::new(), true);
     }
 
+    /// Queues a PDU, unless the last one was queued already: a task that ends later has nobody to
+    /// tell.
     pub(super) fn push_control(&mut self, header: Bhs, data: Vec<u8>, has_status: bool) {
+        if matches!(self.phase, Phase::Closing) {
+            return;
+        }
         let digests = self.digests;
         self.control.push_back(Control { header, data, has_status, digests });
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::{
     Connection, Event,
     connection::{Current, Phase},
-    login::{End, Login},
+    login::{End, Identity},
     node::{Admission, Applicant, Node},
 };
 use crate::{
@@ -76,83 +76,59 @@ impl Connection {
     }
 
     fn handle_login(&mut self, node: &mut Node, bhs: &Bhs, data: &[u8]) {
-        let Phase::Login(mut login) = core::mem::replace(&mut self.phase, Phase::Closing) else {
-            return;
-        };
+        let Phase::Login(login) = &mut self.phase else { return };
         let request = LoginRequest::parse(bhs);
+        let step = login.handle(&request, data, &self.setup, self.link.portal);
         // Login requests carry the CmdSN of the first command to come.
         self.start_window(bhs.cmd_sn());
-        let setup = self.setup.clone();
-        let step = login.handle(&request, data, &setup, self.link.portal);
         match step.end {
-            End::Open => {
-                self.push_control(step.response.encode(), step.text, true);
-                self.phase = Phase::Login(login);
-            }
-            End::Refused => {
-                self.counters.count_refusal(step.response.status);
-                self.push_control(step.response.encode(), step.text, true);
-            }
+            End::Open => self.push_control(step.response.encode(), step.text, true),
+            End::Refused => self.refuse_login(&step.response, step.text),
             End::Admit => {
-                let (response, text, cid) = (step.response, step.text, request.cid);
-                self.phase = Phase::Admission { login, response, text, cid };
+                if let Phase::Login(login) = core::mem::replace(&mut self.phase, Phase::Closing) {
+                    let (response, text, cid) = (step.response, step.text, request.cid);
+                    self.phase = Phase::Admission { login, response, text, cid };
+                }
                 self.seek_admission(node, false);
             }
         }
     }
 
-    /// Asks the node to admit the session whose login is complete.
-    pub(super) fn seek_admission(&mut self, node: &mut Node, waited: bool) {
-        let Phase::Admission { login, response, cid, .. } = &self.phase else { return };
-        let Some(identity) = login.identity() else { return };
-        let admission = node.admit(
-            self.latest,
-            &Applicant {
-                connection: self.id,
-                kind: identity.session,
-                initiator: &identity.initiator,
-                isid: response.isid,
-                tsih: response.tsih,
-                cid: *cid,
-            },
-            waited,
-        );
-        let tsih = match admission {
-            Admission::Wait => return,
-            Admission::Admitted(tsih) => Ok(tsih),
-            Admission::Refused(status) => Err(status),
-        };
-        if let Phase::Admission { login, response, text, cid } =
-            core::mem::replace(&mut self.phase, Phase::Closing)
-        {
-            self.cid = cid;
-            self.end_login(&login, response, text, tsih);
-        }
+    fn refuse_login(&mut self, response: &LoginResponse, text: Vec<u8>) {
+        self.counters.count_refusal(response.status);
+        self.push_control(response.encode(), text, true);
+        self.close();
     }
 
-    fn end_login(
-        &mut self,
-        login: &Login,
-        response: LoginResponse,
-        text: Vec<u8>,
-        tsih: Result<u16, u16>,
-    ) {
-        let (tsih, identity) = match (tsih, login.identity()) {
-            (Ok(tsih), Some(identity)) => (tsih, identity.clone()),
-            (result, _) => {
-                let status = result.err().unwrap_or(0x0300);
-                self.counters.count_refusal(status);
-                let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
-                self.push_control(refusal.encode(), Vec::new(), true);
-                return;
-            }
+    /// Asks the node to admit the session whose login is complete.
+    pub(super) fn seek_admission(&mut self, node: &mut Node, waited: bool) {
+        let Phase::Admission { login, response, text, cid } = &mut self.phase else { return };
+        let Some(Identity { initiator, session }) = login.identity().cloned() else { return };
+        let (response, cid) = (*response, *cid);
+        let applicant = Applicant {
+            connection: self.id,
+            kind: session,
+            initiator: &initiator,
+            isid: response.isid,
+            tsih: response.tsih,
+            cid,
         };
-        // The response itself still goes without digests.
-        self.push_control(LoginResponse { tsih, ..response }.encode(), text, true);
-        self.enter_full_feature(login.negotiation().params(), identity.session);
-        let (initiator, session) = (identity.initiator, identity.session);
-        let isid = response.isid;
-        self.events.push_back(Event::LoggedIn { initiator, isid, tsih, session });
+        match node.admit(self.latest, &applicant, waited) {
+            Admission::Wait => {}
+            Admission::Refused(status) => {
+                let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
+                self.refuse_login(&refusal, Vec::new());
+            }
+            Admission::Admitted(tsih) => {
+                let (text, params) = (core::mem::take(text), login.negotiation().params());
+                self.cid = cid;
+                // The response itself still goes without digests.
+                self.push_control(LoginResponse { tsih, ..response }.encode(), text, true);
+                self.enter_full_feature(params, session);
+                let isid = response.isid;
+                self.events.push_back(Event::LoggedIn { initiator, isid, tsih, session });
+            }
+        }
     }
 
     fn handle_nop(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {

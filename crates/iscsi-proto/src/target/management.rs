@@ -224,13 +224,11 @@ impl Connection {
             pending.waits_for.is_empty() && pending.waits_for_others.is_none()
         };
         let ended: Vec<_> = self.management.extract_if(.., done).collect();
-        for Management { itt, deadline, closes, .. } in ended {
-            if deadline.is_some() {
-                self.answer_function(TaskResponseCode::Complete, itt);
-            }
-            if closes {
-                self.close();
-            }
+        for pending in ended.iter().filter(|pending| pending.deadline.is_some()) {
+            self.answer_function(TaskResponseCode::Complete, pending.itt);
+        }
+        if ended.iter().any(|pending| pending.closes) {
+            self.close();
         }
     }
 

@@ -6,8 +6,8 @@ use netraid_iscsi_proto::{
     machine::Fatal,
     negotiation::Wishes,
     pdu::{
-        Bhs, DataOut, LunField, NO_TAG, Opcode, R2t, Reject, RejectReason, TaskFunction,
-        TaskRequest,
+        Bhs, DataOut, LogoutReason, LogoutRequest, LunField, NO_TAG, Opcode, R2t, Reject,
+        RejectReason, TaskFunction, TaskRequest,
     },
     serial::Serial,
     target,
@@ -124,6 +124,33 @@ fn a_hung_device_does_not_hold_the_answer_for_ever() {
     finish_one(&mut pair);
     assert!(replies(&mut pair).is_empty(), "one answer, and none of the command");
     assert!(pair.host.machine.is_idle());
+}
+
+#[test]
+fn who_is_gone_is_told_nothing() {
+    // A function waits for a command when the socket breaks.
+    let mut pair = pair();
+    pair.host.eager = false;
+    give(&mut pair, &read(Serial(1), 5, false)).unwrap();
+    give(&mut pair, &abort(5, 1)).unwrap();
+    pair.host.machine.handle_disconnect();
+    finish_one(&mut pair);
+    assert!(pair.host.machine.is_idle() && pair.host.machine.is_finished());
+    assert!(replies(&mut pair).is_empty());
+}
+
+#[test]
+fn nothing_follows_the_answer_to_a_logout() {
+    // Section 11.15: it is the last that is said on a connection.
+    let mut pair = pair();
+    pair.host.eager = false;
+    give(&mut pair, &read(Serial(1), 5, false)).unwrap();
+    give(&mut pair, &abort(5, 1)).unwrap();
+    let reason = LogoutReason::CloseSession;
+    give(&mut pair, &LogoutRequest { immediate: true, reason, itt: 9, cid: 1 }.encode()).unwrap();
+    finish_one(&mut pair);
+    let sent: Vec<_> = replies(&mut pair).iter().map(Bhs::opcode).collect();
+    assert_eq!(sent, [Some(Opcode::LogoutResponse)]);
 }
 
 #[test]
