@@ -94,6 +94,8 @@ pub struct Connection {
     pub(super) digests: Digests,
     pub(super) stat_sn: Serial,
     pub(super) exp_cmd_sn: Serial,
+    /// The request of that number came and was rejected.
+    gap: bool,
     pub(super) max_cmd_sn: Serial,
     pub(super) tasks: Tasks,
     pub(super) current: Current,
@@ -133,6 +135,7 @@ impl Connection {
             digests: Digests::default(),
             stat_sn: Serial(1),
             exp_cmd_sn: Serial(0),
+            gap: false,
             max_cmd_sn: Serial(0),
             tasks: Tasks::new(setup.queue_depth, setup.data_budget, budget),
             current: Current::Nothing,
@@ -304,18 +307,20 @@ impl Connection {
     /// ends with CHECK CONDITION (RFC 7143, section 7.8). Then as `handle_data`.
     pub fn handle_bad_digest(&mut self, bhs: &Bhs) {
         self.counters.digest_errors.add(1);
-        self.reject(bhs, RejectReason::DataDigest);
         match self.current {
             Current::Command { task, .. } | Current::DataOut { task, .. } => {
+                self.reject(bhs, RejectReason::DataDigest);
                 self.tasks.fault(task, Fault::Digest);
                 self.handle_data();
             }
             Current::Control(_) => {
-                // It keeps its place in the order: nothing is sent again at this level.
-                self.skip(bhs);
+                self.reject_request(bhs, RejectReason::DataDigest);
                 self.current = Current::Nothing;
             }
-            Current::Nothing | Current::Ignored => self.current = Current::Nothing,
+            Current::Nothing | Current::Ignored => {
+                self.reject(bhs, RejectReason::DataDigest);
+                self.current = Current::Nothing;
+            }
         }
     }
 
@@ -465,7 +470,7 @@ impl Connection {
     fn handle_command(&mut self, bhs: &Bhs) -> Result<Current, Fatal> {
         let command = ScsiCommand::parse(bhs);
         let len = bhs.data_len();
-        if !self.accept_cmd_sn(bhs)? {
+        if !self.is_next(bhs)? {
             return Ok(Current::Ignored);
         }
         let limit =
@@ -474,13 +479,14 @@ impl Connection {
             || (len > 0 && !self.params.immediate_data)
             || (!command.last && (!command.write || self.params.initial_r2t));
         if command.itt == NO_TAG || self.tasks.find(command.itt).is_some() {
-            self.reject(bhs, RejectReason::TaskInProgress);
+            self.reject_request(bhs, RejectReason::TaskInProgress);
             return Ok(Current::Ignored);
         }
         let Some(task) = self.tasks.insert(&command) else {
-            self.reject(bhs, RejectReason::TooManyImmediate);
+            self.reject_request(bhs, RejectReason::TooManyImmediate);
             return Ok(Current::Ignored);
         };
+        self.take_number(bhs);
         self.traffic.commands.add(1);
         if unexpected {
             self.tasks.fault(task, Fault::Unexpected);
@@ -501,9 +507,9 @@ impl Connection {
         }
     }
 
-    /// Whether a request is to be executed: those outside the window are ignored, silently
-    /// (RFC 7143, section 4.2.2.1).
-    pub(super) fn accept_cmd_sn(&mut self, bhs: &Bhs) -> Result<bool, Fatal> {
+    /// Whether a request is to be looked at: those outside the window are ignored, silently
+    /// (RFC 7143, section 4.2.2.1). It is then taken by `take_number`, or rejected.
+    pub(super) fn is_next(&mut self, bhs: &Bhs) -> Result<bool, Fatal> {
         if bhs.immediate() {
             return Ok(true);
         }
@@ -511,28 +517,52 @@ impl Connection {
         if cmd_sn.before(self.exp_cmd_sn) || self.max_cmd_sn.before(cmd_sn) {
             return Ok(false);
         }
+        self.pass_gap(cmd_sn);
         if cmd_sn != self.exp_cmd_sn {
             // With one connection, which delivers in order, what is missing never comes.
             return Err(Fatal::Protocol("a command is missing"));
         }
-        self.advance();
         Ok(true)
     }
 
-    /// A request that is not executed takes its place in the order all the same.
-    pub(super) fn skip(&mut self, bhs: &Bhs) {
-        if !bhs.immediate() && bhs.cmd_sn() == self.exp_cmd_sn {
+    pub(super) fn take_number(&mut self, bhs: &Bhs) {
+        if !bhs.immediate() {
+            self.advance();
+        }
+    }
+
+    /// Rejects a request of which nothing was done: its number counts as not received (RFC 7143,
+    /// section 7.3), so that the initiator may use it again.
+    pub(super) fn reject_request(&mut self, bhs: &Bhs, reason: RejectReason) {
+        if !bhs.immediate() {
+            self.pass_gap(bhs.cmd_sn());
+            self.gap |= bhs.cmd_sn() == self.exp_cmd_sn;
+        }
+        self.reject(bhs, reason);
+    }
+
+    /// Many initiators take the number of a rejected request for used, and go on after it.
+    fn pass_gap(&mut self, cmd_sn: Serial) {
+        if self.gap && cmd_sn == self.number_after_next() {
             self.advance();
         }
     }
 
     /// The next command is here; and those after it that will never come.
     pub(super) fn advance(&mut self) {
-        self.exp_cmd_sn = self.exp_cmd_sn.next();
-        while let Some(at) = self.skipped.iter().position(|sn| *sn == self.exp_cmd_sn) {
-            self.skipped.swap_remove(at);
-            self.exp_cmd_sn = self.exp_cmd_sn.next();
+        self.exp_cmd_sn = self.number_after_next();
+        self.gap = false;
+        if !self.skipped.is_empty() {
+            self.skipped.retain(|sn| self.exp_cmd_sn.before(*sn));
         }
+    }
+
+    fn number_after_next(&self) -> Serial {
+        let mut number = self.exp_cmd_sn.next();
+        while self.skipped.contains(&number) {
+            number = number.next();
+        }
+        number
     }
 
     /// Enters full feature phase or leaves it: sets what later PDUs depend on.

@@ -68,10 +68,8 @@ impl Connection {
         }
     }
 
-    /// Refuses a request; it still takes its place in the order of commands.
     fn refuse(&mut self, bhs: &Bhs, reason: RejectReason) -> Result<(), Fatal> {
-        self.skip(bhs);
-        self.reject(bhs, reason);
+        self.reject_request(bhs, reason);
         Ok(())
     }
 
@@ -133,7 +131,11 @@ impl Connection {
 
     fn handle_nop(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
         let nop = NopOut::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? || nop.itt == NO_TAG {
+        if !self.is_next(bhs)? {
+            return Ok(());
+        }
+        self.take_number(bhs);
+        if nop.itt == NO_TAG {
             // An answer to a ping of this side, or no answer is wanted.
             return Ok(());
         }
@@ -146,7 +148,7 @@ impl Connection {
 
     fn handle_logout(&mut self, bhs: &Bhs) -> Result<(), Fatal> {
         let request = LogoutRequest::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? {
+        if !self.is_next(bhs)? {
             return Ok(());
         }
         let response = match request.reason {
@@ -155,6 +157,7 @@ impl Connection {
             LogoutReason::Recovery => 2,
             LogoutReason::Unknown(_) => return self.refuse(bhs, RejectReason::InvalidField),
         };
+        self.take_number(bhs);
         let header =
             LogoutResponse { response, itt: request.itt, time2wait_s: 0, time2retain_s: 0 };
         self.push_control(header.encode(), Vec::new(), true);

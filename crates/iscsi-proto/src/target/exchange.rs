@@ -29,7 +29,7 @@ pub(super) struct Exchange {
 impl Connection {
     pub(super) fn handle_text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
         let request = TextRequest::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? {
+        if !self.is_next(bhs)? {
             return Ok(());
         }
         let known = self.exchange.tags.take() == Some((request.itt, request.ttt));
@@ -44,23 +44,25 @@ impl Connection {
             || (waits && (request.more || !data.is_empty()));
         if wrong || request.itt == NO_TAG {
             self.exchange = Exchange::default();
-            self.reject(bhs, RejectReason::Protocol);
+            self.reject_request(bhs, RejectReason::Protocol);
             return Ok(());
         }
         if !waits {
             self.exchange.collector.add(data)?;
             if request.more {
+                self.take_number(bhs);
                 self.answer_text(request.itt, Vec::new(), false, false);
                 return Ok(());
             }
             let text = self.exchange.collector.take();
             let pairs = text::parse(&text)?;
             if repeats(&pairs) {
-                self.reject(bhs, RejectReason::Protocol);
+                self.reject_request(bhs, RejectReason::Protocol);
                 return Ok(());
             }
             self.exchange.left = self.take_pairs(&pairs);
         }
+        self.take_number(bhs);
         let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
         let rest = self.exchange.left.split_off(self.exchange.left.len().min(limit));
         let part = core::mem::replace(&mut self.exchange.left, rest);

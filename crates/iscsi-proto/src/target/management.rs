@@ -51,19 +51,20 @@ pub(super) struct Owed {
 impl Connection {
     pub(super) fn handle_task_request(&mut self, node: &mut Node, bhs: &Bhs) -> Result<(), Fatal> {
         let request = TaskRequest::parse(bhs);
-        if !self.accept_cmd_sn(bhs)? {
+        if !self.is_next(bhs)? {
             return Ok(());
         }
         let in_use = self.tasks.find(request.itt).is_some()
             || self.management.iter().any(|pending| pending.itt == request.itt);
         if request.itt == NO_TAG || in_use {
-            self.reject(bhs, RejectReason::TaskInProgress);
+            self.reject_request(bhs, RejectReason::TaskInProgress);
             return Ok(());
         }
         if self.management.len() >= MANAGEMENT_MAX {
-            self.reject(bhs, RejectReason::OutOfResources);
+            self.reject_request(bhs, RejectReason::OutOfResources);
             return Ok(());
         }
+        self.take_number(bhs);
         self.counters.task_functions.add(1);
         match self.start_function(node, &request, bhs.cmd_sn()) {
             Ok(pending) => {

@@ -9,13 +9,16 @@ use netraid_iscsi_proto::{
     pdu::{
         AsyncEvent, AsyncMessage, Bhs, LogoutReason, LogoutRequest, LogoutResponse, LunField,
         NO_TAG, NopIn, NopOut, Opcode, Reject, RejectReason, ScsiCommand, TaskFunction,
-        TaskRequest, TaskResponse, TaskResponseCode,
+        TaskRequest, TaskResponse, TaskResponseCode, TextRequest,
     },
     serial::Serial,
     target,
 };
 
-use crate::harness::{Host, Pair, READ, command, connection, initiator_setup, target_setup};
+use crate::{
+    harness::{Host, Pair, READ, command, connection, initiator_setup, target_setup},
+    management::abort,
+};
 
 pub(crate) fn pair() -> Pair {
     Pair::with_wishes(Wishes::default(), Wishes::default())
@@ -88,16 +91,99 @@ fn a_gap_and_a_used_tag_are_refused() {
     assert_eq!(pair.host.commands, 1);
 }
 
+/// A request that no target knows.
+fn unknown(cmd_sn: Serial) -> Bhs {
+    let mut bhs = read(cmd_sn, 5, false);
+    bhs.0[0] = 0x1f;
+    bhs
+}
+
 #[test]
-fn unknown_requests_are_rejected_and_numbered() {
+fn the_number_of_a_rejected_request_may_come_again() {
+    // RFC 7143, section 7.3: it was not received, and the initiator must use it.
     let mut pair = pair();
-    let mut unknown = read(Serial(1), 5, false);
-    unknown.0[0] = 0x1f;
-    give(&mut pair, &unknown).unwrap();
+    give(&mut pair, &unknown(Serial(1))).unwrap();
+    let reply = replies(&mut pair)[0];
+    assert_eq!(reply.opcode(), Some(Opcode::Reject));
+    assert_eq!(reply.expected_sn(), Serial(1));
+    give(&mut pair, &read(Serial(1), 6, false)).unwrap();
+    assert_eq!(pair.host.commands, 1);
+    assert_eq!(replies(&mut pair)[0].expected_sn(), Serial(2));
+}
+
+#[test]
+fn every_rejected_request_leaves_its_number() {
+    // RFC 7143, section 7.3, whatever the request was.
+    let task = |function| {
+        let (lun, itt) = (LunField::from_number(0), 5);
+        TaskRequest { immediate: false, function, lun, itt, referenced_itt: 5, ref_cmd_sn: 1 }
+    };
+    let reason = LogoutReason::Unknown(9);
+    let text = TextRequest { immediate: false, last: true, more: true, itt: 7, ..text() };
+    for mut request in [
+        read(Serial(2), 5, false),
+        task(TaskFunction::AbortTask).encode(),
+        LogoutRequest { immediate: false, reason, itt: 7, cid: 1 }.encode(),
+        text.encode(),
+    ] {
+        let mut pair = pair();
+        pair.host.eager = false;
+        give(&mut pair, &read(Serial(1), 5, false)).unwrap();
+        request.stamp_command(Serial(2), Serial(0));
+        give(&mut pair, &request).unwrap();
+        let reply = replies(&mut pair)[0];
+        assert_eq!(reply.opcode(), Some(Opcode::Reject), "{request:?}");
+        assert_eq!(reply.expected_sn(), Serial(2), "{request:?}");
+    }
+}
+
+fn text() -> TextRequest {
+    let (lun, itt) = (LunField::default(), 7);
+    TextRequest { immediate: false, last: true, more: false, lun, itt, ttt: NO_TAG }
+}
+
+#[test]
+fn who_takes_the_numbers_of_rejected_requests_for_used_may_go_on() {
+    // Not after RFC 7143, section 7.3, but as most initiators do.
+    let mut pair = pair();
+    give(&mut pair, &unknown(Serial(1))).unwrap();
+    give(&mut pair, &unknown(Serial(2))).unwrap();
+    give(&mut pair, &read(Serial(3), 6, false)).unwrap();
+    assert_eq!(pair.host.commands, 1);
+    assert_eq!(replies(&mut pair).last().unwrap().expected_sn(), Serial(4));
+    // What was not rejected is missing all the same.
+    give(&mut pair, &unknown(Serial(4))).unwrap();
+    let gap = give(&mut pair, &read(Serial(6), 7, false));
+    assert!(matches!(gap, Err(Fatal::Protocol(_))), "{gap:?}");
+}
+
+#[test]
+fn an_abort_plugs_the_gap_of_a_rejected_request() {
+    // RFC 7143, sections 7.3 and 11.6.1 (b).
+    let mut pair = pair();
+    give(&mut pair, &unknown(Serial(1))).unwrap();
+    replies(&mut pair);
+    give(&mut pair, &abort(5, 1)).unwrap();
+    let reply = replies(&mut pair)[0];
+    assert_eq!(TaskResponse::parse(&reply).code, TaskResponseCode::Complete);
+    assert_eq!(reply.expected_sn(), Serial(2));
+    give(&mut pair, &read(Serial(2), 6, false)).unwrap();
+    assert_eq!(pair.host.commands, 1);
+}
+
+#[test]
+fn requests_that_no_target_knows_are_rejected() {
+    let mut pair = pair();
+    give(&mut pair, &unknown(Serial(1))).unwrap();
     let reply = replies(&mut pair)[0];
     assert_eq!(Reject::parse(&reply).reason, RejectReason::Unsupported);
-    assert_eq!(reply.expected_sn(), Serial(2), "it took its place in the order");
-    let mut snack = Bhs(unknown.0);
+}
+
+#[test]
+fn a_snack_is_refused() {
+    // RFC 7143, section 11.16: recovery is for later levels.
+    let mut pair = pair();
+    let mut snack = unknown(Serial(1));
     snack.0[0] = 0x10;
     give(&mut pair, &snack).unwrap();
     assert_eq!(Reject::parse(&replies(&mut pair)[0]).reason, RejectReason::Snack);
