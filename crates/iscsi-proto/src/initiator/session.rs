@@ -85,6 +85,8 @@ pub struct Session {
     events: VecDeque<Event>,
     /// The target asked for the end of the session, or the owner did.
     ending: bool,
+    /// A text request was not answered yet.
+    asked: bool,
     found: Vec<u8>,
     text_rounds: u32,
     next_abort: u32,
@@ -115,6 +117,7 @@ impl Session {
             control: VecDeque::new(),
             events: VecDeque::new(),
             ending: false,
+            asked: false,
             found: Vec::new(),
             text_rounds: 0,
             next_abort: 0,
@@ -311,6 +314,9 @@ impl Session {
             Opcode::TextResponse => return self.handle_text(&TextResponse::parse(&bhs), data),
             Opcode::TaskResponse => self.handle_task_response(&TaskResponse::parse(&bhs)),
             Opcode::LogoutResponse => {
+                if !matches!(self.phase, Phase::LoggingOut) || bhs.itt() != LOGOUT_TAG {
+                    return Err(Fatal::Protocol("logout response out of place"));
+                }
                 self.phase = Phase::Closed;
                 self.deadline = None;
                 self.events.push_back(Event::LoggedOut);
@@ -552,6 +558,9 @@ impl Session {
     }
 
     fn handle_text(&mut self, response: &TextResponse, data: &[u8]) -> Result<(), Fatal> {
+        if !core::mem::take(&mut self.asked) || response.itt != TEXT_TAG {
+            return Err(Fatal::Protocol("text response out of place"));
+        }
         self.text_rounds += 1;
         if self.found.len() + data.len() > DISCOVERY_LEN_MAX
             || self.text_rounds > DISCOVERY_ROUNDS_MAX
@@ -580,6 +589,7 @@ impl Session {
     }
 
     fn ask_text(&mut self, ttt: u32, text: Vec<u8>) {
+        self.asked = true;
         let (lun, itt) = (LunField::default(), TEXT_TAG);
         let request = TextRequest { immediate: true, last: true, more: false, lun, itt, ttt };
         self.push_control(request.encode(), text);

@@ -8,8 +8,8 @@ use netraid_iscsi_proto::{
     initiator::{Event, LoginError, Mutual, Setup},
     machine::Fatal,
     pdu::{
-        AsyncEvent, AsyncMessage, Bhs, LoginResponse, LunField, NO_TAG, NopIn, Opcode, R2t,
-        ScsiResponse,
+        AsyncEvent, AsyncMessage, Bhs, LoginResponse, LogoutResponse, LunField, NO_TAG, NopIn,
+        Opcode, R2t, ScsiResponse, TextResponse,
     },
     serial::Serial,
     text,
@@ -299,6 +299,42 @@ fn a_target_that_goes_away_is_left_in_order() {
         liar.send(response(request.itt()), &[]).unwrap();
         assert_eq!(liar.receive().0.opcode(), Some(Opcode::LogoutRequest));
     }
+}
+
+/// RFC 7143, section 11.15: a target that answers a logout that nobody asked for is not understood,
+/// and the session, whose commands may run on, has not ended in order.
+#[test]
+fn a_logout_that_was_not_asked_for_is_no_end_in_order() {
+    for (asks, itt, good) in [(true, None, true), (true, Some(7), false), (false, None, false)] {
+        let mut liar = Liar::logged_in(initiator_setup());
+        let mut asked = 0xff02;
+        if asks {
+            liar.guest.machine.logout(Duration::ZERO);
+            asked = liar.receive().0.itt();
+        }
+        let itt = itt.unwrap_or(asked);
+        let answer = LogoutResponse { response: 0, itt, time2wait_s: 0, time2retain_s: 0 };
+        let end = liar.send(answer.encode(), &[]);
+        assert_eq!(end.is_ok(), good, "{asks} {itt}: {end:?}");
+        assert_eq!(liar.guest.events.contains(&Event::LoggedOut), good);
+    }
+}
+
+/// RFC 7143, section 11.11: a list of targets comes only to who asked for one, once.
+#[test]
+fn a_text_that_was_not_asked_for_finds_no_target() {
+    let answer = |itt| TextResponse { last: true, more: false, itt, ttt: NO_TAG }.encode();
+    let list = b"TargetName=iqn.2026-01.org.example:other\0";
+    let mut normal = Liar::logged_in(initiator_setup());
+    assert!(matches!(normal.send(answer(0xff03), list), Err(Fatal::Protocol(_))));
+    assert!(normal.guest.events.is_empty());
+    let discovery = Setup { target_name: None, ..initiator_setup() };
+    let mut liar = Liar::logged_in(discovery);
+    let (request, _) = liar.receive();
+    assert_eq!(request.opcode(), Some(Opcode::TextRequest));
+    liar.send(answer(request.itt()), list).unwrap();
+    assert!(matches!(liar.guest.events.last(), Some(Event::Found(found)) if found.len() == 1));
+    assert!(matches!(liar.send(answer(request.itt()), list), Err(Fatal::Protocol(_))));
 }
 
 /// What names no task of this session changes nothing.
