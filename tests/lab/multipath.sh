@@ -31,8 +31,15 @@ reach() {
         sleep 0.5
     done
 }
+# Writes that the load has had done.
+written() { awk '{ print $5 }' "/sys/block/$(basename "$(readlink -f $map)")/stat"; }
 reach 1
 multipath -ll
+before=$(written)
+sleep 3
+say "$(($(written) - before)) writes in 3 s over one path"
+[ $(($(written) - before)) -gt 100 ] || fail "the load does not go on over one path"
+reach 1
 tell failed
 reach 2
 multipath -ll

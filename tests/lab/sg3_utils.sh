@@ -46,6 +46,8 @@ say "== unmap, write same, compare and write"
 fill $first A
 sg_unmap --lba=8 --num=8 $first
 expect A0A "$(letters $first '7 8 16')" "after UNMAP"
+sg_get_lba_status --lba=8 $first | tee /tmp/status
+grep -Eqi 'lba=0x0*8 .*unmapped|deallocated' /tmp/status || fail "GET LBA STATUS shows unmapped blocks as mapped"
 head -c 512 /dev/zero | tr '\0' S >/tmp/block
 sg_write_same --in=/tmp/block --lba=100 --num=20 $first
 sg_write_same --10 --in=/tmp/block --lba=200 --num=20 $first
@@ -61,7 +63,6 @@ sg_compare_and_write --in=/tmp/both --lba=500 --num=1 --xferlen=1024 $first
 expect AN "$(letters $first '499 500')" "after COMPARE AND WRITE"
 sense 'miscompare' sg_compare_and_write --in=/tmp/both --lba=500 --num=1 --xferlen=1024 $first
 expect N "$(at $first 500)" "after a COMPARE AND WRITE that did not match"
-sg_get_lba_status --lba=0 $first
 sg_verify --lba=0 --count=128 $first
 sg_verify --in=/tmp/old --ndo=512 --lba=499 --count=1 $first
 sense 'miscompare' sg_verify --in=/tmp/old --ndo=512 --lba=500 --count=1 $first
