@@ -4,6 +4,7 @@
 //! ignored, and what a machine must refuse it refuses by value. Views leave the sequence numbers
 //! that a machine stamps at sending (StatSN, ExpCmdSN, MaxCmdSN, ExpStatSN) to [`Bhs`].
 
+mod fields;
 mod from_initiator;
 mod from_target;
 
@@ -129,10 +130,9 @@ impl core::fmt::Debug for Bhs {
 }
 
 impl Bhs {
-    fn new(opcode: Opcode, flags: u8) -> Self {
+    fn new(opcode: Opcode) -> Self {
         let mut bytes = [0; BHS_LEN];
         bytes[0] = opcode as u8;
-        bytes[1] = flags;
         Self(bytes)
     }
 
@@ -230,18 +230,10 @@ impl Bhs {
         self.put_u32(32, max_cmd_sn.0);
     }
 
-    const fn flag(&self, bit: u8) -> bool {
-        self.0[1] & bit != 0
-    }
-
     fn array_at<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut out = [0; N];
         out.copy_from_slice(&self.0[at..at + N]);
         out
-    }
-
-    fn u16_at(&self, at: usize) -> u16 {
-        u16::from_be_bytes(self.array_at(at))
     }
 
     fn u32_at(&self, at: usize) -> u32 {
@@ -252,17 +244,9 @@ impl Bhs {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn put_u16(&mut self, at: usize, value: u16) {
-        self.put(at, &value.to_be_bytes());
-    }
-
     fn put_u32(&mut self, at: usize, value: u32) {
         self.put(at, &value.to_be_bytes());
     }
-}
-
-const fn bit(condition: bool, mask: u8) -> u8 {
-    if condition { mask } else { 0 }
 }
 
 #[cfg(test)]
