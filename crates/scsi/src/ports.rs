@@ -61,13 +61,18 @@ impl InitiatorPort {
             // Writing to a string does not fail.
             let _ = write!(text, "{byte:02x}");
         }
-        let len = (4 + text.len() + 1).next_multiple_of(4).max(TRANSPORT_ID_LEN_MIN);
-        let mut out = vec![0; len];
-        out[0] = FORMAT_PORT | PROTOCOL_ISCSI;
-        put(&mut out, 2, u16::try_from(len - 4).unwrap_or(u16::MAX).to_be_bytes());
-        out[4..4 + text.len()].copy_from_slice(text.as_bytes());
-        out
+        transport_id_of(FORMAT_PORT, &text)
     }
+}
+
+/// A TransportID of this format and text, ended by a zero and padded.
+fn transport_id_of(format: u8, text: &str) -> Vec<u8> {
+    let len = (4 + text.len() + 1).next_multiple_of(4).max(TRANSPORT_ID_LEN_MIN);
+    let mut out = vec![0; len];
+    out[0] = format | PROTOCOL_ISCSI;
+    put(&mut out, 2, u16::try_from(len - 4).unwrap_or(u16::MAX).to_be_bytes());
+    out[4..4 + text.len()].copy_from_slice(text.as_bytes());
+    out
 }
 
 /// An I_T nexus: an initiator port and the target port that it uses.
@@ -106,6 +111,15 @@ pub enum TransportIdError {
 }
 
 impl TransportId {
+    /// The TransportID (SPC-4, section 7.6.4.6).
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Initiator(name) => transport_id_of(0, name),
+            Self::Port(port) => port.transport_id(),
+        }
+    }
+
     /// Reads the TransportID at the start of `bytes`; also how many bytes it has.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 use std::{num::NonZeroU64, sync::atomic::Ordering};
 
 use netraid_block::{ErrorKind, IoError};
-use netraid_scsi::cdb::reserve::{self, ReserveOut};
+use netraid_scsi::cdb::reserve::{self, ReserveOrder};
 pub use netraid_scsi::cdb::reserve::{Keys, Reservation, ReservationType};
 use tokio::sync::oneshot;
 
@@ -126,8 +126,8 @@ impl Remote {
         self.order(Order::Once { cdb, parameters: Vec::new(), read_len }).await
     }
 
-    async fn demand(&self, order: ReserveOut) -> Result<(), IoError> {
-        let ReserveOut { cdb, parameters } = order;
+    async fn demand(&self, order: ReserveOrder) -> Result<(), IoError> {
+        let ReserveOrder { cdb, parameters } = order;
         self.order(Order::Once { cdb, parameters, read_len: 0 }).await.map(drop)
     }
 

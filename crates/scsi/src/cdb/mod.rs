@@ -8,7 +8,10 @@ pub mod build;
 pub mod reserve;
 pub mod table;
 
-pub use self::table::{Access, Feature, WhileSanitizing};
+pub use self::{
+    reserve::{ReserveIn, ReserveInAction, ReserveOut, ReserveOutAction},
+    table::{Access, Feature, WhileSanitizing},
+};
 use crate::{
     bytes::{be16, be32, be64},
     sense::{Additional, Sense},
@@ -109,43 +112,6 @@ pub enum CopyQuestion {
     FailedSegment,
 }
 
-/// Service actions of PERSISTENT RESERVE IN (SPC-4, table 184).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are the standard's own")]
-pub enum ReserveInAction {
-    ReadKeys,
-    ReadReservation,
-    ReportCapabilities,
-    ReadFullStatus,
-}
-
-/// Service actions of PERSISTENT RESERVE OUT (SPC-4, table 195).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are the standard's own")]
-pub enum ReserveOutAction {
-    Register,
-    Reserve,
-    Release,
-    Clear,
-    Preempt,
-    PreemptAndAbort,
-    RegisterAndIgnore,
-    RegisterAndMove,
-}
-
-/// Fields of PERSISTENT RESERVE OUT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReserveOut {
-    /// What is to be done.
-    pub action: ReserveOutAction,
-    /// SCOPE field; 0 is the logical unit.
-    pub scope: u8,
-    /// TYPE field.
-    pub kind: u8,
-    /// Bytes of parameters.
-    pub parameter_len: u32,
-}
-
 /// A command that a logical unit understands, with its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's own")]
@@ -160,7 +126,7 @@ pub enum Command {
     PreventAllowMediumRemoval { prevent: bool },
     Reserve,
     Release,
-    PersistentReserveIn { action: ReserveInAction, allocation_len: u32 },
+    PersistentReserveIn(ReserveIn),
     ExtendedCopy { parameter_len: u32 },
     ReceiveCopyResults { question: CopyQuestion, list_id: u8, allocation_len: u32 },
 }

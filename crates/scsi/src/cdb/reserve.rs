@@ -1,104 +1,202 @@
-//! PERSISTENT RESERVE IN and OUT as an initiator sends them, and the answers as it reads them
-//! (SPC-4, sections 6.15 and 6.16).
+//! PERSISTENT RESERVE IN and OUT (SPC-4, sections 6.15 and 6.16): the CDBs, which an initiator
+//! encodes and a target parses, the orders that an initiator gives, and the answers that it reads.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
-use super::build::CdbBytes;
-use crate::bytes::{be16, be32, be64, put};
+use super::{Cdb, build::CdbBytes};
 pub use crate::reservation::ReservationType;
+use crate::{
+    bytes::{be16, be32, be64, put},
+    reservation::Parameters,
+    sense::Sense,
+};
 
 /// Most keys of an answer that are looked at.
 const KEYS_MAX: usize = 4096;
-/// Bytes of the parameter list of PERSISTENT RESERVE OUT (SPC-4, section 6.16.3).
-const PARAMETERS_LEN: usize = 24;
 
-/// A PERSISTENT RESERVE OUT: the command and its parameter list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Declares service actions by their codes.
+macro_rules! actions {
+    ($(#[$doc:meta])* $name:ident { $($action:ident = $code:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        #[expect(missing_docs, reason = "the names are the standard's own")]
+        pub enum $name {
+            $($action = $code,)*
+        }
+
+        impl $name {
+            /// The action with this code, if there is one.
+            #[must_use]
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$action),)*
+                    _ => None,
+                }
+            }
+
+            /// The code of this action.
+            #[must_use]
+            pub const fn code(self) -> u8 {
+                self as u8
+            }
+        }
+    };
+}
+
+actions! {
+    /// Service actions of PERSISTENT RESERVE IN (SPC-4, table 184).
+    ReserveInAction {
+        ReadKeys = 0x00,
+        ReadReservation = 0x01,
+        ReportCapabilities = 0x02,
+        ReadFullStatus = 0x03,
+    }
+}
+
+actions! {
+    /// Service actions of PERSISTENT RESERVE OUT (SPC-4, table 195).
+    ReserveOutAction {
+        Register = 0x00,
+        Reserve = 0x01,
+        Release = 0x02,
+        Clear = 0x03,
+        Preempt = 0x04,
+        PreemptAndAbort = 0x05,
+        RegisterAndIgnore = 0x06,
+        RegisterAndMove = 0x07,
+    }
+}
+
+/// Fields of PERSISTENT RESERVE IN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReserveIn {
+    /// What is asked.
+    pub action: ReserveInAction,
+    /// Most bytes to return.
+    pub allocation_len: u16,
+}
+
+impl ReserveIn {
+    /// The CDB.
+    #[must_use]
+    pub fn encode(self) -> CdbBytes {
+        let mut cdb = [0; super::CDB_LEN_MAX];
+        (cdb[0], cdb[1]) = (0x5e, self.action.code());
+        put(&mut cdb, 7, self.allocation_len.to_be_bytes());
+        cdb
+    }
+
+    pub(super) fn parse(cdb: &Cdb) -> Result<Self, Sense> {
+        let action = ReserveInAction::from_code(cdb.byte(1) & 0x1f);
+        let action = action.ok_or(Sense::invalid_cdb(1, Some(4)))?;
+        Ok(Self { action, allocation_len: cdb.be16(7) })
+    }
+}
+
+/// Fields of PERSISTENT RESERVE OUT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReserveOut {
-    /// The command.
-    pub cdb: CdbBytes,
-    /// What it sends.
-    pub parameters: Vec<u8>,
+    /// What is to be done.
+    pub action: ReserveOutAction,
+    /// SCOPE field, 0 to 15; 0 is the logical unit.
+    pub scope: u8,
+    /// TYPE field, 0 to 15.
+    pub kind: u8,
+    /// Bytes of parameters.
+    pub parameter_len: u32,
 }
 
 impl ReserveOut {
-    fn new(action: u8, kind: Option<ReservationType>, key: u64, action_key: u64) -> Self {
+    /// The CDB.
+    #[must_use]
+    pub fn encode(self) -> CdbBytes {
         let mut cdb = [0; super::CDB_LEN_MAX];
-        cdb[0] = 0x5f;
-        cdb[1] = action;
-        // Scope 0 is the logical unit.
-        cdb[2] = kind.map_or(0, |kind| kind as u8);
-        put(&mut cdb, 5, 24_u32.to_be_bytes());
-        let mut parameters = vec![0; PARAMETERS_LEN];
-        put(&mut parameters, 0, key.to_be_bytes());
-        put(&mut parameters, 8, action_key.to_be_bytes());
-        Self { cdb, parameters }
+        (cdb[0], cdb[1]) = (0x5f, self.action.code());
+        cdb[2] = self.scope << 4 | (self.kind & 0x0f);
+        put(&mut cdb, 5, self.parameter_len.to_be_bytes());
+        cdb
     }
 
-    /// Registrations and the reservation outlive a loss of power (APTPL); for registering only.
-    #[must_use]
-    pub fn through_power_loss(mut self) -> Self {
-        self.parameters[20] |= 0x01;
-        self
+    pub(super) fn parse(cdb: &Cdb) -> Result<Self, Sense> {
+        let action = ReserveOutAction::from_code(cdb.byte(1) & 0x1f);
+        let action = action.ok_or(Sense::invalid_cdb(1, Some(4)))?;
+        let (scope, kind) = (cdb.byte(2) >> 4, cdb.byte(2) & 0x0f);
+        Ok(Self { action, scope, kind, parameter_len: cdb.be32(5) })
     }
+}
+
+/// A PERSISTENT RESERVE OUT as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReserveOrder {
+    /// The command.
+    pub cdb: CdbBytes,
+    /// Its data-out.
+    pub parameters: Vec<u8>,
+}
+
+fn order(
+    action: ReserveOutAction,
+    kind: Option<ReservationType>,
+    key: u64,
+    action_key: u64,
+) -> ReserveOrder {
+    let parameters = Parameters { key, action_key, ..Parameters::default() }.encode(action);
+    let parameter_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+    let kind = kind.map_or(0, ReservationType::code);
+    let out = ReserveOut { action, scope: 0, kind, parameter_len };
+    ReserveOrder { cdb: out.encode(), parameters }
 }
 
 /// REGISTER: `key` is the key under which the nexus is registered now (0: none), `new` that under
 /// which it will be (0: none).
 #[must_use]
-pub fn register(key: u64, new: u64) -> ReserveOut {
-    ReserveOut::new(0x00, None, key, new)
+pub fn register(key: u64, new: u64) -> ReserveOrder {
+    order(ReserveOutAction::Register, None, key, new)
 }
 
 /// REGISTER AND IGNORE EXISTING KEY.
 #[must_use]
-pub fn register_and_ignore(new: u64) -> ReserveOut {
-    ReserveOut::new(0x06, None, 0, new)
+pub fn register_and_ignore(new: u64) -> ReserveOrder {
+    order(ReserveOutAction::RegisterAndIgnore, None, 0, new)
 }
 
 /// RESERVE, for a nexus that is registered with `key`.
 #[must_use]
-pub fn reserve(key: u64, kind: ReservationType) -> ReserveOut {
-    ReserveOut::new(0x01, Some(kind), key, 0)
+pub fn reserve(key: u64, kind: ReservationType) -> ReserveOrder {
+    order(ReserveOutAction::Reserve, Some(kind), key, 0)
 }
 
 /// RELEASE, by the holder.
 #[must_use]
-pub fn release(key: u64, kind: ReservationType) -> ReserveOut {
-    ReserveOut::new(0x02, Some(kind), key, 0)
+pub fn release(key: u64, kind: ReservationType) -> ReserveOrder {
+    order(ReserveOutAction::Release, Some(kind), key, 0)
 }
 
 /// CLEAR: no reservation and no registration is left.
 #[must_use]
-pub fn clear(key: u64) -> ReserveOut {
-    ReserveOut::new(0x03, None, key, 0)
+pub fn clear(key: u64) -> ReserveOrder {
+    order(ReserveOutAction::Clear, None, key, 0)
 }
 
 /// PREEMPT, or PREEMPT AND ABORT, which ends the commands of the removed nexuses first: removes
 /// all registrations with the key `victim`, and takes its reservation over as `kind`.
 #[must_use]
-pub fn preempt(key: u64, victim: u64, kind: ReservationType, abort: bool) -> ReserveOut {
-    ReserveOut::new(if abort { 0x05 } else { 0x04 }, Some(kind), key, victim)
+pub fn preempt(key: u64, victim: u64, kind: ReservationType, abort: bool) -> ReserveOrder {
+    let action = if abort { ReserveOutAction::PreemptAndAbort } else { ReserveOutAction::Preempt };
+    order(action, Some(kind), key, victim)
 }
 
 /// PERSISTENT RESERVE IN, READ KEYS; the answer is for [`Keys::decode`].
 #[must_use]
 pub fn read_keys(allocation_len: u16) -> CdbBytes {
-    reserve_in(0x00, allocation_len)
+    ReserveIn { action: ReserveInAction::ReadKeys, allocation_len }.encode()
 }
 
 /// PERSISTENT RESERVE IN, READ RESERVATION; the answer is for [`Reservation::decode`].
 #[must_use]
 pub fn read_reservation(allocation_len: u16) -> CdbBytes {
-    reserve_in(0x01, allocation_len)
-}
-
-fn reserve_in(action: u8, allocation_len: u16) -> CdbBytes {
-    let mut cdb = [0; super::CDB_LEN_MAX];
-    cdb[0] = 0x5e;
-    cdb[1] = action;
-    put(&mut cdb, 7, allocation_len.to_be_bytes());
-    cdb
+    ReserveIn { action: ReserveInAction::ReadReservation, allocation_len }.encode()
 }
 
 /// The registered keys (SPC-4, section 6.15.2).
@@ -151,7 +249,30 @@ impl Reservation {
 
 #[cfg(test)]
 mod tests {
+    use std::vec;
+
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::cdb::{Command, DataOut, parse};
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_parsed_again(
+            codes in (0..=3_u8, 0..=7_u8),
+            scope in 0..16_u8,
+            kind in 0..16_u8,
+            allocation_len: u16,
+            parameter_len: u32,
+        ) {
+            let action = ReserveInAction::from_code(codes.0).unwrap();
+            let request = ReserveIn { action, allocation_len };
+            prop_assert_eq!(parse(&request.encode()), Ok(Command::PersistentReserveIn(request)));
+            let action = ReserveOutAction::from_code(codes.1).unwrap();
+            let out = ReserveOut { action, scope, kind, parameter_len };
+            prop_assert_eq!(parse(&out.encode()), Ok(DataOut::PersistentReserveOut(out).into()));
+        }
+    }
 
     /// SPC-4, table 213 (CDB) and section 6.16.3 (parameter list).
     #[test]
@@ -173,7 +294,6 @@ mod tests {
             assert_eq!(be64(&order.parameters, 8), Some(action_key));
             assert_eq!(order.parameters[20], 0);
         }
-        assert_eq!(register(0, 1).through_power_loss().parameters[20], 1);
         assert_eq!(read_keys(0x1234)[..9], [0x5e, 0, 0, 0, 0, 0, 0, 0x12, 0x34]);
         assert_eq!(read_reservation(24)[1], 1);
     }

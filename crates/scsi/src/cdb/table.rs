@@ -4,8 +4,7 @@
 
 use super::{
     ByteCheck, Cdb, Command, CommandKind, CopyQuestion, DataOut, Extent, ModeSense, PageControl,
-    Report, Reported, ReserveInAction, ReserveOut, ReserveOutAction, Sanitize, SanitizeAction,
-    StartStop,
+    Report, Reported, ReserveIn, ReserveOut, Sanitize, SanitizeAction, StartStop,
 };
 use crate::sense::Sense;
 
@@ -525,29 +524,11 @@ fn receive_copy_results(cdb: &Cdb, question: CopyQuestion) -> Command {
 }
 
 fn reserve_in(cdb: &Cdb) -> Result<Command, Sense> {
-    let action = match cdb.byte(1) & 0x1f {
-        0 => ReserveInAction::ReadKeys,
-        1 => ReserveInAction::ReadReservation,
-        2 => ReserveInAction::ReportCapabilities,
-        _ => ReserveInAction::ReadFullStatus,
-    };
-    Ok(Command::PersistentReserveIn { action, allocation_len: u32::from(cdb.be16(7)) })
+    ReserveIn::parse(cdb).map(Command::PersistentReserveIn)
 }
 
 fn reserve_out(cdb: &Cdb) -> Result<Command, Sense> {
-    let action = match cdb.byte(1) & 0x1f {
-        0 => ReserveOutAction::Register,
-        1 => ReserveOutAction::Reserve,
-        2 => ReserveOutAction::Release,
-        3 => ReserveOutAction::Clear,
-        4 => ReserveOutAction::Preempt,
-        5 => ReserveOutAction::PreemptAndAbort,
-        6 => ReserveOutAction::RegisterAndIgnore,
-        _ => ReserveOutAction::RegisterAndMove,
-    };
-    let (scope, kind) = (cdb.byte(2) >> 4, cdb.byte(2) & 0x0f);
-    let parameter_len = cdb.be32(5);
-    Ok(DataOut::PersistentReserveOut(ReserveOut { action, scope, kind, parameter_len }).into())
+    ReserveOut::parse(cdb).map(|out| DataOut::PersistentReserveOut(out).into())
 }
 
 fn report_luns(cdb: &Cdb) -> Result<Command, Sense> {

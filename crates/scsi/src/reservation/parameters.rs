@@ -1,10 +1,11 @@
-//! The parameter list of PERSISTENT RESERVE OUT (SPC-4, sections 6.16.3 and 6.16.4).
+//! The parameter list of PERSISTENT RESERVE OUT (SPC-4, sections 6.16.3 and 6.16.4), both
+//! directions.
 
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 
 use super::{REGISTRATIONS_MAX, invalid_bit};
 use crate::{
-    bytes::{be16, be32, be64},
+    bytes::{be16, be32, be64, put},
     cdb::{ReserveOut, ReserveOutAction},
     ports::{TransportId, TransportIdError},
     sense::{Additional, Sense},
@@ -58,6 +59,32 @@ pub(crate) fn check_len(out: ReserveOut) -> Result<(), Sense> {
 }
 
 impl Parameters {
+    /// The list, for [`Self::decode`] with the same action.
+    pub(crate) fn encode(&self, action: ReserveOutAction) -> Vec<u8> {
+        let mut out = vec![0; BASIC_LEN as usize];
+        put(&mut out, 0, self.key.to_be_bytes());
+        put(&mut out, 8, self.action_key.to_be_bytes());
+        let flag = |is_set: bool, bit: u8| u8::from(is_set) << bit;
+        if action == ReserveOutAction::RegisterAndMove {
+            out[17] = flag(self.unregister, 1) | flag(self.persist, 0);
+            if let Some((port, id)) = &self.destination {
+                put(&mut out, 18, port.to_be_bytes());
+                let id = id.encode();
+                put(&mut out, 20, len_of(&id).to_be_bytes());
+                out.extend(id);
+            }
+            return out;
+        }
+        out[20] =
+            flag(self.ports.is_some(), 3) | flag(self.all_target_ports, 2) | flag(self.persist, 0);
+        if let Some(ports) = &self.ports {
+            let ids: Vec<u8> = ports.iter().flat_map(|(_, id)| id.encode()).collect();
+            out.extend(len_of(&ids).to_be_bytes());
+            out.extend(ids);
+        }
+        out
+    }
+
     /// Reads the list, all of which has come.
     pub(crate) fn decode(out: ReserveOut, list: &[u8]) -> Result<Self, Sense> {
         if u32::try_from(list.len()) != Ok(out.parameter_len) {
@@ -113,6 +140,10 @@ impl Parameters {
     }
 }
 
+fn len_of(ids: &[u8]) -> u32 {
+    u32::try_from(ids.len()).unwrap_or(u32::MAX)
+}
+
 fn transport_ids(list: &[u8]) -> Result<Vec<(u16, TransportId)>, Sense> {
     let len = be32(list, 24).ok_or(wrong_len())?;
     let mut rest = list.get(IDS_AT..).ok_or(wrong_len())?;
@@ -135,6 +166,70 @@ fn sense_of(error: TransportIdError, at: usize) -> Sense {
         TransportIdError::CutOff => wrong_len(),
         TransportIdError::Invalid(byte) => {
             Sense::invalid_parameter(u16::try_from(at + byte).unwrap_or(u16::MAX))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ports::InitiatorPort;
+
+    fn any_id() -> impl Strategy<Value = TransportId> {
+        let name = "[a-z0-9.:-]{1,223}";
+        prop_oneof![
+            name.prop_map(TransportId::Initiator),
+            (name, any::<[u8; 6]>()).prop_map(|(name, isid)| TransportId::Port(
+                InitiatorPort::new(&name, isid).unwrap()
+            )),
+        ]
+    }
+
+    /// Where each of these begins in a list.
+    fn placed(ids: Vec<TransportId>) -> Vec<(u16, TransportId)> {
+        let mut at = IDS_AT;
+        let place = |id: TransportId| {
+            let here = u16::try_from(at).unwrap();
+            at += id.encode().len();
+            (here, id)
+        };
+        ids.into_iter().map(place).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read_again(
+            code in 0..=7_u8,
+            keys in any::<(u64, u64)>(),
+            flags in any::<(bool, bool, bool)>(),
+            ids in proptest::collection::vec(any_id(), 0..5),
+            destination in (any::<u16>(), any_id()),
+        ) {
+            let action = ReserveOutAction::from_code(code).unwrap();
+            let (all_target_ports, persist, unregister) = flags;
+            let (key, action_key) = keys;
+            let basic = Parameters { key, action_key, persist, ..Parameters::default() };
+            let parameters = match action {
+                ReserveOutAction::RegisterAndMove => {
+                    Parameters { unregister, destination: Some(destination), ..basic }
+                }
+                ReserveOutAction::Register if !ids.is_empty() => {
+                    Parameters { ports: Some(placed(ids)), all_target_ports, ..basic }
+                }
+                ReserveOutAction::Register
+                | ReserveOutAction::RegisterAndIgnore
+                | ReserveOutAction::Reserve
+                | ReserveOutAction::Release
+                | ReserveOutAction::Clear
+                | ReserveOutAction::Preempt
+                | ReserveOutAction::PreemptAndAbort => Parameters { all_target_ports, ..basic },
+            };
+            let list = parameters.encode(action);
+            let out = ReserveOut { action, scope: 0, kind: 0, parameter_len: len_of(&list) };
+            prop_assert_eq!(check_len(out), Ok(()));
+            prop_assert_eq!(Parameters::decode(out, &list), Ok(parameters));
         }
     }
 }

@@ -573,9 +573,7 @@ impl LogicalUnit {
             }
             Command::Reserve => self.reserve(task.nexus),
             Command::Release => self.unreserve(task.nexus),
-            Command::PersistentReserveIn { action, allocation_len } => {
-                self.reserve_in(action, allocation_len)
-            }
+            Command::PersistentReserveIn(request) => self.reserve_in(request),
             // The target device drives these; a logical unit knows no other.
             Command::ExtendedCopy { .. } | Command::ReceiveCopyResults { .. } => {
                 Err(internal_failure().into())

@@ -7,7 +7,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::{LogicalUnit, NexusId, Response, Step, Stop, Task, medium::State, respond_good};
 use crate::{
-    cdb::{Access, DataOut, ReserveInAction, ReserveOut},
+    cdb::{Access, DataOut, ReserveIn, ReserveInAction, ReserveOut},
     reservation::{self, Change, Parameters},
     sense::{Additional, Sense, SenseKey},
 };
@@ -54,22 +54,18 @@ impl LogicalUnit {
     }
 
     /// PERSISTENT RESERVE IN (SPC-4, section 6.15).
-    pub(super) fn reserve_in(
-        &self,
-        action: ReserveInAction,
-        allocation_len: u32,
-    ) -> Result<Step, Stop> {
+    pub(super) fn reserve_in(&self, request: ReserveIn) -> Result<Step, Stop> {
         // While RESERVE is in effect both commands conflict, whoever sends them (SPC-2, 5.5.1).
         if self.reserved_by.is_some() {
             return Err(Stop::CONFLICT);
         }
-        let data = match action {
+        let data = match request.action {
             ReserveInAction::ReadKeys => reservation::keys(&self.reservations),
             ReserveInAction::ReadReservation => reservation::reservation(&self.reservations),
             ReserveInAction::ReportCapabilities => reservation::capabilities(&self.reservations),
             ReserveInAction::ReadFullStatus => reservation::full_status(&self.reservations),
         };
-        Ok(Step::Respond(Response::data(&data, allocation_len)))
+        Ok(Step::Respond(Response::data(&data, u32::from(request.allocation_len))))
     }
 
     /// Begins PERSISTENT RESERVE OUT (SPC-4, section 6.16): asks for its parameters.
