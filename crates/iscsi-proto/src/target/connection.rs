@@ -13,6 +13,7 @@ use super::{
     preempt::Preemption,
     statistics::{Counters, Traffic},
     tasks::Tasks,
+    window::Window,
 };
 use crate::{
     machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
@@ -93,10 +94,7 @@ pub struct Connection {
     pub(super) params: Params,
     pub(super) digests: Digests,
     pub(super) stat_sn: Serial,
-    pub(super) exp_cmd_sn: Serial,
-    /// The request of that number came and was rejected.
-    gap: bool,
-    pub(super) max_cmd_sn: Serial,
+    pub(super) window: Window,
     pub(super) tasks: Tasks,
     pub(super) current: Current,
     pub(super) control: VecDeque<Control>,
@@ -104,8 +102,6 @@ pub struct Connection {
     pub(super) management: Vec<Management>,
     pub(super) preemptions: Vec<Preemption>,
     pub(super) owed: Vec<Owed>,
-    /// CmdSNs beyond the next one that will never come (see `management`).
-    pub(super) skipped: Vec<Serial>,
     pub(super) exchange: Exchange,
     pub(super) next_tag: u32,
     /// The latest time that was told.
@@ -134,9 +130,7 @@ impl Connection {
             params: Params::DEFAULT,
             digests: Digests::default(),
             stat_sn: Serial(1),
-            exp_cmd_sn: Serial(0),
-            gap: false,
-            max_cmd_sn: Serial(0),
+            window: Window::default(),
             tasks: Tasks::new(setup.queue_depth, setup.data_budget, budget),
             current: Current::Nothing,
             control: VecDeque::new(),
@@ -144,7 +138,6 @@ impl Connection {
             management: Vec::new(),
             preemptions: Vec::new(),
             owed: Vec::new(),
-            skipped: Vec::new(),
             exchange: Exchange::default(),
             next_tag: 1,
             latest: now,
@@ -457,11 +450,7 @@ impl Connection {
         if has_status {
             self.stat_sn = self.stat_sn.next();
         }
-        let max = self.exp_cmd_sn.plus(self.tasks.window()).plus(u32::MAX);
-        if self.max_cmd_sn.before(max) {
-            self.max_cmd_sn = max;
-        }
-        header.stamp_window(self.exp_cmd_sn, self.max_cmd_sn);
+        self.window.stamp(&mut header, self.tasks.window());
         self.traffic.pdus_out.add(1);
         self.traffic.bytes_out.add(u64::from(header.data_len()));
         Some(Transmit { header, payload, digests })
@@ -470,7 +459,7 @@ impl Connection {
     fn handle_command(&mut self, bhs: &Bhs) -> Result<Current, Fatal> {
         let command = ScsiCommand::parse(bhs);
         let len = bhs.data_len();
-        if !self.is_next(bhs)? {
+        if !self.window.admits(bhs)? {
             return Ok(Current::Ignored);
         }
         let limit =
@@ -486,7 +475,7 @@ impl Connection {
             self.reject_request(bhs, RejectReason::TooManyImmediate);
             return Ok(Current::Ignored);
         };
-        self.take_number(bhs);
+        self.window.take(bhs);
         self.traffic.commands.add(1);
         if unexpected {
             self.tasks.fault(task, Fault::Unexpected);
@@ -507,62 +496,10 @@ impl Connection {
         }
     }
 
-    /// Whether a request is to be looked at: those outside the window are ignored, silently
-    /// (RFC 7143, section 4.2.2.1). It is then taken by `take_number`, or rejected.
-    pub(super) fn is_next(&mut self, bhs: &Bhs) -> Result<bool, Fatal> {
-        if bhs.immediate() {
-            return Ok(true);
-        }
-        let cmd_sn = bhs.cmd_sn();
-        if cmd_sn.before(self.exp_cmd_sn) || self.max_cmd_sn.before(cmd_sn) {
-            return Ok(false);
-        }
-        self.pass_gap(cmd_sn);
-        if cmd_sn != self.exp_cmd_sn {
-            // With one connection, which delivers in order, what is missing never comes.
-            return Err(Fatal::Protocol("a command is missing"));
-        }
-        Ok(true)
-    }
-
-    pub(super) fn take_number(&mut self, bhs: &Bhs) {
-        if !bhs.immediate() {
-            self.advance();
-        }
-    }
-
-    /// Rejects a request of which nothing was done: its number counts as not received (RFC 7143,
-    /// section 7.3), so that the initiator may use it again.
+    /// Rejects a request of which nothing was done.
     pub(super) fn reject_request(&mut self, bhs: &Bhs, reason: RejectReason) {
-        if !bhs.immediate() {
-            self.pass_gap(bhs.cmd_sn());
-            self.gap |= bhs.cmd_sn() == self.exp_cmd_sn;
-        }
+        self.window.reject(bhs);
         self.reject(bhs, reason);
-    }
-
-    /// Many initiators take the number of a rejected request for used, and go on after it.
-    fn pass_gap(&mut self, cmd_sn: Serial) {
-        if self.gap && cmd_sn == self.number_after_next() {
-            self.advance();
-        }
-    }
-
-    /// The next command is here; and those after it that will never come.
-    pub(super) fn advance(&mut self) {
-        self.exp_cmd_sn = self.number_after_next();
-        self.gap = false;
-        if !self.skipped.is_empty() {
-            self.skipped.retain(|sn| self.exp_cmd_sn.before(*sn));
-        }
-    }
-
-    fn number_after_next(&self) -> Serial {
-        let mut number = self.exp_cmd_sn.next();
-        while self.skipped.contains(&number) {
-            number = number.next();
-        }
-        number
     }
 
     /// Enters full feature phase or leaves it: sets what later PDUs depend on.
@@ -572,11 +509,6 @@ impl Connection {
         self.session = session;
         self.phase = Phase::Full;
         self.deadline = None;
-    }
-
-    pub(super) fn start_window(&mut self, first: Serial) {
-        self.exp_cmd_sn = first;
-        self.max_cmd_sn = first.plus(self.tasks.window()).plus(u32::MAX);
     }
 
     pub(super) fn close(&mut self) {

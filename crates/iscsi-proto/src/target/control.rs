@@ -9,6 +9,7 @@ use super::{
     connection::{Current, Phase},
     login::{End, Identity},
     node::{Admission, Applicant, Node},
+    window::Window,
 };
 use crate::{
     machine::Fatal,
@@ -78,7 +79,7 @@ impl Connection {
         let request = LoginRequest::parse(bhs);
         let step = login.handle(&request, data, &self.setup, self.link.portal);
         // Login requests carry the CmdSN of the first command to come.
-        self.start_window(bhs.cmd_sn());
+        self.window = Window::new(bhs.cmd_sn(), self.tasks.window());
         match step.end {
             End::Open => self.push_control(step.response.encode(), step.text, true),
             End::Refused => self.refuse_login(&step.response, step.text),
@@ -131,10 +132,10 @@ impl Connection {
 
     fn handle_nop(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
         let nop = NopOut::parse(bhs);
-        if !self.is_next(bhs)? {
+        if !self.window.admits(bhs)? {
             return Ok(());
         }
-        self.take_number(bhs);
+        self.window.take(bhs);
         if nop.itt == NO_TAG {
             // An answer to a ping of this side, or no answer is wanted.
             return Ok(());
@@ -148,7 +149,7 @@ impl Connection {
 
     fn handle_logout(&mut self, bhs: &Bhs) -> Result<(), Fatal> {
         let request = LogoutRequest::parse(bhs);
-        if !self.is_next(bhs)? {
+        if !self.window.admits(bhs)? {
             return Ok(());
         }
         let response = match request.reason {
@@ -157,7 +158,7 @@ impl Connection {
             LogoutReason::Recovery => 2,
             LogoutReason::Unknown(_) => return self.refuse(bhs, RejectReason::InvalidField),
         };
-        self.take_number(bhs);
+        self.window.take(bhs);
         let header =
             LogoutResponse { response, itt: request.itt, time2wait_s: 0, time2retain_s: 0 };
         self.push_control(header.encode(), Vec::new(), true);

@@ -29,7 +29,7 @@ pub(super) struct Exchange {
 impl Connection {
     pub(super) fn handle_text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Fatal> {
         let request = TextRequest::parse(bhs);
-        if !self.is_next(bhs)? {
+        if !self.window.admits(bhs)? {
             return Ok(());
         }
         let known = self.exchange.tags.take() == Some((request.itt, request.ttt));
@@ -50,7 +50,7 @@ impl Connection {
         if !waits {
             self.exchange.collector.add(data)?;
             if request.more {
-                self.take_number(bhs);
+                self.window.take(bhs);
                 self.answer_text(request.itt, Vec::new(), false, false);
                 return Ok(());
             }
@@ -62,7 +62,7 @@ impl Connection {
             }
             self.exchange.left = self.take_pairs(&pairs);
         }
-        self.take_number(bhs);
+        self.window.take(bhs);
         let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
         let rest = self.exchange.left.split_off(self.exchange.left.len().min(limit));
         let part = core::mem::replace(&mut self.exchange.left, rest);

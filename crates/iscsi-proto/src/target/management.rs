@@ -51,7 +51,7 @@ pub(super) struct Owed {
 impl Connection {
     pub(super) fn handle_task_request(&mut self, node: &mut Node, bhs: &Bhs) -> Result<(), Fatal> {
         let request = TaskRequest::parse(bhs);
-        if !self.is_next(bhs)? {
+        if !self.window.admits(bhs)? {
             return Ok(());
         }
         let in_use = self.tasks.find(request.itt).is_some()
@@ -64,7 +64,7 @@ impl Connection {
             self.reject_request(bhs, RejectReason::OutOfResources);
             return Ok(());
         }
-        self.take_number(bhs);
+        self.window.take(bhs);
         self.counters.task_functions.add(1);
         match self.start_function(node, &request, bhs.cmd_sn()) {
             Ok(pending) => {
@@ -93,7 +93,11 @@ impl Connection {
                     self.abort_tasks(|itt, _| itt == request.referenced_itt).0
                 }
                 Some(_) => return Err(TaskResponseCode::NoTask),
-                None => return Err(self.abort_absent(Serial(request.ref_cmd_sn), cmd_sn)),
+                // Section 11.6.1: a command that was never sent counts as received.
+                None if self.window.skip(Serial(request.ref_cmd_sn), cmd_sn) => {
+                    return Err(TaskResponseCode::Complete);
+                }
+                None => return Err(TaskResponseCode::NoTask),
             },
             TaskFunction::AbortTaskSet => {
                 unit()?;
@@ -140,22 +144,6 @@ impl Connection {
         let (mut left, count) = self.abort_tasks(|_, field| field.number() == lun);
         left.extend(self.tasks.visitors(lun));
         (left, count)
-    }
-
-    /// ABORT TASK for a command that is not here (RFC 7143, section 11.6.1): one that was never
-    /// sent, and now never will be, counts as received.
-    fn abort_absent(&mut self, missing: Serial, own: Serial) -> TaskResponseCode {
-        let passed = missing.before(self.exp_cmd_sn) || self.max_cmd_sn.before(missing);
-        if passed || !missing.before(own) {
-            return TaskResponseCode::NoTask;
-        }
-        if missing == self.exp_cmd_sn {
-            self.advance();
-        } else if !self.skipped.contains(&missing) {
-            // Within the window, so there are fewer than the queue is deep.
-            self.skipped.push(missing);
-        }
-        TaskResponseCode::Complete
     }
 
     /// Ends tasks for another session; it is told by `settle_management` when they have ended.

@@ -16,6 +16,7 @@ mod replies;
 mod statistics;
 mod tags;
 mod tasks;
+mod window;
 
 use alloc::{string::String, vec::Vec};
 use core::{net::SocketAddr, time::Duration};
