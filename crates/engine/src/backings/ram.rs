@@ -103,7 +103,18 @@ impl Ram {
     /// Writes all of it, at one moment, or nothing when there is no memory.
     fn write(&self, offset: u64, data: &SgList) -> Result<SgList, IoError> {
         let mut at = to_usize(offset)?;
-        let first = at / EXTENT_LEN;
+        let (first, start) = (at / EXTENT_LEN, at % EXTENT_LEN);
+        if (1..=EXTENT_LEN - start).contains(&data.len()) {
+            // Nearly always, so it has no need of a list.
+            let mut extent = write_lock(self.extent(first));
+            let mut rest = extent.map(start, data.len())?;
+            for buf in data.parts() {
+                let (part, after) = rest.split_at_mut(buf.len());
+                part.copy_from_slice(buf);
+                rest = after;
+            }
+            return Ok(SgList::new());
+        }
         // In ascending order, as everybody takes them.
         let mut held: Held<RwLockWriteGuard<'_, Extent>> = Held::new();
         for (extent, start, part_len) in pieces(at, data.len()) {
