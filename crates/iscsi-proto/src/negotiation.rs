@@ -1,8 +1,12 @@
 //! Operational keys (RFC 7143, section 13): what each side offers, what a responder answers,
 //! and what an originator accepts.
 //!
-//! One table says for each key its kind and range; the result functions stand beside it. A key
-//! is negotiated at most once in a login.
+//! One table says for each key its kind and range; the result functions stand here. A key is
+//! negotiated at most once in a login.
+
+mod keys;
+#[cfg(test)]
+mod tests;
 
 use alloc::{
     borrow::Cow,
@@ -10,17 +14,11 @@ use alloc::{
     vec::Vec,
 };
 
+use self::keys::{
+    Digest, Flag, KEYS, Key, Kind, LEN_MAX, LEN_MIN, Number, PROTOCOL_LEVEL, PROTOCOL_LEVEL_MAX,
+    TOLD_LEN_MAX, find,
+};
 use crate::text;
-
-/// Smallest and largest lengths that the length keys can have.
-const LEN_MIN: u32 = 512;
-const LEN_MAX: u32 = (1 << 24) - 1;
-
-/// RFC 7143 without RFC 7144 (section 13.24); values are 0 to 31.
-const PROTOCOL_LEVEL: u32 = 1;
-const PROTOCOL_LEVEL_MAX: u32 = 31;
-/// Longest text that a peer tells of itself (RFC 7143, sections 13.6 and 13.26).
-const TOLD_LEN_MAX: usize = 255;
 
 /// Whether a digest is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -134,100 +132,6 @@ pub enum NegotiationError {
     /// The sides have no value in common.
     #[error("no value of key {0} suits both sides; change the digest policy")]
     NothingInCommon(&'static str),
-}
-
-/// A digest key.
-#[derive(Clone, Copy)]
-enum Digest {
-    Header,
-    Data,
-}
-
-/// A boolean key's place in [`Params`].
-#[derive(Clone, Copy)]
-enum Flag {
-    InitialR2T,
-    ImmediateData,
-    /// Always wished for, and without a place: data arrives in order here.
-    InOrder,
-}
-
-/// A numerical key's place in [`Params`].
-#[derive(Clone, Copy)]
-enum Number {
-    MaxBurst,
-    FirstBurst,
-    OutstandingR2T,
-    /// Always wished for, and without a place.
-    Constant(u32),
-}
-
-/// How two values become one.
-#[derive(Clone, Copy)]
-enum Kind {
-    Digest(Digest),
-    /// Each side declares its own.
-    Declared,
-    Min(Number, u32, u32),
-    Max(Number, u32, u32),
-    And(Flag),
-    Or(Flag),
-    /// Never offered; a list of which this side knows one value.
-    Only(&'static str),
-    /// Never offered; always answered so.
-    Fixed(&'static str),
-    /// Never offered; the smaller one, and this side's is [`PROTOCOL_LEVEL`].
-    Level,
-    /// Declared by the peer, and not answered.
-    Told,
-}
-
-/// One key.
-struct Key {
-    name: &'static str,
-    kind: Kind,
-    /// Irrelevant in a discovery session (RFC 7143, section 13).
-    normal_only: bool,
-}
-
-const fn key(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, normal_only: false }
-}
-
-const fn normal(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, normal_only: true }
-}
-
-/// Error recovery level 0, one connection, and no state kept once a connection is gone.
-const KEYS: [Key; 23] = [
-    key("HeaderDigest", Kind::Digest(Digest::Header)),
-    key("DataDigest", Kind::Digest(Digest::Data)),
-    key("MaxRecvDataSegmentLength", Kind::Declared),
-    normal("MaxBurstLength", Kind::Min(Number::MaxBurst, LEN_MIN, LEN_MAX)),
-    normal("FirstBurstLength", Kind::Min(Number::FirstBurst, LEN_MIN, LEN_MAX)),
-    normal("InitialR2T", Kind::Or(Flag::InitialR2T)),
-    normal("ImmediateData", Kind::And(Flag::ImmediateData)),
-    normal("MaxOutstandingR2T", Kind::Min(Number::OutstandingR2T, 1, 65_535)),
-    normal("MaxConnections", Kind::Min(Number::Constant(1), 1, 65_535)),
-    normal("DataPDUInOrder", Kind::Or(Flag::InOrder)),
-    normal("DataSequenceInOrder", Kind::Or(Flag::InOrder)),
-    key("ErrorRecoveryLevel", Kind::Min(Number::Constant(0), 0, 2)),
-    key("DefaultTime2Wait", Kind::Max(Number::Constant(0), 0, 3600)),
-    key("DefaultTime2Retain", Kind::Min(Number::Constant(0), 0, 3600)),
-    normal("TaskReporting", Kind::Only("RFC3720")),
-    normal("iSCSIProtocolLevel", Kind::Level),
-    key("OFMarker", Kind::Fixed("No")),
-    key("IFMarker", Kind::Fixed("No")),
-    key("OFMarkInt", Kind::Fixed("Reject")),
-    key("IFMarkInt", Kind::Fixed("Reject")),
-    key("InitiatorAlias", Kind::Told),
-    key("TargetAlias", Kind::Told),
-    key("X#NodeArchitecture", Kind::Told),
-];
-
-/// A key of the table, and its number there.
-fn find(name: &str) -> Option<(usize, &'static Key)> {
-    KEYS.iter().enumerate().find(|(_, key)| key.name == name)
 }
 
 /// One side's negotiation of one login.
@@ -520,121 +424,4 @@ const fn yes_no(flag: bool) -> &'static str {
 
 fn number_eq(left: &str, right: &str) -> bool {
     matches!((text::number(left), text::number(right)), (Some(left), Some(right)) if left == right)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec::Vec;
-
-    fn answer(negotiation: &mut Negotiation, key: &str, value: &str) -> String {
-        let mut out = Vec::new();
-        negotiation.answer(key, value, SessionType::Normal, &mut out).unwrap();
-        String::from_utf8(out).unwrap().trim_end_matches('\0').into()
-    }
-
-    #[test]
-    fn results_follow_the_rfc() {
-        let mut n = Negotiation::new(Wishes::default());
-        for (key, value, expected) in [
-            ("HeaderDigest", "None,CRC32C", "HeaderDigest=None"),
-            ("DataDigest", "X-other,CRC32C,None", "DataDigest=CRC32C"),
-            ("MaxRecvDataSegmentLength", "0x1000", ""),
-            ("MaxBurstLength", "16776192", "MaxBurstLength=1048576"),
-            ("FirstBurstLength", "4096", "FirstBurstLength=4096"),
-            ("InitialR2T", "No", "InitialR2T=No"),
-            ("ImmediateData", "Maybe", "ImmediateData=Reject"),
-            ("MaxOutstandingR2T", "0", "MaxOutstandingR2T=Reject"),
-            ("MaxConnections", "8", "MaxConnections=1"),
-            ("DataPDUInOrder", "No", "DataPDUInOrder=Yes"),
-            ("ErrorRecoveryLevel", "2", "ErrorRecoveryLevel=0"),
-            ("DefaultTime2Wait", "2", "DefaultTime2Wait=2"),
-            ("DefaultTime2Retain", "20", "DefaultTime2Retain=0"),
-            ("IFMarker", "Yes", "IFMarker=No"),
-            ("X-com.example", "1", "X-com.example=NotUnderstood"),
-        ] {
-            assert_eq!(answer(&mut n, key, value), expected);
-        }
-        let params = n.params();
-        assert_eq!((params.max_send_len, params.first_burst_len), (4096, 4096));
-        assert!(params.data_digest && !params.header_digest && !params.initial_r2t);
-        assert!(params.immediate_data, "a rejected key keeps its default");
-        let again = n.answer("InitialR2T", "No", SessionType::Normal, &mut Vec::new());
-        assert_eq!(again, Err(NegotiationError::Repeated("InitialR2T")));
-    }
-
-    #[test]
-    fn first_burst_never_exceeds_max_burst() {
-        let mut n = Negotiation::new(Wishes::default());
-        answer(&mut n, "MaxBurstLength", "1024");
-        answer(&mut n, "FirstBurstLength", "65536");
-        assert_eq!(n.params().first_burst_len, 1024);
-    }
-
-    #[test]
-    fn digest_policies_meet_or_fail() {
-        for (ours, theirs, expected) in [
-            (DigestPolicy::Never, "CRC32C,None", Some(false)),
-            (DigestPolicy::Never, "CRC32C", None),
-            (DigestPolicy::Allowed, "CRC32C,None", Some(true)),
-            (DigestPolicy::Required, "None,CRC32C", Some(true)),
-            (DigestPolicy::Required, "None", None),
-        ] {
-            let mut n = Negotiation::new(Wishes { header_digest: ours, ..Wishes::default() });
-            let result = n.answer("HeaderDigest", theirs, SessionType::Normal, &mut Vec::new());
-            assert_eq!(result.is_ok().then(|| n.params().header_digest), expected, "{theirs}");
-        }
-    }
-
-    #[test]
-    fn an_originator_accepts_only_what_it_offered() {
-        let fresh = || {
-            let mut n = Negotiation::new(Wishes {
-                header_digest: DigestPolicy::Required,
-                initial_r2t: true,
-                ..Wishes::default()
-            });
-            n.offer(SessionType::Normal, &mut Vec::new());
-            n
-        };
-        for (key, value, good) in [
-            ("MaxBurstLength", "262144", true),
-            ("MaxBurstLength", "2097152", false),
-            ("MaxBurstLength", "Irrelevant", true),
-            ("InitialR2T", "Yes", true),
-            ("InitialR2T", "No", false),
-            ("HeaderDigest", "CRC32C", true),
-            ("HeaderDigest", "None", false),
-            ("HeaderDigest", "Reject", false),
-            ("DataDigest", "None", true),
-            ("DataDigest", "CRC32C,None", false),
-            ("MaxRecvDataSegmentLength", "65536", true),
-            ("DefaultTime2Wait", "2", true),
-            ("ErrorRecoveryLevel", "1", false),
-        ] {
-            let result = fresh().accept(key, value, &mut Vec::new());
-            assert_eq!(result.is_ok(), good, "{key}={value}: {result:?}");
-        }
-    }
-
-    #[test]
-    fn both_sides_reach_the_same_parameters() {
-        let mut initiator =
-            Negotiation::new(Wishes { max_burst_len: 300_000, ..Wishes::default() });
-        let mut target = Negotiation::new(Wishes { immediate_data: false, ..Wishes::default() });
-        let (mut offers, mut answers) = (Vec::new(), Vec::new());
-        initiator.offer(SessionType::Normal, &mut offers);
-        for (key, value) in text::parse(&offers).unwrap() {
-            target.answer(key, value, SessionType::Normal, &mut answers).unwrap();
-        }
-        target.declare(&mut answers);
-        let mut more = Vec::new();
-        for (key, value) in text::parse(&answers).unwrap() {
-            initiator.accept(key, value, &mut more).unwrap();
-        }
-        assert!(more.is_empty());
-        assert_eq!(initiator.params(), target.params());
-        assert_eq!(initiator.params().max_burst_len, 300_000);
-        assert!(!initiator.params().immediate_data && initiator.params().data_digest);
-    }
 }

@@ -7,6 +7,10 @@
 //! discovery sessions) have bounds of their own, in all and for each source, and the oldest leaves
 //! for a new one, so that those who never finish a login keep nobody out.
 
+mod orders;
+#[cfg(test)]
+mod tests;
+
 use alloc::{
     collections::{BTreeSet, VecDeque},
     rc::Rc,
@@ -18,42 +22,14 @@ use core::{
     time::Duration,
 };
 
+use self::orders::Pending;
+pub(super) use self::orders::{Cause, Order, Ticket};
 use super::statistics::{Budget, Counters, Traffic};
 use crate::negotiation::SessionType;
 
 /// A connection, by a number that is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
-
-/// What other sessions want of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// End: the session was reinstated or dropped, or the target was reset cold.
-    Close,
-    /// End the tasks of a logical unit, or of all, and say when they have ended.
-    Abort { lun: Option<u16>, ticket: Ticket, cause: Cause },
-}
-
-/// Why tasks of another session are ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// CLEAR TASK SET, or PREEMPT AND ABORT: whoever loses a task by it is told.
-    Cleared,
-    /// A reset, of which the logical unit tells everybody.
-    Reset,
-}
-
-/// Names what a task management function waits for in other sessions; never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
-
-/// An order to abort that some connections have not carried out.
-#[derive(Debug)]
-struct Pending {
-    ticket: Ticket,
-    sender: ConnectionId,
-    waits_for: Vec<ConnectionId>,
-}
 
 /// Answer to a request for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -414,103 +390,6 @@ impl Node {
         Admission::Admitted(tsih)
     }
 
-    /// Ends every other session. The ticket is finished once they have all gone.
-    pub(super) fn close_others(&mut self, sender: ConnectionId) -> Option<Ticket> {
-        self.order_others(sender, |_| Order::Close)
-    }
-
-    /// Ends the tasks of a logical unit, or of all, in every other session. The ticket comes from
-    /// `take_finished` once none of them runs any more; there is none when there are no others.
-    pub(super) fn abort_others(
-        &mut self,
-        sender: ConnectionId,
-        lun: Option<u16>,
-        cause: Cause,
-    ) -> Option<Ticket> {
-        self.order_others(sender, |ticket| Order::Abort { lun, ticket, cause })
-    }
-
-    fn order_others(
-        &mut self,
-        sender: ConnectionId,
-        order: impl Fn(Ticket) -> Order,
-    ) -> Option<Ticket> {
-        self.order_those(sender, |_| true, order)
-    }
-
-    /// Ends the tasks of a logical unit in these sessions but that of `sender`; as `abort_others`.
-    pub(super) fn abort_in(
-        &mut self,
-        sender: ConnectionId,
-        sessions: &[ConnectionId],
-        lun: u16,
-        cause: Cause,
-    ) -> Option<Ticket> {
-        let lun = Some(lun);
-        let meant = |connection| sessions.contains(&connection);
-        self.order_those(sender, meant, |ticket| Order::Abort { lun, ticket, cause })
-    }
-
-    fn order_those(
-        &mut self,
-        sender: ConnectionId,
-        meant: impl Fn(ConnectionId) -> bool,
-        order: impl Fn(Ticket) -> Order,
-    ) -> Option<Ticket> {
-        let live = self.live.iter().map(|live| live.connection);
-        let meant = |connection: &ConnectionId| *connection != sender && meant(*connection);
-        let waits_for: Vec<_> = live.filter(meant).collect();
-        if waits_for.is_empty() {
-            return None;
-        }
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        for connection in &waits_for {
-            self.order(*connection, order(ticket));
-        }
-        self.pending.push(Pending { ticket, sender, waits_for });
-        Some(ticket)
-    }
-
-    /// The tasks that an order names have ended in this connection.
-    pub(super) fn acknowledge(&mut self, connection: ConnectionId, ticket: Ticket) {
-        let Some(index) = self.pending.iter().position(|pending| pending.ticket == ticket) else {
-            return;
-        };
-        let pending = &mut self.pending[index];
-        pending.waits_for.retain(|waiting| *waiting != connection);
-        if !pending.waits_for.is_empty() {
-            return;
-        }
-        let sender = self.pending.swap_remove(index).sender;
-        if let Some(live) = self.live.iter_mut().find(|live| live.connection == sender) {
-            live.finished.push(ticket);
-            self.wakes.push_back(sender);
-        }
-    }
-
-    /// The next ticket of this connection that all others have acknowledged.
-    pub(super) fn take_finished(&mut self, connection: ConnectionId) -> Option<Ticket> {
-        let live = self.live.iter_mut().find(|live| live.connection == connection)?;
-        live.finished.pop()
-    }
-
-    pub(super) fn take_order(&mut self, connection: ConnectionId) -> Option<Order> {
-        let live = self.live.iter_mut().find(|live| live.connection == connection)?;
-        live.orders.pop_front()
-    }
-
-    fn order(&mut self, connection: ConnectionId, order: Order) {
-        let Some(live) = self.live.iter_mut().find(|live| live.connection == connection) else {
-            return;
-        };
-        if live.orders.contains(&order) {
-            return;
-        }
-        live.orders.push_back(order);
-        self.wakes.push_back(connection);
-    }
-
     /// A session handle that no session has; there are fewer sessions than handles.
     fn free_tsih(&mut self) -> u16 {
         loop {
@@ -519,129 +398,5 @@ impl Node {
                 return self.last_tsih;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn admit(node: &mut Node, connection: ConnectionId, isid: u8, tsih: u16) -> Admission {
-        ask(node, connection, isid, (tsih, 0), false)
-    }
-
-    fn ask(
-        node: &mut Node,
-        connection: ConnectionId,
-        isid: u8,
-        (tsih, cid): (u16, u16),
-        waited: bool,
-    ) -> Admission {
-        let (kind, isid) = (SessionType::Normal, [isid; 6]);
-        let applicant = Applicant { connection, kind, initiator: "iqn.i", isid, tsih, cid };
-        node.admit(Duration::ZERO, &applicant, waited)
-    }
-
-    fn link(host: u8) -> Link {
-        Link::new(([192, 0, 2, host], 1).into(), ([192, 0, 2, 100], 3260).into())
-    }
-
-    fn open(node: &mut Node) -> Option<ConnectionId> {
-        node.open(link(1)).map(|seat| seat.id())
-    }
-
-    fn node(sessions_max: usize, visitors_max: usize, visitors_per_source_max: usize) -> Node {
-        let data_budget = 1 << 20;
-        Node::new(Limits { sessions_max, visitors_max, visitors_per_source_max, data_budget })
-    }
-
-    #[test]
-    fn a_port_has_one_session_and_the_new_one_waits() {
-        let mut node = node(4, 4, 4);
-        let [a, b, c] = [(); 3].map(|()| open(&mut node).unwrap());
-        let Admission::Admitted(first) = admit(&mut node, a, 1, 0) else { panic!() };
-        assert!(matches!(admit(&mut node, c, 2, 0), Admission::Admitted(tsih) if tsih != first));
-        assert_eq!(admit(&mut node, b, 1, 0), Admission::Wait);
-        assert_eq!((node.poll_wake(), node.take_order(a)), (Some(a), Some(Order::Close)));
-        assert_eq!(admit(&mut node, b, 1, 0), Admission::Wait, "until the old one has ended");
-        node.closed(a);
-        assert!(core::iter::from_fn(|| node.poll_wake()).any(|woken| woken == b));
-        assert!(matches!(admit(&mut node, b, 1, 0), Admission::Admitted(_)));
-    }
-
-    #[test]
-    fn further_connections_are_refused() {
-        let mut node = node(2, 2, 2);
-        let a = open(&mut node).unwrap();
-        let Admission::Admitted(tsih) = admit(&mut node, a, 1, 0) else { panic!() };
-        let b = open(&mut node).unwrap();
-        assert_eq!(ask(&mut node, b, 1, (tsih, 7), false), Admission::Refused(0x0206));
-        assert_eq!(admit(&mut node, b, 1, tsih + 1), Admission::Refused(0x020a));
-        assert_eq!(admit(&mut node, b, 2, tsih), Admission::Refused(0x020a));
-        assert_eq!(admit(&mut node, b, 1, tsih), Admission::Wait, "the same connection again");
-        node.closed(a);
-        assert_eq!(ask(&mut node, b, 1, (tsih, 0), true), Admission::Admitted(tsih));
-    }
-
-    #[test]
-    fn visitors_and_sessions_have_their_own_bounds() {
-        let mut node = node(2, 4, 3);
-        for isid in 0..2 {
-            let session = open(&mut node).unwrap();
-            assert!(matches!(admit(&mut node, session, isid, 0), Admission::Admitted(_)));
-        }
-        // Sessions take no visitor's place.
-        let guest = open(&mut node).unwrap();
-        assert_eq!(admit(&mut node, guest, 9, 0), Admission::Refused(0x0302));
-        let [second, third] = [(); 2].map(|()| open(&mut node).unwrap());
-        assert_eq!(node.poll_wake(), None);
-        // The fourth of one source costs that its oldest.
-        let fourth = open(&mut node).unwrap();
-        assert_eq!((node.poll_wake(), node.take_order(guest)), (Some(guest), Some(Order::Close)));
-        node.closed(guest);
-        while node.poll_wake().is_some() {}
-        // When the house is full, the source that has most loses its oldest.
-        let polite = node.open(link(2)).unwrap().id();
-        assert_eq!(node.poll_wake(), None);
-        node.open(link(3)).unwrap();
-        assert_eq!((node.poll_wake(), node.take_order(second)), (Some(second), Some(Order::Close)));
-        assert_eq!(node.counters().refused_busy.get(), 2);
-        for connection in [third, fourth, polite] {
-            assert_eq!(node.take_order(connection), None);
-        }
-    }
-
-    #[test]
-    fn there_are_never_more_than_twice_as_many_visitors() {
-        let mut node = node(2, 4, 4);
-        for _ in 0..8 {
-            assert!(node.open(link(1)).is_some());
-        }
-        assert!(node.open(link(1)).is_none() && node.open(link(2)).is_none());
-    }
-
-    #[test]
-    fn sources_are_hosts_or_networks() {
-        let of = |text: &str| Link::new(text.parse().unwrap(), link(1).portal).source();
-        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::ffff:1]:6"));
-        assert_ne!(of("[2001:db8:0:1::1]:5"), of("[2001:db8::1]:5"));
-        assert_eq!(of("[::ffff:192.0.2.7]:5"), of("192.0.2.7:6"));
-        assert_ne!(of("192.0.2.8:5"), of("192.0.2.7:5"));
-    }
-
-    #[test]
-    fn sessions_are_listed_and_dropped() {
-        let mut node = node(2, 2, 2);
-        let a = open(&mut node).unwrap();
-        let Admission::Admitted(tsih) = admit(&mut node, a, 3, 0) else { panic!() };
-        let seen: Vec<_> =
-            node.sessions().map(|one| (one.tsih, one.initiator, one.isid, one.link)).collect();
-        assert_eq!(seen, [(tsih, "iqn.i", [3; 6], link(1))]);
-        assert!(!node.drop_session(tsih + 1));
-        assert_eq!(node.poll_wake(), None);
-        assert!(node.drop_session(tsih));
-        assert_eq!((node.poll_wake(), node.take_order(a)), (Some(a), Some(Order::Close)));
-        node.closed(a);
-        assert_eq!(node.sessions().count(), 0);
     }
 }

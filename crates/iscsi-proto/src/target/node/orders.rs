@@ -1,0 +1,134 @@
+//! What one session wants of the others: that they end, or end tasks, and say when they have.
+
+use alloc::vec::Vec;
+
+use super::{ConnectionId, Node};
+
+/// What other sessions want of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::target) enum Order {
+    /// End: the session was reinstated or dropped, or the target was reset cold.
+    Close,
+    /// End the tasks of a logical unit, or of all, and say when they have ended.
+    Abort { lun: Option<u16>, ticket: Ticket, cause: Cause },
+}
+
+/// Why tasks of another session are ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::target) enum Cause {
+    /// CLEAR TASK SET, or PREEMPT AND ABORT: whoever loses a task by it is told.
+    Cleared,
+    /// A reset, of which the logical unit tells everybody.
+    Reset,
+}
+
+/// Names what a task management function waits for in other sessions; never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::target) struct Ticket(u64);
+
+/// An order to abort that some connections have not carried out.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) ticket: Ticket,
+    pub(super) sender: ConnectionId,
+    waits_for: Vec<ConnectionId>,
+}
+
+impl Node {
+    /// Ends every other session. The ticket is finished once they have all gone.
+    pub(in crate::target) fn close_others(&mut self, sender: ConnectionId) -> Option<Ticket> {
+        self.order_others(sender, |_| Order::Close)
+    }
+
+    /// Ends the tasks of a logical unit, or of all, in every other session. The ticket comes from
+    /// `take_finished` once none of them runs any more; there is none when there are no others.
+    pub(in crate::target) fn abort_others(
+        &mut self,
+        sender: ConnectionId,
+        lun: Option<u16>,
+        cause: Cause,
+    ) -> Option<Ticket> {
+        self.order_others(sender, |ticket| Order::Abort { lun, ticket, cause })
+    }
+
+    fn order_others(
+        &mut self,
+        sender: ConnectionId,
+        order: impl Fn(Ticket) -> Order,
+    ) -> Option<Ticket> {
+        self.order_those(sender, |_| true, order)
+    }
+
+    /// Ends the tasks of a logical unit in these sessions but that of `sender`; as `abort_others`.
+    pub(in crate::target) fn abort_in(
+        &mut self,
+        sender: ConnectionId,
+        sessions: &[ConnectionId],
+        lun: u16,
+        cause: Cause,
+    ) -> Option<Ticket> {
+        let lun = Some(lun);
+        let meant = |connection| sessions.contains(&connection);
+        self.order_those(sender, meant, |ticket| Order::Abort { lun, ticket, cause })
+    }
+
+    fn order_those(
+        &mut self,
+        sender: ConnectionId,
+        meant: impl Fn(ConnectionId) -> bool,
+        order: impl Fn(Ticket) -> Order,
+    ) -> Option<Ticket> {
+        let live = self.live.iter().map(|live| live.connection);
+        let meant = |connection: &ConnectionId| *connection != sender && meant(*connection);
+        let waits_for: Vec<_> = live.filter(meant).collect();
+        if waits_for.is_empty() {
+            return None;
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        for connection in &waits_for {
+            self.order(*connection, order(ticket));
+        }
+        self.pending.push(Pending { ticket, sender, waits_for });
+        Some(ticket)
+    }
+
+    /// The tasks that an order names have ended in this connection.
+    pub(in crate::target) fn acknowledge(&mut self, connection: ConnectionId, ticket: Ticket) {
+        let Some(index) = self.pending.iter().position(|pending| pending.ticket == ticket) else {
+            return;
+        };
+        let pending = &mut self.pending[index];
+        pending.waits_for.retain(|waiting| *waiting != connection);
+        if !pending.waits_for.is_empty() {
+            return;
+        }
+        let sender = self.pending.swap_remove(index).sender;
+        if let Some(live) = self.live.iter_mut().find(|live| live.connection == sender) {
+            live.finished.push(ticket);
+            self.wakes.push_back(sender);
+        }
+    }
+
+    /// The next ticket of this connection that all others have acknowledged.
+    pub(in crate::target) fn take_finished(&mut self, connection: ConnectionId) -> Option<Ticket> {
+        let live = self.live.iter_mut().find(|live| live.connection == connection)?;
+        live.finished.pop()
+    }
+
+    pub(in crate::target) fn take_order(&mut self, connection: ConnectionId) -> Option<Order> {
+        let live = self.live.iter_mut().find(|live| live.connection == connection)?;
+        live.orders.pop_front()
+    }
+
+    pub(super) fn order(&mut self, connection: ConnectionId, order: Order) {
+        let Some(live) = self.live.iter_mut().find(|live| live.connection == connection) else {
+            return;
+        };
+        if live.orders.contains(&order) {
+            return;
+        }
+        live.orders.push_back(order);
+        self.wakes.push_back(connection);
+    }
+}

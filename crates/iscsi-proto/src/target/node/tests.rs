@@ -1,0 +1,120 @@
+use super::*;
+
+fn admit(node: &mut Node, connection: ConnectionId, isid: u8, tsih: u16) -> Admission {
+    ask(node, connection, isid, (tsih, 0), false)
+}
+
+fn ask(
+    node: &mut Node,
+    connection: ConnectionId,
+    isid: u8,
+    (tsih, cid): (u16, u16),
+    waited: bool,
+) -> Admission {
+    let (kind, isid) = (SessionType::Normal, [isid; 6]);
+    let applicant = Applicant { connection, kind, initiator: "iqn.i", isid, tsih, cid };
+    node.admit(Duration::ZERO, &applicant, waited)
+}
+
+fn link(host: u8) -> Link {
+    Link::new(([192, 0, 2, host], 1).into(), ([192, 0, 2, 100], 3260).into())
+}
+
+fn open(node: &mut Node) -> Option<ConnectionId> {
+    node.open(link(1)).map(|seat| seat.id())
+}
+
+fn node(sessions_max: usize, visitors_max: usize, visitors_per_source_max: usize) -> Node {
+    let data_budget = 1 << 20;
+    Node::new(Limits { sessions_max, visitors_max, visitors_per_source_max, data_budget })
+}
+
+#[test]
+fn a_port_has_one_session_and_the_new_one_waits() {
+    let mut node = node(4, 4, 4);
+    let [a, b, c] = [(); 3].map(|()| open(&mut node).unwrap());
+    let Admission::Admitted(first) = admit(&mut node, a, 1, 0) else { panic!() };
+    assert!(matches!(admit(&mut node, c, 2, 0), Admission::Admitted(tsih) if tsih != first));
+    assert_eq!(admit(&mut node, b, 1, 0), Admission::Wait);
+    assert_eq!((node.poll_wake(), node.take_order(a)), (Some(a), Some(Order::Close)));
+    assert_eq!(admit(&mut node, b, 1, 0), Admission::Wait, "until the old one has ended");
+    node.closed(a);
+    assert!(core::iter::from_fn(|| node.poll_wake()).any(|woken| woken == b));
+    assert!(matches!(admit(&mut node, b, 1, 0), Admission::Admitted(_)));
+}
+
+#[test]
+fn further_connections_are_refused() {
+    let mut node = node(2, 2, 2);
+    let a = open(&mut node).unwrap();
+    let Admission::Admitted(tsih) = admit(&mut node, a, 1, 0) else { panic!() };
+    let b = open(&mut node).unwrap();
+    assert_eq!(ask(&mut node, b, 1, (tsih, 7), false), Admission::Refused(0x0206));
+    assert_eq!(admit(&mut node, b, 1, tsih + 1), Admission::Refused(0x020a));
+    assert_eq!(admit(&mut node, b, 2, tsih), Admission::Refused(0x020a));
+    assert_eq!(admit(&mut node, b, 1, tsih), Admission::Wait, "the same connection again");
+    node.closed(a);
+    assert_eq!(ask(&mut node, b, 1, (tsih, 0), true), Admission::Admitted(tsih));
+}
+
+#[test]
+fn visitors_and_sessions_have_their_own_bounds() {
+    let mut node = node(2, 4, 3);
+    for isid in 0..2 {
+        let session = open(&mut node).unwrap();
+        assert!(matches!(admit(&mut node, session, isid, 0), Admission::Admitted(_)));
+    }
+    // Sessions take no visitor's place.
+    let guest = open(&mut node).unwrap();
+    assert_eq!(admit(&mut node, guest, 9, 0), Admission::Refused(0x0302));
+    let [second, third] = [(); 2].map(|()| open(&mut node).unwrap());
+    assert_eq!(node.poll_wake(), None);
+    // The fourth of one source costs that its oldest.
+    let fourth = open(&mut node).unwrap();
+    assert_eq!((node.poll_wake(), node.take_order(guest)), (Some(guest), Some(Order::Close)));
+    node.closed(guest);
+    while node.poll_wake().is_some() {}
+    // When the house is full, the source that has most loses its oldest.
+    let polite = node.open(link(2)).unwrap().id();
+    assert_eq!(node.poll_wake(), None);
+    node.open(link(3)).unwrap();
+    assert_eq!((node.poll_wake(), node.take_order(second)), (Some(second), Some(Order::Close)));
+    assert_eq!(node.counters().refused_busy.get(), 2);
+    for connection in [third, fourth, polite] {
+        assert_eq!(node.take_order(connection), None);
+    }
+}
+
+#[test]
+fn there_are_never_more_than_twice_as_many_visitors() {
+    let mut node = node(2, 4, 4);
+    for _ in 0..8 {
+        assert!(node.open(link(1)).is_some());
+    }
+    assert!(node.open(link(1)).is_none() && node.open(link(2)).is_none());
+}
+
+#[test]
+fn sources_are_hosts_or_networks() {
+    let of = |text: &str| Link::new(text.parse().unwrap(), link(1).portal).source();
+    assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::ffff:1]:6"));
+    assert_ne!(of("[2001:db8:0:1::1]:5"), of("[2001:db8::1]:5"));
+    assert_eq!(of("[::ffff:192.0.2.7]:5"), of("192.0.2.7:6"));
+    assert_ne!(of("192.0.2.8:5"), of("192.0.2.7:5"));
+}
+
+#[test]
+fn sessions_are_listed_and_dropped() {
+    let mut node = node(2, 2, 2);
+    let a = open(&mut node).unwrap();
+    let Admission::Admitted(tsih) = admit(&mut node, a, 3, 0) else { panic!() };
+    let seen: Vec<_> =
+        node.sessions().map(|one| (one.tsih, one.initiator, one.isid, one.link)).collect();
+    assert_eq!(seen, [(tsih, "iqn.i", [3; 6], link(1))]);
+    assert!(!node.drop_session(tsih + 1));
+    assert_eq!(node.poll_wake(), None);
+    assert!(node.drop_session(tsih));
+    assert_eq!((node.poll_wake(), node.take_order(a)), (Some(a), Some(Order::Close)));
+    node.closed(a);
+    assert_eq!(node.sessions().count(), 0);
+}
