@@ -4,6 +4,7 @@
 //! the session, and who owns it starts another one. Every task that was submitted is reported as
 //! completed, unless the session is lost first.
 
+mod discovery;
 mod login;
 mod session;
 mod tasks;

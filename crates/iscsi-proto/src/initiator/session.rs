@@ -1,10 +1,11 @@
 //! One session of an initiator.
 
-use alloc::{boxed::Box, collections::VecDeque, string::ToString, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use super::{
-    Command, Event, FoundTarget, Setup, TaskEnd,
+    Command, Event, Setup, TaskEnd,
+    discovery::{Discovery, Found},
     login::{Login, Step},
     tasks::{Abort, Moved, Tasks},
 };
@@ -12,28 +13,22 @@ use crate::{
     machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
     negotiation::{Params, SessionType},
     pdu::{
-        AsyncEvent, AsyncMessage, Bhs, DataIn, LoginResponse, LogoutReason, LogoutRequest,
-        LunField, NO_TAG, NopIn, NopOut, Opcode, R2t, Reject, ScsiResponse, TaskFunction,
-        TaskRequest, TaskResponse, TaskResponseCode, TextRequest, TextResponse,
+        AsyncEvent, AsyncMessage, Bhs, DataIn, LoginResponse, LogoutReason, LogoutRequest, NO_TAG,
+        NopIn, NopOut, Opcode, R2t, Reject, ScsiResponse, TaskFunction, TaskRequest, TaskResponse,
+        TaskResponseCode, TextResponse,
     },
     serial::Serial,
-    text,
 };
 
-/// Tags of requests that are no tasks: their low half is above every task's place.
+/// Tags of requests that are no tasks, with that of [`Discovery`]: their low half is above every
+/// task's place.
 const LOGIN_TAG: u32 = 0xff01;
 const LOGOUT_TAG: u32 = 0xff02;
-const TEXT_TAG: u32 = 0xff03;
 const PING_TAG: u32 = 0xff04;
 const ABORT_TAG: u32 = 0xff10;
 
 /// Control PDUs that wait to be sent before the target's further PDUs are left in its socket.
 const CONTROL_QUEUE_MAX: usize = 64;
-/// Longest list of targets that discovery takes, in bytes, and the number of targets.
-const DISCOVERY_LEN_MAX: usize = 1 << 20;
-const DISCOVERY_TARGETS_MAX: usize = 4096;
-/// Text responses that one list may come in.
-const DISCOVERY_ROUNDS_MAX: u32 = 4096;
 
 /// The PDU at hand, between its header and the end of its data segment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -85,10 +80,7 @@ pub struct Session {
     events: VecDeque<Event>,
     /// The target asked for the end of the session, or the owner did.
     ending: bool,
-    /// A text request was not answered yet.
-    asked: bool,
-    found: Vec<u8>,
-    text_rounds: u32,
+    discovery: Discovery,
     next_abort: u32,
     /// The latest time that was told.
     latest: Duration,
@@ -117,9 +109,7 @@ impl Session {
             control: VecDeque::new(),
             events: VecDeque::new(),
             ending: false,
-            asked: false,
-            found: Vec::new(),
-            text_rounds: 0,
+            discovery: Discovery::default(),
             next_abort: 0,
             latest: now,
             last_activity: now,
@@ -470,9 +460,8 @@ impl Session {
                 self.deadline = None;
                 self.events.push_back(Event::LoggedIn);
                 if self.kind == SessionType::Discovery {
-                    let mut text = Vec::new();
-                    text::push(&mut text, "SendTargets", "All");
-                    self.ask_text(NO_TAG, text);
+                    let (request, text) = self.discovery.begin();
+                    self.push_control(request.encode(), text);
                 }
             }
         }
@@ -558,41 +547,11 @@ impl Session {
     }
 
     fn handle_text(&mut self, response: &TextResponse, data: &[u8]) -> Result<(), Fatal> {
-        if !core::mem::take(&mut self.asked) || response.itt != TEXT_TAG {
-            return Err(Fatal::Protocol("text response out of place"));
+        match self.discovery.handle(response, data)? {
+            Found::More(request) => self.push_control(request.encode(), Vec::new()),
+            Found::All(targets) => self.events.push_back(Event::Found(targets)),
         }
-        self.text_rounds += 1;
-        if self.found.len() + data.len() > DISCOVERY_LEN_MAX
-            || self.text_rounds > DISCOVERY_ROUNDS_MAX
-        {
-            return Err(Fatal::Text(text::TextError::TooLong));
-        }
-        self.found.extend_from_slice(data);
-        if !response.last || response.more {
-            self.ask_text(response.ttt, Vec::new());
-            return Ok(());
-        }
-        let bytes = core::mem::take(&mut self.found);
-        let mut targets: Vec<FoundTarget> = Vec::new();
-        for pair in text::pairs(&bytes) {
-            let (key, value) = pair?;
-            if key == "TargetName" && targets.len() < DISCOVERY_TARGETS_MAX {
-                targets.push(FoundTarget { name: value.to_string(), addresses: Vec::new() });
-            } else if key == "TargetAddress"
-                && let Some(target) = targets.last_mut()
-            {
-                target.addresses.push(value.to_string());
-            }
-        }
-        self.events.push_back(Event::Found(targets));
         Ok(())
-    }
-
-    fn ask_text(&mut self, ttt: u32, text: Vec<u8>) {
-        self.asked = true;
-        let (lun, itt) = (LunField::default(), TEXT_TAG);
-        let request = TextRequest { immediate: true, last: true, more: false, lun, itt, ttt };
-        self.push_control(request.encode(), text);
     }
 
     fn log_out_when_idle(&mut self) {
