@@ -15,7 +15,7 @@ use crate::{
 /// The tag of its requests: the low half is above every task's place.
 const TAG: u32 = 0xff03;
 
-/// Longest list that is taken, in bytes, and the number of targets.
+/// Longest list that is taken, in bytes, and the number of targets: what comes after is left out.
 const LEN_MAX: usize = 1 << 20;
 const TARGETS_MAX: usize = 4096;
 /// Text responses that one list may come in.
@@ -71,7 +71,10 @@ fn targets(list: &[u8]) -> Result<Vec<FoundTarget>, Fatal> {
     let mut targets: Vec<FoundTarget> = Vec::new();
     for pair in text::pairs(list) {
         let (key, value) = pair?;
-        if key == "TargetName" && targets.len() < TARGETS_MAX {
+        if key == "TargetName" {
+            if targets.len() == TARGETS_MAX {
+                break;
+            }
             targets.push(FoundTarget { name: value.to_string(), addresses: Vec::new() });
         } else if key == "TargetAddress"
             && let Some(target) = targets.last_mut()
@@ -80,4 +83,23 @@ fn targets(list: &[u8]) -> Result<Vec<FoundTarget>, Fatal> {
         }
     }
     Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_target_too_many_are_given_to_no_other() {
+        // RFC 7143, appendix C: an address belongs to the name before it.
+        let mut list = Vec::new();
+        for number in 0..=TARGETS_MAX {
+            text::push(&mut list, "TargetName", &number.to_string());
+            text::push(&mut list, "TargetAddress", &alloc::format!("192.0.2.1:{number},1"));
+        }
+        let found = targets(&list).unwrap();
+        assert_eq!(found.len(), TARGETS_MAX);
+        let last = &found[TARGETS_MAX - 1];
+        assert_eq!((&*last.name, last.addresses.len()), ("4095", 1));
+    }
 }
