@@ -21,13 +21,19 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(10);
 const WRITE_10: u8 = 0x2a;
 const GOOD: u8 = 0x00;
-const REGISTER: u8 = 0;
+pub(crate) const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
-const PREEMPT_AND_ABORT: u8 = 5;
+pub(crate) const PREEMPT_AND_ABORT: u8 = 5;
 const WRITE_EXCLUSIVE: u8 = 1;
 
 /// PERSISTENT RESERVE OUT; its tag.
-async fn reserve_out(raw: &mut Raw, action: u8, kind: u8, key: u64, action_key: u64) -> u32 {
+pub(crate) async fn reserve_out(
+    raw: &mut Raw,
+    action: u8,
+    kind: u8,
+    key: u64,
+    action_key: u64,
+) -> u32 {
     let mut list = [0; 24];
     list[..8].copy_from_slice(&key.to_be_bytes());
     list[8..16].copy_from_slice(&action_key.to_be_bytes());

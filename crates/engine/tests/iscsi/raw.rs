@@ -25,7 +25,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::common::{NAME, Running, config, ram};
+use crate::{
+    common::{NAME, Running, config, ram},
+    fencing::{PREEMPT_AND_ABORT, REGISTER, reserve_out},
+};
 
 const ABORT_ITT: u32 = 0xabcd;
 
@@ -74,12 +77,17 @@ impl Raw {
     }
 
     pub(crate) async fn receive(&mut self) -> io::Result<Bhs> {
+        self.receive_with().await.map(|(bhs, _)| bhs)
+    }
+
+    /// The next PDU, and its data.
+    async fn receive_with(&mut self) -> io::Result<(Bhs, Vec<u8>)> {
         let mut bhs = Bhs([0; 48]);
         self.stream.read_exact(&mut bhs.0).await?;
         let len = usize::try_from(bhs.data_len()).unwrap().next_multiple_of(4);
         let mut data = vec![0; len];
         self.stream.read_exact(&mut data).await?;
-        Ok(bhs)
+        Ok((bhs, data))
     }
 
     /// Sends a command without Data-Out; its tag.
@@ -171,10 +179,6 @@ struct Gate {
 }
 
 impl Gate {
-    fn new() -> Arc<Self> {
-        Self::of(Op::Read)
-    }
-
     fn of(kind: Op) -> Arc<Self> {
         let (held, arrived) = (Mutex::default(), tokio::sync::Notify::new());
         Arc::new(Self { inner: ram(), kind, held, seen: AtomicU64::new(0), arrived })
@@ -202,16 +206,18 @@ impl BlockDevice for Gate {
     }
 }
 
-/// VERIFY of all 16384 blocks, which takes several reads.
-const VERIFY: [u8; 10] = [0x2f, 0, 0, 0, 0, 0, 0, 0x3f, 0xff, 0];
+/// WRITE SAME of nearly all 16384 blocks, which takes several writes.
+const WRITE_SAME: [u8; 10] = [0x41, 0, 0, 0, 0, 0, 0, 0x3f, 0xff, 0];
+/// What it repeats.
+const BLOCK: [u8; 512] = [7; 512];
 
 #[tokio::test]
 async fn an_aborted_command_begins_no_further_step() {
-    let gate = Gate::new();
+    let gate = Gate::of(Op::Write);
     let target = Running::start(config(), &[Device::new(gate.clone())]);
     let mut raw = Raw::log_in(target.address, 7).await.unwrap().unwrap();
     raw.take_attention().await;
-    let itt = raw.command(&VERIFY, 0).await;
+    let itt = raw.command_with(&WRITE_SAME, 0, &BLOCK).await;
     gate.arrived.notified().await;
     raw.manage(TaskFunction::AbortTask, itt).await;
     // What comes after the request has been answered, so the request has been taken.
@@ -225,11 +231,11 @@ async fn an_aborted_command_begins_no_further_step() {
 
 #[tokio::test]
 async fn a_command_ends_with_its_connection() {
-    let gate = Gate::new();
+    let gate = Gate::of(Op::Write);
     let target = Running::start(config(), &[Device::new(gate.clone())]);
     let mut raw = Raw::log_in(target.address, 7).await.unwrap().unwrap();
     raw.take_attention().await;
-    raw.command(&VERIFY, 0).await;
+    raw.command_with(&WRITE_SAME, 0, &BLOCK).await;
     gate.arrived.notified().await;
     drop(raw);
     // The same initiator port is admitted once the old session's command has ended.
@@ -246,22 +252,75 @@ async fn a_command_ends_with_its_connection() {
 
 #[tokio::test]
 async fn a_reset_is_answered_when_nothing_of_others_is_under_way() {
-    let gate = Gate::new();
+    let gate = Gate::of(Op::Write);
     let target = Running::start(config(), &[Device::new(gate.clone())]);
     let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
     one.take_attention().await;
     let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
     two.take_attention().await;
-    one.command(&VERIFY, 0).await;
+    one.command_with(&WRITE_SAME, 0, &BLOCK).await;
     gate.arrived.notified().await;
     two.manage(TaskFunction::LogicalUnitReset, u32::MAX).await;
     two.command(&[0; 6], 0).await;
     let first = two.receive().await.unwrap().opcode();
-    assert_eq!(first, Some(Opcode::ScsiResponse), "a read of the other session still runs");
+    assert_eq!(first, Some(Opcode::ScsiResponse), "a write of the other session still runs");
     gate.release();
     two.managed().await;
     assert_eq!(gate.seen.load(Ordering::Acquire), 1, "it went on");
     target.stop().await;
+}
+
+/// What TEST UNIT READY tells until there is nothing more: additional sense codes.
+async fn told(raw: &mut Raw) -> Vec<[u8; 2]> {
+    let mut told = Vec::new();
+    loop {
+        let itt = raw.command(&[0; 6], 0).await;
+        let (bhs, data) = raw.receive_with().await.unwrap();
+        assert_eq!(bhs.itt(), itt, "the status of another command came");
+        match data.get(14..16) {
+            Some(additional) => told.push([additional[0], additional[1]]),
+            None => return told,
+        }
+    }
+}
+
+/// TAS is zero: commands that another nexus aborts end without status, and their initiator is told
+/// once (SAM-5, sections 5.6 and 5.14; SPC-4, section 5.13.11.5).
+#[tokio::test]
+async fn who_lost_commands_to_another_nexus_hears_of_that_alone() {
+    let reset = TaskFunction::LogicalUnitReset;
+    let (cleared, preempted) = ([0x2f, 0x00], [0x2a, 0x05]);
+    for (function, expected) in [
+        (Some(TaskFunction::ClearTaskSet), vec![cleared]),
+        (Some(reset), vec![[0x29, 0x03]]),
+        (None, vec![cleared, preempted]),
+    ] {
+        let gate = Gate::of(Op::Write);
+        let target = Running::start(config(), &[Device::new(gate.clone())]);
+        let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+        let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+        for (raw, key) in [(&mut one, 1), (&mut two, 2)] {
+            raw.take_attention().await;
+            reserve_out(raw, REGISTER, 0, 0, key).await;
+            assert_eq!(raw.receive().await.unwrap().0[3], 0, "registered");
+        }
+        one.command_with(&WRITE_SAME, 0, &BLOCK).await;
+        gate.arrived.notified().await;
+        match function {
+            Some(function) => two.manage(function, u32::MAX).await,
+            None => drop(reserve_out(&mut two, PREEMPT_AND_ABORT, 0, 2, 1).await),
+        }
+        // What comes after it has been answered, so it has been taken.
+        let itt = two.command(&[0; 6], 0).await;
+        assert_eq!(two.receive().await.unwrap().itt(), itt);
+        gate.release();
+        match function {
+            Some(_) => two.managed().await,
+            None => assert_eq!(two.receive().await.unwrap().0[3], 0, "preempted"),
+        }
+        assert_eq!(told(&mut one).await, expected, "{function:?}");
+        target.stop().await;
+    }
 }
 
 /// EXTENDED COPY of the first block of LUN 1 to LUN 0, and its parameters (SPC-4, section 6.4).
