@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use netraid_iscsi_proto::{
     chap::{Algorithm, Credentials, Secret},
-    initiator::{Event, LoginError, Mutual, Setup},
+    initiator::{Event, LoginError, Mutual, Setup, TaskEnd},
     machine::Fatal,
     pdu::{
-        AsyncEvent, AsyncMessage, Bhs, LoginResponse, LogoutResponse, LunField, NO_TAG, NopIn,
-        Opcode, R2t, ScsiResponse, TextResponse,
+        AsyncEvent, AsyncMessage, Bhs, DataIn, LoginResponse, LogoutResponse, LunField, NO_TAG,
+        NopIn, Opcode, R2t, ScsiResponse, TextResponse,
     },
     serial::Serial,
     text,
 };
 
-use crate::harness::{Guest, WRITE, command, initiator_setup};
+use crate::harness::{Guest, READ, WRITE, command, initiator_setup};
 
 const CHALLENGE: [u8; 32] = [5; 32];
 
@@ -23,11 +23,14 @@ const CHALLENGE: [u8; 32] = [5; 32];
 struct Liar {
     guest: Guest,
     stat_sn: Serial,
+    /// ExpCmdSN and MaxCmdSN.
+    window: (Serial, Serial),
 }
 
 impl Liar {
     fn new(setup: Setup) -> Self {
-        Self { guest: Guest::new(setup), stat_sn: Serial(u32::MAX) }
+        let window = (Serial(1), Serial(33));
+        Self { guest: Guest::new(setup), stat_sn: Serial(u32::MAX), window }
     }
 
     /// The initiator's next PDU.
@@ -44,7 +47,7 @@ impl Liar {
     }
 
     fn send_as_is(&mut self, mut bhs: Bhs, data: &[u8]) -> Result<(), Fatal> {
-        bhs.stamp_window(Serial(1), Serial(33));
+        bhs.stamp_window(self.window.0, self.window.1);
         let bhs = bhs.with_data_len(u32::try_from(data.len()).unwrap());
         self.guest.receive(Duration::ZERO, &bhs, data)
     }
@@ -351,4 +354,104 @@ fn answers_to_nobody_are_ignored() {
     assert!(liar.guest.ends.is_empty() && liar.guest.transmit().is_none());
     liar.send(response(request.itt()), &[]).unwrap();
     assert_eq!(liar.guest.ends.len(), 1);
+}
+
+/// RFC 7143, sections 11.7.5, 11.7.4 and 13.18: Data-In is numbered, comes in order, and brings no
+/// more than was expected.
+#[test]
+fn data_in_comes_in_order() {
+    for (data_sn, offset, len, good) in [
+        (1, 512, 512, true),
+        (1, 512, 3584, true),
+        (0, 512, 512, false),
+        (2, 512, 512, false),
+        (1, 0, 512, false),
+        (1, 1024, 512, false),
+        (1, 512, 3585, false),
+    ] {
+        let mut liar = Liar::logged_in(initiator_setup());
+        liar.guest.submit(Duration::ZERO, command(READ, 0, 4096), &[]);
+        let (request, _) = liar.receive();
+        let pdu = |data_sn, offset| DataIn {
+            last: false,
+            has_status: false,
+            overflow: false,
+            underflow: false,
+            status: 0,
+            itt: request.itt(),
+            data_sn,
+            offset,
+            residual: 0,
+        };
+        liar.send_as_is(pdu(0, 0).encode(), &[1; 512]).unwrap();
+        let end = liar.send_as_is(pdu(data_sn, offset).encode(), &vec![2; len]);
+        assert_eq!(end.is_ok(), good, "{data_sn} {offset} {len}: {end:?}");
+    }
+}
+
+/// RFC 7143, section 13.12: a data segment is at most as long as this side declared.
+#[test]
+fn a_segment_is_as_long_as_was_declared_at_most() {
+    for (len, good) in [(512, true), (513, false)] {
+        let mut setup = initiator_setup();
+        setup.wishes.max_recv_len = 512;
+        let mut liar = Liar::logged_in(setup);
+        let ping = NopIn { lun: LunField::from_number(0), itt: NO_TAG, ttt: 77 }.encode();
+        let end = liar.send_as_is(ping, &vec![1; len]);
+        assert_eq!(end.is_ok(), good, "{len}: {end:?}");
+    }
+}
+
+/// RFC 7143, section 11.4.7: sense data is as long as it says, and no longer than it came.
+#[test]
+fn sense_data_is_no_longer_than_it_came() {
+    for (segment, sense) in [
+        (&[0, 3, 0x70, 0, 5, 9][..], &[0x70, 0, 5][..]),
+        (&[0xff, 0xff, 0x70, 0, 5], &[0x70, 0, 5]),
+        (&[0, 0, 0x70], &[]),
+        (&[0], &[]),
+        (&[], &[]),
+    ] {
+        let mut liar = Liar::logged_in(initiator_setup());
+        liar.guest.submit(Duration::ZERO, command(9, 0, 0), &[]);
+        let (request, _) = liar.receive();
+        let mut check = response(request.itt());
+        check.0[3] = 2;
+        liar.send(check, segment).unwrap();
+        let TaskEnd::Status { status, sense: found, .. } = &liar.guest.ends[0].1 else { panic!() };
+        assert_eq!((*status, &found[..]), (2, sense), "{segment:?}");
+    }
+}
+
+/// RFC 7143, section 4.2.2.1: commands wait for the window, which never moves back; what is
+/// immediate does not wait.
+#[test]
+fn commands_wait_for_the_window() {
+    let first = Serial(initiator_setup().first_cmd_sn);
+    let mut liar = Liar::new(initiator_setup());
+    liar.window = (first, first.plus(1));
+    liar.login_response(Some((1, 3)), 0, &[]);
+    for _ in 0..2 {
+        assert!(liar.guest.machine.capacity() > 0);
+        liar.guest.submit(Duration::ZERO, command(9, 0, 0), &[]);
+    }
+    assert_eq!(liar.guest.machine.capacity(), 0, "two were let in");
+    let requests = [liar.receive().0, liar.receive().0];
+    let ping = NopIn { lun: LunField::from_number(0), itt: NO_TAG, ttt: 77 };
+    for (window, capacity) in [
+        // Closed, older than what was told, and one that contradicts itself.
+        ((first.plus(2), first.plus(1)), 0),
+        ((first, first), 0),
+        ((first.plus(9), first.plus(5)), 0),
+        ((first.plus(2), first.plus(2)), 1),
+    ] {
+        liar.window = window;
+        let mut asked = ping.encode();
+        asked.stamp_stat_sn(liar.stat_sn);
+        liar.send_as_is(asked, &[]).unwrap();
+        assert_eq!(liar.receive().0.opcode(), Some(Opcode::NopOut), "immediate");
+        assert_eq!(liar.guest.machine.capacity(), capacity, "{window:?}");
+    }
+    liar.guest.submit(Duration::ZERO, command(9, 0, 0), &[]);
+    assert_eq!(liar.receive().0.cmd_sn(), requests[1].cmd_sn().next());
 }

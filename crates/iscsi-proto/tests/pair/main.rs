@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod exchange;
+mod fields;
 mod harness;
 mod hostile;
 mod keys;
