@@ -283,7 +283,7 @@ impl LogicalUnit {
     }
 
     /// Nothing is read ahead into a cache of ours: that not all of it fits there is said by GOOD
-    /// instead of CONDITION MET (SBC-3, section 5.9).
+    /// instead of CONDITION MET, at once or not (IMMED; SBC-3, section 5.9).
     pub(super) fn pre_fetch(&self, extent: Extent) -> Result<Step, Stop> {
         self.check_range(extent)?;
         Ok(respond_good())

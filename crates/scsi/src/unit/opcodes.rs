@@ -44,7 +44,11 @@ impl LogicalUnit {
             Reported::ServiceAction(opcode, action) => (opcode, Some(action)),
             Reported::Either(opcode, action) => {
                 let first = table::rows(opcode).first();
-                (opcode, first.and_then(|row| row.service_action).map(|_| action))
+                let has_actions = first.is_some_and(|row| row.service_action.is_some());
+                if !has_actions && action != 0 {
+                    return Ok(NOT_SUPPORTED.to_vec());
+                }
+                (opcode, has_actions.then_some(action))
             }
         };
         let rows = table::rows(opcode);
@@ -53,7 +57,7 @@ impl LogicalUnit {
             return Err(Sense::invalid_cdb(2, Some(2)));
         }
         let row = rows.iter().find(|row| row.service_action == action && self.supports(row));
-        let Some(row) = row else { return Ok(vec![0, 0x01, 0, 0]) };
+        let Some(row) = row else { return Ok(NOT_SUPPORTED.to_vec()) };
         let len = u8::try_from(row.usage.len()).unwrap_or(0);
         let mut out = vec![0, if timeouts { 0x83 } else { 0x03 }, 0, len];
         out.extend_from_slice(row.usage);
@@ -79,6 +83,9 @@ impl LogicalUnit {
         out
     }
 }
+
+/// One command parameter data of a command that is not supported.
+const NOT_SUPPORTED: [u8; 4] = [0, 0x01, 0, 0];
 
 /// A command timeouts descriptor that names none (SPC-4, section 6.34.4).
 const NO_TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

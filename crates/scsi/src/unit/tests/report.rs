@@ -125,3 +125,47 @@ fn every_page_that_is_listed_is_there() {
         assert_eq!((data[1], len + 4), (*page, data.len()));
     }
 }
+
+/// Reporting option 011b (SPC-4, section 6.34.1) ignored a service action where there are none.
+#[test]
+fn a_service_action_of_a_command_that_has_none_is_not_supported() {
+    let mut bench = Bench::new();
+    let mut either = |opcode: u8, action: u8| {
+        bench.good(&cdb(&[0xa3, 0x0c, 3, opcode, 0, action, 0, 0, 1, 0]), &[])[1] & 0x07
+    };
+    // TEST UNIT READY; READ CAPACITY (16), whose is 10h.
+    assert_eq!((either(0x00, 0), either(0x00, 1)), (3, 1));
+    assert_eq!((either(0x9e, 0x10), either(0x9e, 0x11), either(0x9e, 0)), (3, 1, 1));
+}
+
+#[test]
+fn what_a_device_cannot_do_is_neither_reported_nor_taken() {
+    let plain = UnitConfig {
+        info: DeviceInfo { can_discard: false, ..config().info },
+        atomic_len: 0,
+        can_sanitize: false,
+        ..config()
+    };
+    let sanitizes = UnitConfig { can_sanitize: true, ..plain.clone() };
+    let unknown = (Additional::INVALID_COMMAND_OPERATION_CODE, None);
+    // UNMAP, WRITE ATOMIC (16), SANITIZE: OVERWRITE and BLOCK ERASE.
+    for (config, opcode, action, refused) in [
+        (plain.clone(), 0x42, None, Some(unknown)),
+        (plain.clone(), 0x9c, None, Some(unknown)),
+        (plain.clone(), 0x48, Some(0x01), Some(unknown)),
+        (plain, 0x48, Some(0x02), Some(unknown)),
+        (sanitizes, 0x48, Some(0x02), Some((Additional::INVALID_FIELD_IN_CDB, Some(1)))),
+        (config(), 0x42, None, None),
+        (config(), 0x9c, None, None),
+        (config(), 0x48, Some(0x02), None),
+    ] {
+        let mut bench = Bench::with(config);
+        let byte = action.unwrap_or(0);
+        let report = cdb(&[0xa3, 0x0c, 3, opcode, 0, byte, 0, 0, 1, 0]);
+        let supported = bench.good(&report, &[])[1] & 0x07 == 3;
+        let response = bench.run(&cdb(&[opcode, byte]), &[]);
+        let sense = Sense::decode(&response.sense);
+        let told = sense.map(|sense| (sense.additional, sense.field.map(|field| field.byte)));
+        assert_eq!((supported, told), (refused.is_none(), refused), "{opcode:#x} {action:?}");
+    }
+}

@@ -185,3 +185,25 @@ fn the_first_bad_block_of_a_read_is_named() {
     let sense = bench.sense(&build::read(extent(100, 64), false), &[]);
     assert_eq!(sense.information, None, "it could be read afterwards");
 }
+
+/// No block is cached here, so none of the ranges fits into a cache: GOOD, whether at once (IMMED)
+/// or after reading, and never CONDITION MET (SBC-3, sections 5.9 and 5.10).
+#[test]
+fn pre_fetch_checks_its_range_and_promises_nothing() {
+    let mut bench = Bench::new();
+    for immediate in [0x00, 0x02] {
+        // Of 4096 blocks the last 16, and one more.
+        for (blocks, fits) in [(0, true), (16, true), (17, false)] {
+            for cdb in [
+                cdb(&[0x34, immediate, 0, 0, 0x0f, 0xf0, 0, 0, blocks]),
+                cdb(&[0x90, immediate, 0, 0, 0, 0, 0, 0, 0x0f, 0xf0, 0, 0, 0, blocks]),
+            ] {
+                let response = bench.run(&cdb, &[]);
+                let told = Sense::decode(&response.sense).map(|sense| sense.additional);
+                let wanted = (!fits).then_some(Additional::LBA_OUT_OF_RANGE);
+                assert_eq!((told, response.status == Status::Good), (wanted, fits), "{cdb:x?}");
+            }
+        }
+    }
+    assert!(bench.submitted.is_empty());
+}
