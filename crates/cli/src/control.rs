@@ -164,9 +164,15 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
     }
     for member in &status.members {
         let (read, written) = (size::show(member.read_bytes), size::show(member.written_bytes));
+        let serves = ["in_sync", "catching_up"].contains(&member.state.as_str());
+        let is_open = serves && !member.exclusive && !status.read_only;
         text += &format!(
-            "  {:>2}  {:<11}  {}  read {read}, written {written}, {} errors\n",
-            member.index, member.state, member.url, member.errors
+            "  {:>2}  {:<11}  {}  read {read}, written {written}, {} errors{}\n",
+            member.index,
+            member.state,
+            member.url,
+            member.errors,
+            if is_open { ", not fenced" } else { "" }
         );
         if let Some(error) = &member.last_error {
             text += &format!("      {error}\n");

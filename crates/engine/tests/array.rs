@@ -4,6 +4,7 @@
 
 use std::{
     net::SocketAddr,
+    num::NonZeroU64,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -18,7 +19,7 @@ use netraid_engine::{
     array::{Array, ArrayError, CreateOptions, Event, MemberConfig, OpenOptions, create},
     backings, completions,
     control::ControlRequest,
-    initiator::Secret,
+    initiator::{InitiatorConfig, Remote, ReservationType, Secret},
     target::{ChapCredentials, Target, TargetConfig, TargetHandle},
 };
 use netraid_raid::geometry::Level;
@@ -352,4 +353,97 @@ async fn create_refuses_what_is_in_use_and_force_overrides() {
     create(force, configs.clone(), Pool::new()).await.unwrap();
     let array = open(&configs).await;
     array.close().await.unwrap();
+}
+
+/// Somebody else who reaches a member.
+async fn stranger(config: &MemberConfig) -> Arc<Remote> {
+    let mut initiator = InitiatorConfig::new(config.uri.clone());
+    initiator.initiator_name = "iqn.2026-01.org.example:stranger".into();
+    Arc::new(Remote::connect(initiator, Pool::new()).await.unwrap())
+}
+
+async fn may_write(remote: &Arc<Remote>) -> bool {
+    let block = BufMut::zeroed(512).freeze();
+    // Between the copies of the label and what follows: no array uses it.
+    match completions::write(&remote.clone().into_device(), 40 << 10, block.into(), false).await {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::Fenced => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn nobody_else_writes_to_members_of_an_open_array() {
+    let (_targets, configs) = members(2).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let other = stranger(&configs[1]).await;
+    let mut array = open(&configs).await;
+    assert!(array.handle().status().await.unwrap().members.iter().all(|member| member.exclusive));
+    assert!(!may_write(&other).await);
+    write(array.device(), 1).await;
+    // Who is set aside is free; who takes the place is not.
+    command(&array, ControlRequest::Fail { member: "1".into() }).await;
+    tokio::time::timeout(Duration::from_secs(10), async { while !may_write(&other).await {} })
+        .await
+        .expect("the reservation stays");
+    let spare = Member::new();
+    let with = spare.config.address();
+    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    let next = stranger(&spare.config).await;
+    assert!(!may_write(&next).await);
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
+    array.close().await.unwrap();
+    assert!(may_write(&next).await, "a clean end gives the members back");
+    assert!(next.reservation_keys().await.unwrap().keys.is_empty());
+}
+
+#[tokio::test]
+async fn a_member_that_a_stranger_has_reserved_is_opened_by_force_only() {
+    let (_targets, configs) = members(2).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let key = NonZeroU64::new(0x1111).unwrap();
+    let other = stranger(&configs[1]).await;
+    other.register(key).await.unwrap();
+    other.reserve(key, ReservationType::WriteExclusive).await.unwrap();
+    for take_over in [false, true] {
+        let options = OpenOptions { take_over, ..OpenOptions::default() };
+        let error = Array::open(options, configs.clone(), Pool::new()).await.unwrap_err();
+        assert!(matches!(error, ArrayError::Reserved { key: 0x1111, .. }), "{error}");
+    }
+    // What was registered meanwhile is taken back.
+    assert_eq!(other.reservation_keys().await.unwrap().keys, [0x1111]);
+    assert!(may_write(&other).await);
+    let force = OpenOptions { force: true, ..OpenOptions::default() };
+    let array = Array::open(force, configs.clone(), Pool::new()).await.unwrap();
+    assert!(!may_write(&other).await && other.is_fenced());
+    write(array.device(), 1).await;
+    array.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_engine_whose_registration_is_removed_stops_for_good() {
+    let (_targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    write(array.device(), 1).await;
+    let victor = stranger(&configs[2]).await;
+    let key = NonZeroU64::new(0x2222).unwrap();
+    victor.register(key).await.unwrap();
+    let old = victor.reservation_keys().await.unwrap().keys;
+    let old = NonZeroU64::new(*old.iter().find(|old| **old != key.get()).unwrap()).unwrap();
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    victor.preempt(key, old, kind, true).await.unwrap();
+    // A write that reaches that member at the latest tells.
+    let len = usize::try_from(array.device().info().capacity).unwrap();
+    let mut end = Ok(());
+    for at in (0..len).step_by(64 << 10) {
+        let data = BufMut::zeroed(64 << 10).freeze();
+        end = end.and(completions::write(array.device(), at as u64, data.into(), true).await);
+    }
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::Fenced);
+    let status = array.handle().status().await.unwrap();
+    assert_eq!(status.state, "failed");
+    assert!(status.failure.unwrap().contains("another engine has taken it over"));
+    let error = array.close().await.unwrap_err().to_string();
+    assert!(error.contains("taken it over"), "{error}");
 }

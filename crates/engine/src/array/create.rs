@@ -82,6 +82,8 @@ async fn make(options: &CreateOptions, members: &[Connected]) -> Result<CreateRe
     if !options.force {
         check_equal(members)?;
         try_join_all(members.iter().map(Connected::check_unused)).await?;
+    } else {
+        try_join_all(members.iter().map(Connected::clear_reservations)).await?;
     }
     check_distinct(members).await?;
     let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());

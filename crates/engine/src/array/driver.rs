@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     ArrayError, Event,
+    fence::Fence,
     lock::{ArrayLock, hex},
     member::{Connected, MemberConfig},
     open::Opened,
@@ -97,6 +98,8 @@ pub(super) struct Driver {
     closing: Option<oneshot::Sender<Result<(), IoError>>>,
     close_begun: bool,
     closed: bool,
+    /// How members are fenced.
+    pub(super) fence: Option<Fence>,
     _lock: Option<ArrayLock>,
 }
 
@@ -129,6 +132,7 @@ impl Driver {
             closing: None,
             close_begun: false,
             closed: false,
+            fence: opened.fence,
             _lock: opened.lock,
         }
     }
@@ -162,8 +166,14 @@ impl Driver {
             }
             self.pump();
         }
-        let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
-        futures_util::future::join_all(sessions.map(|member| member.remote.close())).await;
+        let clean = self.machine.failure().is_none();
+        let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
+        let ends = sessions.map(async |member| match clean {
+            true => member.leave().await,
+            // Until somebody opens it again, nobody else writes to what is left of it.
+            false => member.remote.close().await,
+        });
+        futures_util::future::join_all(ends).await;
         // The lock ends with this: nothing may be sent after it.
         for slot in &mut self.slots {
             has_left(slot.leaving.take()).await;
@@ -406,10 +416,10 @@ impl Driver {
     /// Ends the session to a member that was set aside, so that nothing more reaches it.
     fn part_with(&mut self, member: MemberIndex) {
         let slot = &mut self.slots[member.as_usize()];
-        if let Some(connected) = slot.connected.take() {
+        if let Some(mut connected) = slot.connected.take() {
             let before = slot.leaving.take();
             slot.leaving = Some(tokio::spawn(async move {
-                connected.remote.close().await;
+                connected.leave().await;
                 has_left(before).await;
             }));
         }
@@ -433,6 +443,7 @@ impl Driver {
                 index: u8::try_from(at).unwrap_or(u8::MAX),
                 url: slot.address(),
                 state: entry.state.name().into(),
+                exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
                 ..slot.stats.clone()
             }
         };

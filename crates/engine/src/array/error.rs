@@ -106,6 +106,24 @@ pub enum ArrayError {
         /// The lock file.
         path: String,
     },
+    /// Somebody is registered at a member who may be alive.
+    #[error(
+        "{address} is registered to another engine or host (key {key:#018x}), which may be writing; \
+         stop it, or give --take-over when it is a dead engine of this array, --force when it is \
+         anybody else"
+    )]
+    Reserved {
+        /// The member.
+        address: String,
+        /// The other's key.
+        key: u64,
+    },
+    /// Others reserve a member again and again.
+    #[error("{address} is being reserved by somebody else at the same time; try again")]
+    Contended {
+        /// The member.
+        address: String,
+    },
     /// The lock file cannot be used.
     #[error("lock file {path}: {source}")]
     Lock {

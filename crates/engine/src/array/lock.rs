@@ -73,6 +73,21 @@ fn directory() -> PathBuf {
     }
 }
 
+/// Whose engine it is, by machine, array and lock: the same for all that held this very lock, which
+/// one at a time does.
+pub(super) fn fingerprint(array: &Uuid, lock: &ArrayLock) -> u64 {
+    let (dev, inode) = lock.id();
+    let place = dev.to_be_bytes().into_iter().chain(inode.to_be_bytes());
+    hash(machine_id().into_iter().chain(*array).chain(place))
+}
+
+/// FNV-1a: it must differ between machines, arrays and places, not be hard to guess.
+pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// This engine, as labels name it.
 pub(super) fn this_holder(lock: Option<&ArrayLock>) -> Holder {
     Holder {

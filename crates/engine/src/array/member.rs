@@ -8,7 +8,10 @@ use netraid_raid::{
     regions::{LABEL_OFFSETS, SIGNATURE_LEN},
 };
 
-use super::{error::ArrayError, lock::machine_id};
+use super::{
+    error::ArrayError,
+    lock::{hash, machine_id},
+};
 use crate::{
     completions,
     initiator::{InitiatorConfig, Remote, Secret},
@@ -62,6 +65,10 @@ pub(super) struct Connected {
     pub(super) config: MemberConfig,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
+    /// Only this engine may write to it.
+    pub(super) exclusive: bool,
+    /// Its sessions are registered.
+    pub(super) is_registered: bool,
 }
 
 impl Connected {
@@ -99,7 +106,7 @@ impl Connected {
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
         let device = remote.clone().into_device();
-        Ok(Self { config, remote, device })
+        Ok(Self { config, remote, device, exclusive: false, is_registered: false })
     }
 
     pub(super) fn address(&self) -> String {
@@ -188,7 +195,7 @@ impl Connected {
         Err(self.fail(what, IoError::with_detail(ErrorKind::Device, text)))
     }
 
-    fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {
+    pub(super) fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {
         ArrayError::Io { address: self.address(), what, reason }
     }
 
@@ -218,10 +225,7 @@ impl Connected {
 fn engine_isid(array: &Uuid, uri: &TargetUri) -> [u8; 6] {
     let place = uri.target.bytes().chain(uri.lun.to_be_bytes());
     let bytes = machine_id().into_iter().chain(*array).chain(place);
-    // FNV-1a: it must differ between arrays, machines and members, not be hard to guess.
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = hash(bytes);
     let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
     [0x80, a, b, c, d, e]
 }

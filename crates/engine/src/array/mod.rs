@@ -11,6 +11,7 @@
 mod create;
 mod driver;
 mod error;
+mod fence;
 mod lock;
 mod member;
 mod open;

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{
     create::Needs,
     error::ArrayError,
+    fence::{Fence, Removes},
     lock::{ArrayLock, hex, this_holder},
     member::{Connected, MemberConfig},
 };
@@ -187,6 +188,8 @@ pub(super) struct Opened {
     pub(super) members: Vec<Option<Connected>>,
     /// Held until the array is closed; none when it is read only.
     pub(super) lock: Option<ArrayLock>,
+    /// How members are fenced; none when it is read only.
+    pub(super) fence: Option<Fence>,
     pub(super) info: DeviceInfo,
     /// What an administrator should know, one line each.
     pub(super) notes: Vec<String>,
@@ -211,8 +214,8 @@ pub(super) async fn open(
     }
     match weigh(options, connected, &mut notes, pool).await {
         Ok(opened) => Ok(Opened { notes, ..opened }),
-        Err((error, connected)) => {
-            join_all(connected.iter().map(|member| member.remote.close())).await;
+        Err((error, mut connected)) => {
+            join_all(connected.iter_mut().map(Connected::leave)).await;
             Err(error)
         }
     }
@@ -236,6 +239,7 @@ async fn weigh(
 struct Decided {
     assembly: Assembly,
     lock: Option<ArrayLock>,
+    fence: Option<Fence>,
     written: WrittenBits,
     /// For each member in order: its place among those that answered.
     places: Vec<Option<usize>>,
@@ -249,6 +253,7 @@ async fn decide_and_load(
 ) -> Result<Decided, ArrayError> {
     let found = read_labels(connected, notes).await?;
     let (assembly, lock) = decide(options, &found, notes)?;
+    let mut fence = None;
     let places: Vec<Option<usize>> =
         assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
     for at in &assembly.stale {
@@ -267,12 +272,16 @@ async fn decide_and_load(
         writes: !options.read_only,
     };
     places.iter().flatten().try_for_each(|at| needs.check(&connected[*at]))?;
-    if !options.read_only {
+    if let Some(lock) = &lock {
         take_over(connected, &places, &assembly.label, pool).await?;
+        let removes = removes(options, lock, &found);
+        let own = *fence.insert(Fence::new(&assembly.label.array_uuid, lock, removes));
+        exclude_others(connected, &places, own, notes).await?;
+        // Nobody else can change them any more.
         check_unchanged(connected, &found).await?;
     }
     let written = load_written(&assembly, &places, connected).await?;
-    Ok(Decided { assembly, lock, written, places })
+    Ok(Decided { assembly, lock, fence, written, places })
 }
 
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
@@ -297,6 +306,43 @@ async fn take_over(
     Ok(())
 }
 
+/// Whose registrations at the members may be removed.
+fn removes(options: OpenOptions, lock: &ArrayLock, found: &[(usize, Found)]) -> Removes {
+    let newest = found.iter().max_by_key(|(_, f)| (f.label.generation, f.label.epoch));
+    let holder_is_dead = newest.is_some_and(|(_, f)| lock.outlives(&f.label.holder));
+    match options {
+        OpenOptions { force: true, .. } => Removes::All,
+        OpenOptions { take_over: true, .. } => Removes::Engines,
+        OpenOptions { .. } if holder_is_dead => Removes::Engines,
+        OpenOptions { .. } => Removes::Own,
+    }
+}
+
+/// Fences the members, all of them; says which ones cannot be.
+async fn exclude_others(
+    connected: &mut [Connected],
+    places: &[Option<usize>],
+    fence: Fence,
+    notes: &mut Vec<String>,
+) -> Result<(), ArrayError> {
+    let members = connected.iter_mut().enumerate();
+    let members = members.filter(|(at, _)| places.contains(&Some(*at)));
+    // Each to its end: what was registered must be known, to be taken back when one fails.
+    let ends = join_all(members.map(async |(_, member)| {
+        let end = member.fence(fence).await;
+        end.map(|()| (!member.exclusive).then(|| member.address()))
+    }));
+    for end in ends.await {
+        if let Some(address) = end? {
+            notes.push(format!(
+                "{address}: not fenced, since it has no persistent reservations: make sure that no \
+                 other engine writes to it"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether labels are still what was decided on: they were first read before the lock was held.
 async fn check_unchanged(
     connected: &[Connected],
@@ -312,7 +358,7 @@ async fn check_unchanged(
 }
 
 fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided) -> Opened {
-    let Decided { assembly, lock, written, places } = decided;
+    let Decided { assembly, lock, fence, written, places } = decided;
     let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
     let members: Vec<Option<Connected>> =
         places.iter().map(|place| place.and_then(|at| connected[at].take())).collect();
@@ -329,7 +375,7 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided) -> O
     let info = device_info(&assembly, &config);
     let machine = ArrayMachine::open(&assembly, written, config);
     let unused = connected.into_iter().flatten().collect();
-    Opened { machine, members, lock, info, notes: Vec::new(), unused }
+    Opened { machine, members, lock, fence, info, notes: Vec::new(), unused }
 }
 
 /// What the machine must know of a member's device.

@@ -8,6 +8,7 @@ use super::{
     ArrayError,
     create::Needs,
     driver::{Driver, Reply, has_left},
+    fence::{Fence, Removes},
     member::{Connected, MemberConfig},
     open::caps,
 };
@@ -28,6 +29,18 @@ enum Expect {
     Anything,
     /// What the member was before.
     Former,
+}
+
+impl Expect {
+    /// Whose registrations at the device may be removed.
+    const fn removes(self) -> Removes {
+        match self {
+            Self::Unused => Removes::Own,
+            // This engine has the array: whoever else had it is dead.
+            Self::Former => Removes::Engines,
+            Self::Anything => Removes::All,
+        }
+    }
 }
 
 impl Driver {
@@ -108,14 +121,15 @@ impl Driver {
             writes: true,
         };
         let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
+        let fence = self.fence;
         tokio::spawn(async move {
-            if let Some(old) = old {
-                old.remote.close().await;
+            if let Some(mut old) = old {
+                old.leave().await;
             }
             for session in leaving {
                 has_left(session).await;
             }
-            let device = join(config, member, &label, needs, expect, pool).await;
+            let device = join(config, member, &label, needs, (expect, fence), pool).await;
             // The array is closed: the device is let go.
             let _ = sender.send(Joined { member, device, reply }).await;
         });
@@ -182,7 +196,7 @@ async fn join(
     member: MemberIndex,
     array: &Label,
     needs: Needs,
-    expect: Expect,
+    (expect, fence): (Expect, Option<Fence>),
     pool: Pool,
 ) -> Result<Connected, ArrayError> {
     let connected = Connected::visit(config.clone(), pool.clone()).await?;
@@ -199,7 +213,16 @@ async fn join(
     connected.remote.close().await;
     checked?;
     // Nothing is written yet: the machine composes the label, which overwrites any other.
-    Connected::take_over(config, &array.array_uuid, pool).await
+    let mut connected = Connected::take_over(config, &array.array_uuid, pool).await?;
+    let fenced = match fence {
+        Some(fence) => connected.fence(fence.with(expect.removes())).await,
+        None => Ok(()),
+    };
+    if let Err(error) = fenced {
+        connected.leave().await;
+        return Err(error);
+    }
+    Ok(connected)
 }
 
 /// Refuses a LUN that serves as another member, whatever the user says.

@@ -96,6 +96,9 @@ pub struct MemberStatus {
     pub url: String,
     /// State.
     pub state: String,
+    /// Fenced: only this engine may write to it, by a reservation that it holds there.
+    #[serde(default)]
+    pub exclusive: bool,
     /// Requests that read.
     pub reads: u64,
     /// Requests that wrote.

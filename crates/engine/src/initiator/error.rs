@@ -93,8 +93,9 @@ pub enum Reason {
     /// The registration of this session is gone: another host has taken over.
     #[error("fenced: the registration of this host's key is gone; another host has taken over")]
     Fenced,
-    /// The disk was powered on, and has forgotten the registration of this session.
-    #[error("the disk was powered on and has forgotten this host's registration; register anew")]
+    /// The disk has forgotten the registration of this session, and everybody's: it was powered on,
+    /// or keeps none longer than sessions.
+    #[error("the disk has forgotten this host's registration; register anew")]
     Forgotten,
     /// The disk had no volatile cache when it was connected first, and has one now.
     #[error(

@@ -12,7 +12,7 @@ use netraid_scsi::{
     capacity::Capacity,
     cdb::{
         build::{self, CdbBytes},
-        reserve::register,
+        reserve::{Keys, read_keys, register},
     },
     inquiry::{self, StandardInquiry},
     limits::{BlockLimits, Provisioning},
@@ -112,6 +112,7 @@ pub(super) async fn check_key(
         Ok(()) => Ok(probe.heard),
         // Without memory of the time before it says nothing of who took over.
         Err(Refusal::Conflict) if probe.heard.cache_lost => Err(Reason::Forgotten),
+        Err(Refusal::Conflict) if probe.has_no_keys().await? => Err(Reason::Forgotten),
         Err(Refusal::Conflict) => Err(Reason::Fenced),
         Err(refusal) => {
             Err(Reason::Command { command: "PERSISTENT RESERVE OUT", detail: refusal.to_string() })
@@ -163,6 +164,15 @@ pub(super) async fn probe(link: &mut Link, lun: u16) -> Result<Probed, Reason> {
 }
 
 impl Probe<'_> {
+    /// Whether nobody is registered: who had taken over would be. A disk that keeps registrations no
+    /// longer than sessions has forgotten this one.
+    async fn has_no_keys(&mut self) -> Result<bool, Reason> {
+        const LEN: u16 = 64;
+        let answer = self.ask(read_keys(LEN), u32::from(LEN)).await?;
+        let keys = answer.ok().as_deref().and_then(Keys::decode);
+        Ok(keys.is_some_and(|keys| keys.keys.is_empty() && !keys.is_cut))
+    }
+
     async fn identity(&mut self, standard: &StandardInquiry) -> Result<RemoteIdentity, Reason> {
         let serial = self.page(inquiry::PAGE_SERIAL).await?;
         let serial = serial.as_deref().and_then(inquiry::decode_serial);
