@@ -467,13 +467,12 @@ impl Connection {
         let unexpected = len > limit
             || (len > 0 && !self.params.immediate_data)
             || (!command.last && (!command.write || self.params.initial_r2t));
-        if command.itt == NO_TAG || self.tasks.find(command.itt).is_some() {
-            self.reject_request(bhs, RejectReason::TaskInProgress);
-            return Ok(Current::Ignored);
-        }
-        let Some(task) = self.tasks.insert(&command) else {
-            self.reject_request(bhs, RejectReason::TooManyImmediate);
-            return Ok(Current::Ignored);
+        let task = match self.tasks.insert(&command) {
+            Ok(task) => task,
+            Err(reason) => {
+                self.reject_request(bhs, reason);
+                return Ok(Current::Ignored);
+            }
         };
         self.window.take(bhs);
         self.traffic.commands.add(1);

@@ -27,26 +27,28 @@ impl Tags {
         (known == itt && itt != NO_TAG).then_some(task)
     }
 
-    /// Notes a tag that is not known yet; no more than the table was made for.
-    pub(super) fn insert(&mut self, itt: u32, task: TaskId) {
-        let at = self.place(itt);
-        assert!(itt != NO_TAG && self.entries[at].0 == NO_TAG, "tag {itt:#x} is in use");
-        self.entries[at] = (itt, task);
+    /// Notes a tag; false when another task has it, or it is none. There are no more at a time than
+    /// the table was made for.
+    pub(super) fn insert(&mut self, itt: u32, task: TaskId) -> bool {
+        let entry = self.place(itt);
+        let is_free = itt != NO_TAG && self.entries[entry].0 == NO_TAG;
+        if is_free {
+            self.entries[entry] = (itt, task);
+        }
+        is_free
     }
 
     /// Forgets a tag, if it is known.
     pub(super) fn remove(&mut self, itt: u32) {
         let mut hole = self.place(itt);
-        let mut at = hole;
+        let mut at = self.after(hole);
         // What follows moves up, unless its own search begins after the hole.
         while self.entries[at].0 != NO_TAG {
-            at = self.after(at);
-            let (next, _) = self.entries[at];
-            let (from_start, from_hole) = (self.steps(self.start(next), at), self.steps(hole, at));
-            if next != NO_TAG && from_start >= from_hole {
+            if self.steps(self.start(self.entries[at].0), at) >= self.steps(hole, at) {
                 self.entries[hole] = self.entries[at];
                 hole = at;
             }
+            at = self.after(at);
         }
         self.entries[hole].0 = NO_TAG;
     }
@@ -84,7 +86,7 @@ mod tests {
     fn tags_are_found_until_they_are_removed() {
         let mut tags = Tags::new(4);
         assert_eq!(tags.find(7), None);
-        tags.insert(7, TaskId(3));
+        assert!(tags.insert(7, TaskId(3)));
         assert_eq!((tags.find(7), tags.find(8)), (Some(TaskId(3)), None));
         tags.remove(7);
         assert_eq!(tags.find(7), None);
@@ -95,7 +97,7 @@ mod tests {
         let mut tags = Tags::new(1);
         assert_eq!(tags.find(NO_TAG), None);
         tags.remove(NO_TAG);
-        tags.insert(1, TaskId(0));
+        assert!(tags.insert(1, TaskId(0)));
         assert_eq!(tags.find(NO_TAG), None);
     }
 
@@ -107,12 +109,12 @@ mod tests {
         {
             let mut tags = Tags::new(8);
             let itt = |n: u16| u32::from(n).wrapping_mul(step).wrapping_add(first);
-            (0..8).for_each(|n| tags.insert(itt(n), TaskId(n)));
+            assert!((0..8).all(|n| tags.insert(itt(n), TaskId(n))));
             for gone in [3, 0, 7, 1, 6, 2, 5, 4] {
                 assert_eq!(tags.find(itt(gone)), Some(TaskId(gone)));
                 tags.remove(itt(gone));
                 assert_eq!(tags.find(itt(gone)), None);
-                tags.insert(itt(gone), TaskId(gone + 100));
+                assert!(tags.insert(itt(gone), TaskId(gone + 100)));
                 let all = (0..8).filter(|n| tags.find(itt(*n)).is_some()).count();
                 assert_eq!(all, 8, "first {first} step {step} gone {gone}");
             }
@@ -120,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "in use")]
     fn a_tag_is_taken_once() {
         let mut tags = Tags::new(2);
-        tags.insert(7, TaskId(0));
-        tags.insert(7, TaskId(1));
+        assert!(tags.insert(7, TaskId(0)));
+        assert!(!tags.insert(7, TaskId(1)) && !tags.insert(NO_TAG, TaskId(1)));
+        assert_eq!(tags.find(7), Some(TaskId(0)));
     }
 }

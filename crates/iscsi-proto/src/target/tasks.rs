@@ -18,7 +18,7 @@ use super::{
 use crate::{
     machine::{Payload, Placement, TaskId},
     negotiation::Params,
-    pdu::{Bhs, DataOut, LunField, NO_TAG, ScsiCommand},
+    pdu::{Bhs, DataOut, LunField, NO_TAG, RejectReason, ScsiCommand},
 };
 
 /// Places beyond the queue depth, for immediate commands.
@@ -196,13 +196,16 @@ impl Tasks {
         self.tasks[id.index()].lun
     }
 
-    /// Takes a command whose tag no task has; `None` when there is no place.
-    pub(super) fn insert(&mut self, command: &ScsiCommand) -> Option<TaskId> {
+    /// Takes a command, unless another has its tag, or there is no place.
+    pub(super) fn insert(&mut self, command: &ScsiCommand) -> Result<TaskId, RejectReason> {
         let immediate = self.tasks.len() - self.free.len() - usize::from(self.windowed);
-        if command.immediate && immediate >= usize::from(IMMEDIATE_MAX) {
-            return None;
+        let fits = !command.immediate || immediate < usize::from(IMMEDIATE_MAX);
+        let place = self.free.last().filter(|_| fits);
+        let id = TaskId(*place.ok_or(RejectReason::TooManyImmediate)?);
+        if !self.tags.insert(command.itt, id) {
+            return Err(RejectReason::TaskInProgress);
         }
-        let id = TaskId(self.free.pop()?);
+        self.free.pop();
         let task = &mut self.tasks[id.index()];
         assert!(task.state == State::Free, "place {id:?} is taken");
         // A command that moves data both ways is treated as a write.
@@ -217,9 +220,8 @@ impl Tasks {
             in_max,
             ..Task::default()
         };
-        self.tags.insert(command.itt, id);
         self.windowed += u16::from(!command.immediate);
-        Some(id)
+        Ok(id)
     }
 
     pub(super) fn limits(&self, id: TaskId) -> (u32, u32) {

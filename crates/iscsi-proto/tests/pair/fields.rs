@@ -144,3 +144,24 @@ fn a_login_keeps_its_identifiers() {
         assert_eq!(status, if what == "nothing" { 0 } else { 0x0200 }, "{what}");
     }
 }
+
+#[test]
+fn eight_immediate_commands_at_a_time() {
+    // Section 4.2.2.1: as many as the target likes; more are rejected (11.17.1, reason 6), and the
+    // window stays open for the others.
+    let mut pair = pair();
+    pair.host.eager = false;
+    for itt in 0..8 {
+        give(&mut pair, &read(Serial(1), itt, true)).unwrap();
+    }
+    assert_eq!((pair.host.commands, replies(&mut pair).len()), (8, 0));
+    give(&mut pair, &read(Serial(1), 8, true)).unwrap();
+    assert_eq!(Reject::parse(&replies(&mut pair)[0]).reason, RejectReason::TooManyImmediate);
+    give(&mut pair, &read(Serial(1), 9, false)).unwrap();
+    assert_eq!(pair.host.commands, 9);
+    let task = pair.host.executing.pop_front().unwrap();
+    pair.host.execute(task);
+    replies(&mut pair);
+    give(&mut pair, &read(Serial(2), 8, true)).unwrap();
+    assert_eq!(pair.host.commands, 10, "a place is free again");
+}
