@@ -8,7 +8,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
@@ -24,6 +24,8 @@ use super::{
 };
 use crate::completions;
 
+/// Longer than any marker, in bytes.
+const LEN_MAX: u64 = 8 << 10;
 /// Until a logical unit is asked again that waits for its older commands.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -77,7 +79,7 @@ impl Sanitizing {
     /// # Errors
     /// When there is one that cannot be read.
     pub fn kept_in(path: PathBuf) -> Result<Self, MarkerFileError> {
-        let found = match fs::read(&path) {
+        let found = match read(&path) {
             Ok(bytes) => match Marker::decode(&bytes) {
                 Ok(marker) => Some(marker),
                 Err(source) => return Err(MarkerFileError::Content { path, source }),
@@ -108,6 +110,12 @@ impl Keeper {
             IoError::with_detail(ErrorKind::Device, format!("{shown}: {error}"))
         })
     }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LEN_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -299,5 +307,13 @@ mod tests {
         fs::write(&path, b"rubbish").unwrap();
         let error = Sanitizing::kept_in(path).unwrap_err().to_string();
         assert!(error.contains("disk.sanitize") && error.contains("remove the file"), "{error}");
+    }
+    #[test]
+    fn a_marker_file_of_any_length_takes_little_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.sanitize");
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let error = Sanitizing::kept_in(path).unwrap_err();
+        assert!(matches!(error, MarkerFileError::Content { .. }), "{error}");
     }
 }
