@@ -4,8 +4,9 @@
 //! cache; only FUA and flushes make it stable (`sync` makes each write FUA). When a flush fails,
 //! what the caches dropped is not known, and the kernel reports it only once: from then on, until
 //! the backing is opened again, every flush and every FUA write fails, so that nothing is called
-//! stable that may not be. Reads and plain writes go on. A write that found no space left fails
-//! as such and has cost nothing that was written before.
+//! stable that may not be. A FUA write flushes as well, and may be the one to fail. Reads and plain
+//! writes go on. A write that found no space left fails as such and has cost nothing that was
+//! written before.
 //!
 //! The kernel reports once to each open file description: each thread has one of its own
 //! ([`Own`]), so that none calls stable what another one was just told is lost.
@@ -107,9 +108,17 @@ impl Store {
         self.len.store(len, Ordering::Release);
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
     /// Calls nothing stable any more: a flush outside a request has failed.
     pub(super) fn distrust(&self) {
-        self.failed.store(true, Ordering::Release);
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            let path = self.path.display();
+            tracing::error!(%path, "a flush failed, and so do all from now on: what was written \
+                                    before may be lost; open it again and check it");
+        }
     }
 
     pub(super) fn execute(
@@ -220,12 +229,18 @@ impl Store {
     }
 
     /// The error of a write. One with FUA may have failed while it made older writes stable, and
-    /// has then used up the kernel's only report of that: the witness is asked.
+    /// has then used up the only report of that: a disk that loses its cache tells one flush. Only
+    /// where there is no space, or the write was refused as such, nothing older can be meant, and
+    /// the witness, whom the kernel tells for itself, is asked instead.
     fn failed_write(&self, offset: u64, fua: bool, errno: Errno) -> IoError {
-        if fua && retry_on_intr(|| fdatasync(&self.file)).is_err() {
+        let error = self.error("write", offset, errno);
+        let kind = error.kind();
+        let refused =
+            matches!(kind, ErrorKind::NoSpace | ErrorKind::ReadOnly | ErrorKind::Unsupported);
+        if fua && (!refused || retry_on_intr(|| fdatasync(&self.file)).is_err()) {
             self.distrust();
         }
-        self.error("write", offset, errno)
+        error
     }
 
     fn flush(&self, own: &Own) -> Result<(), IoError> {
@@ -237,7 +252,7 @@ impl Store {
     }
 
     fn check_stable(&self) -> Result<(), IoError> {
-        if self.failed.load(Ordering::Acquire) {
+        if self.has_failed() {
             let text = "an earlier flush failed; open it again and check it";
             let text = format!("{}: {text}", self.path.display());
             return Err(IoError::with_detail(ErrorKind::Device, text));
