@@ -24,7 +24,7 @@ does() { io "$@" || { cat "$WORK/io"; fail "$*"; }; }
 does_not() { ! io "$@" || fail "succeeded: $*"; }
 # serve BACKING
 serve() {
-    launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --lun "$1"
+    launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --lun "$1" --control "unix:$WORK/sock"
     URI[m0]=$(jq -r '.luns[0].uri' <<<"${READY[m0]}")
 }
 
@@ -80,6 +80,7 @@ lose() {
     does_not 'write -P 1 0 4k' flush
     grep -q 'wrote 4096/4096' "$WORK/io" || fail "$1: a plain write failed"
     does_not 'write -f -P 3 1M 4k'
+    expect true "$("$NETRAID" status --json "unix:$WORK/sock" | jq '.luns[0].flush_failed')" "what the status shows"
     stop m0 2>/dev/null || true
 }
 disk

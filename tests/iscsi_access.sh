@@ -10,6 +10,8 @@ inq -i iqn.2026-01.test:friend "${URI[listed]}" || fail "a friend is not let in"
 ! inq -i iqn.2026-01.test:friends "${URI[listed]}" || fail "a stranger is let in"
 refused 'not allowed' "$NETRAID" examine "${URI[listed]}"
 stop listed
+grep "login refused: the initiator's name is not allowed" "$WORK/listed.err" |
+    grep -q 'iqn.2026-01.test:friends' || fail "the log does not tell who was refused"
 
 # Open addresses want to know whom they let in.
 refused 'chap-file.*allow.*insecure' "$NETRAID" target --listen 0.0.0.0:0 --lun ram:1MiB
@@ -24,6 +26,8 @@ inq "$plain" || fail "one-way"
 export LIBISCSI_CHAP_TARGET_USERNAME=tgt LIBISCSI_CHAP_TARGET_PASSWORD=Frotz-ozmoo-43
 inq "$plain" || fail "mutual"
 ! LIBISCSI_CHAP_TARGET_PASSWORD=wrong-secret-000 inq "$plain" || fail "took a wrong proof"
+! LIBISCSI_CHAP_PASSWORD=wrong-secret-000 inq "$plain" || fail "let in without the secret"
+grep -q 'login refused: wrong name or secret' "$WORK/proven.err" || fail "the log tells no failed login"
 unset LIBISCSI_CHAP_USERNAME LIBISCSI_CHAP_PASSWORD
 unset LIBISCSI_CHAP_TARGET_USERNAME LIBISCSI_CHAP_TARGET_PASSWORD
 stop proven

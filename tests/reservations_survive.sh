@@ -59,9 +59,15 @@ for command in commands:
 PYTHON
 ask() { python3 "$WORK/reserve.py" "${URI[m0]}" "$@" | paste -sd' '; }
 
-target m0
+control=unix:$WORK/m0.sock
+target m0 64MiB --control "$control"
 # Register, and reserve with exclusive access; the other port is kept out.
 expect "00 00 00" "$(ask 1 0,0,0,7 1,3,7,0 read)" "status of the holder"
+expect 'Exclusive Access iqn.2026-01.test:i 800000000001 0x7 true' \
+    "$("$NETRAID" status --json "$control" |
+        jq -r '.luns[0] | "\(.reservation) \(.registrants[] | "\(.initiator) \(.isid) \(.key) \(.holds)")"')" \
+    "what the status shows of it"
+"$NETRAID" status "$control" | grep -q 'iqn.2026-01.test:i .*holds the reservation' || fail "not shown to people"
 crash m0
 [ -s "$WORK/m0.img.reservations" ] || fail "nothing was stored"
 target m0

@@ -4,16 +4,21 @@
 need jq losetup iscsi-test-cu iscsi-readcapacity16 iscsi-inq
 [ "$(id -u)" = 0 ] || { say "needs root for losetup"; exit 77; }
 
-SIZE=$((288 << 20)) # more than is erased at a time
 MIB=$((1 << 20))
-LAST=$((SIZE - 8 * MIB)) # the suite writes to the very end itself
-image=$WORK/image
 state=$WORK/state
 mkdir "$state"
-truncate -s $SIZE "$image"
-LOOP=$(losetup --find --show "$image")
-leave() { losetup --detach "$LOOP" 2>/dev/null || true; }
+LOOP=
+leave() { [ -z "$LOOP" ] || losetup --detach "$LOOP" 2>/dev/null || true; }
 at_end leave
+# disk NAME MIBS
+disk() {
+    leave
+    image=$WORK/$1
+    SIZE=$(($2 * MIB))
+    LAST=$((SIZE - 8 * MIB)) # the suite writes to the very end itself
+    truncate -s $SIZE "$image"
+    LOOP=$(losetup --find --show "$image")
+}
 
 # fill: what is to be erased, at the start and towards the end.
 fill() {
@@ -24,7 +29,8 @@ fill() {
 }
 # serve [ARG...]
 serve() {
-    launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --lun "block:$LOOP" "$@"
+    launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --lun "block:$LOOP" \
+        --control "unix:$WORK/sock" "$@"
     URI[m0]=$(jq -r '.luns[0].uri' <<<"${READY[m0]}")
 }
 # sanitize TEST: asks for it by libiscsi's suite, in the background.
@@ -65,6 +71,7 @@ killed_in_the_middle() {
     serve --state "$state" --filter delay=300ms:write
     ! has_capacity || fail "a medium that is half erased is served"
     iscsi-inq "${URI[m0]}" | grep -q DIRECT_ACCESS || fail "INQUIRY is not answered"
+    expect false "$("$NETRAID" status --json "unix:$WORK/sock" | jq '.luns[0].sanitize.failed')" "what the status shows"
     stop m0
     serve --state "$state"
     deadline=$((SECONDS + 10))
@@ -76,6 +83,8 @@ killed_in_the_middle() {
     stop m0
 }
 
+# More than is erased at a time.
+disk image 288
 # Without a place for the marker it is not offered.
 serve
 sanitize BlockErase
@@ -88,6 +97,7 @@ killed_in_the_middle BlockErase delay=500ms:write
 cmp -n $SIZE "$image" /dev/zero || fail "something is left"
 
 say "overwrite"
+disk small 48
 killed_in_the_middle Overwrite rate=32MiB/s:write
 # Each block has the same pattern.
 cmp -n $((SIZE - 512)) -i 0:512 "$image" "$image" || fail "something is left"
@@ -119,13 +129,10 @@ cmp -n $SIZE "$image" /dev/zero || fail "something is left"
 
 # A target on another disk does not find it.
 cp "$WORK/marker" "$marker"
-truncate -s $SIZE "$WORK/other"
-head -c $MIB /dev/urandom | dd of="$WORK/other" conv=notrunc status=none
+disk other 48 # at the same path, unless somebody else took it
+fill
 sum=$(md5sum <"$WORK/other")
-losetup --detach "$LOOP"
-again=$(losetup --find --show "$WORK/other")
-LOOP=$again
 serve --state "$state"
 has_capacity || fail "another disk is taken for the one that is half erased"
 stop m0
-expect "$sum" "$(md5sum <"$WORK/other")" "another disk at the same path"
+expect "$sum" "$(md5sum <"$WORK/other")" "what is on another disk"

@@ -63,7 +63,7 @@ enum Command {
     Replace(control::ReplaceArgs),
     /// Take a member back that was set aside or missing, and rebuild it
     Rebuild(control::MemberOfArgs),
-    /// Add, resize or remove LUNs of a running target
+    /// Show, add, resize or remove LUNs of a running target
     Lun(target::LunArgs),
     /// Put filters before a LUN of a running target, or take them away
     Filter(target::FilterArgs),

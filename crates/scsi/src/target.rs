@@ -90,6 +90,12 @@ impl TargetDevice {
         Some(&mut place.unit)
     }
 
+    /// The logical unit of this number; also one that takes no more commands.
+    #[must_use]
+    pub fn unit(&self, lun: u16) -> Option<&LogicalUnit> {
+        self.places.get(usize::from(lun))?.as_ref().map(|place| &place.unit)
+    }
+
     /// Takes a new logical unit; every nexus is told that the LUNs changed (SPC-4, section 6.33.1).
     ///
     /// # Errors

@@ -3,7 +3,9 @@
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use netraid_engine::{
-    control::{LunStatus, SessionStatus, TargetRequest, TargetStatus},
+    control::{
+        LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
+    },
     target::CommandCounts,
 };
 use serde_json::Value;
@@ -23,6 +25,11 @@ pub(crate) struct LunArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum LunCommand {
+    /// Show the LUNs
+    List {
+        #[command(flatten)]
+        at: ControlArgs,
+    },
     /// Serve one more LUN; initiators that are logged in are told
     Add {
         #[command(flatten)]
@@ -103,6 +110,10 @@ pub(crate) fn filter(args: &FilterArgs, output: Output) -> Result<()> {
 
 pub(crate) fn lun(args: &LunArgs, output: Output) -> Result<()> {
     match &args.what {
+        LunCommand::List { at } => {
+            let luns = target_status(at)?.luns;
+            output.document(&luns, || luns.iter().map(show_lun).collect())
+        }
         LunCommand::Add { at, backing, lun, block_len } => {
             let block_bytes = block_len.as_deref().map(str::parse).transpose()?;
             // The target may run in another directory.
@@ -127,10 +138,8 @@ pub(crate) fn lun(args: &LunArgs, output: Output) -> Result<()> {
 pub(crate) fn session(args: &SessionArgs, output: Output) -> Result<()> {
     match &args.what {
         SessionCommand::List { at } => {
-            let answer = call(at, &TargetRequest::Status)?;
-            let status: TargetStatus =
-                serde_json::from_value(answer).context("no target's answer")?;
-            output.document(&status.sessions, || status.sessions.iter().map(show_session).collect())
+            let sessions = target_status(at)?.sessions;
+            output.document(&sessions, || sessions.iter().map(show_session).collect())
         }
         SessionCommand::Drop { at, session } => {
             let answer = call(at, &TargetRequest::DropSession { session: *session })?;
@@ -140,6 +149,11 @@ pub(crate) fn session(args: &SessionArgs, output: Output) -> Result<()> {
             })
         }
     }
+}
+
+fn target_status(at: &ControlArgs) -> Result<TargetStatus> {
+    let answer = call(at, &TargetRequest::Status)?;
+    serde_json::from_value(answer).context("no target's answer")
 }
 
 /// A target's status for people.
@@ -164,11 +178,38 @@ fn show_lun(lun: &LunStatus) -> String {
     let filters: String = lun.filters.iter().map(|spec| format!(", filters {spec}")).collect();
     let read_only = if lun.read_only { ", read-only" } else { "" };
     let counts = show_counts(&lun.commands);
+    let free = lun.free_bytes.map(|free| format!(" ({} free below)", size::show(free)));
+    let free = free.unwrap_or_default();
+    let troubles = show_troubles(lun);
     format!(
-        "  LUN {number}  {state}{read_only}  {used}{capacity} in blocks of {}  {backing}{filters}\n      {uri}\n      \
-         {} sessions, {} commands at the device; {counts}\n",
+        "  LUN {number}  {state}{read_only}  {used}{capacity}{free} in blocks of {}  {backing}{filters}\n      {uri}\n      \
+         {} sessions, {} commands at the device; {counts}\n{troubles}",
         lun.block_bytes, lun.sessions, lun.running
     )
+}
+
+/// What keeps somebody from using a LUN as usual, a line each.
+fn show_troubles(lun: &LunStatus) -> String {
+    let mut text = String::new();
+    if lun.flush_failed {
+        text +=
+            "      A FLUSH FAILED: what was written before may be lost; open it again, check it\n";
+    }
+    match &lun.sanitize {
+        Some(SanitizeStatus { failed: true, .. }) => text += "      a SANITIZE FAILED\n",
+        Some(SanitizeStatus { done_percent, .. }) => {
+            text += &format!("      is sanitized: {done_percent}%\n");
+        }
+        None => {}
+    }
+    if let Some(reservation) = &lun.reservation {
+        text += &format!("      reserved: {reservation}\n");
+    }
+    for RegistrantStatus { initiator, isid, key, holds } in &lun.registrants {
+        let holds = if *holds { ", holds the reservation" } else { "" };
+        text += &format!("      registered: {initiator} (ISID {isid}) by key {key}{holds}\n");
+    }
+    text
 }
 
 fn show_session(session: &SessionStatus) -> String {

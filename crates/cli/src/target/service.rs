@@ -10,9 +10,12 @@ use anyhow::{Context as _, Result, bail};
 use netraid_block::Pool;
 use netraid_engine::{
     backings::Shrink,
-    control::{LunStatus, Service, SessionStatus, TargetRequest, TargetStatus},
+    control::{
+        LunStatus, RegistrantStatus, SanitizeStatus, Service, SessionStatus, TargetRequest,
+        TargetStatus,
+    },
     filters::FilterSpec,
-    target::{LunReport, SessionReport, TargetHandle},
+    target::{LUN_MAX, LunReport, RegistrantReport, SanitizeState, SessionReport, TargetHandle},
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -121,7 +124,11 @@ impl TargetService {
         if let Some(number) = lun.filter(taken) {
             bail!("LUN {number}: is in use, or is still being removed; choose another number");
         }
-        let number = lun.or_else(|| (0..=u16::MAX).find(|number| !taken(number)));
+        // Before a file is made for it.
+        if let Some(number) = lun.filter(|number| *number > LUN_MAX) {
+            bail!("LUN {number}: the largest is {LUN_MAX}");
+        }
+        let number = lun.or_else(|| (0..=LUN_MAX).find(|number| !taken(number)));
         let number = number.context("all LUNs are in use; remove one first")?;
         // A LUN whose commands did not end in time has gone meanwhile: its backing is let go.
         self.opened().retain(|number, _| taken(number));
@@ -225,6 +232,11 @@ fn lun_status(lun: &LunReport, uri: String, opened: Option<&Opened>) -> LunStatu
         filters: opened
             .map(|opened| opened.filters().map(ToString::to_string).collect())
             .unwrap_or_default(),
+        free_bytes: opened.and_then(|opened| opened.backing.free_bytes()),
+        flush_failed: opened.is_some_and(|opened| opened.backing.has_failed()),
+        sanitize: lun.sanitize.map(sanitize_status),
+        reservation: lun.reservation.clone(),
+        registrants: lun.registrants.iter().map(registrant_status).collect(),
         used_bytes: opened.and_then(|opened| opened.backing.used_bytes()),
         block_bytes: lun.info.as_ref().map_or(0, |info| info.block_len),
         read_only: lun.info.as_ref().is_some_and(|info| info.read_only),
@@ -234,11 +246,34 @@ fn lun_status(lun: &LunReport, uri: String, opened: Option<&Opened>) -> LunStatu
     }
 }
 
+fn sanitize_status(state: SanitizeState) -> SanitizeStatus {
+    match state {
+        SanitizeState::Failed => SanitizeStatus { failed: true, done_percent: 0 },
+        SanitizeState::UnderWay { progress } => {
+            let percent = u32::from(progress) * 100 / (1 << 16);
+            SanitizeStatus { failed: false, done_percent: u8::try_from(percent).unwrap_or(99) }
+        }
+    }
+}
+
+fn registrant_status(registrant: &RegistrantReport) -> RegistrantStatus {
+    RegistrantStatus {
+        initiator: registrant.initiator.clone(),
+        isid: hex(registrant.isid),
+        key: format!("{:#x}", registrant.key),
+        holds: registrant.holds,
+    }
+}
+
+fn hex(isid: [u8; 6]) -> String {
+    isid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn session_status(session: &SessionReport) -> SessionStatus {
     SessionStatus {
         session: session.id,
         initiator: session.initiator.clone(),
-        isid: session.handle.map(|(isid, _)| isid.iter().map(|b| format!("{b:02x}")).collect()),
+        isid: session.handle.map(|(isid, _)| hex(isid)),
         tsih: session.handle.map(|(_, tsih)| tsih),
         peer: session.peer.to_string(),
         kind: if session.discovery { "discovery" } else { "normal" }.to_owned(),

@@ -120,6 +120,24 @@ impl Backing {
         }
     }
 
+    /// Bytes that the file system below has left for whoever may take them; `None` for memory, and
+    /// for a block device, which has all of its space.
+    #[must_use]
+    pub fn free_bytes(&self) -> Option<u64> {
+        let Kind::File(threads) = &self.kind else { return None };
+        let found = rustix::fs::fstatvfs(threads.store.file()).ok()?;
+        found.f_bavail.checked_mul(found.f_frsize)
+    }
+
+    /// Whether a flush has failed, so that nothing is called stable until it is opened again.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        match &self.kind {
+            Kind::Ram(_) => false,
+            Kind::File(threads) | Kind::Disk(threads) => threads.store.has_failed(),
+        }
+    }
+
     /// What distinguishes the bytes from all others on this machine and stays the same when they
     /// are opened again; `None` where nothing does (memory).
     #[must_use]

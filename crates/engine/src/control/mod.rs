@@ -29,7 +29,9 @@ use tokio::{
 use self::conversations::Conversations;
 pub use self::{
     array::{ArrayStatus, ControlRequest, MemberStatus, ProgressStatus},
-    target::{LunStatus, SessionStatus, TargetRequest, TargetStatus},
+    target::{
+        LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
+    },
 };
 
 /// Longest that an answer may take: a replacement must be connected first.

@@ -97,6 +97,22 @@ pub struct LunStatus {
     /// Bytes that its contents take, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
+    /// Bytes that the file system below has left, for a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// A flush has failed: what was written before may be lost, and nothing is called stable until
+    /// the backing is opened again.
+    #[serde(default)]
+    pub flush_failed: bool,
+    /// The sanitize operation that keeps commands from the medium.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sanitize: Option<SanitizeStatus>,
+    /// The type of the reservation, and by whom where that is no registrant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// Who is registered for persistent reservations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub registrants: Vec<RegistrantStatus>,
     /// Logical block in bytes.
     pub block_bytes: u32,
     /// Whether writes are refused.
@@ -107,6 +123,28 @@ pub struct LunStatus {
     pub running: u32,
     /// What it did.
     pub commands: CommandCounts,
+}
+
+/// How a sanitize operation is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SanitizeStatus {
+    /// Another one has to succeed before the medium can be used.
+    pub failed: bool,
+    /// How far it is, in hundredths.
+    pub done_percent: u8,
+}
+
+/// A registration for persistent reservations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistrantStatus {
+    /// Name of the initiator.
+    pub initiator: String,
+    /// Its part of the session identifier, in hexadecimal.
+    pub isid: String,
+    /// The reservation key, in hexadecimal.
+    pub key: String,
+    /// It holds the reservation.
+    pub holds: bool,
 }
 
 /// How one session is, and what it did since it logged in.

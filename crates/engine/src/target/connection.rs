@@ -16,7 +16,7 @@ use netraid_iscsi_proto::{
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     negotiation::SessionType,
     pdu::{Bhs, LunField},
-    target::{Challenge, Connection, Event, Link},
+    target::{Challenge, Connection, Event, Link, RefusedLogin},
 };
 use netraid_scsi::{InitiatorPort, Nexus, NexusId, UnitAttention};
 use tokio::{
@@ -70,7 +70,9 @@ pub(super) async fn serve(
     let seat = shared.node.borrow_mut().open(Link::new(peer, portal));
     shared.wake();
     let Some(seat) = seat else {
-        tracing::warn!(%peer, "connection refused: too many are logging in");
+        if shared.may_tell() {
+            tracing::warn!(%peer, "connection refused: too many are logging in");
+        }
         return;
     };
     let id = seat.id();
@@ -120,14 +122,11 @@ impl Driver {
         waker: &Notify,
         stopped: watch::Receiver<bool>,
     ) {
-        let peer = self.peer;
-        match self.converse(&mut wire, completions, waker, stopped).await {
-            Ok(()) => tracing::debug!(%peer, "connection ended"),
-            Err(error) => {
-                self.count(&error);
-                tracing::info!(%peer, %error, "connection dropped");
-            }
+        let ended = self.converse(&mut wire, completions, waker, stopped).await;
+        if let Err(error) = &ended {
+            self.count(error);
         }
+        self.log_end(ended.err());
         self.machine.handle_disconnect();
         self.handle_events();
         wire.finish(FLUSH_LIMIT).await;
@@ -219,6 +218,36 @@ impl Driver {
         }
     }
 
+    /// Says what an administrator wants to know of the end of a connection.
+    fn log_end(&self, error: Option<WireError>) {
+        let (peer, name) = (self.peer, self.session.initiator());
+        if let Some(RefusedLogin { status, initiator }) = self.machine.refused_login() {
+            let initiator = initiator.as_deref().unwrap_or_default();
+            let reason = describe_refusal(*status);
+            if *status < 0x0200 {
+                tracing::info!(%peer, ?initiator, "login {reason} ({status:#06x})");
+            } else if self.shared.may_tell() {
+                tracing::warn!(%peer, ?initiator, "login refused: {reason} ({status:#06x})");
+            }
+            return;
+        }
+        match error {
+            // Whoever only looks whether somebody listens is no news.
+            None | Some(WireError::Closed | WireError::Io(_)) if name.is_empty() => {
+                tracing::debug!(%peer, "connection ended");
+            }
+            None => tracing::info!(%peer, initiator = ?name, "session ended"),
+            Some(WireError::Closed) => {
+                tracing::info!(%peer, initiator = ?name, "session ended by its peer");
+            }
+            Some(error) => {
+                if self.shared.may_tell() {
+                    tracing::warn!(%peer, initiator = ?name, %error, "connection dropped");
+                }
+            }
+        }
+    }
+
     fn now(&self) -> Duration {
         self.shared.started.elapsed()
     }
@@ -283,7 +312,7 @@ impl Driver {
                     self.shared.wake();
                 }
                 Event::LoggedIn { initiator, isid, session, .. } => {
-                    tracing::info!(peer = %self.peer, %initiator, ?session, "logged in");
+                    tracing::info!(peer = %self.peer, ?initiator, ?session, "logged in");
                     // Commands of a session that is not made known are answered with BUSY.
                     let port = InitiatorPort::new(&initiator, isid);
                     if let (SessionType::Normal, Some(port)) = (session, port) {
@@ -298,6 +327,23 @@ impl Driver {
         if !self.waiting.is_empty() {
             self.abandon_waits();
         }
+    }
+}
+
+/// What a login status means (RFC 7143, section 11.13.5).
+const fn describe_refusal(status: u16) -> &'static str {
+    match status {
+        0x0101 | 0x0102 => "sent elsewhere",
+        0x0201 => "wrong name or secret",
+        0x0202 => "the initiator's name is not allowed",
+        0x0203 => "no target of this name",
+        0x0205 => "version",
+        0x0206 => "a second connection of a session",
+        0x0207 => "a name is missing",
+        0x0209 => "kind of session",
+        0x020a => "no such session",
+        0x0302 => "no room for another session",
+        _ => "against the protocol, or no common values",
     }
 }
 

@@ -11,7 +11,9 @@ use netraid_iscsi_proto::{
     negotiation::SessionType,
     target::{ConnectionId, Counters, SessionView},
 };
-use netraid_scsi::{AddUnitError, Identity, LUN_MAX, Reservations, UnitConfig};
+use netraid_scsi::{
+    AddUnitError, Identity, LUN_MAX, LogicalUnit, Nexus, Reservations, SanitizeState, UnitConfig,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -55,8 +57,27 @@ pub struct LunReport {
     pub running: u32,
     /// Sessions that have used its medium.
     pub sessions: usize,
+    /// The type of its reservation, and by whom where that is no registrant.
+    pub reservation: Option<String>,
+    /// Who is registered for persistent reservations.
+    pub registrants: Vec<RegistrantReport>,
+    /// The sanitize operation that keeps commands from its medium.
+    pub sanitize: Option<SanitizeState>,
     /// What it did.
     pub commands: CommandCounts,
+}
+
+/// A registration for persistent reservations.
+#[derive(Debug, Clone)]
+pub struct RegistrantReport {
+    /// Name of the initiator.
+    pub initiator: String,
+    /// Its part of the session identifier.
+    pub isid: [u8; 6],
+    /// The reservation key.
+    pub key: u64,
+    /// It holds the reservation.
+    pub holds: bool,
 }
 
 /// How one session is.
@@ -287,7 +308,7 @@ impl TargetHandle {
 
 impl Shared {
     fn report(&self) -> TargetReport {
-        let luns = self.luns.all().iter().map(|lun| report_lun(lun)).collect();
+        let luns = self.luns.all().iter().map(|lun| self.report_lun(lun)).collect();
         let node = self.node.borrow();
         let handles: BTreeMap<_, _> =
             node.sessions().map(|known| (known.connection, (known.isid, known.tsih))).collect();
@@ -297,6 +318,35 @@ impl Shared {
         let sessions = self.sessions.all().iter().filter_map(report).collect();
         let counters = report_counters(node.counters());
         TargetReport { luns, sessions, counters, uptime: self.started.elapsed() }
+    }
+
+    fn report_lun(&self, lun: &ServedLun) -> LunReport {
+        let units = self.units.borrow();
+        let unit = units.unit(lun.number());
+        let registrants = unit.map(|unit| report_registrants(unit.reservations()));
+        let reservation = unit.and_then(|unit| match unit.reservations().reserved() {
+            Some(kind) => Some(kind.name().to_owned()),
+            None => unit.reserved_by().map(|nexus| {
+                let session = self.sessions.get(ConnectionId(nexus.0));
+                let initiator = session.as_ref().map_or("", |session| session.initiator());
+                format!("RESERVE (SPC-2) of {initiator}")
+            }),
+        });
+        LunReport {
+            number: lun.number(),
+            info: lun.device().map(|device| device.info().clone()),
+            state: match lun.gate() {
+                Gate::Open => "serving",
+                Gate::Held => "held",
+                Gate::Leaving => "leaving",
+            },
+            running: lun.running(),
+            sessions: lun.users().len(),
+            reservation,
+            registrants: registrants.unwrap_or_default(),
+            sanitize: unit.and_then(LogicalUnit::sanitize_state),
+            commands: lun.counters.snapshot(),
+        }
     }
 
     fn drop_sessions(&self, id: Option<u64>) -> Result<usize, CommandError> {
@@ -459,19 +509,14 @@ impl Shared {
     }
 }
 
-fn report_lun(lun: &ServedLun) -> LunReport {
-    LunReport {
-        number: lun.number(),
-        info: lun.device().map(|device| device.info().clone()),
-        state: match lun.gate() {
-            Gate::Open => "serving",
-            Gate::Held => "held",
-            Gate::Leaving => "leaving",
-        },
-        running: lun.running(),
-        sessions: lun.users().len(),
-        commands: lun.counters.snapshot(),
-    }
+fn report_registrants(reservations: &Reservations) -> Vec<RegistrantReport> {
+    let report = |(nexus, key, holds): (&Nexus, u64, bool)| RegistrantReport {
+        initiator: nexus.initiator.name().to_owned(),
+        isid: nexus.initiator.isid(),
+        key,
+        holds,
+    };
+    reservations.registrants().map(report).collect()
 }
 
 fn report_session(session: &SessionEntry, handle: Option<([u8; 6], u16)>) -> Option<SessionReport> {

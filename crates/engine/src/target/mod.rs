@@ -8,6 +8,7 @@
 mod background;
 mod connection;
 mod control;
+mod journal;
 mod luns;
 mod policy;
 mod reservations;
@@ -26,7 +27,10 @@ use std::{
 
 use self::background::BackgroundTable;
 pub use self::background::{MarkerFileError, Sanitizing};
-pub use control::{CommandError, LunReport, SessionReport, TargetHandle, TargetReport};
+pub use control::{
+    CommandError, LunReport, RegistrantReport, SessionReport, TargetHandle, TargetReport,
+};
+use journal::Journal;
 use luns::LunTable;
 use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
@@ -38,8 +42,8 @@ use netraid_iscsi_proto::{
     negotiation::Wishes,
     target::{ConnectionId, Node, Setup},
 };
-pub use netraid_scsi::Identity;
 use netraid_scsi::TargetDevice;
+pub use netraid_scsi::{Identity, LUN_MAX, SanitizeState};
 pub use policy::{Access, Moment, Policy, Verdict};
 pub use reservations::{ReservationStore, ReservationsError};
 use sessions::SessionTable;
@@ -286,6 +290,7 @@ impl Target {
             sessions: SessionTable::default(),
             node: RefCell::new(Node::new(self.limits)),
             wakers: RefCell::new(BTreeMap::new()),
+            journal: Journal::default(),
             setup: Arc::new(self.setup),
             pool: self.pool,
             started: tokio::time::Instant::now(),
@@ -324,12 +329,18 @@ struct Shared {
     sessions: SessionTable,
     node: RefCell<Node>,
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
+    journal: Journal,
     setup: Arc<Setup>,
     pool: Pool,
     started: tokio::time::Instant,
 }
 
 impl Shared {
+    /// Whether the log takes one more line about a peer.
+    fn may_tell(&self) -> bool {
+        self.journal.may_tell(self.started.elapsed())
+    }
+
     /// Wakes the connections for which the node has something.
     fn wake(&self) {
         while let Some(id) = self.node.borrow_mut().poll_wake() {
@@ -356,7 +367,9 @@ async fn accept(
                     connections.spawn_local(serve);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if shared.may_tell() {
+                        tracing::warn!(%error, "cannot accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, collections::VecDeque, rc::Rc, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use super::{
-    Challenge, Event, Outcome, Plan, Setup,
+    Challenge, Event, Outcome, Plan, RefusedLogin, Setup,
     exchange::Exchange,
     fault::Fault,
     login::Login,
@@ -111,6 +111,7 @@ pub struct Connection {
     ping_sent: Option<Duration>,
     /// End of the login, or of the grace before closing.
     deadline: Option<Duration>,
+    pub(super) refused: Option<RefusedLogin>,
 }
 
 impl Connection {
@@ -145,6 +146,7 @@ impl Connection {
             last_moved: now,
             ping_sent: None,
             deadline: Some(now + setup.login_timeout),
+            refused: None,
             setup,
         }
     }
@@ -153,6 +155,12 @@ impl Connection {
     #[must_use]
     pub const fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// The login, once it was refused.
+    #[must_use]
+    pub const fn refused_login(&self) -> Option<&RefusedLogin> {
+        self.refused.as_ref()
     }
 
     /// Number of places for tasks.

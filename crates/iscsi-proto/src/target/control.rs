@@ -95,6 +95,9 @@ impl Connection {
 
     fn refuse_login(&mut self, response: &LoginResponse, text: Vec<u8>) {
         self.counters.count_refusal(response.status);
+        if let Phase::Login(login) | Phase::Admission { login, .. } = &self.phase {
+            self.refused = Some(login.refused(response.status));
+        }
         self.push_control(response.encode(), text, true);
         self.close();
     }

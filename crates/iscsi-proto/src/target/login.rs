@@ -6,7 +6,7 @@ use alloc::{
 };
 use core::{fmt, net::SocketAddr};
 
-use super::Setup;
+use super::{RefusedLogin, Setup};
 use crate::{
     chap::{Algorithm, Challenge, Question},
     negotiation::{Negotiation, NegotiationError, SessionType},
@@ -82,6 +82,8 @@ pub(super) struct Login {
     negotiation: Negotiation,
     collector: Collector,
     identity: Option<Identity>,
+    /// The name that the initiator gave, allowed or not.
+    claimed: Option<String>,
     first: Option<LoginRequest>,
     told_portal_group: bool,
     requests: u32,
@@ -130,6 +132,7 @@ impl Login {
             negotiation: Negotiation::new(setup.wishes.clone()),
             collector: Collector::default(),
             identity: None,
+            claimed: None,
             first: None,
             told_portal_group: false,
             requests: 0,
@@ -140,6 +143,11 @@ impl Login {
 
     pub(super) fn negotiation(&self) -> &Negotiation {
         &self.negotiation
+    }
+
+    /// What there is to tell of the login when it is refused.
+    pub(super) fn refused(&self, status: u16) -> RefusedLogin {
+        RefusedLogin { status, initiator: self.claimed.clone() }
     }
 
     pub(super) fn identity(&self) -> Option<&Identity> {
@@ -184,6 +192,8 @@ impl Login {
         let pairs = text::parse(&text).map_err(|_| status::INITIATOR_ERROR)?;
         self.count(&pairs)?;
         if self.identity.is_none() {
+            let name = text::value(&pairs, "InitiatorName");
+            self.claimed = name.map(|name| name.chars().take(NAME_LEN_MAX).collect());
             let identity = identify(&pairs, setup)?;
             if identity.session == SessionType::Normal
                 && let Some(to) = setup.redirects.iter().find(|one| one.applies_to(portal))

@@ -108,6 +108,15 @@ impl Redirect {
     }
 }
 
+/// A login that was refused, or sent elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedLogin {
+    /// The login status (RFC 7143, section 11.13.5).
+    pub status: u16,
+    /// The name that the initiator gave, if it came so far: at most 223 characters of any kind.
+    pub initiator: Option<String>,
+}
+
 /// What a logical unit says of a command that it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {

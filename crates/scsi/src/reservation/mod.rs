@@ -73,6 +73,19 @@ impl ReservationType {
         self as u8
     }
 
+    /// The name that SPC-4 (section 6.15.3) gives it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WriteExclusive => "Write Exclusive",
+            Self::ExclusiveAccess => "Exclusive Access",
+            Self::WriteExclusiveRegistrantsOnly => "Write Exclusive - Registrants Only",
+            Self::ExclusiveAccessRegistrantsOnly => "Exclusive Access - Registrants Only",
+            Self::WriteExclusiveAllRegistrants => "Write Exclusive - All Registrants",
+            Self::ExclusiveAccessAllRegistrants => "Exclusive Access - All Registrants",
+        }
+    }
+
     /// Whether others may not even read.
     const fn excludes_readers(self) -> bool {
         matches!(
@@ -156,6 +169,13 @@ impl Reservations {
     #[must_use]
     pub fn registration_count(&self) -> usize {
         self.registrations.len()
+    }
+
+    /// The registrations: nexus, key, and whether it holds a reservation that is there.
+    pub fn registrants(&self) -> impl Iterator<Item = (&Nexus, u64, bool)> {
+        let all_hold = self.reserved.is_some_and(ReservationType::is_all_registrants);
+        let holds = move |one: &Registration| one.is_holder || all_hold;
+        self.registrations.iter().map(move |one| (&one.nexus, one.key, holds(one)))
     }
 
     /// The type of the reservation, if there is one.

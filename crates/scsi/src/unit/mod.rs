@@ -42,7 +42,7 @@ use self::{
 };
 pub use self::{
     marker::{Marker, MarkerError, Method},
-    sanitize::Background,
+    sanitize::{Background, SanitizeState},
     task::{MediumRequest, Refusal, Response, Step, Task},
 };
 pub use crate::inquiry::Identity;
@@ -121,6 +121,18 @@ impl LogicalUnit {
             is_storing: false,
             store_is_uncertain: false,
         }
+    }
+
+    /// Who is registered, and what is reserved.
+    #[must_use]
+    pub const fn reservations(&self) -> &Reservations {
+        &self.reservations
+    }
+
+    /// The nexus that holds it by RESERVE (6) or (10) (SPC-2).
+    #[must_use]
+    pub const fn reserved_by(&self) -> Option<NexusId> {
+        self.reserved_by
     }
 
     /// Makes a nexus known; commands of others are answered with BUSY. The first command of a new

@@ -54,6 +54,18 @@ pub enum Background {
     Wake(Result<(), ErrorKind>),
 }
 
+/// How a sanitize operation is that has not succeeded yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SanitizeState {
+    /// It goes on.
+    UnderWay {
+        /// 65,536ths that are done.
+        progress: u16,
+    },
+    /// Another one has to succeed.
+    Failed,
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -136,6 +148,16 @@ impl Sanitizer {
 }
 
 impl LogicalUnit {
+    /// The sanitize operation that keeps commands from the medium, if one does.
+    #[must_use]
+    pub fn sanitize_state(&self) -> Option<SanitizeState> {
+        if self.sanitize.has_failed() {
+            return Some(SanitizeState::Failed);
+        }
+        let progress = self.sanitize.progress;
+        self.sanitize.is_active().then_some(SanitizeState::UnderWay { progress })
+    }
+
     /// Begins with what was kept of a sanitize operation when the target last ended: it goes on
     /// from its start, or is failed.
     pub fn resume_sanitize(&mut self, marker: Marker) {
