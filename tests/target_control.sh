@@ -12,6 +12,7 @@ expect 600 "$(stat -c %a "$WORK/target.sock")" "mode of the socket"
 expect target "$(status .kind)" "kind"
 expect 67108864 "$(status '.luns[0].capacity_bytes')" "capacity"
 expect true "$(status '.luns[0].free_bytes > 0')" "space that is left below"
+expect "nobody is logged in" "$("$NETRAID" session list "$control")" "sessions"
 expect 0 "$("$NETRAID" lun list --json "$control" | jq '.[0].lun')" "LUNs that are listed"
 
 # The socket is one target's, and never takes the place of a file.
@@ -31,6 +32,7 @@ iscsi-readcapacity16 "${URI[m0]/%\/0/\/1}" | grep -q 'Total size:16777216' || fa
 # What cannot be done is refused in words.
 refused 'LUN 5: is in use' "$NETRAID" lun add "$control" ram:1MiB --lun 5
 refused 'largest is 16383' "$NETRAID" lun add "$control" "file:$WORK/not.img:1M" --lun 16384
+expect 1 "$("$NETRAID" lun add "$control" "file:$WORK/none/x:1M" 2>&1 | grep -o 'No such file' | wc -l)" "times that the cause is told"
 [ ! -e "$WORK/not.img" ] || fail "a file was made for a LUN that cannot be"
 refused 'in use|another|locked' "$NETRAID" lun add "$control" "file:$WORK/m0.img"
 refused 'LUN 9: there is none; the target has LUN 0, 1, 5' "$NETRAID" lun remove "$control" 9

@@ -121,14 +121,21 @@ fn runtime() -> Result<Runtime> {
 
 #[allow(clippy::print_stderr, reason = "the one place where a command's failure is said")]
 fn tell(error: &anyhow::Error) {
-    let mut text = String::from("netraid");
+    eprintln!("netraid: {}", redact_addresses(&describe(error)));
+}
+
+/// An error with its causes, in one line.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         // Errors of libraries may name their cause in their own text already.
-        if !text.contains(&cause) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
-    eprintln!("{}", redact_addresses(&text));
+    text
 }
 
 /// Says what is wrong with a command line, or what was asked of it (`--help`). The parser quotes

@@ -112,7 +112,7 @@ pub(crate) fn lun(args: &LunArgs, output: Output) -> Result<()> {
     match &args.what {
         LunCommand::List { at } => {
             let luns = target_status(at)?.luns;
-            output.document(&luns, || luns.iter().map(show_lun).collect())
+            output.document(&luns, || show_all(&luns, show_lun, "there is no LUN"))
         }
         LunCommand::Add { at, backing, lun, block_len } => {
             let block_bytes = block_len.as_deref().map(str::parse).transpose()?;
@@ -139,7 +139,7 @@ pub(crate) fn session(args: &SessionArgs, output: Output) -> Result<()> {
     match &args.what {
         SessionCommand::List { at } => {
             let sessions = target_status(at)?.sessions;
-            output.document(&sessions, || sessions.iter().map(show_session).collect())
+            output.document(&sessions, || show_all(&sessions, show_session, "nobody is logged in"))
         }
         SessionCommand::Drop { at, session } => {
             let answer = call(at, &TargetRequest::DropSession { session: *session })?;
@@ -154,6 +154,10 @@ pub(crate) fn session(args: &SessionArgs, output: Output) -> Result<()> {
 fn target_status(at: &ControlArgs) -> Result<TargetStatus> {
     let answer = call(at, &TargetRequest::Status)?;
     serde_json::from_value(answer).context("no target's answer")
+}
+
+fn show_all<T>(all: &[T], show: impl Fn(&T) -> String, none: &str) -> String {
+    if all.is_empty() { none.to_owned() } else { all.iter().map(show).collect() }
 }
 
 /// A target's status for people.

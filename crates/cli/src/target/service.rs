@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use netraid_block::Pool;
+use netraid_block::{Pool, redact_addresses};
 use netraid_engine::{
     backings::Shrink,
     control::{
@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::open::Opened;
+use crate::describe;
 
 /// A running target with what its LUNs store on.
 #[derive(Clone)]
@@ -218,7 +219,15 @@ impl Service for TargetService {
     type Request = TargetRequest;
 
     async fn answer(&self, request: TargetRequest) -> Result<Value, String> {
-        self.carry_out(request).await.map_err(|error| format!("{error:#}"))
+        let changes = request != TargetRequest::Status;
+        let command = format!("{request:?}");
+        let done = self.carry_out(request).await.map_err(|error| describe(&error));
+        if changes {
+            let error = done.as_ref().err().map_or("", String::as_str);
+            let command = redact_addresses(&command);
+            tracing::info!(%command, %error, "told through the control socket");
+        }
+        done
     }
 }
 
