@@ -244,6 +244,9 @@ pub(super) enum Attention {
     Changed,
     /// Reservations or registrations of others or of this nexus have changed.
     Reservations,
+    /// Commands of this nexus were aborted by somebody else, perhaps without an answer (SAM-5,
+    /// section 5.6).
+    Cleared,
     /// Nothing that matters here.
     Other,
 }
@@ -251,9 +254,8 @@ pub(super) enum Attention {
 impl Attention {
     fn of(additional: Additional) -> Self {
         match (additional.asc, additional.ascq) {
-            // Only commands were aborted, by a task management function of somebody; SBC-3 has a
-            // cache lose nothing by it.
-            (0x29, 0x03) => Self::Other,
+            // A task management function of somebody; SBC-3 has a cache lose nothing by it.
+            (0x29, 0x03) | (0x2f, 0x00..=0x02) => Self::Cleared,
             // The transceiver has changed (SPC-4, table F.2): the medium is as it was.
             (0x29, 0x05 | 0x06) => Self::Other,
             (0x29, 0x07) => Self::NexusLost,
@@ -457,12 +459,12 @@ mod tests {
     /// SPC-4, annex F.2.
     #[test]
     fn attentions_are_understood() {
-        use Attention::{CacheLost, Changed, NexusLost, Other, Reservations};
+        use Attention::{CacheLost, Changed, Cleared, NexusLost, Other, Reservations};
         for (asc, ascq, expected) in [
             (0x29, 0x00, CacheLost),
             (0x29, 0x01, CacheLost),
             (0x29, 0x02, CacheLost),
-            (0x29, 0x03, Other),
+            (0x29, 0x03, Cleared),
             (0x29, 0x04, CacheLost),
             (0x29, 0x05, Other),
             (0x29, 0x07, NexusLost),
@@ -473,7 +475,7 @@ mod tests {
             (0x2a, 0x05, Reservations),
             (0x2a, 0x06, Other),
             (0x2a, 0x09, Changed),
-            (0x2f, 0x00, Other),
+            (0x2f, 0x00, Cleared),
             (0x3f, 0x03, Changed),
             (0x3f, 0x0e, Changed),
         ] {

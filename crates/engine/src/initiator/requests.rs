@@ -211,6 +211,13 @@ impl Requests {
         writes
     }
 
+    /// What `lane` has under way, and whether it may change the disk.
+    pub(super) fn running_on(&self, lane: usize) -> Vec<(TaskId, bool)> {
+        let all = self.places.iter().flatten().filter_map(|pending| pending.running);
+        let here = all.filter(|running| running.lane == lane);
+        here.map(|running| (running.task, running.planned.kind != Kind::Read)).collect()
+    }
+
     /// The lane has a session again: what it held is ready, the oldest first.
     pub(super) fn release(&mut self, held: Vec<Ticket>) {
         // The youngest is pushed to the front first.

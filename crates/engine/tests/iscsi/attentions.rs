@@ -8,12 +8,14 @@ use netraid_engine::{
     initiator::{InitiatorConfig, Remote},
     target::{Target, TargetConfig, TargetHandle},
 };
+use netraid_iscsi_proto::pdu::TaskFunction;
 use netraid_scsi::SenseKey;
 use tokio::sync::oneshot;
 
 use crate::{
     common::{NAME, Running, SIZE, Sticky, config, ram, restart},
     meddler::Meddler,
+    raw::Raw,
 };
 
 const WRITE_10: u8 = 0x2a;
@@ -252,4 +254,59 @@ async fn a_disk_that_shrinks_below_what_is_used_fails() {
     until("a new session", || remote.reconnects() == 1).await;
     write(&device, 3).await.unwrap();
     remote.close().await;
+}
+
+/// With TAS=0 what another initiator aborts ends without an answer (SAM-5, section 5.6).
+#[tokio::test]
+async fn what_a_reset_of_another_initiator_aborts_is_sent_again() {
+    let sticky = Arc::new(Sticky::new(ram()));
+    let target = Running::start(config(), &[Device::new(sticky.clone())]);
+    let config = InitiatorConfig::new(target.uri(0));
+    let limit = config.request_timeout / 2;
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    write(&device, 1).await.unwrap();
+    let mut other = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    other.take_attention().await;
+    sticky.stick();
+    let second = tokio::spawn({
+        let device = device.clone();
+        async move { write(&device, 2).await }
+    });
+    until("the write", || sticky.keeps() == 1).await;
+    other.manage(TaskFunction::LogicalUnitReset, u32::MAX).await;
+    // The reset has taken hold before what it aborts ends at the device.
+    other.command(&[0; 6], 0).await;
+    other.receive().await.unwrap();
+    sticky.go_on();
+    other.managed().await;
+    completions::read(&device, 0, 512).await.unwrap();
+    let end = tokio::time::timeout(limit, second).await;
+    end.expect("an aborted write is waited for").unwrap().unwrap();
+    assert_eq!((remote.cache_losses(), remote.reconnects()), (0, 0));
+    let data = completions::read(&device, 0, 512).await.unwrap();
+    assert_eq!(data.to_contiguous()[0], 2);
+    target.stop().await;
+}
+
+/// Each nexus is told for itself; one loss is enough to hear of it.
+#[tokio::test]
+async fn one_session_of_several_may_tell_of_a_lost_cache() {
+    let target = Running::start(config(), &[ram()]);
+    let portal = Meddler::start(target.address).await;
+    let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
+    let config = InitiatorConfig { sessions: 3, ..InitiatorConfig::new(uri) };
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    until("all sessions", || portal.connections() == 3).await;
+    for _ in 0..6 {
+        write(&device, 1).await.unwrap();
+    }
+    assert_eq!(remote.cache_losses(), 0);
+    portal.attention(WRITE_10, 0x29, 0x00);
+    let writes = (0..6).map(|_| write(&device, 2));
+    let ends = futures_util::future::join_all(writes).await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!((portal.lies_left(), remote.cache_losses(), remote.reconnects()), (0, 1, 0));
+    target.stop().await;
 }

@@ -200,11 +200,24 @@ impl Actor {
                 self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
                 // A disk that was powered on may have come back as another one.
                 self.lanes[at].examine = true;
+                self.send_again(at);
             }
+            Attention::Cleared => self.send_again(at),
             Attention::Changed => self.lanes[at].examine = true,
             // The examination begins with the registration, where there is one.
             Attention::Reservations => self.lanes[at].examine |= self.lanes[at].registered,
             Attention::NexusLost | Attention::Other => {}
+        }
+    }
+
+    /// What this lane has under way may have ended without an answer: it is aborted, and sent again
+    /// when the target says that it has ended.
+    fn send_again(&mut self, at: usize) {
+        for (task, writes) in self.requests.running_on(at) {
+            let is_new = |aborting: &Aborting| aborting.lane != at || aborting.task != task;
+            if self.aborting.iter().all(is_new) {
+                self.abort(at, task, writes);
+            }
         }
     }
 
