@@ -223,7 +223,8 @@ impl Service for TargetService {
         let command = format!("{request:?}");
         let done = self.carry_out(request).await.map_err(|error| describe(&error));
         if changes {
-            let error = done.as_ref().err().map_or("", String::as_str);
+            // Both may quote what was typed.
+            let error = redact_addresses(done.as_ref().err().map_or("", String::as_str));
             let command = redact_addresses(&command);
             tracing::info!(%command, %error, "told through the control socket");
         }
