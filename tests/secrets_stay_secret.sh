@@ -88,6 +88,7 @@ for address in "$(with "$wrong")" "$(shouted "$wrong")" "file:$(with "$wrong")";
     run target --listen 127.0.0.1:0 --lun "$address"
     run target --listen "$address" --lun ram:1MiB
     run target --listen 127.0.0.1:0 --lun ram:1MiB --filter "0:$address"
+    run target --listen 127.0.0.1:0 --lun ram:1MiB --iqn "$address"
     run target --listen 127.0.0.1:0 --lun ram:1MiB --chap-file "$address"
     run attach --nbd "$address" "$url"
     run bench volume "$address"

@@ -12,6 +12,7 @@ usage nonsense
 usage target
 usage target --lun ram:0
 usage target --lun tape:/dev/st0
+usage target --listen 127.0.0.1:0 --lun ram:1MiB --iqn iqn.2026-01.org:../../x
 usage create vol --level 3 iscsi://127.0.0.1/x/0
 usage create vol --level 5
 usage attach iscsi://127.0.0.1/x/0 --nbd

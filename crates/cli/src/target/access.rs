@@ -78,6 +78,18 @@ fn initiator_name(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
+/// The name of a target (RFC 7143, section 4.2.7.2). It is a part of addresses, and of the names of
+/// files in `--state DIR`.
+pub(super) fn target_name(text: &str) -> Result<String, String> {
+    let possible = |c: char| c.is_alphanumeric() || "-.:_".contains(c);
+    if initiator_name(text).is_err() || !text.chars().all(possible) {
+        return Err("is not an iSCSI name; write iqn.YYYY-MM.DOMAIN:NAME, with letters, digits, \
+                    dots, colons and dashes"
+            .to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn redirect(text: &str) -> Result<Redirect, String> {
     const FORM: &str = "is not [PORTAL=]ADDR:PORT[,temporary|permanent]";
     let (portal, rest) = match text.split_once('=') {
@@ -121,6 +133,18 @@ mod tests {
     fn allowed_names_are_iscsi_names() {
         assert_eq!(initiator_name("iqn.2026-01.Org:A").unwrap(), "iqn.2026-01.org:a");
         assert!(initiator_name("joe").is_err() && initiator_name("iqn.x y").is_err());
+    }
+
+    #[test]
+    fn a_target_name_is_no_path_and_no_address() {
+        assert_eq!(target_name("iqn.2026-01.org:a-b.c").unwrap(), "iqn.2026-01.org:a-b.c");
+        let long = format!("iqn.{}", "n".repeat(219));
+        assert!(target_name(&long).is_ok() && target_name(&format!("{long}n")).is_err());
+        for bad in ["", "joe", "iqn.x/../../y", "iqn.x,y", "iqn.x y", "iscsi://u%secret@h/iqn.x/0"]
+        {
+            let error = target_name(bad).unwrap_err();
+            assert!(error.contains("iqn.YYYY-MM") && !error.contains("secret"), "{bad}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3260")]
     listen: Vec<String>,
     /// iSCSI name of the target
-    #[arg(long, default_value = "iqn.2026-01.netraid:target")]
+    #[arg(long, default_value = "iqn.2026-01.netraid:target", value_parser = access::target_name)]
     iqn: String,
     /// LUN 0, 1, ...: ram:SIZE, file:PATH[:SIZE] (made, sparse, when a size is given), or
     /// block:PATH; sizes as 64MiB or 64M (powers of 1024); options behind commas: ro, direct, sync,
