@@ -1,11 +1,15 @@
-//! XOR over many sources in one pass, with the widest vectors that the processor has.
+//! Parity over many sources in one pass, with the widest vectors that the processor has: XOR,
+//! and P and Q ([`dual`]).
 //!
-//! Invariant: every kernel gives the bytes that [`reference`] gives. No allocation; buffers need
-//! no alignment. P+Q has no place here yet.
+//! Invariant: every kernel gives the bytes of its plain definition ([`reference`], [`field`]). No
+//! allocation; buffers need no alignment.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
+
+pub mod dual;
+pub mod field;
 
 /// Sources that one pass over the destination takes; more are folded in further passes.
 const SOURCES_PER_PASS: usize = 8;
@@ -22,6 +26,11 @@ pub fn xor(dst: &mut [u8], sources: &[&[u8]]) {
         Some(first) => pass::<true>(dst, first),
     }
     passes.for_each(|more| pass::<false>(dst, more));
+}
+
+/// Adds `source` to `dst`.
+pub(crate) fn add(dst: &mut [u8], source: &[u8]) {
+    pass::<false>(dst, &[source]);
 }
 
 /// The byte-by-byte definition of [`xor`], to test the kernels against.
