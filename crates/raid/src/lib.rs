@@ -16,6 +16,7 @@ pub mod assemble;
 pub mod executor;
 pub mod geometry;
 pub mod label;
+pub mod log;
 pub mod member;
 pub mod regions;
 pub mod written;

@@ -1,0 +1,102 @@
+//! The log: batches of records in a ring that all members have alike. What they mean stands in
+//! docs/decisions/0008-log-rounds-and-map.md, their bytes in docs/formats/log.md.
+//!
+//! A position counts blocks of 4 KiB since the array was made and never falls; what is at
+//! position p stands at p modulo the ring's length on each member that has a copy. Invariant: a
+//! batch that decodes is the one that was written at that position, in that array.
+//!
+//! Does not do: choose members, wait for writes, or decide what counts after a crash.
+
+mod batch;
+mod record;
+mod walk;
+
+pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
+pub use record::{Basis, Record};
+pub use walk::{Begin, Beginnings, Walk};
+
+/// Bytes of a block of the log, which is also the block of the volume that it protects.
+pub const LOG_BLOCK_LEN: u32 = 4096;
+
+/// A place in the log, in blocks since the array was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position(pub u64);
+
+impl Position {
+    /// The position `blocks` further on.
+    #[must_use]
+    pub const fn after(self, blocks: u32) -> Self {
+        Self(self.0 + blocks as u64)
+    }
+}
+
+impl core::fmt::Display for Position {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The ring's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ring {
+    blocks: u64,
+}
+
+impl Ring {
+    /// A ring of so many blocks.
+    ///
+    /// # Panics
+    /// When not even two of the largest batches fit.
+    #[must_use]
+    pub const fn new(blocks: u64) -> Self {
+        assert!(blocks >= 2, "a ring has room for two blocks at least");
+        Self { blocks }
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub const fn blocks(self) -> u64 {
+        self.blocks
+    }
+
+    /// First byte of `position`, from the beginning of the log's region.
+    #[must_use]
+    pub const fn offset(self, position: Position) -> u64 {
+        position.0 % self.blocks * LOG_BLOCK_LEN as u64
+    }
+
+    /// Where a batch of `blocks` begins that follows what ends at `end`: there, or at the ring's
+    /// next turn, because no batch is cut in two.
+    ///
+    /// # Panics
+    /// When the batch is longer than the ring.
+    #[must_use]
+    pub const fn place(self, end: Position, blocks: u32) -> Position {
+        assert!(blocks as u64 <= self.blocks, "a batch longer than the ring");
+        let left = self.blocks - end.0 % self.blocks;
+        if left >= blocks as u64 { end } else { self.turn(end) }
+    }
+
+    /// The first position at or after `end` that stands at the ring's beginning.
+    #[must_use]
+    pub const fn turn(self, end: Position) -> Position {
+        Position(end.0.div_ceil(self.blocks) * self.blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod ring_tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_never_cut_at_the_end_of_the_ring() {
+        let ring = Ring::new(10);
+        let place = |end, blocks| ring.place(Position(end), blocks).0;
+        assert_eq!([place(0, 10), place(7, 3), place(7, 4), place(20, 1)], [0, 7, 10, 20]);
+        assert_eq!([0, 1, 10, 19].map(|end| ring.turn(Position(end)).0), [0, 10, 10, 20]);
+        assert_eq!(ring.offset(Position(23)), 3 * 4096);
+    }
+}
