@@ -19,4 +19,5 @@ pub mod label;
 pub mod log;
 pub mod member;
 pub mod regions;
+pub mod stripes;
 pub mod written;

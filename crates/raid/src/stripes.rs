@@ -1,0 +1,388 @@
+//! Where each stripe of the volume is: the map from logical to physical stripes, the last round
+//! that changed each physical one, and which of them are free.
+//!
+//! On the media this is a table by physical stripe ([`StripePage`]), so that one entry says both;
+//! in memory it is kept whole, 16 bytes a stripe. Invariant: no two logical stripes have one
+//! physical stripe; a physical stripe is free exactly when it is neither mapped nor pinned.
+//!
+//! Does not know positions or stability: whoever maps says, by its pins, when what was replaced
+//! may be used again.
+
+mod free;
+mod page;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
+
+use free::FreeStripes;
+pub use page::{STRIPES_PER_PAGE, StripePage, StripePageError};
+
+/// What the table says of a physical stripe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// The logical stripe that is there.
+    pub logical: Option<u32>,
+    /// The last round in which it was changed; 0 before the first.
+    pub round: u32,
+}
+
+/// The whole table.
+#[derive(Debug, Clone)]
+pub struct StripeTable {
+    /// By physical stripe.
+    physical: Vec<Entry>,
+    /// By logical stripe: the physical one.
+    logical: Vec<Option<u32>>,
+    mapped: u32,
+    free: FreeStripes,
+    /// How often each stripe is pinned, for those that are.
+    pins: BTreeMap<u32, u32>,
+    changed_pages: BTreeSet<u64>,
+}
+
+impl StripeTable {
+    /// A table of stripes that hold nothing.
+    ///
+    /// # Panics
+    /// When there are more logical stripes than physical ones.
+    #[must_use]
+    pub fn new(logical: u32, physical: u32) -> Self {
+        assert!(logical <= physical, "{logical} logical stripes in {physical} physical ones");
+        Self {
+            physical: vec![Entry::default(); physical as usize],
+            logical: vec![None; logical as usize],
+            mapped: 0,
+            free: FreeStripes::all(physical),
+            pins: BTreeMap::new(),
+            changed_pages: BTreeSet::new(),
+        }
+    }
+
+    /// Puts in what a page on a member says. Pages of different moments may claim two places
+    /// for a logical stripe: then either counts, until the log, which has a REMAP of it, is
+    /// applied.
+    ///
+    /// # Panics
+    /// When something is pinned already.
+    pub fn load(&mut self, page: &StripePage) {
+        assert!(self.pins.is_empty(), "a page is loaded before anything is used");
+        let Some(first) = page.index.checked_mul(STRIPES_PER_PAGE.into()) else { return };
+        for (physical, entry) in (first..).zip(&page.entries) {
+            let Ok(physical) = u32::try_from(physical) else { continue };
+            let Some(slot) = self.physical.get_mut(physical as usize) else { continue };
+            slot.round = entry.round;
+            let known = entry.logical.filter(|logical| (*logical as usize) < self.logical.len());
+            if let Some(logical) = known {
+                self.assign(logical, Some(physical));
+            }
+        }
+    }
+
+    /// Where a logical stripe is.
+    #[must_use]
+    pub fn find(&self, logical: u32) -> Option<u32> {
+        self.logical[logical as usize]
+    }
+
+    /// What is said of a physical stripe.
+    #[must_use]
+    pub fn entry(&self, physical: u32) -> Entry {
+        self.physical[physical as usize]
+    }
+
+    /// Number of logical stripes that are somewhere.
+    #[must_use]
+    pub const fn mapped(&self) -> u32 {
+        self.mapped
+    }
+
+    /// Number of free physical stripes.
+    #[must_use]
+    pub const fn free(&self) -> u32 {
+        self.free.count()
+    }
+
+    /// Takes a free stripe, the first at or after `near` if there is one, and pins it once.
+    pub fn allocate(&mut self, near: u32) -> Option<u32> {
+        let physical = self.free.take(near)?;
+        self.pins.insert(physical, 1);
+        Some(physical)
+    }
+
+    /// Keeps a stripe from being freed.
+    ///
+    /// # Panics
+    /// When it is free.
+    pub fn pin(&mut self, physical: u32) {
+        assert!(!self.free.contains(physical), "a pin on stripe {physical}, which is free");
+        *self.pins.entry(physical).or_default() += 1;
+    }
+
+    /// Ends one pin.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn unpin(&mut self, physical: u32) {
+        let Some(count) = self.pins.get_mut(&physical) else {
+            unreachable!("stripe {physical} was never pinned")
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.pins.remove(&physical);
+            self.free_if_unused(physical);
+        }
+    }
+
+    /// Maps a logical stripe to a physical one, which is pinned and not mapped, or to nothing.
+    /// Answers where it was: that is pinned once more, for the caller to end when the change is
+    /// stable.
+    ///
+    /// # Panics
+    /// When `to` is free or mapped.
+    pub fn remap(&mut self, logical: u32, to: Option<u32>, round: u32) -> Option<u32> {
+        if let Some(to) = to {
+            let entry = self.physical[to as usize];
+            assert!(self.pins.contains_key(&to), "stripe {to} was not allocated");
+            assert_eq!(entry.logical, None, "stripe {to} is taken for {logical}");
+        }
+        let from = self.logical[logical as usize];
+        if let Some(from) = from {
+            *self.pins.entry(from).or_default() += 1;
+        }
+        self.assign(logical, to);
+        if let Some(to) = to {
+            self.physical[to as usize].round = round;
+            self.note_change(to);
+        }
+        if let Some(from) = from {
+            self.note_change(from);
+        }
+        from
+    }
+
+    /// Applies a REMAP of the log after a crash: whatever the table says, this counts now.
+    ///
+    /// # Errors
+    /// When there are no such stripes.
+    pub fn replay(
+        &mut self,
+        logical: u64,
+        to: Option<u64>,
+        round: u32,
+    ) -> Result<(), NoSuchStripe> {
+        let narrow = |stripe: u64, count: usize| match u32::try_from(stripe) {
+            Ok(small) if (small as usize) < count => Ok(small),
+            _ => Err(NoSuchStripe(stripe)),
+        };
+        let logical = narrow(logical, self.logical.len())?;
+        let to = to.map(|to| narrow(to, self.physical.len())).transpose()?;
+        if let Some(from) = self.logical[logical as usize] {
+            self.note_change(from);
+        }
+        if let Some(to) = to {
+            self.physical[to as usize].round = round;
+            self.note_change(to);
+        }
+        self.assign(logical, to);
+        Ok(())
+    }
+
+    /// Notes that a stripe was changed in a round.
+    pub fn touch(&mut self, physical: u32, round: u32) {
+        let entry = &mut self.physical[physical as usize];
+        if entry.round < round {
+            entry.round = round;
+            self.note_change(physical);
+        }
+    }
+
+    /// Pages that changed since this was asked last.
+    pub fn take_changed_pages(&mut self) -> BTreeSet<u64> {
+        core::mem::take(&mut self.changed_pages)
+    }
+
+    /// Number of pages.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        (self.physical.len() as u64).div_ceil(STRIPES_PER_PAGE as u64)
+    }
+
+    /// The entries of a page.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    #[must_use]
+    pub fn page(&self, index: u64) -> &[Entry] {
+        assert!(index < self.pages(), "page {index} of {}", self.pages());
+        let first = usize::try_from(index * u64::from(STRIPES_PER_PAGE)).unwrap_or(usize::MAX);
+        let end = self.physical.len().min(first + STRIPES_PER_PAGE as usize);
+        &self.physical[first..end]
+    }
+
+    /// Changes the map in both directions; whoever was at `to` is nowhere then.
+    fn assign(&mut self, logical: u32, to: Option<u32>) {
+        let from = self.logical[logical as usize].take();
+        if let Some(from) = from {
+            self.physical[from as usize].logical = None;
+            self.mapped -= 1;
+            self.free_if_unused(from);
+        }
+        let Some(to) = to else { return };
+        let other = self.physical[to as usize].logical.replace(logical);
+        if let Some(other) = other {
+            self.logical[other as usize] = None;
+            self.mapped -= 1;
+        }
+        self.logical[logical as usize] = Some(to);
+        self.mapped += 1;
+        self.free.remove(to);
+    }
+
+    fn free_if_unused(&mut self, physical: u32) {
+        let is_mapped = self.physical[physical as usize].logical.is_some();
+        if !is_mapped && !self.pins.contains_key(&physical) {
+            self.free.give(physical);
+        }
+    }
+
+    fn note_change(&mut self, physical: u32) {
+        self.changed_pages.insert(u64::from(physical / STRIPES_PER_PAGE));
+    }
+}
+
+/// A stripe that the array does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the array has no stripe {0}")]
+pub struct NoSuchStripe(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    /// Recomputes from the map alone what the table keeps beside it.
+    fn check(table: &StripeTable) {
+        let mut owners = BTreeMap::new();
+        for (logical, physical) in (0..).zip(&table.logical) {
+            let Some(physical) = physical else { continue };
+            assert_eq!(owners.insert(*physical, logical), None, "two owners of {physical}");
+        }
+        assert_eq!(table.mapped() as usize, owners.len());
+        let mut free = 0;
+        for physical in 0..table.physical.len() as u64 {
+            let physical = u32::try_from(physical).unwrap();
+            assert_eq!(table.entry(physical).logical, owners.get(&physical).copied());
+            let used = owners.contains_key(&physical) || table.pins.contains_key(&physical);
+            assert_eq!(table.free.contains(physical), !used, "stripe {physical}");
+            free += u32::from(!used);
+        }
+        assert_eq!(table.free(), free);
+    }
+
+    #[test]
+    fn a_stripe_is_used_again_when_nothing_needs_it_any_more() {
+        for seed in 0..50 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut table = StripeTable::new(40, 48);
+            let (mut unstable, mut readers) = (Vec::new(), Vec::new());
+            for round in 1..400 {
+                match rng.random_range(0..6) {
+                    0..=2 => {
+                        let logical = rng.random_range(0..40);
+                        let near = rng.random_range(0..48);
+                        if let Some(to) = table.allocate(near) {
+                            unstable.extend(table.remap(logical, Some(to), round));
+                            table.unpin(to);
+                        } else {
+                            assert_eq!(table.free(), 0);
+                            unstable.drain(..).for_each(|from| table.unpin(from));
+                        }
+                    }
+                    3 => unstable.extend(table.remap(rng.random_range(0..40), None, round)),
+                    4 => {
+                        if let Some(physical) = table.find(rng.random_range(0..40)) {
+                            table.pin(physical);
+                            readers.push(physical);
+                        }
+                    }
+                    _ => {
+                        if !readers.is_empty() {
+                            table.unpin(readers.swap_remove(rng.random_range(0..readers.len())));
+                        }
+                    }
+                }
+                check(&table);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_and_the_remaps_since_then_give_the_table_back() {
+        for seed in 0..50 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let (logical, physical) = (1300, 1400);
+            let mut table = StripeTable::new(logical, physical);
+            let mut pages = BTreeMap::new();
+            let mut log = Vec::new();
+            for round in 1..3000 {
+                let stripe = rng.random_range(0..logical);
+                let to = table.allocate(rng.random_range(0..physical));
+                let from = table.remap(stripe, to, round);
+                from.into_iter().chain(to).for_each(|pinned| table.unpin(pinned));
+                log.push((stripe, to, round));
+                if rng.random_range(0..100) == 0 {
+                    // A checkpoint: all that changed is written, then the log begins here. Pages
+                    // may also be written at any other time.
+                    for index in table.take_changed_pages() {
+                        pages.insert(index, table.page(index).to_vec());
+                    }
+                    log.clear();
+                } else if rng.random_range(0..20) == 0 {
+                    let index = rng.random_range(0..table.pages());
+                    pages.insert(index, table.page(index).to_vec());
+                }
+            }
+            let mut loaded = StripeTable::new(logical, physical);
+            for (index, entries) in pages {
+                loaded.load(&StripePage { index, counter: 1, entries });
+            }
+            for (stripe, to, round) in log {
+                loaded.replay(stripe.into(), to.map(u64::from), round).unwrap();
+            }
+            check(&loaded);
+            assert_eq!(loaded.logical, table.logical);
+            for stripe in table.logical.iter().flatten() {
+                assert_eq!(loaded.entry(*stripe), table.entry(*stripe));
+            }
+        }
+    }
+
+    #[test]
+    fn streams_go_on_where_they_are() {
+        let mut table = StripeTable::new(100, 200);
+        let starts = [table.allocate(50), table.allocate(150)];
+        assert_eq!(starts, [Some(50), Some(150)]);
+        assert_eq!([51, 151].map(|near| table.allocate(near)), [Some(51), Some(151)]);
+        assert_eq!(table.allocate(51), Some(52));
+        assert_eq!(
+            (199..202).map(|_| table.allocate(199)).collect::<Vec<_>>(),
+            [199, 0, 1].map(Some)
+        );
+    }
+
+    #[test]
+    fn stripes_that_the_array_does_not_have_are_refused() {
+        let mut table = StripeTable::new(4, 6);
+        assert_eq!(table.replay(4, None, 1), Err(NoSuchStripe(4)));
+        assert_eq!(table.replay(0, Some(6), 1), Err(NoSuchStripe(6)));
+        assert_eq!(table.replay(1 << 40, Some(0), 1), Err(NoSuchStripe(1 << 40)));
+        let entry = |logical| Entry { logical: Some(logical), round: 1 };
+        table.load(&StripePage { index: 0, counter: 1, entries: vec![entry(9); 900] });
+        table.load(&StripePage { index: u64::MAX / 1000, counter: 1, entries: vec![entry(0)] });
+        assert_eq!(table.mapped(), 0);
+        check(&table);
+    }
+}
