@@ -15,6 +15,7 @@ pub mod dice;
 pub mod disk;
 pub mod network;
 pub mod station;
+pub mod target;
 pub mod time;
 
 pub use dice::{Dice, Seed};
