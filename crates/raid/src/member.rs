@@ -104,6 +104,11 @@ impl MemberSet {
         self.0 |= 1 << member.0;
     }
 
+    /// Takes a member out.
+    pub const fn remove(&mut self, member: MemberIndex) {
+        self.0 &= !(1 << member.0);
+    }
+
     /// Whether `member` is in the set.
     #[must_use]
     pub const fn contains(self, member: MemberIndex) -> bool {

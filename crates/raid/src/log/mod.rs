@@ -10,10 +10,12 @@
 mod batch;
 mod record;
 mod walk;
+mod writer;
 
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
 pub use record::{Basis, Record};
 pub use walk::{Begin, Beginnings, Walk};
+pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter};
 
 /// Bytes of a block of the log, which is also the block of the volume that it protects.
 pub const LOG_BLOCK_LEN: u32 = 4096;

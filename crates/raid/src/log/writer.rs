@@ -1,0 +1,397 @@
+//! Writes the log: forms batches of what waits, and says what is acknowledged.
+//!
+//! Invariant: a batch is acknowledged when it and all before it are completed on every member
+//! that it was sent to and that still takes part; so what is acknowledged is a prefix of the log.
+//! A position is not written again before the tail has passed it.
+//!
+//! Does not send, flush, or judge members: whoever drives it does, and holds acknowledgements
+//! back while labels are written.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::{
+    BATCH_BLOCKS_MAX, Batch, HEAD_BLOCKS_MAX, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring,
+};
+use crate::{
+    array::Source,
+    member::{MemberIndex, MemberSet},
+};
+
+/// Batches under way at most; what comes meanwhile shares the next one.
+pub const BATCHES_IN_FLIGHT_MAX: usize = 16;
+/// Blocks of payload of a batch at most.
+const PAYLOAD_BLOCKS_MAX: u32 = BATCH_BLOCKS_MAX - HEAD_BLOCKS_MAX;
+/// Blocks after which other members hold the copies: a mebibyte.
+const SEGMENT_BLOCKS: u64 = (1 << 20) / LOG_BLOCK_LEN as u64;
+
+/// A batch to be written, at one offset of the log's region of some members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchWrite {
+    /// Names it when a member has written it.
+    pub position: Position,
+    /// Where, from the beginning of the log's region.
+    pub offset: u64,
+    /// On which members.
+    pub members: MemberSet,
+    /// The head's bytes.
+    pub head: Vec<u8>,
+    /// What follows it.
+    pub payload: Vec<Source>,
+}
+
+/// A record that is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acked<T> {
+    /// Where it is.
+    pub position: Position,
+    /// What it says.
+    pub record: Record,
+    /// What whoever pushed it wanted to remember.
+    pub tag: T,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    record: Record,
+    payload: Vec<Source>,
+    tag: T,
+}
+
+#[derive(Debug)]
+struct InFlight<T> {
+    position: Position,
+    end: Position,
+    /// Members that have not completed it.
+    missing: MemberSet,
+    entries: VecDeque<Acked<T>>,
+}
+
+/// The end of the log that grows.
+#[derive(Debug)]
+pub struct LogWriter<T> {
+    ring: Ring,
+    key: LogKey,
+    generation: u64,
+    /// Copies of a batch, where there are as many members.
+    copies: u32,
+    tail: Position,
+    link: Link,
+    waiting: VecDeque<Waiting<T>>,
+    waiting_blocks: u64,
+    in_flight: VecDeque<InFlight<T>>,
+    acked: Position,
+    stable: Position,
+}
+
+impl<T> LogWriter<T> {
+    /// A log of generation `generation` that goes on at `link` and begins at `tail`; what is
+    /// before `link` is stable.
+    ///
+    /// # Panics
+    /// When there is nothing to be copied to.
+    #[must_use]
+    pub fn new(
+        ring: Ring,
+        key: LogKey,
+        generation: u64,
+        copies: u32,
+        (tail, link): (Position, Link),
+    ) -> Self {
+        assert!(copies > 0 && tail <= link.end, "a log from {tail} to {}", link.end);
+        Self {
+            ring,
+            key,
+            generation,
+            copies,
+            tail,
+            link,
+            waiting: VecDeque::new(),
+            waiting_blocks: 0,
+            in_flight: VecDeque::new(),
+            acked: link.end,
+            stable: link.end,
+        }
+    }
+
+    /// Everything below this position is acknowledged.
+    #[must_use]
+    pub const fn acked(&self) -> Position {
+        self.acked
+    }
+
+    /// Everything below this position is stable.
+    #[must_use]
+    pub const fn stable(&self) -> Position {
+        self.stable
+    }
+
+    /// The end of what was formed into batches.
+    #[must_use]
+    pub const fn link(&self) -> Link {
+        self.link
+    }
+
+    /// Blocks that more records may take, each with a block for a head of its own, before the
+    /// tail has to go on.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        let used = self.link.end.0 - self.tail.0 + self.waiting_blocks;
+        // A batch that does not fit before the ring's end leaves less than its length unused.
+        let lost = u64::from(BATCH_BLOCKS_MAX);
+        self.ring.blocks().saturating_sub(used + lost)
+    }
+
+    /// Blocks that a record takes at most.
+    #[must_use]
+    pub fn blocks_of(record: &Record) -> u32 {
+        let head = u32::try_from(record.encoded_len()).unwrap_or(u32::MAX);
+        record.payload_blocks() + head.div_ceil(LOG_BLOCK_LEN) + 1
+    }
+
+    /// Adds a record, with the blocks that it carries.
+    ///
+    /// # Panics
+    /// When the payload has another length than the record says.
+    pub fn push(&mut self, record: Record, payload: Vec<Source>, tag: T) {
+        let len: u64 = payload.iter().map(|source| u64::from(source.len())).sum();
+        let blocks = u64::from(record.payload_blocks());
+        assert_eq!(len, blocks * u64::from(LOG_BLOCK_LEN), "payload of {record:?}");
+        self.waiting_blocks += u64::from(Self::blocks_of(&record));
+        self.waiting.push_back(Waiting { record, payload, tag });
+    }
+
+    /// Forms the next batch for `members`, all that are in sync; none when nothing waits, enough
+    /// is under way, or the ring is full.
+    pub fn poll_batch(&mut self, members: MemberSet) -> Option<BatchWrite> {
+        if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
+            return None;
+        }
+        let count = self.fitting();
+        let (stable_upto, acked_upto) = (self.stable, self.acked);
+        let mut batch = Batch {
+            generation: self.generation,
+            position: self.link.end,
+            previous: self.link,
+            stable_upto,
+            acked_upto,
+            records: self.waiting.iter().take(count).map(|one| one.record.clone()).collect(),
+        };
+        batch.position = self.ring.place(self.link.end, batch.blocks());
+        let overfull = batch.end().0 - self.tail.0 > self.ring.blocks();
+        if count == 0 || overfull {
+            return None;
+        }
+        let (head, crc) = batch.encode(&self.key);
+        let missing = self.holders(batch.position, members);
+        let mut payload = Vec::new();
+        let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
+        let mut entries = VecDeque::with_capacity(count);
+        for (position, waiting) in places.into_iter().zip(self.waiting.drain(..count)) {
+            self.waiting_blocks -= u64::from(Self::blocks_of(&waiting.record));
+            payload.extend(waiting.payload);
+            entries.push_back(Acked { position, record: waiting.record, tag: waiting.tag });
+        }
+        let (position, end) = (batch.position, batch.end());
+        self.link = Link { end, crc };
+        self.in_flight.push_back(InFlight { position, end, missing, entries });
+        let offset = self.ring.offset(position);
+        Some(BatchWrite { position, offset, members: missing, head, payload })
+    }
+
+    /// A member has completed the batch at `position`.
+    pub fn handle_written(&mut self, position: Position, member: MemberIndex) {
+        let batch = self.in_flight.iter_mut().find(|batch| batch.position == position);
+        if let Some(batch) = batch {
+            batch.missing.remove(member);
+        }
+    }
+
+    /// A member takes no part any more: nothing waits for it.
+    pub fn handle_member_gone(&mut self, member: MemberIndex) {
+        self.in_flight.iter_mut().for_each(|batch| batch.missing.remove(member));
+    }
+
+    /// The next record that is acknowledged, in the order of the log.
+    pub fn poll_acked(&mut self) -> Option<Acked<T>> {
+        loop {
+            let batch = self.in_flight.front_mut().filter(|batch| batch.missing.is_empty())?;
+            self.acked = batch.end;
+            match batch.entries.pop_front() {
+                Some(acked) => return Some(acked),
+                None => drop(self.in_flight.pop_front()),
+            }
+        }
+    }
+
+    /// Flushes that were sent when everything below `upto` was acknowledged have completed on
+    /// all members.
+    ///
+    /// # Panics
+    /// When that was not acknowledged.
+    pub fn handle_stable(&mut self, upto: Position) {
+        assert!(upto <= self.acked, "stable up to {upto}, acknowledged up to {}", self.acked);
+        self.stable = self.stable.max(upto);
+    }
+
+    /// A checkpoint says, stable on all members, that the log begins at `tail` now.
+    ///
+    /// # Panics
+    /// When what is passed was not stable, or the tail falls.
+    pub fn handle_tail(&mut self, tail: Position) {
+        assert!(self.tail <= tail && tail <= self.stable, "the tail at {tail}");
+        self.tail = tail;
+    }
+
+    /// How many of the waiting records fit into one batch.
+    fn fitting(&self) -> usize {
+        let head_max = (HEAD_BLOCKS_MAX - 1) as usize * LOG_BLOCK_LEN as usize;
+        let (mut payload, mut head) = (0, 0);
+        let fits = |waiting: &&Waiting<T>| {
+            payload += waiting.record.payload_blocks();
+            head += waiting.record.encoded_len();
+            payload <= PAYLOAD_BLOCKS_MAX && head <= head_max
+        };
+        self.waiting.iter().take_while(fits).count()
+    }
+
+    /// Who gets copies: neighbours, other ones in each segment.
+    fn holders(&self, position: Position, members: MemberSet) -> MemberSet {
+        let count = u64::from(members.len());
+        let first = position.0 / SEGMENT_BLOCKS % count;
+        let wanted = u64::from(self.copies).min(count);
+        let is_holder = |at: u64| (at + count - first) % count < wanted;
+        (0..).zip(members.iter()).filter(|(at, _)| is_holder(*at)).map(|(_, one)| one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{Begin, Beginnings, Walk};
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::{collections::BTreeMap, vec};
+
+    const KEY: LogKey = LogKey { array_uuid: [5; 16], salt: 77 };
+    const MEMBERS: u8 = 4;
+
+    fn all() -> MemberSet {
+        (0..MEMBERS).map(MemberIndex).collect()
+    }
+
+    fn writer(ring: u64) -> LogWriter<u64> {
+        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Link::default()))
+    }
+
+    fn push(writer: &mut LogWriter<u64>, number: u64) {
+        let record = Record::Data { block: number, crc: 0 };
+        writer.push(record, vec![Source::Zeroes { len: LOG_BLOCK_LEN }], number);
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_a_prefix_whatever_completes_first() {
+        for seed in 0..100 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut writer = writer(100_000);
+            let mut under_way: Vec<(Position, MemberIndex)> = Vec::new();
+            let mut media: BTreeMap<(MemberIndex, u64), Vec<u8>> = BTreeMap::new();
+            let (mut pushed, mut acked) = (0, 0);
+            while acked < 500 {
+                match rng.random_range(0..3) {
+                    0 if pushed < 500 => {
+                        push(&mut writer, pushed);
+                        pushed += 1;
+                    }
+                    1 => {
+                        let Some(batch) = writer.poll_batch(all()) else { continue };
+                        assert_eq!(batch.members.len(), 2);
+                        for member in batch.members.iter() {
+                            media.insert((member, batch.offset), batch.head.clone());
+                            under_way.push((batch.position, member));
+                        }
+                    }
+                    _ if !under_way.is_empty() => {
+                        let at = rng.random_range(0..under_way.len());
+                        let (position, member) = under_way.swap_remove(at);
+                        writer.handle_written(position, member);
+                        let first_missing = under_way.iter().map(|(position, _)| *position).min();
+                        while let Some(one) = writer.poll_acked() {
+                            assert_eq!(one.tag, acked, "in order");
+                            assert!(first_missing.is_none_or(|missing| one.position < missing));
+                            acked += 1;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            // What was written is what a walk finds.
+            let mut beginnings = Beginnings::default();
+            beginnings.begin(Begin { generation: 3, position: Position(0) });
+            let ring = Ring::new(100_000);
+            let mut walk = Walk::new(ring, &beginnings, Link::default());
+            let mut found = 0;
+            let heads: BTreeMap<u64, &Vec<u8>> =
+                media.iter().map(|((_, offset), head)| (*offset, head)).collect();
+            while let Some(head) = heads.get(&ring.offset(walk.link().end)) {
+                let (batch, crc) = Batch::decode(head, walk.link().end, &KEY).unwrap();
+                assert!(walk.take(&batch, crc));
+                found += batch.records.len();
+            }
+            assert_eq!((found, walk.link()), (500, writer.link()));
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_gone_is_not_waited_for() {
+        let mut writer = writer(1000);
+        push(&mut writer, 0);
+        let batch = writer.poll_batch(all()).unwrap();
+        let holders: Vec<MemberIndex> = batch.members.iter().collect();
+        writer.handle_written(batch.position, holders[0]);
+        assert_eq!(writer.poll_acked(), None);
+        writer.handle_member_gone(holders[1]);
+        assert_eq!(writer.poll_acked().map(|acked| acked.tag), Some(0));
+    }
+
+    #[test]
+    fn a_full_ring_is_not_written_before_its_tail_goes_on() {
+        let mut writer = writer(400);
+        let (mut number, mut batches) = (0, Vec::new());
+        while batches.len() < BATCHES_IN_FLIGHT_MAX {
+            (0..60).for_each(|_| {
+                push(&mut writer, number);
+                number += 1;
+            });
+            let Some(batch) = writer.poll_batch(all()) else { break };
+            batches.push(batch);
+        }
+        assert_eq!(writer.room(), 0);
+        assert!(batches.len() >= 5 && writer.link().end.0 <= 400);
+        for batch in &batches {
+            batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
+        }
+        while writer.poll_acked().is_some() {}
+        assert_eq!(writer.poll_batch(all()), None, "acknowledged is not enough");
+        writer.handle_stable(writer.acked());
+        assert_eq!(writer.poll_batch(all()), None, "stable is not enough");
+        writer.handle_tail(batches[1].position);
+        let next = writer.poll_batch(all());
+        assert_eq!(next.map(|batch| batch.offset), Some(0), "the ring's next turn");
+    }
+
+    #[test]
+    fn copies_move_on_so_that_all_members_have_their_share() {
+        let mut writer = writer(10_000);
+        let mut share = [0; MEMBERS as usize];
+        for number in 0..4000 {
+            push(&mut writer, number);
+            let batch = writer.poll_batch(all()).unwrap();
+            for member in batch.members.iter() {
+                share[member.as_usize()] += 1;
+                writer.handle_written(batch.position, member);
+            }
+            while writer.poll_acked().is_some() {}
+        }
+        let (least, most) = (share.iter().min().unwrap(), share.iter().max().unwrap());
+        assert!(most - least <= 256, "{share:?}");
+    }
+}
