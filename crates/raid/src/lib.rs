@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod array;
 pub mod assemble;
+pub mod checkpoint;
 pub mod executor;
 pub mod geometry;
 pub mod label;
