@@ -21,4 +21,5 @@ pub mod log;
 pub mod member;
 pub mod regions;
 pub mod stripes;
+pub mod sums;
 pub mod written;

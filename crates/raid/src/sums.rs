@@ -1,0 +1,308 @@
+//! Checksums of what is on the members: for each row of each physical stripe a CRC32C of every
+//! block, and whether the row was ever written. They say what the medium should hold, not what
+//! the log does.
+//!
+//! Invariant: a block that does not have its checksum is never given to anybody. A row that was
+//! never written reads as zeros, whatever is on the members.
+//!
+//! Does not know which pages are in memory, or when one may be written.
+
+use alloc::{vec, vec::Vec};
+
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{
+    label::{Uuid, crc32c},
+    member::{MEMBERS_MAX, MemberIndex, MemberSet},
+    regions::{PAGE_LEN, PAGE_PAYLOAD_LEN},
+};
+
+const MAGIC: [u8; 8] = *b"NRSUMS\n\0";
+const VERSION: u16 = 0;
+/// No array lives to write so many images; a page with a larger counter is forged.
+const COUNTER_MAX: u64 = 1 << 60;
+const SUM_LEN: u32 = 4;
+
+/// Where in the pages a row's checksums are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumLayout {
+    columns: u8,
+    rows_per_stripe: u32,
+}
+
+/// A row's place in the pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SumPlace {
+    /// Which page.
+    pub page: u64,
+    /// Which of its rows.
+    pub row: u32,
+}
+
+impl SumLayout {
+    /// For stripes of so many columns and rows of 4 KiB.
+    ///
+    /// # Panics
+    /// When there are none, or more columns than members.
+    #[must_use]
+    pub const fn new(columns: u8, rows_per_stripe: u32) -> Self {
+        assert!(columns > 0 && columns as usize <= MEMBERS_MAX && rows_per_stripe > 0);
+        Self { columns, rows_per_stripe }
+    }
+
+    /// Rows whose checksums fit into one page, with a bit for each.
+    #[must_use]
+    pub const fn rows_per_page(self) -> u32 {
+        PAGE_PAYLOAD_LEN * 8 / (self.columns as u32 * SUM_LEN * 8 + 1)
+    }
+
+    /// Pages for so many physical stripes.
+    #[must_use]
+    pub const fn pages(self, stripes: u64) -> u64 {
+        (stripes * self.rows_per_stripe as u64).div_ceil(self.rows_per_page() as u64)
+    }
+
+    /// Where a row is.
+    ///
+    /// # Panics
+    /// When a stripe has no such row.
+    #[must_use]
+    pub fn place(self, stripe: u64, row: u32) -> SumPlace {
+        assert!(row < self.rows_per_stripe, "row {row} of {}", self.rows_per_stripe);
+        let row = stripe * u64::from(self.rows_per_stripe) + u64::from(row);
+        let per_page = u64::from(self.rows_per_page());
+        // Less than the rows of a page, which are a few hundred.
+        let within = u32::try_from(row % per_page).unwrap_or(u32::MAX);
+        SumPlace { page: row / per_page, row: within }
+    }
+
+    /// Who holds copies of a page: `copies` neighbours, other ones for each page.
+    #[must_use]
+    pub fn holders(page: u64, copies: u8, members: u8) -> MemberSet {
+        let first = page % u64::from(members);
+        let holder = |at| (first + u64::from(at)) % u64::from(members);
+        // Less than the number of members, which is a byte.
+        (0..copies.min(members))
+            .map(|at| MemberIndex(u8::try_from(holder(at)).unwrap_or(u8::MAX)))
+            .collect()
+    }
+}
+
+/// The checksums of some rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SumPage {
+    columns: u8,
+    /// Which page.
+    pub index: u64,
+    /// Raised with each image; of two the larger counts.
+    pub counter: u64,
+    written: Vec<bool>,
+    sums: Vec<u32>,
+}
+
+impl SumPage {
+    /// A page of rows that were never written.
+    #[must_use]
+    pub fn new(layout: SumLayout, index: u64) -> Self {
+        let rows = layout.rows_per_page() as usize;
+        let sums = vec![0; rows * usize::from(layout.columns)];
+        Self { columns: layout.columns, index, counter: 0, written: vec![false; rows], sums }
+    }
+
+    /// The checksums of a row by column; none when it was never written.
+    #[must_use]
+    pub fn row(&self, row: u32) -> Option<&[u32]> {
+        let first = row as usize * usize::from(self.columns);
+        self.written[row as usize].then(|| &self.sums[first..first + usize::from(self.columns)])
+    }
+
+    /// Sets one block's checksum in a row that was written.
+    ///
+    /// # Panics
+    /// When it was not: then all of its columns have to be set.
+    pub fn set(&mut self, row: u32, column: u8, sum: u32) {
+        assert!(self.written[row as usize], "row {row} was never written");
+        assert!(column < self.columns, "column {column} of {}", self.columns);
+        self.sums[row as usize * usize::from(self.columns) + usize::from(column)] = sum;
+    }
+
+    /// Sets a row's checksums, or says that it was never written.
+    ///
+    /// # Panics
+    /// When there is not one for each column.
+    pub fn set_row(&mut self, row: u32, sums: Option<&[u32]>) {
+        let first = row as usize * usize::from(self.columns);
+        let slots = &mut self.sums[first..first + usize::from(self.columns)];
+        match sums {
+            Some(sums) => slots.copy_from_slice(sums),
+            None => slots.fill(0),
+        }
+        self.written[row as usize] = sums.is_some();
+    }
+
+    /// The image that goes to `place`, an offset on the members.
+    #[must_use]
+    pub fn encode(&self, array_uuid: Uuid, place: u64) -> Vec<u8> {
+        let mut raw = Raw::new_zeroed();
+        raw.magic = MAGIC;
+        raw.version = VERSION.into();
+        raw.columns = u16::from(self.columns).into();
+        raw.array_uuid = array_uuid;
+        raw.index = self.index.into();
+        raw.counter = self.counter.into();
+        for (at, sum) in self.sums.iter().enumerate() {
+            raw.payload[at * 4..at * 4 + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        let bits = self.sums.len() * 4;
+        for (at, _) in self.written.iter().enumerate().filter(|(_, written)| **written) {
+            raw.payload[bits + at / 8] |= 1 << (at % 8);
+        }
+        raw.crc = crc32c(place, &[raw.as_bytes()]).into();
+        raw.as_bytes().to_vec()
+    }
+
+    /// Reads an image that stands at `place`.
+    ///
+    /// # Errors
+    /// When it is no such page of that array at that place.
+    pub fn decode(
+        bytes: &[u8],
+        layout: SumLayout,
+        array_uuid: Uuid,
+        place: u64,
+    ) -> Result<Self, SumPageError> {
+        let mut raw = Raw::read_from_bytes(bytes).map_err(|_| SumPageError::Absent)?;
+        let found = core::mem::take(&mut raw.crc).get();
+        let is_ours = raw.magic == MAGIC && raw.array_uuid == array_uuid;
+        if !is_ours || found != crc32c(place, &[raw.as_bytes()]) {
+            return Err(SumPageError::Absent);
+        }
+        if raw.version.get() != VERSION {
+            return Err(SumPageError::Version(raw.version.get()));
+        }
+        if raw.columns.get() != u16::from(layout.columns) || raw.counter.get() > COUNTER_MAX {
+            return Err(SumPageError::Absent);
+        }
+        let mut page = Self::new(layout, raw.index.get());
+        page.counter = raw.counter.get();
+        let bits = page.sums.len() * 4;
+        for (sum, bytes) in page.sums.iter_mut().zip(raw.payload[..bits].as_chunks::<4>().0) {
+            *sum = u32::from_le_bytes(*bytes);
+        }
+        for (at, written) in page.written.iter_mut().enumerate() {
+            *written = raw.payload[bits + at / 8] >> (at % 8) & 1 == 1;
+        }
+        Ok(page)
+    }
+}
+
+/// Why bytes are no page of checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SumPageError {
+    /// Nothing of this array stands here, or it is torn.
+    #[error("no page of checksums")]
+    Absent,
+    /// Written by another version.
+    #[error("a page has version {0}, this program knows {VERSION}; use a version that knows it")]
+    Version(u16),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U16,
+    columns: U16,
+    crc: U32,
+    array_uuid: Uuid,
+    index: U64,
+    counter: U64,
+    tail: [u8; 16],
+    payload: [u8; PAGE_PAYLOAD_LEN as usize],
+}
+
+const _: () = assert!(size_of::<Raw>() == PAGE_LEN as usize, "a page fills its slot");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_row_has_a_place_of_its_own_in_pages_without_gaps() {
+        for (columns, rows) in [(1, 1), (5, 16), (64, 256), (2, 3)] {
+            let layout = SumLayout::new(columns, rows);
+            let stripes = 40;
+            let places: BTreeSet<SumPlace> = (0..stripes)
+                .flat_map(|stripe| (0..rows).map(move |row| layout.place(stripe, row)))
+                .collect();
+            assert_eq!(places.len() as u64, stripes * u64::from(rows));
+            assert!(places.iter().all(|place| place.row < layout.rows_per_page()));
+            assert_eq!(places.last().unwrap().page + 1, layout.pages(stripes));
+        }
+    }
+
+    #[test]
+    fn any_survivors_that_can_serve_hold_a_copy_of_every_page() {
+        // Five members of which one may be lost, six of which two may.
+        for (members, losses) in [(5_u8, 1_u8), (6, 2)] {
+            for page in 0..20 {
+                let holders = SumLayout::holders(page, losses + 1, members);
+                assert_eq!(holders.len(), u32::from(losses) + 1);
+                for lost in 0..1_u32 << members {
+                    if lost.count_ones() <= u32::from(losses) {
+                        assert!(holders.iter().any(|holder| lost >> holder.0 & 1 == 0));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded_at_its_place_and_nowhere_else() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for columns in [1, 2, 5, 17, 64] {
+            let layout = SumLayout::new(columns, 16);
+            let mut page = SumPage::new(layout, 7);
+            page.counter = 3;
+            for row in 0..layout.rows_per_page() {
+                let sums: Vec<u32> = (0..columns).map(|_| rng.random()).collect();
+                page.set_row(row, rng.random::<bool>().then_some(&sums));
+            }
+            if page.row(0).is_some() {
+                page.set(0, columns - 1, 99);
+                assert_eq!(page.row(0).unwrap()[usize::from(columns) - 1], 99);
+            }
+            let image = page.encode([1; 16], 4096);
+            assert_eq!(SumPage::decode(&image, layout, [1; 16], 4096).as_ref(), Ok(&page));
+            let absent = Err(SumPageError::Absent);
+            assert_eq!(SumPage::decode(&image, layout, [1; 16], 0), absent);
+            assert_eq!(SumPage::decode(&image, layout, [2; 16], 4096), absent);
+            let wider = SumLayout::new(if columns == 64 { 63 } else { columns + 1 }, 16);
+            assert_eq!(SumPage::decode(&image, wider, [1; 16], 4096), absent);
+            for _ in 0..200 {
+                let mut bad = image.clone();
+                bad[rng.random_range(0..4096)] ^= 1 << rng.random_range(0..8);
+                assert_eq!(SumPage::decode(&bad, layout, [1; 16], 4096), absent);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_was_never_written_has_no_checksums() {
+        let layout = SumLayout::new(3, 16);
+        let mut page = SumPage::new(layout, 0);
+        assert_eq!(page.row(5), None);
+        page.set_row(5, Some(&[1, 2, 3]));
+        page.set(5, 1, 9);
+        assert_eq!(page.row(5), Some(&[1, 9, 3][..]));
+        page.set_row(5, None);
+        assert_eq!(page.row(5), None);
+        let unwritten = std::panic::catch_unwind(move || page.set(5, 0, 1));
+        assert!(unwritten.is_err());
+    }
+}
