@@ -18,6 +18,8 @@ pub(super) enum State {
     Collect(DataOut),
     /// One read is under way whose bytes go to the initiator.
     Read,
+    /// The cache is being flushed; then `Task::reading` is read from the medium.
+    FlushToRead,
     /// One request is under way; the command has succeeded when it has.
     Last { writing: bool },
     /// The ranges of an UNMAP, last first; the request for one is under way.
@@ -97,9 +99,7 @@ impl LogicalUnit {
             return Step::Respond(self.check(&sense));
         }
         let step = match command {
-            DataOut::ModeSelect { long, .. } => {
-                self.mode_select(task.nexus, long, &data.to_contiguous())
-            }
+            DataOut::ModeSelect { long, .. } => self.mode_select(task, long, &data.to_contiguous()),
             DataOut::PersistentReserveOut(out) => {
                 self.reserve_out(task, out, &data.to_contiguous())
             }
@@ -127,6 +127,15 @@ impl LogicalUnit {
                 Step::Respond(Response { status: Status::Good, sense: Vec::new(), data_in: read })
             }
             State::Last { .. } | State::Wait { .. } => respond_good(),
+            State::FlushToRead => {
+                // The medium may have gone meanwhile.
+                if let Some(sense) = self.not_ready(task.rules) {
+                    return Err(sense.into());
+                }
+                task.state = State::Read;
+                let (offset, len) = task.reading;
+                task.read(offset, len)
+            }
             State::Unmap { rest } => self.unmap_next(task, rest)?,
             State::Fill { pattern, next, end } => self.fill_next(task, pattern, next, end),
             State::Verify(expected) => self.verified(task, &read, &expected)?,
@@ -176,7 +185,8 @@ impl LogicalUnit {
             }
             State::Read | State::Verify(_) | State::Locate { .. } | State::Extents { .. } => false,
             State::Last { writing } => writing,
-            State::Unmap { .. }
+            State::FlushToRead
+            | State::Unmap { .. }
             | State::Fill { .. }
             | State::CompareAndWrite { .. }
             | State::OrWrite { .. }
@@ -217,13 +227,24 @@ impl LogicalUnit {
         task.read(offset, blocks.div_ceil(2) * block_len)
     }
 
-    pub(super) fn start_read(&mut self, task: &mut Task, extent: Extent) -> Result<Step, Stop> {
+    /// With `fua` what is newer in a volatile cache goes to the medium first (SBC-3, section 5.11).
+    pub(super) fn start_read(
+        &mut self,
+        task: &mut Task,
+        extent: Extent,
+        fua: bool,
+    ) -> Result<Step, Stop> {
         self.check_transfer(task, extent)?;
         if extent.blocks == 0 {
             return Ok(respond_good());
         }
-        task.state = State::Read;
         let (offset, len) = self.bytes_of(extent);
+        if fua && self.config.info.volatile_cache {
+            task.reading = (offset, len);
+            task.state = State::FlushToRead;
+            return Ok(submit(Op::Flush, 0, 0));
+        }
+        task.state = State::Read;
         Ok(task.read(offset, len))
     }
 
@@ -278,6 +299,11 @@ impl LogicalUnit {
         extent: Extent,
     ) -> Result<Step, Stop> {
         self.check_range(extent)?;
+        self.flush(task)
+    }
+
+    /// The flush after which a command has succeeded.
+    pub(super) fn flush(&self, task: &mut Task) -> Result<Step, Stop> {
         task.state = State::Last { writing: true };
         Ok(submit(Op::Flush, 0, 0))
     }

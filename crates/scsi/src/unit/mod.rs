@@ -358,7 +358,7 @@ impl LogicalUnit {
 
     fn start(&mut self, task: &mut Task, command: Command) -> Step {
         let step = match command {
-            Command::Read { extent, .. } => self.start_read(task, extent),
+            Command::Read { extent, fua } => self.start_read(task, extent, fua),
             Command::DataOut(out) => self.start_data_out(task, out),
             Command::Report(report) => {
                 self.report(task.nexus, report).map(Step::Respond).map_err(Stop::from)
@@ -436,11 +436,17 @@ impl LogicalUnit {
         if self.mode.descriptor_sense { SenseFormat::Descriptor } else { SenseFormat::Fixed }
     }
 
-    fn mode_select(&mut self, nexus: NexusId, long: bool, list: &[u8]) -> Result<Step, Stop> {
+    fn mode_select(&mut self, task: &mut Task, long: bool, list: &[u8]) -> Result<Step, Stop> {
         let changed = self.mode.select(long, list, self.mode_medium())?;
+        let switched_off = self.mode.write_cache && !changed.write_cache;
         if changed != self.mode {
             self.mode = changed;
-            self.attentions.raise(UnitAttention::ModeParametersChanged, Some(nexus));
+            self.attentions.raise(UnitAttention::ModeParametersChanged, Some(task.nexus));
+        }
+        if switched_off {
+            // Who knows of no cache asks for no flush any more: what is in it would never be
+            // made stable.
+            return self.flush(task);
         }
         Ok(respond_good())
     }

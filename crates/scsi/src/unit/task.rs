@@ -185,6 +185,12 @@ impl Task {
         self.nexus
     }
 
+    /// Number of bytes of its latest read, or of the one that comes after a flush.
+    #[must_use]
+    pub const fn read_len(&self) -> u64 {
+        self.reading.1
+    }
+
     /// A task that has ended already.
     pub(crate) fn ended(nexus: NexusId) -> Self {
         Self {

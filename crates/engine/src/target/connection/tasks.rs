@@ -105,8 +105,8 @@ impl Driver {
             Step::SubmitTo { .. } => unreachable!("{task:?} copies before its parameters came"),
             Step::Submit(request) => {
                 let slot = &mut self.slots[task.index()];
-                let reads = matches!(request.op, netraid_block::Op::Read);
-                let memory = if reads { request.len } else { 0 };
+                // Also of a read that comes after a flush.
+                let memory = slot.task.as_ref().map_or(0, netraid_scsi::Task::read_len);
                 slot.request = Some(request);
                 Plan { data_out: 0, data_out_total: 0, memory }
             }

@@ -72,11 +72,7 @@ fn stability_is_asked_for_where_it_is_owed() {
     let data = [1; 512];
     bench.good(&build::write(extent(0, 1), false, false), &data);
     bench.good(&build::write(extent(0, 1), true, false), &data);
-    let mut list = bench.good(&build::mode_sense_6(0x08, 255), &[]);
-    let caching = list.len() - 20;
-    list[caching + 2] = 0;
-    let select = cdb(&[0x15, 0x10, 0, 0, u8::try_from(list.len()).unwrap()]);
-    bench.good(&select, &list);
+    assert_eq!(write_cache_off(&mut bench).status, Status::Good);
     bench.good(&build::write(extent(0, 1), false, false), &data);
     bench.good(&build::write_same_16(extent(0, 1), true), &[0; 512]);
     bench.good(&build::synchronize_cache(false), &[]);
@@ -84,11 +80,65 @@ fn stability_is_asked_for_where_it_is_owed() {
     let expected = [
         (Op::Write, false),
         (Op::Write, true),
+        // Of what was written before the cache was switched off.
+        (Op::Flush, false),
         (Op::Write, true),
         (Op::WriteZeroes, true),
         (Op::Flush, false),
     ];
     assert_eq!(flags, expected);
+}
+
+/// Turns the write cache off.
+fn write_cache_off(bench: &mut Bench) -> Response {
+    let mut list = bench.good(&build::mode_sense_6(0x08, 255), &[]);
+    let caching = list.len() - 20;
+    list[caching + 2] = 0;
+    bench.run(&cdb(&[0x15, 0x10, 0, 0, u8::try_from(list.len()).unwrap()]), &list)
+}
+
+#[test]
+fn what_the_write_cache_holds_is_made_stable_when_it_is_switched_off() {
+    let mut bench = Bench::new();
+    assert_eq!(write_cache_off(&mut bench).status, Status::Good);
+    assert_eq!(write_cache_off(&mut bench).status, Status::Good, "it is off already");
+    assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false)]);
+
+    let mut bench = Bench::new();
+    bench.fail_next = Some(ErrorKind::Device);
+    assert_eq!(write_cache_off(&mut bench).status, Status::CheckCondition);
+}
+
+// SBC-3, section 5.11: FUA set to one reads from the medium, not what is newer in a cache.
+#[test]
+fn a_read_with_fua_waits_until_the_cache_is_on_the_medium() {
+    let read = cdb(&[0x28, 0x08, 0, 0, 0, 3, 0, 0, 2]);
+    let mut bench = Bench::new();
+    bench.medium[3 * 512..5 * 512].fill(9);
+    assert_eq!(bench.good(&read, &[]), [9; 1024]);
+    assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false), (Op::Read, 1536, 1024, false)]);
+
+    bench.submitted.clear();
+    bench.fail_next = Some(ErrorKind::Device);
+    assert_eq!(bench.run(&read, &[]).status, Status::CheckCondition);
+    assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false)], "it is not read from the cache");
+
+    bench.submitted.clear();
+    bench.good(&build::read(extent(3, 2), false), &[]);
+    assert_eq!(bench.submitted, [(Op::Read, 1536, 1024, false)], "without FUA");
+
+    let info = DeviceInfo { volatile_cache: false, ..config().info };
+    let mut bench = Bench::with(UnitConfig { info, ..config() });
+    bench.good(&read, &[]);
+    assert_eq!(bench.submitted, [(Op::Read, 1536, 1024, false)], "without a volatile cache");
+}
+
+#[test]
+fn a_read_with_fua_counts_its_memory_before_it_begins() {
+    let mut bench = Bench::new();
+    let (task, step) = bench.unit.handle_command(NEXUS, &cdb(&[0x28, 8, 0, 0, 0, 0, 0, 0, 2]), 0);
+    assert!(matches!(step, Step::Submit(MediumRequest { op: Op::Flush, .. })));
+    assert_eq!(task.read_len(), 1024);
 }
 
 #[test]
