@@ -32,16 +32,20 @@ impl Opened {
         self.filters.first().map_or(self.backing.device(), Filters::device)
     }
 
-    /// Ends the filters that are there, and puts others in their place, the first one first.
+    /// Ends the filters that are there, and puts others in their place, the first one first. When
+    /// those cannot be made, the ones that are there stay.
     pub(super) fn set_filters<'s>(
         &mut self,
         specs: impl DoubleEndedIterator<Item = &'s FilterSpec>,
     ) -> Result<()> {
-        self.end_filters();
+        let mut stack: Vec<Filters> = Vec::new();
         for spec in specs.rev() {
-            let filters = Filters::new(self.device(), spec.clone())?;
-            self.filters.insert(0, filters);
+            let below = stack.first().map_or(self.backing.device(), Filters::device);
+            let filters = Filters::new(below, spec.clone())?;
+            stack.insert(0, filters);
         }
+        self.end_filters();
+        self.filters = stack;
         Ok(())
     }
 
@@ -179,4 +183,29 @@ fn identity(iqn: &str, lun: u16, backing: &Backing) -> Identity {
     };
     let own = Identity::for_lun(&format!("{iqn} {place}"), lun);
     Identity { target_name: iqn.to_string(), ..own }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_that_cannot_be_made_leave_those_that_are_there() {
+        let mut opened = Opened::open("ram:1MiB".parse().unwrap(), None, &Pool::new()).unwrap();
+        let specs = |all: &[&str]| -> Vec<FilterSpec> {
+            all.iter().map(|spec| spec.parse().unwrap()).collect()
+        };
+        let shown = |opened: &Opened| -> Vec<String> {
+            opened.filters().map(ToString::to_string).collect()
+        };
+        opened.set_filters(specs(&["corrupt=1%", "delay=5ms"]).iter()).unwrap();
+        let before = shown(&opened);
+        let bad = specs(&["delay=1ms", "trace=/nonexistent/trace"]);
+        opened.set_filters(bad.iter()).unwrap_err();
+        assert_eq!(shown(&opened), before);
+        opened.set_filters(specs(&["delay=1ms"]).iter()).unwrap();
+        assert_eq!(shown(&opened), ["delay=1ms"]);
+        opened.set_filters([].iter()).unwrap();
+        assert_eq!(opened.filters().count(), 0);
+    }
 }

@@ -149,6 +149,24 @@ async fn a_trace_has_a_line_for_each_request() {
     assert_eq!(told, wanted);
 }
 
+#[tokio::test]
+async fn a_trace_to_the_file_of_one_that_still_runs_loses_no_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let spec = format!("trace={}", path.display());
+    let device = volume();
+    let first = over(&device, &spec);
+    completions::read(first.device(), 0, 512).await.unwrap();
+    let second = over(&device, &spec);
+    completions::read(first.device(), 512, 512).await.unwrap();
+    drop(first);
+    completions::read(second.device(), 1024, 512).await.unwrap();
+    drop(second);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let offsets: Vec<_> = text.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
+    assert_eq!(offsets, ["offset", "0", "512", "offset", "1024"]);
+}
+
 #[test]
 fn a_trace_that_cannot_be_written_is_refused_by_name() {
     let spec = "trace=/nonexistent/trace".parse().unwrap();

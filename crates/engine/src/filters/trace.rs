@@ -71,10 +71,12 @@ impl Tap for Traced {
 }
 
 impl Sink {
-    /// Opens the file, which is made or emptied.
+    /// Opens the file, which is made where it is missing; lines come behind those in it. Another
+    /// trace may still write to it, the one that this takes the place of.
     pub(super) fn open(path: Option<&Path>) -> std::io::Result<Self> {
         let Some(path) = path else { return Ok(Self::Log) };
-        let mut file = BufWriter::new(File::create(path)?);
+        let file = File::options().append(true).create(true).open(path)?;
+        let mut file = BufWriter::new(file);
         writeln!(file, "time_us op offset len fua latency_us result")?;
         let (sender, receiver) = crossbeam_channel::bounded(LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
