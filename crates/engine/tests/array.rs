@@ -447,3 +447,92 @@ async fn an_engine_whose_registration_is_removed_stops_for_good() {
     let error = array.close().await.unwrap_err().to_string();
     assert!(error.contains("taken it over"), "{error}");
 }
+
+/// The kind of reservation, and a key, that an engine of another machine has.
+const ENGINE_KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
+const ENGINE_KEY: NonZeroU64 = NonZeroU64::new(0x4e52_bbbb_bb00_0001).unwrap();
+
+/// An engine of another machine that holds a member.
+async fn other_engine(config: &MemberConfig) -> Arc<Remote> {
+    let other = stranger(config).await;
+    other.register(ENGINE_KEY).await.unwrap();
+    other.reserve(ENGINE_KEY, ENGINE_KIND).await.unwrap();
+    other
+}
+
+/// Labels that this machine has closed say nothing of who opens the array just now.
+#[tokio::test]
+async fn an_engine_that_has_fenced_but_not_labelled_yet_is_not_pushed_aside() {
+    let (_targets, configs) = members(2).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    open(&configs).await.close().await.unwrap();
+    let other = other_engine(&configs[1]).await;
+    let end = Array::open(OpenOptions::default(), configs.clone(), Pool::new()).await;
+    assert!(matches!(end, Err(ArrayError::Reserved { .. })), "{end:?}");
+    assert!(may_write(&other).await);
+    assert_eq!(other.reservation_keys().await.unwrap().keys, [ENGINE_KEY.get()]);
+}
+
+/// How many of many writes at once succeed.
+async fn burst(remote: &Arc<Remote>) -> usize {
+    let device = remote.clone().into_device();
+    let writes = (0..16_u64).map(|at| {
+        let (device, block) = (device.clone(), BufMut::zeroed(512).freeze());
+        async move { completions::write(&device, (8 << 20) + at * 512, block.into(), false).await }
+    });
+    let ends = futures_util::future::join_all(writes).await;
+    ends.iter().filter(|end| end.is_ok()).count()
+}
+
+/// Who sends nothing while another engine has the array may send many writes at once when that one
+/// has closed it. A unit attention ends the first one only.
+#[tokio::test]
+async fn who_was_taken_for_dead_writes_nothing_even_after_its_successor_has_closed() {
+    let (_targets, configs) = members(2).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    let take_over = OpenOptions { take_over: true, ..OpenOptions::default() };
+    for successors in 1..3 {
+        let other = other_engine(&configs[1]).await;
+        assert_eq!(burst(&other).await, 16);
+        let array = Array::open(take_over, configs.clone(), Pool::new()).await.unwrap();
+        array.close().await.unwrap();
+        for _ in 1..successors {
+            // Nothing is in the way of who comes next.
+            open(&configs).await.close().await.unwrap();
+        }
+        assert_eq!(burst(&other).await, 0);
+        assert!(other.is_fenced());
+        let force = CreateOptions { force: true, ..options(Level::Raid1) };
+        create(force, configs.clone(), Pool::new()).await.unwrap();
+    }
+}
+
+/// It has not heard yet that it is fenced.
+#[tokio::test]
+async fn an_engine_that_is_fenced_does_not_push_its_successor_aside_by_a_rebuild() {
+    let (_targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    command(&array, ControlRequest::Fail { member: "2".into() }).await;
+    let failed = |event: &Event| matches!(event, Event::Member { state: "faulty", .. });
+    wait_for(&mut array, failed).await;
+    let mut others = Vec::new();
+    for config in &configs {
+        let other = stranger(config).await;
+        other.register(ENGINE_KEY).await.unwrap();
+        for old in other.reservation_keys().await.unwrap().keys {
+            if let Some(old) = NonZeroU64::new(old).filter(|old| *old != ENGINE_KEY) {
+                // On the member that was set aside it may be given back meanwhile.
+                let _ = other.preempt(ENGINE_KEY, old, ENGINE_KIND, true).await;
+            }
+        }
+        other.reserve(ENGINE_KEY, ENGINE_KIND).await.unwrap();
+        others.push(other);
+    }
+    let end = array.handle().command(ControlRequest::Rebuild { member: "2".into() }).await;
+    assert!(end.is_err());
+    for other in &others {
+        assert!(may_write(other).await);
+        assert_eq!(other.reservation_keys().await.unwrap().keys, [ENGINE_KEY.get()]);
+    }
+}

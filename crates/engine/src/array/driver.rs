@@ -94,6 +94,8 @@ pub(super) struct Driver {
     pub(super) joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
     /// A device that waits for the labels to exclude its predecessor.
     pub(super) waiting: Option<Joined>,
+    /// Prepares a device that is to join; until it has ended, it may register it.
+    pub(super) joining: Option<JoinHandle<()>>,
     ready: Option<oneshot::Sender<Result<(), IoError>>>,
     closing: Option<oneshot::Sender<Result<(), IoError>>>,
     close_begun: bool,
@@ -128,6 +130,7 @@ impl Driver {
             failed_at_once: VecDeque::new(),
             joined: mpsc::channel(16),
             waiting: None,
+            joining: None,
             ready: None,
             closing: None,
             close_begun: false,
@@ -175,6 +178,11 @@ impl Driver {
         });
         futures_util::future::join_all(ends).await;
         // The lock ends with this: nothing may be sent after it.
+        has_left(self.joining.take()).await;
+        let late = std::iter::from_fn(|| self.joined.1.try_recv().ok());
+        for joined in self.waiting.take().into_iter().chain(late) {
+            joined.let_go().await;
+        }
         for slot in &mut self.slots {
             has_left(slot.leaving.take()).await;
         }
@@ -415,14 +423,19 @@ impl Driver {
 
     /// Ends the session to a member that was set aside, so that nothing more reaches it.
     fn part_with(&mut self, member: MemberIndex) {
-        let slot = &mut self.slots[member.as_usize()];
-        if let Some(mut connected) = slot.connected.take() {
-            let before = slot.leaving.take();
-            slot.leaving = Some(tokio::spawn(async move {
-                connected.leave().await;
-                has_left(before).await;
-            }));
+        if let Some(connected) = self.slots[member.as_usize()].connected.take() {
+            self.let_go(member, connected);
         }
+    }
+
+    /// Gives a device back that has not, or no longer, a member's place.
+    pub(super) fn let_go(&mut self, member: MemberIndex, mut connected: Connected) {
+        let slot = &mut self.slots[member.as_usize()];
+        let before = slot.leaving.take();
+        slot.leaving = Some(tokio::spawn(async move {
+            connected.leave().await;
+            has_left(before).await;
+        }));
     }
 
     /// The member by index or address.

@@ -16,7 +16,7 @@ use netraid_raid::label::Uuid;
 
 use super::{
     error::ArrayError,
-    lock::{ArrayLock, fingerprint},
+    lock::{ArrayLock, fingerprint, machine_id},
     member::Connected,
 };
 use crate::initiator::ReservationType;
@@ -28,15 +28,24 @@ const TRIES_MAX: usize = 4;
 /// The first two bytes of an engine's key.
 const TAG: u64 = 0x4e52 << 48;
 const TAG_MASK: u64 = 0xffff << 48;
-/// What follows: whose lock it holds, then what is random.
+/// What follows: whose lock it holds, then what is random, and these two.
 const LOCK_MASK: u64 = 0x00ff_ffff << 24;
+const RANDOM_MASK: u64 = 0x00ff_fffc;
+/// Somebody was removed from this member who may be alive.
+const WARY: u64 = 0b10;
+/// An engine's, which lives or has died. Without it: [`VACANT`].
+const HELD: u64 = 0b01;
+/// Nobody has the array open, and only who takes this key's place may write.
+const VACANT: NonZeroU64 = NonZeroU64::new(TAG | WARY).unwrap();
 
 /// Whose registrations may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removes {
     /// Those of engines that held this very lock: they are dead.
     Own,
-    /// Those of all engines: they are known to be dead.
+    /// Those, and those of the labels' holder (see [`key_of`]), which is proven to be dead.
+    Holder(u64),
+    /// Those of all engines: somebody says that they are dead.
     Engines,
     /// Everybody's, by an administrator's word.
     All,
@@ -52,9 +61,9 @@ pub(super) struct Fence {
 impl Fence {
     /// A new key for who holds `lock`, of the array `array`.
     pub(super) fn new(array: &Uuid, lock: &ArrayLock, removes: Removes) -> Self {
-        let random = u64::from(rand::random::<u32>()) & 0x00ff_ffff;
-        let lock = (fingerprint(array, lock) << 24) & LOCK_MASK;
-        let key = NonZeroU64::MIN | (TAG | lock | random);
+        let random = rand::random::<u64>() & RANDOM_MASK;
+        let own = key_of(fingerprint(array, machine_id(), lock.id()));
+        let key = NonZeroU64::MIN | (own | HELD | random);
         Self { key, removes }
     }
 
@@ -64,13 +73,37 @@ impl Fence {
     }
 
     fn may_remove(self, other: u64) -> bool {
-        let alike = |mask| (self.key.get() ^ other) & mask == 0;
         match self.removes {
-            Removes::Own => alike(TAG_MASK | LOCK_MASK),
-            Removes::Engines => alike(TAG_MASK),
+            _ if other == VACANT.get() || self.is_dead(other) => true,
+            Removes::Own | Removes::Holder(_) => false,
+            Removes::Engines => is_engine(other),
             Removes::All => true,
         }
     }
+
+    /// Whether it is proven that who has this key is dead.
+    fn is_dead(self, other: u64) -> bool {
+        let alike = |key: u64| (key ^ other) & (TAG_MASK | LOCK_MASK) == 0;
+        let holder = matches!(self.removes, Removes::Holder(holder) if alike(holder));
+        other != VACANT.get() && (alike(self.key.get()) || holder)
+    }
+
+    /// Whether somebody may live who was removed from a member with these keys, or now will be.
+    fn is_wary(self, others: &BTreeSet<u64>) -> bool {
+        others.iter().any(|other| {
+            let told = is_engine(*other) && other & WARY != 0;
+            told || !self.is_dead(*other)
+        })
+    }
+}
+
+const fn is_engine(key: u64) -> bool {
+    key & TAG_MASK == TAG
+}
+
+/// What the keys of engines with this fingerprint have in common.
+pub(super) const fn key_of(fingerprint: u64) -> u64 {
+    TAG | (fingerprint << 24) & LOCK_MASK
 }
 
 impl Connected {
@@ -84,6 +117,7 @@ impl Connected {
             Ok(()) => Ok(()),
             Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(place = %self.address(), %reason, "not fenced");
+                self.is_wary = false;
                 self.renounce().await;
                 Ok(())
             }
@@ -93,25 +127,24 @@ impl Connected {
 
     async fn try_fence(&mut self, fence: Fence) -> Result<(), ArrayError> {
         const WHAT: &str = "fencing it";
-        let key = fence.key;
+        // Nothing is disturbed before it is known that nobody is there who may not be.
+        let (others, _) = self.others(fence, None).await?;
+        self.is_wary = fence.is_wary(&others);
+        let key = if self.is_wary { fence.key | WARY } else { fence.key };
+        // Whatever becomes of it, some sessions may be registered.
+        self.registered = Some(key);
         let registered = self.remote.register_and_ignore(key).await;
         registered.map_err(|reason| self.fail("registering at it", reason))?;
-        self.is_registered = true;
         for _ in 0..TRIES_MAX {
-            let keys = self.remote.reservation_keys().await;
-            let keys = keys.map_err(|reason| self.fail(WHAT, reason))?;
-            let others: BTreeSet<u64> =
-                keys.keys.into_iter().filter(|other| *other != key.get()).collect();
+            let (others, is_cut) = self.others(fence, Some(key)).await?;
             let held = self.remote.reservation().await;
             let held = held.map_err(|reason| self.fail(WHAT, reason))?;
             let is_held = held.is_some_and(|held| held.kind == KIND);
-            if is_held && others.is_empty() && !keys.is_cut {
+            if is_held && others.is_empty() && !is_cut {
                 self.exclusive = true;
                 return Ok(());
             }
-            if let Some(other) = others.iter().find(|other| !fence.may_remove(**other)) {
-                return Err(ArrayError::Reserved { address: self.address(), key: *other });
-            }
+            self.is_wary |= fence.is_wary(&others);
             for other in others.into_iter().filter_map(NonZeroU64::new) {
                 let removed = self.remove(key, other).await;
                 tolerate_conflict(removed).map_err(|reason| self.fail(WHAT, reason))?;
@@ -122,6 +155,32 @@ impl Connected {
             }
         }
         Err(ArrayError::Contended { address: self.address() })
+    }
+
+    /// The keys beside `own` that are registered, all of which may be removed; whether there are
+    /// more than could be read.
+    async fn others(
+        &self,
+        fence: Fence,
+        own: Option<NonZeroU64>,
+    ) -> Result<(BTreeSet<u64>, bool), ArrayError> {
+        let keys = self.remote.reservation_keys().await;
+        let keys = keys.map_err(|reason| self.fail("reading its reservation keys", reason))?;
+        let own = own.map(NonZeroU64::get);
+        let others: BTreeSet<u64> =
+            keys.keys.into_iter().filter(|other| Some(*other) != own).collect();
+        match others.iter().find(|other| !fence.may_remove(**other)) {
+            Some(other) => Err(ArrayError::Reserved { address: self.address(), key: *other }),
+            None => Ok((others, keys.is_cut)),
+        }
+    }
+
+    /// Makes sure that nobody has taken this member over since it was fenced: its sessions'
+    /// registrations are made anew, which only succeeds in their own places.
+    pub(super) async fn check_fenced(&self) -> Result<(), ArrayError> {
+        let Some(key) = self.registered.filter(|_| self.exclusive) else { return Ok(()) };
+        let kept = self.remote.register(key).await;
+        kept.map_err(|reason| self.fail("making sure that it is still this engine's", reason))
     }
 
     /// Removes another's registrations, and waits for what it has under way where the device can.
@@ -147,17 +206,21 @@ impl Connected {
     async fn renounce(&mut self) {
         self.exclusive = false;
         let may = self.remote.is_connected() && !self.remote.is_fenced();
-        if std::mem::take(&mut self.is_registered)
-            && may
-            && let Err(error) = self.remote.unregister().await
-        {
+        if self.registered.take().is_none() || !may {
+            return;
+        }
+        let end = match self.is_wary {
+            true => self.remote.register(VACANT).await,
+            false => self.remote.unregister().await,
+        };
+        if let Err(error) = end {
             tracing::warn!(place = %self.address(), %error, "the registration stays");
         }
     }
 
     /// Removes all reservations and registrations of whomever.
     pub(super) async fn clear_reservations(&self) -> Result<(), ArrayError> {
-        let key = NonZeroU64::MIN | TAG | u64::from(rand::random::<u32>());
+        let key = NonZeroU64::MIN | (TAG | rand::random::<u64>() & RANDOM_MASK);
         let cleared = async {
             if self.remote.reservation_keys().await?.keys.is_empty() {
                 return Ok(());
@@ -188,17 +251,31 @@ mod tests {
 
     #[test]
     fn only_who_is_known_to_be_dead_is_removed() {
-        let key = NonZeroU64::new(0x4e52_aaaa_aa01_0203).unwrap();
+        let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
         let (same_lock, engine, stranger) =
             (0x4e52_aaaa_aa99_9999, 0x4e52_bbbb_bb99_9999, 0x1111_aaaa_aa99_9999);
         for (removes, expected) in [
             (Removes::Own, [true, false, false]),
+            (Removes::Holder(key_of(0xbb_bbbb)), [true, true, false]),
+            (Removes::Holder(key_of(0xcc_cccc)), [true, false, false]),
             (Removes::Engines, [true, true, false]),
             (Removes::All, [true; 3]),
         ] {
             let fence = Fence { key, removes };
             let found = [same_lock, engine, stranger].map(|other| fence.may_remove(other));
             assert_eq!(found, expected, "{removes:?}");
+            assert!(fence.may_remove(VACANT.get()));
         }
+    }
+
+    #[test]
+    fn who_may_live_is_remembered_from_key_to_key() {
+        let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
+        let fence = Fence { key, removes: Removes::Engines };
+        let is_wary = |other| fence.is_wary(&[other].into());
+        assert!(!fence.is_wary(&BTreeSet::new()));
+        assert!(!is_wary(0x4e52_aaaa_aa99_9999), "it held this lock");
+        assert!(is_wary(0x4e52_aaaa_aa99_9999 | WARY), "and had removed somebody");
+        assert!(is_wary(0x4e52_bbbb_bb99_9999) && is_wary(VACANT.get()));
     }
 }

@@ -38,7 +38,7 @@ impl ArrayLock {
 
 impl ArrayLock {
     /// Device and inode of the file: another mount namespace, or another user, has another.
-    fn id(&self) -> (u64, u64) {
+    pub(super) fn id(&self) -> (u64, u64) {
         self.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
     }
 
@@ -75,10 +75,9 @@ fn directory() -> PathBuf {
 
 /// Whose engine it is, by machine, array and lock: the same for all that held this very lock, which
 /// one at a time does.
-pub(super) fn fingerprint(array: &Uuid, lock: &ArrayLock) -> u64 {
-    let (dev, inode) = lock.id();
+pub(super) fn fingerprint(array: &Uuid, machine: Uuid, (dev, inode): (u64, u64)) -> u64 {
     let place = dev.to_be_bytes().into_iter().chain(inode.to_be_bytes());
-    hash(machine_id().into_iter().chain(*array).chain(place))
+    hash(machine.into_iter().chain(*array).chain(place))
 }
 
 /// FNV-1a: it must differ between machines, arrays and places, not be hard to guess.

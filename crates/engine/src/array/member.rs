@@ -1,6 +1,6 @@
 //! One member from the shell's side: connecting, what is on it, its label.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use netraid_block::{Buf, BufMut, Device, ErrorKind, IoError, Pool, SgList, TargetUri};
 use netraid_raid::{
@@ -67,8 +67,10 @@ pub(super) struct Connected {
     pub(super) device: Device,
     /// Only this engine may write to it.
     pub(super) exclusive: bool,
-    /// Its sessions are registered.
-    pub(super) is_registered: bool,
+    /// The key that its sessions are registered with.
+    pub(super) registered: Option<NonZeroU64>,
+    /// Somebody who may be alive was removed from it: it is not given back to all.
+    pub(super) is_wary: bool,
 }
 
 impl Connected {
@@ -106,7 +108,8 @@ impl Connected {
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
         let device = remote.clone().into_device();
-        Ok(Self { config, remote, device, exclusive: false, is_registered: false })
+        let (exclusive, registered, is_wary) = (false, None, false);
+        Ok(Self { config, remote, device, exclusive, registered, is_wary })
     }
 
     pub(super) fn address(&self) -> String {

@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::{
     create::Needs,
     error::ArrayError,
-    fence::{Fence, Removes},
-    lock::{ArrayLock, hex, this_holder},
+    fence::{Fence, Removes, key_of},
+    lock::{ArrayLock, fingerprint, hex, this_holder},
     member::{Connected, MemberConfig},
 };
 
@@ -309,12 +309,15 @@ async fn take_over(
 /// Whose registrations at the members may be removed.
 fn removes(options: OpenOptions, lock: &ArrayLock, found: &[(usize, Found)]) -> Removes {
     let newest = found.iter().max_by_key(|(_, f)| (f.label.generation, f.label.epoch));
-    let holder_is_dead = newest.is_some_and(|(_, f)| lock.outlives(&f.label.holder));
-    match options {
-        OpenOptions { force: true, .. } => Removes::All,
-        OpenOptions { take_over: true, .. } => Removes::Engines,
-        OpenOptions { .. } if holder_is_dead => Removes::Engines,
-        OpenOptions { .. } => Removes::Own,
+    let dead = newest.map(|(_, f)| &f.label).filter(|label| lock.outlives(&label.holder));
+    match (options, dead) {
+        (OpenOptions { force: true, .. }, _) => Removes::All,
+        (OpenOptions { take_over: true, .. }, _) => Removes::Engines,
+        // Others may be opening it just now.
+        (OpenOptions { .. }, Some(Label { array_uuid, holder, .. })) => {
+            Removes::Holder(key_of(fingerprint(array_uuid, holder.machine_id, holder.lock)))
+        }
+        (OpenOptions { .. }, None) => Removes::Own,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Another device, or a returned one, in a member's place: connected and checked beside the
 //! running array, then handed to its machine.
 
-use netraid_block::{Pool, TargetUri};
+use futures_util::future::join_all;
+use netraid_block::{ErrorKind, Pool, TargetUri};
 use netraid_raid::{array::CommandError, label::Label, member::MemberIndex};
 
 use super::{
@@ -20,6 +21,17 @@ pub(super) struct Joined {
     reply: Reply,
 }
 
+impl Joined {
+    /// The array has closed: the device is given back.
+    pub(super) async fn let_go(self) {
+        if let Ok(mut connected) = self.device {
+            connected.leave().await;
+        }
+        // Nobody waits for the answer any more.
+        let _ = self.reply.send(Err(ArrayError::Closing));
+    }
+}
+
 /// What the device is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expect {
@@ -32,12 +44,12 @@ enum Expect {
 }
 
 impl Expect {
-    /// Whose registrations at the device may be removed.
-    const fn removes(self) -> Removes {
+    /// Whose registrations at the device may be removed, where `is_holder` is proven.
+    const fn removes(self, is_holder: bool) -> Removes {
         match self {
-            Self::Unused => Removes::Own,
             // This engine has the array: whoever else had it is dead.
-            Self::Former => Removes::Engines,
+            Self::Former if is_holder => Removes::Engines,
+            Self::Unused | Self::Former => Removes::Own,
             Self::Anything => Removes::All,
         }
     }
@@ -122,17 +134,21 @@ impl Driver {
         };
         let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
         let fence = self.fence;
-        tokio::spawn(async move {
+        let others = self.slots.iter().zip((0..).map(MemberIndex));
+        let others = others.filter(|(_, other)| *other != member);
+        let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
+        self.joining = Some(tokio::spawn(async move {
             if let Some(mut old) = old {
                 old.leave().await;
             }
             for session in leaving {
                 has_left(session).await;
             }
-            let device = join(config, member, &label, needs, (expect, fence), pool).await;
-            // The array is closed: the device is let go.
+            let beside = Beside { label, needs, fence, others };
+            let device = join(config, member, expect, &beside, pool).await;
+            // The array's task waits for this one, so that it is there.
             let _ = sender.send(Joined { member, device, reply }).await;
-        });
+        }));
     }
 
     /// Whether the member's place may be taken now, by a device with this configuration.
@@ -161,12 +177,17 @@ impl Driver {
     /// A device is there, or is not. A predecessor that still serves is set aside for it.
     pub(super) fn take_joined(&mut self, joined: Joined) {
         let Joined { member, device, reply } = joined;
-        let ready = device.and_then(|connected| {
-            if self.state(member).is_live() {
-                self.machine.handle_fail(member)?;
-            }
-            Ok(connected)
-        });
+        let serves = self.state(member).is_live();
+        let ready = match device {
+            Ok(connected) if serves => match self.machine.handle_fail(member) {
+                Ok(()) => Ok(connected),
+                Err(error) => {
+                    self.let_go(member, connected);
+                    Err(error.into())
+                }
+            },
+            other => other,
+        };
         match ready {
             Ok(connected) => self.waiting = Some(Joined { member, device: Ok(connected), reply }),
             Err(error) => {
@@ -182,8 +203,13 @@ impl Driver {
         let Some(Joined { member, device, reply }) = self.waiting.take() else { return };
         self.slots[member.as_usize()].joining = false;
         let end = device.and_then(|connected| {
-            self.machine.handle_replace(member, rand::random(), caps(&connected))?;
-            self.slots[member.as_usize()].take(connected);
+            match self.machine.handle_replace(member, rand::random(), caps(&connected)) {
+                Ok(()) => self.slots[member.as_usize()].take(connected),
+                Err(error) => {
+                    self.let_go(member, connected);
+                    return Err(error.into());
+                }
+            }
             Ok(())
         });
         // Nobody waits for the answer any more.
@@ -191,14 +217,24 @@ impl Driver {
     }
 }
 
+/// The running array that a device is to join.
+struct Beside {
+    label: Label,
+    needs: Needs,
+    fence: Option<Fence>,
+    /// The devices that serve.
+    others: Vec<Connected>,
+}
+
 async fn join(
     config: MemberConfig,
     member: MemberIndex,
-    array: &Label,
-    needs: Needs,
-    (expect, fence): (Expect, Option<Fence>),
+    expect: Expect,
+    beside: &Beside,
     pool: Pool,
 ) -> Result<Connected, ArrayError> {
+    let Beside { label: array, needs, fence, others } = beside;
+    let is_holder = is_holder(others).await?;
     let connected = Connected::visit(config.clone(), pool.clone()).await?;
     let checked = async {
         needs.check(&connected)?;
@@ -215,7 +251,7 @@ async fn join(
     // Nothing is written yet: the machine composes the label, which overwrites any other.
     let mut connected = Connected::take_over(config, &array.array_uuid, pool).await?;
     let fenced = match fence {
-        Some(fence) => connected.fence(fence.with(expect.removes())).await,
+        Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
         None => Ok(()),
     };
     if let Err(error) = fenced {
@@ -223,6 +259,25 @@ async fn join(
         return Err(error);
     }
     Ok(connected)
+}
+
+/// Whether this engine surely has the array still, by the members that are fenced. Who is fenced out
+/// without having heard of it yet must not push its successor aside.
+async fn is_holder(others: &[Connected]) -> Result<bool, ArrayError> {
+    let ends = join_all(others.iter().filter(|other| other.exclusive).map(async |other| {
+        let end = other.check_fenced().await;
+        (end, other.remote.is_fenced())
+    }));
+    let ends = ends.await;
+    let is_holder = !ends.is_empty() && ends.iter().all(|(end, _)| end.is_ok());
+    for (end, is_fenced) in ends {
+        match end {
+            Err(ArrayError::Io { reason, .. })
+                if !is_fenced && reason.kind() != ErrorKind::Fenced => {}
+            end => end?,
+        }
+    }
+    Ok(is_holder)
 }
 
 /// Refuses a LUN that serves as another member, whatever the user says.
