@@ -438,14 +438,13 @@ impl LogicalUnit {
 
     fn mode_select(&mut self, task: &mut Task, long: bool, list: &[u8]) -> Result<Step, Stop> {
         let changed = self.mode.select(long, list, self.mode_medium())?;
-        let switched_off = self.mode.write_cache && !changed.write_cache;
         if changed != self.mode {
             self.mode = changed;
             self.attentions.raise(UnitAttention::ModeParametersChanged, Some(task.nexus));
         }
-        if switched_off {
+        if self.must_write_through() {
             // Who knows of no cache asks for no flush any more: what is in it would never be
-            // made stable.
+            // made stable. Also when it is off already: the flush may have failed then.
             return self.flush(task);
         }
         Ok(respond_good())

@@ -101,12 +101,16 @@ fn write_cache_off(bench: &mut Bench) -> Response {
 fn what_the_write_cache_holds_is_made_stable_when_it_is_switched_off() {
     let mut bench = Bench::new();
     assert_eq!(write_cache_off(&mut bench).status, Status::Good);
-    assert_eq!(write_cache_off(&mut bench).status, Status::Good, "it is off already");
     assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false)]);
+}
 
+#[test]
+fn a_write_cache_whose_flush_failed_is_flushed_by_who_switches_it_off_again() {
     let mut bench = Bench::new();
     bench.fail_next = Some(ErrorKind::Device);
     assert_eq!(write_cache_off(&mut bench).status, Status::CheckCondition);
+    assert_eq!(write_cache_off(&mut bench).status, Status::Good);
+    assert_eq!(bench.submitted, [(Op::Flush, 0, 0, false); 2]);
 }
 
 // SBC-3, section 5.11: FUA set to one reads from the medium, not what is newer in a cache.
