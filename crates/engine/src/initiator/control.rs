@@ -73,6 +73,11 @@ impl Controls {
         self.waiting.is_empty() && self.active.is_none()
     }
 
+    /// Whether one is to be sent as soon as the sessions have room for it.
+    pub(super) fn want_room(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.running.is_none())
+    }
+
     /// The key that the sessions are registered with.
     pub(super) fn key(&self) -> Option<u64> {
         self.key

@@ -1,6 +1,13 @@
 //! Who was preempted writes nothing any more, in whatever way its writes come to the device.
 
-use std::{num::NonZeroU64, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU64,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, SgList, TargetUri};
 use netraid_engine::{
@@ -222,4 +229,40 @@ async fn a_session_that_comes_after_a_preemption_does_not_undo_it() {
         remote.close().await;
     }
     target.stop().await;
+}
+
+/// Sessions that have no room for a moment are not away, and get room for it.
+#[tokio::test]
+async fn a_busy_disk_is_registered_at_once() {
+    let key = NonZeroU64::new(0x1111).unwrap();
+    for sessions in [1, 2] {
+        let target = Running::start(config(), &[ram()]);
+        let remote = initiator(&target, "busy", sessions).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let load: Vec<_> = (0..1024)
+            .map(|_| {
+                let (remote, stop) = (remote.clone(), stop.clone());
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        write(&remote, 1).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        let begun = Instant::now();
+        remote.register_and_ignore(key).await.unwrap();
+        for _ in 0..4 {
+            remote.register(key).await.unwrap();
+            let keys = remote.reservation_keys().await.unwrap().keys;
+            assert_eq!(keys.len(), usize::from(sessions));
+        }
+        // Half the time of a request is what sessions that are away are waited for.
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        stop.store(true, Ordering::Relaxed);
+        for task in load {
+            task.await.unwrap();
+        }
+        remote.close().await;
+        target.stop().await;
+    }
 }

@@ -30,9 +30,11 @@ impl Actor {
     /// The lane that takes the next command.
     fn roomy(&mut self) -> Option<usize> {
         let count = self.lanes.len();
+        // Requests would take all room as it comes, for as long as there are some.
+        let kept = usize::from(self.controls.want_room());
         let lane = (0..count)
             .map(|step| (self.turn + step) % count)
-            .find(|lane| self.lanes[*lane].capacity() > 0)?;
+            .find(|lane| self.lanes[*lane].capacity() > kept)?;
         self.turn = (lane + 1) % count;
         Some(lane)
     }
