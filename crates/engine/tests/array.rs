@@ -421,6 +421,31 @@ async fn a_member_that_a_stranger_has_reserved_is_opened_by_force_only() {
 }
 
 #[tokio::test]
+async fn a_device_that_a_stranger_has_reserved_becomes_a_member_by_force_only() {
+    for kind in [ReservationType::WriteExclusive, ReservationType::ExclusiveAccess] {
+        let (_targets, configs) = members(3).await;
+        let key = NonZeroU64::new(0x3333).unwrap();
+        let other = stranger(&configs[1]).await;
+        other.register(key).await.unwrap();
+        other.reserve(key, kind).await.unwrap();
+        let new = options(Level::Raid1);
+        let error = create(new, configs[..2].to_vec(), Pool::new()).await.unwrap_err().to_string();
+        assert!(error.contains("in use") && error.contains("reservation"), "{error}");
+        assert!(error.contains("--force"), "{error}");
+        // Nothing was written, on the others neither.
+        create(options(Level::Raid1), vec![configs[0].clone(), configs[2].clone()], Pool::new())
+            .await
+            .unwrap();
+        let force = CreateOptions { force: true, ..options(Level::Raid1) };
+        create(force, configs[..2].to_vec(), Pool::new()).await.unwrap();
+        let array = open(&configs[..2]).await;
+        write(array.device(), 1).await;
+        assert!(!may_write(&other).await);
+        array.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn an_engine_whose_registration_is_removed_stops_for_good() {
     let (_targets, configs) = members(3).await;
     create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();

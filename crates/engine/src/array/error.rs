@@ -1,6 +1,6 @@
 //! Why an array cannot be made, opened or changed.
 
-use netraid_block::{IoError, UriError};
+use netraid_block::{ErrorKind, IoError, UriError};
 use netraid_raid::{
     array::CommandError, assemble::AssembleError, label::LabelError, member::MemberIndex,
     regions::RegionsError,
@@ -187,4 +187,11 @@ pub enum ArrayError {
     /// The array is closing.
     #[error("the array is closing")]
     Closing,
+}
+
+impl ArrayError {
+    /// Whether somebody's reservation is why.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Io { reason, .. } if reason.kind() == ErrorKind::Fenced)
+    }
 }

@@ -146,7 +146,7 @@ impl Connected {
             }
             self.is_wary |= fence.is_wary(&others);
             for other in others.into_iter().filter_map(NonZeroU64::new) {
-                let removed = self.remove(key, other).await;
+                let removed = self.remove(key, other, is_held).await;
                 tolerate_conflict(removed).map_err(|reason| self.fail(WHAT, reason))?;
             }
             if !is_held {
@@ -184,14 +184,25 @@ impl Connected {
     }
 
     /// Removes another's registrations, and waits for what it has under way where the device can.
-    async fn remove(&self, key: NonZeroU64, other: NonZeroU64) -> Result<(), IoError> {
+    async fn remove(
+        &self,
+        key: NonZeroU64,
+        other: NonZeroU64,
+        is_held: bool,
+    ) -> Result<(), IoError> {
         match self.remote.preempt(key, other, KIND, true).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(
                     place = %self.address(),
                     "no PREEMPT AND ABORT: what another engine has under way may still be written"
                 );
-                self.remote.preempt(key, other, KIND, false).await
+                // What all hold belongs to one of them in tgt; when that one is removed, it is a
+                // dangling pointer. So it is released before, and made again at once.
+                if is_held {
+                    self.remote.release(key, KIND).await?;
+                }
+                self.remote.preempt(key, other, KIND, false).await?;
+                self.remote.reserve(key, KIND).await
             }
             end => end,
         }
@@ -206,15 +217,33 @@ impl Connected {
     async fn renounce(&mut self) {
         self.exclusive = false;
         let may = self.remote.is_connected() && !self.remote.is_fenced();
-        if self.registered.take().is_none() || !may {
-            return;
-        }
-        let end = match self.is_wary {
-            true => self.remote.register(VACANT).await,
-            false => self.remote.unregister().await,
-        };
-        if let Err(error) = end {
+        let Some(key) = self.registered.take().filter(|_| may) else { return };
+        if let Err(error) = self.give_back(key).await {
             tracing::warn!(place = %self.address(), %error, "the registration stays");
+        }
+    }
+
+    /// Takes this run's registrations back. Some targets (tgt) keep those of sessions that are no
+    /// more, which no session could give back: where all are this run's, they go with one command.
+    async fn give_back(&self, key: NonZeroU64) -> Result<(), IoError> {
+        let all_own = match self.remote.reservation_keys().await {
+            Ok(keys) => !keys.is_cut && keys.keys.iter().all(|other| *other == key.get()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => false,
+            Err(error) => return Err(error),
+        };
+        match all_own && !self.is_wary {
+            true => self.remote.clear_reservations(key).await,
+            false if self.is_wary => self.remote.register(VACANT).await,
+            false => self.remote.unregister().await,
+        }
+    }
+
+    /// Whether somebody has reserved the device.
+    pub(super) async fn is_reserved(&self) -> Result<bool, ArrayError> {
+        match self.remote.reservation().await {
+            Ok(held) => Ok(held.is_some()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
+            Err(error) => Err(self.fail("looking for reservations", error)),
         }
     }
 
@@ -222,7 +251,9 @@ impl Connected {
     pub(super) async fn clear_reservations(&self) -> Result<(), ArrayError> {
         let key = NonZeroU64::MIN | (TAG | rand::random::<u64>() & RANDOM_MASK);
         let cleared = async {
-            if self.remote.reservation_keys().await?.keys.is_empty() {
+            let nobody = self.remote.reservation_keys().await?.keys.is_empty();
+            // One that cannot be read is to be removed, too.
+            if nobody && matches!(self.remote.reservation().await, Ok(None)) {
                 return Ok(());
             }
             self.remote.register_and_ignore(key).await?;

@@ -202,8 +202,21 @@ impl Connected {
         ArrayError::Io { address: self.address(), what, reason }
     }
 
-    /// Refuses a device on which there is anything, with its name where it is known.
+    /// Refuses a device on which there is anything, with its name where it is known, or that
+    /// somebody has reserved.
     pub(super) async fn check_unused(&self) -> Result<(), ArrayError> {
+        match self.check_empty().await {
+            Err(error) if !error.is_conflict() => Err(error),
+            // What is reserved may not even be readable.
+            Ok(()) | Err(_) if self.is_reserved().await? => {
+                let what = "a reservation of another host or engine".to_owned();
+                Err(ArrayError::InUse { address: self.address(), what })
+            }
+            end => end,
+        }
+    }
+
+    async fn check_empty(&self) -> Result<(), ArrayError> {
         let in_use = |what| ArrayError::InUse { address: self.address(), what };
         match self.label().await? {
             Ok(label) => {

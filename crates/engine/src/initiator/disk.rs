@@ -298,7 +298,9 @@ fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
             Verdict::Later
         }
         Some(Status::ReservationConflict) => {
-            fail(ErrorKind::Fenced, "another initiator holds a reservation")
+            const WHAT: &str =
+                "another initiator holds a reservation; release it there, or clear it (sg_persist)";
+            fail(ErrorKind::Fenced, WHAT)
         }
         Some(Status::CheckCondition) => match Sense::decode(sense) {
             Some(sense) => judge_sense(&sense, shown),

@@ -141,7 +141,11 @@ impl Remote {
     }
 
     fn unreadable(&self, what: &str) -> IoError {
-        let text = format!("{}: the disk's answer about its {what} cannot be read", self.place);
+        let text = format!(
+            "{}: the disk's answer about its {what} cannot be read; a restart of its target may mend \
+             that",
+            self.place
+        );
         IoError::with_detail(ErrorKind::Device, text)
     }
 }
