@@ -14,8 +14,8 @@ use crate::{
     ports::Nexus,
     sense::{Additional, Sense, SenseFormat, SenseKey},
     unit::{
-        Background, LogicalUnit, Marker, NexusId, Refusal, Response, Step, Task, UnitAttention,
-        UnitConfig, decode_lun, report_luns,
+        Background, LogicalUnit, Marker, MediumRequest, NexusId, Refusal, Response, Step, Task,
+        UnitAttention, UnitConfig, decode_lun, report_luns,
     },
 };
 
@@ -203,6 +203,15 @@ impl TargetDevice {
         }
         match self.unit_of(task) {
             Some(unit) => unit.handle_data_out(task, data),
+            None => Step::Respond(Response::check(&not_supported())),
+        }
+    }
+
+    /// Goes on with a task whose first request was kept back for a while, when it is to be
+    /// submitted now.
+    pub fn handle_kept_back(&mut self, task: &mut Task, request: MediumRequest) -> Step {
+        match self.unit_of(task) {
+            Some(unit) => unit.handle_kept_back(task, request),
             None => Step::Respond(Response::check(&not_supported())),
         }
     }

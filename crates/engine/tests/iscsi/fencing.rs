@@ -28,6 +28,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(10);
 const WRITE_10: u8 = 0x2a;
 const GOOD: u8 = 0x00;
+const RESERVATION_CONFLICT: u8 = 0x18;
 pub(crate) const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 pub(crate) const PREEMPT_AND_ABORT: u8 = 5;
@@ -98,6 +99,35 @@ async fn a_copy_of_another_lun_ends_before_its_nexus_counts_as_preempted() {
     }
     slow.release();
     assert_eq!(response(&mut new).await, (preempts, GOOD));
+    target.stop().await;
+}
+
+/// A read that the target keeps back until there is memory is a read like others.
+#[tokio::test]
+async fn a_read_that_waited_for_memory_is_kept_out_by_a_reservation_that_came_meanwhile() {
+    const EXCLUSIVE_ACCESS: u8 = 3;
+    const READ_10: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let slow = Slow::holding(ram(), Op::Read);
+    let mut config = config();
+    // One command of a session at a time.
+    config.limits.data_budget = 1;
+    let target = Running::start(config, &[Device::new(slow.clone())]);
+    let mut old = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    let mut new = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    old.take_attention().await;
+    new.take_attention().await;
+    let first = old.command(&READ_10, 512).await;
+    slow.arrived.notified().await;
+    let second = old.command(&READ_10, 512).await;
+    let looks = old.command(&[0; 6], 0).await;
+    assert_eq!(response(&mut old).await, (looks, GOOD), "what came before it has come");
+    reserve_out(&mut new, REGISTER, 0, 0, 2).await;
+    assert_eq!(response(&mut new).await.1, GOOD);
+    reserve_out(&mut new, RESERVE, EXCLUSIVE_ACCESS, 2, 0).await;
+    assert_eq!(response(&mut new).await.1, GOOD);
+    slow.release();
+    assert_eq!(response(&mut old).await, (first, GOOD), "it was at the device");
+    assert_eq!(response(&mut old).await, (second, RESERVATION_CONFLICT));
     target.stop().await;
 }
 

@@ -209,6 +209,12 @@ impl Connection {
         self.tasks.is_aborted(task)
     }
 
+    /// Whether a task that was planned waits for memory.
+    #[must_use]
+    pub fn is_waiting(&self, task: TaskId) -> bool {
+        self.tasks.is_waiting(task)
+    }
+
     /// The socket is gone: all tasks are aborted, and nothing more is said.
     pub fn handle_disconnect(&mut self) {
         self.current = Current::Nothing;

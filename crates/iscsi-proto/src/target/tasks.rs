@@ -168,6 +168,10 @@ impl Tasks {
         self.tasks[id.index()].aborted
     }
 
+    pub(super) fn is_waiting(&self, id: TaskId) -> bool {
+        self.tasks[id.index()].state == State::Waiting
+    }
+
     pub(super) fn is_executing(&self, id: TaskId) -> bool {
         self.tasks[id.index()].state == State::Executing
     }

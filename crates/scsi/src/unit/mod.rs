@@ -268,6 +268,19 @@ impl LogicalUnit {
         self.settle(task, step)
     }
 
+    /// Goes on with a task whose first request, `request`, was kept back for a while: it is not
+    /// submitted any more when a reservation, or the medium, keeps the task out by now.
+    pub fn handle_kept_back(&mut self, task: &mut Task, request: MediumRequest) -> Step {
+        let step = if self.conflicts(task.nexus, task.rules.access) {
+            Step::Respond(Response::status(Status::ReservationConflict))
+        } else if let Some(sense) = self.not_ready(task.rules) {
+            Step::Respond(self.check(&sense))
+        } else {
+            Step::Submit(request)
+        };
+        self.settle(task, step)
+    }
+
     /// Goes on with the end of a task's medium request. A command of several requests ends with
     /// RESERVATION CONFLICT before the next one when a reservation came meanwhile.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {

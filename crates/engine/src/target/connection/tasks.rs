@@ -38,6 +38,8 @@ pub(super) struct Slot {
     stores: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
+    /// That step waits for memory first.
+    kept_back: bool,
     /// The first step was to wait for the logical unit.
     waits: bool,
     pub(super) data_out_len: usize,
@@ -115,11 +117,16 @@ impl Driver {
             }
         };
         self.machine.handle_plan(task, plan);
+        self.slots[task.index()].kept_back = self.machine.is_waiting(task);
     }
 
     pub(super) fn handle_submit(&mut self, task: TaskId) {
         let slot = &mut self.slots[task.index()];
         let step = match (slot.request.take(), &mut slot.task) {
+            // What was decided when the command came may not hold any more.
+            (Some(request), Some(scsi_task)) if slot.kept_back => {
+                self.shared.units.borrow_mut().handle_kept_back(scsi_task, request)
+            }
             (Some(request), _) => Step::Submit(request),
             (None, _) if slot.waits => Step::Wait,
             (None, Some(scsi_task)) => {

@@ -66,3 +66,16 @@ fn removal_is_prevented_by_each_nexus_until_it_is_gone() {
         bench.good(&eject, &[]);
     }
 }
+
+#[test]
+fn a_read_that_was_kept_back_is_refused_once_the_medium_has_stopped() {
+    let mut bench = Bench::new();
+    let (mut task, step) = bench.unit.handle_command(NEXUS, &build::read(extent(0, 1), false), 0);
+    let Step::Submit(request) = step else { panic!("{step:?}") };
+    let step = bench.unit.handle_kept_back(&mut task, request);
+    let Step::Submit(request) = step else { panic!("{step:?}") };
+    bench.good(&cdb(&[0x1b, 0, 0, 0, 0]), &[]);
+    let step = bench.unit.handle_kept_back(&mut task, request);
+    let Step::Respond(Response { status, .. }) = step else { panic!("{step:?}") };
+    assert_eq!(status, Status::CheckCondition);
+}
