@@ -561,3 +561,26 @@ async fn an_engine_that_is_fenced_does_not_push_its_successor_aside_by_a_rebuild
         assert_eq!(other.reservation_keys().await.unwrap().keys, [ENGINE_KEY.get()]);
     }
 }
+
+/// What is prepared for a replacement beside the array ends before the array has closed.
+#[tokio::test]
+async fn a_device_that_joins_while_the_array_closes_is_given_back() {
+    for pause in [0, 2, 5, 10, 20] {
+        let (_targets, configs) = members(2).await;
+        create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+        let array = open(&configs).await;
+        let (spare, handle) = (Member::new(), array.handle().clone());
+        let replace = ControlRequest::Replace {
+            member: "1".into(),
+            with: spare.config.address(),
+            force: false,
+        };
+        let joins = tokio::spawn(async move { handle.command(replace).await });
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        array.close().await.unwrap();
+        let keys = stranger(&spare.config).await.reservation_keys().await.unwrap().keys;
+        assert!(keys.is_empty(), "after {pause} ms: {keys:x?}");
+        // Refused or begun, but answered.
+        drop(joins.await.unwrap());
+    }
+}
