@@ -1,4 +1,5 @@
-# Our initiator and Linux's own target: an array over four LIO targets, degraded and rebuilt.
+# Our initiator and Linux's own target: an array over four LIO targets, degraded and rebuilt; fenced
+# where LIO can store registrations, and used without a fence where it has no directory for them.
 . "$(dirname "$0")/lib.sh"
 
 guest_start <<'GUEST'
@@ -22,12 +23,23 @@ for index in 0 1 2 3; do
     echo 1 >$group/enable
 done
 tell ready
+await reservations
+mkdir -p /var/target/pr
+tell reservations
 await done
 GUEST
 guest_tells ready
 for index in 0 1 2 3; do urls+=("iscsi://10.0.2.15:$((3260 + index))/iqn.2026-01.lio:$index/0"); done
 "$NETRAID" create vol --level 5 "${urls[@]:0:3}"
+exclusive() { "$NETRAID" status --json "$CONTROL" | jq -r '[.members[].exclusive] | join(" ")'; }
 attach "${urls[@]:0:3}"
+expect "false false false" "$(exclusive)" "exclusive without a place for registrations"
+load write 1MiB 1
+stop engine
+tell_guest reservations
+guest_tells reservations
+attach "${urls[@]:0:3}"
+expect "true true true" "$(exclusive)" "exclusive"
 load write 100MiB 1
 load verify 100MiB 1
 "$NETRAID" fail "$CONTROL" 1

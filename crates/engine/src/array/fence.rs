@@ -115,7 +115,7 @@ impl Connected {
     pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), ArrayError> {
         match self.try_fence(fence).await {
             Ok(()) => Ok(()),
-            Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Unsupported => {
+            Err(ArrayError::Io { reason, .. }) if self.may_go_on_after(&reason).await => {
                 tracing::warn!(place = %self.address(), %reason, "not fenced");
                 self.is_wary = false;
                 self.renounce().await;
@@ -123,6 +123,17 @@ impl Connected {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// A device without reservations, or one that cannot keep them (LIO without its state
+    /// directory), is used without; but not while somebody else is registered at it.
+    async fn may_go_on_after(&self, reason: &IoError) -> bool {
+        if matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced) {
+            return reason.kind() == ErrorKind::Unsupported;
+        }
+        let own = self.registered.map(NonZeroU64::get);
+        let keys = self.remote.reservation_keys().await;
+        keys.is_ok_and(|keys| !keys.is_cut && keys.keys.iter().all(|key| Some(*key) == own))
     }
 
     async fn try_fence(&mut self, fence: Fence) -> Result<(), ArrayError> {
