@@ -24,7 +24,7 @@ for index in 0 1 2 3; do
 done
 tell ready
 await reservations
-mkdir -p /var/target/pr
+mkdir -p "$(cat /sys/kernel/config/target/dbroot)/pr"
 tell reservations
 await done
 GUEST
@@ -52,4 +52,4 @@ load verify 100MiB 1 --rewritten 2
 expect degraded "$(state)" "state"
 stop engine
 tell_guest done
-guest_end
+guest_end 'for APTPL metadata failed'

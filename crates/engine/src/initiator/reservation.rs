@@ -42,12 +42,13 @@ impl Remote {
         self.order(Order::Register { key: key.get(), ignore: true }).await.map(drop)
     }
 
-    /// Takes the registrations of all sessions back.
+    /// Takes the registrations of all sessions back, also those that a target made and then failed
+    /// to store.
     ///
     /// # Errors
     /// As [`Self::register`].
     pub async fn unregister(&self) -> Result<(), IoError> {
-        self.order(Order::Register { key: 0, ignore: false }).await.map(drop)
+        self.order(Order::Register { key: 0, ignore: true }).await.map(drop)
     }
 
     /// The keys that are registered, up to 1023 of them.
