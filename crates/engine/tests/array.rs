@@ -445,6 +445,46 @@ async fn a_device_that_a_stranger_has_reserved_becomes_a_member_by_force_only() 
     }
 }
 
+/// A write of the old owner is at the device when the array is made over it: it must not land on
+/// the new label.
+#[tokio::test]
+async fn what_an_old_owner_has_under_way_is_not_written_over_an_array_made_by_force() {
+    let ram = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+    let sticky = Arc::new(Sticky { device: ram, kept: Mutex::default() });
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = Member::start(Device::new(sticky.clone()), &format!("{NAME}-owned"), listen);
+    let (_targets, mut configs) = members(1).await;
+    configs.push(target.config.clone());
+    let key = NonZeroU64::new(0x3333).unwrap();
+    let other = stranger(&target.config).await;
+    other.register(key).await.unwrap();
+    other.reserve(key, ReservationType::WriteExclusive).await.unwrap();
+    *sticky.kept.lock().unwrap() = Some(Vec::new());
+    let late = tokio::spawn({
+        let device = other.clone().into_device();
+        async move { completions::write(&device, 0, BufMut::zeroed(4096).freeze().into(), false).await }
+    });
+    while sticky.kept.lock().unwrap().as_ref().is_some_and(Vec::is_empty) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let kept = sticky.kept.lock().unwrap().take().unwrap();
+    let force = CreateOptions { force: true, ..options(Level::Raid1) };
+    let mut made = tokio::spawn(create(force, configs.clone(), Pool::new()));
+    // Long enough for one that does not wait.
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut made).await;
+    kept.into_iter().for_each(|request| sticky.device.submit(request));
+    let _ = late.await.unwrap();
+    match early {
+        Ok(end) => end.unwrap().unwrap(),
+        Err(_) => made.await.unwrap().unwrap(),
+    };
+    let read = completions::read(&sticky.device, 0, 512).await.unwrap();
+    assert_eq!(read.to_contiguous()[..8], *b"NETRAID\n");
+    let array = open(&configs).await;
+    write(array.device(), 1).await;
+    array.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn an_engine_whose_registration_is_removed_stops_for_good() {
     let (_targets, configs) = members(3).await;

@@ -69,21 +69,25 @@ pub async fn create(
         }
     }
     let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
-    let members = try_join_all(members.into_iter().map(connect)).await?;
-    let result = make(&options, &members).await;
-    for member in &members {
+    let mut members = try_join_all(members.into_iter().map(connect)).await?;
+    let result = make(&options, &mut members).await;
+    for member in &mut members {
+        member.set_free().await;
         member.remote.close().await;
     }
     result
 }
 
-async fn make(options: &CreateOptions, members: &[Connected]) -> Result<CreateReport, ArrayError> {
+async fn make(
+    options: &CreateOptions,
+    members: &mut [Connected],
+) -> Result<CreateReport, ArrayError> {
     let label = lay_out(options, members)?;
     if !options.force {
         check_equal(members)?;
         try_join_all(members.iter().map(Connected::check_unused)).await?;
     } else {
-        try_join_all(members.iter().map(Connected::clear_reservations)).await?;
+        try_join_all(members.iter_mut().map(Connected::seize)).await?;
     }
     check_distinct(members).await?;
     let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());

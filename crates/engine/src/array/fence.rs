@@ -258,23 +258,39 @@ impl Connected {
         }
     }
 
-    /// Removes all reservations and registrations of whomever.
-    pub(super) async fn clear_reservations(&self) -> Result<(), ArrayError> {
-        let key = NonZeroU64::MIN | (TAG | rand::random::<u64>() & RANDOM_MASK);
-        let cleared = async {
-            let nobody = self.remote.reservation_keys().await?.keys.is_empty();
-            // One that cannot be read is to be removed, too.
-            if nobody && matches!(self.remote.reservation().await, Ok(None)) {
-                return Ok(());
-            }
-            self.remote.register_and_ignore(key).await?;
-            self.remote.clear_reservations(key).await
+    /// Removes the registrations of whomever, waits for what they have under way where the device
+    /// can, and keeps them out until [`Self::set_free`]: nothing of theirs is written over what
+    /// is written meanwhile. Nothing where nobody is registered.
+    pub(super) async fn seize(&mut self) -> Result<(), ArrayError> {
+        let nobody = match self.remote.reservation_keys().await {
+            Ok(keys) => keys.keys.is_empty(),
+            Err(error) if error.kind() == ErrorKind::Unsupported => true,
+            Err(error) => return Err(self.fail("reading its reservation keys", error)),
         };
-        match cleared.await {
-            Err(error) if error.kind() != ErrorKind::Unsupported => {
-                Err(self.fail("removing its reservations", error))
+        // A reservation that cannot be read is removed, too.
+        if nobody && !matches!(self.is_reserved().await, Ok(true) | Err(_)) {
+            return Ok(());
+        }
+        let key = NonZeroU64::MIN | (TAG | HELD | rand::random::<u64>() & RANDOM_MASK);
+        let fenced = self.try_fence(Fence { key, removes: Removes::All }).await;
+        match (fenced, self.registered) {
+            (Ok(()), _) => Ok(()),
+            // What cannot be taken over in good order can be cleared.
+            (Err(_), Some(key)) => {
+                self.registered = None;
+                let cleared = self.remote.clear_reservations(key).await;
+                cleared.map_err(|error| self.fail("removing its reservations", error))
             }
-            Ok(()) | Err(_) => Ok(()),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
+    pub(super) async fn set_free(&mut self) {
+        self.exclusive = false;
+        let Some(key) = self.registered.take() else { return };
+        if let Err(error) = self.remote.clear_reservations(key).await {
+            tracing::warn!(place = %self.address(), %error, "the reservation stays");
         }
     }
 }
