@@ -47,6 +47,8 @@ use super::{
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// How long a target may take to abort a command before the session is dropped.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
+/// The part of a request's time after which a disk is asked that has ended no command.
+const PATIENCE_SHARE: u32 = 4;
 /// How long a logout may take.
 const LOGOUT_LIMIT: Duration = Duration::from_secs(1);
 /// Messages taken in one turn.
@@ -221,6 +223,7 @@ impl Actor {
                 self.lose(at, reason);
             }
         }
+        self.ask_silent(now);
         self.requests.wake_delayed(now);
         while let Some(ticket) = self.requests.pop_expired(now) {
             let error = self.failure();

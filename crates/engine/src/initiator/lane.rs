@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use netraid_iscsi_proto::machine::TaskId;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::{error::Reason, link::Link, probe::Probed, requests::Ticket};
@@ -71,6 +72,13 @@ pub(super) struct Lane {
     pub(super) late: bool,
     /// How often it may still try to join.
     pub(super) joins_left: u8,
+    /// How many commands have ended, ever.
+    pub(super) ended: u64,
+    /// While commands are under way: when it is looked at whether one has ended since, and how
+    /// many had.
+    pub(super) watch: Option<(Instant, u64)>,
+    /// The command by which the disk is asked why none ends.
+    pub(super) asked: Option<TaskId>,
     /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
     pub(super) untold: Arc<AtomicBool>,
     backoff: Duration,
@@ -90,6 +98,9 @@ impl Lane {
             registered: false,
             late: false,
             joins_left: JOINS_MAX,
+            ended: 0,
+            watch: None,
+            asked: None,
             untold: Arc::default(),
             backoff: BACKOFF_MIN,
             lost_at: Instant::now(),
@@ -132,7 +143,10 @@ impl Lane {
     /// When something of this is due.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Up(link) => link.next_timeout(),
+            Stage::Up(link) => {
+                let watch = self.watch.map(|(at, _)| at);
+                link.next_timeout().into_iter().chain(watch).min()
+            }
             Stage::Waiting(at) => Some(*at),
             Stage::Dialing(_) | Stage::Examining(_) | Stage::GivenUp => None,
         }
@@ -145,6 +159,7 @@ impl Lane {
         self.backoff = BACKOFF_MIN;
         self.lost_at = now;
         self.running = 0;
+        (self.watch, self.asked) = (None, None);
         self.examine = false;
         let pause = if portals > 1 { Duration::ZERO } else { self.backoff };
         self.stage = Stage::Waiting(now + pause);

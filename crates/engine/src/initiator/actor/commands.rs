@@ -17,7 +17,7 @@ use super::{
         link::{Done, Link},
         requests::{Left, Running, Ticket},
     },
-    ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE,
+    ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
 };
 
 impl Actor {
@@ -89,6 +89,33 @@ impl Actor {
         }
         pending.running = Some(Running { planned, lane: at, task });
         lane.running += 1;
+        if lane.watch.is_none() {
+            let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
+            lane.watch = Some((Instant::now() + patience, lane.ended));
+        }
+    }
+
+    /// Asks the disk where commands are under way and none has ended for a while: those that
+    /// another initiator had aborted get no answer (TAS 0), and only the end of another command
+    /// tells why.
+    pub(super) fn ask_silent(&mut self, now: Instant) {
+        let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
+        let lun = LunField::from_number(self.dialer.config.uri.lun);
+        for lane in &mut self.lanes {
+            let Some((_, ended)) = lane.watch.filter(|(at, _)| *at <= now) else { continue };
+            if lane.running == 0 {
+                lane.watch = None;
+                continue;
+            }
+            lane.watch = Some((now + patience, lane.ended));
+            let silent = ended == lane.ended && lane.asked.is_none() && lane.room() > 0;
+            if let Some(link) = lane.link().filter(|_| silent) {
+                let cdb = build::test_unit_ready();
+                let command = Command { lun, cdb, read_len: 0, write_len: 0 };
+                lane.asked = Some(link.submit(command, SgList::new(), Ticket::CONTROL));
+                lane.running += 1;
+            }
+        }
     }
 
     pub(super) fn transmit(&mut self) {
@@ -102,7 +129,10 @@ impl Actor {
     }
 
     pub(super) fn handle_done(&mut self, at: usize, done: Done) {
-        self.lanes[at].running -= 1;
+        let lane = &mut self.lanes[at];
+        lane.running -= 1;
+        lane.ended = lane.ended.wrapping_add(1);
+        lane.asked = lane.asked.filter(|task| *task != done.task);
         self.aborting.retain(|aborting| aborting.lane != at || aborting.task != done.task);
         let ticket = Ticket::from_tag(done.tag);
         if ticket.is_control() {
@@ -206,8 +236,13 @@ impl Actor {
             }
             Attention::Cleared => self.send_again(at),
             Attention::Changed => self.lanes[at].examine = true,
-            // The examination begins with the registration, where there is one.
-            Attention::Reservations => self.lanes[at].examine |= self.lanes[at].registered,
+            // The examination begins with the registration, where there is one. Who removed it may
+            // have aborted what is under way, and it begins when nothing is.
+            Attention::Reservations if self.lanes[at].registered => {
+                self.lanes[at].examine = true;
+                self.send_again(at);
+            }
+            Attention::Reservations => {}
             Attention::NexusLost | Attention::Other => {}
         }
     }
