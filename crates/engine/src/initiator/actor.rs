@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariant: while the target has not confirmed that a write which was given up is dead, no
-//! other command is sent, so that what the caller writes next cannot be overtaken by what it gave
+//! request is carried out, so that what the caller writes next cannot be overtaken by what it gave
 //! up. The target confirms by the answer to an abort, or by a new session with the lost one's
 //! ISID.
 
