@@ -19,6 +19,7 @@ pub mod executor;
 pub mod geometry;
 pub mod label;
 pub mod log;
+pub mod logged;
 pub mod member;
 pub mod regions;
 pub mod stripes;

@@ -1,0 +1,176 @@
+//! What goes into the machine and comes out of it.
+
+use alloc::string::String;
+
+use netraid_block::{IoError, Op, Pool, SgList};
+
+use crate::{
+    label::{Holder, Label, Uuid},
+    member::{ArrayState, MemberIndex, MemberState},
+};
+
+pub use crate::array::{IoId, RequestId};
+
+/// What the driver is to do, in the order in which it is polled.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Read from a member; the answer brings exactly so many bytes.
+    Read {
+        /// To be given back.
+        io: IoId,
+        /// Which member.
+        member: MemberIndex,
+        /// First byte on it.
+        offset: u64,
+        /// Number of bytes.
+        len: u32,
+    },
+    /// Write to a member.
+    Write {
+        /// To be given back.
+        io: IoId,
+        /// Which member.
+        member: MemberIndex,
+        /// First byte on it.
+        offset: u64,
+        /// The bytes.
+        data: SgList,
+        /// Must be stable when it ends.
+        fua: bool,
+    },
+    /// Make what a member completed stable.
+    Flush {
+        /// To be given back.
+        io: IoId,
+        /// Which member.
+        member: MemberIndex,
+    },
+    /// Give back space of a member. What is there afterwards does not matter.
+    Discard {
+        /// To be given back.
+        io: IoId,
+        /// Which member.
+        member: MemberIndex,
+        /// First byte on it.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+    },
+    /// End a user's request; a read's end brings its bytes.
+    Complete {
+        /// Which.
+        request: RequestId,
+        /// Its end.
+        result: Result<SgList, IoError>,
+    },
+}
+
+/// A user's request.
+#[derive(Debug, Clone)]
+pub struct UserRequest {
+    /// What to do.
+    pub op: Op,
+    /// First byte of the volume.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// Stable when completed.
+    pub fua: bool,
+    /// What to write; empty for all that is no write.
+    pub data: SgList,
+}
+
+/// What the machine must know of a member's device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemberCaps {
+    /// Completed writes may be lost before a flush.
+    pub volatile_cache: bool,
+    /// Discards give space back.
+    pub can_discard: bool,
+}
+
+/// A member's device, as it was found when the array is opened.
+#[derive(Debug, Clone)]
+pub struct FoundMember {
+    /// What it can do.
+    pub caps: MemberCaps,
+    /// What it says of itself.
+    pub label: Label,
+}
+
+/// How to open an array.
+///
+/// When it is opened, nothing that an earlier engine has sent to these members may have an effect
+/// any more: the driver has fenced it, reset the units, or logged in again in its name.
+#[derive(Debug, Clone)]
+pub struct OpenConfig {
+    /// By member; none for those that cannot be reached.
+    pub members: alloc::vec::Vec<Option<FoundMember>>,
+    /// Who opens it.
+    pub holder: Holder,
+    /// Largest member request in bytes; adjacent ones are merged up to it.
+    pub max_io_len: u32,
+    /// Where computed bytes are put.
+    pub pool: Pool,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// What an array may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Pages of checksums in memory, 4 KiB each, beside those that are in use or not written yet.
+    pub sum_pages: usize,
+    /// Blocks of 4 KiB in memory that are in the log and not home.
+    pub dirty_blocks: usize,
+    /// Stripes that one round works on at a time.
+    pub stripes_at_once: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sum_pages: 65_536, dirty_blocks: 32_768, stripes_at_once: 64 }
+    }
+}
+
+/// What happened, for people and logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The array takes requests.
+    Opened,
+    /// A member's state changed.
+    Member {
+        /// Which.
+        member: MemberIndex,
+        /// To what.
+        state: MemberState,
+        /// Why.
+        reason: String,
+    },
+    /// The array's state changed.
+    State(ArrayState),
+    /// Bytes on a member were wrong or unreadable and were written again.
+    Repaired {
+        /// Which.
+        member: MemberIndex,
+        /// Where on it.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+    },
+    /// A member holds everything again.
+    CaughtUp(MemberIndex),
+    /// Something that an administrator should know.
+    Notice(String),
+    /// Nothing more is asked for: everything is stable and the labels say so, or the array failed.
+    Closed,
+}
+
+/// What identifies a new device that takes a member's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewDevice {
+    /// Its identity from now on.
+    pub uuid: Uuid,
+    /// What it can do.
+    pub caps: MemberCaps,
+}
