@@ -14,7 +14,6 @@ extern crate std;
 pub mod array;
 pub mod assemble;
 pub mod checkpoint;
-pub mod dirty;
 pub mod executor;
 pub mod geometry;
 pub mod label;
