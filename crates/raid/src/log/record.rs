@@ -13,8 +13,9 @@ use super::{Position, batch::BatchError};
 const COLUMNS_MAX: u16 = 64;
 /// Checksums in a REMAP at most: a stripe of 64 chunks of 1 MiB.
 const SUMS_MAX: u32 = 64 << 8;
-/// REMAPs that one recovery drops at most.
-const DROPPED_MAX: u32 = 1 << 16;
+/// REMAPs that one OPEN drops at most: what its head has room for. A recovery that drops more
+/// writes several.
+pub const DROPPED_MAX: u32 = 8000;
 
 /// What a batch says.
 #[derive(Debug, Clone, PartialEq, Eq)]
