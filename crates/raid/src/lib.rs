@@ -18,6 +18,7 @@ pub mod dirty;
 pub mod executor;
 pub mod geometry;
 pub mod label;
+pub mod lack;
 pub mod log;
 pub mod logged;
 pub mod member;

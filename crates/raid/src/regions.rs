@@ -11,6 +11,8 @@ pub const PAGE_LEN: u32 = 4096;
 pub const PAGE_PAYLOAD_LEN: u32 = PAGE_LEN - 64;
 /// Where the two copies of the label are.
 pub const LABEL_OFFSETS: [u64; 2] = [0, 32 << 10];
+/// Where the two slots of the checkpoint are.
+pub const CHECKPOINT_OFFSETS: [u64; 2] = [16 << 10, 48 << 10];
 /// Bytes at each end of a member that must be zero before it is taken without `--force`.
 pub const SIGNATURE_LEN: u64 = 1 << 20;
 
