@@ -13,7 +13,7 @@ mod walk;
 mod writer;
 
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
-pub use record::{Basis, DROPPED_MAX, Record};
+pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
 pub use walk::{Begin, Beginnings, Walk};
 pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, OPEN_BLOCKS};
 
@@ -62,12 +62,9 @@ impl Ring {
 
     /// Blocks of a batch at most, so that a few batches fit into any ring.
     #[must_use]
-    pub const fn batch_blocks_max(self) -> u32 {
-        match self.blocks / BATCHES_PER_RING_MIN {
-            blocks if blocks >= BATCH_BLOCKS_MAX as u64 => BATCH_BLOCKS_MAX,
-            blocks if blocks > BATCH_BLOCKS_MIN as u64 => blocks as u32,
-            _ => BATCH_BLOCKS_MIN,
-        }
+    pub fn batch_blocks_max(self) -> u32 {
+        let quarter = u32::try_from(self.blocks / BATCHES_PER_RING_MIN).unwrap_or(u32::MAX);
+        quarter.clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
     }
 
     /// Number of blocks.
