@@ -14,6 +14,7 @@ extern crate std;
 pub mod array;
 pub mod assemble;
 pub mod checkpoint;
+pub mod code;
 pub mod dirty;
 pub mod executor;
 pub mod geometry;
