@@ -139,6 +139,26 @@ impl Array {
         Ticket { array: self.clone(), number }
     }
 
+    /// Reads any number of bytes from a member.
+    pub(super) async fn read_long(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        len: u64,
+    ) -> Result<SgList, IoError> {
+        let most = u64::from(self.state().layout.max_io_len);
+        let parts = (0..len.div_ceil(most)).map(|part| {
+            let from = part * most;
+            let len = u32::try_from(most.min(len - from)).unwrap_or(u32::MAX);
+            self.read_member(member, offset + from, len, false)
+        });
+        let mut whole = SgList::new();
+        for part in futures_util::future::join_all(parts).await {
+            whole.append(part?);
+        }
+        Ok(whole)
+    }
+
     /// Reads from a member; `merge` with a neighbour if there is one.
     pub(super) async fn read_member(
         &self,
@@ -287,6 +307,18 @@ impl State {
         let io = self.new_io(member, IoKind::Read, For::Waits(smallvec![(wait, len)]));
         self.outbox.push(member, Action::Read { io, member, offset, len }, merge);
         Ok(())
+    }
+
+    /// Reads from a device whether it takes part or not.
+    pub(super) fn push_foreign_read(
+        &mut self,
+        wait: usize,
+        member: MemberIndex,
+        offset: u64,
+        len: u32,
+    ) {
+        let io = self.new_io(member, IoKind::Read, For::Waits(smallvec![(wait, len)]));
+        self.outbox.push(member, Action::Read { io, member, offset, len }, false);
     }
 
     /// Whether there is something to wait for.

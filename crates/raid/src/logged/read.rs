@@ -165,6 +165,24 @@ impl Array {
         Ok(whole)
     }
 
+    /// Written rows of a column, computed from the others whatever its member has.
+    pub(super) async fn fetch_without(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let readable = self.state().readable_columns(physical).without(column);
+        if let Some(data) = self.compute_run(physical, column, &rows, readable).await? {
+            return Ok(data);
+        }
+        let mut whole = SgList::new();
+        for row in rows {
+            whole.append(self.fetch_row(physical, column, row).await?);
+        }
+        Ok(whole)
+    }
+
     async fn fetch_written(
         &self,
         physical: u32,
@@ -350,7 +368,7 @@ impl State {
     }
 
     /// Runs of rows that were all written, or all never.
-    fn runs(&self, physical: u32, rows: Range<u32>) -> Result<Vec<(Range<u32>, bool)>, IoError> {
+    pub(super) fn runs(&self, physical: u32, rows: Range<u32>) -> Result<Vec<(Range<u32>, bool)>, IoError> {
         let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
         for row in rows {
             let written = self.row_sums(physical, row)?.is_some();

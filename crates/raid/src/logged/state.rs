@@ -141,21 +141,21 @@ pub(super) struct State {
     pub(super) stripe_images: Vec<super::tables::Image>,
     pub(super) sums: SumCache,
     pub(super) limbo: Vec<Limbo>,
-    /// Physical stripes allocated for writes under way.
+    /// Stripes that UNMAP left, whose space is to be given back.
+    pub(super) discards: VecDeque<u32>,
+    /// Physical stripes allocated, or about to be left, by writes under way.
     pub(super) allocated: u32,
-    /// Physical stripes with PARITY records of rounds that no checkpoint has closed.
-    pub(super) touched: BTreeSet<u32>,
     pub(super) allocate_near: u32,
 
     /// The last checkpoint that is stable on all.
     pub(super) checkpoint: Checkpoint,
     /// The round that changes belong to now.
     pub(super) round: u32,
-    pub(super) rounds_wanted: u64,
-    pub(super) rounds_done: u64,
+    pub(super) rounds: super::round::Rounds,
+    /// Somebody writes table pages.
+    pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
-    pub(super) repairing: bool,
     /// How often each rule made something wait.
     pub(super) rules: BTreeMap<&'static str, u64>,
 }
