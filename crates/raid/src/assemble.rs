@@ -231,7 +231,9 @@ fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
                 second_name: two.name.clone(),
             });
         }
-        if one.geometry != two.geometry || one.regions != two.regions {
+        let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
+        let alike = one.geometry == two.geometry && one.regions == two.regions;
+        if !alike || salt(one) != salt(two) {
             return Err(AssembleError::Disagree {
                 name: one.name.clone(),
                 first: truth.address.clone(),
@@ -340,7 +342,8 @@ fn check_exclusive(
     if label.closure == Closure::Open && !permissions.holder_is_dead && !permissions.read_only {
         return Err(AssembleError::Held { name: name(), holder: holder(), generation });
     }
-    if assembly.unclean && assembly.lacks_members(here) && parity_matters(label) {
+    let parity_lags = label.log.is_none() && parity_matters(label);
+    if assembly.unclean && assembly.lacks_members(here) && parity_lags {
         let missing = describe_absent(assembly, here);
         return Err(AssembleError::UncleanDegraded { name: name(), missing });
     }
@@ -369,10 +372,20 @@ fn describe_absent(assembly: &Assembly, here: MemberSet) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{geometry::Level, label::tests::sample};
+    use crate::{
+        geometry::Level,
+        label::{
+            LogLabel,
+            tests::{logged_sample, sample},
+        },
+    };
 
     fn labels(level: Level, members: u8) -> Vec<Found> {
-        let label = sample(level, usize::from(members));
+        labelled(&sample(level, usize::from(members)))
+    }
+
+    fn labelled(label: &Label) -> Vec<Found> {
+        let members = label.geometry.members();
         let one = |at| {
             let label = Label { index: MemberIndex(at), ..label.clone() };
             Found { address: alloc::format!("m{at}"), label }
@@ -473,6 +486,29 @@ mod tests {
         assert!(assemble(&found, dead).unwrap().unclean);
         let error = assemble(&found[..3], dead).unwrap_err();
         assert!(matches!(error, AssembleError::UncleanDegraded { .. }));
+    }
+
+    #[test]
+    fn a_log_says_what_parity_should_be_when_a_member_is_away() {
+        let mut label = Label { closure: Closure::Open, ..logged_sample(Level::Raid5, 4) };
+        label.members[3].state = MemberState::InSync;
+        let found = labelled(&label);
+        let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
+        assert!(assemble(&found[..3], dead).unwrap().unclean);
+    }
+
+    #[test]
+    fn labels_that_differ_in_the_log_are_not_of_one_array() {
+        let (logged, plain) = (logged_sample(Level::Raid5, 4), sample(Level::Raid5, 4));
+        type Change = fn(&mut Option<LogLabel>);
+        let changes: [Change; 2] = [|log| log.as_mut().unwrap().salt ^= 1, |log| *log = None];
+        for change in changes {
+            let mut found = labelled(&logged);
+            change(&mut found[2].label.log);
+            let error = assemble(&found, Permissions::default()).unwrap_err();
+            assert!(matches!(error, AssembleError::Disagree { .. }), "{error}");
+        }
+        assert!(assemble(&labelled(&plain), Permissions::default()).is_ok());
     }
 
     use alloc::string::ToString;
