@@ -69,7 +69,7 @@ pub enum Command {
     },
     /// Aborts all commands of all others; answered when none of them can have any effect.
     Reset,
-    /// The same, and from now on only this initiator writes.
+    /// The same, and from now on only this initiator writes, whoever fenced the others before.
     Fence,
 }
 
@@ -144,6 +144,7 @@ pub struct SimTarget {
     manners: Manners,
     dice: Dice,
     is_on: bool,
+    is_hung: bool,
     power_failures: u64,
     fenced_for: Option<Nexus>,
     sessions: BTreeMap<ConnectionId, Nexus>,
@@ -163,6 +164,7 @@ impl SimTarget {
             manners,
             dice,
             is_on: true,
+            is_hung: false,
             power_failures: 0,
             fenced_for: None,
             sessions: BTreeMap::new(),
@@ -267,6 +269,23 @@ impl SimTarget {
         self.is_on = true;
     }
 
+    /// Stops working, or goes on: it takes commands meanwhile, and answers none.
+    pub const fn set_hung(&mut self, is_hung: bool) {
+        self.is_hung = is_hung;
+    }
+
+    /// Whether it has stopped working.
+    #[must_use]
+    pub const fn is_hung(&self) -> bool {
+        self.is_hung
+    }
+
+    /// How often the power failed, ever.
+    #[must_use]
+    pub const fn power_failures(&self) -> u64 {
+        self.power_failures
+    }
+
     /// Whether the power is on.
     #[must_use]
     pub const fn is_on(&self) -> bool {
@@ -276,6 +295,9 @@ impl SimTarget {
     /// When something happens next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
+        if self.is_hung {
+            return None;
+        }
         let task = self.tasks.keys().next().map(|(time, _)| *time);
         let answer = self.answers.keys().next().map(|(time, _)| *time);
         task.into_iter().chain(answer).min()
@@ -283,6 +305,9 @@ impl SimTarget {
 
     /// Does what is due, and gives the next answer that leaves.
     pub fn poll(&mut self, now: Time) -> Option<(ConnectionId, Reply)> {
+        if self.is_hung {
+            return None;
+        }
         while let Some(entry) = self.tasks.first_entry().filter(|entry| entry.key().0 <= now) {
             let task = entry.remove();
             self.perform(now, task);
@@ -314,7 +339,7 @@ impl SimTarget {
                 self.disk.discard(first..first + count);
                 Ok(SgList::new())
             }
-            Command::Reset | Command::Fence if fenced => Err(Refusal::Fenced),
+            Command::Reset if fenced => Err(Refusal::Fenced),
             Command::Reset => {
                 self.abort(|task| task.nexus != nexus, now, Some(Refusal::Aborted));
                 Ok(SgList::new())
