@@ -5,6 +5,7 @@ use netraid_block::{Buf, BufMut, Pool};
 use netraid_raid::{
     geometry::Level,
     label::{Closure, Holder, LABEL_LEN, Label, MemberEntry, NAME_LEN_MAX},
+    lack::Lack,
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Wish, plan},
     written::{PageImage, WrittenBits},
@@ -63,6 +64,9 @@ pub async fn create(
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
     check_name(&options.name)?;
+    if options.level.needs_log() {
+        return Err(ArrayError::NeedsLog(options.level.number()));
+    }
     for (at, member) in members.iter().enumerate() {
         if let Some(first) = members[..at].iter().find(|first| first.uri == member.uri) {
             return Err(ArrayError::Twice { first: first.address(), second: member.address() });
@@ -180,6 +184,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         state: MemberState::InSync,
         last_checkpoint: 0,
         rebuilt_stripes: 0,
+        lack: Lack::NOTHING,
     };
     Ok(Label {
         array_uuid: rand::random(),
@@ -192,6 +197,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         holder: Holder::default(),
         closure: Closure::Clean,
         members: members.iter().map(|_| entry()).collect(),
+        log: None,
         compatible: 0,
         read_only_compatible: 0,
     })
