@@ -36,6 +36,9 @@ pub enum Notice {
     Completed(RequestId, Result<SgList, IoError>),
     /// The machine says so.
     Event(Event),
+    /// Members that it has not reached could carry the array alone: asks whether these here are
+    /// known to be as new, with this generation and epoch, and nobody else has the array.
+    Asks(u64, u64),
     /// It cannot open the array as it is.
     Refused(String),
     /// Its last action has come.
@@ -80,6 +83,8 @@ pub enum Found {
 enum Stage<M> {
     /// Logging in everywhere, at most until then.
     Opening { until: Time, found: Vec<Option<Found>> },
+    /// Waits for an administrator's word.
+    Asking { found: Vec<Option<Found>> },
     /// The machine has it.
     Open(M),
     /// It gave up.
@@ -106,8 +111,14 @@ pub struct Engine<M> {
     /// Whether the machine takes the member for live.
     told: Vec<bool>,
     ended: VecDeque<(IoId, IoError)>,
+    outstanding: usize,
     new_uuids: u64,
+    has_lost_one: bool,
     is_dying: bool,
+    /// Users' requests in flight, and how many there have to be when it dies.
+    pub crowd: u64,
+    /// See `crowd`.
+    pub dies_with: u64,
 }
 
 /// What an engine works with, and what it leaves behind.
@@ -144,8 +155,12 @@ impl<M: Machine> Engine<M> {
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
             ended: VecDeque::new(),
+            outstanding: 0,
             new_uuids: 0,
+            has_lost_one: false,
             is_dying: false,
+            crowd: 0,
+            dies_with: 0,
         }
     }
 
@@ -154,8 +169,14 @@ impl<M: Machine> Engine<M> {
     pub const fn machine(&self) -> Option<&M> {
         match &self.stage {
             Stage::Open(machine) => Some(machine),
-            Stage::Opening { .. } | Stage::Over => None,
+            Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => None,
         }
+    }
+
+    /// Member requests that have not come back.
+    #[must_use]
+    pub const fn outstanding(&self) -> usize {
+        self.outstanding
     }
 
     /// Whether the machine takes a member for live.
@@ -164,12 +185,24 @@ impl<M: Machine> Engine<M> {
         self.told[member]
     }
 
+    /// Whether a connection is one of its sessions'.
+    #[must_use]
+    pub fn owns(&self, connection: ConnectionId) -> bool {
+        self.member_of(connection).is_some()
+    }
+
+    /// Whether a member has left since it opened the array.
+    #[must_use]
+    pub const fn has_lost_one(&self) -> bool {
+        self.has_lost_one
+    }
+
     /// When it does something by itself.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let opening = match &self.stage {
             Stage::Opening { until, .. } => Some(*until),
-            Stage::Open(_) => None,
+            Stage::Open(_) | Stage::Asking { .. } => None,
             Stage::Over => return None,
         };
         self.sessions.iter().map(Session::next_timeout).chain([opening]).flatten().min()
@@ -212,6 +245,7 @@ impl<M: Machine> Engine<M> {
     /// A user's request.
     pub fn handle_request(&mut self, context: &mut Context<'_>, id: RequestId, user: UserRequest) {
         if let Stage::Open(machine) = &mut self.stage {
+            self.crowd += 1;
             machine.handle_request(id, user);
         }
         self.drive(context);
@@ -241,6 +275,7 @@ impl<M: Machine> Engine<M> {
                             format!("engine {}: member {member}: io {}: {error}", id.0, io.0)
                         });
                     }
+                    self.outstanding -= 1;
                     machine.handle_io_done(io, result);
                 }
             }
@@ -271,7 +306,7 @@ impl<M: Machine> Engine<M> {
         kind: ErrorKind,
         reason: &str,
     ) {
-        if let Stage::Opening { found, .. } = &mut self.stage {
+        if let Stage::Opening { found, .. } | Stage::Asking { found } = &mut self.stage {
             found[member] = None;
         }
         let ends = ios.into_iter().map(|io| (io, kind.into()));
@@ -279,10 +314,12 @@ impl<M: Machine> Engine<M> {
         let is_told_first = context.around.dice.one_in(2);
         if !is_told_first {
             for (io, error) in ends.clone() {
+                self.outstanding -= 1;
                 machine.handle_io_done(io, Err(error));
             }
         }
         if core::mem::take(&mut self.told[member]) {
+            self.has_lost_one = true;
             context.notices.push_back((self.id, Notice::Gone(member)));
             machine.handle_gone(index(member), reason);
         }
@@ -304,7 +341,7 @@ impl<M: Machine> Engine<M> {
             Found::Stranger => format!("engine {}: member {member} has no label", self.id.0),
         });
         let machine = match &mut self.stage {
-            Stage::Opening { found: all, .. } => {
+            Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
                 all[member] = Some(found);
                 return;
             }
@@ -337,11 +374,35 @@ impl<M: Machine> Engine<M> {
             return;
         }
         let found = core::mem::take(found);
-        if let Some(why) = refusal(&found) {
-            self.stage = Stage::Over;
-            context.notices.push_back((self.id, Notice::Refused(why)));
-            return;
+        match doubt(&found) {
+            None => {
+                self.stage = Stage::Over;
+                let why = "no member has a label".into();
+                context.notices.push_back((self.id, Notice::Refused(why)));
+            }
+            Some(Doubt::None) => self.open(context, &found),
+            Some(Doubt::OthersMayBeNewer(generation, epoch)) => {
+                self.stage = Stage::Asking { found };
+                context.notices.push_back((self.id, Notice::Asks(generation, epoch)));
+            }
         }
+    }
+
+    /// The answer to [`Notice::Asks`].
+    pub fn handle_word(&mut self, context: &mut Context<'_>, may_open: bool) {
+        let Stage::Asking { found } = &mut self.stage else { return };
+        let found = core::mem::take(found);
+        if may_open {
+            self.open(context, &found);
+            self.drive(context);
+        } else {
+            self.stage = Stage::Over;
+            let why = "members that are not there could carry the array alone".into();
+            context.notices.push_back((self.id, Notice::Refused(why)));
+        }
+    }
+
+    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>]) {
         let member = |(at, found): (usize, &Option<Found>)| match found {
             Some(Found::Member(label)) => {
                 Some(FoundMember { caps: self.fittings.caps[at], label: Label::clone(label) })
@@ -366,8 +427,8 @@ impl<M: Machine> Engine<M> {
         });
         self.stage = Stage::Open(M::open(config));
         // Who was found without a label is told to the machine as soon as it runs.
-        for member in 0..members_len(&found) {
-            if matches!(found[member], Some(Found::Stranger)) {
+        for (member, found) in found.iter().enumerate() {
+            if matches!(found, Some(Found::Stranger)) {
                 let outcome = self.sessions[member].lose(&mut context.around, "it has no label");
                 drop(outcome);
             }
@@ -388,6 +449,7 @@ impl<M: Machine> Engine<M> {
                 }
                 let Stage::Open(machine) = &mut self.stage else { return };
                 if let Some((io, error)) = self.ended.pop_front() {
+                    self.outstanding -= 1;
                     machine.handle_io_done(io, Err(error));
                 } else if is_idle {
                     return;
@@ -407,6 +469,7 @@ impl<M: Machine> Engine<M> {
             let member = member.as_usize();
             let is_out = matches!(state, MemberState::Faulty | MemberState::Missing);
             if is_out && core::mem::take(&mut self.told[member]) {
+                self.has_lost_one = true;
                 context.notices.push_back((self.id, Notice::Gone(member)));
                 if let Outcome::Lost(ios, _) =
                     self.sessions[member].lose(&mut context.around, "the machine set it aside")
@@ -422,12 +485,14 @@ impl<M: Machine> Engine<M> {
     fn execute(&mut self, context: &mut Context<'_>, action: Action) {
         let (id, now) = (self.id, context.around.now);
         if let Action::Complete { request, result } = action {
+            self.crowd = self.crowd.saturating_sub(1);
             context.trace.mix(&[3, request.0, u64::from(result.is_ok())]);
             context.notices.push_back((id, Notice::Completed(request, result)));
             return;
         }
         self.actions += 1;
-        if self.dies_at.is_some_and(|at| self.actions > at) {
+        let is_due = self.dies_at.is_some_and(|at| self.actions > at);
+        if is_due && self.crowd >= self.dies_with {
             self.is_dying = true;
             context.notices.push_back((id, Notice::Dies));
             return;
@@ -456,6 +521,7 @@ impl<M: Machine> Engine<M> {
             Action::Discard { .. } => Command::Discard { first, count },
             Action::Complete { .. } => return,
         };
+        self.outstanding += 1;
         let session = &mut self.sessions[member.as_usize()];
         if session.is_fenced() {
             self.ended.push_back((io, ErrorKind::Fenced.into()));
@@ -467,10 +533,6 @@ impl<M: Machine> Engine<M> {
 
 fn index(member: usize) -> MemberIndex {
     MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
-}
-
-fn members_len(found: &[Option<Found>]) -> usize {
-    found.len()
 }
 
 fn extent(action: &Action) -> (IoId, MemberIndex, u64, u64) {
@@ -498,24 +560,31 @@ fn describe(action: &Action) -> String {
     format!("io {}: {what} of member {member}, {len} bytes at {offset:#x}", io.0)
 }
 
-/// Why the members that were found must not be used: others could carry the array without them,
-/// and may have done so.
-fn refusal(found: &[Option<Found>]) -> Option<String> {
-    let labels = || {
-        found.iter().flatten().filter_map(|found| match found {
-            Found::Member(label) => Some(label),
-            Found::Stranger => None,
-        })
+/// What stands against opening the array with the members that were found.
+enum Doubt {
+    None,
+    /// Others are in sync and could have carried the array without these since this generation
+    /// and epoch.
+    OthersMayBeNewer(u64, u64),
+}
+
+/// None when there is no label at all.
+fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
+    let label = |found: &Option<Found>| match found {
+        Some(Found::Member(label)) => Some(label.clone()),
+        Some(Found::Stranger) | None => None,
     };
-    let Some(newest) = labels().max_by_key(|label| (label.generation, label.epoch)) else {
-        return Some("no member has a label".into());
+    let newest = found.iter().filter_map(label).max_by_key(|it| (it.generation, it.epoch))?;
+    let is_elsewhere = |at: &usize| {
+        newest.members[*at].state == MemberState::InSync
+            && !matches!(found[*at], Some(Found::Member(_)))
     };
-    let in_sync = |at: &usize| newest.members[*at].state == MemberState::InSync;
-    let is_there = |at: &usize| matches!(found[*at], Some(Found::Member(_)));
-    let others: MemberSet =
-        (0..found.len()).filter(|at| in_sync(at) && !is_there(at)).map(index).collect();
-    can_carry(&newest.geometry, others)
-        .then(|| format!("members {:?} could carry the array alone", others.iter().collect::<Vec<_>>()))
+    let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
+    Some(if can_carry(&newest.geometry, others) {
+        Doubt::OthersMayBeNewer(newest.generation, newest.epoch)
+    } else {
+        Doubt::None
+    })
 }
 
 /// Whether these members have all of the data.
@@ -523,6 +592,6 @@ fn refusal(found: &[Option<Found>]) -> Option<String> {
 pub fn can_carry(geometry: &Geometry, members: MemberSet) -> bool {
     match geometry.level() {
         Level::Raid1 => !members.is_empty(),
-        _ => u32::from(geometry.members()) - members.len() <= geometry.tolerance(),
+        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => u32::from(geometry.members()) - members.len() <= geometry.tolerance(),
     }
 }

@@ -10,6 +10,9 @@ use netraid_raid::{
     member::{ArrayState, MemberIndex},
 };
 
+use super::rest;
+use crate::disk::Disk;
+
 /// An array's machine; [`LoggedArray`] says what each does.
 #[allow(missing_docs, reason = "LoggedArray's methods")]
 pub trait Machine: Sized {
@@ -27,6 +30,14 @@ pub trait Machine: Sized {
     fn label(&self) -> Label;
     fn state(&self) -> ArrayState;
     fn failure(&self) -> Option<IoError>;
+
+    /// What the media hold when the machine has nothing under way.
+    ///
+    /// # Errors
+    /// What is not as it should be.
+    fn look(disks: &[&Disk], label: &Label, is_closed: bool) -> Result<SgList, String> {
+        rest::look(disks, label, is_closed)
+    }
 }
 
 impl Machine for LoggedArray {

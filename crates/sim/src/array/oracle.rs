@@ -8,6 +8,7 @@
 //! It counts moments of its own, one for each thing that it is told.
 
 use core::ops::Range;
+use std::collections::BTreeSet;
 
 use netraid_block::SgList;
 
@@ -56,6 +57,8 @@ struct Candidate {
     write: WriteId,
     /// A read that is submitted later cannot return it, unless all power fails.
     replaced: Moment,
+    /// Not even a power failure brings it back; only reads that began before that may see it.
+    is_buried: bool,
     /// It was there when the array was opened: stable, if it is there at all.
     is_base: bool,
 }
@@ -72,6 +75,8 @@ pub struct Oracle {
     writes: Vec<Write>,
     /// Acknowledged, and not known to be stable.
     unstable: Vec<WriteId>,
+    /// Reads that have not ended, by when they were submitted.
+    reads: BTreeSet<Moment>,
     now: Moment,
     /// Who serves.
     serving: EngineId,
@@ -96,11 +101,12 @@ impl Oracle {
             fua: false,
             is_denied: false,
         };
-        let first = Candidate { write: WriteId(0), replaced: NEVER, is_base: true };
+        let first = Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
         Self {
             sectors: (0..sectors).map(|_| vec![first]).collect(),
             writes: vec![zeros],
             unstable: Vec::new(),
+            reads: BTreeSet::new(),
             now: Moment(0),
             serving: EngineId(0),
             is_cold: false,
@@ -136,8 +142,11 @@ impl Oracle {
     ) -> WriteId {
         let submitted = self.tick();
         let id = WriteId(u32::try_from(self.writes.len()).unwrap_or(u32::MAX));
+        let oldest = self.reads.first().copied().unwrap_or(NEVER);
         for candidates in &mut self.sectors[span(&sectors)] {
-            candidates.push(Candidate { write: id, replaced: NEVER, is_base: false });
+            candidates.retain(|one| !one.is_buried || one.replaced > oldest);
+            let one = Candidate { write: id, replaced: NEVER, is_buried: false, is_base: false };
+            candidates.push(one);
         }
         self.writes.push(Write {
             change,
@@ -222,17 +231,20 @@ impl Oracle {
         }
         let all = core::mem::take(&mut self.is_cold);
         for candidates in &mut self.sectors {
-            candidates.retain(|one| all || one.replaced == NEVER);
+            candidates.retain(|one| one.replaced == NEVER || all && !one.is_buried);
             for one in candidates {
                 *one = Candidate { replaced: NEVER, is_base: true, ..*one };
             }
         }
         self.unstable.clear();
+        self.reads.clear();
     }
 
     /// A read is about to be submitted.
     pub fn begin_read(&mut self) -> Moment {
-        self.tick()
+        let now = self.tick();
+        self.reads.insert(now);
+        now
     }
 
     /// A read of sectors from `first` on has ended.
@@ -247,6 +259,7 @@ impl Oracle {
         data: &SgList,
     ) -> Result<(), Wrong> {
         self.tick();
+        self.reads.remove(&submitted);
         let data = data.to_contiguous();
         let mut found = Vec::with_capacity(data.len() / SECTOR_LEN);
         for (sector, bytes) in (first..).zip(data.chunks_exact(SECTOR_LEN)) {
@@ -290,12 +303,17 @@ impl Oracle {
     }
 
     fn make_stable(&mut self, id: WriteId) {
+        let now = self.now;
         let write = &mut self.writes[id.0 as usize];
         write.is_stable = true;
         let (submitted, sectors) = (write.submitted, write.sectors.clone());
         for candidates in &mut self.sectors[span(&sectors)] {
-            let writes = &self.writes;
-            candidates.retain(|other| writes[other.write.0 as usize].ended >= submitted);
+            for other in candidates {
+                if self.writes[other.write.0 as usize].ended < submitted {
+                    other.is_buried = true;
+                    other.replaced = other.replaced.min(now);
+                }
+            }
         }
     }
 
@@ -640,10 +658,10 @@ mod tests {
         let old = acked(&mut oracle, 0..8);
         let discard = oracle.begin_write(A, Change::Discard, 0..8, false);
         oracle.end_write(discard, true).unwrap();
-        let candidates = oracle.sectors[0].len();
+        let possible = oracle.sectors[0].iter().filter(|one| one.replaced == NEVER);
+        assert_eq!(possible.count(), 2);
         assert!(reads(&mut oracle, 0..8, ZEROES));
         assert!(!reads(&mut oracle, 0..8, old), "it was read as zeros");
-        assert_eq!(candidates, 2);
         let zeroes = oracle.begin_write(A, Change::Zeroes, 8..16, false);
         oracle.end_write(zeroes, true).unwrap();
         assert!(reads(&mut oracle, 8..16, ZEROES));

@@ -97,7 +97,8 @@ impl Workload {
             0 => (Op::Read, self.any_range()),
             1 => {
                 let at = self.place(self.unit);
-                (Op::Write, self.range(at, (1 + self.dice.below(10)).next_multiple_of(self.unit)))
+                let len = (1 + self.dice.below(10)).next_multiple_of(self.unit);
+                (Op::Write, self.range(at, len))
             }
             2 => {
                 let at = self.place(SECTORS_PER_BLOCK);
@@ -157,7 +158,8 @@ impl Workload {
             return self.any_range();
         }
         let at = self.place(self.stripe);
-        self.range(at, self.stripe * (1 + self.dice.below(2)))
+        let len = self.stripe * (1 + self.dice.below(2));
+        self.range(at, len)
     }
 }
 
