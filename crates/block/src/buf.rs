@@ -20,6 +20,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// Alignment of every buffer, and the unit in which buffers are sized.
 pub const PAGE_LEN: usize = 4096;
 
+/// Bytes of the longest [`Buf::zeroes`].
+pub const ZEROES_LEN: usize = 64 << 10;
+
 /// Buffers are pooled in powers of two from one page to this many.
 const CLASSES: usize = 10;
 const CLASS_CAPACITY: usize = 256;
@@ -27,6 +30,10 @@ const CLASS_CAPACITY: usize = 256;
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_LEN]);
+
+/// What [`Buf::zeroes`] shows.
+static ZEROES: [Page; ZEROES_LEN / PAGE_LEN] =
+    [const { Page([0; PAGE_LEN]) }; ZEROES_LEN / PAGE_LEN];
 
 struct Shared {
     pages: Vec<Page>,
@@ -51,6 +58,7 @@ pub struct BufMut {
 /// A read-only range of a buffer; cloning and slicing share the memory.
 #[derive(Clone)]
 pub struct Buf {
+    /// None: zeros that all share.
     shared: Option<Arc<Shared>>,
     range: (usize, usize),
 }
@@ -185,6 +193,16 @@ impl Buf {
         Self { shared: None, range: (0, 0) }
     }
 
+    /// Zeros, without memory of their own.
+    ///
+    /// # Panics
+    /// When `len` is more than [`ZEROES_LEN`].
+    #[must_use]
+    pub const fn zeroes(len: usize) -> Self {
+        assert!(len <= ZEROES_LEN, "zeros that are too long for one buffer");
+        Self { shared: None, range: (0, len) }
+    }
+
     /// A copy of `bytes` in a buffer of its own.
     #[must_use]
     pub fn copy_from(bytes: &[u8]) -> Self {
@@ -224,7 +242,7 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         match &self.shared {
             Some(shared) => &shared.bytes()[self.range.0..self.range.1],
-            None => &[],
+            None => &ZEROES.as_bytes()[self.range.0..self.range.1],
         }
     }
 }
@@ -252,6 +270,13 @@ impl SgList {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Zeros, without memory of their own.
+    #[must_use]
+    pub fn zeroes(len: usize) -> Self {
+        let pieces = (0..len).step_by(ZEROES_LEN).map(|at| Buf::zeroes((len - at).min(ZEROES_LEN)));
+        pieces.collect()
     }
 
     /// Appends `buf`; empty buffers are left out.
@@ -376,6 +401,18 @@ mod tests {
         let again: vec::Vec<_> = (0..2).map(|_| pool.get(5000)).collect();
         assert!(again.iter().any(|buf| buf.as_ptr() == address));
         assert!(again.iter().all(|buf| buf.as_ptr().addr() % PAGE_LEN == 0));
+    }
+
+    #[test]
+    fn zeros_of_any_length_share_aligned_memory() {
+        for len in [0, 1, PAGE_LEN, ZEROES_LEN, ZEROES_LEN + 1, 3 * ZEROES_LEN] {
+            let list = SgList::zeroes(len);
+            assert_eq!(&*list.to_contiguous(), vec![0; len]);
+            assert!(list.parts().iter().all(|part| part.as_ptr() == list.parts()[0].as_ptr()));
+            assert!(list.parts().iter().all(|part| part.as_ptr().addr() % PAGE_LEN == 0));
+        }
+        assert_eq!(&*Buf::zeroes(100).slice(10..90), [0; 80]);
+        assert!(std::panic::catch_unwind(|| Buf::zeroes(ZEROES_LEN + 1)).is_err());
     }
 
     #[test]

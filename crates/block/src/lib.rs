@@ -20,7 +20,7 @@ pub mod extents;
 mod size;
 mod uri;
 
-pub use buf::{Buf, BufMut, PAGE_LEN, Pool, SgList};
+pub use buf::{Buf, BufMut, PAGE_LEN, Pool, SgList, ZEROES_LEN};
 pub use device::{
     BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
 };

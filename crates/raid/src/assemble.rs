@@ -86,6 +86,14 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
     },
+    /// A level that is written through a log, and no log.
+    #[error("array '{name}' is of level {level}, which needs a log, and has none; make it again")]
+    NoLog {
+        /// Name of the array.
+        name: String,
+        /// Level.
+        level: u8,
+    },
     /// More members are away than the level survives.
     #[error(
         "array '{name}' has {current} of {members} members in sync, level {level} needs {needed}; \
@@ -179,6 +187,10 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         .ok_or(AssembleError::Nothing)?;
     check_together(found, truth)?;
     check_one_history(found, truth)?;
+    if truth.label.geometry.level().needs_log() {
+        let (name, level) = (truth.label.name.clone(), truth.label.geometry.level().number());
+        return Err(AssembleError::NoLog { name, level });
+    }
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
@@ -397,6 +409,14 @@ mod tests {
         let assembly = assemble(&found, Permissions::default()).unwrap();
         assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
         assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+    }
+
+    #[test]
+    fn a_level_that_needs_a_log_is_not_assembled_without_one() {
+        for level in [Level::Raid6, Level::Raid10] {
+            let refused = assemble(&labels(level, 4), Permissions::default()).unwrap_err();
+            assert!(matches!(refused, AssembleError::NoLog { .. }), "{refused}");
+        }
     }
 
     #[test]

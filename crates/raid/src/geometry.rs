@@ -1,8 +1,7 @@
 //! Where a byte of the volume is: stripes, columns, members, and how a request is cut.
 //!
-//! Every level here is a case of one shape: `data_columns` columns of data and `check_columns`
-//! columns that each hold the XOR of all data columns. Level 0 has no check column, level 5 one,
-//! level 1 one data column whose XOR is itself.
+//! Every level here is a case of one shape: `data_columns` columns of data, and `check_columns`
+//! columns that are computed from them. What they hold is [`crate::code`]'s.
 //!
 //! Columns rotate over the members as in md's left-symmetric layout: the first check column of
 //! stripe s is on member N - 1 - s mod N, the data columns follow it.
@@ -22,6 +21,10 @@ pub enum Level {
     Raid1,
     /// One rotated parity: survives one member.
     Raid5,
+    /// Two rotated parities, P and Q: survives any two members.
+    Raid6,
+    /// Stripes of which every chunk is on two members: survives any one.
+    Raid10,
 }
 
 impl Level {
@@ -32,6 +35,8 @@ impl Level {
             Self::Raid0 => 0,
             Self::Raid1 => 1,
             Self::Raid5 => 5,
+            Self::Raid6 => 6,
+            Self::Raid10 => 10,
         }
     }
 
@@ -42,6 +47,8 @@ impl Level {
             0 => Some(Self::Raid0),
             1 => Some(Self::Raid1),
             5 => Some(Self::Raid5),
+            6 => Some(Self::Raid6),
+            10 => Some(Self::Raid10),
             _ => None,
         }
     }
@@ -53,6 +60,16 @@ impl Level {
             Self::Raid0 => 1,
             Self::Raid1 => 2,
             Self::Raid5 => 3,
+            Self::Raid6 | Self::Raid10 => 4,
+        }
+    }
+
+    /// Whether arrays of this level are written through a log only.
+    #[must_use]
+    pub const fn needs_log(self) -> bool {
+        match self {
+            Self::Raid0 | Self::Raid1 | Self::Raid5 => false,
+            Self::Raid6 | Self::Raid10 => true,
         }
     }
 }
@@ -87,6 +104,9 @@ pub enum GeometryError {
         /// Most.
         max: usize,
     },
+    /// Members that cannot be paired.
+    #[error("level 10 takes an even number of members, not {0}; add or leave out one")]
+    Unpaired(usize),
     /// A chunk that is no power of two in range.
     #[error("chunk of {0} bytes; it must be a power of two from 4 KiB to 16 MiB")]
     Chunk(u64),
@@ -153,6 +173,9 @@ impl Geometry {
             let level = level.number();
             return Err(GeometryError::Members { level, members, min, max: MEMBERS_MAX });
         }
+        if level == Level::Raid10 && !members.is_multiple_of(2) {
+            return Err(GeometryError::Unpaired(members));
+        }
         if !chunk_len.is_power_of_two() || !(4 << 10..=16 << 20).contains(&chunk_len) {
             return Err(GeometryError::Chunk(u64::from(chunk_len)));
         }
@@ -218,19 +241,26 @@ impl Geometry {
             Level::Raid0 => self.members,
             Level::Raid1 => 1,
             Level::Raid5 => self.members - 1,
+            Level::Raid6 => self.members - 2,
+            Level::Raid10 => self.members / 2,
         }
     }
 
-    /// Columns that hold the XOR of all data columns.
+    /// Columns that are computed from the data columns.
     #[must_use]
     pub const fn check_columns(&self) -> u8 {
         self.members - self.data_columns()
     }
 
-    /// Members whose loss the level survives.
+    /// How many members may be lost, whichever they are.
     #[must_use]
     pub const fn tolerance(&self) -> u32 {
-        self.check_columns() as u32
+        match self.level {
+            Level::Raid0 | Level::Raid1 | Level::Raid5 | Level::Raid6 => {
+                self.check_columns() as u32
+            }
+            Level::Raid10 => 1,
+        }
     }
 
     /// Bytes of data in a stripe.
@@ -257,7 +287,9 @@ impl Geometry {
         let members = u64::from(self.members);
         let first_data = match self.level {
             Level::Raid0 => 0,
-            Level::Raid1 | Level::Raid5 => members - stripe % members,
+            Level::Raid1 | Level::Raid5 | Level::Raid6 | Level::Raid10 => {
+                members - stripe % members
+            }
         };
         let member = (first_data + u64::from(column)) % members;
         // Less than the number of members, which is a byte.
@@ -341,7 +373,8 @@ mod tests {
 
     #[test]
     fn columns_and_members_are_inverse_and_parity_visits_every_member() {
-        for (level, members) in [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid5, 5)] {
+        let levels = [Level::Raid0, Level::Raid1, Level::Raid5, Level::Raid6, Level::Raid10];
+        for (level, members) in levels.into_iter().zip([3, 3, 5, 7, 6]) {
             let geometry = Geometry::new(level, members, 4096, 512, 100, 0).unwrap();
             let mut checks = BTreeSet::new();
             for stripe in 0..20 {
@@ -353,6 +386,30 @@ mod tests {
             }
             assert_eq!(checks.len(), if level == Level::Raid0 { 1 } else { members });
         }
+    }
+
+    #[test]
+    fn levels_take_the_members_that_make_them() {
+        let shape = |level, members| Geometry::new(level, members, 4096, 512, 16, 0);
+        let refused =
+            |level, members| matches!(shape(level, members), Err(GeometryError::Members { .. }));
+        // Level, fewest and most members, then data columns and tolerance of the fewest.
+        for (number, min, data, tolerance) in
+            [(0, 1, 1, 0), (1, 2, 1, 1), (5, 3, 2, 1), (6, 4, 2, 2), (10, 4, 2, 1)]
+        {
+            let level = Level::from_number(number).unwrap();
+            assert_eq!((level.number(), level.members_min()), (number, min));
+            let fewest = shape(level, min).unwrap();
+            assert_eq!((fewest.data_columns(), fewest.tolerance()), (data, tolerance));
+            assert_eq!(fewest.data_columns() + fewest.check_columns(), fewest.members());
+            assert!(shape(level, MEMBERS_MAX).is_ok());
+            assert!(refused(level, min - 1) && refused(level, MEMBERS_MAX + 2));
+        }
+        assert_eq!(shape(Level::Raid1, 4).unwrap().tolerance(), 3);
+        assert_eq!(shape(Level::Raid10, 64).unwrap().tolerance(), 1);
+        assert_eq!(shape(Level::Raid6, 64).unwrap().data_columns(), 62);
+        assert_eq!(shape(Level::Raid10, 5), Err(GeometryError::Unpaired(5)));
+        assert_eq!([2, 3, 4, 7, 11].map(Level::from_number), [None; 5]);
     }
 
     #[test]

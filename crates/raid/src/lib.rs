@@ -13,8 +13,10 @@ extern crate std;
 
 pub mod array;
 pub mod assemble;
+pub mod bytes;
 pub mod checkpoint;
-pub mod dirty;
+pub mod code;
+mod crc;
 pub mod executor;
 pub mod format;
 pub mod geometry;

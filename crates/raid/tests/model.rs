@@ -156,6 +156,7 @@ impl Run {
             Level::Raid0 => rng.random_range(1..5),
             Level::Raid1 => rng.random_range(2..5),
             Level::Raid5 => rng.random_range(3..8),
+            Level::Raid6 | Level::Raid10 => unreachable!("levels with a log"),
         };
         let shape = Shape {
             level,

@@ -64,6 +64,9 @@ pub async fn create(
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
     check_name(&options.name)?;
+    if options.level.needs_log() {
+        return Err(ArrayError::NeedsLog(options.level.number()));
+    }
     for (at, member) in members.iter().enumerate() {
         if let Some(first) = members[..at].iter().find(|first| first.uri == member.uri) {
             return Err(ArrayError::Twice { first: first.address(), second: member.address() });

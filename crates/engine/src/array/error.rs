@@ -55,6 +55,9 @@ pub enum ArrayError {
         /// The other.
         second: String,
     },
+    /// A level that arrays without a log cannot have.
+    #[error("level {0} needs a log, which `create` cannot make yet; give level 0, 1 or 5")]
+    NeedsLog(u8),
     /// Members whose sizes differ too much.
     #[error(
         "{small} has {small_bytes} bytes and {large} {large_bytes}: too unequal, since every member \

@@ -351,6 +351,10 @@ async fn create_refuses_what_is_in_use_and_force_overrides() {
     );
     let few = create(options(Level::Raid5), configs[..2].to_vec(), Pool::new()).await.unwrap_err();
     assert!(few.to_string().contains("level 5 takes 3 to"), "{few}");
+    for level in [Level::Raid6, Level::Raid10] {
+        let refused = create(options(level), configs.clone(), Pool::new()).await.unwrap_err();
+        assert!(matches!(refused, ArrayError::NeedsLog(_)), "{refused}");
+    }
     let force = CreateOptions { force: true, ..options(Level::Raid5) };
     create(force, configs.clone(), Pool::new()).await.unwrap();
     let array = open(&configs).await;

@@ -211,6 +211,7 @@ impl ArrayMachine {
     pub fn open(assembly: &Assembly, written: WrittenBits, config: OpenConfig) -> Self {
         let mut label = assembly.label.clone();
         let geometry = label.geometry;
+        assert!(!geometry.level().needs_log(), "parity of this level is not only an XOR");
         assert_eq!(config.caps.len(), label.members.len(), "capabilities of every member");
         assert!(config.max_io_len >= geometry.chunk_len(), "largest request below a chunk");
         let mut unsynced = Unsynced::default();

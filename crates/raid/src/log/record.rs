@@ -14,6 +14,8 @@ use super::{
 
 /// Columns of a row at most; a list is never longer than what an array can have.
 const COLUMNS_MAX: u16 = 64;
+/// Rows of a stripe at most: chunks of 16 MiB.
+const ROWS_MAX: u16 = 4096;
 /// Checksums in a REMAP at most: a stripe of 64 chunks of 1 MiB.
 pub const REMAP_SUMS_MAX: u32 = 64 << 8;
 /// REMAPs that one OPEN drops at most: what its head has room for. A recovery that drops more
@@ -58,7 +60,9 @@ pub enum Record {
         to: Option<u64>,
         /// DATA of the stripe below this position are void.
         void_upto: Position,
-        /// CRC32C of every 4 KiB, column after column, check columns last; none if `to` is none.
+        /// Which rows hold anything, in 4 KiB; the others read as zeros. None if `to` is none.
+        written: Vec<bool>,
+        /// CRC32C of every 4 KiB of those rows, column after column, check columns last.
         sums: Vec<u32>,
     },
     /// A generation begins: the first batch that it wrote.
@@ -101,7 +105,9 @@ impl Record {
             Self::Parity { checks, basis, .. } => {
                 size_of::<RawParity>() + checks.len() * 4 + basis.len() * size_of::<RawBasis>()
             }
-            Self::Remap { sums, .. } => size_of::<RawRemap>() + sums.len() * 4,
+            Self::Remap { written, sums, .. } => {
+                size_of::<RawRemap>() + bitmap_len(written.len()) + sums.len() * 4
+            }
             Self::Open { dropped } => size_of::<RawOpen>() + dropped.len() * 16,
         }
     }
@@ -142,19 +148,24 @@ impl Record {
                 checks.iter().for_each(|crc| put(out, &U32::from(*crc)));
                 basis.iter().for_each(|one| put(out, &RawBasis::from(*one)));
             }
-            Self::Remap { stripe, to, void_upto, sums } => {
+            Self::Remap { stripe, to, void_upto, written, sums } => {
                 assert!(sums.len() <= REMAP_SUMS_MAX as usize, "checksums of one stripe");
                 put(
                     out,
                     &RawRemap {
                         tag: REMAP.into(),
-                        reserved: 0.into(),
+                        rows: count(written.len(), ROWS_MAX).into(),
                         sums: u32::try_from(sums.len()).unwrap_or(u32::MAX).into(),
                         stripe: (*stripe).into(),
                         to: plus_one(*to).into(),
                         void_upto: void_upto.0.into(),
                     },
                 );
+                let mut bits = alloc::vec![0_u8; bitmap_len(written.len())];
+                for (row, _) in written.iter().enumerate().filter(|(_, written)| **written) {
+                    bits[row / 8] |= 1 << (row % 8);
+                }
+                put(out, bits.as_slice());
                 sums.iter().for_each(|crc| put(out, &U32::from(*crc)));
             }
             Self::Open { dropped } => {
@@ -200,11 +211,17 @@ impl Record {
             }
             REMAP => {
                 let raw: RawRemap = take(bytes)?;
+                let rows = usize::from(raw.rows.get());
+                let bits: Vec<u8> = match u32::try_from(bitmap_len(rows)) {
+                    Ok(len) => list(bytes, len, u32::from(ROWS_MAX))?,
+                    Err(_) => return Err(BatchError::Field("rows of a stripe")),
+                };
                 let sums = list(bytes, raw.sums.get(), REMAP_SUMS_MAX)?;
                 Ok(Self::Remap {
                     stripe: raw.stripe.get(),
                     to: raw.to.get().checked_sub(1),
                     void_upto: Position(raw.void_upto.get()),
+                    written: (0..rows).map(|row| bits[row / 8] >> (row % 8) & 1 == 1).collect(),
                     sums: sums.into_iter().map(U32::get).collect(),
                 })
             }
@@ -283,7 +300,7 @@ impl From<RawBasis> for Basis {
 #[repr(C)]
 struct RawRemap {
     tag: U16,
-    reserved: U16,
+    rows: U16,
     sums: U32,
     stripe: U64,
     /// One more than the physical stripe; 0 for none.
@@ -299,11 +316,16 @@ struct RawOpen {
     dropped: U32,
 }
 
-/// Blocks of a batch that has nothing but a REMAP with so many checksums.
+/// Blocks of a batch that has nothing but a REMAP of so many rows and checksums.
 #[must_use]
-pub fn remap_blocks(sums: u32) -> u32 {
-    let head = RAW_LEN + size_of::<RawRemap>() + sums as usize * 4;
+pub fn remap_blocks(rows: u32, sums: u32) -> u32 {
+    let head = RAW_LEN + size_of::<RawRemap>() + bitmap_len(rows as usize) + sums as usize * 4;
     u32::try_from(head).unwrap_or(u32::MAX).div_ceil(LOG_BLOCK_LEN)
+}
+
+/// Bytes of a bitmap of so many bits.
+const fn bitmap_len(bits: usize) -> usize {
+    bits.div_ceil(64) * 8
 }
 
 /// Numbers that may be absent stand as one more; no volume has 2^64 - 1 of anything.

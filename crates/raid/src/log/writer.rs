@@ -462,6 +462,7 @@ mod tests {
                             stripe: 0,
                             to: Some(1),
                             void_upto: Position(0),
+                            written: vec![true; 100],
                             sums: vec![0; rng.random_range(0..2000)],
                         },
                         _ => Record::Data { block: 0, crc: 0 },

@@ -1,0 +1,116 @@
+//! Blocks of the volume that are in the log and not home yet: the newest contents of each, from
+//! its acknowledgement on. Readers look here first.
+//!
+//! Invariant: of two contents of one block the one with the higher position counts, in whatever
+//! order they come.
+
+use alloc::{
+    collections::{BTreeMap, btree_map},
+    vec::Vec,
+};
+use core::ops::Range;
+
+use netraid_block::Buf;
+
+use crate::log::Position;
+
+/// A dirty block.
+#[derive(Debug, Clone)]
+pub(super) struct Dirty {
+    /// Where it is in the log.
+    pub(super) position: Position,
+    /// What it holds; none for zeros.
+    pub(super) data: Option<Buf>,
+}
+
+/// All dirty blocks of a volume, numbered in 4 KiB.
+#[derive(Debug, Default)]
+pub(super) struct DirtyBlocks {
+    blocks: BTreeMap<u64, Dirty>,
+}
+
+impl DirtyBlocks {
+    /// How many there are.
+    pub(super) fn len(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Dirty blocks of a range, ascending.
+    pub(super) fn range(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, &Dirty)> {
+        self.blocks.range(blocks).map(|(block, dirty)| (*block, dirty))
+    }
+
+    /// The first block at or after `from` that is dirty from below `cut`.
+    pub(super) fn next_below(&self, from: u64, cut: Position) -> Option<u64> {
+        let mut later = self.blocks.range(from..);
+        later.find(|(_, dirty)| dirty.position < cut).map(|(block, _)| *block)
+    }
+
+    /// A block has new contents.
+    pub(super) fn insert(&mut self, block: u64, dirty: Dirty) {
+        match self.blocks.entry(block) {
+            btree_map::Entry::Occupied(mut old) if old.get().position < dirty.position => {
+                old.insert(dirty);
+            }
+            btree_map::Entry::Occupied(_) => {}
+            btree_map::Entry::Vacant(slot) => {
+                slot.insert(dirty);
+            }
+        }
+    }
+
+    /// A block is home, with the contents from `position`: newer ones stay.
+    pub(super) fn remove(&mut self, block: u64, position: Position) {
+        if self.blocks.get(&block).is_some_and(|dirty| dirty.position <= position) {
+            self.blocks.remove(&block);
+        }
+    }
+
+    /// Blocks of a range are void, as far as they are from below `upto`.
+    pub(super) fn void(&mut self, blocks: Range<u64>, upto: Position) {
+        let old = |(block, dirty): (u64, &Dirty)| (dirty.position < upto).then_some(block);
+        let old: Vec<u64> = self.range(blocks).filter_map(old).collect();
+        for block in old {
+            self.blocks.remove(&block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn the_highest_position_counts_in_whatever_order_they_come() {
+        for seed in 0..100 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut cache = DirtyBlocks::default();
+            let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+            for _ in 0..400 {
+                let block = rng.random_range(0..20_u64);
+                let position = rng.random_range(0..1000);
+                match rng.random_range(0..4) {
+                    0 | 1 => {
+                        cache.insert(block, Dirty { position: Position(position), data: None });
+                        let slot = model.entry(block).or_insert(position);
+                        *slot = position.max(*slot);
+                    }
+                    2 => {
+                        cache.remove(block, Position(position));
+                        model.retain(|at, one| *at != block || *one > position);
+                    }
+                    _ => {
+                        let range = block..block + 5;
+                        cache.void(range.clone(), Position(position));
+                        model.retain(|at, one| !range.contains(at) || *one >= position);
+                    }
+                }
+                let all = cache.range(0..u64::MAX).map(|(at, one)| (at, one.position.0));
+                assert!(all.eq(model.iter().map(|(at, one)| (*at, *one))));
+                let below = model.iter().find(|(at, one)| **at >= block && **one < position);
+                assert_eq!(cache.next_below(block, Position(position)), below.map(|(at, _)| *at));
+            }
+        }
+    }
+}

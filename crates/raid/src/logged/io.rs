@@ -1,0 +1,447 @@
+//! Member requests: merged on their way out, given to whoever waits for them on their way back.
+//!
+//! Who writes to a member waits until it has completed, or until stable labels say that this
+//! member takes no part any more. So there is no failure to handle for writers: what they wrote
+//! is where it has to be. Who reads gets an error at once, and reads elsewhere.
+
+use alloc::{collections::VecDeque, vec::Vec};
+use core::{
+    future::poll_fn,
+    task::{Poll, Waker},
+};
+
+use netraid_block::{ErrorKind, IoError, SgList};
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    Action, IoId,
+    state::State,
+    tasks::Array,
+};
+use crate::{log::Position, member::MemberIndex};
+
+/// Somebody who waits for one answer.
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    answer: Option<Result<SgList, IoError>>,
+    waker: Option<Waker>,
+}
+
+/// A waiting place; it is given up when this is dropped.
+pub(super) struct Ticket {
+    array: Array,
+    number: usize,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.array.state().waits.remove(self.number);
+    }
+}
+
+impl Ticket {
+    pub(super) const fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn answer(self) -> Result<SgList, IoError> {
+        poll_fn(|context| {
+            let mut state = self.array.state();
+            let wait = &mut state.waits[self.number];
+            match wait.answer.take() {
+                Some(answer) => Poll::Ready(answer),
+                None => {
+                    wait.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IoKind {
+    Read,
+    /// Waits for the labels when the member fails.
+    Write,
+    /// A label: its writer judges what became of it.
+    Label,
+    Flush,
+    Discard,
+}
+
+/// Whom a member request's end concerns.
+#[derive(Debug, Clone)]
+enum For {
+    /// Waits, each with its share of the bytes.
+    Waits(SmallVec<[(usize, u32); 2]>),
+    /// A batch of the log.
+    Batch(Position),
+    /// Nobody any more.
+    Nobody,
+}
+
+/// A member request in flight.
+#[derive(Debug)]
+pub(super) struct Io {
+    member: MemberIndex,
+    incarnation: u32,
+    kind: IoKind,
+    whom: For,
+}
+
+/// Member requests not yet polled. Neighbours on one member are merged while they wait here.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    queue: VecDeque<Action>,
+    polled: u64,
+    /// For each member: number of the last request queued for it, if it may grow.
+    last: Vec<Option<u64>>,
+}
+
+impl Outbox {
+    pub(super) fn pop(&mut self) -> Option<Action> {
+        let action = self.queue.pop_front()?;
+        self.polled += 1;
+        Some(action)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    fn push(&mut self, member: MemberIndex, action: Action, may_grow: bool) {
+        let at = member.as_usize();
+        if self.last.len() <= at {
+            self.last.resize(at + 1, None);
+        }
+        self.last[at] = may_grow.then(|| self.polled + self.queue.len() as u64);
+        self.queue.push_back(action);
+    }
+
+    fn last_mut(&mut self, member: MemberIndex) -> Option<&mut Action> {
+        let number = (*self.last.get(member.as_usize())?)?;
+        let at = usize::try_from(number.checked_sub(self.polled)?).ok()?;
+        self.queue.get_mut(at)
+    }
+}
+
+/// Whether the medium failed, not the member.
+pub(super) fn is_medium(error: &IoError) -> bool {
+    matches!(error.kind(), ErrorKind::Medium | ErrorKind::Corrupt)
+}
+
+impl Array {
+    pub(super) fn ticket(&self) -> Ticket {
+        let number = self.state().waits.insert(Wait::default());
+        Ticket { array: self.clone(), number }
+    }
+
+    /// Reads from a member; `merge` with a neighbour if there is one.
+    pub(super) async fn read_member(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        len: u32,
+        merge: bool,
+    ) -> Result<SgList, IoError> {
+        let ticket = self.ticket();
+        self.state().push_read(ticket.number, member, offset, len, merge)?;
+        ticket.answer().await
+    }
+
+    /// Writes to a member. Ends when it has completed, or takes no part.
+    pub(super) async fn write_member(&self, member: MemberIndex, offset: u64, data: SgList) {
+        let ticket = self.ticket();
+        if self.state().push_write(ticket.number, member, offset, data) {
+            // The answer says only that it is over.
+            let _ = ticket.answer().await;
+        }
+    }
+
+    /// Writes a label, or what else its writer judges by its end. It is stable then.
+    pub(super) async fn write_label(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        data: SgList,
+    ) -> Result<(), IoError> {
+        let ticket = self.ticket();
+        {
+            let mut state = self.state();
+            let io = state.new_io(member, IoKind::Label, waits(ticket.number, data.len()));
+            state.outbox.push(member, Action::Write { io, member, offset, data, fua: true }, false);
+        }
+        ticket.answer().await.map(drop)
+    }
+
+    /// Writes to a member what is stable then. Ends when it is, or the member takes no part.
+    pub(super) async fn write_member_stable(&self, member: MemberIndex, offset: u64, data: SgList) {
+        let ticket = self.ticket();
+        {
+            let mut state = self.state();
+            match state.defer_or_skip(ticket.number, member) {
+                Some(true) => {
+                    let len = data.len();
+                    let io = state.new_io(member, IoKind::Write, waits(ticket.number, len));
+                    let write = Action::Write { io, member, offset, data, fua: true };
+                    state.outbox.push(member, write, false);
+                }
+                Some(false) => {}
+                None => return,
+            }
+        }
+        let _ = ticket.answer().await;
+    }
+
+    /// Flushes a member. Ends when it has completed, or takes no part.
+    pub(super) async fn flush_member(&self, member: MemberIndex) {
+        let ticket = self.ticket();
+        {
+            let mut state = self.state();
+            match state.defer_or_skip(ticket.number, member) {
+                Some(true) => {
+                    if !state.members[member.as_usize()].unflushed {
+                        return;
+                    }
+                    state.members[member.as_usize()].unflushed = false;
+                    let io = state.new_io(member, IoKind::Flush, waits(ticket.number, 0));
+                    state.outbox.push(member, Action::Flush { io, member }, false);
+                }
+                Some(false) => {}
+                None => return,
+            }
+        }
+        let _ = ticket.answer().await;
+    }
+
+    /// Gives back space of a member. Ends when it has completed, or takes no part.
+    pub(super) async fn discard_member(&self, member: MemberIndex, offset: u64, len: u64) {
+        let ticket = self.ticket();
+        {
+            let mut state = self.state();
+            match state.defer_or_skip(ticket.number, member) {
+                Some(true) => {
+                    let io = state.new_io(member, IoKind::Discard, waits(ticket.number, 0));
+                    state.outbox.push(member, Action::Discard { io, member, offset, len }, false);
+                }
+                Some(false) => {}
+                None => return,
+            }
+        }
+        let _ = ticket.answer().await;
+    }
+}
+
+fn waits(number: usize, len: usize) -> For {
+    // Member requests are bounded by a u32.
+    For::Waits(smallvec![(number, u32::try_from(len).unwrap_or(u32::MAX))])
+}
+
+impl State {
+    /// Whether a request to `member` is to be sent: none, it takes no part; false, it is leaving,
+    /// and the wait ends when the labels say so.
+    fn defer_or_skip(&mut self, wait: usize, member: MemberIndex) -> Option<bool> {
+        if self.takes_part(member) {
+            return Some(true);
+        }
+        let leaving = self.members[member.as_usize()].leaving;
+        if leaving {
+            self.rule("a write waits for the labels to exclude its member");
+            self.members[member.as_usize()].deferred.push(wait);
+        }
+        leaving.then_some(false)
+    }
+
+    fn new_io(&mut self, member: MemberIndex, kind: IoKind, whom: For) -> IoId {
+        let incarnation = self.members[member.as_usize()].incarnation;
+        IoId(self.ios.insert(Io { member, incarnation, kind, whom }))
+    }
+
+    fn push_read(
+        &mut self,
+        wait: usize,
+        member: MemberIndex,
+        offset: u64,
+        len: u32,
+        merge: bool,
+    ) -> Result<(), IoError> {
+        if !self.takes_part(member) {
+            return Err(ErrorKind::Unreachable.into());
+        }
+        let limit = self.layout.max_io_len;
+        if merge
+            && let Some(Action::Read { io, offset: first, len: merged, .. }) =
+                self.outbox.last_mut(member)
+            && *first + u64::from(*merged) == offset
+            && merged.saturating_add(len) <= limit
+        {
+            *merged += len;
+            if let For::Waits(waits) = &mut self.ios[io.0].whom {
+                waits.push((wait, len));
+            }
+            return Ok(());
+        }
+        let io = self.new_io(member, IoKind::Read, For::Waits(smallvec![(wait, len)]));
+        self.outbox.push(member, Action::Read { io, member, offset, len }, merge);
+        Ok(())
+    }
+
+    /// Whether there is something to wait for.
+    fn push_write(
+        &mut self,
+        wait: usize,
+        member: MemberIndex,
+        offset: u64,
+        more: SgList,
+    ) -> bool {
+        match self.defer_or_skip(wait, member) {
+            None => return false,
+            Some(false) => return true,
+            Some(true) => {}
+        }
+        let limit = self.layout.max_io_len as usize;
+        let len = u32::try_from(more.len()).unwrap_or(u32::MAX);
+        if let Some(Action::Write { io, offset: first, data, fua: false, .. }) =
+            self.outbox.last_mut(member)
+            && *first + data.len() as u64 == offset
+            && data.len() + more.len() <= limit
+            && let For::Waits(waits) = &mut self.ios[io.0].whom
+        {
+            waits.push((wait, len));
+            data.append(more);
+            return true;
+        }
+        let io = self.new_io(member, IoKind::Write, For::Waits(smallvec![(wait, len)]));
+        self.outbox.push(member, Action::Write { io, member, offset, data: more, fua: false }, true);
+        true
+    }
+
+    /// Writes a batch of the log to a member.
+    pub(super) fn push_batch(
+        &mut self,
+        position: Position,
+        member: MemberIndex,
+        offset: u64,
+        data: SgList,
+    ) {
+        let io = self.new_io(member, IoKind::Write, For::Batch(position));
+        self.outbox.push(member, Action::Write { io, member, offset, data, fua: false }, false);
+    }
+
+    /// Takes the end of a member request.
+    pub(super) fn end_io(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        let Io { member, incarnation, kind, whom } = self.ios.remove(io.0);
+        let current = self.members[member.as_usize()].incarnation == incarnation;
+        if !current || matches!(whom, For::Nobody) {
+            return;
+        }
+        let leaves = match (&result, kind) {
+            (Ok(_), IoKind::Write | IoKind::Label | IoKind::Discard) => {
+                self.members[member.as_usize()].unflushed |=
+                    self.members[member.as_usize()].caps.volatile_cache;
+                None
+            }
+            (Ok(_), IoKind::Read | IoKind::Flush) => None,
+            (Err(error), IoKind::Read) if is_medium(error) => None,
+            (Err(error), _) => Some(error.clone()),
+        };
+        if let Some(error) = leaves {
+            // Its waits, and those of all its other requests, are settled by that.
+            self.settle_reads(&whom, kind, &error);
+            return self.leave(member, &error, Some((whom, kind)));
+        }
+        match (whom, kind) {
+            (For::Batch(position), _) => self.batch_written(position, member),
+            (For::Waits(waits), IoKind::Read) => self.share_out(&waits, result),
+            (For::Waits(waits), _) => {
+                waits.iter().for_each(|(wait, _)| self.settle(*wait, Ok(SgList::new())));
+            }
+            (For::Nobody, _) => {}
+        }
+    }
+
+    fn share_out(&mut self, waits: &[(usize, u32)], result: Result<SgList, IoError>) {
+        let mut at = 0;
+        for (wait, len) in waits {
+            let end = at + *len as usize;
+            let answer = match &result {
+                Ok(data) if data.len() >= end => Ok(data.slice(at..end)),
+                Ok(data) => Err(short(data.len(), end)),
+                Err(error) => Err(error.clone()),
+            };
+            self.settle(*wait, answer);
+            at = end;
+        }
+    }
+
+    fn settle_reads(&mut self, whom: &For, kind: IoKind, error: &IoError) {
+        if let (For::Waits(waits), IoKind::Read | IoKind::Label) = (whom, kind) {
+            waits.iter().for_each(|(wait, _)| self.settle(*wait, Err(error.clone())));
+        }
+    }
+
+    /// A member takes no part from now on. Whoever writes to it waits for the labels.
+    fn leave(&mut self, member: MemberIndex, error: &IoError, last: Option<(For, IoKind)>) {
+        if error.kind() == ErrorKind::Fenced {
+            let text = alloc::format!(
+                "array '{}' is fenced: another engine has taken it over (member {member}: \
+                 {error}); stop this one",
+                self.label.name,
+            );
+            return self.fail(IoError::with_detail(ErrorKind::Fenced, text));
+        }
+        if let Some((For::Waits(waits), IoKind::Write | IoKind::Flush | IoKind::Discard)) = last {
+            let deferred = &mut self.members[member.as_usize()].deferred;
+            deferred.extend(waits.iter().map(|(wait, _)| *wait));
+        }
+        if !self.takes_part(member) {
+            return;
+        }
+        let reason = alloc::format!("{error}");
+        if !self.exclude(member, &reason) {
+            return;
+        }
+        let gone: Vec<usize> = self
+            .ios
+            .iter()
+            .filter(|(_, io)| io.member == member)
+            .map(|(id, _)| id)
+            .collect();
+        for id in gone {
+            let whom = core::mem::replace(&mut self.ios[id].whom, For::Nobody);
+            let kind = self.ios[id].kind;
+            self.settle_reads(&whom, kind, error);
+            if let (For::Waits(waits), IoKind::Write | IoKind::Flush | IoKind::Discard) =
+                (whom, kind)
+            {
+                let deferred = &mut self.members[member.as_usize()].deferred;
+                deferred.extend(waits.iter().map(|(wait, _)| *wait));
+            }
+        }
+    }
+
+    /// A member's session has ended, or its power failed, or it is set aside by command.
+    pub(super) fn member_gone(&mut self, member: MemberIndex, reason: &str) {
+        let error =
+            IoError::with_detail(ErrorKind::Unreachable, alloc::string::String::from(reason));
+        self.leave(member, &error, None);
+    }
+
+    /// Gives a wait its answer.
+    pub(super) fn settle(&mut self, wait: usize, answer: Result<SgList, IoError>) {
+        if let Some(wait) = self.waits.get_mut(wait) {
+            wait.answer = Some(answer);
+            if let Some(waker) = wait.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+fn short(found: usize, wanted: usize) -> IoError {
+    let text = alloc::format!("answered a read of {wanted} bytes with {found}");
+    IoError::with_detail(ErrorKind::Device, text)
+}

@@ -1,0 +1,329 @@
+//! The log's end that grows: room in it, records, their acknowledgement, flushes.
+//!
+//! Invariants: what a record says becomes visible when it is acknowledged, in the order of the
+//! log. While a member is leaving no batch is formed: it would have fewer copies than the labels
+//! promise. A flush covers what was acknowledged when it was sent.
+
+use alloc::vec::Vec;
+
+use futures_util::future::join_all;
+use netraid_block::{Buf, SgList};
+
+use super::{
+    dirty::Dirty,
+    io::Ticket,
+    state::{Limbo, State},
+    tasks::{Array, Change},
+};
+use crate::{
+    log::{Acked, LogWriter, Position, Record},
+    member::MemberIndex,
+};
+
+/// Blocks that a record of one block takes at most, with a head of its own.
+const BLOCKS_OF_DATA: u64 = 2;
+
+/// What the machine remembers of a record until it is acknowledged.
+#[derive(Debug)]
+pub(super) struct Note {
+    /// Who waits for it.
+    wait: Option<usize>,
+    /// The contents of a DATA record.
+    data: Option<Buf>,
+    /// The space of the stripe that a REMAP leaves is to be given back.
+    discard: bool,
+}
+
+#[derive(Default)]
+pub(super) struct LogState {
+    /// None before recovery has found the log's end.
+    pub(super) writer: Option<LogWriter<Note>>,
+    /// Blocks promised to records that are not pushed yet.
+    promised: u64,
+    /// Blocks of the volume that will be dirty when their records are acknowledged.
+    becoming_dirty: u64,
+    /// Who waits for room, in order.
+    queue: alloc::collections::VecDeque<u64>,
+    next_in_queue: u64,
+    flushes_asked: u64,
+    flushes_done: u64,
+}
+
+/// Room in the log, for records to come. What is not used comes back when this is dropped.
+pub(super) struct Room {
+    array: Array,
+    promised: u64,
+    becoming_dirty: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut state = self.array.state();
+        state.log.promised -= self.promised;
+        state.log.becoming_dirty -= self.becoming_dirty;
+        state.waiters.wake(Change::Room);
+    }
+}
+
+impl State {
+    pub(super) fn writer(&mut self) -> &mut LogWriter<Note> {
+        match &mut self.log.writer {
+            Some(writer) => writer,
+            None => unreachable!("the log is used before it was recovered"),
+        }
+    }
+
+    /// Everything below this is acknowledged.
+    pub(super) fn acked(&mut self) -> Position {
+        self.writer().acked()
+    }
+
+    fn room(&mut self) -> u64 {
+        let home = self.layout.blocks_to_bring_home();
+        let kept =
+            self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
+        self.writer().room().saturating_sub(kept)
+    }
+
+    /// Adds a record; answers through `wait`.
+    fn push_record(
+        &mut self,
+        record: Record,
+        payload: SgList,
+        note: Note,
+    ) {
+        self.writer().push(record, payload, note);
+    }
+
+    /// Forms batches of what was pushed. Whether there were any.
+    pub(super) fn pump_log(&mut self) -> bool {
+        if self.log.writer.is_none() || self.failed.is_some() {
+            return false;
+        }
+        if self.is_anybody_leaving() {
+            self.rule("the log waits for the labels to exclude a member");
+            return false;
+        }
+        let members = self.in_sync();
+        let base = self.layout.regions.log.offset;
+        let mut any = false;
+        while let Some(batch) = self.writer().poll_batch(members) {
+            any = true;
+            let (position, offset, holders) = (batch.position, base + batch.offset, batch.members);
+            let data = batch.into_data();
+            for member in holders.iter() {
+                self.push_batch(position, member, offset, data.clone());
+            }
+        }
+        any
+    }
+
+    pub(super) fn batch_written(&mut self, position: Position, member: MemberIndex) {
+        self.writer().handle_written(position, member);
+        self.take_acked();
+    }
+
+    pub(super) fn log_member_gone(&mut self, member: MemberIndex) {
+        if self.log.writer.is_some() {
+            self.writer().handle_member_gone(member);
+            self.take_acked();
+        }
+    }
+
+    fn take_acked(&mut self) {
+        while let Some(acked) = self.writer().poll_acked() {
+            self.apply(acked);
+        }
+        let (used, half) = (self.writer().used(), self.layout.ring.blocks() / 2);
+        let many = self.layout.limits.dirty_blocks as u64 / 2;
+        if used > half || self.dirty.len() > many {
+            self.want_round();
+        }
+    }
+
+    /// What a record says counts now.
+    fn apply(&mut self, acked: Acked<Note>) {
+        let Acked { position, record, tag: Note { wait, data, discard } } = acked;
+        match record {
+            Record::Data { block, .. } => {
+                self.log.becoming_dirty -= 1;
+                self.dirty.insert(block, Dirty { position, data });
+            }
+            Record::Zeroes { block, count } => {
+                self.log.becoming_dirty -= count;
+                for block in block..block + count {
+                    self.dirty.insert(block, Dirty { position, data: None });
+                }
+            }
+            Record::Remap { stripe, to, void_upto, written, sums } => {
+                let narrow = |stripe: u64| u32::try_from(stripe).unwrap_or(u32::MAX);
+                let (logical, to) = (narrow(stripe), to.map(narrow));
+                let left = self.stripes.remap(logical, to, self.round);
+                if let Some(physical) = left {
+                    self.limbo.push(Limbo { physical, position, discard });
+                }
+                let first = self.layout.first_block(logical);
+                let blocks = first..first + u64::from(self.layout.stripe_blocks());
+                self.dirty.void(blocks, void_upto);
+                if let Some(to) = to {
+                    self.set_stripe_sums(to, &written, &sums);
+                }
+                self.waiters.wake(Change::Room);
+            }
+            Record::Parity { .. } | Record::Open { .. } => {}
+        }
+        if let Some(wait) = wait {
+            // The answer says where it is.
+            self.settle(wait, Ok(SgList::new()));
+        }
+    }
+
+    /// Makes it possible to use left stripes again, whose REMAP is stable.
+    fn end_limbo(&mut self, stable: Position) {
+        let mut discards = Vec::new();
+        let limbo = core::mem::take(&mut self.limbo);
+        for entry in limbo {
+            if entry.position >= stable || self.touched.contains(&entry.physical) {
+                self.limbo.push(entry);
+            } else if entry.discard {
+                discards.push(entry.physical);
+            } else {
+                self.stripes.unpin(entry.physical);
+            }
+        }
+        self.discards.extend(discards);
+        self.waiters.wake(Change::Stripes);
+    }
+
+    /// Everything acknowledged below `upto` is stable.
+    pub(super) fn became_stable(&mut self, upto: Position) {
+        self.writer().handle_stable(upto);
+        self.end_limbo(upto);
+    }
+}
+
+impl Array {
+    /// Waits for room for so many blocks of DATA (or ZEROES), or for a REMAP.
+    pub(super) async fn room(&self, data: u64, remaps: u64) -> Room {
+        let (number, promised) = {
+            let mut state = self.state();
+            let number = state.log.next_in_queue;
+            state.log.next_in_queue += 1;
+            state.log.queue.push_back(number);
+            let remap = state.layout.blocks_to_bring_home() + 1;
+            (number, data * BLOCKS_OF_DATA + remaps * remap)
+        };
+        self.until(Change::Room, |state| {
+            if state.log.queue.front() != Some(&number) {
+                return None;
+            }
+            let needed = promised + data * state.layout.blocks_to_bring_home();
+            let dirty = state.dirty.len() + state.log.becoming_dirty + data;
+            if needed > state.room() || dirty > state.layout.limits.dirty_blocks as u64 {
+                state.rule("a write waits for room in the log");
+                state.want_round();
+                return None;
+            }
+            state.log.queue.pop_front();
+            state.log.promised += promised;
+            state.log.becoming_dirty += data;
+            state.waiters.wake(Change::Room);
+            Some(())
+        })
+        .await;
+        Room { array: self.clone(), promised, becoming_dirty: data }
+    }
+
+    /// Logs new contents of a block.
+    pub(super) fn log_data(&self, room: &mut Room, block: u64, crc: u32, data: Buf) -> Ticket {
+        let ticket = self.ticket();
+        room.promised -= BLOCKS_OF_DATA;
+        room.becoming_dirty -= 1;
+        let mut state = self.state();
+        state.log.promised -= BLOCKS_OF_DATA;
+        let note = Note { wait: Some(ticket.number()), data: Some(data.clone()), discard: false };
+        state.push_record(Record::Data { block, crc }, data.into(), note);
+        drop(state);
+        ticket
+    }
+
+    /// Logs that blocks are zeros.
+    pub(super) fn log_zeroes(&self, room: &mut Room, block: u64, count: u64) -> Ticket {
+        let ticket = self.ticket();
+        room.promised -= count * BLOCKS_OF_DATA;
+        room.becoming_dirty -= count;
+        let mut state = self.state();
+        state.log.promised -= count * BLOCKS_OF_DATA;
+        let note = Note { wait: Some(ticket.number()), data: None, discard: false };
+        state.push_record(Record::Zeroes { block, count }, SgList::new(), note);
+        drop(state);
+        ticket
+    }
+
+    /// Logs any other record, and waits until it is acknowledged.
+    pub(super) async fn log_record(&self, record: Record, payload: SgList, discard: bool) {
+        let ticket = self.ticket();
+        let note = Note { wait: Some(ticket.number()), data: None, discard };
+        self.state().push_record(record, payload, note);
+        // There is nothing in the answer.
+        let _ = ticket.answer().await;
+    }
+
+    /// Makes everything stable that is acknowledged now.
+    pub(super) async fn flush(&self) {
+        let number = {
+            let mut state = self.state();
+            state.log.flushes_asked += 1;
+            state.waiters.wake(Change::Flush);
+            state.log.flushes_asked
+        };
+        let done = |state: &mut State| (state.log.flushes_done >= number).then_some(());
+        self.until(Change::Flush, done).await;
+    }
+
+    /// Flushes whenever somebody asks, for as long as the array is open: all members at once, and
+    /// one flush for all who asked before it was sent.
+    pub(super) async fn serve_flushes(self) {
+        loop {
+            let asked = |state: &mut State| {
+                (state.log.flushes_asked > state.log.flushes_done).then_some(())
+            };
+            self.until(Change::Flush, asked).await;
+            let (number, upto, members) = {
+                let mut state = self.state();
+                let upto = state.log.writer.as_ref().map(LogWriter::acked);
+                let members: Vec<MemberIndex> = state.layout.geometry.member_indices().collect();
+                (state.log.flushes_asked, upto, members)
+            };
+            join_all(members.into_iter().map(|member| self.flush_member(member))).await;
+            let mut state = self.state();
+            state.log.flushes_done = number;
+            if let Some(upto) = upto {
+                state.became_stable(upto);
+            }
+            state.waiters.wake(Change::Flush);
+        }
+    }
+
+    /// Gives the space of stripes back that UNMAP has left; they are free afterwards.
+    pub(super) async fn discard_left(self) {
+        loop {
+            let next = |state: &mut State| state.discards.pop_front();
+            let physical = self.until(Change::Stripes, next).await;
+            let (members, offset, len) = {
+                let state = self.state();
+                let geometry = &state.layout.geometry;
+                let can = |one: &MemberIndex| state.members[one.as_usize()].caps.can_discard;
+                let members: Vec<MemberIndex> = geometry.member_indices().filter(can).collect();
+                let len = u64::from(geometry.chunk_len());
+                (members, geometry.member_offset(u64::from(physical), 0), len)
+            };
+            let discards =
+                members.into_iter().map(|member| self.discard_member(member, offset, len));
+            join_all(discards).await;
+            let mut state = self.state();
+            state.stripes.unpin(physical);
+            state.waiters.wake(Change::Stripes);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Reads: from the log's dirty blocks, and from home, verified. What a member cannot give, or gives
+//! wrong, follows from the others.
+//!
+//! Invariant: a block that does not have its checksum is never given to anybody.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use futures_util::future::join_all;
+use netraid_block::{ErrorKind, IoError, SgList};
+
+use super::{
+    locks::Purpose,
+    state::{BLOCK, State},
+    tasks::{Array, Change},
+};
+use crate::{
+    bytes,
+    code::ColumnSet,
+    member::MemberIndex,
+};
+
+/// Repairs that wait; what is found beyond that is left to a scrub.
+const REPAIRS_MAX: usize = 1024;
+/// A plan that was overtaken is made again so often before the stripe is locked.
+const TRIES: u32 = 2;
+
+/// Where a run of blocks comes from.
+enum Part {
+    Ready(SgList),
+    /// Rows of a column at home, with their checksums.
+    Home { column: u8, rows: Range<u32>, sums: Vec<u32> },
+}
+
+/// Keeps a physical stripe from being used for something else.
+pub(super) struct Pin {
+    array: Array,
+    physical: u32,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut state = self.array.state();
+        state.stripes.unpin(self.physical);
+        state.waiters.wake(Change::Stripes);
+    }
+}
+
+impl Array {
+    /// Pins a stripe that is mapped or pinned.
+    pub(super) fn pin(&self, physical: u32) -> Pin {
+        self.state().stripes.pin(physical);
+        Pin { array: self.clone(), physical }
+    }
+
+    /// A pin that was taken already, as an allocation is.
+    pub(super) fn adopt_pin(&self, physical: u32) -> Pin {
+        Pin { array: self.clone(), physical }
+    }
+
+    /// Blocks of a logical stripe, as they are now.
+    pub(super) async fn read_blocks(
+        &self,
+        logical: u32,
+        blocks: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        for _ in 0..TRIES {
+            if let Some(data) = self.try_read(logical, blocks.clone()).await? {
+                return Ok(data);
+            }
+        }
+        // Overtaken, or something is wrong there: nobody changes home now.
+        self.state().rule("a read waits until nobody changes what it relies on");
+        let _lock = self.lock(logical, Purpose::Rely).await;
+        self.read_locked(logical, blocks).await
+    }
+
+    /// Reads without a lock; none when what came does not fit what was expected.
+    async fn try_read(
+        &self,
+        logical: u32,
+        blocks: Range<u32>,
+    ) -> Result<Option<SgList>, IoError> {
+        let Some((physical, _pin, _sums)) = self.place(logical).await else {
+            return Ok(Some(self.state().read_unmapped(logical, blocks)));
+        };
+        let plan = self.state().plan(logical, physical, blocks)?;
+        let Some(plan) = plan else { return Ok(None) };
+        let parts = plan.into_iter().map(|part| async move {
+            match part {
+                Part::Ready(data) => Some(data),
+                Part::Home { column, rows, sums } => {
+                    let direct = self.state().readable_columns(physical).contains(column);
+                    if !direct {
+                        return None;
+                    }
+                    let data = self.read_column(physical, column, rows, true).await.ok()?;
+                    (bytes::sums(&data).as_slice() == sums.as_slice()).then_some(data)
+                }
+            }
+        });
+        let mut whole = SgList::new();
+        for part in join_all(parts).await {
+            match part {
+                Some(data) => whole.append(data),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(whole))
+    }
+
+    /// Reads under a lock that keeps home as it is.
+    pub(super) async fn read_locked(
+        &self,
+        logical: u32,
+        blocks: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let (physical, plan, _pin, _sums) = loop {
+            let Some((physical, pin, sums)) = self.place(logical).await else {
+                return Ok(self.state().read_unmapped(logical, blocks));
+            };
+            // A stripe that was replaced meanwhile is looked up again.
+            let plan = self.state().plan(logical, physical, blocks.clone())?;
+            if let Some(plan) = plan {
+                break (physical, plan, pin, sums);
+            }
+        };
+        let parts = plan.into_iter().map(|part| async move {
+            match part {
+                Part::Ready(data) => Ok(data),
+                Part::Home { column, rows, .. } => self.fetch(physical, column, rows).await,
+            }
+        });
+        let mut whole = SgList::new();
+        for part in join_all(parts).await {
+            whole.append(part?);
+        }
+        Ok(whole)
+    }
+
+    /// Where a logical stripe is, pinned, with its checksums in memory.
+    async fn place(&self, logical: u32) -> Option<(u32, Pin, super::sums::PinnedSums)> {
+        let physical = self.state().stripes.find(logical)?;
+        let pin = self.pin(physical);
+        let sums = self.sums(physical).await;
+        Some((physical, pin, sums))
+    }
+
+    /// Rows of a column, verified: read, or computed from the others. The caller holds a lock, and
+    /// the stripe's checksums are pinned.
+    pub(super) async fn fetch(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let mut whole = SgList::new();
+        for (run, written) in self.state().runs(physical, rows)? {
+            if !written {
+                whole.append(bytes::zeroes(((run.end - run.start) * BLOCK) as usize));
+                continue;
+            }
+            whole.append(self.fetch_written(physical, column, run).await?);
+        }
+        Ok(whole)
+    }
+
+    async fn fetch_written(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let readable = self.state().readable_columns(physical);
+        if readable.contains(column) {
+            let read = self.read_column(physical, column, rows.clone(), true).await;
+            if let Ok(data) = read
+                && self.state().verify(physical, column, &rows, &data)?
+            {
+                return Ok(data);
+            }
+        } else if let Some(data) = self.compute_run(physical, column, &rows, readable).await? {
+            return Ok(data);
+        }
+        // Row by row, each block by itself: what is wrong in one says nothing of the next.
+        let mut whole = SgList::new();
+        for row in rows {
+            whole.append(self.fetch_row(physical, column, row).await?);
+        }
+        Ok(whole)
+    }
+
+    /// A column's rows computed from others, when all of these are as they should be.
+    async fn compute_run(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: &Range<u32>,
+        readable: ColumnSet,
+    ) -> Result<Option<SgList>, IoError> {
+        let (code, pool) = {
+            let state = self.state();
+            (state.layout.code, state.layout.pool.clone())
+        };
+        let Some(recipe) = code.recipe(column, readable) else { return Ok(None) };
+        let reads = recipe.iter().map(|(other, weight)| async move {
+            (*other, *weight, self.read_column(physical, *other, rows.clone(), true).await)
+        });
+        let mut sources = Vec::new();
+        for (other, weight, data) in join_all(reads).await {
+            match data {
+                Ok(data) if self.state().verify(physical, other, rows, &data)? => {
+                    sources.push((weight, data));
+                }
+                Ok(_) | Err(_) => return Ok(None),
+            }
+        }
+        let refs: Vec<(u8, &SgList)> = sources.iter().map(|(weight, data)| (*weight, data)).collect();
+        let len = ((rows.end - rows.start) * BLOCK) as usize;
+        let data: SgList = bytes::combine(&pool, len, &refs).into();
+        Ok(self.state().verify(physical, column, rows, &data)?.then_some(data))
+    }
+
+    /// One block, from whatever of its row is right.
+    async fn fetch_row(&self, physical: u32, column: u8, row: u32) -> Result<SgList, IoError> {
+        let rows = row..row + 1;
+        let (code, pool, readable) = {
+            let state = self.state();
+            (state.layout.code, state.layout.pool.clone(), state.readable_columns(physical))
+        };
+        let reads = readable.iter().map(|other| {
+            let rows = rows.clone();
+            async move { (other, self.read_column(physical, other, rows, false).await) }
+        });
+        let mut right: Vec<(u8, SgList)> = Vec::new();
+        let mut wrong = Vec::new();
+        for (other, data) in join_all(reads).await {
+            match data {
+                Ok(data) if self.state().verify(physical, other, &rows, &data)? => {
+                    right.push((other, data));
+                }
+                Ok(_) => wrong.push(other),
+                Err(error) if super::io::is_medium(&error) => wrong.push(other),
+                Err(_) => {}
+            }
+        }
+        if let Some((_, data)) = right.iter().find(|(other, _)| *other == column) {
+            return Ok(data.clone());
+        }
+        let good: ColumnSet = right.iter().map(|(other, _)| *other).collect();
+        let data = code.recipe(column, good).map(|recipe| {
+            let find = |wanted: u8| right.iter().find(|(other, _)| *other == wanted);
+            let refs: Vec<(u8, &SgList)> = recipe
+                .iter()
+                .filter_map(|(other, weight)| find(*other).map(|(_, data)| (*weight, data)))
+                .collect();
+            SgList::from(bytes::combine(&pool, BLOCK as usize, &refs))
+        });
+        let mut state = self.state();
+        match data {
+            Some(data) if state.verify(physical, column, &rows, &data)? => {
+                state.want_repairs(physical, &wrong, row);
+                Ok(data)
+            }
+            Some(_) | None => Err(state.unreadable(physical, row, &wrong)),
+        }
+    }
+
+    /// Rows of a column as its member has them.
+    pub(super) async fn read_column(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+        merge: bool,
+    ) -> Result<SgList, IoError> {
+        let (member, offset) = self.state().home(physical, column, rows.start);
+        self.read_member(member, offset, (rows.end - rows.start) * BLOCK, merge).await
+    }
+}
+
+impl State {
+    /// Which member has a block, and where.
+    pub(super) fn home(&self, physical: u32, column: u8, row: u32) -> (MemberIndex, u64) {
+        let geometry = &self.layout.geometry;
+        let member = geometry.member_of(u64::from(physical), column);
+        (member, geometry.member_offset(u64::from(physical), row * BLOCK))
+    }
+
+    /// Blocks of a stripe that is nowhere: what is dirty, and zeros.
+    fn read_unmapped(&mut self, logical: u32, blocks: Range<u32>) -> SgList {
+        let first = self.layout.first_block(logical);
+        let mut whole = SgList::new();
+        let mut at = first + u64::from(blocks.start);
+        let end = first + u64::from(blocks.end);
+        for (block, dirty) in self.dirty.range(at..end) {
+            append_zeroes(&mut whole, block - at);
+            match &dirty.data {
+                Some(data) => whole.push(data.clone()),
+                None => append_zeroes(&mut whole, 1),
+            }
+            at = block + 1;
+        }
+        append_zeroes(&mut whole, end - at);
+        whole
+    }
+
+    /// How blocks of a stripe are to be read; none when it is elsewhere by now.
+    fn plan(
+        &mut self,
+        logical: u32,
+        physical: u32,
+        blocks: Range<u32>,
+    ) -> Result<Option<Vec<Part>>, IoError> {
+        if self.stripes.find(logical) != Some(physical) {
+            return Ok(None);
+        }
+        let first = self.layout.first_block(logical);
+        let rows = self.layout.rows;
+        let mut parts: Vec<Part> = Vec::new();
+        let dirty: Vec<(u64, Option<netraid_block::Buf>)> = self
+            .dirty
+            .range(first + u64::from(blocks.start)..first + u64::from(blocks.end))
+            .map(|(block, dirty)| (block, dirty.data.clone()))
+            .collect();
+        let mut dirty = dirty.into_iter().peekable();
+        for block in blocks {
+            if let Some((_, data)) = dirty.next_if(|(at, _)| *at == first + u64::from(block)) {
+                let data = data.map_or_else(|| bytes::zeroes(BLOCK as usize), SgList::from);
+                push_ready(&mut parts, data);
+                continue;
+            }
+            let (column, row) = (u8::try_from(block / rows).unwrap_or(u8::MAX), block % rows);
+            let Some(sums) = self.row_sums(physical, row)? else {
+                push_ready(&mut parts, bytes::zeroes(BLOCK as usize));
+                continue;
+            };
+            let sum = sums[usize::from(column)];
+            match parts.last_mut() {
+                Some(Part::Home { column: last, rows, sums })
+                    if *last == column && rows.end == row =>
+                {
+                    rows.end += 1;
+                    sums.push(sum);
+                }
+                _ => parts.push(Part::Home { column, rows: row..row + 1, sums: alloc::vec![sum] }),
+            }
+        }
+        Ok(Some(parts))
+    }
+
+    /// Runs of rows that were all written, or all never.
+    fn runs(&self, physical: u32, rows: Range<u32>) -> Result<Vec<(Range<u32>, bool)>, IoError> {
+        let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
+        for row in rows {
+            let written = self.row_sums(physical, row)?.is_some();
+            match runs.last_mut() {
+                Some((run, kind)) if *kind == written => run.end = row + 1,
+                _ => runs.push((row..row + 1, written)),
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Whether bytes have the checksums of a column's rows.
+    pub(super) fn verify(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: &Range<u32>,
+        data: &SgList,
+    ) -> Result<bool, IoError> {
+        let found = bytes::sums(data);
+        for (row, found) in rows.clone().zip(found) {
+            let wanted = self.row_sums(physical, row)?;
+            if wanted.is_some_and(|sums| sums[usize::from(column)] != found) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has blocks written again that a live member has wrong.
+    pub(super) fn want_repairs(&mut self, physical: u32, columns: &[u8], row: u32) {
+        let Some(logical) = self.stripes.entry(physical).logical else { return };
+        for column in columns {
+            if self.repairs.len() < REPAIRS_MAX {
+                self.repairs.insert((logical, physical, *column, row));
+            }
+        }
+        self.waiters.wake(Change::Operations);
+    }
+
+    fn unreadable(&self, physical: u32, row: u32, wrong: &[u8]) -> IoError {
+        let geometry = &self.layout.geometry;
+        let readable = self.readable_columns(physical);
+        let mut away = Vec::new();
+        for column in 0..geometry.members() {
+            if !readable.contains(column) || wrong.contains(&column) {
+                away.push(geometry.member_of(u64::from(physical), column));
+            }
+        }
+        let place = geometry.member_offset(u64::from(physical), row * BLOCK);
+        let mut text = match self.stripes.entry(physical).logical {
+            Some(logical) => {
+                let first = u64::from(logical) * geometry.stripe_data_len();
+                alloc::format!("a block of bytes {first} to {}", first + geometry.stripe_data_len())
+            }
+            None => alloc::string::String::from("a block"),
+        };
+        text.push_str(" cannot be read: at byte ");
+        text.push_str(&alloc::format!("{place} members"));
+        for member in away {
+            text.push_str(&alloc::format!(" {member}"));
+        }
+        text.push_str(" are absent, not caught up, or wrong");
+        IoError::with_detail(ErrorKind::Redundancy, text)
+    }
+}
+
+fn append_zeroes(list: &mut SgList, blocks: u64) {
+    // At most a stripe.
+    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+    if blocks > 0 {
+        list.append(bytes::zeroes(blocks * BLOCK as usize));
+    }
+}
+
+fn push_ready(parts: &mut Vec<Part>, data: SgList) {
+    match parts.last_mut() {
+        Some(Part::Ready(list)) => list.append(data),
+        _ => parts.push(Part::Ready(data)),
+    }
+}

@@ -1,0 +1,293 @@
+//! Checksums in memory: pages that are loaded when they are needed, kept while they are in use or
+//! not written yet, and forgotten when there are too many.
+//!
+//! Invariant: a page in memory says what is, or will be, on the media when all that was begun has
+//! ended; a page on the media says what was stable when its image was taken.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use core::ops::Range;
+
+use futures_util::future::join_all;
+use netraid_block::{Buf, ErrorKind, IoError};
+
+use super::{
+    state::State,
+    tables::Image,
+    tasks::{Array, Change},
+};
+use crate::{
+    pages::PAIR_LEN,
+    regions::PAGE_LEN,
+    sums::{SumLayout, SumPage},
+};
+
+#[derive(Debug)]
+pub(super) struct Cached {
+    pub(super) page: SumPage,
+    pub(super) image: Image,
+    pub(super) pins: u32,
+    /// Used since the hand passed.
+    used: bool,
+    /// Rows of mapped stripes whose checksums no member has any more.
+    lost: BTreeSet<u32>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SumCache {
+    pub(super) pages: BTreeMap<u64, Cached>,
+    pub(super) changed: BTreeSet<u64>,
+    loading: BTreeSet<u64>,
+    hand: u64,
+}
+
+/// Pages of a stripe's checksums, kept in memory.
+pub(super) struct PinnedSums {
+    array: Array,
+    pages: Range<u64>,
+}
+
+impl Drop for PinnedSums {
+    fn drop(&mut self) {
+        let mut state = self.array.state();
+        for page in self.pages.clone() {
+            state.sums.unpin(page);
+        }
+        let limit = state.layout.limits.sum_pages;
+        state.sums.shrink(limit);
+    }
+}
+
+impl SumCache {
+    pub(super) fn pin(&mut self, page: u64) -> bool {
+        match self.pages.get_mut(&page) {
+            Some(cached) => {
+                cached.pins += 1;
+                cached.used = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn unpin(&mut self, page: u64) {
+        if let Some(cached) = self.pages.get_mut(&page) {
+            cached.pins -= 1;
+        }
+    }
+
+    /// Forgets pages that nobody uses while there are more than `limit`: those first that were
+    /// not used since they were looked at last.
+    fn shrink(&mut self, limit: usize) {
+        let mut looked_at = 0;
+        while self.pages.len() > limit && looked_at < 2 * limit + 16 {
+            looked_at += 1;
+            let next = self.pages.range(self.hand..).next().or_else(|| self.pages.iter().next());
+            let Some((page, cached)) = next else { return };
+            let (page, used) = (*page, cached.used);
+            let keep = cached.pins > 0 || self.changed.contains(&page);
+            self.hand = page + 1;
+            if keep {
+                continue;
+            }
+            if used {
+                if let Some(cached) = self.pages.get_mut(&page) {
+                    cached.used = false;
+                }
+            } else {
+                self.pages.remove(&page);
+            }
+        }
+    }
+}
+
+impl State {
+    fn sum_pages_of(&self, physical: u32) -> Range<u64> {
+        let layout = self.layout.sum_layout;
+        let first = layout.place(u64::from(physical), 0).page;
+        let last = layout.place(u64::from(physical), self.layout.rows - 1).page;
+        first..last + 1
+    }
+
+    /// A row's checksums by column, data columns first; none when it was never written. Its
+    /// stripe's pages are pinned.
+    pub(super) fn row_sums(&self, physical: u32, row: u32) -> Result<Option<Vec<u32>>, IoError> {
+        let place = self.layout.sum_layout.place(u64::from(physical), row);
+        let Some(cached) = self.sums.pages.get(&place.page) else {
+            unreachable!("checksums of stripe {physical} are used and not pinned")
+        };
+        if cached.lost.contains(&place.row) {
+            let text = alloc::format!(
+                "checksums of physical stripe {physical}, row {row}, are lost on all members that \
+                 held them (page {}); what is there cannot be trusted",
+                place.page,
+            );
+            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+        }
+        Ok(cached.page.row(place.row).map(<[u32]>::to_vec))
+    }
+
+    /// Sets a row's checksums.
+    pub(super) fn set_row_sums(&mut self, physical: u32, row: u32, sums: Option<&[u32]>) {
+        let place = self.layout.sum_layout.place(u64::from(physical), row);
+        let Some(cached) = self.sums.pages.get_mut(&place.page) else {
+            unreachable!("checksums of stripe {physical} are set and not pinned")
+        };
+        cached.page.set_row(place.row, sums);
+        cached.lost.remove(&place.row);
+        self.sums.changed.insert(place.page);
+    }
+
+    /// Sets the checksums of a whole stripe: of the rows that are `written`, column after column.
+    pub(super) fn set_stripe_sums(&mut self, physical: u32, written: &[bool], sums: &[u32]) {
+        let columns = usize::from(self.layout.geometry.members());
+        let count = written.iter().filter(|written| **written).count();
+        assert_eq!(sums.len(), count * columns, "checksums of stripe {physical}");
+        let mut at = 0;
+        for (row, written) in (0..self.layout.rows).zip(written) {
+            if *written {
+                let row_sums: Vec<u32> =
+                    (0..columns).map(|column| sums[column * count + at]).collect();
+                at += 1;
+                self.set_row_sums(physical, row, Some(&row_sums));
+            } else {
+                self.set_row_sums(physical, row, None);
+            }
+        }
+    }
+
+    /// Puts in what was found of a page.
+    fn loaded(&mut self, page: u64, found: Vec<Vec<SumPage>>) {
+        let layout = self.layout.sum_layout;
+        let newest = found.iter().flatten().max_by_key(|page| page.counter).cloned();
+        let counter = newest.as_ref().map_or(0, |page| page.counter);
+        let has = |pages: &Vec<SumPage>| pages.iter().any(|page| page.counter == counter);
+        let everywhere = newest.is_none() || found.iter().all(has);
+        let lost = if newest.is_none() { self.rows_lost_with(page) } else { BTreeSet::new() };
+        let image = Image { counter, everywhere };
+        let page_now = newest.unwrap_or_else(|| SumPage::new(layout, page));
+        let cached = Cached { page: page_now, image, pins: 0, used: true, lost };
+        self.sums.pages.insert(page, cached);
+        self.sums.loading.remove(&page);
+        self.waiters.wake(Change::Pages);
+    }
+
+    /// Rows that a page should tell of, because a checkpoint wrote it after they were written.
+    fn rows_lost_with(&self, page: u64) -> BTreeSet<u32> {
+        let layout = self.layout.sum_layout;
+        let per_page = u64::from(layout.rows_per_page());
+        let first = page * per_page;
+        let mut lost = BTreeSet::new();
+        for at in first..first + per_page {
+            let Ok(physical) = u32::try_from(at / u64::from(self.layout.rows)) else { break };
+            if physical >= self.layout.physical {
+                break;
+            }
+            let entry = self.stripes.entry(physical);
+            if entry.logical.is_some() && entry.round <= self.checkpoint.round {
+                lost.insert(u32::try_from(at - first).unwrap_or(u32::MAX));
+            }
+        }
+        lost
+    }
+}
+
+impl Array {
+    /// Keeps a physical stripe's checksums in memory, and loads them if they are not.
+    pub(super) async fn sums(&self, physical: u32) -> PinnedSums {
+        let pages = self.state().sum_pages_of(physical);
+        let mut pinned = PinnedSums { array: self.clone(), pages: pages.start..pages.start };
+        for page in pages {
+            self.pin_sum_page(page).await;
+            pinned.pages.end = page + 1;
+        }
+        pinned
+    }
+
+    pub(super) async fn pin_sum_page(&self, page: u64) {
+        loop {
+            let load = self
+                .until(Change::Pages, |state| {
+                    if state.sums.pin(page) {
+                        return Some(false);
+                    }
+                    // Whoever asks first loads it.
+                    state.sums.loading.insert(page).then_some(true)
+                })
+                .await;
+            if !load {
+                return;
+            }
+            let found = self.read_sum_page(page).await;
+            self.state().loaded(page, found);
+        }
+    }
+
+    /// The valid images of a page, by holder.
+    async fn read_sum_page(&self, page: u64) -> Vec<Vec<SumPage>> {
+        let (pages, holders, uuid, layout) = {
+            let state = self.state();
+            let pages = state.layout.sum_pages;
+            let in_sync = state.in_sync();
+            let holders: Vec<_> =
+                pages.holders(page).iter().filter(|one| in_sync.contains(*one)).collect();
+            (pages, holders, state.label.array_uuid, state.layout.sum_layout)
+        };
+        let reads = holders.iter().map(|holder| {
+            let offset = pages.offset(page, *holder);
+            async move { (offset, self.read_pair(*holder, offset).await) }
+        });
+        let found = join_all(reads).await;
+        found
+            .into_iter()
+            .map(|(offset, pair)| match pair {
+                Some(pair) => decode_pair(&pair, layout, uuid, offset, page),
+                None => Vec::new(),
+            })
+            .collect()
+    }
+
+    /// Both slots of a page on a member; none when they cannot be read.
+    pub(super) async fn read_pair(
+        &self,
+        member: crate::member::MemberIndex,
+        offset: u64,
+    ) -> Option<Buf> {
+        // Not more than 8 KiB.
+        let len = u32::try_from(PAIR_LEN).unwrap_or(u32::MAX);
+        let whole = self.read_member(member, offset, len, false).await;
+        match whole {
+            Ok(data) => Some(data.to_contiguous()),
+            Err(error) if super::io::is_medium(&error) => {
+                // One bad block takes only its own slot away.
+                let mut both = netraid_block::BufMut::zeroed(PAIR_LEN as usize);
+                for slot in 0..2_u64 {
+                    let at = offset + slot * u64::from(PAGE_LEN);
+                    if let Ok(data) = self.read_member(member, at, PAGE_LEN, false).await {
+                        let from = slot as usize * PAGE_LEN as usize;
+                        data.copy_to(&mut both[from..from + PAGE_LEN as usize]);
+                    }
+                }
+                Some(both.freeze())
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+pub(super) fn decode_pair(
+    pair: &[u8],
+    layout: SumLayout,
+    uuid: crate::label::Uuid,
+    offset: u64,
+    page: u64,
+) -> Vec<SumPage> {
+    let places = [offset, offset + u64::from(PAGE_LEN)];
+    pair.chunks_exact(PAGE_LEN as usize)
+        .zip(places)
+        .filter_map(|(bytes, place)| SumPage::decode(bytes, layout, uuid, place).ok())
+        .filter(|found| found.index == page)
+        .collect()
+}

@@ -1,0 +1,211 @@
+//! The tables on the members: what a checkpoint writes, and what is loaded when an array is
+//! opened.
+//!
+//! Invariant: a page's image is written from a state that is stable, into the slot that does not
+//! hold the last image that all holders have.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use futures_util::future::join_all;
+use netraid_block::{Buf, IoError, SgList};
+
+use super::tasks::Array;
+use crate::{
+    checkpoint::Checkpoint,
+    member::MemberIndex,
+    pages::PAIR_LEN,
+    regions::PAGE_LEN,
+    stripes::{STRIPES_PER_PAGE, StripePage},
+    sums::SumPage,
+};
+
+/// Page images under way at a time.
+const PAGES_AT_ONCE: usize = 256;
+/// Bytes of a table that are read at once when an array is opened.
+const LOAD_LEN: u64 = 1 << 20;
+
+/// What is known of a page's images on the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Image {
+    /// Counter of the newest one; 0: there is none.
+    pub(super) counter: u64,
+    /// All holders have that one. If not, a checkpoint was cut short: they all have the one
+    /// before it, in the other slot.
+    pub(super) everywhere: bool,
+}
+
+impl Image {
+    pub(super) const NONE: Self = Self { counter: 0, everywhere: true };
+
+    /// The counter of the next image, which says where it goes: not over the last one that all
+    /// holders have.
+    pub(super) const fn next(self) -> u64 {
+        self.counter + if self.everywhere { 1 } else { 2 }
+    }
+}
+
+/// Pages as they were at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    stripes: Vec<StripePage>,
+    sums: Vec<SumPage>,
+}
+
+impl Snapshot {
+    pub(super) fn is_empty(&self) -> bool {
+        self.stripes.is_empty() && self.sums.is_empty()
+    }
+}
+
+impl Array {
+    /// All pages that changed since this was called last, as they are now. Whoever calls writes
+    /// them when everything is stable that is acknowledged now.
+    pub(super) fn take_snapshot(&self) -> Snapshot {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut snapshot = Snapshot::default();
+        for index in state.stripes.take_changed_pages() {
+            let at = usize::try_from(index).unwrap_or(usize::MAX);
+            let counter = state.stripe_images[at].next();
+            let entries = state.stripes.page(index).to_vec();
+            snapshot.stripes.push(StripePage { index, counter, entries });
+        }
+        for page in core::mem::take(&mut state.sums.changed) {
+            // Kept until it is written: what is on the members is older meanwhile.
+            state.sums.pin(page);
+            if let Some(cached) = state.sums.pages.get(&page) {
+                let mut page = cached.page.clone();
+                page.counter = cached.image.next();
+                snapshot.sums.push(page);
+            }
+        }
+        snapshot
+    }
+
+    /// Writes a snapshot to all holders of its pages. It is not stable then.
+    pub(super) async fn write_snapshot(&self, snapshot: Snapshot) {
+        let uuid = self.state().label.array_uuid;
+        for pages in snapshot.stripes.chunks(PAGES_AT_ONCE) {
+            let table = self.state().layout.stripe_pages;
+            let mut writes = Vec::new();
+            for page in pages {
+                for holder in table.holders(page.index).iter() {
+                    let at = table.slot_offset(page.index, holder, page.counter);
+                    let data = Buf::copy_from(&page.encode(uuid, at)).into();
+                    writes.push(self.write_member(holder, at, data));
+                }
+            }
+            join_all(writes).await;
+            let mut state = self.state();
+            for page in pages {
+                let at = usize::try_from(page.index).unwrap_or(usize::MAX);
+                state.stripe_images[at] = Image { counter: page.counter, everywhere: true };
+            }
+        }
+        for pages in snapshot.sums.chunks(PAGES_AT_ONCE) {
+            let table = self.state().layout.sum_pages;
+            let mut writes = Vec::new();
+            for page in pages {
+                for holder in table.holders(page.index).iter() {
+                    let at = table.slot_offset(page.index, holder, page.counter);
+                    let data = Buf::copy_from(&page.encode(uuid, at)).into();
+                    writes.push(self.write_member(holder, at, data));
+                }
+            }
+            join_all(writes).await;
+            let mut state = self.state();
+            for page in pages {
+                if let Some(cached) = state.sums.pages.get_mut(&page.index) {
+                    cached.image = Image { counter: page.counter, everywhere: true };
+                }
+                state.sums.unpin(page.index);
+            }
+        }
+    }
+
+    /// Writes a checkpoint to all live members. It is stable then.
+    pub(super) async fn write_checkpoint(&self, checkpoint: &Checkpoint) {
+        let (uuid, members): (_, Vec<MemberIndex>) = {
+            let state = self.state();
+            (state.label.array_uuid, state.layout.geometry.member_indices().collect())
+        };
+        let data: SgList = Buf::copy_from(&checkpoint.encode(uuid)).into();
+        let offset = checkpoint.offset();
+        let writes =
+            members.into_iter().map(|member| self.write_member_stable(member, offset, data.clone()));
+        join_all(writes).await;
+    }
+
+    /// Reads the whole stripe table.
+    pub(super) async fn load_stripes(&self) -> Result<(), IoError> {
+        let (table, pages, members, uuid) = {
+            let state = self.state();
+            let pages = state.stripes.pages();
+            (state.layout.stripe_pages, pages, state.in_sync(), state.label.array_uuid)
+        };
+        let region = table.region_len(pages);
+        let mut newest: BTreeMap<u64, (StripePage, u32)> = BTreeMap::new();
+        let mut from = 0;
+        while from < region {
+            let len = LOAD_LEN.min(region - from);
+            let reads = members.iter().map(|member| async move {
+                (member, self.read_table(member, table.region_offset + from, len).await)
+            });
+            for (_, bytes) in join_all(reads).await {
+                for (place, bytes) in bytes {
+                    let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
+                    if page.index >= pages {
+                        continue;
+                    }
+                    match newest.get_mut(&page.index) {
+                        Some((known, count)) if known.counter == page.counter => *count += 1,
+                        Some((known, _)) if known.counter > page.counter => {}
+                        Some(slot) => *slot = (page, 1),
+                        None => {
+                            newest.insert(page.index, (page, 1));
+                        }
+                    }
+                }
+            }
+            from += len;
+        }
+        let mut state = self.state();
+        for (index, (page, count)) in newest {
+            let holders = table.holders(index).iter().filter(|one| members.contains(*one)).count();
+            let at = usize::try_from(index).unwrap_or(usize::MAX);
+            let everywhere = count as usize >= holders;
+            state.stripe_images[at] = Image { counter: page.counter, everywhere };
+            state.stripes.load(&page);
+        }
+        assert!(STRIPES_PER_PAGE > 0, "a page has entries");
+        Ok(())
+    }
+
+    /// Slots of a table, with their places; those that cannot be read are left out.
+    async fn read_table(&self, member: MemberIndex, offset: u64, len: u64) -> Vec<(u64, Buf)> {
+        let whole = u32::try_from(len).unwrap_or(u32::MAX);
+        let places = (0..len / u64::from(PAGE_LEN)).map(|at| offset + at * u64::from(PAGE_LEN));
+        match self.read_member(member, offset, whole, false).await {
+            Ok(data) => places
+                .enumerate()
+                .map(|(at, place)| {
+                    let from = at * PAGE_LEN as usize;
+                    (place, data.slice(from..from + PAGE_LEN as usize).to_contiguous())
+                })
+                .collect(),
+            Err(_) => {
+                let mut found = Vec::new();
+                for place in places.step_by(2) {
+                    if let Some(pair) = self.read_pair(member, place).await {
+                        let half = PAGE_LEN as usize;
+                        found.push((place, pair.slice(0..half)));
+                        found.push((place + u64::from(PAGE_LEN), pair.slice(half..2 * half)));
+                    }
+                }
+                found
+            }
+        }
+    }
+}
+
+const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");
