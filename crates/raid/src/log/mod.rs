@@ -8,11 +8,13 @@
 //! Does not do: choose members, wait for writes, or decide what counts after a crash.
 
 mod batch;
+mod bounds;
 mod record;
 mod walk;
 mod writer;
 
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
+pub use bounds::Bounds;
 pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
 pub use walk::{Begin, Beginnings, Walk};
 pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, OPEN_BLOCKS};
