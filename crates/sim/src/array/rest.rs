@@ -15,7 +15,7 @@ use netraid_raid::{
     bytes,
     checkpoint::Checkpoint,
     geometry::{Geometry, Level},
-    label::{Closure, LABEL_LEN, Label},
+    label::{Closure, Label},
     member::{MemberIndex, MemberState},
     pages::TablePages,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
@@ -77,8 +77,7 @@ impl Media<'_> {
         for member in self.members() {
             let mut copies = Vec::new();
             for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-                let bytes =
-                    self.read(member, offset, u32::try_from(LABEL_LEN).unwrap_or(u32::MAX))?;
+                let bytes = self.read(member, offset, PAGE_LEN)?;
                 let label = Label::decode(&bytes, copy);
                 copies.push(label.map_err(|error| format!("member {member}: {error}"))?);
             }
