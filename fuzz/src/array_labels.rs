@@ -6,6 +6,7 @@ use arbitrary::Arbitrary;
 use netraid_raid::{
     assemble::{Found, Permissions, assemble},
     geometry::Level,
+    lack::Lack,
     label::{Closure, Holder, LABEL_LEN, Label, MemberEntry},
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Wish, plan},
@@ -76,6 +77,7 @@ fn first_label(shape: &Shape) -> Option<Label> {
         state: MemberState::InSync,
         last_checkpoint: 0,
         rebuilt_stripes: 0,
+        lack: Lack::NOTHING,
     };
     let holder = Holder {
         engine_id: [1; 16],
@@ -95,6 +97,7 @@ fn first_label(shape: &Shape) -> Option<Label> {
         holder,
         closure: Closure::Clean,
         members: (0..geometry.members()).map(entry).collect(),
+        log: None,
         compatible: 0,
         read_only_compatible: 0,
     })

@@ -14,6 +14,8 @@ use zerocopy::{
 use crate::{
     crc,
     geometry::{Geometry, GeometryError, Level},
+    lack::Lack,
+    log::{Begin, Beginnings, Position},
     member::{MEMBERS_MAX, MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Region, Regions},
 };
@@ -30,6 +32,8 @@ const VERSION: u16 = 0;
 const COUNTER_MAX: u64 = 1 << 60;
 /// Incompatible feature: unwritten stripes are marked by the written region and read as zeros.
 const WRITTEN_BITS: u64 = 1;
+/// Incompatible feature: the array has a log, and a table says where each stripe is.
+const LOGGED: u64 = 2;
 
 /// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
 pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
@@ -63,8 +67,20 @@ pub struct MemberEntry {
     pub state: MemberState,
     /// Last checkpoint that the member took part in (reserved for the log).
     pub last_checkpoint: u64,
-    /// While catching up: stripes below this one are rebuilt and stable.
+    /// While catching up: stripes below this one are rebuilt and stable. 0 in an array with a
+    /// log.
     pub rebuilt_stripes: u64,
+    /// In an array with a log: what the member lacks. Nothing in one without.
+    pub lack: Lack,
+}
+
+/// What the label of an array with a log says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLabel {
+    /// Random, drawn when the array was made; users of the volume never learn it.
+    pub salt: u64,
+    /// Which generation owns which part of the log.
+    pub beginnings: Beginnings,
 }
 
 /// How the array was left; the number is the one on the medium.
@@ -102,6 +118,8 @@ pub struct Label {
     pub closure: Closure,
     /// All members in order.
     pub members: Vec<MemberEntry>,
+    /// Its log, when it has one.
+    pub log: Option<LogLabel>,
     /// Features that this version does not know but may ignore.
     pub compatible: u64,
     /// Features that this version does not know and that forbid writing.
@@ -149,8 +167,32 @@ struct RawMember {
     uuid: Uuid,
     state: u8,
     reserved: [u8; 7],
+    progress: [u8; 16],
+}
+
+/// A member's progress in an array without a log.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawRebuild {
     last_checkpoint: U64,
     rebuilt_stripes: U64,
+}
+
+/// A member's progress in an array with a log.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawLack {
+    left: U32,
+    left_again: U32,
+    mark: U32,
+    caught_up: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawBegin {
+    generation: U64,
+    position: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -180,12 +222,14 @@ struct Raw {
     machine_id: Uuid,
     boot_id: Uuid,
     holder_name: [u8; 32],
-    /// Salt of each log half, active half, its generation: for the log.
-    log: [u8; 32],
+    log_salt: U64,
+    begin_count: U32,
+    log_reserved: [u8; 20],
     members: [RawMember; MEMBERS_MAX],
     lock_device: U64,
     lock_inode: U64,
-    tail: [u8; 1120],
+    begins: [RawBegin; Beginnings::MAX],
+    tail: [u8; 608],
 }
 
 const _: () = assert!(size_of::<Raw>() == LABEL_LEN, "a label fills its slot");
@@ -215,7 +259,7 @@ impl Label {
         raw.len = 4096.into();
         raw.compatible = self.compatible.into();
         raw.read_only_compatible = self.read_only_compatible.into();
-        raw.incompatible = WRITTEN_BITS.into();
+        raw.incompatible = if self.log.is_some() { LOGGED } else { WRITTEN_BITS }.into();
         raw.array_uuid = self.array_uuid;
         raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
         raw.level = geometry.level().number();
@@ -238,13 +282,16 @@ impl Label {
         let name = truncated(&self.holder.name, raw.holder_name.len() - 1);
         raw.holder_name[..name.len()].copy_from_slice(name.as_bytes());
         for (raw, entry) in raw.members.iter_mut().zip(&self.members) {
-            *raw = RawMember {
-                uuid: entry.uuid,
-                state: entry.state as u8,
-                reserved: [0; 7],
-                last_checkpoint: entry.last_checkpoint.into(),
-                rebuilt_stripes: entry.rebuilt_stripes.into(),
-            };
+            *raw = RawMember::from_entry(entry, self.log.is_some());
+        }
+        if let Some(log) = &self.log {
+            raw.log_salt = log.salt.into();
+            let begins = log.beginnings.as_slice();
+            raw.begin_count = u32::try_from(begins.len()).unwrap_or(u32::MAX).into();
+            for (raw, begin) in raw.begins.iter_mut().zip(begins) {
+                let (generation, position) = (begin.generation.into(), begin.position.0.into());
+                *raw = RawBegin { generation, position };
+            }
         }
         raw.crc = crc32c(LABEL_OFFSETS[copy], &[raw.as_bytes()]).into();
         raw.as_bytes().to_vec()
@@ -268,7 +315,7 @@ impl Label {
         if raw.version.get() != VERSION {
             return Err(LabelError::Version(raw.version.get()));
         }
-        match raw.incompatible.get() & !WRITTEN_BITS {
+        match raw.incompatible.get() & !(WRITTEN_BITS | LOGGED) {
             0 => raw.interpret(),
             unknown => Err(LabelError::Features(unknown)),
         }
@@ -293,12 +340,10 @@ impl Raw {
             self.stripes.get(),
             regions.data.offset,
         )?;
-        let data_len = geometry.stripes() * u64::from(geometry.chunk_len());
-        if regions.data.len < data_len || !regions.holds_written_bits_of(geometry.stripes()) {
-            return Err(LabelError::Field("regions"));
-        }
+        let is_logged = self.incompatible.get() & LOGGED != 0;
         let order = regions.in_order();
-        if order.windows(2).any(|pair| pair[0].end() > pair[1].offset) {
+        let room = if is_logged { regions.hold_logged(&geometry) } else { regions.hold(&geometry) };
+        if !room || order.windows(2).any(|pair| pair[0].end() > pair[1].offset) {
             return Err(LabelError::Field("regions"));
         }
         if self.generation.get().max(self.epoch.get()) > COUNTER_MAX {
@@ -329,21 +374,75 @@ impl Raw {
                 2 => Closure::Clean,
                 _ => return Err(LabelError::Field("closure")),
             },
-            members: entries.map(RawMember::interpret).collect::<Result<_, _>>()?,
+            members: entries.map(|raw| raw.interpret(is_logged)).collect::<Result<_, _>>()?,
+            log: if is_logged { Some(self.log()?) } else { None },
             compatible: self.compatible.get(),
             read_only_compatible: self.read_only_compatible.get(),
         })
     }
 }
 
+impl Raw {
+    fn log(&self) -> Result<LogLabel, LabelError> {
+        let count = self.begin_count.get() as usize;
+        let begins = self.begins.get(..count).ok_or(LabelError::Field("beginnings"))?;
+        let begin = |raw: &RawBegin| Begin {
+            generation: raw.generation.get(),
+            position: Position(raw.position.get()),
+        };
+        let begins: Vec<Begin> = begins.iter().map(begin).collect();
+        let is_possible = |begin: &Begin| {
+            begin.generation <= self.generation.get() && begin.position.0 <= COUNTER_MAX
+        };
+        if !begins.iter().all(is_possible) {
+            return Err(LabelError::Field("beginnings"));
+        }
+        let beginnings = Beginnings::new(begins).map_err(LabelError::Field)?;
+        Ok(LogLabel { salt: self.log_salt.get(), beginnings })
+    }
+}
+
 impl RawMember {
-    fn interpret(&self) -> Result<MemberEntry, LabelError> {
-        Ok(MemberEntry {
+    fn from_entry(entry: &MemberEntry, is_logged: bool) -> Self {
+        let lack = entry.lack;
+        let progress = if is_logged {
+            zerocopy::transmute!(RawLack {
+                left: lack.left.into(),
+                left_again: lack.left_again.into(),
+                mark: lack.mark.into(),
+                caught_up: lack.caught_up.into(),
+            })
+        } else {
+            zerocopy::transmute!(RawRebuild {
+                last_checkpoint: entry.last_checkpoint.into(),
+                rebuilt_stripes: entry.rebuilt_stripes.into(),
+            })
+        };
+        Self { uuid: entry.uuid, state: entry.state as u8, reserved: [0; 7], progress }
+    }
+
+    fn interpret(&self, is_logged: bool) -> Result<MemberEntry, LabelError> {
+        let mut entry = MemberEntry {
             uuid: self.uuid,
             state: MemberState::from_u8(self.state).ok_or(LabelError::Field("state"))?,
-            last_checkpoint: self.last_checkpoint.get(),
-            rebuilt_stripes: self.rebuilt_stripes.get(),
-        })
+            last_checkpoint: 0,
+            rebuilt_stripes: 0,
+            lack: Lack::NOTHING,
+        };
+        if is_logged {
+            let raw: RawLack = zerocopy::transmute!(self.progress);
+            entry.lack = Lack {
+                left: raw.left.get(),
+                left_again: raw.left_again.get(),
+                mark: raw.mark.get(),
+                caught_up: raw.caught_up.get(),
+            };
+        } else {
+            let raw: RawRebuild = zerocopy::transmute!(self.progress);
+            entry.last_checkpoint = raw.last_checkpoint.get();
+            entry.rebuilt_stripes = raw.rebuilt_stripes.get();
+        }
+        Ok(entry)
     }
 }
 
@@ -375,6 +474,7 @@ pub(crate) mod tests {
             state: MemberState::InSync,
             last_checkpoint: 0,
             rebuilt_stripes: 0,
+            lack: Lack::NOTHING,
         };
         Label {
             array_uuid: [9; 16],
@@ -387,6 +487,7 @@ pub(crate) mod tests {
             holder: Holder { name: "host".into(), ..Holder::default() },
             closure: Closure::Clean,
             members: (1..).take(members).map(entry).collect(),
+            log: None,
             compatible: 0,
             read_only_compatible: 0,
         }

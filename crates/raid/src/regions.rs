@@ -1,7 +1,11 @@
 //! What is where on a member: the regions and their sizes.
 //!
-//! Every region is sized when the array is created, also those that only later versions fill, so
-//! that no later version has to move data. Offsets are multiples of 64 KiB.
+//! Every region is sized when the array is created. Offsets are multiples of 64 KiB. Arrays with
+//! a log have a layout of their own, in [`logged`].
+
+mod logged;
+
+pub use logged::{LoggedShape, plan_logged};
 
 use crate::geometry::{Geometry, GeometryError, Level};
 
@@ -11,6 +15,8 @@ pub const PAGE_LEN: u32 = 4096;
 pub const PAGE_PAYLOAD_LEN: u32 = PAGE_LEN - 64;
 /// Where the two copies of the label are.
 pub const LABEL_OFFSETS: [u64; 2] = [0, 32 << 10];
+/// Where the two slots of the checkpoint are.
+pub const CHECKPOINT_OFFSETS: [u64; 2] = [16 << 10, 48 << 10];
 /// Bytes at each end of a member that must be zero before it is taken without `--force`.
 pub const SIGNATURE_LEN: u64 = 1 << 20;
 
@@ -72,9 +78,10 @@ impl Regions {
         [labels, written, stale, map, sums, log, data]
     }
 
-    /// Whether the written region has a bit for each of so many stripes.
-    pub(crate) fn holds_written_bits_of(&self, stripes: u64) -> bool {
-        slots(stripes.div_ceil(8)) <= self.written.len
+    /// Whether there is room for all that an array without a log has.
+    pub(crate) fn hold(&self, geometry: &Geometry) -> bool {
+        let data_len = geometry.stripes() * u64::from(geometry.chunk_len());
+        self.data.len >= data_len && slots(geometry.stripes().div_ceil(8)) <= self.written.len
     }
 }
 
@@ -88,6 +95,32 @@ pub enum RegionsError {
         capacity: u64,
         /// What would be enough.
         min: u64,
+    },
+    /// A log in which the array's largest records have no room to follow each other.
+    #[error("a log of {blocks} blocks of 4 KiB; this array needs {min} to 2^32")]
+    Log {
+        /// Blocks asked for.
+        blocks: u64,
+        /// What would be enough.
+        min: u64,
+    },
+    /// A stripe whose checksums have no room in one record.
+    #[error(
+        "a stripe of {len} bytes on all members; at most {max} with a log: give a smaller chunk"
+    )]
+    Stripe {
+        /// Bytes of all chunks of a stripe.
+        len: u64,
+        /// Most.
+        max: u64,
+    },
+    /// Numbers of stripes that do not go together.
+    #[error("{logical} stripes in {physical}; at least one and less than 2^32 - 1 in more of them")]
+    Stripes {
+        /// Stripes of the volume.
+        logical: u64,
+        /// Stripes on the members.
+        physical: u64,
     },
     /// The shape itself is impossible.
     #[error(transparent)]

@@ -5,6 +5,7 @@ use netraid_block::{Buf, BufMut, Pool};
 use netraid_raid::{
     geometry::Level,
     label::{Closure, Holder, LABEL_LEN, Label, MemberEntry, NAME_LEN_MAX},
+    lack::Lack,
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Wish, plan},
     written::{PageImage, WrittenBits},
@@ -183,6 +184,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         state: MemberState::InSync,
         last_checkpoint: 0,
         rebuilt_stripes: 0,
+        lack: Lack::NOTHING,
     };
     Ok(Label {
         array_uuid: rand::random(),
@@ -195,6 +197,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         holder: Holder::default(),
         closure: Closure::Clean,
         members: members.iter().map(|_| entry()).collect(),
+        log: None,
         compatible: 0,
         read_only_compatible: 0,
     })

@@ -11,6 +11,7 @@ use netraid_block::{ErrorKind, IoError};
 use super::{ArrayMachine, Event, Life, MemberCaps, op::Owner};
 use crate::{
     label::{Closure, Label, MemberEntry, Uuid},
+    lack::Lack,
     member::{MemberIndex, MemberState},
     regions::LABEL_OFFSETS,
 };
@@ -129,6 +130,7 @@ impl ArrayMachine {
             state: MemberState::CatchingUp,
             last_checkpoint: 0,
             rebuilt_stripes: 0,
+            lack: Lack::NOTHING,
         };
         let reason = "replaced".to_string();
         self.events.push_back(Event::Member { member, state: MemberState::CatchingUp, reason });

@@ -89,7 +89,7 @@ struct Raw {
     tail: [u8; 44],
 }
 
-const RAW_LEN: usize = size_of::<Raw>();
+pub(super) const RAW_LEN: usize = size_of::<Raw>();
 const _: () = assert!(RAW_LEN == 128, "the fixed part of a head");
 
 impl Batch {

@@ -13,9 +13,9 @@ mod walk;
 mod writer;
 
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
-pub use record::{Basis, Record};
+pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
 pub use walk::{Begin, Beginnings, Walk};
-pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter};
+pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, OPEN_BLOCKS};
 
 /// Bytes of a block of the log, which is also the block of the volume that it protects.
 pub const LOG_BLOCK_LEN: u32 = 4096;
@@ -38,6 +38,11 @@ impl core::fmt::Display for Position {
     }
 }
 
+/// Batches of the largest size that fit into a ring at least.
+pub const BATCHES_PER_RING_MIN: u64 = 4;
+/// What a batch may have in the smallest ring: a row's two check blocks, and what says so.
+const BATCH_BLOCKS_MIN: u32 = 4;
+
 /// The ring's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
@@ -48,11 +53,18 @@ impl Ring {
     /// A ring of so many blocks.
     ///
     /// # Panics
-    /// When not even two of the largest batches fit.
+    /// When not even the smallest batches fit.
     #[must_use]
     pub const fn new(blocks: u64) -> Self {
-        assert!(blocks >= 2, "a ring has room for two blocks at least");
+        assert!(blocks >= BATCHES_PER_RING_MIN * BATCH_BLOCKS_MIN as u64, "a ring of few blocks");
         Self { blocks }
+    }
+
+    /// Blocks of a batch at most, so that a few batches fit into any ring.
+    #[must_use]
+    pub fn batch_blocks_max(self) -> u32 {
+        let quarter = u32::try_from(self.blocks / BATCHES_PER_RING_MIN).unwrap_or(u32::MAX);
+        quarter.clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
     }
 
     /// Number of blocks.
@@ -95,10 +107,20 @@ mod ring_tests {
 
     #[test]
     fn a_batch_is_never_cut_at_the_end_of_the_ring() {
-        let ring = Ring::new(10);
+        let ring = Ring::new(20);
         let place = |end, blocks| ring.place(Position(end), blocks).0;
-        assert_eq!([place(0, 10), place(7, 3), place(7, 4), place(20, 1)], [0, 7, 10, 20]);
-        assert_eq!([0, 1, 10, 19].map(|end| ring.turn(Position(end)).0), [0, 10, 10, 20]);
-        assert_eq!(ring.offset(Position(23)), 3 * 4096);
+        assert_eq!([place(0, 20), place(17, 3), place(17, 4), place(40, 1)], [0, 17, 20, 40]);
+        assert_eq!([0, 1, 20, 39].map(|end| ring.turn(Position(end)).0), [0, 20, 20, 40]);
+        assert_eq!(ring.offset(Position(43)), 3 * 4096);
+    }
+
+    #[test]
+    fn the_largest_batch_follows_from_the_ring() {
+        let largest = [16, 19, 20, 64, 1151, 1152, 1 << 16].map(|ring| {
+            let max = Ring::new(ring).batch_blocks_max();
+            assert!(u64::from(max) * BATCHES_PER_RING_MIN <= ring);
+            max
+        });
+        assert_eq!(largest, [4, 4, 5, 16, 287, 288, 288]);
     }
 }

@@ -7,14 +7,18 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{Position, batch::BatchError};
+use super::{
+    LOG_BLOCK_LEN, Position,
+    batch::{BatchError, RAW_LEN},
+};
 
 /// Columns of a row at most; a list is never longer than what an array can have.
 const COLUMNS_MAX: u16 = 64;
 /// Checksums in a REMAP at most: a stripe of 64 chunks of 1 MiB.
-const SUMS_MAX: u32 = 64 << 8;
-/// REMAPs that one recovery drops at most.
-const DROPPED_MAX: u32 = 1 << 16;
+pub const REMAP_SUMS_MAX: u32 = 64 << 8;
+/// REMAPs that one OPEN drops at most: what its head has room for. A recovery that drops more
+/// writes several.
+pub const DROPPED_MAX: u32 = 8000;
 
 /// What a batch says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +143,7 @@ impl Record {
                 basis.iter().for_each(|one| put(out, &RawBasis::from(*one)));
             }
             Self::Remap { stripe, to, void_upto, sums } => {
-                assert!(sums.len() <= SUMS_MAX as usize, "checksums of one stripe");
+                assert!(sums.len() <= REMAP_SUMS_MAX as usize, "checksums of one stripe");
                 put(
                     out,
                     &RawRemap {
@@ -196,7 +200,7 @@ impl Record {
             }
             REMAP => {
                 let raw: RawRemap = take(bytes)?;
-                let sums = list(bytes, raw.sums.get(), SUMS_MAX)?;
+                let sums = list(bytes, raw.sums.get(), REMAP_SUMS_MAX)?;
                 Ok(Self::Remap {
                     stripe: raw.stripe.get(),
                     to: raw.to.get().checked_sub(1),
@@ -293,6 +297,13 @@ struct RawOpen {
     tag: U16,
     reserved: U16,
     dropped: U32,
+}
+
+/// Blocks of a batch that has nothing but a REMAP with so many checksums.
+#[must_use]
+pub fn remap_blocks(sums: u32) -> u32 {
+    let head = RAW_LEN + size_of::<RawRemap>() + sums as usize * 4;
+    u32::try_from(head).unwrap_or(u32::MAX).div_ceil(LOG_BLOCK_LEN)
 }
 
 /// Numbers that may be absent stand as one more; no volume has 2^64 - 1 of anything.

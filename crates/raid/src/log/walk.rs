@@ -24,7 +24,7 @@ pub struct Beginnings(Vec<Begin>);
 
 impl Beginnings {
     /// How many a label holds.
-    pub const MAX: usize = 8;
+    pub const MAX: usize = 32;
 
     /// Takes what a label says.
     ///
@@ -114,7 +114,8 @@ impl<'a> Walk<'a> {
     /// Whether a batch, with its head's checksum, is the next one; then the walk goes past it.
     /// Whoever calls has made sure that its payload is whole on some members.
     pub fn take(&mut self, batch: &Batch, crc: u32) -> bool {
-        let is_next = batch.previous == self.link
+        let is_next = u64::from(batch.blocks()) <= self.ring.blocks()
+            && batch.previous == self.link
             && self.ring.place(self.link.end, batch.blocks()) == batch.position
             && self.beginnings.owner(batch.position) == Some(batch.generation)
             && batch.end().0 - self.tail.0 <= self.ring.blocks();

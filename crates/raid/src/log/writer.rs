@@ -9,23 +9,23 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
+use netraid_block::{Buf, SgList};
+
 use super::{
-    BATCH_BLOCKS_MAX, Batch, HEAD_BLOCKS_MAX, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring,
+    Batch, HEAD_BLOCKS_MAX, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, batch::RAW_LEN,
 };
-use crate::{
-    array::Source,
-    member::{MemberIndex, MemberSet},
-};
+use crate::member::{MemberIndex, MemberSet};
 
 /// Batches under way at most; what comes meanwhile shares the next one.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 16;
-/// Blocks of payload of a batch at most.
-const PAYLOAD_BLOCKS_MAX: u32 = BATCH_BLOCKS_MAX - HEAD_BLOCKS_MAX;
+/// Blocks that users' writes do not get: recoveries append OPEN records before any round can
+/// move the tail.
+pub const OPEN_BLOCKS: u64 = 8;
 /// Blocks after which other members hold the copies: a mebibyte.
 const SEGMENT_BLOCKS: u64 = (1 << 20) / LOG_BLOCK_LEN as u64;
 
 /// A batch to be written, at one offset of the log's region of some members.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct BatchWrite {
     /// Names it when a member has written it.
     pub position: Position,
@@ -34,9 +34,19 @@ pub struct BatchWrite {
     /// On which members.
     pub members: MemberSet,
     /// The head's bytes.
-    pub head: Vec<u8>,
+    pub head: Buf,
     /// What follows it.
-    pub payload: Vec<Source>,
+    pub payload: SgList,
+}
+
+impl BatchWrite {
+    /// All that is written: the head, then the payload.
+    #[must_use]
+    pub fn into_data(self) -> SgList {
+        let mut data = SgList::from(self.head);
+        data.append(self.payload);
+        data
+    }
 }
 
 /// A record that is acknowledged.
@@ -53,14 +63,15 @@ pub struct Acked<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     record: Record,
-    payload: Vec<Source>,
+    payload: SgList,
     tag: T,
 }
 
 #[derive(Debug)]
 struct InFlight<T> {
     position: Position,
-    end: Position,
+    /// What follows it.
+    link: Link,
     /// Members that have not completed it.
     missing: MemberSet,
     entries: VecDeque<Acked<T>>,
@@ -79,7 +90,7 @@ pub struct LogWriter<T> {
     waiting: VecDeque<Waiting<T>>,
     waiting_blocks: u64,
     in_flight: VecDeque<InFlight<T>>,
-    acked: Position,
+    acked: Link,
     stable: Position,
 }
 
@@ -108,14 +119,22 @@ impl<T> LogWriter<T> {
             waiting: VecDeque::new(),
             waiting_blocks: 0,
             in_flight: VecDeque::new(),
-            acked: link.end,
+            acked: link,
             stable: link.end,
         }
     }
 
-    /// Everything below this position is acknowledged.
+    /// Everything below this position is acknowledged, and [`Self::poll_acked`] has told so or
+    /// does when it is polled next.
     #[must_use]
     pub const fn acked(&self) -> Position {
+        self.acked.end
+    }
+
+    /// The end of what is acknowledged, as what comes after it follows it: where a checkpoint may
+    /// have the log begin, once [`Self::poll_acked`] has nothing more.
+    #[must_use]
+    pub const fn acked_link(&self) -> Link {
         self.acked
     }
 
@@ -131,14 +150,27 @@ impl<T> LogWriter<T> {
         self.link
     }
 
+    /// Where the log begins.
+    #[must_use]
+    pub const fn tail(&self) -> Position {
+        self.tail
+    }
+
+    /// Blocks from the tail to the end of what was formed into batches.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.link.end.0 - self.tail.0
+    }
+
     /// Blocks that more records may take, each with a block for a head of its own, before the
-    /// tail has to go on.
+    /// tail has to go on: so many always fit, with what waits already, and leave
+    /// [`OPEN_BLOCKS`].
     #[must_use]
     pub fn room(&self) -> u64 {
-        let used = self.link.end.0 - self.tail.0 + self.waiting_blocks;
         // A batch that does not fit before the ring's end leaves less than its length unused.
-        let lost = u64::from(BATCH_BLOCKS_MAX);
-        self.ring.blocks().saturating_sub(used + lost)
+        let lost = u64::from(self.ring.batch_blocks_max());
+        let taken = self.used() + self.waiting_blocks + lost + OPEN_BLOCKS;
+        self.ring.blocks().saturating_sub(taken)
     }
 
     /// Blocks that a record takes at most.
@@ -151,11 +183,13 @@ impl<T> LogWriter<T> {
     /// Adds a record, with the blocks that it carries.
     ///
     /// # Panics
-    /// When the payload has another length than the record says.
-    pub fn push(&mut self, record: Record, payload: Vec<Source>, tag: T) {
-        let len: u64 = payload.iter().map(|source| u64::from(source.len())).sum();
-        let blocks = u64::from(record.payload_blocks());
-        assert_eq!(len, blocks * u64::from(LOG_BLOCK_LEN), "payload of {record:?}");
+    /// When the payload has another length than the record says, or no batch of this ring has
+    /// room for it.
+    pub fn push(&mut self, record: Record, payload: SgList, tag: T) {
+        let len = record.payload_blocks() as usize * LOG_BLOCK_LEN as usize;
+        assert_eq!(payload.len(), len, "payload of {record:?}");
+        let alone = batch_blocks(record.payload_blocks(), record.encoded_len());
+        assert!(alone.is_some_and(|one| one <= self.ring.batch_blocks_max()), "{record:?}");
         self.waiting_blocks += u64::from(Self::blocks_of(&record));
         self.waiting.push_back(Waiting { record, payload, tag });
     }
@@ -167,7 +201,7 @@ impl<T> LogWriter<T> {
             return None;
         }
         let count = self.fitting();
-        let (stable_upto, acked_upto) = (self.stable, self.acked);
+        let (stable_upto, acked_upto) = (self.stable, self.acked.end);
         let mut batch = Batch {
             generation: self.generation,
             position: self.link.end,
@@ -183,18 +217,18 @@ impl<T> LogWriter<T> {
         }
         let (head, crc) = batch.encode(&self.key);
         let missing = self.holders(batch.position, members);
-        let mut payload = Vec::new();
+        let mut payload = SgList::new();
         let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
         let mut entries = VecDeque::with_capacity(count);
         for (position, waiting) in places.into_iter().zip(self.waiting.drain(..count)) {
             self.waiting_blocks -= u64::from(Self::blocks_of(&waiting.record));
-            payload.extend(waiting.payload);
+            payload.append(waiting.payload);
             entries.push_back(Acked { position, record: waiting.record, tag: waiting.tag });
         }
-        let (position, end) = (batch.position, batch.end());
-        self.link = Link { end, crc };
-        self.in_flight.push_back(InFlight { position, end, missing, entries });
-        let offset = self.ring.offset(position);
+        let position = batch.position;
+        self.link = Link { end: batch.end(), crc };
+        self.in_flight.push_back(InFlight { position, link: self.link, missing, entries });
+        let (offset, head) = (self.ring.offset(position), Buf::copy_from(&head));
         Some(BatchWrite { position, offset, members: missing, head, payload })
     }
 
@@ -215,7 +249,7 @@ impl<T> LogWriter<T> {
     pub fn poll_acked(&mut self) -> Option<Acked<T>> {
         loop {
             let batch = self.in_flight.front_mut().filter(|batch| batch.missing.is_empty())?;
-            self.acked = batch.end;
+            self.acked = batch.link;
             match batch.entries.pop_front() {
                 Some(acked) => return Some(acked),
                 None => drop(self.in_flight.pop_front()),
@@ -229,7 +263,7 @@ impl<T> LogWriter<T> {
     /// # Panics
     /// When that was not acknowledged.
     pub fn handle_stable(&mut self, upto: Position) {
-        assert!(upto <= self.acked, "stable up to {upto}, acknowledged up to {}", self.acked);
+        assert!(upto <= self.acked(), "stable up to {upto}, acknowledged up to {}", self.acked());
         self.stable = self.stable.max(upto);
     }
 
@@ -244,12 +278,12 @@ impl<T> LogWriter<T> {
 
     /// How many of the waiting records fit into one batch.
     fn fitting(&self) -> usize {
-        let head_max = (HEAD_BLOCKS_MAX - 1) as usize * LOG_BLOCK_LEN as usize;
-        let (mut payload, mut head) = (0, 0);
+        let max = self.ring.batch_blocks_max();
+        let (mut payload, mut records) = (0, 0);
         let fits = |waiting: &&Waiting<T>| {
             payload += waiting.record.payload_blocks();
-            head += waiting.record.encoded_len();
-            payload <= PAYLOAD_BLOCKS_MAX && head <= head_max
+            records += waiting.record.encoded_len();
+            batch_blocks(payload, records).is_some_and(|blocks| blocks <= max)
         };
         self.waiting.iter().take_while(fits).count()
     }
@@ -264,12 +298,20 @@ impl<T> LogWriter<T> {
     }
 }
 
+/// Blocks of a batch with so many blocks of payload and bytes of records; none when no head holds
+/// them.
+fn batch_blocks(payload: u32, records: usize) -> Option<u32> {
+    let head = u32::try_from(RAW_LEN + records).ok()?.div_ceil(LOG_BLOCK_LEN);
+    (head <= HEAD_BLOCKS_MAX).then(|| payload.saturating_add(head))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::log::{Begin, Beginnings, Walk};
+    use netraid_block::BufMut;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::{collections::BTreeMap, vec};
+    use std::collections::BTreeMap;
 
     const KEY: LogKey = LogKey { array_uuid: [5; 16], salt: 77 };
     const MEMBERS: u8 = 4;
@@ -284,7 +326,8 @@ mod tests {
 
     fn push(writer: &mut LogWriter<u64>, number: u64) {
         let record = Record::Data { block: number, crc: 0 };
-        writer.push(record, vec![Source::Zeroes { len: LOG_BLOCK_LEN }], number);
+        let block = BufMut::zeroed(LOG_BLOCK_LEN as usize).freeze();
+        writer.push(record, block.into(), number);
     }
 
     #[test]
@@ -293,7 +336,7 @@ mod tests {
             let mut rng = StdRng::seed_from_u64(seed);
             let mut writer = writer(100_000);
             let mut under_way: Vec<(Position, MemberIndex)> = Vec::new();
-            let mut media: BTreeMap<(MemberIndex, u64), Vec<u8>> = BTreeMap::new();
+            let mut media: BTreeMap<(MemberIndex, u64), Buf> = BTreeMap::new();
             let (mut pushed, mut acked) = (0, 0);
             while acked < 500 {
                 match rng.random_range(0..3) {
@@ -329,7 +372,7 @@ mod tests {
             let ring = Ring::new(100_000);
             let mut walk = Walk::new(ring, &beginnings, Link::default());
             let mut found = 0;
-            let heads: BTreeMap<u64, &Vec<u8>> =
+            let heads: BTreeMap<u64, &Buf> =
                 media.iter().map(|((_, offset), head)| (*offset, head)).collect();
             while let Some(head) = heads.get(&ring.offset(walk.link().end)) {
                 let (batch, crc) = Batch::decode(head, walk.link().end, &KEY).unwrap();
@@ -370,9 +413,9 @@ mod tests {
             batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
         }
         while writer.poll_acked().is_some() {}
-        assert_eq!(writer.poll_batch(all()), None, "acknowledged is not enough");
+        assert!(writer.poll_batch(all()).is_none(), "acknowledged is not enough");
         writer.handle_stable(writer.acked());
-        assert_eq!(writer.poll_batch(all()), None, "stable is not enough");
+        assert!(writer.poll_batch(all()).is_none(), "stable is not enough");
         writer.handle_tail(batches[1].position);
         let next = writer.poll_batch(all());
         assert_eq!(next.map(|batch| batch.offset), Some(0), "the ring's next turn");

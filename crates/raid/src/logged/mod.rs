@@ -14,7 +14,10 @@ pub use interface::{
 };
 use netraid_block::{IoError, SgList};
 
-use crate::{label::Label, member::{ArrayState, MemberIndex}};
+use crate::{
+    label::Label,
+    member::{ArrayState, MemberIndex},
+};
 
 /// An array with a log, open.
 #[derive(Debug)]

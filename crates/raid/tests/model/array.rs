@@ -10,6 +10,7 @@ use netraid_raid::{
     executor::Executor,
     geometry::{Geometry, Level},
     label::{Closure, Holder, LABEL_LEN, Label, MemberEntry},
+    lack::Lack,
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, PAGE_LEN, Wish, plan},
     written::WrittenBits,
@@ -124,6 +125,7 @@ impl Model {
             state: MemberState::InSync,
             last_checkpoint: 0,
             rebuilt_stripes: 0,
+            lack: Lack::NOTHING,
         };
         let label = Label {
             array_uuid: [3; 16],
@@ -136,6 +138,7 @@ impl Model {
             holder: Holder::default(),
             closure: Closure::Clean,
             members: (0..shape.members).map(entry).collect(),
+            log: None,
             compatible: 0,
             read_only_compatible: 0,
         };
