@@ -25,7 +25,7 @@ struct Rows {
 impl Rows {
     fn new(name: &'static str, len: usize) -> Self {
         let chunk = |at: usize| {
-            let bytes: Vec<u8> = (0..CHUNK_LEN).map(|byte| (byte * at >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..CHUNK_LEN).map(|byte| (byte * at).to_le_bytes()[1]).collect();
             Buf::copy_from(&bytes).into()
         };
         Self { name, columns: (1..=len / CHUNK_LEN).map(chunk).collect() }
