@@ -69,12 +69,7 @@ impl FoundLog {
         sums
     }
 
-    fn add_checks(
-        &self,
-        sums: &mut Vec<(u8, u32)>,
-        checks: &[u32],
-        basis: &[crate::log::Basis],
-    ) {
+    fn add_checks(&self, sums: &mut Vec<(u8, u32)>, checks: &[u32], basis: &[crate::log::Basis]) {
         let code = self.code;
         if code.is_copies() {
             for one in basis {

@@ -13,11 +13,7 @@ use core::{
 use netraid_block::{ErrorKind, IoError, SgList};
 use smallvec::{SmallVec, smallvec};
 
-use super::{
-    Action, IoId,
-    state::State,
-    tasks::Array,
-};
+use super::{Action, IoId, state::State, tasks::Array};
 use crate::{log::Position, member::MemberIndex};
 
 /// Somebody who waits for one answer.
@@ -106,10 +102,6 @@ impl Outbox {
         let action = self.queue.pop_front()?;
         self.polled += 1;
         Some(action)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     fn push(&mut self, member: MemberIndex, action: Action, may_grow: bool) {
@@ -322,13 +314,7 @@ impl State {
     }
 
     /// Whether there is something to wait for.
-    fn push_write(
-        &mut self,
-        wait: usize,
-        member: MemberIndex,
-        offset: u64,
-        more: SgList,
-    ) -> bool {
+    fn push_write(&mut self, wait: usize, member: MemberIndex, offset: u64, more: SgList) -> bool {
         match self.defer_or_skip(wait, member) {
             None => return false,
             Some(false) => return true,
@@ -347,7 +333,11 @@ impl State {
             return true;
         }
         let io = self.new_io(member, IoKind::Write, For::Waits(smallvec![(wait, len)]));
-        self.outbox.push(member, Action::Write { io, member, offset, data: more, fua: false }, true);
+        self.outbox.push(
+            member,
+            Action::Write { io, member, offset, data: more, fua: false },
+            true,
+        );
         true
     }
 
@@ -436,12 +426,8 @@ impl State {
         if !self.exclude(member, &reason) {
             return;
         }
-        let gone: Vec<usize> = self
-            .ios
-            .iter()
-            .filter(|(_, io)| io.member == member)
-            .map(|(id, _)| id)
-            .collect();
+        let gone: Vec<usize> =
+            self.ios.iter().filter(|(_, io)| io.member == member).map(|(id, _)| id).collect();
         for id in gone {
             let whom = core::mem::replace(&mut self.ios[id].whom, For::Nobody);
             let kind = self.ios[id].kind;

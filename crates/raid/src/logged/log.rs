@@ -81,18 +81,12 @@ impl State {
 
     fn room(&mut self) -> u64 {
         let home = self.layout.blocks_to_bring_home();
-        let kept =
-            self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
+        let kept = self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
         self.writer().room().saturating_sub(kept)
     }
 
     /// Adds a record; answers through `wait`.
-    fn push_record(
-        &mut self,
-        record: Record,
-        payload: SgList,
-        note: Note,
-    ) {
+    fn push_record(&mut self, record: Record, payload: SgList, note: Note) {
         self.writer().push(record, payload, note);
     }
 

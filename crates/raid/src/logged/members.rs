@@ -16,11 +16,11 @@ use super::{
     tasks::{Array, Change},
 };
 use crate::{
-    checkpoint::{CHECKPOINT_OFFSETS, Checkpoint},
+    checkpoint::Checkpoint,
     lack::Lack,
     member::{MemberIndex, MemberState},
     pages::PAIR_LEN,
-    regions::PAGE_LEN,
+    regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
     stripes::StripePage,
 };
 
@@ -71,7 +71,8 @@ impl Array {
             // time is an older image of what it was.
             let seen = newest.map_or(0, |checkpoint| checkpoint.round);
             let lack = entry.lack;
-            let time = [lack.left, lack.left_again].into_iter().filter(|one| *one != u32::MAX).max();
+            let time =
+                [lack.left, lack.left_again].into_iter().filter(|one| *one != u32::MAX).max();
             if time.is_none_or(|round| seen.saturating_add(1) < round) {
                 entry.lack = Lack::ALL;
             }
@@ -255,10 +256,16 @@ impl Array {
             let place = |counter| table.slot_offset(page, member, counter);
             let images: Vec<(u64, Vec<u8>)> = if is_sums {
                 let found = super::sums::decode_pair(&pair, layout, uuid, offset, page);
-                found.iter().map(|one| (one.counter, one.encode(uuid, place(one.counter)))).collect()
+                found
+                    .iter()
+                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
+                    .collect()
             } else {
                 let found = decode_stripe_pair(&pair, uuid, offset, page);
-                found.iter().map(|one| (one.counter, one.encode(uuid, place(one.counter)))).collect()
+                found
+                    .iter()
+                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
+                    .collect()
             };
             let Some(best) = images.iter().map(|(counter, _)| *counter).max() else { continue };
             if newest.as_ref().is_none_or(|(known, _)| *known < best) {

@@ -79,11 +79,7 @@ impl Array {
         }
     }
 
-    async fn recover(
-        &self,
-        found: &[Option<FoundMember>],
-        holder: Holder,
-    ) -> Result<(), IoError> {
+    async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let base = self.choose_members(found).await?;
         self.update_labels(|label| {
             label.generation += 1;
@@ -111,14 +107,10 @@ impl Array {
     }
 
     /// Which members take part, and the checkpoint that they all have.
-    async fn choose_members(
-        &self,
-        found: &[Option<FoundMember>],
-    ) -> Result<Checkpoint, IoError> {
+    async fn choose_members(&self, found: &[Option<FoundMember>]) -> Result<Checkpoint, IoError> {
         let there = (0..).map(MemberIndex).zip(found).filter(|(_, found)| found.is_some());
-        let reads = there.map(|(member, _)| async move {
-            (member, self.read_checkpoint(member).await)
-        });
+        let reads =
+            there.map(|(member, _)| async move { (member, self.read_checkpoint(member).await) });
         let mut checkpoints: BTreeMap<MemberIndex, Checkpoint> = BTreeMap::new();
         for (member, checkpoint) in join_all(reads).await {
             checkpoints.extend(checkpoint.map(|checkpoint| (member, checkpoint)));
@@ -409,8 +401,7 @@ impl Array {
             self.log_record(Record::Open { dropped }, SgList::new(), false).await;
         }
         self.flush().await;
-        let checkpoint =
-            Checkpoint { generation, counter: base.counter + 1, ..base.clone() };
+        let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..base.clone() };
         self.write_checkpoint(&checkpoint).await;
         {
             let mut state = self.state();
@@ -575,4 +566,3 @@ impl State {
         }
     }
 }
-

@@ -146,8 +146,7 @@ impl Array {
     async fn destage(&self, logical: u32, cut: Position) -> Result<(), IoError> {
         loop {
             let rewrite = self.state().is_to_be_rewritten(logical);
-            let to =
-                if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
+            let to = if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
             let _lock = self.lock(logical, Purpose::Home).await;
             let (dirty, upto, physical) = {
                 let mut state = self.state();

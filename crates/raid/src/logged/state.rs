@@ -9,9 +9,10 @@ use alloc::{
 
 use netraid_block::{ErrorKind, IoError, Pool};
 use slab::Slab;
+use sync_wrapper::SyncWrapper;
 
 use super::{
-    Action, Event, IoId, Limits, MemberCaps, RequestId, UserRequest,
+    Action, Event, Limits, MemberCaps, RequestId,
     dirty::DirtyBlocks,
     io::{Io, Outbox, Wait},
     labels::LabelUpdates,
@@ -121,7 +122,7 @@ pub(super) struct State {
     pub(super) failed: Option<IoError>,
     pub(super) shown_state: ArrayState,
 
-    pub(super) requests: BTreeMap<RequestId, UserRequest>,
+    pub(super) requests: BTreeSet<RequestId>,
     pub(super) operations: BTreeSet<u64>,
     pub(super) next_operation: u64,
 
@@ -131,7 +132,7 @@ pub(super) struct State {
     pub(super) completed: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
     pub(super) waiters: Waiters,
-    pub(super) spawned: Vec<Task>,
+    pub(super) spawned: SyncWrapper<Vec<Task>>,
     pub(super) locks: Locks,
 
     pub(super) log: LogState,
@@ -256,7 +257,7 @@ impl State {
         request: RequestId,
         result: Result<netraid_block::SgList, IoError>,
     ) {
-        if self.requests.remove(&request).is_some() {
+        if self.requests.remove(&request) {
             self.completed.push_back(Action::Complete { request, result });
             self.waiters.wake(Change::Operations);
         }
@@ -265,15 +266,6 @@ impl State {
     /// The next action.
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.completed.pop_front().or_else(|| self.outbox.pop())
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.ios.is_empty()
-    }
-
-    #[allow(dead_code, reason = "for traces")]
-    pub(super) fn io_count(&self) -> (usize, Option<IoId>) {
-        (self.ios.len(), self.ios.iter().next().map(|(id, _)| IoId(id)))
     }
 }
 

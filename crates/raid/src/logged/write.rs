@@ -152,11 +152,7 @@ impl Array {
     }
 
     /// Zeros in bytes of a logical stripe, as [`Self::write_small`].
-    pub(super) async fn zero_small(
-        &self,
-        logical: u32,
-        range: Range<u32>,
-    ) -> Result<(), IoError> {
+    pub(super) async fn zero_small(&self, logical: u32, range: Range<u32>) -> Result<(), IoError> {
         let whole = range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK);
         if !whole {
             let zeroes = bytes::zeroes((range.end - range.start) as usize);

@@ -163,7 +163,8 @@ fn check_stripe(geometry: &Geometry) -> Result<(), RegionsError> {
 fn log_blocks_min(geometry: &Geometry) -> u64 {
     let sums = u32::from(geometry.members()) * (geometry.chunk_len() / LOG_BLOCK_LEN);
     // A PARITY has a row's check blocks behind one block of head.
-    let largest = remap_blocks(geometry.chunk_len() / LOG_BLOCK_LEN, sums).max(u32::from(geometry.check_columns()) + 1);
+    let largest = remap_blocks(geometry.chunk_len() / LOG_BLOCK_LEN, sums)
+        .max(u32::from(geometry.check_columns()) + 1);
     (u64::from(largest) * BATCHES_PER_RING_MIN).max(LOG_BLOCKS_MIN)
 }
 
