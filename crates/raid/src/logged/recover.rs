@@ -512,6 +512,7 @@ impl Array {
                                     IoError::with_detail(ErrorKind::Corrupt, text)
                                 })?
                             }
+                            Some(_) | None => bytes::zeroes(BLOCK as usize),
                         };
                         entry.basis.insert(one.column, (data, one.crc, one.position));
                     }
