@@ -221,10 +221,11 @@ impl LoggedArray {
         self.array.state().capacity()
     }
 
-    /// The label as it is, or is about to be, on all live members.
+    /// The label as it is, stable, on all live members; before there is one, what was found.
     #[must_use]
     pub fn label(&self) -> Label {
-        self.array.state().label.clone()
+        let state = self.array.state();
+        state.labels.stable.as_ref().unwrap_or(&state.label).clone()
     }
 
     /// What the array can do.
@@ -363,6 +364,7 @@ impl State {
         let stripes = StripeTable::new(layout.logical, layout.physical);
         let pages = usize::try_from(stripes.pages()).unwrap_or(usize::MAX);
         Self {
+            found_label: label.clone(),
             label,
             members,
             labels: labels::LabelUpdates::default(),

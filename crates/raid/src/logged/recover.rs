@@ -11,7 +11,7 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
 use super::{
     Event, FoundMember,
@@ -24,10 +24,11 @@ use crate::{
     bytes,
     checkpoint::Checkpoint,
     code::ColumnSet,
-    label::{Closure, Holder},
+    label::{Closure, Holder, Label},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record},
     member::{MemberIndex, MemberSet, MemberState},
+    regions::LABEL_OFFSETS,
 };
 
 /// Columns of a row that are wrong, with what they are to be.
@@ -81,6 +82,7 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let base = self.choose_members(found).await?;
+        self.level_labels(found).await?;
         self.update_labels(|label| {
             label.generation += 1;
             label.holder = holder;
@@ -127,24 +129,18 @@ impl Array {
                     && found.label.epoch + 1 >= epoch
             })
         };
-        let key = |one: &Checkpoint| (one.generation, one.counter);
         let current: Vec<(MemberIndex, &Checkpoint)> = checkpoints
             .iter()
             .filter(|(member, _)| is_current(member))
             .map(|(member, checkpoint)| (*member, checkpoint))
             .collect();
-        let mut best: Option<(MemberSet, &Checkpoint)> = None;
-        for (_, candidate) in &current {
-            let set: MemberSet = current
-                .iter()
-                .filter(|(_, one)| key(one) >= key(candidate))
-                .map(|(member, _)| *member)
-                .collect();
-            let better = best.is_none_or(|(_, known)| key(known) < key(candidate));
-            if better && state.can_serve_from(set) {
-                best = Some((set, candidate));
-            }
-        }
+        // One checkpoint may have been under way: who has the one before it is as good, and the
+        // log still begins where that one says. Who has not even that is an older image.
+        let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
+        let near = current.iter().filter(|(_, one)| one.counter + 1 >= newest);
+        let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
+        let base = near.map(|(_, one)| *one).min_by_key(|one| one.tail.end);
+        let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
         let Some((set, base)) = best.map(|(set, base)| (set, base.clone())) else {
             let text = alloc::format!(
                 "array '{}' has {} members that are up to date, which level {} cannot serve from; \
@@ -157,7 +153,8 @@ impl Array {
         };
         state.checkpoint = base.clone();
         // Beyond every round that may have been open.
-        state.round = base.round.saturating_add(3);
+        let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
+        state.round = last.saturating_add(3);
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
                 let volatile = state.members[member.as_usize()].caps.volatile_cache;
@@ -176,6 +173,31 @@ impl Array {
             state.tell_member(member, "not there, or not up to date, when the array was opened");
         }
         Ok(base)
+    }
+
+    /// Gives the newest label to members that lack it, as an update that was cut short left them:
+    /// so that a member that takes part is never more than one update behind.
+    async fn level_labels(&self, found: &[Option<FoundMember>]) -> Result<(), IoError> {
+        let (label, behind) = {
+            let state = self.state();
+            let epoch = state.label.epoch;
+            let is_behind = |one: &MemberIndex| {
+                found[one.as_usize()].as_ref().is_some_and(|found| found.label.epoch < epoch)
+            };
+            let behind: Vec<MemberIndex> = state.in_sync().iter().filter(is_behind).collect();
+            (state.found_label.clone(), behind)
+        };
+        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+            let writes = behind.iter().map(|member| {
+                let label = Label { index: *member, ..label.clone() };
+                let data = Buf::copy_from(&label.encode(copy)).into();
+                self.write_label(*member, offset, data)
+            });
+            for end in join_all(writes).await {
+                end?;
+            }
+        }
+        Ok(())
     }
 
     /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one
