@@ -12,7 +12,7 @@ use netraid_block::{Buf, BufMut, IoError, SgList};
 use super::{
     Event, FoundMember, NewDevice,
     locks::Purpose,
-    state::{BLOCK, State},
+    state::{BLOCK, Life, State},
     tasks::{Array, Change},
 };
 use crate::{
@@ -136,7 +136,9 @@ impl Array {
         // What began before it was there may not have written to it, and may not show yet.
         self.wait_for_operations().await;
         let is_still = |state: &State| {
-            state.members[member.as_usize()].incarnation == incarnation && state.failed.is_none()
+            state.members[member.as_usize()].incarnation == incarnation
+                && state.failed.is_none()
+                && state.life == Life::Open
         };
         let physical = self.state().layout.physical;
         let mut next = self.state().label.members[member.as_usize()].lack.caught_up;
