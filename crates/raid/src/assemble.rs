@@ -86,6 +86,9 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
     },
+    /// An array with a log.
+    #[error("array '{0}' has a log, which is not opened here yet; use a version that opens it")]
+    Logged(String),
     /// A level that is written through a log, and no log.
     #[error("array '{name}' is of level {level}, which needs a log, and has none; make it again")]
     NoLog {
@@ -187,10 +190,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         .ok_or(AssembleError::Nothing)?;
     check_together(found, truth)?;
     check_one_history(found, truth)?;
-    if truth.label.geometry.level().needs_log() {
-        let (name, level) = (truth.label.name.clone(), truth.label.geometry.level().number());
-        return Err(AssembleError::NoLog { name, level });
-    }
+    check_unlogged(&truth.label)?;
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
@@ -220,6 +220,18 @@ impl Assembly {
     }
 }
 
+/// What has a log must not be changed past it, and some levels cannot do without.
+fn check_unlogged(label: &Label) -> Result<(), AssembleError> {
+    let level = label.geometry.level();
+    match label.log {
+        Some(_) => Err(AssembleError::Logged(label.name.clone())),
+        None if level.needs_log() => {
+            Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() })
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
     for other in found {
         let (one, two) = (&truth.label, &other.label);
@@ -231,7 +243,9 @@ fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
                 second_name: two.name.clone(),
             });
         }
-        if one.geometry != two.geometry || one.regions != two.regions {
+        let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
+        let alike = one.geometry == two.geometry && one.regions == two.regions;
+        if !alike || salt(one) != salt(two) {
             return Err(AssembleError::Disagree {
                 name: one.name.clone(),
                 first: truth.address.clone(),
@@ -340,7 +354,8 @@ fn check_exclusive(
     if label.closure == Closure::Open && !permissions.holder_is_dead && !permissions.read_only {
         return Err(AssembleError::Held { name: name(), holder: holder(), generation });
     }
-    if assembly.unclean && assembly.lacks_members(here) && parity_matters(label) {
+    let parity_lags = label.log.is_none() && parity_matters(label);
+    if assembly.unclean && assembly.lacks_members(here) && parity_lags {
         let missing = describe_absent(assembly, here);
         return Err(AssembleError::UncleanDegraded { name: name(), missing });
     }
@@ -369,10 +384,21 @@ fn describe_absent(assembly: &Assembly, here: MemberSet) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{geometry::Level, label::tests::sample};
+    use crate::{
+        geometry::Level,
+        label::{
+            LogLabel,
+            tests::{logged_sample, sample},
+        },
+        log::Beginnings,
+    };
 
     fn labels(level: Level, members: u8) -> Vec<Found> {
-        let label = sample(level, usize::from(members));
+        labelled(&sample(level, usize::from(members)))
+    }
+
+    fn labelled(label: &Label) -> Vec<Found> {
+        let members = label.geometry.members();
         let one = |at| {
             let label = Label { index: MemberIndex(at), ..label.clone() };
             Found { address: alloc::format!("m{at}"), label }
@@ -396,6 +422,15 @@ mod tests {
         let assembly = assemble(&found, Permissions::default()).unwrap();
         assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
         assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+    }
+
+    #[test]
+    fn an_array_with_a_log_is_not_assembled_as_one_without() {
+        let mut found = labels(Level::Raid5, 4);
+        found[2].label.log = Some(LogLabel { salt: 7, beginnings: Beginnings::default() });
+        found[2].label.epoch += 1;
+        let refused = assemble(&found, Permissions { force: true, ..Permissions::default() });
+        assert_eq!(refused.unwrap_err(), AssembleError::Logged("tank".into()));
     }
 
     #[test]
@@ -473,6 +508,29 @@ mod tests {
         assert!(assemble(&found, dead).unwrap().unclean);
         let error = assemble(&found[..3], dead).unwrap_err();
         assert!(matches!(error, AssembleError::UncleanDegraded { .. }));
+    }
+
+    #[test]
+    fn a_log_says_what_parity_should_be_when_a_member_is_away() {
+        let mut label = Label { closure: Closure::Open, ..logged_sample(Level::Raid5, 4) };
+        label.members[3].state = MemberState::InSync;
+        let found = labelled(&label);
+        let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
+        assert!(assemble(&found[..3], dead).unwrap().unclean);
+    }
+
+    #[test]
+    fn labels_that_differ_in_the_log_are_not_of_one_array() {
+        let (logged, plain) = (logged_sample(Level::Raid5, 4), sample(Level::Raid5, 4));
+        type Change = fn(&mut Option<LogLabel>);
+        let changes: [Change; 2] = [|log| log.as_mut().unwrap().salt ^= 1, |log| *log = None];
+        for change in changes {
+            let mut found = labelled(&logged);
+            change(&mut found[2].label.log);
+            let error = assemble(&found, Permissions::default()).unwrap_err();
+            assert!(matches!(error, AssembleError::Disagree { .. }), "{error}");
+        }
+        assert!(assemble(&labelled(&plain), Permissions::default()).is_ok());
     }
 
     use alloc::string::ToString;

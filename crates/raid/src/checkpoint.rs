@@ -7,21 +7,19 @@
 use alloc::vec::Vec;
 
 use zerocopy::{
-    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
 };
 
 use crate::{
-    label::{Uuid, crc32c},
+    label::Uuid,
     lack::ROUND_MAX,
     log::{Link, Position},
-    regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
+    page::{About, COUNTER_MAX, Kind, PageError},
+    regions::CHECKPOINT_OFFSETS,
 };
 
-const MAGIC: [u8; 8] = *b"NRCHECK\n";
-const VERSION: u16 = 0;
-/// No array lives to make so many; a checkpoint with a larger number is forged.
-const COUNTER_MAX: u64 = 1 << 60;
+const KIND: Kind = Kind { magic: *b"NRCHECK\n", version: 0, what: "checkpoint" };
 
 /// A checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,39 +34,14 @@ pub struct Checkpoint {
     pub tail: Link,
 }
 
-/// Why bytes are no checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CheckpointError {
-    /// Nothing of this array stands here, or it is torn.
-    #[error("no checkpoint")]
-    Absent,
-    /// Written by another version.
-    #[error(
-        "a checkpoint has version {0}, this program knows {VERSION}; use a version that knows it"
-    )]
-    Version(u16),
-    /// A field with an impossible value, although the checksum matches.
-    #[error("a checkpoint's {0} is invalid")]
-    Field(&'static str),
-}
-
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    magic: [u8; 8],
-    version: U16,
-    reserved: U16,
-    crc: U32,
-    array_uuid: Uuid,
     generation: U64,
-    counter: U64,
     tail: U64,
     tail_crc: U32,
     round: U32,
-    tail_of_page: [u8; 4032],
 }
-
-const _: () = assert!(size_of::<Raw>() == PAGE_LEN as usize, "a checkpoint fills its slot");
 
 impl Checkpoint {
     /// Which of the two slots it goes to: the one that the checkpoint before it does not have.
@@ -86,49 +59,41 @@ impl Checkpoint {
     /// The image that goes to [`Self::offset`].
     #[must_use]
     pub fn encode(&self, array_uuid: Uuid) -> Vec<u8> {
-        let mut raw = Raw::new_zeroed();
-        raw.magic = MAGIC;
-        raw.version = VERSION.into();
-        raw.array_uuid = array_uuid;
-        raw.generation = self.generation.into();
-        raw.counter = self.counter.into();
-        raw.tail = self.tail.end.0.into();
-        raw.tail_crc = self.tail.crc.into();
-        raw.round = self.round.into();
-        raw.crc = crc32c(self.offset(), &[raw.as_bytes()]).into();
-        raw.as_bytes().to_vec()
+        let raw = Raw {
+            generation: self.generation.into(),
+            tail: self.tail.end.0.into(),
+            tail_crc: self.tail.crc.into(),
+            round: self.round.into(),
+        };
+        let about = About { counter: self.counter, ..About::default() };
+        KIND.encode(about, array_uuid, self.offset(), raw.as_bytes())
     }
 
     /// Reads what stands in slot `slot` (0 or 1).
     ///
     /// # Errors
     /// When it is no checkpoint of that array in that slot.
-    pub fn decode(bytes: &[u8], array_uuid: Uuid, slot: usize) -> Result<Self, CheckpointError> {
-        let mut raw = Raw::read_from_bytes(bytes).map_err(|_| CheckpointError::Absent)?;
-        let found = core::mem::take(&mut raw.crc).get();
-        let is_ours = raw.magic == MAGIC && raw.array_uuid == array_uuid;
-        if !is_ours || found != crc32c(CHECKPOINT_OFFSETS[slot], &[raw.as_bytes()]) {
-            return Err(CheckpointError::Absent);
-        }
-        if raw.version.get() != VERSION {
-            return Err(CheckpointError::Version(raw.version.get()));
-        }
-        if raw.generation.get().max(raw.counter.get()).max(raw.tail.get()) > COUNTER_MAX {
-            return Err(CheckpointError::Field("counter"));
-        }
-        if raw.round.get() > ROUND_MAX {
-            return Err(CheckpointError::Field("round"));
-        }
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn decode(bytes: &[u8], array_uuid: Uuid, slot: usize) -> Result<Self, PageError> {
+        let (about, payload) = KIND.decode(bytes, array_uuid, CHECKPOINT_OFFSETS[slot])?;
+        let (raw, _) = Raw::read_from_prefix(payload).map_err(|_| KIND.field("length"))?;
         let checkpoint = Self {
             generation: raw.generation.get(),
-            counter: raw.counter.get(),
+            counter: about.counter,
             round: raw.round.get(),
             tail: Link { end: Position(raw.tail.get()), crc: raw.tail_crc.get() },
         };
-        if checkpoint.slot() == slot {
-            Ok(checkpoint)
-        } else {
-            Err(CheckpointError::Field("counter"))
+        let impossible = [
+            ("slot", checkpoint.slot() != slot),
+            ("generation", checkpoint.generation > COUNTER_MAX),
+            ("tail", checkpoint.tail.end.0 > COUNTER_MAX),
+            ("round", checkpoint.round > ROUND_MAX),
+        ];
+        match impossible.into_iter().find(|(_, impossible)| *impossible) {
+            Some((field, _)) => Err(KIND.field(field)),
+            None => Ok(checkpoint),
         }
     }
 }
@@ -136,6 +101,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::tests::forge;
 
     #[test]
     fn a_checkpoint_is_read_in_its_slot_and_nowhere_else() {
@@ -145,14 +111,12 @@ mod tests {
             let image = checkpoint.encode([1; 16]);
             let slot = checkpoint.slot();
             assert_eq!(Checkpoint::decode(&image, [1; 16], slot), Ok(checkpoint));
-            let absent = Err(CheckpointError::Absent);
+            let absent = Err(PageError::Absent("checkpoint"));
             assert_eq!(Checkpoint::decode(&image, [1; 16], 1 - slot), absent);
             assert_eq!(Checkpoint::decode(&image, [2; 16], slot), absent);
-            for at in 0..image.len() {
-                let mut bad = image.clone();
-                bad[at] ^= 128;
-                assert_eq!(Checkpoint::decode(&bad, [1; 16], slot), absent, "byte {at}");
-            }
+            // Its counter says that it belongs into the other slot.
+            let forged = forge(&image, checkpoint.offset(), |bytes| bytes[40] ^= 1);
+            assert_eq!(Checkpoint::decode(&forged, [1; 16], slot), Err(KIND.field("slot")));
         }
     }
 
@@ -172,7 +136,7 @@ mod tests {
             Checkpoint { tail: Link { end: beyond, ..tail }, ..last },
             Checkpoint { round: ROUND_MAX + 1, ..last },
         ] {
-            assert!(matches!(read(forged), Err(CheckpointError::Field(_))), "{forged:?}");
+            assert!(matches!(read(forged), Err(PageError::Field { .. })), "{forged:?}");
         }
     }
 }

@@ -12,6 +12,7 @@ use zerocopy::{
 };
 
 use crate::{
+    crc,
     geometry::{Geometry, GeometryError, Level},
     lack::Lack,
     log::{Begin, Beginnings, Position},
@@ -36,11 +37,7 @@ const LOGGED: u64 = 2;
 
 /// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
 pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
-    static CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
-    let mut digest = CRC.digest();
-    digest.update(&place.to_le_bytes());
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize()
+    parts.iter().fold(crc::append(0, &place.to_le_bytes()), |crc, part| crc::append(crc, part))
 }
 
 /// A random 16-byte identity, as RFC 9562 writes them.
@@ -466,7 +463,7 @@ fn truncated(name: &str, len: usize) -> &str {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::regions::{Wish, plan};
+    use crate::regions::{Wish, plan, plan_logged};
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     pub(crate) fn sample(level: Level, members: usize) -> Label {
@@ -498,8 +495,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_label_reads_back_and_every_damaged_byte_is_noticed() {
-        let label = sample(Level::Raid5, 64);
-        for copy in [0, 1] {
+        for (label, copy) in [(sample(Level::Raid5, 64), 0), (logged_sample(Level::Raid5, 64), 1)] {
             let bytes = label.encode(copy);
             assert_eq!(Label::decode(&bytes, copy).unwrap(), label);
             assert!(matches!(Label::decode(&bytes, 1 - copy), Err(LabelError::Checksum { .. })));
@@ -512,23 +508,106 @@ pub(crate) mod tests {
         }
     }
 
+    /// One of an array with a log that has been through a few things.
+    pub(crate) fn logged_sample(level: Level, members: usize) -> Label {
+        let wish = Wish { level, members, chunk_len: 4096, block_len: 512 };
+        let (regions, geometry) = plan_logged(&wish, 64 << 20, None).unwrap();
+        let begin = |at| Begin { generation: at + 2, position: Position(at * 1000) };
+        let beginnings = Beginnings::new((0..Beginnings::MAX as u64).map(begin).collect()).unwrap();
+        let mut label = Label {
+            geometry,
+            regions,
+            generation: 40,
+            log: Some(LogLabel { salt: 0x0123_4567_89ab_cdef, beginnings }),
+            ..sample(level, members)
+        };
+        let last = label.members.len() - 1;
+        label.members[last].state = MemberState::CatchingUp;
+        label.members[last].lack = Lack { left: 3, left_again: 9, mark: 100, caught_up: 50 };
+        label.members[0].lack = Lack::since(7);
+        label
+    }
+
+    fn with_right_checksum(bytes: &mut [u8]) {
+        bytes[12..16].fill(0);
+        let crc = crc32c(0, &[bytes]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    #[test]
+    fn a_label_of_an_array_with_a_log_reads_back() {
+        for (level, members) in [(Level::Raid0, 1), (Level::Raid1, 3), (Level::Raid5, 64)] {
+            let label = logged_sample(level, members);
+            for copy in [0, 1] {
+                assert_eq!(Label::decode(&label.encode(copy), copy).unwrap(), label);
+            }
+            let new = Label {
+                log: Some(LogLabel { salt: 0, beginnings: Beginnings::default() }),
+                ..label.clone()
+            };
+            assert_eq!(Label::decode(&new.encode(0), 0).unwrap(), new);
+        }
+        // An array with a log does not pass for one without.
+        let mut plain = logged_sample(Level::Raid5, 5).encode(0);
+        assert_eq!(plain[32], 2);
+        plain[32] = 1;
+        with_right_checksum(&mut plain);
+        assert_eq!(Label::decode(&plain, 0), Err(LabelError::Field("regions")));
+        let mut unknown = sample(Level::Raid5, 5).encode(0);
+        unknown[32] = 5;
+        with_right_checksum(&mut unknown);
+        assert_eq!(Label::decode(&unknown, 0), Err(LabelError::Features(4)));
+    }
+
+    #[test]
+    fn beginnings_that_cannot_be_are_refused() {
+        const COUNT: usize = 376;
+        const BEGINS: usize = 2976;
+        let good = logged_sample(Level::Raid5, 5);
+        let forged = |at: usize, value: u64| {
+            let mut bytes = good.encode(0);
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            with_right_checksum(&mut bytes);
+            Label::decode(&bytes, 0)
+        };
+        assert_eq!(forged(COUNT, 32).unwrap(), good);
+        assert_eq!(forged(COUNT, 31).unwrap().log.unwrap().beginnings.as_slice().len(), 31);
+        let last = BEGINS + 31 * 16;
+        for (at, value) in [
+            (COUNT, 33),
+            (COUNT, u64::from(u32::MAX)),
+            // Generations that fall, or that the array does not have yet; positions likewise.
+            (BEGINS, 3),
+            (last, 41),
+            (BEGINS + 8, 1001),
+            (last + 8, (1 << 60) + 1),
+        ] {
+            let error = forged(at, value).unwrap_err();
+            assert!(matches!(error, LabelError::Field(_)), "{value} at {at}: {error}");
+        }
+        assert!(forged(last, 40).is_ok() && forged(last + 8, 1 << 60).is_ok());
+    }
+
     #[test]
     fn nonsense_with_a_right_checksum_is_an_error_and_no_panic() {
         let mut rng = StdRng::seed_from_u64(5);
-        let good = sample(Level::Raid5, 5).encode(0);
-        for _ in 0..20_000 {
-            let mut bytes = good.clone();
+        let good =
+            [sample(Level::Raid5, 5), logged_sample(Level::Raid5, 5)].map(|one| one.encode(0));
+        let mut read = [0; 2];
+        for turn in 0..40_000 {
+            let mut bytes = good[turn % 2].clone();
             for _ in 0..rng.random_range(1..6) {
                 let at = rng.random_range(16..700);
+                let at = if rng.random_ratio(1, 5) { rng.random_range(2960..3488) } else { at };
                 bytes[at] = rng.random();
             }
-            bytes[12..16].fill(0);
-            let crc = crc32c(0, &[&bytes]);
-            bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+            with_right_checksum(&mut bytes);
             if let Ok(label) = Label::decode(&bytes, 0) {
                 assert_eq!(Label::decode(&label.encode(0), 0).unwrap(), label);
+                read[usize::from(label.log.is_some())] += 1;
             }
         }
+        assert!(read.iter().all(|count| *count > 500), "{read:?}");
         assert_eq!(Label::decode(&[0; LABEL_LEN], 0), Err(LabelError::Absent));
     }
 }

@@ -25,6 +25,7 @@ pub mod lack;
 pub mod log;
 pub mod logged;
 pub mod member;
+pub mod page;
 pub mod pages;
 pub mod regions;
 pub mod stripes;

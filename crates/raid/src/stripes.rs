@@ -18,7 +18,7 @@ use alloc::{
 };
 
 use free::FreeStripes;
-pub use page::{STRIPES_PER_PAGE, StripePage, StripePageError};
+pub use page::{STRIPES_PER_PAGE, StripePage};
 
 /// What the table says of a physical stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,37 +9,14 @@
 
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
-use zerocopy::{
-    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
-};
-
 use crate::{
-    label::{Uuid, crc32c},
+    label::Uuid,
+    page::{About, Kind},
     regions::{PAGE_LEN, PAGE_PAYLOAD_LEN, Region},
 };
 
-const MAGIC: [u8; 8] = *b"NRWRITN\n";
-const VERSION: u16 = 0;
-/// No array lives to write so many images; a page with a larger counter is forged.
-const COUNTER_MAX: u64 = 1 << 60;
+const KIND: Kind = Kind { magic: *b"NRWRITN\n", version: 0, what: "page of written bits" };
 const BITS_PER_PAGE: u64 = PAGE_PAYLOAD_LEN as u64 * 8;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Raw {
-    magic: [u8; 8],
-    version: U16,
-    reserved: U16,
-    crc: U32,
-    array_uuid: Uuid,
-    index: U64,
-    counter: U64,
-    tail: [u8; 16],
-    bits: [u8; PAGE_PAYLOAD_LEN as usize],
-}
-
-const _: () = assert!(size_of::<Raw>() == PAGE_LEN as usize, "a page fills its slot");
 
 /// The written bits of all stripes.
 #[derive(Debug, Clone)]
@@ -85,9 +62,10 @@ impl WrittenBits {
     /// Returns whether the bytes were a valid image.
     pub fn offer(&mut self, region: &Region, offset: u64, bytes: &[u8]) -> bool {
         let (page, _) = split(offset);
-        let Some((counter, bits)) = decode(bytes, &self.array_uuid, region.offset + offset) else {
+        let Ok((about, bits)) = KIND.decode(bytes, self.array_uuid, region.offset + offset) else {
             return false;
         };
+        let counter = about.counter;
         let Some(known) = self.counters.get_mut(to_usize(page)) else { return false };
         if counter > *known {
             *known = counter;
@@ -155,15 +133,9 @@ impl WrittenBits {
         self.counters[to_usize(page)] = counter;
         let offset = (page * 2 + counter % 2) * u64::from(PAGE_LEN);
         let range = payload_range(page, self.staged.len());
-        let mut raw = Raw::new_zeroed();
-        raw.magic = MAGIC;
-        raw.version = VERSION.into();
-        raw.array_uuid = self.array_uuid;
-        raw.index = page.into();
-        raw.counter = counter.into();
-        raw.bits[..range.len()].copy_from_slice(&self.staged[range]);
-        raw.crc = crc32c(region.offset + offset, &[raw.as_bytes()]).into();
-        PageImage { offset, bytes: raw.as_bytes().to_vec() }
+        let (about, place) = (About { detail: 0, index: page, counter }, region.offset + offset);
+        let bytes = KIND.encode(about, self.array_uuid, place, &self.staged[range]);
+        PageImage { offset, bytes }
     }
 }
 
@@ -177,18 +149,6 @@ pub const fn page_count(stripes: u64) -> u64 {
 const fn split(offset: u64) -> (u64, u64) {
     let slot = offset / PAGE_LEN as u64;
     (slot / 2, slot % 2)
-}
-
-fn decode(bytes: &[u8], array_uuid: &Uuid, place: u64) -> Option<(u64, Vec<u8>)> {
-    let mut raw = Raw::read_from_bytes(bytes).ok()?;
-    let crc = raw.crc.get();
-    raw.crc = 0.into();
-    let valid = raw.magic == MAGIC
-        && raw.version.get() == VERSION
-        && raw.array_uuid == *array_uuid
-        && raw.counter.get() <= COUNTER_MAX
-        && crc32c(place, &[raw.as_bytes()]) == crc;
-    valid.then(|| (raw.counter.get(), raw.bits.to_vec()))
 }
 
 /// The bytes of a bitmap of `len` bytes that page `page` holds.

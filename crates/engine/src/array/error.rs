@@ -18,6 +18,9 @@ pub enum ArrayError {
     /// An address that is none.
     #[error(transparent)]
     Uri(#[from] UriError),
+    /// An array that this program can examine and not serve.
+    #[error("array '{0}' has a log and cannot be attached by this version; use a later one")]
+    HasLog(String),
     /// A member's label is not usable.
     #[error("{address}: {reason}")]
     Label {

@@ -253,6 +253,9 @@ async fn decide_and_load(
 ) -> Result<Decided, ArrayError> {
     let found = read_labels(connected, notes).await?;
     let (assembly, lock) = decide(options, &found, notes)?;
+    if assembly.label.log.is_some() {
+        return Err(ArrayError::HasLog(assembly.label.name));
+    }
     let mut fence = None;
     let places: Vec<Option<usize>> =
         assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();

@@ -177,14 +177,15 @@ impl Batch {
         self.position.after(self.blocks())
     }
 
-    /// The records, each with the position of its first block of payload, or of the next block
-    /// that anything has: a record's position is higher than that of all before it, or the same
-    /// if these have no payload.
+    /// The records, each with the position of its first block of payload; of one without payload,
+    /// that of the block before: so each is within the batch, and a record's position is higher
+    /// than that of all before it, or the same.
     pub fn records_at(&self) -> impl Iterator<Item = (Position, &Record)> {
         let mut at = self.position.after(self.head_blocks());
         self.records.iter().map(move |record| {
-            let here = at;
-            at = at.after(record.payload_blocks());
+            let blocks = record.payload_blocks();
+            let here = if blocks == 0 { Position(at.0 - 1) } else { at };
+            at = at.after(blocks);
             (here, record)
         })
     }

@@ -319,8 +319,7 @@ struct RawOpen {
 /// Blocks of a batch that has nothing but a REMAP of so many rows and checksums.
 #[must_use]
 pub fn remap_blocks(rows: u32, sums: u32) -> u32 {
-    let head =
-        RAW_LEN + size_of::<RawRemap>() + bitmap_len(rows as usize) + sums as usize * 4;
+    let head = RAW_LEN + size_of::<RawRemap>() + bitmap_len(rows as usize) + sums as usize * 4;
     u32::try_from(head).unwrap_or(u32::MAX).div_ceil(LOG_BLOCK_LEN)
 }
 

@@ -31,6 +31,7 @@ fn any_record(rng: &mut StdRng) -> Record {
             stripe: rng.random_range(0..1 << 32),
             to: rng.random::<bool>().then(|| rng.random_range(0..1 << 32)),
             void_upto: Position(rng.random_range(0..1 << 50)),
+            written: (0..rng.random_range(0..200)).map(|_| rng.random()).collect(),
         },
         _ => {
             let dropped = numbers(40).into_iter();
@@ -110,7 +111,13 @@ fn a_head_of_nonsense_with_a_right_checksum_is_refused_without_harm() {
 #[test]
 fn records_stand_where_their_payload_is() {
     let data = |block| Record::Data { block, crc: 0 };
-    let remap = Record::Remap { stripe: 0, to: None, void_upto: Position(3), sums: vec![] };
+    let remap = Record::Remap {
+        stripe: 0,
+        to: None,
+        void_upto: Position(3),
+        written: vec![],
+        sums: vec![],
+    };
     let batch = Batch {
         generation: 1,
         position: Position(100),

@@ -167,8 +167,11 @@ impl<T> LogWriter<T> {
     /// [`OPEN_BLOCKS`].
     #[must_use]
     pub fn room(&self) -> u64 {
-        // A batch that does not fit before the ring's end leaves less than its length unused.
-        let lost = u64::from(self.ring.batch_blocks_max());
+        // A batch that does not fit before the ring's end leaves less than its length unused,
+        // once before the tail has to go on.
+        let turn = self.ring.turn(self.link.end.after(1));
+        let turns = turn.0 - self.tail.0 < self.ring.blocks();
+        let lost = if turns { u64::from(self.ring.batch_blocks_max()) - 1 } else { 0 };
         let taken = self.used() + self.waiting_blocks + lost + OPEN_BLOCKS;
         self.ring.blocks().saturating_sub(taken)
     }
@@ -186,10 +189,11 @@ impl<T> LogWriter<T> {
     /// When the payload has another length than the record says, or no batch of this ring has
     /// room for it.
     pub fn push(&mut self, record: Record, payload: SgList, tag: T) {
-        let len = record.payload_blocks() as usize * LOG_BLOCK_LEN as usize;
-        assert_eq!(payload.len(), len, "payload of {record:?}");
-        let alone = batch_blocks(record.payload_blocks(), record.encoded_len());
-        assert!(alone.is_some_and(|one| one <= self.ring.batch_blocks_max()), "{record:?}");
+        let blocks = record.payload_blocks();
+        assert_eq!(payload.len(), blocks as usize * LOG_BLOCK_LEN as usize, "bytes of payload");
+        let (alone, max) =
+            (batch_blocks(blocks, record.encoded_len()), self.ring.batch_blocks_max());
+        assert!(alone.is_some_and(|alone| alone <= max), "{alone:?} blocks, at most {max}");
         self.waiting_blocks += u64::from(Self::blocks_of(&record));
         self.waiting.push_back(Waiting { record, payload, tag });
     }
@@ -311,7 +315,7 @@ mod tests {
     use crate::log::{Begin, Beginnings, Walk};
     use netraid_block::BufMut;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, vec};
 
     const KEY: LogKey = LogKey { array_uuid: [5; 16], salt: 77 };
     const MEMBERS: u8 = 4;
@@ -419,6 +423,124 @@ mod tests {
         writer.handle_tail(batches[1].position);
         let next = writer.poll_batch(all());
         assert_eq!(next.map(|batch| batch.offset), Some(0), "the ring's next turn");
+    }
+
+    fn finish(writer: &mut LogWriter<u64>, batch: &BatchWrite) {
+        batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
+        while writer.poll_acked().is_some() {}
+    }
+
+    fn blocks_of(record: &Record) -> u64 {
+        LogWriter::<u64>::blocks_of(record).into()
+    }
+
+    /// A record that takes exactly so many blocks.
+    fn open_of(blocks: usize) -> Record {
+        Record::Open { dropped: vec![(Position(1), 2); (blocks - 1) * 256 - 9] }
+    }
+
+    #[test]
+    fn what_there_is_room_for_always_fits_and_leaves_what_recoveries_need() {
+        let mut turns = 0;
+        for seed in 0..300 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let ring = Ring::new(rng.random_range(48..300));
+            let mut writer = writer(ring.blocks());
+            for _ in 0..40 {
+                let mut formed = Vec::new();
+                for _ in 0..rng.random_range(0..60) {
+                    let record = match rng.random_range(0..4) {
+                        0 => Record::Zeroes { block: 0, count: 1 },
+                        1 => Record::Parity {
+                            stripe: 0,
+                            row: 0,
+                            round: 1,
+                            checks: vec![0; 2],
+                            basis: Vec::new(),
+                        },
+                        2 => Record::Remap {
+                            written: vec![],
+                            stripe: 0,
+                            to: Some(1),
+                            void_upto: Position(0),
+                            sums: vec![0; rng.random_range(0..2000)],
+                        },
+                        _ => Record::Data { block: 0, crc: 0 },
+                    };
+                    let room = writer.room();
+                    if room >= blocks_of(&record) {
+                        let len = record.payload_blocks() as usize * LOG_BLOCK_LEN as usize;
+                        let taken = blocks_of(&record);
+                        writer.push(record, BufMut::zeroed(len).freeze().into(), 0);
+                        assert_eq!(writer.room(), room - taken);
+                    }
+                    if rng.random_ratio(1, 8) {
+                        let room = writer.room();
+                        formed.extend(writer.poll_batch(all()));
+                        assert!(writer.room() >= room, "forming a batch takes no more than said");
+                    }
+                }
+                while let Some(batch) = writer.poll_batch(all()) {
+                    finish(&mut writer, &batch);
+                    formed.push(batch);
+                }
+                formed.iter().for_each(|batch| finish(&mut writer, batch));
+                while let Some(batch) = writer.poll_batch(all()) {
+                    finish(&mut writer, &batch);
+                }
+                assert!(writer.waiting.is_empty(), "seed {seed}: something found no room");
+                assert!(writer.used() + OPEN_BLOCKS <= ring.blocks());
+                assert_eq!(writer.acked_link(), writer.link());
+                turns += u64::from(ring.turn(writer.tail()) < writer.link().end);
+                let dropped = rng.random::<bool>();
+                if dropped {
+                    // Recoveries may take what is kept back for them, whatever else there is.
+                    for _ in 0..2 {
+                        writer.push(open_of(4), SgList::new(), 0);
+                        let batch = writer.poll_batch(all()).expect("room for OPEN");
+                        finish(&mut writer, &batch);
+                    }
+                }
+                if dropped || rng.random::<bool>() {
+                    writer.handle_stable(writer.acked());
+                    writer.handle_tail(writer.acked_link().end);
+                    assert_eq!(writer.used(), 0);
+                }
+            }
+        }
+        assert!(turns > 1000, "the ring turned {turns} times");
+    }
+
+    #[test]
+    fn the_largest_record_of_a_ring_goes_into_it_and_a_larger_one_is_refused() {
+        let mut writer = writer(64);
+        writer.push(open_of(17), SgList::new(), 0);
+        let batch = writer.poll_batch(all()).unwrap();
+        assert_eq!(batch.into_data().len(), 16 * 4096);
+        let too_large = std::panic::catch_unwind(move || {
+            writer.push(open_of(18), SgList::new(), 0);
+        });
+        assert!(too_large.is_err());
+    }
+
+    #[test]
+    fn the_end_of_what_is_acknowledged_is_what_the_next_batch_follows() {
+        let mut writer = writer(64);
+        let ends: Vec<(BatchWrite, Link)> = (0..3)
+            .map(|number| {
+                push(&mut writer, number);
+                (writer.poll_batch(all()).unwrap(), writer.link())
+            })
+            .collect();
+        let (first, second) = (&ends[0], &ends[1]);
+        finish(&mut writer, &second.0);
+        assert_eq!(writer.acked_link(), Link::default(), "the first is missing");
+        finish(&mut writer, &first.0);
+        assert_eq!(writer.acked_link(), second.1);
+        let key = KEY;
+        let (third, _) = Batch::decode(&ends[2].0.head, ends[2].0.position, &key).unwrap();
+        assert_eq!(third.previous, writer.acked_link());
+        assert_eq!((writer.used(), writer.tail()), (6, Position(0)));
     }
 
     #[test]

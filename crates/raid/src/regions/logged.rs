@@ -163,7 +163,8 @@ fn check_stripe(geometry: &Geometry) -> Result<(), RegionsError> {
 fn log_blocks_min(geometry: &Geometry) -> u64 {
     let sums = u32::from(geometry.members()) * (geometry.chunk_len() / LOG_BLOCK_LEN);
     // A PARITY has a row's check blocks behind one block of head.
-    let largest = remap_blocks(sums).max(u32::from(geometry.check_columns()) + 1);
+    let largest = remap_blocks(geometry.chunk_len() / LOG_BLOCK_LEN, sums)
+        .max(u32::from(geometry.check_columns()) + 1);
     (u64::from(largest) * BATCHES_PER_RING_MIN).max(LOG_BLOCKS_MIN)
 }
 
@@ -187,4 +188,191 @@ fn lay_out(geometry: &Geometry, physical: u64, log_blocks: u64) -> Regions {
     let none = |offset| Region { offset, len: 0 };
     let (written, stale) = (none(labels.end()), none(labels.end()));
     Regions { labels, written, stale, map, sums, log, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{log::Ring, member::MemberIndex, pages::PAIR_LEN};
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    const LEVELS: [(Level, usize); 5] = [
+        (Level::Raid0, 1),
+        (Level::Raid1, 2),
+        (Level::Raid1, 5),
+        (Level::Raid5, 5),
+        (Level::Raid5, 64),
+    ];
+
+    fn tiny() -> LoggedShape {
+        LoggedShape {
+            level: Level::Raid5,
+            members: 4,
+            chunk_len: 8192,
+            block_len: 512,
+            logical_stripes: 40,
+            physical_stripes: 48,
+            log_blocks: 64,
+        }
+    }
+
+    fn check(regions: &Regions, geometry: &Geometry) {
+        let order = regions.in_order();
+        assert!(order.windows(2).all(|pair| pair[0].end() <= pair[1].offset), "{regions:?}");
+        assert!(order.iter().all(|region| region.offset.is_multiple_of(ALIGN)));
+        assert!(regions.data.offset.is_multiple_of(DATA_ALIGN));
+        assert!(regions.hold_logged(geometry));
+        let physical = regions.physical_stripes(geometry);
+        assert!(geometry.stripes() < physical && physical < u64::from(u32::MAX));
+        assert_eq!(regions.data.len, physical * u64::from(geometry.chunk_len()));
+        // The last pages of both tables are in their regions, on all that hold them.
+        let rows = geometry.chunk_len() / LOG_BLOCK_LEN;
+        let sums = SumLayout::new(geometry.members(), rows);
+        let last = sums.place(physical - 1, rows - 1).page;
+        let table = (physical - 1) / u64::from(STRIPES_PER_PAGE);
+        for (page, pages, region) in [
+            (last, regions.sum_pages(geometry), regions.sums),
+            (table, regions.stripe_pages(geometry), regions.map),
+        ] {
+            for page in page.saturating_sub(70)..=page {
+                for holder in pages.holders(page).iter() {
+                    let offset = pages.offset(page, holder);
+                    assert!(region.offset <= offset && offset + PAIR_LEN <= region.end());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn regions_follow_each_other_and_have_room_for_what_they_are_for() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for _ in 0..500 {
+            let (level, members) = LEVELS[rng.random_range(0..LEVELS.len())];
+            let chunk_len = 4096 << rng.random_range(0..8);
+            let wish = Wish { level, members, chunk_len, block_len: 512 };
+            let bits = rng.random_range(28..45);
+            let capacity = rng.random_range(100 << 20..1_u64 << bits);
+            let (regions, geometry) = plan_logged(&wish, capacity, None).unwrap();
+            check(&regions, &geometry);
+            assert!(regions.data.end() <= capacity);
+            let log = regions.log.len;
+            assert!(log <= LOG_LEN_MAX && (log == LOG_LEN_MAX || log <= capacity / 64));
+            // Nothing more would have fit, or could be counted.
+            let physical = regions.physical_stripes(&geometry);
+            let more = LoggedShape {
+                level,
+                members,
+                chunk_len,
+                block_len: 512,
+                logical_stripes: geometry.stripes(),
+                physical_stripes: physical + 1,
+                log_blocks: regions.log_blocks(),
+            };
+            let more = more.layout();
+            assert!(more.is_err() || more.is_ok_and(|(more, _)| more.data.end() > capacity));
+            let spare = physical - geometry.stripes();
+            assert_eq!(spare, (physical / 100).max(256).min(physical / 8));
+        }
+    }
+
+    #[test]
+    fn large_members_are_used_nearly_whole() {
+        for (level, members) in LEVELS {
+            let wish = Wish { level, members, chunk_len: 64 << 10, block_len: 512 };
+            for gib in [16_u64, 1 << 10, 16 << 10] {
+                let (regions, geometry) = plan_logged(&wish, gib << 30, None).unwrap();
+                let used = geometry.stripes() * u64::from(geometry.chunk_len());
+                assert!(used > (gib << 30) / 100 * 96, "{level:?} of {members}: {regions:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shape_is_laid_out_as_it_says_down_to_the_smallest() {
+        for (level, members) in LEVELS {
+            for chunk_len in [4096, 8192] {
+                let shape = LoggedShape { level, members, chunk_len, ..tiny() };
+                let shape = LoggedShape { log_blocks: 1024, ..shape };
+                let (regions, geometry) = shape.layout().unwrap();
+                check(&regions, &geometry);
+                assert_eq!((geometry.stripes(), regions.physical_stripes(&geometry)), (40, 48));
+                assert_eq!(regions.log_blocks(), 1024);
+            }
+        }
+        let least =
+            LoggedShape { logical_stripes: 1, physical_stripes: 2, log_blocks: 32, ..tiny() };
+        let (regions, geometry) = least.layout().unwrap();
+        check(&regions, &geometry);
+        assert!(regions.data.offset <= DATA_ALIGN, "{regions:?}");
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused_with_what_would_do() {
+        let refused = |shape: LoggedShape| shape.layout().unwrap_err();
+        for (logical_stripes, physical_stripes) in [(0, 48), (48, 48), (40, u64::from(u32::MAX))] {
+            let error = refused(LoggedShape { logical_stripes, physical_stripes, ..tiny() });
+            assert!(matches!(error, RegionsError::Stripes { .. }), "{error}");
+        }
+        let most = LoggedShape { physical_stripes: u64::from(u32::MAX) - 1, ..tiny() };
+        assert!(most.layout().is_ok());
+        let short = refused(LoggedShape { log_blocks: 31, ..tiny() });
+        assert_eq!(short, RegionsError::Log { blocks: 31, min: 32 });
+        // 64 MiB of chunks fit into one record, in a ring of four of them; more do not.
+        let wide = LoggedShape { level: Level::Raid0, members: 64, chunk_len: 1 << 20, ..tiny() };
+        assert_eq!(refused(wide), RegionsError::Log { blocks: 64, min: 68 });
+        let (regions, _) = LoggedShape { log_blocks: 68, ..wide }.layout().unwrap();
+        assert_eq!(Ring::new(regions.log_blocks()).batch_blocks_max(), 17);
+        let wider = refused(LoggedShape { chunk_len: 2 << 20, ..wide });
+        assert_eq!(wider, RegionsError::Stripe { len: 128 << 20, max: 64 << 20 });
+    }
+
+    #[test]
+    fn too_small_members_are_refused_with_what_would_do() {
+        for (level, members) in LEVELS {
+            for log_blocks in [None, Some(2000)] {
+                let wish = Wish { level, members, chunk_len: 64 << 10, block_len: 512 };
+                let Err(RegionsError::TooSmall { min, .. }) = plan_logged(&wish, 0, log_blocks)
+                else {
+                    panic!("an array on nothing")
+                };
+                if log_blocks.is_none() {
+                    let (regions, geometry) = plan_logged(&wish, min, log_blocks).unwrap();
+                    check(&regions, &geometry);
+                    assert!(plan_logged(&wish, min - 1, log_blocks).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_label_whose_regions_lack_room_is_noticed() {
+        let (regions, geometry) = tiny().layout().unwrap();
+        let (more_regions, _) =
+            LoggedShape { physical_stripes: 60_000, ..tiny() }.layout().unwrap();
+        type Change = fn(&mut Regions);
+        let changes: [Change; 8] = [
+            |regions| regions.labels.len -= 1,
+            |regions| regions.labels.offset += 4096,
+            |regions| regions.log.len -= 1,
+            |regions| regions.log.len = 31 << 12,
+            |regions| regions.log.offset += 512,
+            |regions| regions.data.offset += 512,
+            |regions| regions.data.len = 40 << 13,
+            |regions| regions.data.len = u64::from(u32::MAX) << 13,
+        ];
+        assert!(regions.hold_logged(&geometry));
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut bad = regions;
+            change(&mut bad);
+            assert!(!bad.hold_logged(&geometry), "change {at}");
+        }
+        let physical = regions.physical_stripes(&geometry);
+        assert_eq!(regions.sum_pages(&geometry).holders(3).iter().next(), Some(MemberIndex(0)));
+        for few in [
+            Regions { map: regions.map, ..more_regions },
+            Regions { sums: regions.sums, ..more_regions },
+        ] {
+            assert!(!few.hold_logged(&geometry), "tables of {physical} stripes for 60000");
+        }
+    }
 }
