@@ -425,7 +425,14 @@ impl<M: Machine> Engine<M> {
         context.trace.note(context.around.now, || {
             format!("engine {}: opens with members {:?}", self.id.0, self.told)
         });
-        self.stage = Stage::Open(M::open(config));
+        self.stage = match M::open(config) {
+            Ok(machine) => Stage::Open(machine),
+            Err(error) => {
+                let why = format!("the array cannot be opened: {error}");
+                context.notices.push_back((self.id, Notice::Refused(why)));
+                Stage::Over
+            }
+        };
         // Who was found without a label is told to the machine as soon as it runs.
         for (member, found) in found.iter().enumerate() {
             if matches!(found, Some(Found::Stranger)) {

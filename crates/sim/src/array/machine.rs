@@ -1,5 +1,7 @@
 //! What the world drives: the production machine, or a stand-in that tests of the world know.
 
+use std::collections::BTreeMap;
+
 use netraid_block::{IoError, SgList};
 use netraid_raid::{
     label::Label,
@@ -16,7 +18,7 @@ use crate::disk::Disk;
 /// An array's machine; [`LoggedArray`] says what each does.
 #[allow(missing_docs, reason = "LoggedArray's methods")]
 pub trait Machine: Sized {
-    fn open(config: OpenConfig) -> Self;
+    fn open(config: OpenConfig) -> Result<Self, IoError>;
     fn handle_request(&mut self, id: RequestId, user: UserRequest);
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);
     fn handle_gone(&mut self, member: MemberIndex, reason: &str);
@@ -30,6 +32,9 @@ pub trait Machine: Sized {
     fn label(&self) -> Label;
     fn state(&self) -> ArrayState;
     fn failure(&self) -> Option<IoError>;
+    fn rules(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
 
     /// What the media hold when the machine has nothing under way.
     ///
@@ -41,7 +46,7 @@ pub trait Machine: Sized {
 }
 
 impl Machine for LoggedArray {
-    fn open(config: OpenConfig) -> Self {
+    fn open(config: OpenConfig) -> Result<Self, IoError> {
         Self::open(config)
     }
     fn handle_request(&mut self, id: RequestId, user: UserRequest) {
@@ -82,5 +87,8 @@ impl Machine for LoggedArray {
     }
     fn failure(&self) -> Option<IoError> {
         self.failure()
+    }
+    fn rules(&self) -> BTreeMap<&'static str, u64> {
+        self.rules()
     }
 }

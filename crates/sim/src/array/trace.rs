@@ -1,7 +1,7 @@
 //! What happened in a run: a hash of all of it, and lines for people when they are asked for.
 
 use core::fmt;
-use std::collections::VecDeque;
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use crate::time::Time;
 
@@ -16,19 +16,22 @@ pub enum Keep {
     All,
 }
 
+/// Lines of a trace, oldest first.
+pub type Lines = Rc<RefCell<VecDeque<String>>>;
+
 /// A trace.
 #[derive(Debug)]
 pub struct Trace {
     keep: Keep,
     hash: u64,
-    lines: VecDeque<String>,
+    lines: Lines,
 }
 
 impl Trace {
     /// An empty trace.
     #[must_use]
-    pub const fn new(keep: Keep) -> Self {
-        Self { keep, hash: 0xcbf2_9ce4_8422_2325, lines: VecDeque::new() }
+    pub fn new(keep: Keep) -> Self {
+        Self { keep, hash: 0xcbf2_9ce4_8422_2325, lines: Lines::default() }
     }
 
     /// Takes numbers that tell this run from others.
@@ -48,10 +51,11 @@ impl Trace {
                 return;
             }
         };
-        if self.lines.len() == most {
-            self.lines.pop_front();
+        let mut lines = self.lines.borrow_mut();
+        if lines.len() == most {
+            lines.pop_front();
         }
-        self.lines.push_back(format!("{now} {}", line()));
+        lines.push_back(format!("{now} {}", line()));
     }
 
     /// The hash of all that happened.
@@ -60,9 +64,10 @@ impl Trace {
         self.hash
     }
 
-    /// The lines that were kept, oldest first.
-    pub fn into_lines(self) -> impl Iterator<Item = String> {
-        self.lines.into_iter()
+    /// The lines that are kept.
+    #[must_use]
+    pub fn lines(&self) -> Lines {
+        self.lines.clone()
     }
 
     #[allow(clippy::print_stdout, clippy::unused_self, reason = "a replay talks to its terminal")]

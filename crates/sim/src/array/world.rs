@@ -23,7 +23,7 @@ use super::{
     oracle::{Change, EngineId, Moment, Oracle, Wrong},
     plan::{Fault, Mode, Plan},
     session::{Message, Session, Surroundings},
-    trace::{Keep, Trace},
+    trace::{Keep, Lines, Trace},
     workload::{Wanted, Workload},
 };
 use crate::{
@@ -75,6 +75,8 @@ pub struct Counts {
     pub told: BTreeMap<&'static str, u64>,
     /// Sectors that a first read settled.
     pub settled: u64,
+    /// How often each rule of the machine made something wait.
+    pub rules: BTreeMap<&'static str, u64>,
 }
 
 /// What went wrong.
@@ -90,8 +92,6 @@ pub struct Outcome {
     pub counts: Counts,
     /// Everything that happened, as a number.
     pub hash: u64,
-    /// The last lines of the trace, if they were kept.
-    pub lines: Vec<String>,
 }
 
 /// What is to happen.
@@ -289,6 +289,12 @@ impl<M: Machine> World<M> {
         world
     }
 
+    /// The lines of its trace as they are kept, also when the machine panics.
+    #[must_use]
+    pub fn lines(&self) -> Lines {
+        self.trace.lines()
+    }
+
     /// Runs it to its end.
     #[must_use]
     pub fn run(mut self) -> Outcome {
@@ -299,12 +305,7 @@ impl<M: Machine> World<M> {
             self.counts.late += host.target.late_effects();
         }
         self.counts.settled = self.oracle.settled();
-        Outcome {
-            violation: self.violation,
-            counts: self.counts,
-            hash: self.trace.hash(),
-            lines: self.trace.into_lines().collect(),
-        }
+        Outcome { violation: self.violation, counts: self.counts, hash: self.trace.hash() }
     }
 
     /// The moment.
@@ -490,6 +491,9 @@ impl<M: Machine> World<M> {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let engine = self.engines.swap_remove(at);
         self.counts.actions += engine.actions;
+        for (rule, count) in engine.machine().map(Machine::rules).unwrap_or_default() {
+            *self.counts.rules.entry(rule).or_default() += count;
+        }
         self.note(|| format!("engine {}: is no more: {why}", id.0));
         self.trace.mix(&[5, u64::from(id.0), engine.actions]);
         let now = self.now();
@@ -692,6 +696,7 @@ impl<M: Machine> World<M> {
         let failure = engine.machine().and_then(Machine::failure);
         if self.phase == Phase::Closing && failure.is_none() {
             self.look_at_media(true);
+            self.kill(id, "it has closed the array");
             self.phase = Phase::Over;
             return;
         }
