@@ -198,9 +198,10 @@ impl<T> LogWriter<T> {
         self.waiting.push_back(Waiting { record, payload, tag });
     }
 
-    /// Forms the next batch for `members`, all that are in sync; none when nothing waits, enough
-    /// is under way, or the ring is full.
-    pub fn poll_batch(&mut self, members: MemberSet) -> Option<BatchWrite> {
+    /// Forms the next batch for `members`, all that are in sync, and for `more`, which get every
+    /// batch beside the copies that it has anyhow; none when nothing waits, enough is under way, or
+    /// the ring is full.
+    pub fn poll_batch(&mut self, members: MemberSet, more: MemberSet) -> Option<BatchWrite> {
         if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
             return None;
         }
@@ -220,7 +221,8 @@ impl<T> LogWriter<T> {
             return None;
         }
         let (head, crc) = batch.encode(&self.key);
-        let missing = self.holders(batch.position, members);
+        let holders = self.holders(batch.position, members);
+        let missing: MemberSet = holders.iter().chain(more.iter()).collect();
         let mut payload = SgList::new();
         let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
         let mut entries = VecDeque::with_capacity(count);
@@ -349,7 +351,9 @@ mod tests {
                         pushed += 1;
                     }
                     1 => {
-                        let Some(batch) = writer.poll_batch(all()) else { continue };
+                        let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) else {
+                            continue;
+                        };
                         assert_eq!(batch.members.len(), 2);
                         for member in batch.members.iter() {
                             media.insert((member, batch.offset), batch.head.clone());
@@ -391,7 +395,7 @@ mod tests {
     fn a_member_that_is_gone_is_not_waited_for() {
         let mut writer = writer(1000);
         push(&mut writer, 0);
-        let batch = writer.poll_batch(all()).unwrap();
+        let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
         let holders: Vec<MemberIndex> = batch.members.iter().collect();
         writer.handle_written(batch.position, holders[0]);
         assert_eq!(writer.poll_acked(), None);
@@ -408,7 +412,7 @@ mod tests {
                 push(&mut writer, number);
                 number += 1;
             });
-            let Some(batch) = writer.poll_batch(all()) else { break };
+            let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) else { break };
             batches.push(batch);
         }
         assert_eq!(writer.room(), 0);
@@ -417,11 +421,11 @@ mod tests {
             batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
         }
         while writer.poll_acked().is_some() {}
-        assert!(writer.poll_batch(all()).is_none(), "acknowledged is not enough");
+        assert!(writer.poll_batch(all(), MemberSet::EMPTY).is_none(), "acknowledged is not enough");
         writer.handle_stable(writer.acked());
-        assert!(writer.poll_batch(all()).is_none(), "stable is not enough");
+        assert!(writer.poll_batch(all(), MemberSet::EMPTY).is_none(), "stable is not enough");
         writer.handle_tail(batches[1].position);
-        let next = writer.poll_batch(all());
+        let next = writer.poll_batch(all(), MemberSet::EMPTY);
         assert_eq!(next.map(|batch| batch.offset), Some(0), "the ring's next turn");
     }
 
@@ -476,16 +480,16 @@ mod tests {
                     }
                     if rng.random_ratio(1, 8) {
                         let room = writer.room();
-                        formed.extend(writer.poll_batch(all()));
+                        formed.extend(writer.poll_batch(all(), MemberSet::EMPTY));
                         assert!(writer.room() >= room, "forming a batch takes no more than said");
                     }
                 }
-                while let Some(batch) = writer.poll_batch(all()) {
+                while let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) {
                     finish(&mut writer, &batch);
                     formed.push(batch);
                 }
                 formed.iter().for_each(|batch| finish(&mut writer, batch));
-                while let Some(batch) = writer.poll_batch(all()) {
+                while let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) {
                     finish(&mut writer, &batch);
                 }
                 assert!(writer.waiting.is_empty(), "seed {seed}: something found no room");
@@ -497,7 +501,8 @@ mod tests {
                     // Recoveries may take what is kept back for them, whatever else there is.
                     for _ in 0..2 {
                         writer.push(open_of(4), SgList::new(), 0);
-                        let batch = writer.poll_batch(all()).expect("room for OPEN");
+                        let batch =
+                            writer.poll_batch(all(), MemberSet::EMPTY).expect("room for OPEN");
                         finish(&mut writer, &batch);
                     }
                 }
@@ -515,7 +520,7 @@ mod tests {
     fn the_largest_record_of_a_ring_goes_into_it_and_a_larger_one_is_refused() {
         let mut writer = writer(64);
         writer.push(open_of(17), SgList::new(), 0);
-        let batch = writer.poll_batch(all()).unwrap();
+        let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
         assert_eq!(batch.into_data().len(), 16 * 4096);
         let too_large = std::panic::catch_unwind(move || {
             writer.push(open_of(18), SgList::new(), 0);
@@ -529,7 +534,7 @@ mod tests {
         let ends: Vec<(BatchWrite, Link)> = (0..3)
             .map(|number| {
                 push(&mut writer, number);
-                (writer.poll_batch(all()).unwrap(), writer.link())
+                (writer.poll_batch(all(), MemberSet::EMPTY).unwrap(), writer.link())
             })
             .collect();
         let (first, second) = (&ends[0], &ends[1]);
@@ -549,7 +554,7 @@ mod tests {
         let mut share = [0; MEMBERS as usize];
         for number in 0..4000 {
             push(&mut writer, number);
-            let batch = writer.poll_batch(all()).unwrap();
+            let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
             for member in batch.members.iter() {
                 share[member.as_usize()] += 1;
                 writer.handle_written(batch.position, member);
