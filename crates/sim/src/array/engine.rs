@@ -110,6 +110,9 @@ pub struct Engine<M> {
     stage: Stage<M>,
     /// Whether the machine takes the member for live.
     told: Vec<bool>,
+    /// It has said that it is open; who came before that is kept here.
+    is_recovered: bool,
+    early: Vec<Option<Found>>,
     ended: VecDeque<(IoId, IoError)>,
     outstanding: usize,
     new_uuids: u64,
@@ -154,6 +157,8 @@ impl<M: Machine> Engine<M> {
             fittings,
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
+            is_recovered: false,
+            early: vec![None; members],
             ended: VecDeque::new(),
             outstanding: 0,
             new_uuids: 0,
@@ -310,6 +315,7 @@ impl<M: Machine> Engine<M> {
             found[member] = None;
         }
         let ends = ios.into_iter().map(|io| (io, kind.into()));
+        self.early[member] = None;
         let Stage::Open(machine) = &mut self.stage else { return };
         let is_told_first = context.around.dice.one_in(2);
         if !is_told_first {
@@ -340,14 +346,19 @@ impl<M: Machine> Engine<M> {
             }
             Found::Stranger => format!("engine {}: member {member} has no label", self.id.0),
         });
-        let machine = match &mut self.stage {
+        match &mut self.stage {
             Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
                 all[member] = Some(found);
-                return;
             }
-            Stage::Open(machine) => machine,
-            Stage::Over => return,
-        };
+            Stage::Open(_) if self.is_recovered => self.welcome(member, found),
+            Stage::Open(_) => self.early[member] = Some(found),
+            Stage::Over => {}
+        }
+    }
+
+    /// The machine hears of a member that is there again.
+    fn welcome(&mut self, member: usize, found: Found) {
+        let Stage::Open(machine) = &mut self.stage else { return };
         self.told[member] = true;
         let caps = self.fittings.caps[member];
         let expected = machine.label().members[member].uuid;
@@ -486,7 +497,16 @@ impl<M: Machine> Engine<M> {
                 }
             }
         }
+        let is_opened = event == Event::Opened;
         context.notices.push_back((self.id, Notice::Event(event)));
+        if is_opened {
+            self.is_recovered = true;
+            for member in 0..self.early.len() {
+                if let Some(found) = self.early[member].take() {
+                    self.welcome(member, found);
+                }
+            }
+        }
     }
 
     fn execute(&mut self, context: &mut Context<'_>, action: Action) {

@@ -167,7 +167,7 @@ impl Plan {
             faults,
             fault_every: Duration::from_micros(2_000 + dice.below(30_000)),
             crash_in_recovery: [2, 3, 6][dice.index(3)],
-            max_io_len: [16 << 10, 64 << 10, 1 << 20][dice.index(3)],
+            max_io_len: if is_large { 4 << 20 } else { 1 << 20 },
             limits: Limits {
                 sum_pages: if is_large { 2 + dice.index(8) } else { 8 },
                 dirty_blocks: 16 + dice.index(256),

@@ -335,7 +335,9 @@ impl<M: Machine> World<M> {
         let targets = self.hosts.iter().filter_map(|host| host.target.next_timeout()).min();
         let engines = self.engines.iter().filter_map(Engine::next_timeout).min();
         let agenda = self.agenda.next_time();
-        let Some(next) = [network, targets, engines, agenda].into_iter().flatten().min() else {
+        let next = [network, targets, engines, agenda].into_iter().flatten().min();
+        // What a target that hung had to do is due at once.
+        let Some(next) = next.map(|next| next.max(self.agenda.now())) else {
             return self.fail("nothing will ever happen again".into());
         };
         if agenda == Some(next) {
@@ -345,11 +347,12 @@ impl<M: Machine> World<M> {
             return self.settle();
         }
         self.agenda.advance(next);
-        if network == Some(next) {
+        let is_due = |time: Option<Time>| time.is_some_and(|time| time <= next);
+        if is_due(network) {
             if let Some(event) = self.network.poll(next) {
                 self.deliver(event);
             }
-        } else if targets == Some(next) {
+        } else if is_due(targets) {
             self.poll_targets(next);
         } else {
             for at in 0..self.engines.len() {
