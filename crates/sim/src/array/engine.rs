@@ -110,6 +110,7 @@ pub struct Engine<M> {
     stage: Stage<M>,
     /// Whether the machine takes the member for live.
     told: Vec<bool>,
+    found: Vec<bool>,
     /// It has said that it is open; who came before that is kept here.
     is_recovered: bool,
     early: Vec<Option<Found>>,
@@ -157,6 +158,7 @@ impl<M: Machine> Engine<M> {
             fittings,
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
+            found: vec![false; members],
             is_recovered: false,
             early: vec![None; members],
             ended: VecDeque::new(),
@@ -176,6 +178,12 @@ impl<M: Machine> Engine<M> {
             Stage::Open(machine) => Some(machine),
             Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => None,
         }
+    }
+
+    /// Whether a member was there, with its label, when the machine began.
+    #[must_use]
+    pub fn found(&self, member: usize) -> bool {
+        self.found[member]
     }
 
     /// Member requests that have not come back.
@@ -422,6 +430,7 @@ impl<M: Machine> Engine<M> {
         };
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
         self.told = members.iter().map(Option::is_some).collect();
+        self.found.clone_from(&self.told);
         let mut engine_id = [0; 16];
         engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
         engine_id[15] = 1;

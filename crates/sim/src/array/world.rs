@@ -501,6 +501,9 @@ impl<M: Machine> World<M> {
         self.trace.mix(&[5, u64::from(id.0), engine.actions]);
         let now = self.now();
         self.network.crash_host(now, engine.host, Duration::from_millis(2));
+        for host in self.hosts.iter().filter(|host| host.trouble != Some(Trouble::Cut)) {
+            self.network.heal(now, engine.host, host.id);
+        }
         self.requests.retain(|(owner, _), _| *owner != id);
         if self.serving == Some(id) {
             self.serving = None;
@@ -711,10 +714,12 @@ impl<M: Machine> World<M> {
             return;
         }
         let left = engine.has_lost_one();
+        let is_here = |(member, host): (usize, &Host)| host.is_impaired || engine.found(member);
+        let all_are_here = self.hosts.iter().enumerate().all(is_here);
         self.kill(id, &format!("the array cannot be opened: {failure:?}"));
         let too_few = self.hosts.iter().filter(|host| host.is_impaired).count()
             > usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0);
-        self.count_failed_opening(id, !left && !too_few);
+        self.count_failed_opening(id, !left && all_are_here && !too_few);
     }
 
     fn complete(
@@ -808,7 +813,8 @@ impl<M: Machine> World<M> {
             return false;
         }
         let id = self.engines[at].id;
-        if !self.is_excused(id) && self.harms.is_empty() && self.sessions_are_ready(at) {
+        let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
+        if !self.is_excused(id) && is_calm && self.sessions_are_ready(at) {
             self.look_at_media(false);
         }
         true
