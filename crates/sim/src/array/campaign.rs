@@ -133,6 +133,7 @@ impl Counts {
         self.late += other.late;
         self.rests += other.rests;
         self.events += other.events;
+        self.given_up += other.given_up;
         self.settled += other.settled;
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
@@ -170,13 +171,15 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "requests {}, errors {}, member requests {}, commands that landed late {}, reads that \
-             settled {}, looks at the media {}, events {} ({:.0} a second)",
+             settled {}, looks at the media {}, arrays given \
+             up {}, events {} ({:.0} a second)",
             counts.requests,
             counts.errors,
             counts.actions,
             counts.late,
             counts.settled,
             counts.rests,
+            counts.given_up,
             counts.events,
             counts.events as f64 / seconds
         )?;

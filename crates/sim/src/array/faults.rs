@@ -151,8 +151,8 @@ impl<M: Machine> World<M> {
         if !has_room && !may_exceed && !ends_it {
             return None;
         }
-        let sound: Vec<usize> =
-            (0..self.hosts.len()).filter(|at| !self.hosts[*at].is_impaired).collect();
+        let is_sound = |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
+        let sound: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
         let victim = self.fault_dice.pick(&sound).copied()?;
         if self.tolerance() == 0 {
             self.excuse();

@@ -37,6 +37,8 @@ use crate::{
 
 /// Most events of a run: one that needs more goes in circles.
 const EVENTS_MAX: u64 = 3_000_000;
+/// Most requests of an engine: one whose users only ask for what is done at once dies too.
+const LIFE_REQUESTS_MAX: u64 = 3000;
 /// Most openings in a row that fail.
 const FAILED_OPENINGS_MAX: u32 = 200;
 
@@ -67,6 +69,8 @@ pub struct Counts {
     pub late: u64,
     /// Whole looks at the media.
     pub rests: u64,
+    /// Runs beyond the budget whose array could not be opened any more.
+    pub given_up: u64,
     /// Events of the simulation.
     pub events: u64,
     /// Faults by kind.
@@ -107,6 +111,8 @@ pub(super) enum Happening {
     Kill(EngineId),
     /// A cut between an engine's host and a member's heals.
     Heal(HostId, usize),
+    /// Users go on.
+    Think,
     /// Whoever does not come to rest by now never will.
     Late,
 }
@@ -170,6 +176,10 @@ pub struct World<M> {
     sweeps_in_flight: u32,
     /// Users wait until everything was read.
     sweeps_alone: bool,
+    /// They made many requests that ended at once, and wait a little.
+    is_thinking: bool,
+    /// Requests since the array was opened.
+    life_requests: u64,
     depth: u64,
     lives: u32,
     phase: Phase,
@@ -263,6 +273,8 @@ impl<M: Machine> World<M> {
             sweep: None,
             sweeps_in_flight: 0,
             sweeps_alone: false,
+            is_thinking: false,
+            life_requests: 0,
             depth: 4,
             lives: plan.lives,
             phase: Phase::Lives,
@@ -449,6 +461,7 @@ impl<M: Machine> World<M> {
                 let (now, host) = (self.now(), self.hosts[member].id);
                 self.network.heal(now, engine_host, host);
             }
+            Happening::Think => self.is_thinking = false,
             Happening::Late => {
                 let states = self.serving_label().map(|label| {
                     label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>()
@@ -614,7 +627,11 @@ impl<M: Machine> World<M> {
     /// Why an opening may fail: too few members are there, or one left meanwhile.
     fn count_failed_opening(&mut self, id: EngineId, is_grave: bool) {
         self.failed_openings += 1;
-        if self.failed_openings > FAILED_OPENINGS_MAX {
+        if self.failed_openings > FAILED_OPENINGS_MAX && self.plan.mode == Mode::Beyond {
+            // Too much was lost for ever.
+            self.counts.given_up += 1;
+            self.phase = Phase::Over;
+        } else if self.failed_openings > FAILED_OPENINGS_MAX {
             self.fail(format!("{FAILED_OPENINGS_MAX} openings in a row have failed"));
         } else if is_grave && !self.is_excused(id) {
             self.fail("the array does not open although no more befell it than it survives".into());
@@ -668,6 +685,7 @@ impl<M: Machine> World<M> {
         self.lives = self.lives.saturating_sub(1);
         self.sweep = Some(0);
         self.sweeps_in_flight = 0;
+        self.life_requests = 0;
         self.sweeps_alone = is_last || self.dice.one_in(2);
         let (low, high) = (*self.plan.depth.start(), *self.plan.depth.end());
         self.depth = low + self.dice.below(high - low + 1);
@@ -771,11 +789,24 @@ impl<M: Machine> World<M> {
         let Some(id) = self.serving else { return };
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let outstanding = self.engines[at].outstanding();
-        let mut in_flight = self.in_flight(id);
+        let in_flight = self.in_flight(id);
         if in_flight > 0 && outstanding == 0 && !self.is_excused(id) {
             return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
         }
-        while in_flight < self.depth {
+        let mut submitted = 0;
+        while self.in_flight(id) < self.depth {
+            if self.is_thinking || submitted == 64 {
+                // Requests that end at once take some time too.
+                if !core::mem::replace(&mut self.is_thinking, true) {
+                    self.agenda.put_in(Duration::from_micros(100), Happening::Think);
+                }
+                return;
+            }
+            submitted += 1;
+            self.life_requests += 1;
+            if self.life_requests > LIFE_REQUESTS_MAX {
+                return self.die(id);
+            }
             if let Some(next) = self.sweep {
                 self.read_next(at, next);
             } else if (self.sweeps_alone && self.sweeps_in_flight > 0)
@@ -790,9 +821,8 @@ impl<M: Machine> World<M> {
             if self.violation.is_some() || self.serving != Some(id) {
                 return;
             }
-            in_flight += 1;
         }
-        if in_flight > 0 || self.sweep.is_some() {
+        if self.in_flight(id) > 0 || self.sweep.is_some() {
             return;
         }
         if self.phase == Phase::Ending {
