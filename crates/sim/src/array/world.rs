@@ -682,9 +682,14 @@ impl<M: Machine> World<M> {
             self.agenda.put_in(wait, Happening::Kill(old));
         }
         if let Some(engine) = self.engines.iter().find(|engine| engine.id == id) {
-            // What only members had that are away, or that lost their caches, may be gone.
+            // What only members had that are not in sync, or lost their caches, may be gone.
+            let label = engine.machine().map(Machine::label);
+            let is_in_sync = |member: usize| {
+                let entry = label.as_ref().map(|label| label.members[member].state);
+                engine.found(member) && entry == Some(MemberState::InSync)
+            };
             let is_unsure =
-                |(member, host): &(usize, &Host)| host.lost_power || !engine.found(*member);
+                |(member, host): &(usize, &Host)| host.lost_power || !is_in_sync(*member);
             let unsure = self.hosts.iter().enumerate().filter(is_unsure).count();
             if unsure > usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0) {
                 self.oracle.lose_power();
