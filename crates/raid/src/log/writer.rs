@@ -95,20 +95,22 @@ pub struct LogWriter<T> {
 }
 
 impl<T> LogWriter<T> {
-    /// A log of generation `generation` that goes on at `link` and begins at `tail`; what is
-    /// before `link` is stable.
+    /// A log of generation `generation` that goes on at `link` and begins at `tail`; below
+    /// `stable` it is known to be stable. Heads say so: a generation that ends before it is
+    /// decided must not have claimed more than what was found.
     ///
     /// # Panics
-    /// When there is nothing to be copied to.
+    /// When there is nothing to be copied to, or the positions are out of order.
     #[must_use]
     pub fn new(
         ring: Ring,
         key: LogKey,
         generation: u64,
         copies: u32,
-        (tail, link): (Position, Link),
+        (tail, stable, link): (Position, Position, Link),
     ) -> Self {
-        assert!(copies > 0 && tail <= link.end, "a log from {tail} to {}", link.end);
+        assert!(copies > 0, "a log without copies");
+        assert!(tail <= stable && stable <= link.end, "a log from {tail} to {}", link.end);
         Self {
             ring,
             key,
@@ -120,7 +122,7 @@ impl<T> LogWriter<T> {
             waiting_blocks: 0,
             in_flight: VecDeque::new(),
             acked: link,
-            stable: link.end,
+            stable,
         }
     }
 
@@ -327,7 +329,7 @@ mod tests {
     }
 
     fn writer(ring: u64) -> LogWriter<u64> {
-        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Link::default()))
+        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Position(0), Link::default()))
     }
 
     fn push(writer: &mut LogWriter<u64>, number: u64) {

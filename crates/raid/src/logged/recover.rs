@@ -410,7 +410,7 @@ impl Array {
             let generation = state.label.generation;
             let copies = state.layout.geometry.tolerance() + 1;
             let (ring, key) = (state.layout.ring, state.layout.key);
-            let at = (base.tail.end, log.end);
+            let at = (base.tail.end, log.stable_seen, log.end);
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
             generation
         };
