@@ -86,6 +86,9 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
     },
+    /// An array with a log.
+    #[error("array '{0}' has a log, which is not opened here yet; use a version that opens it")]
+    Logged(String),
     /// A level that is written through a log, and no log.
     #[error("array '{name}' is of level {level}, which needs a log, and has none; make it again")]
     NoLog {
@@ -187,10 +190,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         .ok_or(AssembleError::Nothing)?;
     check_together(found, truth)?;
     check_one_history(found, truth)?;
-    if truth.label.geometry.level().needs_log() {
-        let (name, level) = (truth.label.name.clone(), truth.label.geometry.level().number());
-        return Err(AssembleError::NoLog { name, level });
-    }
+    check_unlogged(&truth.label)?;
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
@@ -217,6 +217,18 @@ impl Assembly {
     /// Whether every member that is in sync by the labels is here and the rest of the array too.
     fn lacks_members(&self, here: MemberSet) -> bool {
         here.len() < u32::from(self.label.geometry.members())
+    }
+}
+
+/// What has a log must not be changed past it, and some levels cannot do without.
+fn check_unlogged(label: &Label) -> Result<(), AssembleError> {
+    let level = label.geometry.level();
+    match label.log {
+        Some(_) => Err(AssembleError::Logged(label.name.clone())),
+        None if level.needs_log() => {
+            Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() })
+        }
+        None => Ok(()),
     }
 }
 
@@ -378,6 +390,7 @@ mod tests {
             LogLabel,
             tests::{logged_sample, sample},
         },
+        log::Beginnings,
     };
 
     fn labels(level: Level, members: u8) -> Vec<Found> {
@@ -409,6 +422,15 @@ mod tests {
         let assembly = assemble(&found, Permissions::default()).unwrap();
         assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
         assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+    }
+
+    #[test]
+    fn an_array_with_a_log_is_not_assembled_as_one_without() {
+        let mut found = labels(Level::Raid5, 4);
+        found[2].label.log = Some(LogLabel { salt: 7, beginnings: Beginnings::default() });
+        found[2].label.epoch += 1;
+        let refused = assemble(&found, Permissions { force: true, ..Permissions::default() });
+        assert_eq!(refused.unwrap_err(), AssembleError::Logged("tank".into()));
     }
 
     #[test]

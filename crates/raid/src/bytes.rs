@@ -22,6 +22,9 @@ pub const BLOCK_LEN: usize = 4096;
 /// nearest cache.
 const RUN_LEN_MAX: usize = 8192;
 
+/// What is summed up, each with its weight.
+type Terms<'a> = SmallVec<[(u8, &'a SgList); 16]>;
+
 /// The checksum (CRC32C) of a block of 4 KiB.
 ///
 /// # Panics
@@ -116,8 +119,7 @@ pub fn checks(pool: &Pool, code: &Code, data_columns: &[SgList]) -> SmallVec<[Sg
         Level::Raid1 => smallvec![data_columns[0].clone(); usize::from(code.check_columns())],
         Level::Raid10 => data_columns.iter().cloned().collect(),
         Level::Raid5 => {
-            let sources: SmallVec<[(u8, &SgList); 16]> =
-                data_columns.iter().map(|column| (1, column)).collect();
+            let sources: Terms<'_> = data_columns.iter().map(|column| (1, column)).collect();
             smallvec![combine(pool, len, &sources).into()]
         }
         Level::Raid6 => {
@@ -138,25 +140,9 @@ pub fn checks(pool: &Pool, code: &Code, data_columns: &[SgList]) -> SmallVec<[Sg
 /// When lengths differ.
 #[must_use]
 pub fn update(pool: &Pool, old_check: &SgList, deltas: &[(u8, &SgList, &SgList)]) -> Buf {
-    let len = old_check.len();
-    let mut lists: SmallVec<[&SgList; 16]> = smallvec![old_check];
-    deltas.iter().for_each(|(_, old, new)| lists.extend([*old, *new]));
-    let mut check = pool.get(len);
-    let mut scratch = [0; RUN_LEN_MAX];
-    each_run(&lists, len, |range, pieces| {
-        let check = &mut check[range];
-        let (old_check, pairs) = pieces.split_at(1);
-        let weighted = || deltas.iter().map(|(weight, ..)| *weight).zip(pairs.chunks_exact(2));
-        let ones = weighted().filter(|(weight, _)| *weight == 1).flat_map(|(_, pair)| pair);
-        let ones: SmallVec<[&[u8]; 16]> = old_check.iter().chain(ones).copied().collect();
-        xor(check, &ones);
-        for (weight, pair) in weighted().filter(|(weight, _)| *weight > 1) {
-            let delta = &mut scratch[..check.len()];
-            xor(delta, pair);
-            add_scaled(check, weight, delta);
-        }
-    });
-    check.freeze()
+    let changes = deltas.iter().flat_map(|(weight, old, new)| [(*weight, *old), (*weight, *new)]);
+    let sources: Terms<'_> = core::iter::once((1, old_check)).chain(changes).collect();
+    combine(pool, old_check.len(), &sources)
 }
 
 /// Puts `parts` over each other, each at its place, later ones over earlier ones. The first is

@@ -145,6 +145,12 @@ impl Code {
         self.data_columns
     }
 
+    /// Whether check columns are copies of single data columns.
+    #[must_use]
+    pub const fn is_copies(self) -> bool {
+        matches!(self.level, Level::Raid1 | Level::Raid10)
+    }
+
     /// Those that are computed from them.
     #[must_use]
     pub const fn check_columns(self) -> u8 {

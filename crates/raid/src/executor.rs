@@ -3,18 +3,14 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-use netraid_block::{Buf, BufMut, Pool, SgList};
+use netraid_block::{Buf, Pool, SgList};
 
 use crate::array::{BufferId, RequestId, Source};
-
-/// Bytes of the shared zeros; longer runs repeat them.
-const ZEROES_LEN: usize = 64 << 10;
 
 /// Buffers of an array, and the data of its users' writes.
 #[derive(Debug)]
 pub struct Executor {
     pool: Pool,
-    zeroes: Buf,
     buffers: Vec<Option<SgList>>,
     requests: BTreeMap<RequestId, SgList>,
 }
@@ -23,8 +19,7 @@ impl Executor {
     /// An executor that takes its buffers from `pool`.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
-        let zeroes = BufMut::zeroed(ZEROES_LEN).freeze();
-        Self { pool, zeroes, buffers: Vec::new(), requests: BTreeMap::new() }
+        Self { pool, buffers: Vec::new(), requests: BTreeMap::new() }
     }
 
     /// Takes the data of a user's write, until [`Self::end_request`].
@@ -101,19 +96,8 @@ impl Executor {
                 Some(Some(data)) => data.slice(range(offset, len)),
                 Some(None) | None => unreachable!("a buffer that was never filled"),
             },
-            Source::Zeroes { len } => self.zeroes(len as usize),
+            Source::Zeroes { len } => SgList::zeroes(len as usize),
         }
-    }
-
-    fn zeroes(&self, len: usize) -> SgList {
-        let mut list = SgList::new();
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(ZEROES_LEN);
-            list.push(self.zeroes.slice(0..part));
-            left -= part;
-        }
-        list
     }
 
     fn put(&mut self, buffer: BufferId, data: SgList) {

@@ -12,6 +12,7 @@ use zerocopy::{
 };
 
 use crate::{
+    crc,
     geometry::{Geometry, GeometryError, Level},
     lack::Lack,
     log::{Begin, Beginnings, Position},
@@ -36,11 +37,7 @@ const LOGGED: u64 = 2;
 
 /// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
 pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
-    static CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
-    let mut digest = CRC.digest();
-    digest.update(&place.to_le_bytes());
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize()
+    parts.iter().fold(crc::append(0, &place.to_le_bytes()), |crc, part| crc::append(crc, part))
 }
 
 /// A random 16-byte identity, as RFC 9562 writes them.

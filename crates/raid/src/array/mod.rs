@@ -212,6 +212,7 @@ impl ArrayMachine {
         let mut label = assembly.label.clone();
         let geometry = label.geometry;
         assert!(!geometry.level().needs_log(), "parity of this level is not only an XOR");
+        assert!(label.log.is_none(), "an array with a log is not written past it");
         assert_eq!(config.caps.len(), label.members.len(), "capabilities of every member");
         assert!(config.max_io_len >= geometry.chunk_len(), "largest request below a chunk");
         let mut unsynced = Unsynced::default();

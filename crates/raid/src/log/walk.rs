@@ -111,14 +111,20 @@ impl<'a> Walk<'a> {
         [Some(end), other].into_iter().flatten().filter(move |at| at.0 - tail.0 < blocks)
     }
 
-    /// Whether a batch, with its head's checksum, is the next one; then the walk goes past it.
-    /// Whoever calls has made sure that its payload is whole on some members.
-    pub fn take(&mut self, batch: &Batch, crc: u32) -> bool {
-        let is_next = u64::from(batch.blocks()) <= self.ring.blocks()
+    /// Whether a batch is the next one.
+    #[must_use]
+    pub fn would_take(&self, batch: &Batch) -> bool {
+        u64::from(batch.blocks()) <= self.ring.blocks()
             && batch.previous == self.link
             && self.ring.place(self.link.end, batch.blocks()) == batch.position
             && self.beginnings.owner(batch.position) == Some(batch.generation)
-            && batch.end().0 - self.tail.0 <= self.ring.blocks();
+            && batch.end().0 - self.tail.0 <= self.ring.blocks()
+    }
+
+    /// Whether a batch, with its head's checksum, is the next one; then the walk goes past it.
+    /// Whoever calls has made sure that its payload is whole on some members.
+    pub fn take(&mut self, batch: &Batch, crc: u32) -> bool {
+        let is_next = self.would_take(batch);
         if is_next {
             self.link = Link { end: batch.end(), crc };
         }

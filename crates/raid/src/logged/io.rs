@@ -13,11 +13,7 @@ use core::{
 use netraid_block::{ErrorKind, IoError, SgList};
 use smallvec::{SmallVec, smallvec};
 
-use super::{
-    Action, IoId,
-    state::State,
-    tasks::Array,
-};
+use super::{Action, IoId, state::State, tasks::Array};
 use crate::{log::Position, member::MemberIndex};
 
 /// Somebody who waits for one answer.
@@ -108,10 +104,6 @@ impl Outbox {
         Some(action)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     fn push(&mut self, member: MemberIndex, action: Action, may_grow: bool) {
         let at = member.as_usize();
         if self.last.len() <= at {
@@ -137,6 +129,26 @@ impl Array {
     pub(super) fn ticket(&self) -> Ticket {
         let number = self.state().waits.insert(Wait::default());
         Ticket { array: self.clone(), number }
+    }
+
+    /// Reads any number of bytes from a member.
+    pub(super) async fn read_long(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        len: u64,
+    ) -> Result<SgList, IoError> {
+        let most = u64::from(self.state().layout.max_io_len);
+        let parts = (0..len.div_ceil(most)).map(|part| {
+            let from = part * most;
+            let len = u32::try_from(most.min(len - from)).unwrap_or(u32::MAX);
+            self.read_member(member, offset + from, len, false)
+        });
+        let mut whole = SgList::new();
+        for part in futures_util::future::join_all(parts).await {
+            whole.append(part?);
+        }
+        Ok(whole)
     }
 
     /// Reads from a member; `merge` with a neighbour if there is one.
@@ -289,14 +301,20 @@ impl State {
         Ok(())
     }
 
-    /// Whether there is something to wait for.
-    fn push_write(
+    /// Reads from a device whether it takes part or not.
+    pub(super) fn push_foreign_read(
         &mut self,
         wait: usize,
         member: MemberIndex,
         offset: u64,
-        more: SgList,
-    ) -> bool {
+        len: u32,
+    ) {
+        let io = self.new_io(member, IoKind::Read, For::Waits(smallvec![(wait, len)]));
+        self.outbox.push(member, Action::Read { io, member, offset, len }, false);
+    }
+
+    /// Whether there is something to wait for.
+    fn push_write(&mut self, wait: usize, member: MemberIndex, offset: u64, more: SgList) -> bool {
         match self.defer_or_skip(wait, member) {
             None => return false,
             Some(false) => return true,
@@ -315,7 +333,11 @@ impl State {
             return true;
         }
         let io = self.new_io(member, IoKind::Write, For::Waits(smallvec![(wait, len)]));
-        self.outbox.push(member, Action::Write { io, member, offset, data: more, fua: false }, true);
+        self.outbox.push(
+            member,
+            Action::Write { io, member, offset, data: more, fua: false },
+            true,
+        );
         true
     }
 
@@ -404,12 +426,8 @@ impl State {
         if !self.exclude(member, &reason) {
             return;
         }
-        let gone: Vec<usize> = self
-            .ios
-            .iter()
-            .filter(|(_, io)| io.member == member)
-            .map(|(id, _)| id)
-            .collect();
+        let gone: Vec<usize> =
+            self.ios.iter().filter(|(_, io)| io.member == member).map(|(id, _)| id).collect();
         for id in gone {
             let whom = core::mem::replace(&mut self.ios[id].whom, For::Nobody);
             let kind = self.ios[id].kind;

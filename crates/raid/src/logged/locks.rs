@@ -27,9 +27,8 @@ impl Purpose {
     fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Write(one), Self::Write(two)) => one.start < two.end && two.start < one.end,
-            (Self::Write(_), Self::Home | Self::Rely) | (Self::Home | Self::Rely, Self::Write(_)) => {
-                false
-            }
+            (Self::Write(_), Self::Home | Self::Rely)
+            | (Self::Home | Self::Rely, Self::Write(_)) => false,
             (Self::Rely, Self::Rely | Self::Replace) | (Self::Replace, Self::Rely) => false,
             (Self::Replace | Self::Home, _) | (_, Self::Replace | Self::Home) => true,
         }
@@ -75,6 +74,11 @@ impl Locks {
                 self.stripes.remove(&stripe);
             }
         }
+    }
+
+    /// Whether somebody holds or wants one on a stripe.
+    pub(super) fn is_locked(&self, stripe: u32) -> bool {
+        self.stripes.contains_key(&stripe)
     }
 
     /// Whether nobody holds or wants any.

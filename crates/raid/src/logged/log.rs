@@ -46,6 +46,7 @@ pub(super) struct LogState {
     queue: alloc::collections::VecDeque<u64>,
     next_in_queue: u64,
     flushes_asked: u64,
+    flushes_begun: u64,
     flushes_done: u64,
 }
 
@@ -80,18 +81,12 @@ impl State {
 
     fn room(&mut self) -> u64 {
         let home = self.layout.blocks_to_bring_home();
-        let kept =
-            self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
+        let kept = self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
         self.writer().room().saturating_sub(kept)
     }
 
     /// Adds a record; answers through `wait`.
-    fn push_record(
-        &mut self,
-        record: Record,
-        payload: SgList,
-        note: Note,
-    ) {
+    fn push_record(&mut self, record: Record, payload: SgList, note: Note) {
         self.writer().push(record, payload, note);
     }
 
@@ -178,12 +173,20 @@ impl State {
         }
     }
 
+    /// Asks for a flush, if none is to come anyway.
+    pub(super) fn want_flush(&mut self) {
+        if self.log.flushes_asked == self.log.flushes_begun {
+            self.log.flushes_asked += 1;
+            self.waiters.wake(Change::Flush);
+        }
+    }
+
     /// Makes it possible to use left stripes again, whose REMAP is stable.
-    fn end_limbo(&mut self, stable: Position) {
+    pub(super) fn end_limbo(&mut self, stable: Position) {
         let mut discards = Vec::new();
         let limbo = core::mem::take(&mut self.limbo);
         for entry in limbo {
-            if entry.position >= stable || self.touched.contains(&entry.physical) {
+            if entry.position >= stable {
                 self.limbo.push(entry);
             } else if entry.discard {
                 discards.push(entry.physical);
@@ -293,6 +296,7 @@ impl Array {
                 let mut state = self.state();
                 let upto = state.log.writer.as_ref().map(LogWriter::acked);
                 let members: Vec<MemberIndex> = state.layout.geometry.member_indices().collect();
+                state.log.flushes_begun = state.log.flushes_asked;
                 (state.log.flushes_asked, upto, members)
             };
             join_all(members.into_iter().map(|member| self.flush_member(member))).await;

@@ -5,94 +5,356 @@
 //! [`LoggedArray::poll_event`] give outputs until `None`. Every member request given out must come
 //! back through [`LoggedArray::handle_io_done`] exactly once. Every user request ends in exactly
 //! one [`Action::Complete`].
+//!
+//! Inside, straight-line code waits for what it needs ([`tasks`]); it is run by these calls and by
+//! nothing else, so that the same inputs give the same outputs.
+//!
+//! Does not do: time. It waits as long as a device does; a driver that gives up on a device says
+//! so by [`LoggedArray::handle_gone`].
 
+mod dirty;
+mod found_log;
 mod interface;
+mod io;
+mod labels;
+mod locks;
+mod log;
+mod members;
+mod read;
+mod recover;
+mod requests;
+mod round;
+mod state;
+mod sums;
+mod tables;
+mod tasks;
+mod write;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    vec::Vec,
+};
 
 pub use interface::{
     Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
     UserRequest,
 };
-use netraid_block::{IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList};
+use slab::Slab;
+use state::{Layout, Life, Member, State};
+use sync_wrapper::SyncWrapper;
+use tasks::{Array, Change, Tasks};
 
 use crate::{
-    label::Label,
+    checkpoint::Checkpoint,
+    code::Code,
+    label::{Closure, Label},
+    log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex},
+    stripes::StripeTable,
+    sums::SumLayout,
 };
 
 /// An array with a log, open.
-#[derive(Debug)]
-pub struct LoggedArray {}
+pub struct LoggedArray {
+    array: Array,
+    tasks: Tasks,
+    ended: bool,
+}
+
+impl core::fmt::Debug for LoggedArray {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LoggedArray").finish_non_exhaustive()
+    }
+}
 
 impl LoggedArray {
     /// Begins to open an array: recovers what the log says, and then sends [`Event::Opened`].
     /// When it cannot be opened it fails ([`Self::failure`]) and sends [`Event::Closed`].
-    #[must_use]
-    pub fn open(config: OpenConfig) -> Self {
-        let _ = config;
-        todo!()
+    ///
+    /// # Errors
+    /// When no member has a label of an array with a log.
+    pub fn open(config: OpenConfig) -> Result<Self, IoError> {
+        let OpenConfig { members, holder, max_io_len, pool, limits } = config;
+        let labels = members.iter().flatten().map(|found| &found.label);
+        let newest = labels.max_by_key(|label| (label.generation, label.epoch)).cloned();
+        let Some((label, log)) = newest.and_then(|label| label.log.clone().map(|log| (label, log)))
+        else {
+            let text = "no member has the label of an array with a log";
+            return Err(IoError::with_detail(ErrorKind::InvalidRequest, text));
+        };
+        let geometry = label.geometry;
+        assert_eq!(members.len(), usize::from(geometry.members()), "one entry a member");
+        assert!(max_io_len >= geometry.chunk_len(), "largest request below a chunk");
+        let regions = label.regions;
+        let narrow = |stripes: u64| u32::try_from(stripes).unwrap_or(u32::MAX);
+        let physical = narrow(regions.physical_stripes(&geometry));
+        let rows = geometry.chunk_len() / state::BLOCK;
+        let layout = Layout {
+            geometry,
+            code: Code::new(&geometry),
+            physical,
+            logical: narrow(geometry.stripes()),
+            rows,
+            ring: Ring::new(regions.log_blocks()),
+            key: LogKey { array_uuid: label.array_uuid, salt: log.salt },
+            stripe_pages: regions.stripe_pages(&geometry),
+            sum_pages: regions.sum_pages(&geometry),
+            sum_layout: SumLayout::new(geometry.members(), rows),
+            regions,
+            max_io_len,
+            limits,
+            pool,
+        };
+        let device = |found: &Option<FoundMember>| Member {
+            caps: found.as_ref().map(|found| found.caps).unwrap_or_default(),
+            leaving: false,
+            incarnation: 0,
+            unflushed: false,
+            deferred: Vec::new(),
+        };
+        let devices = members.iter().map(device).collect();
+        let mut this = Self {
+            array: Array::new(State::new(layout, label, devices)),
+            tasks: Tasks::new(),
+            ended: false,
+        };
+        let array = this.array.clone();
+        this.array.spawn(array.clone().write_labels());
+        this.array.spawn(array.clone().serve_flushes());
+        this.array.spawn(array.open(members, holder));
+        this.run();
+        Ok(this)
     }
+
     /// Takes a user's request, checked at the seam: in range, aligned to the logical block.
+    ///
+    /// # Panics
+    /// When the number is in use, the range is wrong, or the array is not open.
     pub fn handle_request(&mut self, id: RequestId, user: UserRequest) {
-        let _ = (id, user);
-        todo!()
+        {
+            let mut state = self.array.state();
+            let end = user.offset.checked_add(user.len);
+            assert!(end.is_some_and(|end| end <= state.capacity()), "request out of range");
+            assert!(user.op != netraid_block::Op::Write || user.data.len() as u64 == user.len);
+            if let Some(error) = state.failed.clone() {
+                state.completed.push_back(Action::Complete { request: id, result: Err(error) });
+                return;
+            }
+            assert_eq!(state.life, Life::Open, "request to an array that is not open");
+            assert!(state.requests.insert(id), "request number in use");
+        }
+        let array = self.array.clone();
+        self.tasks.push(alloc::boxed::Box::pin(array.serve(id, user)));
+        self.run();
     }
+
     /// Tells how a member request ended; reads bring their bytes, all else brings none.
+    ///
+    /// # Panics
+    /// When no such request is in flight.
     pub fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
-        let _ = (io, result);
-        todo!()
+        self.array.state().end_io(io, result);
+        self.run();
     }
+
     /// Sets a member aside, as an administrator wishes, or because its session ended or its power
     /// failed: what it completed and did not make stable may be lost. Requests to it that are in
     /// flight still have to come back. When the array cannot serve without it, the array fails.
     pub fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
-        let _ = (member, reason);
-        todo!()
+        self.array.state().member_gone(member, reason);
+        self.run();
     }
+
     /// A member that is not live is there again, with nothing of before in flight. It catches up.
     pub fn handle_return(&mut self, member: MemberIndex, found: FoundMember) {
-        let _ = (member, found);
-        todo!()
+        let array = self.array.clone();
+        self.array.spawn(array.member_returned(member, found));
+        self.run();
     }
+
     /// Takes a new device in the place of a member that is not live, and writes it.
     pub fn handle_replace(&mut self, member: MemberIndex, device: NewDevice) {
-        let _ = (member, device);
-        todo!()
+        let array = self.array.clone();
+        self.array.spawn(array.member_replaced(member, device));
+        self.run();
     }
+
     /// Has everything that is in the log brought home; nothing waits for it.
     pub fn handle_idle(&mut self) {
-        todo!()
+        if self.array.state().life == Life::Open {
+            self.array.state().want_round();
+            self.run();
+        }
     }
+
     /// Brings everything home, closes the labels; [`Event::Closed`] follows. No request may be in
     /// flight or come after.
+    ///
+    /// # Panics
+    /// When requests are in flight.
     pub fn handle_close(&mut self) {
-        todo!()
+        assert!(self.array.state().requests.is_empty(), "close with requests in flight");
+        if self.array.state().life == Life::Open {
+            self.array.state().life = Life::Closing;
+            let array = self.array.clone();
+            self.array.spawn(array.close());
+            self.run();
+        }
     }
+
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        todo!()
+        self.array.state().poll_action()
     }
+
     /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        self.array.state().events.pop_front()
     }
+
     /// Bytes of the volume.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        todo!()
+        self.array.state().capacity()
     }
+
     /// The label as it is, or is about to be, on all live members.
     #[must_use]
     pub fn label(&self) -> Label {
-        todo!()
+        self.array.state().label.clone()
     }
+
     /// What the array can do.
     #[must_use]
     pub fn state(&self) -> ArrayState {
-        todo!()
+        self.array.state().array_state()
     }
+
     /// Why the array failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<IoError> {
-        todo!()
+        self.array.state().failed.clone()
+    }
+
+    /// How often each rule of the protocol made something wait, by name.
+    #[must_use]
+    pub fn rules(&self) -> BTreeMap<&'static str, u64> {
+        self.array.state().rules.clone()
+    }
+
+    /// Does everything that can be done without another input.
+    fn run(&mut self) {
+        loop {
+            for task in core::mem::take(self.array.state().spawned.get_mut()) {
+                self.tasks.push(task);
+            }
+            self.tasks.run();
+            let mut state = self.array.state();
+            if state.failed.is_some() {
+                break;
+            }
+            let pumped = state.pump_log();
+            if state.spawned.get_mut().is_empty() && !pumped {
+                break;
+            }
+        }
+        self.show_state();
+        self.end_if_failed();
+    }
+
+    fn show_state(&self) {
+        let mut state = self.array.state();
+        let now = state.array_state();
+        if now != state.shown_state && state.life != Life::Opening {
+            state.shown_state = now;
+            state.events.push_back(Event::State(now));
+        }
+    }
+
+    /// Ends everything with the error that the array failed with.
+    fn end_if_failed(&mut self) {
+        let Some(error) = self.array.state().failed.clone() else { return };
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        self.tasks.clear();
+        self.array.state().spawned.get_mut().clear();
+        let mut state = self.array.state();
+        let requests: Vec<RequestId> = state.requests.iter().copied().collect();
+        for request in requests {
+            state.complete(request, Err(error.clone()));
+        }
+        state.life = Life::Closed;
+        state.events.push_back(Event::Closed);
+    }
+}
+
+impl Array {
+    async fn close(self) {
+        loop {
+            self.next_round().await;
+            let mut state = self.state();
+            if state.dirty.len() == 0 && state.writer().used() == 0 && state.limbo.is_empty() {
+                break;
+            }
+        }
+        self.until(Change::Operations, |state| {
+            (state.repairs.is_empty() && state.locks.is_empty()).then_some(())
+        })
+        .await;
+        self.flush().await;
+        self.update_labels(|label| label.closure = Closure::Clean).await;
+        let mut state = self.state();
+        state.life = Life::Closed;
+        state.events.push_back(Event::Closed);
+    }
+}
+
+impl State {
+    fn new(layout: Layout, label: Label, members: Vec<Member>) -> Self {
+        let stripes = StripeTable::new(layout.logical, layout.physical);
+        let pages = usize::try_from(stripes.pages()).unwrap_or(usize::MAX);
+        Self {
+            label,
+            members,
+            labels: labels::LabelUpdates::default(),
+            life: Life::Opening,
+            failed: None,
+            shown_state: ArrayState::Optimal,
+            requests: BTreeSet::new(),
+            operations: BTreeSet::new(),
+            next_operation: 0,
+            waits: Slab::new(),
+            ios: Slab::new(),
+            outbox: io::Outbox::default(),
+            completed: VecDeque::new(),
+            events: VecDeque::new(),
+            waiters: tasks::Waiters::default(),
+            spawned: SyncWrapper::new(Vec::new()),
+            locks: locks::Locks::default(),
+            log: log::LogState::default(),
+            dirty: dirty::DirtyBlocks::default(),
+            stripe_images: alloc::vec![tables::Image::NONE; pages],
+            stripes,
+            sums: sums::SumCache::default(),
+            limbo: Vec::new(),
+            discards: VecDeque::new(),
+            allocated: 0,
+            allocate_near: 0,
+            checkpoint: Checkpoint { generation: 0, counter: 0, round: 0, tail: Link::default() },
+            round: 1,
+            rounds: round::Rounds::default(),
+            tables_locked: false,
+            repairs: BTreeSet::new(),
+            rules: BTreeMap::new(),
+            layout: Arc::new(layout),
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.layout.geometry.capacity()
     }
 }

@@ -14,11 +14,7 @@ use super::{
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
-use crate::{
-    bytes,
-    code::ColumnSet,
-    member::MemberIndex,
-};
+use crate::{bytes, code::ColumnSet, member::MemberIndex};
 
 /// Repairs that wait; what is found beyond that is left to a scrub.
 const REPAIRS_MAX: usize = 1024;
@@ -29,7 +25,11 @@ const TRIES: u32 = 2;
 enum Part {
     Ready(SgList),
     /// Rows of a column at home, with their checksums.
-    Home { column: u8, rows: Range<u32>, sums: Vec<u32> },
+    Home {
+        column: u8,
+        rows: Range<u32>,
+        sums: Vec<u32>,
+    },
 }
 
 /// Keeps a physical stripe from being used for something else.
@@ -76,11 +76,7 @@ impl Array {
     }
 
     /// Reads without a lock; none when what came does not fit what was expected.
-    async fn try_read(
-        &self,
-        logical: u32,
-        blocks: Range<u32>,
-    ) -> Result<Option<SgList>, IoError> {
+    async fn try_read(&self, logical: u32, blocks: Range<u32>) -> Result<Option<SgList>, IoError> {
         let Some((physical, _pin, _sums)) = self.place(logical).await else {
             return Ok(Some(self.state().read_unmapped(logical, blocks)));
         };
@@ -165,6 +161,24 @@ impl Array {
         Ok(whole)
     }
 
+    /// Written rows of a column, computed from the others whatever its member has.
+    pub(super) async fn fetch_without(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let readable = self.state().readable_columns(physical).without(column);
+        if let Some(data) = self.compute_run(physical, column, &rows, readable).await? {
+            return Ok(data);
+        }
+        let mut whole = SgList::new();
+        for row in rows {
+            whole.append(self.fetch_row(physical, column, row).await?);
+        }
+        Ok(whole)
+    }
+
     async fn fetch_written(
         &self,
         physical: u32,
@@ -215,7 +229,8 @@ impl Array {
                 Ok(_) | Err(_) => return Ok(None),
             }
         }
-        let refs: Vec<(u8, &SgList)> = sources.iter().map(|(weight, data)| (*weight, data)).collect();
+        let refs: Vec<(u8, &SgList)> =
+            sources.iter().map(|(weight, data)| (*weight, data)).collect();
         let len = ((rows.end - rows.start) * BLOCK) as usize;
         let data: SgList = bytes::combine(&pool, len, &refs).into();
         Ok(self.state().verify(physical, column, rows, &data)?.then_some(data))
@@ -350,7 +365,11 @@ impl State {
     }
 
     /// Runs of rows that were all written, or all never.
-    fn runs(&self, physical: u32, rows: Range<u32>) -> Result<Vec<(Range<u32>, bool)>, IoError> {
+    pub(super) fn runs(
+        &self,
+        physical: u32,
+        rows: Range<u32>,
+    ) -> Result<Vec<(Range<u32>, bool)>, IoError> {
         let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
         for row in rows {
             let written = self.row_sums(physical, row)?.is_some();

@@ -9,9 +9,10 @@ use alloc::{
 
 use netraid_block::{ErrorKind, IoError, Pool};
 use slab::Slab;
+use sync_wrapper::SyncWrapper;
 
 use super::{
-    Action, Event, IoId, Limits, MemberCaps, RequestId, UserRequest,
+    Action, Event, Limits, MemberCaps, RequestId,
     dirty::DirtyBlocks,
     io::{Io, Outbox, Wait},
     labels::LabelUpdates,
@@ -121,7 +122,7 @@ pub(super) struct State {
     pub(super) failed: Option<IoError>,
     pub(super) shown_state: ArrayState,
 
-    pub(super) requests: BTreeMap<RequestId, UserRequest>,
+    pub(super) requests: BTreeSet<RequestId>,
     pub(super) operations: BTreeSet<u64>,
     pub(super) next_operation: u64,
 
@@ -131,7 +132,7 @@ pub(super) struct State {
     pub(super) completed: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
     pub(super) waiters: Waiters,
-    pub(super) spawned: Vec<Task>,
+    pub(super) spawned: SyncWrapper<Vec<Task>>,
     pub(super) locks: Locks,
 
     pub(super) log: LogState,
@@ -141,21 +142,21 @@ pub(super) struct State {
     pub(super) stripe_images: Vec<super::tables::Image>,
     pub(super) sums: SumCache,
     pub(super) limbo: Vec<Limbo>,
-    /// Physical stripes allocated for writes under way.
+    /// Stripes that UNMAP left, whose space is to be given back.
+    pub(super) discards: VecDeque<u32>,
+    /// Physical stripes allocated, or about to be left, by writes under way.
     pub(super) allocated: u32,
-    /// Physical stripes with PARITY records of rounds that no checkpoint has closed.
-    pub(super) touched: BTreeSet<u32>,
     pub(super) allocate_near: u32,
 
     /// The last checkpoint that is stable on all.
     pub(super) checkpoint: Checkpoint,
     /// The round that changes belong to now.
     pub(super) round: u32,
-    pub(super) rounds_wanted: u64,
-    pub(super) rounds_done: u64,
+    pub(super) rounds: super::round::Rounds,
+    /// Somebody writes table pages.
+    pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
-    pub(super) repairing: bool,
     /// How often each rule made something wait.
     pub(super) rules: BTreeMap<&'static str, u64>,
 }
@@ -256,7 +257,7 @@ impl State {
         request: RequestId,
         result: Result<netraid_block::SgList, IoError>,
     ) {
-        if self.requests.remove(&request).is_some() {
+        if self.requests.remove(&request) {
             self.completed.push_back(Action::Complete { request, result });
             self.waiters.wake(Change::Operations);
         }
@@ -265,15 +266,6 @@ impl State {
     /// The next action.
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.completed.pop_front().or_else(|| self.outbox.pop())
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.ios.is_empty()
-    }
-
-    #[allow(dead_code, reason = "for traces")]
-    pub(super) fn io_count(&self) -> (usize, Option<IoId>) {
-        (self.ios.len(), self.ios.iter().next().map(|(id, _)| IoId(id)))
     }
 }
 

@@ -131,8 +131,9 @@ impl Array {
         };
         let data: SgList = Buf::copy_from(&checkpoint.encode(uuid)).into();
         let offset = checkpoint.offset();
-        let writes =
-            members.into_iter().map(|member| self.write_member_stable(member, offset, data.clone()));
+        let writes = members
+            .into_iter()
+            .map(|member| self.write_member_stable(member, offset, data.clone()));
         join_all(writes).await;
     }
 

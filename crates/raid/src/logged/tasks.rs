@@ -93,7 +93,7 @@ impl Array {
 
     /// Begins a task.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.state().spawned.push(Box::pin(task));
+        self.state().spawned.get_mut().push(Box::pin(task));
     }
 }
 

@@ -1,0 +1,340 @@
+//! The log as it is found after a crash: batches from the checkpoint's tail on, each from whatever
+//! members have a whole copy.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use futures_util::future::join_all;
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
+
+use super::tasks::Array;
+use crate::{
+    bytes,
+    checkpoint::Checkpoint,
+    log::{
+        BATCHES_IN_FLIGHT_MAX, Batch, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, Walk,
+        head_blocks,
+    },
+    member::{MemberIndex, MemberSet},
+};
+
+/// Blocks that are read at once.
+const WINDOW_BLOCKS: u32 = 64;
+
+/// A batch that counts.
+pub(super) struct Adopted {
+    pub(super) batch: Batch,
+    /// Head and payload, as every copy has them.
+    pub(super) data: SgList,
+    /// Who has a whole copy.
+    pub(super) holders: MemberSet,
+}
+
+/// What was found of the log.
+pub(super) struct FoundLog {
+    pub(super) batches: Vec<Adopted>,
+    pub(super) end: Link,
+    /// Everything below this was stable, says some head.
+    pub(super) stable_seen: Position,
+    /// Everything below this was acknowledged, says some head.
+    pub(super) acked_seen: Position,
+    code: crate::code::Code,
+    /// Payload by position.
+    payload: BTreeMap<Position, Buf>,
+}
+
+impl FoundLog {
+    /// All records, with their positions.
+    pub(super) fn records(&self) -> impl Iterator<Item = (Position, &Record)> {
+        self.batches.iter().flat_map(|one| one.batch.records_at())
+    }
+
+    /// Block `at` of the payload that begins at a position.
+    pub(super) fn payload(&self, position: Position, at: u32) -> Option<Buf> {
+        self.payload.get(&position.after(at)).cloned()
+    }
+
+    /// What PARITY records after `after` make of a row: column and checksum.
+    pub(super) fn parity_sums(&self, physical: u32, row: u32, after: Position) -> Vec<(u8, u32)> {
+        let mut sums = Vec::new();
+        for (position, record) in self.records() {
+            if let Record::Parity { stripe, row: its_row, checks, basis, .. } = record
+                && *stripe == u64::from(physical)
+                && *its_row == row
+                && position > after
+            {
+                sums.extend(basis.iter().map(|one| (one.column, one.crc)));
+                self.add_checks(&mut sums, checks, basis);
+            }
+        }
+        sums
+    }
+
+    fn add_checks(&self, sums: &mut Vec<(u8, u32)>, checks: &[u32], basis: &[crate::log::Basis]) {
+        let code = self.code;
+        if code.is_copies() {
+            for one in basis {
+                let copies = code.data_columns()..code.columns();
+                let copies = copies.filter(|check| code.check_weight(*check, one.column) != 0);
+                sums.extend(copies.map(|check| (check, one.crc)));
+            }
+        } else {
+            sums.extend((code.data_columns()..).zip(checks.iter().copied()));
+        }
+    }
+}
+
+/// Part of the log as one member has it.
+#[derive(Clone, Default)]
+struct Window {
+    start: Position,
+    bytes: Option<Buf>,
+}
+
+impl Window {
+    fn get(&self, position: Position, blocks: u32) -> Option<Buf> {
+        let bytes = self.bytes.as_ref()?;
+        let from = position.0.checked_sub(self.start.0)?;
+        let from = usize::try_from(from).ok()?.checked_mul(LOG_BLOCK_LEN as usize)?;
+        let to = from.checked_add(blocks as usize * LOG_BLOCK_LEN as usize)?;
+        (to <= bytes.len()).then(|| bytes.slice(from..to))
+    }
+}
+
+/// A copy of a batch on one member.
+struct Copy {
+    member: MemberIndex,
+    batch: Batch,
+    crc: u32,
+    bytes: Buf,
+}
+
+struct Reader {
+    array: Array,
+    ring: Ring,
+    key: LogKey,
+    base: u64,
+    windows: Vec<(MemberIndex, Window)>,
+}
+
+impl Reader {
+    /// All copies of batches that begin at `position`.
+    async fn copies(&mut self, position: Position) -> Vec<Copy> {
+        let windows = core::mem::take(&mut self.windows);
+        let reads = windows.into_iter().map(|(member, mut window)| {
+            let this = &*self;
+            async move {
+                let copy = this.copy(member, &mut window, position).await;
+                (member, window, copy)
+            }
+        });
+        let ends = join_all(reads).await;
+        let mut copies = Vec::new();
+        for (member, window, copy) in ends {
+            self.windows.push((member, window));
+            copies.extend(copy);
+        }
+        copies
+    }
+
+    async fn copy(
+        &self,
+        member: MemberIndex,
+        window: &mut Window,
+        position: Position,
+    ) -> Option<Copy> {
+        let first = self.read(member, window, position, 1).await?;
+        let head = head_blocks(&first, position, &self.key).ok()?;
+        let head_bytes = self.read(member, window, position, head).await?;
+        let (batch, crc) = Batch::decode(&head_bytes, position, &self.key).ok()?;
+        if u64::from(batch.blocks()) > self.left(position) {
+            return None;
+        }
+        let bytes = self.read(member, window, position, batch.blocks()).await?;
+        Some(Copy { member, batch, crc, bytes })
+    }
+
+    /// Blocks from a position to the end of the ring.
+    fn left(&self, position: Position) -> u64 {
+        self.ring.blocks() - position.0 % self.ring.blocks()
+    }
+
+    async fn read(
+        &self,
+        member: MemberIndex,
+        window: &mut Window,
+        position: Position,
+        blocks: u32,
+    ) -> Option<Buf> {
+        if let Some(bytes) = window.get(position, blocks) {
+            return Some(bytes);
+        }
+        let left = self.left(position);
+        if u64::from(blocks) > left {
+            return None;
+        }
+        let most = u64::from(blocks.max(WINDOW_BLOCKS)).min(left);
+        let offset = self.base + self.ring.offset(position);
+        let block = u64::from(LOG_BLOCK_LEN);
+        match self.array.read_long(member, offset, most * block).await {
+            Ok(data) => {
+                *window = Window { start: position, bytes: Some(data.to_contiguous()) };
+                window.get(position, blocks)
+            }
+            Err(_) => {
+                // A bad block takes away what is in it, and nothing before it.
+                let data =
+                    self.array.read_long(member, offset, u64::from(blocks) * block).await.ok()?;
+                Some(data.to_contiguous())
+            }
+        }
+    }
+}
+
+impl Array {
+    /// Walks the log from a checkpoint's tail to its end.
+    pub(super) async fn find_log(&self, base: &Checkpoint) -> Result<FoundLog, IoError> {
+        let (mut reader, beginnings, code) = {
+            let state = self.state();
+            let windows =
+                state.in_sync().iter().map(|member| (member, Window::default())).collect();
+            let reader = Reader {
+                array: self.clone(),
+                ring: state.layout.ring,
+                key: state.layout.key,
+                base: state.layout.regions.log.offset,
+                windows,
+            };
+            (reader, state.beginnings(), state.layout.code)
+        };
+        let mut walk = Walk::new(reader.ring, &beginnings, base.tail);
+        let mut log = FoundLog {
+            batches: Vec::new(),
+            end: base.tail,
+            stable_seen: base.tail.end,
+            acked_seen: base.tail.end,
+            payload: BTreeMap::new(),
+            code,
+        };
+        loop {
+            let places: Vec<Position> = walk.places().collect();
+            let mut went_on = false;
+            for place in places {
+                let copies = reader.copies(place).await;
+                log.note_heads(&copies);
+                if let Some((adopted, crc)) = assemble(&copies, &walk, &mut log.payload)
+                    && walk.take(&adopted.batch, crc)
+                {
+                    log.batches.push(adopted);
+                    went_on = true;
+                    break;
+                }
+            }
+            if !went_on {
+                break;
+            }
+        }
+        log.end = walk.link();
+        self.look_beyond(&mut reader, &mut log, base.tail.end).await;
+        if log.stable_seen > log.end.end {
+            let text = alloc::format!(
+                "the log ends at {}, and everything below {} was stable: too many members lack \
+                 their copies; bring the members that are away",
+                log.end.end,
+                log.stable_seen,
+            );
+            return Err(IoError::with_detail(ErrorKind::Redundancy, text));
+        }
+        Ok(log)
+    }
+
+    /// Looks for heads beyond the end, which may say that more was stable than was found.
+    async fn look_beyond(&self, reader: &mut Reader, log: &mut FoundLog, tail: Position) {
+        let ring = reader.ring;
+        let reach = u64::from(ring.batch_blocks_max()) * (BATCHES_IN_FLIGHT_MAX as u64 + 1);
+        let until = (log.end.end.0 + reach).min(tail.0 + ring.blocks());
+        for at in log.end.end.0..until {
+            let copies = reader.copies(Position(at)).await;
+            log.note_heads(&copies);
+        }
+    }
+}
+
+impl FoundLog {
+    fn note_heads(&mut self, copies: &[Copy]) {
+        for copy in copies {
+            self.stable_seen = self.stable_seen.max(copy.batch.stable_upto);
+            self.acked_seen = self.acked_seen.max(copy.batch.acked_upto);
+        }
+    }
+}
+
+/// One whole batch from its copies: payload blocks may come from different ones.
+fn assemble(
+    copies: &[Copy],
+    walk: &Walk<'_>,
+    payload: &mut BTreeMap<Position, Buf>,
+) -> Option<(Adopted, u32)> {
+    for candidate in copies {
+        let same = || copies.iter().filter(|copy| copy.crc == candidate.crc);
+        if !walk.would_take(&candidate.batch) {
+            continue;
+        }
+        let head = candidate.batch.blocks() - payload_blocks(&candidate.batch);
+        let block_of = |copy: &Copy, at: u32| {
+            let from = at as usize * LOG_BLOCK_LEN as usize;
+            copy.bytes.slice(from..from + LOG_BLOCK_LEN as usize)
+        };
+        let wanted = payload_sums(&candidate.batch);
+        let mut data = SgList::from(candidate.bytes.slice(0..(head * LOG_BLOCK_LEN) as usize));
+        let mut found: Vec<(Position, Buf)> = Vec::new();
+        let mut whole = true;
+        for (position, sum) in &wanted {
+            let at = u32::try_from(position.0 - candidate.batch.position.0).unwrap_or(u32::MAX);
+            let good = same().map(|copy| block_of(copy, at)).find(|one| bytes::sum(one) == *sum);
+            match good {
+                Some(block) => {
+                    data.push(block.clone());
+                    found.push((*position, block));
+                }
+                None => {
+                    whole = false;
+                    break;
+                }
+            }
+        }
+        if !whole {
+            continue;
+        }
+        let is_whole = |copy: &&Copy| {
+            wanted.iter().all(|(position, sum)| {
+                let at = position.0 - candidate.batch.position.0;
+                bytes::sum(&block_of(copy, u32::try_from(at).unwrap_or(u32::MAX))) == *sum
+            })
+        };
+        let holders: MemberSet = same().filter(is_whole).map(|copy| copy.member).collect();
+        payload.extend(found);
+        let adopted = Adopted { batch: candidate.batch.clone(), data, holders };
+        return Some((adopted, candidate.crc));
+    }
+    None
+}
+
+fn payload_blocks(batch: &Batch) -> u32 {
+    batch.records.iter().map(Record::payload_blocks).sum()
+}
+
+/// The checksum that each block of payload has to have.
+fn payload_sums(batch: &Batch) -> Vec<(Position, u32)> {
+    let mut sums = Vec::new();
+    for (position, record) in batch.records_at() {
+        match record {
+            Record::Data { crc, .. } => sums.push((position, *crc)),
+            Record::Parity { checks, .. } => {
+                let at = |at: u32| position.after(at);
+                sums.extend((0..).map(at).zip(checks.iter().copied()));
+            }
+            Record::Zeroes { .. } | Record::Remap { .. } | Record::Open { .. } => {}
+        }
+    }
+    sums
+}

@@ -1,0 +1,385 @@
+//! Members that come back: what they lack is written from the others, in the order of the physical
+//! stripes; and blocks that were found wrong are written again.
+//!
+//! Invariant: a member counts as in sync when everything that it lacked is stable on it, tables
+//! included, and not before.
+
+use alloc::{string::ToString, vec::Vec};
+
+use futures_util::future::join_all;
+use netraid_block::{BufMut, IoError, SgList};
+
+use super::{
+    Event, FoundMember, NewDevice,
+    locks::Purpose,
+    state::{BLOCK, State},
+    tasks::{Array, Change},
+};
+use crate::{
+    checkpoint::Checkpoint,
+    lack::Lack,
+    member::{MemberIndex, MemberState},
+    pages::PAIR_LEN,
+    regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
+    stripes::StripePage,
+};
+
+/// Stripes that are caught up at a time.
+const STRIPES_AT_ONCE: u32 = 32;
+/// Stripes after which progress is made stable.
+const STRIPES_PER_MARK: u32 = 4096;
+/// Pages that are copied at a time.
+const PAGES_AT_ONCE: u64 = 64;
+
+/// Excludes checkpoints and copying of pages from each other.
+pub(super) struct TablesLock(Array);
+
+impl Drop for TablesLock {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.tables_locked = false;
+        state.waiters.wake(Change::Pages);
+    }
+}
+
+impl Array {
+    /// Waits until nobody else writes table pages.
+    pub(super) async fn lock_tables(&self) -> TablesLock {
+        self.until(Change::Pages, |state| {
+            let free = !state.tables_locked;
+            state.tables_locked = true;
+            free.then_some(())
+        })
+        .await;
+        TablesLock(self.clone())
+    }
+
+    /// A member's device is there again.
+    pub(super) async fn member_returned(self, member: MemberIndex, found: FoundMember) {
+        let at = member.as_usize();
+        // The labels have to say first that it was away.
+        self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
+        let newest = self.read_checkpoint(member).await;
+        let incarnation = {
+            let mut state = self.state();
+            if let Some(reason) = state.why_not_ours(member, &found) {
+                state.events.push_back(Event::Notice(reason));
+                return;
+            }
+            let entry = &mut state.label.members[at];
+            // Every member that takes part has each checkpoint: one that lacks the last of its
+            // time is an older image of what it was.
+            let seen = newest.map_or(0, |checkpoint| checkpoint.round);
+            let lack = entry.lack;
+            let time =
+                [lack.left, lack.left_again].into_iter().filter(|one| *one != u32::MAX).max();
+            if time.is_none_or(|round| seen.saturating_add(1) < round) {
+                entry.lack = Lack::ALL;
+            }
+            state.join(member, found.caps, "back")
+        };
+        self.catch_up(member, incarnation).await;
+    }
+
+    /// A new device takes a member's place.
+    pub(super) async fn member_replaced(self, member: MemberIndex, device: NewDevice) {
+        let at = member.as_usize();
+        self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
+        let incarnation = {
+            let mut state = self.state();
+            if state.member_state(member).is_live() {
+                return;
+            }
+            let entry = &mut state.label.members[at];
+            entry.uuid = device.uuid;
+            entry.lack = Lack::ALL;
+            state.join(member, device.caps, "replaced")
+        };
+        self.catch_up(member, incarnation).await;
+    }
+
+    /// The newest checkpoint on a member.
+    pub(super) async fn read_checkpoint(&self, member: MemberIndex) -> Option<Checkpoint> {
+        let uuid = self.state().label.array_uuid;
+        let mut newest: Option<Checkpoint> = None;
+        for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
+            let ticket = self.ticket();
+            self.state().push_foreign_read(ticket.number(), member, offset, PAGE_LEN);
+            let Ok(data) = ticket.answer().await else { continue };
+            let Ok(found) = Checkpoint::decode(&data.to_contiguous(), uuid, slot) else { continue };
+            let key = |one: &Checkpoint| (one.generation, one.counter);
+            if newest.as_ref().is_none_or(|known| key(known) < key(&found)) {
+                newest = Some(found);
+            }
+        }
+        newest
+    }
+
+    /// Writes what a member lacks, then says that it is in sync.
+    async fn catch_up(&self, member: MemberIndex, incarnation: u32) {
+        self.update_labels(|_| {}).await;
+        // What began before it was there may not have written to it, and may not show yet.
+        self.wait_for_operations().await;
+        let is_still = |state: &State| {
+            state.members[member.as_usize()].incarnation == incarnation && state.failed.is_none()
+        };
+        let physical = self.state().layout.physical;
+        let mut next = self.state().label.members[member.as_usize()].lack.caught_up;
+        let mut marked = next;
+        while next < physical {
+            if !is_still(&self.state()) {
+                return;
+            }
+            let mut batch = Vec::new();
+            {
+                let state = self.state();
+                let lack = state.label.members[member.as_usize()].lack;
+                while next < physical && batch.len() < STRIPES_AT_ONCE as usize {
+                    let entry = state.stripes.entry(next);
+                    if entry.logical.is_some() && lack.has(next, entry) {
+                        batch.push(next);
+                    }
+                    next += 1;
+                }
+            }
+            let work = batch.iter().map(|stripe| self.catch_up_stripe(member, *stripe));
+            for end in join_all(work).await {
+                if let Err(error) = end {
+                    let mut state = self.state();
+                    let text = alloc::format!("member {member} cannot catch up: {error}");
+                    state.events.push_back(Event::Notice(text));
+                    return;
+                }
+            }
+            if next - marked >= STRIPES_PER_MARK {
+                marked = next;
+                if !self.mark(member, incarnation, next).await {
+                    return;
+                }
+            }
+        }
+        if !is_still(&self.state()) {
+            return;
+        }
+        self.catch_up_tables(member).await;
+        self.flush().await;
+        if !is_still(&self.state()) {
+            return;
+        }
+        {
+            let mut state = self.state();
+            let entry = &mut state.label.members[member.as_usize()];
+            entry.state = MemberState::InSync;
+            entry.lack = Lack::NOTHING;
+            state.tell_member(member, "caught up");
+            state.events.push_back(Event::CaughtUp(member));
+        }
+        self.update_labels(|_| {}).await;
+    }
+
+    /// Makes progress stable. False when the member has gone again.
+    async fn mark(&self, member: MemberIndex, incarnation: u32, next: u32) -> bool {
+        self.flush().await;
+        {
+            let mut state = self.state();
+            if state.members[member.as_usize()].incarnation != incarnation {
+                return false;
+            }
+            state.label.members[member.as_usize()].lack.caught_up = next;
+        }
+        self.update_labels(|_| {}).await;
+        true
+    }
+
+    async fn catch_up_stripe(&self, member: MemberIndex, physical: u32) -> Result<(), IoError> {
+        let Some(logical) = self.state().stripes.entry(physical).logical else { return Ok(()) };
+        let _lock = self.lock(logical, Purpose::Home).await;
+        let (column, rows) = {
+            let state = self.state();
+            if state.stripes.find(logical) != Some(physical) {
+                return Ok(());
+            }
+            let column = state.layout.geometry.column_of(u64::from(physical), member);
+            (column, state.layout.rows)
+        };
+        let _pin = self.pin(physical);
+        let _sums = self.sums(physical).await;
+        for (run, written) in self.state().runs(physical, 0..rows)? {
+            if !written {
+                continue;
+            }
+            let data = self.fetch_without(physical, column, run.clone()).await?;
+            let (_, offset) = self.state().home(physical, column, run.start);
+            self.write_member(member, offset, data).await;
+        }
+        Ok(())
+    }
+
+    /// Gives a member its copies of the table pages, as they are on the others.
+    async fn catch_up_tables(&self, member: MemberIndex) {
+        let (stripes, sums) = {
+            let state = self.state();
+            let stripes = state.stripes.pages();
+            let sums = state.layout.sum_layout.pages(u64::from(state.layout.physical));
+            ((state.layout.stripe_pages, stripes), (state.layout.sum_pages, sums))
+        };
+        for (is_sums, (table, pages)) in [(false, stripes), (true, sums)] {
+            let mut from = 0;
+            while from < pages {
+                let _lock = self.lock_tables().await;
+                let until = (from + PAGES_AT_ONCE).min(pages);
+                let held = (from..until).filter(|page| table.holders(*page).contains(member));
+                let copies = held.map(|page| self.copy_page(member, page, is_sums));
+                join_all(copies).await;
+                from = until;
+            }
+        }
+    }
+
+    /// Copies a page's newest image to a member, and nothing but that.
+    async fn copy_page(&self, member: MemberIndex, page: u64, is_sums: bool) {
+        let (table, holders, uuid, layout) = {
+            let state = self.state();
+            let layout = &state.layout;
+            let table = if is_sums { layout.sum_pages } else { layout.stripe_pages };
+            let in_sync = state.in_sync();
+            let others: Vec<MemberIndex> =
+                table.holders(page).iter().filter(|one| in_sync.contains(*one)).collect();
+            (table, others, state.label.array_uuid, layout.sum_layout)
+        };
+        // All images of the holder that has the newest: the one before it counts if the next one
+        // that is written is torn.
+        let mut newest: Option<(u64, Vec<(u64, Vec<u8>)>)> = None;
+        for holder in holders {
+            let offset = table.offset(page, holder);
+            let Some(pair) = self.read_pair(holder, offset).await else { continue };
+            let place = |counter| table.slot_offset(page, member, counter);
+            let images: Vec<(u64, Vec<u8>)> = if is_sums {
+                let found = super::sums::decode_pair(&pair, layout, uuid, offset, page);
+                found
+                    .iter()
+                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
+                    .collect()
+            } else {
+                let found = decode_stripe_pair(&pair, uuid, offset, page);
+                found
+                    .iter()
+                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
+                    .collect()
+            };
+            let Some(best) = images.iter().map(|(counter, _)| *counter).max() else { continue };
+            if newest.as_ref().is_none_or(|(known, _)| *known < best) {
+                newest = Some((best, images));
+            }
+        }
+        let own = table.offset(page, member);
+        let mut both = BufMut::zeroed(PAIR_LEN as usize);
+        for (counter, image) in newest.map(|(_, images)| images).unwrap_or_default() {
+            let place = table.slot_offset(page, member, counter);
+            let from = usize::try_from(place - own).unwrap_or(usize::MAX);
+            both[from..from + PAGE_LEN as usize].copy_from_slice(&image);
+        }
+        self.write_member(member, own, SgList::from(both.freeze())).await;
+    }
+
+    /// Waits until every operation that has begun has ended.
+    async fn wait_for_operations(&self) {
+        let now = self.state().next_operation;
+        self.until(Change::Operations, |state| {
+            let oldest = state.operations.first().copied();
+            let over = oldest.is_none_or(|oldest| oldest >= now);
+            if !over {
+                state.rule("a member that is back waits for what began before");
+            }
+            over.then_some(())
+        })
+        .await;
+    }
+
+    /// Writes blocks again that were found wrong, for as long as the array is open.
+    pub(super) async fn repair(self) {
+        loop {
+            let next = |state: &mut State| state.repairs.pop_first();
+            let (logical, physical, column, row) = self.until(Change::Operations, next).await;
+            // An error has been told to whoever read it.
+            let _ = self.repair_block(logical, physical, column, row).await;
+        }
+    }
+
+    async fn repair_block(
+        &self,
+        logical: u32,
+        physical: u32,
+        column: u8,
+        row: u32,
+    ) -> Result<(), IoError> {
+        let _lock = self.lock(logical, Purpose::Home).await;
+        if self.state().stripes.find(logical) != Some(physical) {
+            return Ok(());
+        }
+        let _pin = self.pin(physical);
+        let _sums = self.sums(physical).await;
+        let rows = row..row + 1;
+        if self.state().row_sums(physical, row)?.is_none() {
+            return Ok(());
+        }
+        let now = self.read_column(physical, column, rows.clone(), false).await;
+        if let Ok(data) = now
+            && self.state().verify(physical, column, &rows, &data)?
+        {
+            return Ok(());
+        }
+        let data = self.fetch_without(physical, column, rows).await?;
+        let (member, offset) = self.state().home(physical, column, row);
+        self.write_member(member, offset, data).await;
+        self.state().events.push_back(Event::Repaired { member, offset, len: BLOCK });
+        Ok(())
+    }
+}
+
+impl State {
+    fn why_not_ours(
+        &self,
+        member: MemberIndex,
+        found: &FoundMember,
+    ) -> Option<alloc::string::String> {
+        let entry = &self.label.members[member.as_usize()];
+        let is_ours = found.label.array_uuid == self.label.array_uuid
+            && found.label.index == member
+            && found.label.members[member.as_usize()].uuid == entry.uuid;
+        if !is_ours {
+            return Some(alloc::format!(
+                "what is in the place of member {member} is not that member; use `replace`"
+            ));
+        }
+        entry.state.is_live().then(|| alloc::format!("member {member} is there already"))
+    }
+
+    /// Has a member take part in all that begins now; answers its incarnation.
+    fn join(&mut self, member: MemberIndex, caps: super::MemberCaps, reason: &str) -> u32 {
+        let at = member.as_usize();
+        self.label.members[at].state = MemberState::CatchingUp;
+        let device = &mut self.members[at];
+        device.caps = caps;
+        device.incarnation += 1;
+        // What is in its cache from before is unknown.
+        device.unflushed = caps.volatile_cache;
+        let incarnation = device.incarnation;
+        self.tell_member(member, &reason.to_string());
+        incarnation
+    }
+}
+
+fn decode_stripe_pair(
+    pair: &[u8],
+    uuid: crate::label::Uuid,
+    offset: u64,
+    page: u64,
+) -> Vec<StripePage> {
+    let places = [offset, offset + u64::from(PAGE_LEN)];
+    pair.chunks_exact(PAGE_LEN as usize)
+        .zip(places)
+        .filter_map(|(bytes, place)| StripePage::decode(bytes, uuid, place).ok())
+        .filter(|found| found.index == page)
+        .collect()
+}

@@ -1,0 +1,568 @@
+//! Recovery: from labels, checkpoints and the log to an array that serves. The order of its steps
+//! and why each is where it is stands in docs/decisions/0008-log-rounds-and-map.md.
+//!
+//! Invariant: until the label says that this generation begins at the end of the log that was
+//! found, nothing is served and nothing of the log is lost: whoever crashes begins again from the
+//! same state.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use futures_util::future::join_all;
+use netraid_block::{ErrorKind, IoError, SgList};
+
+use super::{
+    Event, FoundMember,
+    dirty::Dirty,
+    found_log::{Adopted, FoundLog},
+    state::{BLOCK, Life, State},
+    tasks::Array,
+};
+use crate::{
+    bytes,
+    checkpoint::Checkpoint,
+    code::ColumnSet,
+    label::{Closure, Holder},
+    lack::Lack,
+    log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record},
+    member::{MemberIndex, MemberSet, MemberState},
+};
+
+/// Columns of a row that are wrong, with what they are to be.
+type BadRow = (u32, Vec<u8>);
+
+/// A REMAP that was found in the log.
+struct FoundRemap<'a> {
+    position: Position,
+    to: Option<u32>,
+    void_upto: Position,
+    written: &'a [bool],
+    sums: &'a [u32],
+}
+
+/// What PARITY records say of a row, merged.
+#[derive(Default)]
+struct RowRedo {
+    /// New contents by data column: block of the volume's DATA, checksum, position.
+    basis: BTreeMap<u8, (SgList, u32, Option<Position>)>,
+    checks: Vec<(SgList, u32)>,
+}
+
+impl Array {
+    /// Opens the array; whatever goes wrong makes it fail.
+    pub(super) async fn open(self, found: Vec<Option<FoundMember>>, holder: Holder) {
+        if let Err(error) = self.recover(&found, holder).await {
+            let mut state = self.state();
+            state.fail(error);
+            return;
+        }
+        self.spawn(self.clone().serve_rounds());
+        self.spawn(self.clone().repair());
+        self.spawn(self.clone().discard_left());
+        let begun = self.state().beginnings().as_slice().len();
+        if begun > Beginnings::MAX / 2 {
+            self.next_round().await;
+        }
+        {
+            let mut state = self.state();
+            state.life = Life::Open;
+            state.shown_state = state.array_state();
+            state.events.push_back(Event::Opened);
+        }
+        for (member, found) in (0..).map(MemberIndex).zip(found) {
+            let is_live = self.state().member_state(member).is_live();
+            if let Some(found) = found.filter(|_| !is_live) {
+                self.spawn(self.clone().member_returned(member, found));
+            }
+        }
+    }
+
+    async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
+        let base = self.choose_members(found).await?;
+        self.update_labels(|label| {
+            label.generation += 1;
+            label.holder = holder;
+            label.closure = Closure::Open;
+        })
+        .await;
+        self.flush().await;
+        self.load_stripes().await?;
+        let log = self.find_log(&base).await?;
+        if log.acked_seen > log.end.end {
+            let text = alloc::format!(
+                "writes that were acknowledged and not flushed are lost: the log ends at {}, {} \
+                 was acknowledged",
+                log.end.end,
+                log.acked_seen,
+            );
+            self.state().events.push_back(Event::Notice(text));
+        }
+        let (kept, dropped) = self.judge_remaps(&log).await?;
+        self.copy_batches(&log).await;
+        self.begin_generation(&base, &log, dropped).await?;
+        let redo = self.apply(&log, &kept).await?;
+        self.redo(redo).await
+    }
+
+    /// Which members take part, and the checkpoint that they all have.
+    async fn choose_members(&self, found: &[Option<FoundMember>]) -> Result<Checkpoint, IoError> {
+        let there = (0..).map(MemberIndex).zip(found).filter(|(_, found)| found.is_some());
+        let reads =
+            there.map(|(member, _)| async move { (member, self.read_checkpoint(member).await) });
+        let mut checkpoints: BTreeMap<MemberIndex, Checkpoint> = BTreeMap::new();
+        for (member, checkpoint) in join_all(reads).await {
+            checkpoints.extend(checkpoint.map(|checkpoint| (member, checkpoint)));
+        }
+        let mut state = self.state();
+        let epoch = state.label.epoch;
+        let is_current = |member: &MemberIndex| {
+            let found = found[member.as_usize()].as_ref();
+            let entry = &state.label.members[member.as_usize()];
+            found.is_some_and(|found| {
+                entry.state == MemberState::InSync
+                    && found.label.members[member.as_usize()].uuid == entry.uuid
+                    // One update may have been under way; who lacks more is an older image.
+                    && found.label.epoch + 1 >= epoch
+            })
+        };
+        let key = |one: &Checkpoint| (one.generation, one.counter);
+        let current: Vec<(MemberIndex, &Checkpoint)> = checkpoints
+            .iter()
+            .filter(|(member, _)| is_current(member))
+            .map(|(member, checkpoint)| (*member, checkpoint))
+            .collect();
+        let mut best: Option<(MemberSet, &Checkpoint)> = None;
+        for (_, candidate) in &current {
+            let set: MemberSet = current
+                .iter()
+                .filter(|(_, one)| key(one) >= key(candidate))
+                .map(|(member, _)| *member)
+                .collect();
+            let better = best.is_none_or(|(_, known)| key(known) < key(candidate));
+            if better && state.can_serve_from(set) {
+                best = Some((set, candidate));
+            }
+        }
+        let Some((set, base)) = best.map(|(set, base)| (set, base.clone())) else {
+            let text = alloc::format!(
+                "array '{}' has {} members that are up to date, which level {} cannot serve from; \
+                 bring the others",
+                state.label.name,
+                current.len(),
+                state.layout.geometry.level().number(),
+            );
+            return Err(IoError::with_detail(ErrorKind::Redundancy, text));
+        };
+        state.checkpoint = base.clone();
+        // Beyond every round that may have been open.
+        state.round = base.round.saturating_add(3);
+        for member in state.layout.geometry.member_indices() {
+            if set.contains(member) {
+                let volatile = state.members[member.as_usize()].caps.volatile_cache;
+                state.members[member.as_usize()].unflushed = volatile;
+                continue;
+            }
+            let own = checkpoints.get(&member).map(|checkpoint| checkpoint.round);
+            let entry = &mut state.label.members[member.as_usize()];
+            entry.lack = match entry.state {
+                // What it has that is older than the last checkpoint counts as far as it goes.
+                MemberState::InSync => Lack::since(own.unwrap_or(base.round).min(base.round)),
+                MemberState::CatchingUp => entry.lack.leave_again(base.round),
+                MemberState::Faulty | MemberState::Missing => entry.lack,
+            };
+            entry.state = MemberState::Missing;
+            state.tell_member(member, "not there, or not up to date, when the array was opened");
+        }
+        Ok(base)
+    }
+
+    /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one
+    /// that is stable, or whose stripe is whole.
+    async fn judge_remaps<'a>(
+        &self,
+        log: &'a FoundLog,
+    ) -> Result<(BTreeMap<(Position, u32), FoundRemap<'a>>, Vec<(Position, u64)>), IoError> {
+        let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
+        let mut dropped_before: BTreeSet<(Position, u64)> = BTreeSet::new();
+        for (position, record) in log.records() {
+            match record {
+                Record::Remap { stripe, to, void_upto, written, sums } => {
+                    let logical = self.checked_stripe(*stripe, false)?;
+                    let to = to.map(|to| self.checked_stripe(to, true)).transpose()?;
+                    let void_upto = *void_upto;
+                    let remap = FoundRemap { position, to, void_upto, written, sums };
+                    by_stripe.entry(logical).or_default().push(remap);
+                }
+                Record::Open { dropped } => dropped_before.extend(dropped.iter().copied()),
+                Record::Data { .. } | Record::Zeroes { .. } | Record::Parity { .. } => {}
+            }
+        }
+        let mut kept = BTreeMap::new();
+        let mut dropped = Vec::new();
+        for (logical, remaps) in by_stripe {
+            for remap in remaps.into_iter().rev() {
+                if dropped_before.contains(&(remap.position, u64::from(logical))) {
+                    continue;
+                }
+                let counts = match remap.to {
+                    None => true,
+                    Some(to) => {
+                        let bad = self.examine(log, to, &remap).await?;
+                        let stable = remap.position < log.stable_seen;
+                        match bad {
+                            Some(bad) => {
+                                self.mend(log, to, &remap, bad).await?;
+                                true
+                            }
+                            None => stable,
+                        }
+                    }
+                };
+                if counts {
+                    kept.insert((remap.position, logical), remap);
+                    break;
+                }
+                self.state().rule("a REMAP that was not stable is dropped");
+                dropped.push((remap.position, u64::from(logical)));
+            }
+        }
+        Ok((kept, dropped))
+    }
+
+    /// A number of a stripe from the log.
+    fn checked_stripe(&self, stripe: u64, physical: bool) -> Result<u32, IoError> {
+        let state = self.state();
+        let count = if physical { state.layout.physical } else { state.layout.logical };
+        u32::try_from(stripe).ok().filter(|stripe| *stripe < count).ok_or_else(|| {
+            let text = alloc::format!("the log names stripe {stripe}, the array has {count}");
+            IoError::with_detail(ErrorKind::Corrupt, text)
+        })
+    }
+
+    /// Whether a stripe holds what a REMAP says, so far that every row can be had: its rows that
+    /// are not quite right; none when it does not.
+    async fn examine(
+        &self,
+        log: &FoundLog,
+        physical: u32,
+        remap: &FoundRemap<'_>,
+    ) -> Result<Option<Vec<BadRow>>, IoError> {
+        let (code, rows, columns) = {
+            let state = self.state();
+            (state.layout.code, state.layout.rows, state.layout.geometry.members())
+        };
+        let count = remap.written.iter().filter(|written| **written).count();
+        if remap.written.len() != rows as usize || remap.sums.len() != count * usize::from(columns)
+        {
+            let text = alloc::format!("a REMAP to stripe {physical} has another array's shape");
+            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+        }
+        let in_sync = self.state().in_sync();
+        let reads = (0..columns).map(|column| async move {
+            let (member, _) = self.state().home(physical, column, 0);
+            if !in_sync.contains(member) {
+                return (column, alloc::vec![None; rows as usize]);
+            }
+            (column, self.column_sums(physical, column, rows).await)
+        });
+        let found: Vec<(u8, Vec<Option<u32>>)> = join_all(reads).await;
+        let mut bad_rows = Vec::new();
+        let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
+        for (at, (row, _)) in written.enumerate() {
+            let later = log.parity_sums(physical, row, remap.position);
+            let is_good = |column: u8, sum: Option<u32>| {
+                let wanted = remap.sums[usize::from(column) * count + at];
+                sum.is_some_and(|sum| sum == wanted || later.contains(&(column, sum)))
+            };
+            let good: ColumnSet = found
+                .iter()
+                .filter(|(column, sums)| is_good(*column, sums[row as usize]))
+                .map(|(column, _)| *column)
+                .collect();
+            if !code.can_decode(good) {
+                return Ok(None);
+            }
+            let bad: Vec<u8> = found
+                .iter()
+                .filter(|(column, sums)| !good.contains(*column) && sums[row as usize].is_some())
+                .map(|(column, _)| *column)
+                .collect();
+            // A row that is written again anyhow is mended by that.
+            if !bad.is_empty() && later.is_empty() {
+                bad_rows.push((row, bad));
+            }
+        }
+        Ok(Some(bad_rows))
+    }
+
+    /// The checksum of each row of a column; none where it cannot be read.
+    async fn column_sums(&self, physical: u32, column: u8, rows: u32) -> Vec<Option<u32>> {
+        if let Ok(data) = self.read_column(physical, column, 0..rows, false).await {
+            return bytes::sums(&data).into_iter().map(Some).collect();
+        }
+        let reads = (0..rows).map(|row| self.read_column(physical, column, row..row + 1, false));
+        let each = join_all(reads).await;
+        each.into_iter().map(|data| data.ok().map(|data| bytes::sums(&data)[0])).collect()
+    }
+
+    /// Writes blocks of a stripe again that are not what its REMAP says, so that it still counts
+    /// when a member is lost later. Blocks of members that could not be read stay as they are.
+    async fn mend(
+        &self,
+        log: &FoundLog,
+        physical: u32,
+        remap: &FoundRemap<'_>,
+        bad: Vec<BadRow>,
+    ) -> Result<(), IoError> {
+        let (code, pool, columns) = {
+            let state = self.state();
+            let layout = &state.layout;
+            (layout.code, layout.pool.clone(), layout.geometry.members())
+        };
+        let count = remap.written.iter().filter(|written| **written).count();
+        for (row, bad) in bad {
+            let at = remap.written[..row as usize].iter().filter(|written| **written).count();
+            let sum_of = |column: u8| remap.sums[usize::from(column) * count + at];
+            let mut good: Vec<(u8, SgList)> = Vec::new();
+            for column in (0..columns).filter(|column| !bad.contains(column)) {
+                let (member, _) = self.state().home(physical, column, 0);
+                if !self.state().in_sync().contains(member) {
+                    continue;
+                }
+                if let Ok(data) = self.read_column(physical, column, row..row + 1, false).await
+                    && bytes::sums(&data)[0] == sum_of(column)
+                {
+                    good.push((column, data));
+                }
+            }
+            let set: ColumnSet = good.iter().map(|(column, _)| *column).collect();
+            for column in bad {
+                let Some(recipe) = code.recipe(column, set) else { continue };
+                let find = |wanted: u8| good.iter().find(|(one, _)| *one == wanted);
+                let sources: Vec<(u8, &SgList)> = recipe
+                    .iter()
+                    .filter_map(|(one, weight)| find(*one).map(|(_, data)| (*weight, data)))
+                    .collect();
+                let data = bytes::combine(&pool, BLOCK as usize, &sources);
+                if bytes::sum(&data) == sum_of(column) {
+                    let (member, offset) = self.state().home(physical, column, row);
+                    self.write_member(member, offset, data.into()).await;
+                }
+            }
+        }
+        assert!(log.end.end >= remap.position, "a REMAP beyond the end of the log");
+        Ok(())
+    }
+
+    /// Gives every batch as many copies as it would get today.
+    async fn copy_batches(&self, log: &FoundLog) {
+        for Adopted { batch, data, holders, .. } in &log.batches {
+            let (targets, offset) = {
+                let state = self.state();
+                let in_sync = state.in_sync();
+                let wanted = (state.layout.geometry.tolerance() + 1).min(in_sync.len());
+                let have = in_sync.iter().filter(|one| holders.contains(*one)).count();
+                let more = (wanted as usize).saturating_sub(have);
+                let others = in_sync.iter().filter(|one| !holders.contains(*one));
+                let targets: Vec<MemberIndex> = others.take(more).collect();
+                let base = state.layout.regions.log.offset;
+                (targets, base + state.layout.ring.offset(batch.position))
+            };
+            let writes =
+                targets.into_iter().map(|member| self.write_member(member, offset, data.clone()));
+            join_all(writes).await;
+        }
+    }
+
+    /// The decision: what was found is the array's state, and this generation goes on from there.
+    async fn begin_generation(
+        &self,
+        base: &Checkpoint,
+        log: &FoundLog,
+        dropped: Vec<(Position, u64)>,
+    ) -> Result<(), IoError> {
+        let generation = {
+            let mut state = self.state();
+            let generation = state.label.generation;
+            let copies = state.layout.geometry.tolerance() + 1;
+            let (ring, key) = (state.layout.ring, state.layout.key);
+            let at = (base.tail.end, log.end);
+            state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
+            generation
+        };
+        let mut lists: Vec<Vec<(Position, u64)>> =
+            dropped.chunks(DROPPED_MAX as usize).map(<[_]>::to_vec).collect();
+        if lists.is_empty() {
+            lists.push(Vec::new());
+        }
+        for dropped in lists {
+            self.log_record(Record::Open { dropped }, SgList::new(), false).await;
+        }
+        self.flush().await;
+        let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..base.clone() };
+        self.write_checkpoint(&checkpoint).await;
+        {
+            let mut state = self.state();
+            state.checkpoint = checkpoint;
+            let mut beginnings = state.beginnings();
+            beginnings.forget_before(base.tail.end);
+            if !beginnings.has_room() {
+                let text = "the array was opened and killed too often before it could write one \
+                            checkpoint; its log has no room for another beginning";
+                return Err(IoError::with_detail(ErrorKind::Device, text));
+            }
+            beginnings.begin(Begin { generation, position: log.end.end });
+            state.set_beginnings(beginnings);
+        }
+        self.update_labels(|_| {}).await;
+        Ok(())
+    }
+
+    /// Puts what the log says into map, checksums and dirty blocks; answers the rows whose PARITY
+    /// is to be written home.
+    async fn apply(
+        &self,
+        log: &FoundLog,
+        kept: &BTreeMap<(Position, u32), FoundRemap<'_>>,
+    ) -> Result<BTreeMap<(u32, u32), RowRedo>, IoError> {
+        let mut owned_since: BTreeMap<u32, Position> = BTreeMap::new();
+        for ((position, logical), remap) in kept {
+            {
+                let mut state = self.state();
+                let round = state.round;
+                let to = remap.to.map(u64::from);
+                let replayed = state.stripes.replay(u64::from(*logical), to, round);
+                assert!(replayed.is_ok(), "a stripe that was checked");
+            }
+            if let Some(to) = remap.to {
+                owned_since.insert(to, *position);
+                let _sums = self.sums(to).await;
+                self.state().set_stripe_sums(to, remap.written, remap.sums);
+            }
+        }
+        let mut redo: BTreeMap<(u32, u32), RowRedo> = BTreeMap::new();
+        let closed = self.state().checkpoint.round;
+        for (position, record) in log.records() {
+            match record {
+                Record::Data { block, .. } => {
+                    let data = log.payload(position, 0);
+                    self.state().dirty.insert(*block, Dirty { position, data });
+                }
+                Record::Zeroes { block, count } => {
+                    let mut state = self.state();
+                    let capacity = state.layout.first_block(state.layout.logical);
+                    let end = block.saturating_add(*count).min(capacity);
+                    for block in *block..end {
+                        state.dirty.insert(block, Dirty { position, data: None });
+                    }
+                }
+                Record::Remap { stripe, .. } => {
+                    let logical = self.checked_stripe(*stripe, false)?;
+                    if let Some(remap) = kept.get(&(position, logical)) {
+                        let mut state = self.state();
+                        let first = state.layout.first_block(logical);
+                        let blocks = first..first + u64::from(state.layout.stripe_blocks());
+                        state.dirty.void(blocks, remap.void_upto);
+                    }
+                }
+                Record::Parity { stripe, row, round, checks, basis } if *round > closed => {
+                    let physical = self.checked_stripe(*stripe, true)?;
+                    let (logical, known) = {
+                        let state = self.state();
+                        (state.stripes.entry(physical).logical, *row < state.layout.rows)
+                    };
+                    // Only what was logged for the stripe's owner of today.
+                    let since = owned_since.get(&physical);
+                    let is_current =
+                        logical.is_some() && since.is_none_or(|since| *since < position);
+                    if !is_current || !known {
+                        self.state().rule("a PARITY of another owner is not redone");
+                        continue;
+                    }
+                    let entry = redo.entry((physical, *row)).or_default();
+                    for one in basis {
+                        let data = match one.position {
+                            None => bytes::zeroes(BLOCK as usize),
+                            Some(at) => log.payload(at, 0).map(SgList::from).ok_or_else(|| {
+                                let text = alloc::format!("the log lacks DATA at {at}");
+                                IoError::with_detail(ErrorKind::Corrupt, text)
+                            })?,
+                        };
+                        entry.basis.insert(one.column, (data, one.crc, one.position));
+                    }
+                    entry.checks = (0_u32..)
+                        .zip(checks)
+                        .filter_map(|(at, crc)| {
+                            log.payload(position, at).map(|data| (SgList::from(data), *crc))
+                        })
+                        .collect();
+                }
+                Record::Parity { .. } | Record::Open { .. } => {}
+            }
+        }
+        Ok(redo)
+    }
+
+    /// Writes home what PARITY records of open rounds say.
+    async fn redo(&self, redo: BTreeMap<(u32, u32), RowRedo>) -> Result<(), IoError> {
+        let (code, columns) = {
+            let state = self.state();
+            (state.layout.code, usize::from(state.layout.geometry.members()))
+        };
+        for ((physical, row), RowRedo { basis, checks }) in redo {
+            let _sums = self.sums(physical).await;
+            let mut changes: Vec<(u8, SgList, u32)> = Vec::new();
+            for (column, (data, crc, _)) in &basis {
+                changes.push((*column, data.clone(), *crc));
+                if code.is_copies() {
+                    let copies = code.data_columns()..code.columns();
+                    for check in copies.filter(|check| code.check_weight(*check, *column) != 0) {
+                        changes.push((check, data.clone(), *crc));
+                    }
+                }
+            }
+            if !code.is_copies() {
+                for (check, (data, crc)) in (code.data_columns()..).zip(checks) {
+                    changes.push((check, data, crc));
+                }
+            }
+            let writes = changes.iter().map(|(column, data, _)| {
+                let (member, offset) = self.state().home(physical, *column, row);
+                self.write_member(member, offset, data.clone())
+            });
+            join_all(writes).await;
+            let mut state = self.state();
+            let round = state.round;
+            state.stripes.touch(physical, round);
+            let old = state.row_sums(physical, row)?;
+            let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
+            for (column, _, crc) in &changes {
+                sums[usize::from(*column)] = *crc;
+            }
+            state.set_row_sums(physical, row, Some(&sums));
+            let Some(logical) = state.stripes.entry(physical).logical else { continue };
+            let (first, rows) = (state.layout.first_block(logical), state.layout.rows);
+            for (column, (_, _, position)) in basis {
+                let block = first + u64::from(u32::from(column) * rows + row);
+                if let Some(position) = position {
+                    state.dirty.remove(block, position);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    pub(super) fn beginnings(&self) -> Beginnings {
+        self.label.log.as_ref().map(|log| log.beginnings.clone()).unwrap_or_default()
+    }
+
+    fn set_beginnings(&mut self, beginnings: Beginnings) {
+        if let Some(log) = &mut self.label.log {
+            log.beginnings = beginnings;
+        }
+    }
+}

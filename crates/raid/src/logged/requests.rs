@@ -1,0 +1,194 @@
+//! Users' requests: cut into pieces of one logical stripe each, a bounded number at a time, and
+//! ended when all pieces have.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::{future::Future, pin::Pin};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use netraid_block::{ErrorKind, IoError, Op, SgList};
+
+use super::{
+    RequestId, UserRequest,
+    state::{BLOCK, State},
+    tasks::{Array, Change},
+};
+
+/// Pieces of one request under way at a time; large discards have millions.
+const PIECES_AT_ONCE: usize = 64;
+/// Blocks of a piece that goes to the log at most.
+const LOGGED_BLOCKS_MAX: u32 = 256;
+
+/// A part of a request.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    logical: u32,
+    /// Bytes of the stripe.
+    from: u32,
+    to: u32,
+    /// Where it begins in the request.
+    at: u64,
+}
+
+type End = (u64, Result<SgList, IoError>);
+type Work<'a> = Pin<Box<dyn Future<Output = End> + Send + 'a>>;
+
+/// An operation, for those who wait for all that have begun.
+struct Operation {
+    array: Array,
+    number: u64,
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        let mut state = self.array.state();
+        state.operations.remove(&self.number);
+        state.waiters.wake(Change::Operations);
+    }
+}
+
+impl Array {
+    /// Serves a user's request.
+    pub(super) async fn serve(self, id: RequestId, user: UserRequest) {
+        let operation = {
+            let mut state = self.state();
+            let number = state.next_operation;
+            state.next_operation += 1;
+            state.operations.insert(number);
+            Operation { array: self.clone(), number }
+        };
+        let result = self.perform(&user).await;
+        drop(operation);
+        self.state().complete(id, result);
+    }
+
+    async fn perform(&self, user: &UserRequest) -> Result<SgList, IoError> {
+        if user.op == Op::Flush {
+            self.flush().await;
+            return Ok(SgList::new());
+        }
+        if user.op == Op::Extents {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        let mut next = user.offset;
+        let mut under_way: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
+        let mut answers: Vec<(u64, SgList)> = Vec::new();
+        let mut failed: Option<IoError> = None;
+        loop {
+            while under_way.len() < PIECES_AT_ONCE && failed.is_none() {
+                let Some(piece) = self.state().next_piece(user, &mut next) else { break };
+                under_way.push(self.piece(user, piece));
+            }
+            let Some((at, end)) = under_way.next().await else { break };
+            match end {
+                Ok(data) => answers.push((at, data)),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if user.fua {
+            self.flush().await;
+        }
+        answers.sort_by_key(|(at, _)| *at);
+        let mut whole = SgList::new();
+        answers.into_iter().for_each(|(_, data)| whole.append(data));
+        Ok(whole)
+    }
+
+    fn piece<'a>(&'a self, user: &'a UserRequest, piece: Piece) -> Work<'a> {
+        let Piece { logical, from, to, at } = piece;
+        let len = to - from;
+        match user.op {
+            Op::Read => Box::pin(async move { (at, self.read_bytes(logical, from, to).await) }),
+            Op::Write => {
+                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                let data = user.data.slice(start..start + len as usize);
+                let whole = self.state().is_whole(from, to);
+                Box::pin(async move {
+                    let end = if whole {
+                        self.write_full(logical, data).await
+                    } else {
+                        self.write_small(logical, from..to, data).await
+                    };
+                    (at, end.map(|()| SgList::new()))
+                })
+            }
+            Op::WriteZeroes | Op::Discard | Op::Flush | Op::Extents => {
+                let whole = self.state().is_whole(from, to);
+                Box::pin(async move {
+                    let end = if whole {
+                        self.unmap(logical).await
+                    } else {
+                        self.zero_small(logical, from..to).await
+                    };
+                    (at, end.map(|()| SgList::new()))
+                })
+            }
+        }
+    }
+
+    async fn read_bytes(&self, logical: u32, from: u32, to: u32) -> Result<SgList, IoError> {
+        let blocks = from / BLOCK..to.div_ceil(BLOCK);
+        let skip = (from - blocks.start * BLOCK) as usize;
+        let data = self.read_blocks(logical, blocks).await?;
+        Ok(data.slice(skip..skip + (to - from) as usize))
+    }
+}
+
+impl State {
+    fn is_whole(&self, from: u32, to: u32) -> bool {
+        from == 0 && to == self.layout.stripe_blocks() * BLOCK
+    }
+
+    /// The next piece of a request; `next` goes beyond it.
+    fn next_piece(&self, user: &UserRequest, next: &mut u64) -> Option<Piece> {
+        let end = user.offset + user.len;
+        let stripe_len = u64::from(self.layout.stripe_blocks() * BLOCK);
+        let changes = user.op != Op::Read;
+        loop {
+            if *next >= end {
+                return None;
+            }
+            let logical = *next / stripe_len;
+            let base = logical * stripe_len;
+            let (from, mut to) = (*next - base, (end - base).min(stripe_len));
+            let whole = from == 0 && to == stripe_len;
+            let at = *next - user.offset;
+            let logical = u32::try_from(logical).unwrap_or(u32::MAX);
+            if matches!(user.op, Op::Discard | Op::WriteZeroes) {
+                // Stripes that hold nothing are passed over, and so are parts that are too small
+                // to be given back.
+                let nothing = !whole && user.op == Op::Discard;
+                if nothing || (whole && self.is_nowhere(logical)) {
+                    *next = base + to;
+                    continue;
+                }
+            }
+            if changes && !whole {
+                let most = u64::from(self.piece_blocks()) * u64::from(BLOCK);
+                let aligned = from / u64::from(BLOCK) * u64::from(BLOCK);
+                to = to.min(aligned + most);
+            }
+            *next = base + to;
+            let narrow = |byte: u64| u32::try_from(byte).unwrap_or(u32::MAX);
+            return Some(Piece { logical, from: narrow(from), to: narrow(to), at });
+        }
+    }
+
+    /// Blocks of a piece that goes to the log: a small share of it.
+    fn piece_blocks(&self) -> u32 {
+        let share = u32::try_from(self.layout.ring.blocks() / 32).unwrap_or(u32::MAX);
+        share.clamp(1, LOGGED_BLOCKS_MAX)
+    }
+
+    fn is_nowhere(&self, logical: u32) -> bool {
+        let first = self.layout.first_block(logical);
+        let blocks = first..first + u64::from(self.layout.stripe_blocks());
+        self.stripes.find(logical).is_none()
+            && self.dirty.range(blocks).next().is_none()
+            && !self.locks.is_locked(logical)
+    }
+}

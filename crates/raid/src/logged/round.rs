@@ -1,0 +1,438 @@
+//! Rounds: bring home what is in the log, and let the log begin later.
+//!
+//! Invariants: nothing is written home before the PARITY record that says so is stable; the tail
+//! moves to a round's cut when everything below it is home or void, stable, and in the tables.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use futures_util::future::join_all;
+use netraid_block::{IoError, SgList};
+
+use super::{
+    dirty::Dirty,
+    locks::Purpose,
+    state::{BLOCK, State},
+    tasks::{Array, Change},
+};
+use crate::{
+    bytes,
+    checkpoint::Checkpoint,
+    code::{Code, ColumnSet},
+    log::{Basis, Position, Record},
+};
+
+/// Which rounds were asked for, begun, and ended.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    wanted: u64,
+    begun: u64,
+    done: u64,
+}
+
+impl State {
+    /// Asks for a round that begins after now.
+    pub(super) fn want_round(&mut self) -> u64 {
+        if self.rounds.wanted == self.rounds.begun {
+            self.rounds.wanted += 1;
+            self.waiters.wake(Change::Round);
+        }
+        self.rounds.wanted
+    }
+
+    fn dirty_of(&self, logical: u32) -> Vec<(u32, Dirty)> {
+        let first = self.layout.first_block(logical);
+        let blocks = first..first + u64::from(self.layout.stripe_blocks());
+        let within = |block: u64| u32::try_from(block - first).unwrap_or(u32::MAX);
+        self.dirty.range(blocks).map(|(block, dirty)| (within(block), dirty.clone())).collect()
+    }
+}
+
+/// A row as it will be.
+struct NewRow {
+    row: u32,
+    basis: Vec<Basis>,
+    /// CRC32C of check blocks that are logged with it; none where these are copies.
+    check_sums: Vec<u32>,
+    /// All columns that change, data before checks.
+    columns: Vec<(u8, SgList)>,
+    /// Its first contents.
+    first: bool,
+}
+
+impl Array {
+    /// Runs rounds for as long as the array is open.
+    pub(super) async fn serve_rounds(self) {
+        loop {
+            self.until(Change::Round, |state| {
+                (state.rounds.wanted > state.rounds.begun).then(|| {
+                    state.rounds.begun = state.rounds.wanted;
+                })
+            })
+            .await;
+            if let Err(error) = self.round().await {
+                self.state().fail(error);
+                return;
+            }
+            let mut state = self.state();
+            state.rounds.done = state.rounds.begun;
+            state.waiters.wake(Change::Round);
+        }
+    }
+
+    /// Has a round begin after now, and waits for its end.
+    pub(super) async fn next_round(&self) {
+        let number = self.state().want_round();
+        self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
+    }
+
+    async fn round(&self) -> Result<(), IoError> {
+        let cut = self.state().writer().acked_link();
+        self.bring_home(cut.end).await?;
+        let closed = {
+            let mut state = self.state();
+            state.round += 1;
+            state.round - 1
+        };
+        let snapshot = self.take_snapshot();
+        // What the snapshot says, and what voids or supersedes DATA below the cut, becomes stable.
+        self.flush().await;
+        let _tables = self.lock_tables().await;
+        if !snapshot.is_empty() {
+            self.write_snapshot(snapshot).await;
+            self.flush().await;
+        }
+        let checkpoint = {
+            let state = self.state();
+            let counter = state.checkpoint.counter + 1;
+            Checkpoint { generation: state.label.generation, counter, round: closed, tail: cut }
+        };
+        self.write_checkpoint(&checkpoint).await;
+        let mut state = self.state();
+        state.checkpoint = checkpoint;
+        state.writer().handle_tail(cut.end);
+        let stable = state.writer().stable();
+        state.end_limbo(stable);
+        state.waiters.wake(Change::Room);
+        Ok(())
+    }
+
+    /// Brings home every block that is dirty from below `cut`.
+    async fn bring_home(&self, cut: Position) -> Result<(), IoError> {
+        let mut from = 0;
+        loop {
+            let mut stripes = Vec::new();
+            {
+                let state = self.state();
+                let per_stripe = u64::from(state.layout.stripe_blocks());
+                while stripes.len() < state.layout.limits.stripes_at_once {
+                    let Some(block) = state.dirty.next_below(from, cut) else { break };
+                    let logical = block / per_stripe;
+                    from = (logical + 1) * per_stripe;
+                    stripes.push(u32::try_from(logical).unwrap_or(u32::MAX));
+                }
+            }
+            if stripes.is_empty() {
+                return Ok(());
+            }
+            let work = stripes.into_iter().map(|logical| self.destage(logical, cut));
+            for end in join_all(work).await {
+                end?;
+            }
+        }
+    }
+
+    /// Brings home a logical stripe's dirty blocks, if any are from below `cut`.
+    async fn destage(&self, logical: u32, cut: Position) -> Result<(), IoError> {
+        loop {
+            let rewrite = self.state().is_to_be_rewritten(logical);
+            let to = if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
+            let _lock = self.lock(logical, Purpose::Home).await;
+            let (dirty, upto, physical) = {
+                let mut state = self.state();
+                (state.dirty_of(logical), state.acked(), state.stripes.find(logical))
+            };
+            if dirty.iter().all(|(_, dirty)| dirty.position >= cut) {
+                return Ok(());
+            }
+            return match (physical, to) {
+                (Some(physical), None) => self.update_in_place(physical, dirty).await,
+                (from, Some(to)) => self.rewrite(logical, from, to, dirty, upto).await,
+                // It was given back while we waited.
+                (None, None) => continue,
+            };
+        }
+    }
+
+    /// New contents of some blocks of a stripe where it is. The caller has locked its home.
+    async fn update_in_place(
+        &self,
+        physical: u32,
+        dirty: Vec<(u32, Dirty)>,
+    ) -> Result<(), IoError> {
+        let _pin = self.pin(physical);
+        let _sums = self.sums(physical).await;
+        let (rows, round, first_block) = {
+            let mut state = self.state();
+            let round = state.round;
+            // Before anything is logged: whoever comes back meanwhile is told.
+            state.stripes.touch(physical, round);
+            let logical = state.stripes.entry(physical).logical.unwrap_or(u32::MAX);
+            (state.layout.rows, round, state.layout.first_block(logical))
+        };
+        let mut by_row: alloc::collections::BTreeMap<u32, Vec<(u8, Dirty)>> =
+            alloc::collections::BTreeMap::new();
+        for (block, dirty) in &dirty {
+            let column = u8::try_from(block / rows).unwrap_or(u8::MAX);
+            by_row.entry(block % rows).or_default().push((column, dirty.clone()));
+        }
+        let news = by_row.into_iter().map(|(row, dirty)| self.new_row(physical, row, dirty));
+        let mut new_rows = Vec::new();
+        for row in join_all(news).await {
+            new_rows.push(row?);
+        }
+        let records = new_rows.iter().map(|new| {
+            let record = Record::Parity {
+                stripe: u64::from(physical),
+                row: new.row,
+                round,
+                checks: new.check_sums.clone(),
+                basis: new.basis.clone(),
+            };
+            let logged = new.check_sums.len();
+            let mut payload = SgList::new();
+            for (_, check) in &new.columns[new.columns.len() - logged..] {
+                payload.append(check.clone());
+            }
+            self.log_record(record, payload, false)
+        });
+        join_all(records).await;
+        self.state().rule("home writes wait for their PARITY to be stable");
+        self.flush().await;
+        let mut writes = Vec::new();
+        for new in &new_rows {
+            for (column, data) in &new.columns {
+                let (member, offset) = self.state().home(physical, *column, new.row);
+                writes.push(self.write_member(member, offset, data.clone()));
+            }
+        }
+        join_all(writes).await;
+        let mut state = self.state();
+        for new in &new_rows {
+            state.set_new_sums(physical, new);
+        }
+        for (block, dirty) in dirty {
+            state.dirty.remove(first_block + u64::from(block), dirty.position);
+        }
+        state.waiters.wake(Change::Room);
+        Ok(())
+    }
+
+    /// What a row becomes with new contents of some of its data columns.
+    async fn new_row(
+        &self,
+        physical: u32,
+        row: u32,
+        dirty: Vec<(u8, Dirty)>,
+    ) -> Result<NewRow, IoError> {
+        let (code, pool, old, readable) = {
+            let state = self.state();
+            let old = state.row_sums(physical, row)?;
+            let layout = &state.layout;
+            (layout.code, layout.pool.clone(), old, state.readable_columns(physical))
+        };
+        let data_columns = code.data_columns();
+        let zero = || bytes::zeroes(BLOCK as usize);
+        let content = |dirty: &Dirty| dirty.data.clone().map_or_else(zero, SgList::from);
+        let mut new: Vec<(u8, SgList)> =
+            dirty.iter().map(|(column, dirty)| (*column, content(dirty))).collect();
+        let mut basis: Vec<Basis> = dirty
+            .iter()
+            .zip(&new)
+            .map(|((column, dirty), (_, data))| Basis {
+                column: *column,
+                crc: bytes::sums(data)[0],
+                position: dirty.data.as_ref().map(|_| dirty.position),
+            })
+            .collect();
+        let is_new = |column: u8| dirty.iter().any(|(one, _)| *one == column);
+        let others: Vec<u8> = (0..data_columns).filter(|column| !is_new(*column)).collect();
+        let first = old.is_none();
+        let checks: Vec<SgList> = if first {
+            for column in others {
+                new.push((column, zero()));
+                basis.push(Basis { column, crc: bytes::zero_sum(), position: None });
+            }
+            new.sort_by_key(|(column, _)| *column);
+            let all: Vec<SgList> = new.iter().map(|(_, data)| data.clone()).collect();
+            bytes::checks(&pool, &code, &all).into_vec()
+        } else if code.is_copies() || code.check_columns() == 0 {
+            Vec::new()
+        } else if is_update_cheaper(code, &others, &dirty, readable) {
+            self.updated_checks(physical, row, &new).await?
+        } else {
+            let reads = others.iter().map(|column| self.fetch(physical, *column, row..row + 1));
+            let mut all = new.clone();
+            for (column, data) in others.iter().zip(join_all(reads).await) {
+                all.push((*column, data?));
+            }
+            all.sort_by_key(|(column, _)| *column);
+            let all: Vec<SgList> = all.into_iter().map(|(_, data)| data).collect();
+            bytes::checks(&pool, &code, &all).into_vec()
+        };
+        let mut columns = new.clone();
+        let mut check_sums = Vec::new();
+        if code.is_copies() {
+            for check in data_columns..code.columns() {
+                let source = new.iter().find(|(column, _)| code.check_weight(check, *column) != 0);
+                columns.extend(source.map(|(_, data)| (check, data.clone())));
+            }
+        } else {
+            for (check, data) in (data_columns..code.columns()).zip(checks) {
+                check_sums.push(bytes::sums(&data)[0]);
+                columns.push((check, data));
+            }
+        }
+        Ok(NewRow { row, basis, check_sums, columns, first })
+    }
+
+    /// Check blocks from the old ones and what changes.
+    async fn updated_checks(
+        &self,
+        physical: u32,
+        row: u32,
+        new: &[(u8, SgList)],
+    ) -> Result<Vec<SgList>, IoError> {
+        let (code, pool) = {
+            let state = self.state();
+            (state.layout.code, state.layout.pool.clone())
+        };
+        let rows: Range<u32> = row..row + 1;
+        let wanted: Vec<u8> = new
+            .iter()
+            .map(|(column, _)| *column)
+            .chain(code.data_columns()..code.columns())
+            .collect();
+        let reads = wanted.iter().map(|column| self.fetch(physical, *column, rows.clone()));
+        let mut old = Vec::new();
+        for data in join_all(reads).await {
+            old.push(data?);
+        }
+        let (old_data, old_checks) = old.split_at(new.len());
+        let mut checks = Vec::new();
+        for (check, old_check) in (code.data_columns()..).zip(old_checks) {
+            let deltas: Vec<(u8, &SgList, &SgList)> = new
+                .iter()
+                .zip(old_data)
+                .map(|((column, new), old)| (code.check_weight(check, *column), old, new))
+                .collect();
+            checks.push(bytes::update(&pool, old_check, &deltas).into());
+        }
+        Ok(checks)
+    }
+
+    /// Writes a stripe, with its dirty blocks, to a free place. The caller has locked its home.
+    async fn rewrite(
+        &self,
+        logical: u32,
+        from: Option<u32>,
+        to: super::write::Allocated,
+        dirty: Vec<(u32, Dirty)>,
+        upto: Position,
+    ) -> Result<(), IoError> {
+        let (rows, data_columns) = {
+            let state = self.state();
+            (state.layout.rows, state.layout.code.data_columns())
+        };
+        let _pin = from.map(|from| self.pin(from));
+        let _sums = match from {
+            Some(from) => Some(self.sums(from).await),
+            None => None,
+        };
+        let mut written = alloc::vec![false; rows as usize];
+        for (block, _) in &dirty {
+            written[(block % rows) as usize] = true;
+        }
+        if let Some(from) = from {
+            let state = self.state();
+            for row in 0..rows {
+                written[row as usize] |= state.row_sums(from, row)?.is_some();
+            }
+        }
+        let columns =
+            (0..data_columns).map(|column| self.column_with(from, column, &written, &dirty));
+        let mut data = Vec::new();
+        for column in join_all(columns).await {
+            data.push(column?);
+        }
+        self.replace(logical, to, &data, written, upto).await;
+        Ok(())
+    }
+
+    /// A data column's written rows: dirty blocks over what is at home.
+    async fn column_with(
+        &self,
+        from: Option<u32>,
+        column: u8,
+        written: &[bool],
+        dirty: &[(u32, Dirty)],
+    ) -> Result<SgList, IoError> {
+        let rows = u32::try_from(written.len()).unwrap_or(u32::MAX);
+        let blocks = (0..rows).filter(|row| written[*row as usize]).map(|row| async move {
+            let block = u32::from(column) * rows + row;
+            let new = dirty.binary_search_by_key(&block, |(block, _)| *block).ok();
+            match (new.map(|at| &dirty[at].1), from) {
+                (Some(Dirty { data: Some(data), .. }), _) => Ok(SgList::from(data.clone())),
+                (None, Some(from)) => self.fetch(from, column, row..row + 1).await,
+                (Some(Dirty { data: None, .. }), _) | (None, None) => {
+                    Ok(bytes::zeroes(BLOCK as usize))
+                }
+            }
+        });
+        let mut whole = SgList::new();
+        for block in join_all(blocks).await {
+            whole.append(block?);
+        }
+        Ok(whole)
+    }
+}
+
+/// Whether reading old data and checks takes fewer requests than reading all other columns.
+fn is_update_cheaper(
+    code: Code,
+    others: &[u8],
+    dirty: &[(u8, Dirty)],
+    readable: ColumnSet,
+) -> bool {
+    let checks = code.data_columns()..code.columns();
+    let update_reads = dirty.iter().map(|(column, _)| *column).chain(checks);
+    // A column that cannot be read costs all others.
+    let cost = |column: u8| if readable.contains(column) { 1 } else { u32::from(code.columns()) };
+    let update: u32 = update_reads.map(cost).sum();
+    let all: u32 = others.iter().map(|column| cost(*column)).sum();
+    update < all
+}
+
+impl State {
+    /// Whether a round writes a stripe as a whole elsewhere: it is nowhere, or much of it changes.
+    fn is_to_be_rewritten(&self, logical: u32) -> bool {
+        if self.stripes.find(logical).is_none() {
+            return true;
+        }
+        let first = self.layout.first_block(logical);
+        let blocks = u64::from(self.layout.stripe_blocks());
+        let dirty = self.dirty.range(first..first + blocks).count() as u64;
+        dirty * 2 >= blocks && self.may_set_aside()
+    }
+
+    fn set_new_sums(&mut self, physical: u32, new: &NewRow) {
+        let columns = usize::from(self.layout.geometry.members());
+        let old = self.row_sums(physical, new.row).ok().flatten();
+        assert_eq!(old.is_none(), new.first, "row {} of stripe {physical}", new.row);
+        let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
+        for (column, data) in &new.columns {
+            sums[usize::from(*column)] = bytes::sums(data)[0];
+        }
+        self.set_row_sums(physical, new.row, Some(&sums));
+    }
+}
