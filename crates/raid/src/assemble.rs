@@ -86,9 +86,6 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
     },
-    /// An array with a log.
-    #[error("array '{0}' has a log, which is not opened here yet; use a version that opens it")]
-    Logged(String),
     /// A level that is written through a log, and no log.
     #[error("array '{name}' is of level {level}, which needs a log, and has none; make it again")]
     NoLog {
@@ -190,7 +187,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         .ok_or(AssembleError::Nothing)?;
     check_together(found, truth)?;
     check_one_history(found, truth)?;
-    check_unlogged(&truth.label)?;
+    check_level(&truth.label)?;
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
@@ -220,16 +217,13 @@ impl Assembly {
     }
 }
 
-/// What has a log must not be changed past it, and some levels cannot do without.
-fn check_unlogged(label: &Label) -> Result<(), AssembleError> {
+/// Some levels cannot do without a log.
+fn check_level(label: &Label) -> Result<(), AssembleError> {
     let level = label.geometry.level();
-    match label.log {
-        Some(_) => Err(AssembleError::Logged(label.name.clone())),
-        None if level.needs_log() => {
-            Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() })
-        }
-        None => Ok(()),
+    if level.needs_log() && label.log.is_none() {
+        return Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() });
     }
+    Ok(())
 }
 
 fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
@@ -390,7 +384,6 @@ mod tests {
             LogLabel,
             tests::{logged_sample, sample},
         },
-        log::Beginnings,
     };
 
     fn labels(level: Level, members: u8) -> Vec<Found> {
@@ -422,15 +415,6 @@ mod tests {
         let assembly = assemble(&found, Permissions::default()).unwrap();
         assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
         assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
-    }
-
-    #[test]
-    fn an_array_with_a_log_is_not_assembled_as_one_without() {
-        let mut found = labels(Level::Raid5, 4);
-        found[2].label.log = Some(LogLabel { salt: 7, beginnings: Beginnings::default() });
-        found[2].label.epoch += 1;
-        let refused = assemble(&found, Permissions { force: true, ..Permissions::default() });
-        assert_eq!(refused.unwrap_err(), AssembleError::Logged("tank".into()));
     }
 
     #[test]
@@ -517,6 +501,13 @@ mod tests {
         let found = labelled(&label);
         let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
         assert!(assemble(&found[..3], dead).unwrap().unclean);
+    }
+
+    #[test]
+    fn levels_that_need_a_log_are_assembled_with_one() {
+        for level in [Level::Raid6, Level::Raid10] {
+            assert!(assemble(&labelled(&logged_sample(level, 6)), Permissions::default()).is_ok());
+        }
     }
 
     #[test]

@@ -459,7 +459,6 @@ mod tests {
                             basis: Vec::new(),
                         },
                         2 => Record::Remap {
-                            written: vec![],
                             stripe: 0,
                             to: Some(1),
                             void_upto: Position(0),
