@@ -204,7 +204,8 @@ impl Array {
         };
         let _pin = self.pin(physical);
         let _sums = self.sums(physical).await;
-        for (run, written) in self.state().runs(physical, 0..rows)? {
+        let runs = self.state().runs(physical, 0..rows)?;
+        for (run, written) in runs {
             if !written {
                 continue;
             }

@@ -151,7 +151,8 @@ impl Array {
         rows: Range<u32>,
     ) -> Result<SgList, IoError> {
         let mut whole = SgList::new();
-        for (run, written) in self.state().runs(physical, rows)? {
+        let runs = self.state().runs(physical, rows)?;
+        for (run, written) in runs {
             if !written {
                 whole.append(bytes::zeroes(((run.end - run.start) * BLOCK) as usize));
                 continue;
