@@ -1,0 +1,144 @@
+//! Drives an array with a log over members in memory, one request at a time and every member
+//! request in the order in which it is asked for, so that the same is written each time.
+
+use netraid_block::{Buf, ErrorKind, Op, Pool, SgList};
+use netraid_raid::{
+    label::{Holder, Label},
+    logged::{
+        Action, Event, FoundMember, Limits, LoggedArray, MemberCaps, OpenConfig, RequestId,
+        UserRequest,
+    },
+    member::MemberIndex,
+    regions::LABEL_OFFSETS,
+};
+
+use crate::image::Image;
+
+pub(crate) struct Array {
+    machine: LoggedArray,
+    members: Vec<Image>,
+    away: Vec<bool>,
+    next_request: u64,
+    opened: bool,
+    closed: bool,
+    /// The end of the last request.
+    ended: Option<(RequestId, SgList)>,
+}
+
+impl Array {
+    /// Opens an array with these members, of which some are away.
+    pub(crate) fn open(members: Vec<Image>, away: &[usize]) -> Self {
+        let away: Vec<bool> = (0..members.len()).map(|at| away.contains(&at)).collect();
+        let found = |(image, away): (&Image, &bool)| {
+            let label = (0..2)
+                .filter_map(|copy| Label::decode(image.read(LABEL_OFFSETS[copy], 4096), copy).ok())
+                .max_by_key(|label| (label.generation, label.epoch))?;
+            let caps = MemberCaps { volatile_cache: true, can_discard: false };
+            (!away).then_some(FoundMember { caps, label })
+        };
+        let machine = LoggedArray::open(OpenConfig {
+            members: members.iter().zip(&away).map(found).collect(),
+            holder: Holder { name: "golden".into(), ..Holder::default() },
+            max_io_len: 1 << 20,
+            pool: Pool::new(),
+            limits: Limits::default(),
+        })
+        .unwrap();
+        let (opened, closed, ended) = (false, false, None);
+        let mut array = Self { machine, members, away, next_request: 0, opened, closed, ended };
+        array.run();
+        assert!(array.opened, "{:?}", array.machine.failure());
+        array
+    }
+
+    /// Blocks of 4 KiB.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.machine.capacity() / 4096
+    }
+
+    /// One request to its end.
+    pub(crate) fn request(&mut self, op: Op, first: u64, count: u64, byte: u8) -> SgList {
+        let bytes = if op == Op::Write {
+            vec![byte; usize::try_from(count * 4096).unwrap()]
+        } else {
+            Vec::new()
+        };
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let (offset, len, fua) = (first * 4096, count * 4096, false);
+        let data = SgList::from(Buf::copy_from(&bytes));
+        self.machine.handle_request(id, UserRequest { op, offset, len, fua, data });
+        self.run();
+        let (ended, result) = self.ended.take().expect("a request that ends");
+        assert_eq!(ended, id);
+        result
+    }
+
+    pub(crate) fn read(&mut self, block: u64) -> Vec<u8> {
+        self.request(Op::Read, block, 1, 0).to_contiguous().to_vec()
+    }
+
+    /// Brings everything home.
+    pub(crate) fn idle(&mut self) {
+        self.machine.handle_idle();
+        self.run();
+    }
+
+    /// A member is there no more.
+    pub(crate) fn lose(&mut self, member: u8) {
+        self.away[usize::from(member)] = true;
+        self.machine.handle_gone(MemberIndex(member), "gone");
+        self.run();
+    }
+
+    /// Closes the array; its members as they are then.
+    pub(crate) fn close(mut self) -> Vec<Image> {
+        self.machine.handle_close();
+        self.run();
+        assert!(self.closed && self.machine.failure().is_none());
+        self.members
+    }
+
+    /// The members as they are when the engine dies now.
+    pub(crate) fn crash(self) -> Vec<Image> {
+        self.members
+    }
+
+    /// Does what is to be done until nothing is.
+    fn run(&mut self) {
+        while let Some(action) = self.machine.poll_action() {
+            self.act(action);
+        }
+        while let Some(event) = self.machine.poll_event() {
+            self.opened |= event == Event::Opened;
+            self.closed |= event == Event::Closed;
+        }
+        assert!(self.machine.failure().is_none(), "{:?}", self.machine.failure());
+    }
+
+    fn act(&mut self, action: Action) {
+        let (io, member) = match &action {
+            Action::Read { io, member, .. }
+            | Action::Write { io, member, .. }
+            | Action::Flush { io, member }
+            | Action::Discard { io, member, .. } => (*io, member.as_usize()),
+            Action::Complete { request, result } => {
+                self.ended = Some((*request, result.clone().unwrap()));
+                return;
+            }
+        };
+        let image = &mut self.members[member];
+        let result = match action {
+            _ if self.away[member] => Err(ErrorKind::Unreachable.into()),
+            Action::Read { offset, len, .. } => {
+                Ok(Buf::copy_from(image.read(offset, len as usize)).into())
+            }
+            Action::Write { offset, data, .. } => {
+                image.write(offset, &data.to_contiguous());
+                Ok(SgList::new())
+            }
+            _ => Ok(SgList::new()),
+        };
+        self.machine.handle_io_done(io, result);
+    }
+}
