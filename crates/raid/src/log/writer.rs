@@ -204,36 +204,42 @@ impl<T> LogWriter<T> {
         if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
             return None;
         }
-        let count = self.fitting();
-        let (stable_upto, acked_upto) = (self.stable, self.acked.end);
-        let mut batch = Batch {
-            generation: self.generation,
-            position: self.link.end,
-            previous: self.link,
-            stable_upto,
-            acked_upto,
-            records: self.waiting.iter().take(count).map(|one| one.record.clone()).collect(),
-        };
-        batch.position = self.ring.place(self.link.end, batch.blocks());
-        let overfull = batch.end().0 - self.tail.0 > self.ring.blocks();
+        let (count, blocks) = self.fitting();
+        let position = self.ring.place(self.link.end, blocks);
+        let overfull = position.after(blocks).0 - self.tail.0 > self.ring.blocks();
         if count == 0 || overfull {
             return None;
         }
-        let (head, crc) = batch.encode(&self.key);
-        let missing = self.holders(batch.position, members);
-        let mut payload = SgList::new();
-        let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
-        let mut entries = VecDeque::with_capacity(count);
-        for (position, waiting) in places.into_iter().zip(self.waiting.drain(..count)) {
+        let mut batch = Batch {
+            generation: self.generation,
+            position,
+            previous: self.link,
+            stable_upto: self.stable,
+            acked_upto: self.acked.end,
+            records: Vec::with_capacity(count),
+        };
+        let (mut payload, mut tags) = (SgList::new(), Vec::with_capacity(count));
+        for waiting in self.waiting.drain(..count) {
             self.waiting_blocks -= u64::from(Self::blocks_of(&waiting.record));
             payload.append(waiting.payload);
-            entries.push_back(Acked { position, record: waiting.record, tag: waiting.tag });
+            batch.records.push(waiting.record);
+            tags.push(waiting.tag);
         }
-        let position = batch.position;
+        assert_eq!(batch.blocks(), blocks, "blocks of a batch");
+        let (head, crc) = batch.encode(&self.key);
         self.link = Link { end: batch.end(), crc };
-        self.in_flight.push_back(InFlight { position, link: self.link, missing, entries });
+        let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
+        let entries = places.into_iter().zip(batch.records).zip(tags);
+        let entries = entries.map(|((position, record), tag)| Acked { position, record, tag });
+        let members = self.holders(position, members);
+        self.in_flight.push_back(InFlight {
+            position,
+            link: self.link,
+            missing: members,
+            entries: entries.collect(),
+        });
         let (offset, head) = (self.ring.offset(position), Buf::copy_from(&head));
-        Some(BatchWrite { position, offset, members: missing, head, payload })
+        Some(BatchWrite { position, offset, members, head, payload })
     }
 
     /// A member has completed the batch at `position`.
@@ -280,16 +286,16 @@ impl<T> LogWriter<T> {
         self.tail = tail;
     }
 
-    /// How many of the waiting records fit into one batch.
-    fn fitting(&self) -> usize {
+    /// How many of the waiting records fit into one batch, and its blocks.
+    fn fitting(&self) -> (usize, u32) {
         let max = self.ring.batch_blocks_max();
         let (mut payload, mut records) = (0, 0);
-        let fits = |waiting: &&Waiting<T>| {
+        let sizes = self.waiting.iter().map_while(|waiting| {
             payload += waiting.record.payload_blocks();
             records += waiting.record.encoded_len();
-            batch_blocks(payload, records).is_some_and(|blocks| blocks <= max)
-        };
-        self.waiting.iter().take_while(fits).count()
+            batch_blocks(payload, records).filter(|blocks| *blocks <= max)
+        });
+        sizes.fold((0, 0), |(count, _), blocks| (count + 1, blocks))
     }
 
     /// Who gets copies: neighbours, other ones in each segment.

@@ -137,7 +137,9 @@ impl Array {
                 image.write(offset, &data.to_contiguous());
                 Ok(SgList::new())
             }
-            _ => Ok(SgList::new()),
+            Action::Flush { .. } | Action::Discard { .. } | Action::Complete { .. } => {
+                Ok(SgList::new())
+            }
         };
         self.machine.handle_io_done(io, result);
     }
