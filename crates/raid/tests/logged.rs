@@ -14,7 +14,7 @@ use netraid_raid::{
         Action, Event, FoundMember, IoId, Limits, LoggedArray, MemberCaps, OpenConfig, RequestId,
         UserRequest,
     },
-    member::MemberIndex,
+    member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, LoggedShape},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -35,6 +35,8 @@ struct World {
     next_content: u8,
     /// Requests of members that are away end with an error.
     away: Vec<bool>,
+    /// Members that do not count: away, or not caught up.
+    lacking: std::collections::BTreeSet<u8>,
     opened: bool,
     closed: bool,
 }
@@ -81,6 +83,7 @@ impl World {
             reads: BTreeMap::new(),
             next_user: 0,
             next_content: 0,
+            lacking: std::collections::BTreeSet::new(),
             opened: false,
             closed: false,
         }
@@ -122,8 +125,19 @@ impl World {
                 }
             }
             while let Some(event) = machine.poll_event() {
+                trace(|| format!("event {event:?}"));
                 match event {
-                    Event::Opened => self.opened = true,
+                    Event::Opened => {
+                        self.opened = true;
+                        let label = machine.label();
+                        let lacks =
+                            |m: &u8| label.members[usize::from(*m)].state != MemberState::InSync;
+                        self.lacking =
+                            (0..u8::try_from(label.members.len()).unwrap()).filter(lacks).collect();
+                    }
+                    Event::CaughtUp(member) => {
+                        self.lacking.remove(&member.0);
+                    }
                     Event::Closed => self.closed = true,
                     _ => {}
                 }
@@ -196,6 +210,18 @@ impl World {
     }
 
     fn effect(&mut self, action: Action) -> (IoId, Result<SgList, IoError>) {
+        trace(|| match &action {
+            Action::Read { member, offset, len, .. } => format!("read  {member} {offset} {len}"),
+            Action::Write { member, offset, data, fua, .. } => {
+                let bytes = data.to_contiguous();
+                let blocks: Vec<String> = bytes
+                    .chunks(4096)
+                    .map(|block| format!("{:02x}{:02x}", block[0], block[block.len() - 1]))
+                    .collect();
+                format!("write {member} {offset} {} fua={fua} {blocks:?}", data.len())
+            }
+            other => format!("{other:?}"),
+        });
         let gone = || Err(netraid_block::ErrorKind::Unreachable.into());
         match action {
             Action::Read { io, member, offset, len } => {
@@ -287,6 +313,7 @@ impl World {
 
     /// The engine dies: what was under way happens or does not.
     fn crash(&mut self) {
+        trace(|| "crash".to_owned());
         self.machine = None;
         self.users.clear();
         self.reads.clear();
@@ -349,16 +376,10 @@ fn run(seed: u64, level: Level, members: usize, losses: usize) {
             world.step();
             let here = world.away.iter().filter(|away| **away).count();
             if losses > here && world.rng.random_range(0..150) == 0 {
-                let all = |world: &World| {
-                    let label = world.machine.as_ref().unwrap().label();
-                    label
-                        .members
-                        .iter()
-                        .all(|m| m.state == netraid_raid::member::MemberState::InSync)
-                };
-                if all(&world) {
+                if world.lacking.len() < losses {
                     let member = world.rng.random_range(0..members);
                     world.away[member] = true;
+                    world.lacking.insert(u8::try_from(member).unwrap());
                     let machine = world.machine.as_mut().unwrap();
                     machine.handle_gone(MemberIndex(u8::try_from(member).unwrap()), "gone");
                 }
@@ -392,6 +413,13 @@ fn run(seed: u64, level: Level, members: usize, losses: usize) {
     }
     world.run_until(|world| world.opened);
     world.read_all();
+}
+
+/// With NETRAID_TRACE every event of a run is printed.
+fn trace(text: impl FnOnce() -> String) {
+    if std::env::var_os("NETRAID_TRACE").is_some() {
+        println!("{}", text());
+    }
 }
 
 fn runs() -> u64 {

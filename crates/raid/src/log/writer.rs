@@ -198,9 +198,10 @@ impl<T> LogWriter<T> {
         self.waiting.push_back(Waiting { record, payload, tag });
     }
 
-    /// Forms the next batch for `members`, all that are in sync; none when nothing waits, enough
-    /// is under way, or the ring is full.
-    pub fn poll_batch(&mut self, members: MemberSet) -> Option<BatchWrite> {
+    /// Forms the next batch for `members`, all that are in sync, and for `more`, which get every
+    /// batch beside the copies that it has anyhow; none when nothing waits, enough is under way, or
+    /// the ring is full.
+    pub fn poll_batch(&mut self, members: MemberSet, more: MemberSet) -> Option<BatchWrite> {
         if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
             return None;
         }
@@ -231,7 +232,8 @@ impl<T> LogWriter<T> {
         let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
         let entries = places.into_iter().zip(batch.records).zip(tags);
         let entries = entries.map(|((position, record), tag)| Acked { position, record, tag });
-        let members = self.holders(position, members);
+        let holders = self.holders(position, members);
+        let members: MemberSet = holders.iter().chain(more.iter()).collect();
         self.in_flight.push_back(InFlight {
             position,
             link: self.link,
@@ -355,7 +357,9 @@ mod tests {
                         pushed += 1;
                     }
                     1 => {
-                        let Some(batch) = writer.poll_batch(all()) else { continue };
+                        let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) else {
+                            continue;
+                        };
                         assert_eq!(batch.members.len(), 2);
                         for member in batch.members.iter() {
                             media.insert((member, batch.offset), batch.head.clone());
@@ -397,12 +401,29 @@ mod tests {
     fn a_member_that_is_gone_is_not_waited_for() {
         let mut writer = writer(1000);
         push(&mut writer, 0);
-        let batch = writer.poll_batch(all()).unwrap();
+        let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
         let holders: Vec<MemberIndex> = batch.members.iter().collect();
         writer.handle_written(batch.position, holders[0]);
         assert_eq!(writer.poll_acked(), None);
         writer.handle_member_gone(holders[1]);
         assert_eq!(writer.poll_acked().map(|acked| acked.tag), Some(0));
+    }
+
+    #[test]
+    fn who_gets_every_batch_is_waited_for_as_those_that_have_copies_are() {
+        let mut writer = writer(1000);
+        let (copies, joining) = (all(), MemberIndex(MEMBERS));
+        let more: MemberSet = [joining, MemberIndex(0)].into_iter().collect();
+        for number in 0..3 {
+            push(&mut writer, number);
+            let batch = writer.poll_batch(copies, more).unwrap();
+            assert!(batch.members.contains(joining) && batch.members.contains(MemberIndex(0)));
+            let others = batch.members.iter().filter(|member| *member != joining);
+            others.for_each(|member| writer.handle_written(batch.position, member));
+            assert_eq!(writer.poll_acked(), None);
+            writer.handle_written(batch.position, joining);
+            assert_eq!(writer.poll_acked().map(|acked| acked.tag), Some(number));
+        }
     }
 
     #[test]
@@ -414,7 +435,7 @@ mod tests {
                 push(&mut writer, number);
                 number += 1;
             });
-            let Some(batch) = writer.poll_batch(all()) else { break };
+            let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) else { break };
             batches.push(batch);
         }
         assert_eq!(writer.room(), 0);
@@ -423,11 +444,11 @@ mod tests {
             batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
         }
         while writer.poll_acked().is_some() {}
-        assert!(writer.poll_batch(all()).is_none(), "acknowledged is not enough");
+        assert!(writer.poll_batch(all(), MemberSet::EMPTY).is_none(), "acknowledged is not enough");
         writer.handle_stable(writer.acked());
-        assert!(writer.poll_batch(all()).is_none(), "stable is not enough");
+        assert!(writer.poll_batch(all(), MemberSet::EMPTY).is_none(), "stable is not enough");
         writer.handle_tail(batches[1].position);
-        let next = writer.poll_batch(all());
+        let next = writer.poll_batch(all(), MemberSet::EMPTY);
         assert_eq!(next.map(|batch| batch.offset), Some(0), "the ring's next turn");
     }
 
@@ -482,16 +503,16 @@ mod tests {
                     }
                     if rng.random_ratio(1, 8) {
                         let room = writer.room();
-                        formed.extend(writer.poll_batch(all()));
+                        formed.extend(writer.poll_batch(all(), MemberSet::EMPTY));
                         assert!(writer.room() >= room, "forming a batch takes no more than said");
                     }
                 }
-                while let Some(batch) = writer.poll_batch(all()) {
+                while let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) {
                     finish(&mut writer, &batch);
                     formed.push(batch);
                 }
                 formed.iter().for_each(|batch| finish(&mut writer, batch));
-                while let Some(batch) = writer.poll_batch(all()) {
+                while let Some(batch) = writer.poll_batch(all(), MemberSet::EMPTY) {
                     finish(&mut writer, &batch);
                 }
                 assert!(writer.waiting.is_empty(), "seed {seed}: something found no room");
@@ -503,7 +524,8 @@ mod tests {
                     // Recoveries may take what is kept back for them, whatever else there is.
                     for _ in 0..2 {
                         writer.push(open_of(4), SgList::new(), 0);
-                        let batch = writer.poll_batch(all()).expect("room for OPEN");
+                        let batch =
+                            writer.poll_batch(all(), MemberSet::EMPTY).expect("room for OPEN");
                         finish(&mut writer, &batch);
                     }
                 }
@@ -521,7 +543,7 @@ mod tests {
     fn the_largest_record_of_a_ring_goes_into_it_and_a_larger_one_is_refused() {
         let mut writer = writer(64);
         writer.push(open_of(17), SgList::new(), 0);
-        let batch = writer.poll_batch(all()).unwrap();
+        let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
         assert_eq!(batch.into_data().len(), 16 * 4096);
         let too_large = std::panic::catch_unwind(move || {
             writer.push(open_of(18), SgList::new(), 0);
@@ -535,7 +557,7 @@ mod tests {
         let ends: Vec<(BatchWrite, Link)> = (0..3)
             .map(|number| {
                 push(&mut writer, number);
-                (writer.poll_batch(all()).unwrap(), writer.link())
+                (writer.poll_batch(all(), MemberSet::EMPTY).unwrap(), writer.link())
             })
             .collect();
         let (first, second) = (&ends[0], &ends[1]);
@@ -555,7 +577,7 @@ mod tests {
         let mut share = [0; MEMBERS as usize];
         for number in 0..4000 {
             push(&mut writer, number);
-            let batch = writer.poll_batch(all()).unwrap();
+            let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
             for member in batch.members.iter() {
                 share[member.as_usize()] += 1;
                 writer.handle_written(batch.position, member);

@@ -60,6 +60,7 @@ impl State {
             }
         };
         entry.state = MemberState::Faulty;
+        self.log.joining.remove(member);
         self.members[at].leaving = true;
         self.members[at].incarnation += 1;
         self.members[at].unflushed = false;

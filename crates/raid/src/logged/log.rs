@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     log::{Acked, LogWriter, Position, Record},
-    member::MemberIndex,
+    member::{MemberIndex, MemberSet},
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
@@ -34,7 +34,7 @@ pub(super) struct Note {
     discard: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct LogState {
     /// None before recovery has found the log's end.
     pub(super) writer: Option<LogWriter<Note>>,
@@ -45,6 +45,8 @@ pub(super) struct LogState {
     /// Who waits for room, in order.
     queue: alloc::collections::VecDeque<u64>,
     next_in_queue: u64,
+    /// Members that are complete but for the log: they get every batch from now on.
+    pub(super) joining: MemberSet,
     flushes_asked: u64,
     flushes_begun: u64,
     flushes_done: u64,
@@ -102,7 +104,8 @@ impl State {
         let members = self.in_sync();
         let base = self.layout.regions.log.offset;
         let mut any = false;
-        while let Some(batch) = self.writer().poll_batch(members) {
+        let joining = self.log.joining;
+        while let Some(batch) = self.writer().poll_batch(members, joining) {
             any = true;
             let (position, offset, holders) = (batch.position, base + batch.offset, batch.members);
             let data = batch.into_data();

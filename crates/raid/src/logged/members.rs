@@ -162,19 +162,49 @@ impl Array {
             return;
         }
         self.catch_up_tables(member).await;
-        self.flush().await;
-        if !is_still(&self.state()) {
+        if !self.join_log(member, incarnation).await {
             return;
         }
+        self.flush().await;
         {
             let mut state = self.state();
+            if !is_still(&state) {
+                return;
+            }
+            state.log.joining.remove(member);
             let entry = &mut state.label.members[member.as_usize()];
             entry.state = MemberState::InSync;
             entry.lack = Lack::NOTHING;
+        }
+        self.update_labels(|_| {}).await;
+        let mut state = self.state();
+        if is_still(&state) {
             state.tell_member(member, "caught up");
             state.events.push_back(Event::CaughtUp(member));
         }
-        self.update_labels(|_| {}).await;
+    }
+
+    /// Has a member get all of the log from now on, until the log begins with what it got. False
+    /// when the member has gone again.
+    async fn join_log(&self, member: MemberIndex, incarnation: u32) -> bool {
+        let since = {
+            let mut state = self.state();
+            if state.members[member.as_usize()].incarnation != incarnation {
+                return false;
+            }
+            state.log.joining.insert(member);
+            state.writer().link().end
+        };
+        loop {
+            self.next_round().await;
+            let mut state = self.state();
+            if state.members[member.as_usize()].incarnation != incarnation {
+                return false;
+            }
+            if state.writer().tail() >= since {
+                return true;
+            }
+        }
     }
 
     /// Makes progress stable. False when the member has gone again.

@@ -220,10 +220,11 @@ impl LoggedArray {
         self.array.state().capacity()
     }
 
-    /// The label as it is, or is about to be, on all live members.
+    /// The label as it is, stable, on all live members; before there is one, what was found.
     #[must_use]
     pub fn label(&self) -> Label {
-        self.array.state().label.clone()
+        let state = self.array.state();
+        state.labels.stable.as_ref().unwrap_or(&state.label).clone()
     }
 
     /// What the array can do.

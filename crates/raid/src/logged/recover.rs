@@ -127,24 +127,18 @@ impl Array {
                     && found.label.epoch + 1 >= epoch
             })
         };
-        let key = |one: &Checkpoint| (one.generation, one.counter);
         let current: Vec<(MemberIndex, &Checkpoint)> = checkpoints
             .iter()
             .filter(|(member, _)| is_current(member))
             .map(|(member, checkpoint)| (*member, checkpoint))
             .collect();
-        let mut best: Option<(MemberSet, &Checkpoint)> = None;
-        for (_, candidate) in &current {
-            let set: MemberSet = current
-                .iter()
-                .filter(|(_, one)| key(one) >= key(candidate))
-                .map(|(member, _)| *member)
-                .collect();
-            let better = best.is_none_or(|(_, known)| key(known) < key(candidate));
-            if better && state.can_serve_from(set) {
-                best = Some((set, candidate));
-            }
-        }
+        // One checkpoint may have been under way: who has the one before it is as good, and the
+        // log still begins where that one says. Who has not even that is an older image.
+        let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
+        let near = current.iter().filter(|(_, one)| one.counter + 1 >= newest);
+        let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
+        let base = near.map(|(_, one)| *one).min_by_key(|one| one.tail.end);
+        let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
         let Some((set, base)) = best.map(|(set, base)| (set, base.clone())) else {
             let text = alloc::format!(
                 "array '{}' has {} members that are up to date, which level {} cannot serve from; \
@@ -157,7 +151,8 @@ impl Array {
         };
         state.checkpoint = base.clone();
         // Beyond every round that may have been open.
-        state.round = base.round.saturating_add(3);
+        let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
+        state.round = last.saturating_add(3);
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
                 let volatile = state.members[member.as_usize()].caps.volatile_cache;

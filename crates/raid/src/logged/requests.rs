@@ -32,8 +32,8 @@ struct Piece {
 type End = (u64, Result<SgList, IoError>);
 type Work<'a> = Pin<Box<dyn Future<Output = End> + Send + 'a>>;
 
-/// An operation, for those who wait for all that have begun.
-struct Operation {
+/// An operation, for those who wait for all that have begun. Rounds are operations too.
+pub(super) struct Operation {
     array: Array,
     number: u64,
 }
@@ -49,16 +49,18 @@ impl Drop for Operation {
 impl Array {
     /// Serves a user's request.
     pub(super) async fn serve(self, id: RequestId, user: UserRequest) {
-        let operation = {
-            let mut state = self.state();
-            let number = state.next_operation;
-            state.next_operation += 1;
-            state.operations.insert(number);
-            Operation { array: self.clone(), number }
-        };
+        let operation = self.operation();
         let result = self.perform(&user).await;
         drop(operation);
         self.state().complete(id, result);
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        let mut state = self.state();
+        let number = state.next_operation;
+        state.next_operation += 1;
+        state.operations.insert(number);
+        Operation { array: self.clone(), number }
     }
 
     async fn perform(&self, user: &UserRequest) -> Result<SgList, IoError> {

@@ -70,6 +70,7 @@ impl Array {
                 })
             })
             .await;
+            let _operation = self.operation();
             if let Err(error) = self.round().await {
                 self.state().fail(error);
                 return;
