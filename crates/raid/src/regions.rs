@@ -166,19 +166,35 @@ pub fn plan(wish: &Wish, capacity: u64) -> Result<(Regions, Geometry), RegionsEr
     Ok((regions, geometry))
 }
 
-/// The smallest member capacity, in whole MiB, whose array has at least `volume` bytes.
+/// The smallest member capacity, in whole MiB, whose array without a log has at least `volume`
+/// bytes.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn member_capacity_for(wish: &Wish, volume: u64) -> Result<u64, RegionsError> {
+    smallest_capacity(volume, |capacity| plan(wish, capacity))
+}
+
+/// The smallest member capacity, in whole MiB, whose array with a log of the usual length has at
+/// least `volume` bytes.
+///
+/// # Errors
+/// As [`plan_logged`].
+pub fn logged_member_capacity_for(wish: &Wish, volume: u64) -> Result<u64, RegionsError> {
+    smallest_capacity(volume, |capacity| plan_logged(wish, capacity, None))
+}
+
+fn smallest_capacity(
+    volume: u64,
+    plan: impl Fn(u64) -> Result<(Regions, Geometry), RegionsError>,
+) -> Result<u64, RegionsError> {
     let (mut low, mut high) = (0, (volume >> 20) * 2 + 1024);
-    let enough =
-        |mib: u64| plan(wish, mib << 20).is_ok_and(|(_, shape)| shape.capacity() >= volume);
+    let enough = |mib: u64| plan(mib << 20).is_ok_and(|(_, shape)| shape.capacity() >= volume);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if enough(middle) { high = middle } else { low = middle }
     }
-    plan(wish, high << 20).map(|_| high << 20)
+    plan(high << 20).map(|_| high << 20)
 }
 
 /// Stripes kept free so that full stripes always find room elsewhere: 1%, at least 256, but never
@@ -248,5 +264,8 @@ mod tests {
         let capacity = member_capacity_for(&wish, 1 << 30).unwrap();
         assert!(plan(&wish, capacity).unwrap().1.capacity() >= 1 << 30);
         assert!(plan(&wish, capacity - (1 << 20)).unwrap().1.capacity() < 1 << 30);
+        let logged = |capacity| plan_logged(&wish, capacity, None).unwrap().1.capacity();
+        let capacity = logged_member_capacity_for(&wish, 1 << 30).unwrap();
+        assert!(logged(capacity) >= 1 << 30 && logged(capacity - (1 << 20)) < 1 << 30);
     }
 }
