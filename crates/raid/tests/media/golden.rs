@@ -2,10 +2,6 @@
 //! is still the same, and what earlier ones left behind is still read.
 //!
 //! A change of the format is one of these files, made anew with `NETRAID_GOLDEN=write`.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
-
-mod array;
-mod image;
 
 use std::{env, fs, path::PathBuf};
 
@@ -17,14 +13,16 @@ use netraid_raid::{
     label::{Closure, Label},
     log::{Batch, LOG_BLOCK_LEN, LogKey, Ring, head_blocks},
     member::MemberState,
-    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, LoggedShape},
+    regions::{CHECKPOINT_OFFSETS, LoggedShape},
 };
 
-use array::Array;
-use image::Image;
+use crate::{
+    array::{self, Array},
+    image::{self, Image},
+};
 
-const UUID: [u8; 16] = *b"golden array 001";
-const SHAPES: [(&str, Level, usize); 5] = [
+pub(crate) const UUID: [u8; 16] = *b"golden array 001";
+pub(crate) const SHAPES: [(&str, Level, usize); 5] = [
     ("level0", Level::Raid0, 3),
     ("level1", Level::Raid1, 2),
     ("level5", Level::Raid5, 4),
@@ -45,7 +43,7 @@ fn shape(level: Level, members: usize) -> LoggedShape {
 }
 
 /// A new array's members.
-fn new_members(level: Level, members: usize) -> Vec<Image> {
+pub(crate) fn new_members(level: Level, members: usize) -> Vec<Image> {
     let layout = shape(level, members).layout().unwrap();
     let uuids: Vec<[u8; 16]> = (1..).map(|at| [at; 16]).take(members).collect();
     let images = format(layout, "golden", UUID, &uuids, 0x0123_4567_89ab_cdef);
@@ -58,7 +56,7 @@ fn new_members(level: Level, members: usize) -> Vec<Image> {
 }
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/media/images").join(name)
 }
 
 /// Whether the files are to be made anew.
@@ -76,9 +74,8 @@ fn load(name: &str) -> Vec<Image> {
     image::from_text(&text)
 }
 
-fn newest_label(image: &Image) -> Label {
-    let labels = (0..2).map(|copy| Label::decode(image.read(LABEL_OFFSETS[copy], 4096), copy));
-    labels.filter_map(Result::ok).max_by_key(|label| (label.generation, label.epoch)).unwrap()
+pub(crate) fn newest_label(image: &Image) -> Label {
+    array::label(image).expect("a label")
 }
 
 fn newest_checkpoint(image: &Image) -> Checkpoint {
@@ -162,19 +159,19 @@ fn write_all(array: &mut Array) {
     for (at, (first, count, byte)) in WRITES.into_iter().enumerate() {
         let first = first.min(blocks - 1);
         let op = if byte == 0 { Op::WriteZeroes } else { Op::Write };
-        array.request(op, first, count.min(blocks - first), byte);
+        array.request(op, first, count.min(blocks - first), byte).unwrap();
         // What is written before comes home; what is after stays in the log.
         if at == 6 {
             array.idle();
         }
     }
-    array.request(Op::Flush, 0, 0, 0);
+    array.request(Op::Flush, 0, 0, 0).unwrap();
 }
 
 fn check_contents(array: &mut Array, name: &str) {
     let volume = expected(array.blocks());
     for (block, byte) in (0..).zip(volume) {
-        let read = array.read(block);
+        let read = array.read(block).unwrap();
         assert!(read.iter().all(|one| *one == byte), "{name}: block {block} is not {byte:#x}");
     }
 }
@@ -189,12 +186,12 @@ fn arrays_that_were_in_use_are_read() {
                 continue;
             }
             if writes() {
-                let mut array = Array::open(new_members(level, members), &[]);
+                let mut array = Array::open(new_members(level, members), &[]).unwrap();
                 if state == "degraded" {
                     array.lose(1);
                 }
                 write_all(&mut array);
-                let images = if state == "closed" { array.close() } else { array.crash() };
+                let images = if state == "closed" { array.close().unwrap() } else { array.crash() };
                 save(&name, &images);
             }
             let images = load(&name);
@@ -205,10 +202,10 @@ fn arrays_that_were_in_use_are_read() {
             // With all members, and with as few as there may be.
             for away in [0, tolerance as usize] {
                 let away: Vec<usize> = (1..=away).collect();
-                let mut array = Array::open(images.clone(), &away);
+                let mut array = Array::open(images.clone(), &away).unwrap();
                 check_contents(&mut array, &name);
-                let images = array.close();
-                check_contents(&mut Array::open(images, &away), &name);
+                let images = array.close().unwrap();
+                check_contents(&mut Array::open(images, &away).unwrap(), &name);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Drives an array with a log over members in memory, one request at a time and every member
 //! request in the order in which it is asked for, so that the same is written each time.
 
-use netraid_block::{Buf, ErrorKind, Op, Pool, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, SgList};
 use netraid_raid::{
     label::{Holder, Label},
     logged::{
@@ -22,17 +22,15 @@ pub(crate) struct Array {
     opened: bool,
     closed: bool,
     /// The end of the last request.
-    ended: Option<(RequestId, SgList)>,
+    ended: Option<(RequestId, Result<SgList, IoError>)>,
 }
 
 impl Array {
     /// Opens an array with these members, of which some are away.
-    pub(crate) fn open(members: Vec<Image>, away: &[usize]) -> Self {
+    pub(crate) fn open(members: Vec<Image>, away: &[usize]) -> Result<Self, IoError> {
         let away: Vec<bool> = (0..members.len()).map(|at| away.contains(&at)).collect();
         let found = |(image, away): (&Image, &bool)| {
-            let label = (0..2)
-                .filter_map(|copy| Label::decode(image.read(LABEL_OFFSETS[copy], 4096), copy).ok())
-                .max_by_key(|label| (label.generation, label.epoch))?;
+            let label = label(image)?;
             let caps = MemberCaps { volatile_cache: true, can_discard: false };
             (!away).then_some(FoundMember { caps, label })
         };
@@ -42,13 +40,17 @@ impl Array {
             max_io_len: 1 << 20,
             pool: Pool::new(),
             limits: Limits::default(),
-        })
-        .unwrap();
+        })?;
         let (opened, closed, ended) = (false, false, None);
         let mut array = Self { machine, members, away, next_request: 0, opened, closed, ended };
         array.run();
-        assert!(array.opened, "{:?}", array.machine.failure());
-        array
+        match array.machine.failure() {
+            Some(error) => Err(error),
+            None => {
+                assert!(array.opened, "neither opened nor failed");
+                Ok(array)
+            }
+        }
     }
 
     /// Blocks of 4 KiB.
@@ -57,7 +59,13 @@ impl Array {
     }
 
     /// One request to its end.
-    pub(crate) fn request(&mut self, op: Op, first: u64, count: u64, byte: u8) -> SgList {
+    pub(crate) fn request(
+        &mut self,
+        op: Op,
+        first: u64,
+        count: u64,
+        byte: u8,
+    ) -> Result<SgList, IoError> {
         let bytes = if op == Op::Write {
             vec![byte; usize::try_from(count * 4096).unwrap()]
         } else {
@@ -74,8 +82,8 @@ impl Array {
         result
     }
 
-    pub(crate) fn read(&mut self, block: u64) -> Vec<u8> {
-        self.request(Op::Read, block, 1, 0).to_contiguous().to_vec()
+    pub(crate) fn read(&mut self, block: u64) -> Result<Vec<u8>, IoError> {
+        Ok(self.request(Op::Read, block, 1, 0)?.to_contiguous().to_vec())
     }
 
     /// Brings everything home.
@@ -92,11 +100,14 @@ impl Array {
     }
 
     /// Closes the array; its members as they are then.
-    pub(crate) fn close(mut self) -> Vec<Image> {
+    pub(crate) fn close(mut self) -> Result<Vec<Image>, IoError> {
         self.machine.handle_close();
         self.run();
-        assert!(self.closed && self.machine.failure().is_none());
-        self.members
+        assert!(self.closed, "neither closed nor failed");
+        match self.machine.failure() {
+            Some(error) => Err(error),
+            None => Ok(self.members),
+        }
     }
 
     /// The members as they are when the engine dies now.
@@ -113,7 +124,6 @@ impl Array {
             self.opened |= event == Event::Opened;
             self.closed |= event == Event::Closed;
         }
-        assert!(self.machine.failure().is_none(), "{:?}", self.machine.failure());
     }
 
     fn act(&mut self, action: Action) {
@@ -123,7 +133,7 @@ impl Array {
             | Action::Flush { io, member }
             | Action::Discard { io, member, .. } => (*io, member.as_usize()),
             Action::Complete { request, result } => {
-                self.ended = Some((*request, result.clone().unwrap()));
+                self.ended = Some((*request, result.clone()));
                 return;
             }
         };
@@ -143,4 +153,10 @@ impl Array {
         };
         self.machine.handle_io_done(io, result);
     }
+}
+
+/// The newest copy of a member's label.
+pub(crate) fn label(image: &Image) -> Option<Label> {
+    let read = |copy: usize| Label::decode(image.read(LABEL_OFFSETS[copy], 4096), copy).ok();
+    (0..2).filter_map(read).max_by_key(|label| (label.generation, label.epoch))
 }

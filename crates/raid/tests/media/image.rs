@@ -16,6 +16,11 @@ impl Image {
         Self(vec![0; usize::try_from(len).unwrap()])
     }
 
+    /// Number of bytes.
+    pub(crate) const fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     pub(crate) fn read(&self, offset: u64, len: usize) -> &[u8] {
         let at = usize::try_from(offset).unwrap();
         &self.0[at..at + len]
