@@ -319,6 +319,7 @@ impl State {
         let stripes = StripeTable::new(layout.logical, layout.physical);
         let pages = usize::try_from(stripes.pages()).unwrap_or(usize::MAX);
         Self {
+            found_label: label.clone(),
             label,
             members,
             labels: labels::LabelUpdates::default(),

@@ -11,7 +11,7 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
 use super::{
     Event, FoundMember,
@@ -24,10 +24,11 @@ use crate::{
     bytes,
     checkpoint::Checkpoint,
     code::ColumnSet,
-    label::{Closure, Holder},
+    label::{Closure, Holder, Label},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record},
     member::{MemberIndex, MemberSet, MemberState},
+    regions::LABEL_OFFSETS,
 };
 
 /// Columns of a row that are wrong, with what they are to be.
@@ -81,6 +82,7 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let base = self.choose_members(found).await?;
+        self.level_labels(found).await?;
         self.update_labels(|label| {
             label.generation += 1;
             label.holder = holder;
@@ -171,6 +173,31 @@ impl Array {
             state.tell_member(member, "not there, or not up to date, when the array was opened");
         }
         Ok(base)
+    }
+
+    /// Gives the newest label to members that lack it, as an update that was cut short left them:
+    /// so that a member that takes part is never more than one update behind.
+    async fn level_labels(&self, found: &[Option<FoundMember>]) -> Result<(), IoError> {
+        let (label, behind) = {
+            let state = self.state();
+            let epoch = state.label.epoch;
+            let is_behind = |one: &MemberIndex| {
+                found[one.as_usize()].as_ref().is_some_and(|found| found.label.epoch < epoch)
+            };
+            let behind: Vec<MemberIndex> = state.in_sync().iter().filter(is_behind).collect();
+            (state.found_label.clone(), behind)
+        };
+        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+            let writes = behind.iter().map(|member| {
+                let label = Label { index: *member, ..label.clone() };
+                let data = Buf::copy_from(&label.encode(copy)).into();
+                self.write_label(*member, offset, data)
+            });
+            for end in join_all(writes).await {
+                end?;
+            }
+        }
+        Ok(())
     }
 
     /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one

@@ -116,6 +116,8 @@ pub(super) struct Limbo {
 pub(super) struct State {
     pub(super) layout: Arc<Layout>,
     pub(super) label: Label,
+    /// The newest label that was found when the array was opened.
+    pub(super) found_label: Label,
     pub(super) members: Vec<Member>,
     pub(super) labels: LabelUpdates,
     pub(super) life: Life,
