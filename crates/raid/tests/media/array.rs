@@ -14,6 +14,8 @@ use netraid_raid::{
 
 use crate::image::Image;
 
+const CAPS: MemberCaps = MemberCaps { volatile_cache: true, can_discard: false };
+
 pub(crate) struct Array {
     machine: LoggedArray,
     members: Vec<Image>,
@@ -31,8 +33,7 @@ impl Array {
         let away: Vec<bool> = (0..members.len()).map(|at| away.contains(&at)).collect();
         let found = |(image, away): (&Image, &bool)| {
             let label = label(image)?;
-            let caps = MemberCaps { volatile_cache: true, can_discard: false };
-            (!away).then_some(FoundMember { caps, label })
+            (!away).then_some(FoundMember { caps: CAPS, label })
         };
         let machine = LoggedArray::open(OpenConfig {
             members: members.iter().zip(&away).map(found).collect(),
@@ -97,6 +98,30 @@ impl Array {
         self.away[usize::from(member)] = true;
         self.machine.handle_gone(MemberIndex(member), "gone");
         self.run();
+    }
+
+    /// A member that was lost is there again, with these bytes. Whether it is one of the array.
+    pub(crate) fn come_back(&mut self, member: u8, image: Image) -> bool {
+        let at = usize::from(member);
+        self.members[at] = image;
+        let known = self.machine.label();
+        let Some(label) = label(&self.members[at]) else { return false };
+        let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
+        let is_its = (label.array_uuid, label.index.0) == (known.array_uuid, member)
+            && (label.geometry, label.regions) == (known.geometry, known.regions)
+            && label.members[at].uuid == known.members[at].uuid
+            && salt(&label) == salt(&known);
+        if is_its {
+            self.away[at] = false;
+            self.machine.handle_return(MemberIndex(member), FoundMember { caps: CAPS, label });
+            self.run();
+        }
+        is_its
+    }
+
+    /// A member's bytes as they are.
+    pub(crate) fn image(&self, member: u8) -> Image {
+        self.members[usize::from(member)].clone()
     }
 
     /// Closes the array; its members as they are then.

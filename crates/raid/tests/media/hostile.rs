@@ -103,6 +103,23 @@ fn change(array: &mut Array, rng: &mut StdRng) {
     let _ = array.request(op, first, count, rng.random());
 }
 
+/// A member goes, and comes back with something changed, or does not.
+fn lose_and_return(array: &mut Array, label: &Label, members: usize, rng: &mut StdRng) {
+    let member = u8::try_from(rng.random_range(0..members)).unwrap();
+    array.lose(member);
+    for _ in 0..rng.random_range(0..8) {
+        change(array, rng);
+    }
+    let mut image = array.image(member);
+    for _ in 0..rng.random_range(0..4) {
+        attack(&mut image, label, rng);
+    }
+    array.come_back(member, image);
+    for _ in 0..rng.random_range(0..8) {
+        change(array, rng);
+    }
+}
+
 fn is_assembled(images: &[Image]) -> bool {
     let found = images.iter().filter_map(array::label);
     let found = found.map(|label| Found { address: String::new(), label });
@@ -120,6 +137,9 @@ fn play(seed: u64, level: Level, members: usize) -> (u32, u32) {
     for _ in 0..4 {
         for _ in 0..rng.random_range(1..25) {
             change(&mut array, &mut rng);
+        }
+        if level != Level::Raid0 && rng.random() {
+            lose_and_return(&mut array, &label, members, &mut rng);
         }
         let mut images = array.crash();
         let attacked = rng.random_range(1..=images.len());
