@@ -333,7 +333,7 @@ impl World {
             if let Some(error) = self.machine.as_ref().unwrap().failure() {
                 panic!("failed: {error}");
             }
-            assert!(!self.under_way.is_empty(), "nothing under way and not done");
+            assert!(!self.under_way.is_empty(), "stuck: {:#?}", self.machine);
             self.step();
         }
         panic!("no end");

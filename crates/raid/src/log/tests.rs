@@ -21,6 +21,7 @@ fn any_record(rng: &mut StdRng) -> Record {
                 column: u8::try_from(column).unwrap(),
                 crc,
                 position: rng.random::<bool>().then(|| Position(rng.random_range(0..1 << 50))),
+                zeroes: rng.random(),
             });
             let basis = basis.collect();
             let (stripe, row, round) = (rng.random_range(0..1 << 32), rng.random(), rng.random());

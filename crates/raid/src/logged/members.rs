@@ -7,7 +7,7 @@
 use alloc::{string::ToString, vec::Vec};
 
 use futures_util::future::join_all;
-use netraid_block::{BufMut, IoError, SgList};
+use netraid_block::{Buf, BufMut, IoError, SgList};
 
 use super::{
     Event, FoundMember, NewDevice,
@@ -78,7 +78,19 @@ impl Array {
             }
             state.join(member, found.caps, "back")
         };
+        self.give_checkpoint(member).await;
         self.catch_up(member, incarnation).await;
+    }
+
+    /// Writes the last checkpoint to a member: from now on it is part of this time.
+    async fn give_checkpoint(&self, member: MemberIndex) {
+        let _lock = self.lock_tables().await;
+        let (checkpoint, uuid) = {
+            let state = self.state();
+            (state.checkpoint.clone(), state.label.array_uuid)
+        };
+        let data = Buf::copy_from(&checkpoint.encode(uuid)).into();
+        self.write_member_stable(member, checkpoint.offset(), data).await;
     }
 
     /// A new device takes a member's place.
@@ -95,6 +107,7 @@ impl Array {
             entry.lack = Lack::ALL;
             state.join(member, device.caps, "replaced")
         };
+        self.give_checkpoint(member).await;
         self.catch_up(member, incarnation).await;
     }
 

@@ -64,8 +64,26 @@ pub struct LoggedArray {
 }
 
 impl core::fmt::Debug for LoggedArray {
+    /// What it is waiting for.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("LoggedArray").finish_non_exhaustive()
+        let state = self.array.state();
+        f.debug_struct("LoggedArray")
+            .field("life", &state.life)
+            .field("members", &state.members)
+            .field("operations", &state.operations)
+            .field("requests", &state.requests)
+            .field("rounds", &state.rounds)
+            .field("labels", &state.labels)
+            .field("log", &state.log)
+            .field("locks", &state.locks)
+            .field("dirty", &state.dirty.len())
+            .field("limbo", &state.limbo)
+            .field("allocated", &state.allocated)
+            .field("free", &state.stripes.free())
+            .field("tables_locked", &state.tables_locked)
+            .field("sums", &state.sums)
+            .field("waiters", &state.waiters)
+            .finish_non_exhaustive()
     }
 }
 

@@ -506,11 +506,13 @@ impl Array {
                     let entry = redo.entry((physical, *row)).or_default();
                     for one in basis {
                         let data = match one.position {
-                            None => bytes::zeroes(BLOCK as usize),
-                            Some(at) => log.payload(at, 0).map(SgList::from).ok_or_else(|| {
-                                let text = alloc::format!("the log lacks DATA at {at}");
-                                IoError::with_detail(ErrorKind::Corrupt, text)
-                            })?,
+                            Some(at) if !one.zeroes => {
+                                log.payload(at, 0).map(SgList::from).ok_or_else(|| {
+                                    let text = alloc::format!("the log lacks DATA at {at}");
+                                    IoError::with_detail(ErrorKind::Corrupt, text)
+                                })?
+                            }
+                            Some(_) | None => bytes::zeroes(BLOCK as usize),
                         };
                         entry.basis.insert(one.column, (data, one.crc, one.position));
                     }
