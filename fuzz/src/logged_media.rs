@@ -178,6 +178,7 @@ impl AnyRecord {
                         column: *column,
                         crc: 1,
                         position: at.map(|at| Position(u64::from(at))),
+                        zeroes: column % 2 == 0,
                     })
                     .collect(),
             },

@@ -1,8 +1,10 @@
 //! What records may say in one array: what they name must exist. A log has a right checksum when
 //! a member forged it, too.
 
-use super::{Batch, Record, batch::BatchError};
-use crate::{geometry::Geometry, lack::ROUND_MAX, log::LOG_BLOCK_LEN, regions::Regions};
+use super::{Basis, Batch, Record, batch::BatchError};
+use crate::{
+    code::ColumnSet, geometry::Geometry, lack::ROUND_MAX, log::LOG_BLOCK_LEN, regions::Regions,
+};
 
 /// How much there is of everything that a record can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +53,11 @@ impl Bounds {
                 let check_columns = self.columns - self.data_columns;
                 ensure("number of checks", checks.len() <= check_columns.into())?;
                 ensure("column", basis.iter().all(|one| one.column < self.data_columns))?;
-                let rises = basis.windows(2).all(|pair| pair[0].column < pair[1].column);
-                ensure("order of columns", rises)?;
+                let mut seen = ColumnSet::EMPTY;
+                basis.iter().for_each(|one| seen.insert(one.column));
+                ensure("columns", seen.len() as usize == basis.len())?;
+                let has_source = |one: &Basis| one.zeroes || one.position.is_some();
+                ensure("contents", basis.iter().all(has_source))?;
                 let positions = basis.iter().filter_map(|one| one.position);
                 ensure("basis", positions.into_iter().all(|at| at < batch.position))
             }
@@ -84,7 +89,7 @@ mod tests {
     use super::*;
     use crate::{
         geometry::Level,
-        log::{Basis, Link, Position},
+        log::{Link, Position},
         regions::LoggedShape,
     };
     use std::vec::{Vec, from_elem};
@@ -129,13 +134,14 @@ mod tests {
             column,
             crc: 0,
             position: position.map(Position),
+            zeroes: position.is_none(),
         };
         let parity = |stripe, row, round, checks: usize, basis: &[Basis]| {
             let (checks, basis) = (from_elem(0, checks), basis.to_vec());
             allows(Record::Parity { stripe, row, round, checks, basis })
         };
         assert!(parity(47, 1, ROUND_MAX, 1, &[basis(0, Some(99)), basis(3, None)]));
-        assert!(parity(0, 0, 0, 0, &[]));
+        assert!(parity(0, 0, 0, 0, &[]) && parity(0, 0, 0, 1, &[basis(3, None), basis(0, None)]));
         assert!(!parity(48, 1, 1, 1, &[]));
         assert!(!parity(0, 2, 1, 1, &[]));
         assert!(!parity(0, 0, ROUND_MAX + 1, 1, &[]));
@@ -143,6 +149,9 @@ mod tests {
         assert!(!parity(0, 0, 0, 1, &[basis(4, None)]), "a check column");
         assert!(!parity(0, 0, 0, 1, &[basis(0, Some(100))]), "not before");
         assert!(!parity(0, 0, 0, 1, &[basis(1, None), basis(1, None)]), "twice");
+        let nothing = Basis { zeroes: false, ..basis(1, None) };
+        assert!(!parity(0, 0, 0, 1, &[nothing]), "contents from nowhere");
+        assert!(parity(0, 0, 0, 1, &[Basis { zeroes: true, ..basis(1, Some(9)) }]));
     }
 
     #[test]
