@@ -344,7 +344,7 @@ impl Array {
     pub(super) async fn repair(self) {
         loop {
             let next = |state: &mut State| state.repairs.pop_first();
-            let (logical, physical, column, row) = self.until(Change::Operations, next).await;
+            let (logical, physical, column, row) = self.until(Change::Repairs, next).await;
             // An error has been told to whoever read it.
             let _ = self.repair_block(logical, physical, column, row).await;
         }
