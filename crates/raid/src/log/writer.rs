@@ -18,9 +18,6 @@ use crate::member::{MemberIndex, MemberSet};
 
 /// Batches under way at most; what comes meanwhile shares the next one.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 16;
-/// Blocks that users' writes do not get: recoveries append OPEN records before any round can
-/// move the tail.
-pub const OPEN_BLOCKS: u64 = 8;
 /// Blocks after which other members hold the copies: a mebibyte.
 const SEGMENT_BLOCKS: u64 = (1 << 20) / LOG_BLOCK_LEN as u64;
 
@@ -164,15 +161,21 @@ impl<T> LogWriter<T> {
 
     /// Blocks that more records may take, each with a block for a head of its own, before the
     /// tail has to go on: so many always fit, with what waits already, and leave
-    /// [`OPEN_BLOCKS`].
+    /// [`Ring::open_blocks`].
     #[must_use]
     pub fn room(&self) -> u64 {
+        self.room_for_recovery().saturating_sub(self.ring.open_blocks())
+    }
+
+    /// As [`Self::room`], for what a recovery appends before any round can move the tail.
+    #[must_use]
+    pub fn room_for_recovery(&self) -> u64 {
         // A batch that does not fit before the ring's end leaves less than its length unused,
         // once before the tail has to go on.
         let turn = self.ring.turn(self.link.end.after(1));
         let turns = turn.0 - self.tail.0 < self.ring.blocks();
         let lost = if turns { u64::from(self.ring.batch_blocks_max()) - 1 } else { 0 };
-        let taken = self.used() + self.waiting_blocks + lost + OPEN_BLOCKS;
+        let taken = self.used() + self.waiting_blocks + lost;
         self.ring.blocks().saturating_sub(taken)
     }
 
@@ -516,13 +519,14 @@ mod tests {
                     finish(&mut writer, &batch);
                 }
                 assert!(writer.waiting.is_empty(), "seed {seed}: something found no room");
-                assert!(writer.used() + OPEN_BLOCKS <= ring.blocks());
+                assert!(writer.used() + ring.open_blocks() <= ring.blocks());
                 assert_eq!(writer.acked_link(), writer.link());
                 turns += u64::from(ring.turn(writer.tail()) < writer.link().end);
                 let dropped = rng.random::<bool>();
                 if dropped {
                     // Recoveries may take what is kept back for them, whatever else there is.
-                    for _ in 0..2 {
+                    for _ in 0..ring.open_blocks() / 4 {
+                        assert!(writer.room_for_recovery() >= 4);
                         writer.push(open_of(4), SgList::new(), 0);
                         let batch =
                             writer.poll_batch(all(), MemberSet::EMPTY).expect("room for OPEN");
