@@ -38,7 +38,7 @@ use alloc::{
 };
 
 pub use interface::{
-    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
+    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
 };
 use netraid_block::{ErrorKind, IoError, SgList};
@@ -48,11 +48,12 @@ use sync_wrapper::SyncWrapper;
 use tasks::{Array, Change, Tasks};
 
 use crate::{
+    array::CommandError,
     checkpoint::Checkpoint,
     code::Code,
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
-    member::{ArrayState, MemberIndex},
+    member::{ArrayState, MemberIndex, MemberState},
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -260,6 +261,50 @@ impl LoggedArray {
     #[must_use]
     pub fn failure(&self) -> Option<IoError> {
         self.array.state().failed.clone()
+    }
+
+    /// A member's state.
+    ///
+    /// # Panics
+    /// When the array has no such member.
+    #[must_use]
+    pub fn member_state(&self, member: MemberIndex) -> MemberState {
+        self.array.state().member_state(member)
+    }
+
+    /// Whether a member may be set aside by command, or replaced.
+    ///
+    /// # Errors
+    /// When there is no such member, it is needed, or nothing can be changed.
+    pub fn check_lose(&self, member: MemberIndex) -> Result<(), CommandError> {
+        let state = self.array.state();
+        let last = state.layout.geometry.members() - 1;
+        if member.0 > last {
+            return Err(CommandError::NoSuchMember { member, last });
+        }
+        if state.failed.is_some() {
+            return Err(CommandError::NotWritable("failed"));
+        }
+        if state.life != Life::Open {
+            return Err(CommandError::NotWritable("not open"));
+        }
+        let mut rest = state.in_sync();
+        rest.remove(member);
+        if state.can_serve_from(rest) { Ok(()) } else { Err(CommandError::Needed(member)) }
+    }
+
+    /// What is in the log and on the members now.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let state = self.array.state();
+        Usage {
+            log_blocks: state.layout.ring.blocks(),
+            log_used: state.log.writer.as_ref().map_or(0, crate::log::LogWriter::used),
+            dirty_blocks: state.dirty.len(),
+            round: state.checkpoint.round,
+            mapped: state.stripes.mapped(),
+            physical: state.layout.physical,
+        }
     }
 
     /// How often each rule of the protocol made something wait, by name.
