@@ -12,7 +12,6 @@
 use core::{ops::Range, time::Duration};
 
 use netraid_block::{Buf, SgList};
-use netraid_raid::member::MemberState;
 
 use super::{
     machine::Machine,
@@ -117,14 +116,13 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        let Some(label) = self.serving_label() else { return };
         let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving) else {
             return;
         };
         let settled = Plan::patience().deadline * 2;
         let now = self.agenda.now();
         for (member, host) in self.hosts.iter_mut().enumerate() {
-            let is_whole = label.members[member].state == MemberState::InSync
+            let is_whole = engine.is_in_sync(member)
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
             let was_noticed = engine.id.0 > host.engine_then || host.losses > host.losses_then;

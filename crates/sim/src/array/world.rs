@@ -872,8 +872,7 @@ impl<M: Machine> World<M> {
         if self.engines[at].outstanding() > 0 {
             return;
         }
-        let Some(label) = self.serving_label() else { return };
-        if label.members.iter().all(|entry| entry.state == MemberState::InSync) {
+        if (0..self.hosts.len()).all(|member| self.engines[at].is_in_sync(member)) {
             self.phase = Phase::Closing;
             self.note(|| "the array is to close".into());
             self.with(at, |engine, context| engine.handle_wish(context, true));
