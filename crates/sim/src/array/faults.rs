@@ -10,9 +10,9 @@
 //! old contents, stay within the budget in both modes.
 
 use core::{ops::Range, time::Duration};
+use std::collections::BTreeSet;
 
 use netraid_block::{Buf, SgList};
-use netraid_raid::member::MemberState;
 
 use super::{
     machine::Machine,
@@ -107,7 +107,7 @@ impl<M: Machine> World<M> {
         }
     }
 
-    fn tolerance(&self) -> usize {
+    pub(super) fn tolerance(&self) -> usize {
         usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0)
     }
 
@@ -117,14 +117,13 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        let Some(label) = self.serving_label() else { return };
         let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving) else {
             return;
         };
         let settled = Plan::patience().deadline * 2;
         let now = self.agenda.now();
         for (member, host) in self.hosts.iter_mut().enumerate() {
-            let is_whole = label.members[member].state == MemberState::InSync
+            let is_whole = engine.is_in_sync(member)
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
             let was_noticed = engine.id.0 > host.engine_then || host.losses > host.losses_then;
@@ -167,9 +166,18 @@ impl<M: Machine> World<M> {
         host.trouble = Some(trouble);
         host.losses_then = host.losses;
         host.engine_then = newest.unwrap_or(host.engine_then);
-        if self.plan.mode == Mode::Within {
-            self.make_room();
-        }
+        self.make_room();
+    }
+
+    /// The members with bad blocks in the row that has most of them.
+    pub(super) fn worst_row(&self) -> Vec<usize> {
+        let members = |group| {
+            let members: BTreeSet<usize> = self.harms_of(group).collect();
+            Vec::from_iter(members)
+        };
+        let rows = self.harms.iter().map(|harm| harm.group);
+        let rows = rows.filter(|group| matches!(group, Group::Row(_)));
+        rows.map(members).max_by_key(Vec::len).unwrap_or_default()
     }
 
     fn harm_member(&mut self, fault: Fault) -> bool {
@@ -405,9 +413,13 @@ impl<M: Machine> World<M> {
     }
 
     /// One more member is away: bad blocks that would be too many with it are put right.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         let left = self.tolerance().saturating_sub(self.impaired());
         let mut groups: Vec<Group> = self.harms.iter().map(|harm| harm.group).collect();
+        if self.plan.mode == Mode::Beyond {
+            // More bad blocks of a row than redundancy are noticed; of the log they are not.
+            groups.retain(|group| !matches!(group, Group::Row(_)));
+        }
         groups.sort_unstable();
         groups.dedup();
         for group in groups {
