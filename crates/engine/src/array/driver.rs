@@ -215,6 +215,7 @@ impl Driver {
             }
             self.pump();
         }
+        tracing::debug!("the machine has closed");
         let clean = self.machine.failure().is_none();
         let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
         let ends = sessions.map(async |member| match clean {
@@ -223,6 +224,7 @@ impl Driver {
             false => member.remote.close().await,
         });
         futures_util::future::join_all(ends).await;
+        tracing::debug!("the members' sessions have ended");
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
         for slot in &mut self.slots {
@@ -431,6 +433,11 @@ impl Driver {
     }
 
     fn handle_tick(&mut self) {
+        if self.is_closing() {
+            let in_flight = self.in_flight.iter().flatten().count();
+            let (users, state) = (self.users.len(), self.machine.status());
+            tracing::debug!(users, in_flight, ?state.log, begun = self.close_begun, "closing");
+        }
         if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
             return;
         }
