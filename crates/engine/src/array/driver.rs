@@ -216,6 +216,7 @@ impl Driver {
             self.pump();
         }
         tracing::debug!("the machine has closed");
+        self.end_returns().await;
         let clean = self.machine.failure().is_none();
         let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
         let ends = sessions.map(async |member| match clean {
@@ -227,12 +228,6 @@ impl Driver {
         tracing::debug!("the members' sessions have ended");
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
-        for slot in &mut self.slots {
-            has_left(slot.returning.attempt.take()).await;
-        }
-        while let Ok(returned) = self.returned.1.try_recv() {
-            returned.let_go().await;
-        }
         if let Some(asked) = self.asked.take() {
             asked.refuse();
         }
