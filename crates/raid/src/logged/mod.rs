@@ -4,7 +4,8 @@
 //! Dialect: `handle_*` takes an input, [`LoggedArray::poll_action`] and
 //! [`LoggedArray::poll_event`] give outputs until `None`. Every member request given out must come
 //! back through [`LoggedArray::handle_io_done`] exactly once. Every user request ends in exactly
-//! one [`Action::Complete`].
+//! one [`Action::Complete`]. Inputs that are there are all put in before outputs are asked for:
+//! what they lead to is found out then, and together.
 //!
 //! Inside, straight-line code waits for what it needs ([`tasks`]); it is run by these calls and by
 //! nothing else, so that the same inputs give the same outputs.
@@ -61,6 +62,8 @@ use crate::{
 pub struct LoggedArray {
     array: Array,
     tasks: Tasks,
+    /// There was an input since everything was done that could be.
+    input: bool,
     ended: bool,
 }
 
@@ -134,16 +137,16 @@ impl LoggedArray {
             deferred: Vec::new(),
         };
         let devices = members.iter().map(device).collect();
-        let mut this = Self {
+        let this = Self {
             array: Array::new(State::new(layout, label, devices)),
             tasks: Tasks::new(),
+            input: true,
             ended: false,
         };
         let array = this.array.clone();
         this.array.spawn(array.clone().write_labels());
         this.array.spawn(array.clone().serve_flushes());
         this.array.spawn(array.open(members, holder));
-        this.run();
         Ok(this)
     }
 
@@ -166,7 +169,7 @@ impl LoggedArray {
         }
         let array = self.array.clone();
         self.tasks.push(alloc::boxed::Box::pin(array.serve(id, user)));
-        self.run();
+        self.input = true;
     }
 
     /// Tells how a member request ended; reads bring their bytes, all else brings none.
@@ -175,7 +178,7 @@ impl LoggedArray {
     /// When no such request is in flight.
     pub fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
         self.array.state().end_io(io, result);
-        self.run();
+        self.input = true;
     }
 
     /// Sets a member aside, as an administrator wishes, or because its session ended or its power
@@ -183,28 +186,28 @@ impl LoggedArray {
     /// flight still have to come back. When the array cannot serve without it, the array fails.
     pub fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
         self.array.state().member_gone(member, reason);
-        self.run();
+        self.input = true;
     }
 
     /// A member that is not live is there again, with nothing of before in flight. It catches up.
     pub fn handle_return(&mut self, member: MemberIndex, found: FoundMember) {
         let array = self.array.clone();
         self.array.spawn(array.member_returned(member, found));
-        self.run();
+        self.input = true;
     }
 
     /// Takes a new device in the place of a member that is not live, and writes it.
     pub fn handle_replace(&mut self, member: MemberIndex, device: NewDevice) {
         let array = self.array.clone();
         self.array.spawn(array.member_replaced(member, device));
-        self.run();
+        self.input = true;
     }
 
     /// Has everything that is in the log brought home; nothing waits for it.
     pub fn handle_idle(&mut self) {
         if self.array.state().life == Life::Open {
             self.array.state().want_round();
-            self.run();
+            self.input = true;
         }
     }
 
@@ -219,17 +222,19 @@ impl LoggedArray {
             self.array.state().life = Life::Closing;
             let array = self.array.clone();
             self.array.spawn(array.close());
-            self.run();
+            self.input = true;
         }
     }
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
+        self.run();
         self.array.state().poll_action()
     }
 
     /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
+        self.run();
         self.array.state().events.pop_front()
     }
 
@@ -308,8 +313,12 @@ impl LoggedArray {
         self.array.state().rules.clone()
     }
 
-    /// Does everything that can be done without another input.
+    /// Does everything that can be done without another input. What came in since the last time is
+    /// looked at together: so writes that came together share a batch of the log.
     fn run(&mut self) {
+        if !core::mem::take(&mut self.input) {
+            return;
+        }
         loop {
             for task in core::mem::take(self.array.state().spawned.get_mut()) {
                 self.tasks.push(task);

@@ -41,11 +41,13 @@ pub(super) enum Change {
     Operations,
     /// A lock was released.
     Locks,
-    /// A page of checksums was loaded.
+    /// A page of checksums was loaded, or nobody writes table pages.
     Pages,
+    /// A block is to be repaired.
+    Repairs,
 }
 
-const CHANGES: usize = 8;
+const CHANGES: usize = 9;
 
 /// Who waits for what.
 #[derive(Debug, Default)]
