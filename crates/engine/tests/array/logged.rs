@@ -94,7 +94,7 @@ async fn read_only_writes_nothing_and_needs_an_array_that_was_closed() {
         for target in &targets {
             for at in 0..MEMBER_LEN / len {
                 let read = completions::read(&target.device, at * len, len).await.unwrap();
-                all.push(read.to_contiguous());
+                all.push(read.to_contiguous().to_vec());
             }
         }
         all
