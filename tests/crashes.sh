@@ -47,6 +47,8 @@ for shape in $LEVELS; do
         elif coin && [ "$(state)" = optimal ]; then
             away=$((RANDOM % count))
             crash "m$away"
+            # Half of a mirror opens alone only when its labels say that the other half was away.
+            [ "$level" != 1 ] || until [ "$(member_state $away)" != in_sync ]; do sleep 0.05; done
         fi
         coin && pause
         crash engine
