@@ -324,11 +324,8 @@ impl Driver {
             let from = piece * limit;
             let part = limit.min(len - from);
             let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-            let data = if is_read {
-                SgList::new()
-            } else {
-                data.slice(bytes(from)..bytes(from + part))
-            };
+            let data =
+                if is_read { SgList::new() } else { data.slice(bytes(from)..bytes(from + part)) };
             let completion = self.queue.completion(io.0 as u64 | piece << PIECE_SHIFT);
             let offset = offset + from;
             connected.device.submit(Request { op, offset, len: part, flags, data, completion });
