@@ -809,6 +809,8 @@ impl<M: Machine> World<M> {
         let outstanding = self.engines[at].outstanding();
         let in_flight = self.in_flight(id);
         if in_flight > 0 && outstanding == 0 {
+            let machine = self.engines[at].machine().map(Machine::describe).unwrap_or_default();
+            self.note(|| format!("it is {machine}"));
             return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
         }
         let mut submitted = 0;
