@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need jq
 
-ROUNDS=${NETRAID_CRASHES:-$([ "$NIGHTLY" = 1 ] && echo 25 || echo 3)}
+ROUNDS=${NETRAID_CRASHES:-$([ "$NIGHTLY" = 1 ] && echo 25 || echo 2)}
 LEVELS=${NETRAID_CRASH_LEVELS:-$([ "$NIGHTLY" = 1 ] && echo 5:4 6:5 1:3 10:4 || echo 5:4 6:5)}
 SEED=${NETRAID_CRASH_SEED:-$(date +%s)}
 RANDOM=$SEED

@@ -26,7 +26,8 @@ stop engine
 target m1
 attach "${URLS[@]}"
 load verify 100MiB 3
-until [ "$(state)" = optimal ]; do sleep 0.1; done
+rebuilt
+expect optimal "$(state)" "state when it has caught up again"
 crash m3
 load verify 100MiB 3
 # What is set aside by command stays away; and a member is not read before it has caught up.
