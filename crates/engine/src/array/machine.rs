@@ -179,12 +179,14 @@ impl Logged {
                 }
                 LoggedAction::Complete { request, result } => Do::Complete { request, result },
             };
-            match action {
-                Do::Submit { io, op, .. } if self.read_only && op != Op::Read => {
-                    self.machine.handle_io_done(io, Ok(SgList::new()));
-                }
-                action => return Some(action),
+            if let Do::Submit { io, op, .. } = action
+                && self.read_only
+                && op != Op::Read
+            {
+                self.machine.handle_io_done(io, Ok(SgList::new()));
+                continue;
             }
+            return Some(action);
         }
     }
 

@@ -923,15 +923,13 @@ impl<M: Machine> World<M> {
             },
             Op::Flush | Op::Extents => Pending::Flush(self.oracle.begin_flush()),
             Op::Write => {
-                let write =
-                    self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
+                let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
                 let bytes = content::make(write, sectors.start, count);
                 data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
                 Pending::Write(write)
             }
             Op::WriteZeroes | Op::Discard => {
-                let change =
-                    if op == Op::Discard { Change::Discard } else { Change::Zeroes };
+                let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
                 Pending::Write(self.oracle.begin_write(engine, change, sectors.clone(), fua))
             }
         };
