@@ -295,7 +295,7 @@ impl<T> LogWriter<T> {
     }
 
     /// Who gets copies: neighbours, other ones in each segment.
-    fn holders(&self, position: Position, members: MemberSet) -> MemberSet {
+    pub(crate) fn holders(&self, position: Position, members: MemberSet) -> MemberSet {
         let count = u64::from(members.len());
         let first = position.0 / SEGMENT_BLOCKS % count;
         let wanted = u64::from(self.copies).min(count);

@@ -43,9 +43,11 @@ pub(super) enum Change {
     Locks,
     /// A page of checksums was loaded.
     Pages,
+    /// A scrub may go on, or is to end.
+    Scrub,
 }
 
-const CHANGES: usize = 8;
+const CHANGES: usize = 9;
 
 /// Who waits for what.
 #[derive(Debug, Default)]
