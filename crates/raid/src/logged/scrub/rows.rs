@@ -120,8 +120,7 @@ impl Array {
         match self.read_column(physical, column, rows.clone(), false).await {
             Ok(data) => (0..count).map(|at| Found::Bytes(bytes::block(&data, at))).collect(),
             Err(error) if is_medium(&error) => {
-                let each =
-                    rows.map(|row| self.read_column(physical, column, row..row + 1, false));
+                let each = rows.map(|row| self.read_column(physical, column, row..row + 1, false));
                 let each = join_all(each).await;
                 let found = each.into_iter().map(|end| match end {
                     Ok(data) => Found::Bytes(data.to_contiguous()),
@@ -267,9 +266,8 @@ impl Array {
         let confirmed = all.filter(|all| {
             let (data, checks) = all.split_at(usize::from(code.data_columns()));
             let right = bytes::checks(&pool, &code, data);
-            let same = |one: &SgList, two: &SgList| {
-                one.to_contiguous()[..] == two.to_contiguous()[..]
-            };
+            let same =
+                |one: &SgList, two: &SgList| one.to_contiguous()[..] == two.to_contiguous()[..];
             right.iter().zip(checks).all(|(one, two)| same(one, two))
         });
         let sums: Option<Vec<u32>> =

@@ -69,8 +69,7 @@ impl Array {
                 self.update_labels(|_| {}).await;
                 continue;
             };
-            let places =
-                members.iter().flat_map(|member| [(member, 0_usize), (member, 1_usize)]);
+            let places = members.iter().flat_map(|member| [(member, 0_usize), (member, 1_usize)]);
             let reads = places.map(|(member, copy)| async move {
                 let len = u32::try_from(LABEL_LEN).unwrap_or(u32::MAX);
                 let data = self.read_member(member, LABEL_OFFSETS[copy], len, false).await;
@@ -189,13 +188,14 @@ impl Array {
         let in_sync = state.in_sync();
         let wanted = state.layout.geometry.tolerance() + 1;
         let mut wrong = Vec::new();
-        let mut lack = |state: &mut super::State, position: Position, whole: MemberSet, blocks: u32| {
-            let offset = base + ring.offset(position);
-            let holders = state.writer().holders(position, in_sync);
-            for holder in holders.iter().filter(|one| !whole.contains(*one)) {
-                wrong.push((position, holder, offset, u64::from(blocks) * u64::from(PAGE_LEN)));
-            }
-        };
+        let mut lack =
+            |state: &mut super::State, position: Position, whole: MemberSet, blocks: u32| {
+                let offset = base + ring.offset(position);
+                let holders = state.writer().holders(position, in_sync);
+                for holder in holders.iter().filter(|one| !whole.contains(*one)) {
+                    wrong.push((position, holder, offset, u64::from(blocks) * u64::from(PAGE_LEN)));
+                }
+            };
         for found in batches.iter().filter(|found| found.batch.end() <= upto) {
             if found.holders.len() < wanted {
                 let batch = &found.batch;
@@ -339,9 +339,8 @@ impl Array {
             own.is_some_and(|own| image.as_ref().is_none_or(|image| *image == own.1))
         };
         let in_sync = state.in_sync();
-        let wrong = found.iter().filter(|(holder, images)| {
-            in_sync.contains(*holder) && !has(images)
-        });
+        let wrong =
+            found.iter().filter(|(holder, images)| in_sync.contains(*holder) && !has(images));
         Judged { wrong: wrong.map(|(holder, _)| *holder).collect(), lost: false }
     }
 
