@@ -45,7 +45,7 @@ pub(crate) struct AttachArgs {
     /// Open the array although the labels say that another host has it open: that host is dead
     #[arg(long)]
     take_over: bool,
-    /// Open the array against all doubts about other writers, and take parity as it is
+    /// Open the array against all doubts about other writers; without a log, take parity as it is
     #[arg(long)]
     force: bool,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH

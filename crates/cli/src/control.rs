@@ -16,7 +16,7 @@ use netraid_engine::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{member::MemberArgs, output::Output, runtime, size, target};
+use crate::{create::show_log, member::MemberArgs, output::Output, runtime, size, target};
 
 /// How long an array may take to close.
 const CLOSE: Duration = Duration::from_secs(60);
@@ -134,8 +134,9 @@ fn show_survey(report: &SurveyReport) -> String {
     let SurveyReport { name, level, state, holder, .. } = report;
     let left = if report.clean { "closed" } else { "open there, or not closed" };
     let capacity = size::show(report.capacity_bytes);
+    let log = show_log(report.log_bytes);
     let mut text = format!(
-        "array '{name}', level {level}, {state}, {capacity}; last opened on '{holder}', {left}\n"
+        "array '{name}', level {level}, {state}, {capacity}, {log}; last opened on '{holder}', {left}\n"
     );
     for member in &report.members {
         text += &format!("  {:>2}  {:<11}  {}\n", member.index, member.state, member.url);
@@ -157,10 +158,21 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
     if let Some(failure) = &status.failure {
         text += &format!("  {failure}\n");
     }
+    if let Some(log) = &status.log {
+        let of = |bytes| size::show(bytes);
+        text += &format!(
+            "  log: {} of {} used, {} to be brought home, round {}\n",
+            of(log.used_bytes),
+            of(log.size_bytes),
+            of(log.dirty_bytes),
+            log.round
+        );
+    }
     if let Some(progress) = &status.progress {
+        let kind = progress.kind.replace('_', "-");
         let member = progress.member.map(|member| format!(" of member {member}"));
         let percent = progress.done_bytes as f64 / progress.total_bytes.max(1) as f64 * 100.0;
-        text += &format!("  {}{}: {percent:.1}%\n", progress.kind, member.unwrap_or_default());
+        text += &format!("  {kind}{}: {percent:.1}%\n", member.unwrap_or_default());
     }
     for member in &status.members {
         let (read, written) = (size::show(member.read_bytes), size::show(member.written_bytes));

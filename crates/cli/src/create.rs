@@ -1,9 +1,9 @@
 //! `netraid create`: labels members as a new array.
 
-use anyhow::Result;
-use clap::Args;
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
 use netraid_block::Pool;
-use netraid_engine::array::{self, CreateOptions};
+use netraid_engine::array::{self, CreateOptions, Log};
 use netraid_raid::geometry::Level;
 
 use crate::{member::MemberArgs, output::Output, runtime, size};
@@ -12,17 +12,59 @@ use crate::{member::MemberArgs, output::Output, runtime, size};
 pub(crate) struct CreateArgs {
     /// Name of the array
     name: String,
-    /// 0 (stripes), 1 (mirror) or 5 (rotated parity)
+    /// 0 (stripes), 1 (mirror), 5 (rotated parity), 6 (two parities) or 10 (striped mirrors)
     #[arg(long, value_parser = parse_level)]
     level: Level,
     /// Bytes that lie together on one member
     #[arg(long, default_value = "64KiB", value_parser = parse_chunk)]
     chunk: u32,
+    /// Write through a log: no write hole, checksums, and members that were away catch up by
+    /// themselves. The usual, but for level 0, which cannot have one; levels 6 and 10 must
+    #[arg(long, value_enum)]
+    log: Option<Switch>,
+    /// Bytes of the log on each member; the usual is a 64th of it, at most 256MiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    log_size: Option<u64>,
+    /// Checksums of all that is stored; an array with a log has them
+    #[arg(long, value_enum)]
+    checksums: Option<Checksums>,
     /// Take members that are in use, and members of very different sizes: what is on them is lost
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     members: MemberArgs,
+}
+
+/// Whether something is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Checksums {
+    Crc32c,
+    None,
+}
+
+impl CreateArgs {
+    fn log(&self) -> Result<Log> {
+        let usual = if self.level == Level::Raid0 { Switch::Off } else { Switch::On };
+        match (self.log.unwrap_or(usual), self.checksums) {
+            (Switch::On, Some(Checksums::None)) => bail!(
+                "--checksums none: an array with a log has crc32c; leave it out, or give --log off"
+            ),
+            (Switch::Off, Some(Checksums::Crc32c)) => bail!(
+                "--checksums crc32c: an array without a log has none; leave it out, or give --log on"
+            ),
+            (Switch::Off, _) if self.log_size.is_some() => {
+                bail!("--log-size: the array has no log; leave it out, or give --log on")
+            }
+            (Switch::On, _) => Ok(Log::On(self.log_size)),
+            (Switch::Off, _) => Ok(Log::Off),
+        }
+    }
 }
 
 pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
@@ -31,24 +73,31 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
         level: args.level,
         chunk_len: args.chunk,
         force: args.force,
+        log: args.log()?,
     };
     let members = args.members.configs()?;
     let report = runtime()?.block_on(array::create(options, members, Pool::new()))?;
     output.document(&report, || {
         let members: String = report.members.iter().map(|url| format!("  {url}\n")).collect();
         format!(
-            "array '{}', level {}, {} in {} members:\n{members}",
+            "array '{}', level {}, {} in {} members, {}:\n{members}",
             report.name,
             report.level,
             size::show(report.capacity_bytes),
-            report.members.len()
+            report.members.len(),
+            show_log(report.log_bytes)
         )
     })
 }
 
+/// Whether an array has a log, in words.
+pub(crate) fn show_log(bytes: u64) -> String {
+    if bytes == 0 { "no log".into() } else { format!("a log of {}", size::show(bytes)) }
+}
+
 pub(crate) fn parse_level(text: &str) -> Result<Level> {
     let level = text.parse().ok().and_then(Level::from_number);
-    level.ok_or_else(|| anyhow::anyhow!("level '{text}': give 0, 1 or 5"))
+    level.ok_or_else(|| anyhow::anyhow!("level '{text}': give 0, 1, 5, 6 or 10"))
 }
 
 fn parse_chunk(text: &str) -> Result<u32> {

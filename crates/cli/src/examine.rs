@@ -5,7 +5,7 @@ use clap::Args;
 use netraid_block::Pool;
 use netraid_engine::array::{self, ExamineReport};
 
-use crate::{member::MemberArgs, output::Output, runtime, size};
+use crate::{create::show_log, member::MemberArgs, output::Output, runtime, size};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExamineArgs {
@@ -40,13 +40,14 @@ fn show(report: &ExamineReport) -> String {
         })
         .collect();
     format!(
-        "{address}\n  array '{}' ({}), level {}, {}, chunk {}\n  generation {}, epoch {}, last \
+        "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}\n  generation {}, epoch {}, last \
          opened on '{}', {}\n{states}",
         label.name,
         label.array_uuid,
         label.level,
         size::show(label.capacity_bytes),
         size::show(u64::from(label.chunk_bytes)),
+        show_log(label.log_bytes),
         label.generation,
         label.epoch,
         label.holder,

@@ -61,7 +61,7 @@ enum Command {
     Fail(control::MemberOfArgs),
     /// Put another device in a member's place, and rebuild it
     Replace(control::ReplaceArgs),
-    /// Take a member back that was set aside or missing, and rebuild it
+    /// Take a member back that was set aside or missing, and write what it lacks
     Rebuild(control::MemberOfArgs),
     /// Show, add, resize or remove LUNs of a running target
     Lun(target::LunArgs),

@@ -8,7 +8,7 @@ use alloc::{string::String, vec::Vec};
 use core::fmt::Write;
 
 use crate::{
-    label::{Closure, Label, MemberEntry},
+    label::{Closure, Label},
     member::{MemberIndex, MemberSet, MemberState},
 };
 
@@ -39,7 +39,8 @@ pub struct Assembly {
     pub label: Label,
     /// For each member in order: which of the found ones it is.
     pub found: Vec<Option<usize>>,
-    /// Found, but not current: they may only come back by a rebuild.
+    /// Found, but not current: they may only come back by a rebuild. With a log, one that was away
+    /// is no such one: it has its place, and its state says that it has to catch up.
     pub stale: Vec<usize>,
     /// The array was not closed: parity of written stripes may not match and is to be resynced.
     pub unclean: bool,
@@ -86,9 +87,6 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
     },
-    /// An array with a log.
-    #[error("array '{0}' has a log, which is not opened here yet; use a version that opens it")]
-    Logged(String),
     /// A level that is written through a log, and no log.
     #[error("array '{name}' is of level {level}, which needs a log, and has none; make it again")]
     NoLog {
@@ -190,7 +188,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         .ok_or(AssembleError::Nothing)?;
     check_together(found, truth)?;
     check_one_history(found, truth)?;
-    check_unlogged(&truth.label)?;
+    check_log(&truth.label)?;
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
@@ -220,16 +218,13 @@ impl Assembly {
     }
 }
 
-/// What has a log must not be changed past it, and some levels cannot do without.
-fn check_unlogged(label: &Label) -> Result<(), AssembleError> {
+/// Some levels cannot do without a log.
+fn check_log(label: &Label) -> Result<(), AssembleError> {
     let level = label.geometry.level();
-    match label.log {
-        Some(_) => Err(AssembleError::Logged(label.name.clone())),
-        None if level.needs_log() => {
-            Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() })
-        }
-        None => Ok(()),
+    if label.log.is_none() && level.needs_log() {
+        return Err(AssembleError::NoLog { name: label.name.clone(), level: level.number() });
     }
+    Ok(())
 }
 
 fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
@@ -256,22 +251,9 @@ fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// Refuses a member that went on serving after it had set the newest one aside. A member that was
-/// rebuilt since has another identity, so an old word about it does not count.
+/// Refuses a member that went on serving after it had set the newest one aside.
 fn check_one_history(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
-    let at = truth.label.index.as_usize();
-    let newest = &truth.label.members[at];
-    let diverged = |other: &&Found| {
-        let own = other.label.index.as_usize();
-        let of_truth = &other.label.members[at];
-        let set_aside =
-            |entry: &MemberEntry| matches!(entry.state, MemberState::Faulty | MemberState::Missing);
-        of_truth.uuid == newest.uuid
-            && set_aside(of_truth)
-            && newest.state == MemberState::InSync
-            && other.label.members[own].state == MemberState::InSync
-    };
-    match found.iter().find(diverged) {
+    match found.iter().find(|other| has_diverged(&truth.label, &other.label)) {
         None => Ok(()),
         Some(other) => Err(AssembleError::Diverged {
             name: truth.label.name.clone(),
@@ -279,6 +261,27 @@ fn check_one_history(found: &[Found], truth: &Found) -> Result<(), AssembleError
             second: other.address.clone(),
         }),
     }
+}
+
+/// Whether a member with the label `other` went on serving after it had set aside the one with the
+/// label `newest`. Without a log, a member that was rebuilt since has another identity, so an old
+/// word about it does not count. With a log it keeps its identity: there the old word does not
+/// count when a member was in sync for both, since nobody goes on without all of those.
+#[must_use]
+pub fn has_diverged(newest: &Label, other: &Label) -> bool {
+    let in_sync = |label: &Label| -> MemberSet {
+        let indices = label.geometry.member_indices();
+        indices.filter(|index| label.state(*index) == MemberState::InSync).collect()
+    };
+    let at = newest.index.as_usize();
+    let (truth, told) = (&newest.members[at], &other.members[at]);
+    let set_aside = matches!(told.state, MemberState::Faulty | MemberState::Missing);
+    let (ours, theirs) = (in_sync(newest), in_sync(other));
+    told.uuid == truth.uuid
+        && set_aside
+        && ours.contains(newest.index)
+        && theirs.contains(other.index)
+        && (newest.log.is_none() || theirs.iter().all(|member| !ours.contains(member)))
 }
 
 fn place(found: &[Found], truth: &Found) -> Result<Assembly, AssembleError> {
@@ -289,7 +292,9 @@ fn place(found: &[Found], truth: &Found) -> Result<Assembly, AssembleError> {
         let index = member.label.index;
         let own = &member.label.members[index.as_usize()];
         let entry = &label.members[index.as_usize()];
-        if own.uuid != entry.uuid || !entry.state.is_live() {
+        // With a log, one that was away is told apart from one that was not, and catches up.
+        let takes_part = entry.state.is_live() || label.log.is_some();
+        if own.uuid != entry.uuid || !takes_part {
             stale.push(at);
             continue;
         }
@@ -304,10 +309,10 @@ fn place(found: &[Found], truth: &Found) -> Result<Assembly, AssembleError> {
 
 fn check_enough(assembly: &Assembly, truth: &Found, here: MemberSet) -> Result<(), AssembleError> {
     let geometry = &truth.label.geometry;
-    let needed = u32::from(geometry.members()) - geometry.tolerance();
-    if here.len() >= needed {
+    if geometry.can_serve_from(here) {
         return Ok(());
     }
+    let needed = u32::from(geometry.members()) - geometry.tolerance();
     Err(AssembleError::TooFew {
         name: truth.label.name.clone(),
         current: here.len(),
@@ -334,15 +339,16 @@ fn check_exclusive(
         return Ok(());
     }
     let geometry = &label.geometry;
-    let in_sync = label.members.iter().filter(|entry| entry.state == MemberState::InSync).count();
-    let away = u32::try_from(in_sync).unwrap_or(u32::MAX).saturating_sub(here.len());
+    let in_sync = |index: &MemberIndex| label.state(*index) == MemberState::InSync;
+    let away: MemberSet =
+        geometry.member_indices().filter(in_sync).filter(|index| !here.contains(*index)).collect();
     let holder = || match label.holder.name.as_str() {
         "" => String::from("unknown"),
         name => name.into(),
     };
     let generation = label.generation;
     // That the last holder known here is dead does not say what the absent ones saw after it.
-    if away > 0 && away + geometry.tolerance() >= u32::from(geometry.members()) {
+    if !away.is_empty() && geometry.can_serve_from(away) {
         let missing = describe_absent(assembly, here);
         return Err(AssembleError::Contested {
             name: name(),
@@ -386,15 +392,21 @@ mod tests {
     use super::*;
     use crate::{
         geometry::Level,
-        label::{
-            LogLabel,
-            tests::{logged_sample, sample},
-        },
-        log::Beginnings,
+        label::tests::{logged_sample, sample},
+        lack::Lack,
     };
 
     fn labels(level: Level, members: u8) -> Vec<Found> {
         labelled(&sample(level, usize::from(members)))
+    }
+
+    /// With a log, and nobody away.
+    fn in_sync(level: Level, members: usize) -> Label {
+        let mut label = logged_sample(level, members);
+        for entry in &mut label.members {
+            (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
+        }
+        label
     }
 
     fn labelled(label: &Label) -> Vec<Found> {
@@ -425,12 +437,53 @@ mod tests {
     }
 
     #[test]
-    fn an_array_with_a_log_is_not_assembled_as_one_without() {
-        let mut found = labels(Level::Raid5, 4);
-        found[2].label.log = Some(LogLabel { salt: 7, beginnings: Beginnings::default() });
+    fn with_a_log_a_member_that_was_away_has_its_place_and_does_not_count() {
+        let mut found = labelled(&in_sync(Level::Raid5, 4));
+        set_aside(&mut found, 2);
+        let assembly = assemble(&found, Permissions::default()).unwrap();
+        assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[][..], Some(2)));
+        assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+        found.remove(0);
+        let few = assemble(&found, Permissions::default()).unwrap_err();
+        assert!(matches!(few, AssembleError::TooFew { current: 2, .. }), "{few}");
+    }
+
+    #[test]
+    fn with_a_log_an_old_word_of_a_member_that_has_caught_up_is_no_second_history() {
+        let mut found = labelled(&in_sync(Level::Raid6, 4));
+        // Member 3 was set aside, then member 2, which never heard that 3 is back.
+        found[2].label.members[3].state = MemberState::Faulty;
         found[2].label.epoch += 1;
-        let refused = assemble(&found, Permissions { force: true, ..Permissions::default() });
-        assert_eq!(refused.unwrap_err(), AssembleError::Logged("tank".into()));
+        for other in [0, 1, 3] {
+            found[other].label.members[2].state = MemberState::Faulty;
+            found[other].label.epoch += 4;
+        }
+        assert!(assemble(&found, Permissions::default()).is_ok());
+        // Two halves of a mirror that went on alone are two histories, log or not.
+        let mut found = labelled(&in_sync(Level::Raid1, 2));
+        found[0].label.members[1].state = MemberState::Faulty;
+        found[0].label.epoch += 1;
+        found[1].label.members[0].state = MemberState::Missing;
+        found[1].label.generation += 1;
+        let error = assemble(&found, Permissions::default()).unwrap_err();
+        assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
+    }
+
+    #[test]
+    fn pairs_of_a_level_10_decide_what_is_enough_and_who_could_have_gone_on() {
+        let label = in_sync(Level::Raid10, 4);
+        let all = labelled(&label);
+        let pick = |members: &[u8]| -> Vec<Found> {
+            members.iter().map(|member| all[usize::from(*member)].clone()).collect()
+        };
+        let halves: Vec<[u8; 2]> = (0..4).flat_map(|a| (a + 1..4).map(move |b| [a, b])).collect();
+        let force = Permissions { force: true, ..Permissions::default() };
+        let opened = halves.iter().filter(|half| assemble(&pick(*half), force).is_ok()).count();
+        assert_eq!(opened, 4, "one of each pair");
+        for half in halves {
+            assert!(assemble(&pick(&half), Permissions::default()).is_err(), "{half:?}");
+        }
+        assert!(assemble(&pick(&[0, 1, 2]), Permissions::default()).is_ok());
     }
 
     #[test]
@@ -522,7 +575,7 @@ mod tests {
     #[test]
     fn labels_that_differ_in_the_log_are_not_of_one_array() {
         let (logged, plain) = (logged_sample(Level::Raid5, 4), sample(Level::Raid5, 4));
-        type Change = fn(&mut Option<LogLabel>);
+        type Change = fn(&mut Option<crate::label::LogLabel>);
         let changes: [Change; 2] = [|log| log.as_mut().unwrap().salt ^= 1, |log| *log = None];
         for change in changes {
             let mut found = labelled(&logged);

@@ -10,7 +10,10 @@ use core::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::member::{MEMBERS_MAX, MemberIndex};
+use crate::{
+    code::Code,
+    member::{MEMBERS_MAX, MemberIndex, MemberSet},
+};
 
 /// How the array protects what it stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,6 +264,14 @@ impl Geometry {
             }
             Level::Raid10 => 1,
         }
+    }
+
+    /// Whether the array can serve from these members. Pairs of a level 10 are the same members in
+    /// every stripe.
+    #[must_use]
+    pub fn can_serve_from(&self, members: MemberSet) -> bool {
+        let there = |column: &u8| members.contains(self.member_of(0, *column));
+        Code::new(self).can_decode((0..self.members()).filter(there).collect())
     }
 
     /// Bytes of data in a stripe.

@@ -166,19 +166,23 @@ pub fn plan(wish: &Wish, capacity: u64) -> Result<(Regions, Geometry), RegionsEr
     Ok((regions, geometry))
 }
 
-/// The smallest member capacity, in whole MiB, whose array has at least `volume` bytes.
+/// The smallest member capacity, in whole MiB, whose array has at least `volume` bytes, with a log
+/// or without.
 ///
 /// # Errors
-/// As [`plan`].
-pub fn member_capacity_for(wish: &Wish, volume: u64) -> Result<u64, RegionsError> {
+/// As [`plan`] and [`plan_logged`].
+pub fn member_capacity_for(wish: &Wish, log: bool, volume: u64) -> Result<u64, RegionsError> {
+    let plan = |capacity| match log {
+        true => plan_logged(wish, capacity, None),
+        false => plan(wish, capacity),
+    };
     let (mut low, mut high) = (0, (volume >> 20) * 2 + 1024);
-    let enough =
-        |mib: u64| plan(wish, mib << 20).is_ok_and(|(_, shape)| shape.capacity() >= volume);
+    let enough = |mib: u64| plan(mib << 20).is_ok_and(|(_, shape)| shape.capacity() >= volume);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if enough(middle) { high = middle } else { low = middle }
     }
-    plan(wish, high << 20).map(|_| high << 20)
+    plan(high << 20).map(|_| high << 20)
 }
 
 /// Stripes kept free so that full stripes always find room elsewhere: 1%, at least 256, but never
@@ -245,8 +249,11 @@ mod tests {
     #[test]
     fn the_capacity_asked_for_is_reached_and_not_by_much() {
         let wish = Wish { level: Level::Raid5, members: 5, chunk_len: 64 << 10, block_len: 512 };
-        let capacity = member_capacity_for(&wish, 1 << 30).unwrap();
+        let capacity = member_capacity_for(&wish, false, 1 << 30).unwrap();
         assert!(plan(&wish, capacity).unwrap().1.capacity() >= 1 << 30);
         assert!(plan(&wish, capacity - (1 << 20)).unwrap().1.capacity() < 1 << 30);
+        let logged = |capacity| plan_logged(&wish, capacity, None).unwrap().1.capacity();
+        let capacity = member_capacity_for(&wish, true, 1 << 30).unwrap();
+        assert!(logged(capacity) >= 1 << 30 && logged(capacity - (1 << 20)) < 1 << 30);
     }
 }

@@ -1,7 +1,9 @@
 //! The array with a log over members in memory, against a flat byte vector: requests in flight
 //! together, member requests that end in any order, crashes with what was under way done or not,
 //! members that go and come back.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
+#![allow(clippy::print_stdout, reason = "seeds and traces are for who looks for a fault")]
 
 use std::collections::BTreeMap;
 
@@ -333,7 +335,7 @@ impl World {
             if let Some(error) = self.machine.as_ref().unwrap().failure() {
                 panic!("failed: {error}");
             }
-            assert!(!self.under_way.is_empty(), "nothing under way and not done");
+            assert!(!self.under_way.is_empty(), "stuck: {:#?}", self.machine);
             self.step();
         }
         panic!("no end");

@@ -80,6 +80,16 @@ impl<E> Agenda<E> {
         self.entries.retain(|_, event| keep(event));
     }
 
+    /// Time passes without an event of this agenda.
+    ///
+    /// # Panics
+    /// When there is one before that moment, or the moment has passed.
+    pub fn advance(&mut self, time: Time) {
+        let is_free = self.next_time().is_none_or(|next| next >= time);
+        assert!(time >= self.now && is_free, "from {} to {time}", self.now);
+        self.now = time;
+    }
+
     /// The next event; it is its moment now.
     pub fn pop(&mut self) -> Option<E> {
         let (ticket, event) = self.entries.pop_first()?;

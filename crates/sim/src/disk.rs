@@ -10,9 +10,12 @@
 //! It knows no time: how long a request takes is for the world (see [`crate::station`]).
 
 use core::ops::Range;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, Pool, SgList};
 
 use crate::dice::{Dice, Seed};
 
@@ -47,24 +50,41 @@ pub struct Unreadable {
 
 /// The content of a disk's medium at some moment, to be put back later.
 #[derive(Debug, Clone)]
-pub struct Image(BTreeMap<u64, Buf>);
+pub struct Image(Vec<Option<Arc<Page>>>);
+
+const PAGE_LEN: usize = 4096;
+
+type Page = [u8; PAGE_LEN];
 
 /// A disk. Blocks are counted from 0.
 #[derive(Debug)]
 pub struct Disk {
     shape: DiskShape,
-    /// What a power failure leaves; a block that is not here holds the fill.
-    medium: BTreeMap<u64, Buf>,
-    /// What was written to each block since the last flush, oldest first.
-    cache: BTreeMap<u64, Vec<Buf>>,
+    /// What reads return; a page that is not here holds the fill.
+    pages: Vec<Option<Arc<Page>>>,
+    /// Writes since the last flush, oldest first: a power failure may undo them.
+    unflushed: Vec<Unflushed>,
     unreadable: BTreeSet<u64>,
+    pool: Pool,
+}
+
+#[derive(Debug)]
+struct Unflushed {
+    first: u64,
+    old: Box<[u8]>,
+    new: Buf,
+    /// Written with FUA: it survives, and what was there before does not come back.
+    is_stable: bool,
 }
 
 impl Disk {
     /// A disk that nobody has written.
     #[must_use]
-    pub const fn new(shape: DiskShape) -> Self {
-        Self { shape, medium: BTreeMap::new(), cache: BTreeMap::new(), unreadable: BTreeSet::new() }
+    pub fn new(shape: DiskShape) -> Self {
+        let len = u64::from(shape.block_len) * shape.blocks;
+        let pages = vec![None; usize::try_from(len.div_ceil(PAGE_LEN as u64)).unwrap_or(0)];
+        let (unflushed, unreadable) = (Vec::new(), BTreeSet::new());
+        Self { shape, pages, unflushed, unreadable, pool: Pool::new() }
     }
 
     /// Its size and kind.
@@ -85,9 +105,9 @@ impl Disk {
         if let Some(block) = self.unreadable.range(blocks.clone()).next() {
             return Err(Unreadable { block: *block });
         }
-        let mut data = SgList::new();
-        blocks.for_each(|block| data.push(self.content(block)));
-        Ok(data)
+        let mut data = self.pool.get(self.offset(blocks.end - blocks.start));
+        self.copy_out(blocks.start, &mut data);
+        Ok(data.freeze().into())
     }
 
     /// Writes whole blocks from `first` on. With `fua` they are on the medium when this returns.
@@ -98,7 +118,7 @@ impl Disk {
     /// # Panics
     /// When the data is not whole blocks, or does not fit.
     pub fn write(&mut self, first: u64, data: &SgList, fua: bool) {
-        self.write_some(first, data, fua, |_| true);
+        self.put(first, data.to_contiguous(), fua);
     }
 
     /// Writes as a disk does whose power fails, or whose command is aborted, in the middle of a
@@ -107,14 +127,18 @@ impl Disk {
     /// # Panics
     /// As [`Self::write`] does.
     pub fn tear(&mut self, first: u64, data: &SgList, fua: bool, dice: &mut Dice) {
-        self.write_some(first, data, fua, |_| dice.one_in(2));
+        let data = data.to_contiguous();
+        let len = self.shape.block_len as usize;
+        for at in 0..data.len() / len {
+            if dice.one_in(2) {
+                self.put(first + at as u64, data.slice(at * len..(at + 1) * len), fua);
+            }
+        }
     }
 
     /// Puts everything in the cache onto the medium.
     pub fn flush(&mut self) {
-        for (block, mut versions) in core::mem::take(&mut self.cache) {
-            self.medium.extend(versions.pop().map(|last| (block, last)));
-        }
+        self.unflushed.clear();
     }
 
     /// Gives blocks back: they hold the fill again, at once on the medium as far as anybody can
@@ -124,26 +148,36 @@ impl Disk {
     /// When the range is not on the disk.
     pub fn discard(&mut self, blocks: Range<u64>) {
         self.check(&blocks);
-        for block in blocks {
-            self.unreadable.remove(&block);
-            if self.shape.volatile_cache {
-                let fill = self.filled(block);
-                self.cache.entry(block).or_default().push(fill);
-            } else {
-                self.medium.remove(&block);
-            }
+        let mut fill = self.pool.get(self.offset(blocks.end - blocks.start));
+        let len = self.shape.block_len as usize;
+        for (block, bytes) in blocks.clone().zip(fill.chunks_exact_mut(len)) {
+            self.fill(block, bytes);
         }
+        self.put(blocks.start, fill.freeze(), false);
     }
 
     /// The power fails: of each block that has unflushed writes any of them survives, or none.
     /// Answers how many blocks are not what they were.
     pub fn lose_power(&mut self, dice: &mut Dice) -> usize {
+        let len = self.shape.block_len as usize;
+        let unflushed = core::mem::take(&mut self.unflushed);
+        let mut versions: BTreeMap<u64, Vec<&[u8]>> = BTreeMap::new();
+        for write in &unflushed {
+            let parts = write.old.chunks_exact(len).zip(write.new.chunks_exact(len));
+            for (block, (old, new)) in (write.first..).zip(parts) {
+                let all = versions.entry(block).or_insert_with(|| vec![old]);
+                if write.is_stable {
+                    all.clear();
+                }
+                all.push(new);
+            }
+        }
         let mut lost = 0;
-        for (block, mut versions) in core::mem::take(&mut self.cache) {
-            let survivor = dice.index(versions.len() + 1);
-            lost += usize::from(survivor < versions.len());
-            if survivor > 0 {
-                self.medium.insert(block, versions.swap_remove(survivor - 1));
+        for (block, versions) in versions {
+            let survivor = dice.index(versions.len());
+            if survivor + 1 < versions.len() {
+                lost += 1;
+                self.copy_in(block, versions[survivor]);
             }
         }
         lost
@@ -155,14 +189,21 @@ impl Disk {
     /// When the block is not on the disk.
     pub fn rot(&mut self, block: u64, dice: &mut Dice) {
         self.check(&(block..block + 1));
-        let mut bytes = self.content(block).to_vec();
+        let mut bytes = vec![0; self.shape.block_len as usize];
+        self.copy_out(block, &mut bytes);
         let at = dice.index(bytes.len());
         bytes[at] ^= 1 << dice.below(8);
-        let rotten = Buf::copy_from(&bytes);
-        match self.cache.get_mut(&block).and_then(|versions| versions.last_mut()) {
-            Some(newest) => *newest = rotten,
-            None => drop(self.medium.insert(block, rotten)),
-        }
+        self.copy_in(block, &bytes);
+    }
+
+    /// Makes what reads of a block return be something else, as if it had always been that.
+    ///
+    /// # Panics
+    /// When the block is not on the disk, or the bytes are not one block.
+    pub fn set(&mut self, block: u64, bytes: &[u8]) {
+        self.check(&(block..block + 1));
+        assert_eq!(bytes.len(), self.shape.block_len as usize, "one block");
+        self.copy_in(block, bytes);
     }
 
     /// Makes a block unreadable until it is written.
@@ -174,62 +215,123 @@ impl Disk {
         self.unreadable.insert(block);
     }
 
+    /// A block that cannot be read can be read again.
+    pub fn mend(&mut self, block: u64) {
+        self.unreadable.remove(&block);
+    }
+
     /// What is on the medium: without the cache.
     #[must_use]
     pub fn image(&self) -> Image {
-        Image(self.medium.clone())
+        let len = self.shape.block_len as usize;
+        let mut medium: BTreeMap<u64, &[u8]> = BTreeMap::new();
+        for write in &self.unflushed {
+            let parts = write.old.chunks_exact(len).zip(write.new.chunks_exact(len));
+            for (block, (old, new)) in (write.first..).zip(parts) {
+                let bytes = medium.entry(block).or_insert(old);
+                if write.is_stable {
+                    *bytes = new;
+                }
+            }
+        }
+        let mut pages = self.pages.clone();
+        for (block, bytes) in medium {
+            let at = self.offset(block);
+            if let Some(Some(page)) = pages.get_mut(at / PAGE_LEN) {
+                Arc::make_mut(page)[at % PAGE_LEN..at % PAGE_LEN + len].copy_from_slice(bytes);
+            }
+        }
+        Image(pages)
     }
 
     /// Puts an image back, as an administrator does with a disk from a shelf, or a snapshot.
     pub fn restore(&mut self, image: Image) {
-        self.medium = image.0;
-        self.cache.clear();
+        self.pages = image.0;
+        self.unflushed.clear();
         self.unreadable.clear();
     }
 
     /// How many blocks have writes that a power failure may undo.
     #[must_use]
     pub fn unstable_blocks(&self) -> usize {
-        self.cache.len()
-    }
-
-    fn write_some(
-        &mut self,
-        first: u64,
-        data: &SgList,
-        fua: bool,
-        mut is_written: impl FnMut(u64) -> bool,
-    ) {
         let len = self.shape.block_len as usize;
-        assert_eq!(data.len() % len, 0, "a write of whole blocks");
-        let blocks = first..first + (data.len() / len) as u64;
+        let blocks = |write: &Unflushed| write.first..write.first + (write.new.len() / len) as u64;
+        let unstable = self.unflushed.iter().filter(|write| !write.is_stable);
+        unstable.flat_map(blocks).collect::<BTreeSet<u64>>().len()
+    }
+
+    fn put(&mut self, first: u64, new: Buf, fua: bool) {
+        let len = self.shape.block_len as usize;
+        assert_eq!(new.len() % len, 0, "a write of whole blocks");
+        let blocks = first..first + (new.len() / len) as u64;
         self.check(&blocks);
-        for (at, block) in blocks.enumerate() {
-            if !is_written(block) {
-                continue;
-            }
-            let bytes = data.slice(at * len..(at + 1) * len).to_contiguous();
-            self.unreadable.remove(&block);
-            if fua || !self.shape.volatile_cache {
-                self.cache.remove(&block);
-                self.medium.insert(block, bytes);
-            } else {
-                self.cache.entry(block).or_default().push(bytes);
-            }
+        if !self.unreadable.is_empty() {
+            self.unreadable.retain(|block| !blocks.contains(block));
+        }
+        let is_cached = self.shape.volatile_cache && !fua;
+        if is_cached || !self.unflushed.is_empty() {
+            let mut old = vec![0; new.len()].into_boxed_slice();
+            self.copy_out(first, &mut old);
+            self.copy_in(first, &new);
+            self.unflushed.push(Unflushed { first, old, new, is_stable: !is_cached });
+        } else {
+            self.copy_in(first, &new);
         }
     }
 
-    fn content(&self, block: u64) -> Buf {
-        let cached = self.cache.get(&block).and_then(|versions| versions.last());
-        cached.or_else(|| self.medium.get(&block)).cloned().unwrap_or_else(|| self.filled(block))
+    fn copy_out(&self, first: u64, mut out: &mut [u8]) {
+        let mut at = self.offset(first);
+        while !out.is_empty() {
+            let len = out.len().min(PAGE_LEN - at % PAGE_LEN);
+            let (part, rest) = out.split_at_mut(len);
+            match &self.pages[at / PAGE_LEN] {
+                Some(page) => part.copy_from_slice(&page[at % PAGE_LEN..at % PAGE_LEN + len]),
+                None => self.fill_bytes(at, part),
+            }
+            at += len;
+            out = rest;
+        }
     }
 
-    fn filled(&self, block: u64) -> Buf {
-        let mut bytes = vec![0; self.shape.block_len as usize];
-        if let Fill::Old(seed) = self.shape.fill {
-            rand::RngCore::fill_bytes(&mut Seed(seed.0 ^ block).dice("old bytes"), &mut bytes);
+    fn copy_in(&mut self, first: u64, mut bytes: &[u8]) {
+        let mut at = self.offset(first);
+        while !bytes.is_empty() {
+            let len = bytes.len().min(PAGE_LEN - at % PAGE_LEN);
+            if self.pages[at / PAGE_LEN].is_none() {
+                let mut page = [0; PAGE_LEN];
+                self.fill_bytes(at / PAGE_LEN * PAGE_LEN, &mut page);
+                self.pages[at / PAGE_LEN] = Some(Arc::new(page));
+            }
+            if let Some(page) = &mut self.pages[at / PAGE_LEN] {
+                let page = Arc::make_mut(page);
+                page[at % PAGE_LEN..at % PAGE_LEN + len].copy_from_slice(&bytes[..len]);
+            }
+            at += len;
+            bytes = &bytes[len..];
         }
-        Buf::copy_from(&bytes)
+    }
+
+    /// The fill from a byte on, at a block's beginning.
+    fn fill_bytes(&self, at: usize, out: &mut [u8]) {
+        let len = self.shape.block_len as usize;
+        let first = (at / len) as u64;
+        for (block, bytes) in (first..).zip(out.chunks_mut(len)) {
+            self.fill(block, bytes);
+        }
+    }
+
+    fn fill(&self, block: u64, out: &mut [u8]) {
+        let Fill::Old(seed) = self.shape.fill else { return out.fill(0) };
+        let mut word = seed.0 ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for bytes in out.chunks_mut(8) {
+            word = (word ^ word >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29) ^ block;
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        }
+    }
+
+    /// Bytes before a block; disks in memory are no larger than that.
+    fn offset(&self, block: u64) -> usize {
+        usize::try_from(block * u64::from(self.shape.block_len)).unwrap_or(usize::MAX)
     }
 
     fn check(&self, blocks: &Range<u64>) {

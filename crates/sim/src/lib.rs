@@ -11,6 +11,7 @@
 //! right: that is for the checkers of each world.
 
 pub mod agenda;
+pub mod array;
 pub mod dice;
 pub mod disk;
 pub mod network;

@@ -169,6 +169,12 @@ impl<M> Network<M> {
         id
     }
 
+    /// Who was called, while the connection is known.
+    #[must_use]
+    pub fn acceptor(&self, id: ConnectionId) -> Option<HostId> {
+        self.connections.get(&id).map(|connection| connection.hosts[End::Acceptor.index()])
+    }
+
     /// Sends a message of `len` bytes from one end. False when the connection is broken: then
     /// nothing was sent.
     pub fn send(&mut self, now: Time, id: ConnectionId, from: End, message: M, len: u64) -> bool {

@@ -13,7 +13,7 @@
 use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
-use netraid_block::SgList;
+use netraid_block::{Buf, SgList};
 
 use crate::{
     dice::Dice,
@@ -69,7 +69,7 @@ pub enum Command {
     },
     /// Aborts all commands of all others; answered when none of them can have any effect.
     Reset,
-    /// The same, and from now on only this initiator writes.
+    /// The same, and from now on only this initiator writes, whoever fenced the others before.
     Fence,
 }
 
@@ -144,6 +144,7 @@ pub struct SimTarget {
     manners: Manners,
     dice: Dice,
     is_on: bool,
+    is_hung: bool,
     power_failures: u64,
     fenced_for: Option<Nexus>,
     sessions: BTreeMap<ConnectionId, Nexus>,
@@ -151,6 +152,8 @@ pub struct SimTarget {
     next_task: u64,
     answers: BTreeMap<Turn, (ConnectionId, Reply)>,
     mischief: VecDeque<Mischief>,
+    /// Blocks that mischief has left: what is there, and what should be.
+    undone: Vec<(u64, Buf, Buf)>,
     late_effects: u64,
 }
 
@@ -163,6 +166,7 @@ impl SimTarget {
             manners,
             dice,
             is_on: true,
+            is_hung: false,
             power_failures: 0,
             fenced_for: None,
             sessions: BTreeMap::new(),
@@ -170,6 +174,7 @@ impl SimTarget {
             next_task: 0,
             answers: BTreeMap::new(),
             mischief: VecDeque::new(),
+            undone: Vec::new(),
             late_effects: 0,
         }
     }
@@ -193,6 +198,18 @@ impl SimTarget {
     /// Harms the next write that has its effect.
     pub fn plan(&mut self, mischief: Mischief) {
         self.mischief.push_back(mischief);
+    }
+
+    /// Mischief ends: what was planned never happens, and what has happened is put right where
+    /// nothing else was written since.
+    pub fn undo_mischief(&mut self) {
+        self.mischief.clear();
+        for (block, bad, good) in core::mem::take(&mut self.undone).into_iter().rev() {
+            let now = self.disk.read(block..block + 1);
+            if now.is_ok_and(|now| now.to_contiguous()[..] == bad[..]) {
+                self.disk.set(block, &good);
+            }
+        }
     }
 
     /// How many commands changed the medium when their session was gone.
@@ -267,6 +284,23 @@ impl SimTarget {
         self.is_on = true;
     }
 
+    /// Stops working, or goes on: it takes commands meanwhile, and answers none.
+    pub const fn set_hung(&mut self, is_hung: bool) {
+        self.is_hung = is_hung;
+    }
+
+    /// Whether it has stopped working.
+    #[must_use]
+    pub const fn is_hung(&self) -> bool {
+        self.is_hung
+    }
+
+    /// How often the power failed, ever.
+    #[must_use]
+    pub const fn power_failures(&self) -> u64 {
+        self.power_failures
+    }
+
     /// Whether the power is on.
     #[must_use]
     pub const fn is_on(&self) -> bool {
@@ -276,6 +310,9 @@ impl SimTarget {
     /// When something happens next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
+        if self.is_hung {
+            return None;
+        }
         let task = self.tasks.keys().next().map(|(time, _)| *time);
         let answer = self.answers.keys().next().map(|(time, _)| *time);
         task.into_iter().chain(answer).min()
@@ -283,6 +320,9 @@ impl SimTarget {
 
     /// Does what is due, and gives the next answer that leaves.
     pub fn poll(&mut self, now: Time) -> Option<(ConnectionId, Reply)> {
+        if self.is_hung {
+            return None;
+        }
         while let Some(entry) = self.tasks.first_entry().filter(|entry| entry.key().0 <= now) {
             let task = entry.remove();
             self.perform(now, task);
@@ -314,7 +354,7 @@ impl SimTarget {
                 self.disk.discard(first..first + count);
                 Ok(SgList::new())
             }
-            Command::Reset | Command::Fence if fenced => Err(Refusal::Fenced),
+            Command::Reset if fenced => Err(Refusal::Fenced),
             Command::Reset => {
                 self.abort(|task| task.nexus != nexus, now, Some(Refusal::Aborted));
                 Ok(SgList::new())
@@ -331,14 +371,31 @@ impl SimTarget {
     }
 
     fn write(&mut self, first: u64, data: &SgList, fua: bool) {
-        match self.mischief.pop_front() {
+        let mischief = self.mischief.pop_front();
+        let blocks = (data.len() / self.disk.shape().block_len as usize) as u64;
+        match mischief {
             None => self.disk.write(first, data, fua),
-            Some(Mischief::Lose) => {}
+            Some(Mischief::Lose) => self.note_undone(first, data, false),
             Some(Mischief::Misdirect { first: elsewhere }) => {
-                let blocks = (data.len() / self.disk.shape().block_len as usize) as u64;
-                let last = self.disk.shape().blocks - blocks;
-                self.disk.write(elsewhere.min(last), data, fua);
+                let elsewhere = elsewhere.min(self.disk.shape().blocks - blocks);
+                self.note_undone(elsewhere, data, true);
+                self.disk.write(elsewhere, data, fua);
+                if elsewhere.abs_diff(first) >= blocks {
+                    self.note_undone(first, data, false);
+                }
             }
+        }
+    }
+
+    /// Notes what is at `first` now, and `data`: which of the two is wrong there afterwards.
+    fn note_undone(&mut self, first: u64, data: &SgList, data_is_wrong: bool) {
+        let len = self.disk.shape().block_len as usize;
+        for at in 0..data.len() / len {
+            let block = first + at as u64;
+            let Ok(here) = self.disk.read(block..block + 1) else { continue };
+            let both = (here.to_contiguous(), data.slice(at * len..(at + 1) * len).to_contiguous());
+            let (bad, good) = if data_is_wrong { (both.1, both.0) } else { both };
+            self.undone.push((block, bad, good));
         }
     }
 

@@ -12,9 +12,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{output::Output, runtime, secret::SecretArgs, signal::Stop, size};
+use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
 use measure::{Figures, TABLE_HEAD, Tally, Until, WORKLOADS, Workload, cpu_s};
-use subject::Bench;
+use subject::{Bench, Own};
 
 /// Largest request of any workload; also how the volume is filled before it is read.
 const REQUEST_LEN_MAX: u32 = 1 << 20;
@@ -46,6 +46,12 @@ enum What {
         /// Level of an array of our own
         #[arg(long, default_value_t = 5)]
         level: u8,
+        /// Whether an array of our own has a log
+        #[arg(long, value_enum)]
+        log: Option<Switch>,
+        /// Filters before each member of an array of our own, as of `netraid target --filter`
+        #[arg(long, value_name = "FILTERS")]
+        filter: Option<String>,
         /// Go through an NBD export of an array of our own, instead of driving it in this process
         #[arg(long)]
         nbd: bool,
@@ -98,8 +104,15 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         let stop = Stop::listen()?;
         let mut bench = match &args.what {
             What::Member { url, .. } => Bench::member(url.as_deref(), options).await?,
-            What::Volume { urls, members, level, nbd, .. } => {
-                Bench::volume(urls, (*level, *members), *nbd, options, &stop).await?
+            What::Volume { urls, members, level, log, filter, nbd, .. } => {
+                let own = Own {
+                    level: *level,
+                    members: *members,
+                    log: *log,
+                    filter: filter.clone(),
+                    nbd: *nbd,
+                };
+                Bench::volume(urls, &own, options, &stop).await?
             }
         };
         let report = measure_all(&mut bench, options, output, &stop).await;

@@ -12,12 +12,23 @@ use netraid_engine::{
 use super::{Options, REQUEST_LEN_MAX, drive::Subject};
 use crate::{
     args,
+    create::Switch,
     member::configs,
     nbd_client::{NbdClient, NbdUri},
     process::{self, Daemon},
     secret::SecretArgs,
     signal::Stop,
 };
+
+/// What kind of array of our own is made.
+pub(super) struct Own {
+    pub(super) level: u8,
+    pub(super) members: u8,
+    pub(super) log: Option<Switch>,
+    pub(super) filter: Option<String>,
+    /// Through an NBD export.
+    pub(super) nbd: bool,
+}
 
 /// A subject, and what must be ended after it.
 pub(super) struct Bench {
@@ -38,7 +49,7 @@ impl Bench {
     pub(super) async fn member(url: Option<&str>, options: &Options) -> Result<Self> {
         let daemons = match url {
             Some(_) => Vec::new(),
-            None => vec![ram_target(0, options.span)?],
+            None => vec![ram_target(0, options.span, None)?],
         };
         let url = match url {
             Some(url) => url.to_string(),
@@ -68,13 +79,12 @@ impl Bench {
     /// A volume: an export, an array of given members, or one of our own.
     pub(super) async fn volume(
         urls: &[String],
-        shape: (u8, u8),
-        nbd: bool,
+        own: &Own,
         options: &Options,
         stop: &Stop,
     ) -> Result<Self> {
         match urls {
-            [] => Self::own_volume(shape, nbd, options, stop).await,
+            [] => Self::own_volume(own, options, stop).await,
             [uri] if NbdUri::claims(uri) => {
                 let client = NbdClient::connect(NbdUri::parse(uri)?)?;
                 Ok(Self::export(uri.clone(), client, Vec::new(), options))
@@ -87,22 +97,25 @@ impl Bench {
         }
     }
 
-    async fn own_volume(
-        (level, members): (u8, u8),
-        nbd: bool,
-        options: &Options,
-        stop: &Stop,
-    ) -> Result<Self> {
+    async fn own_volume(own: &Own, options: &Options, stop: &Stop) -> Result<Self> {
+        let Own { level, members, log, filter, nbd } = own;
         // Each member could hold all of the span, which is enough for every level.
-        let targets = (0..members).map(|index| ram_target(index, options.span * 2));
+        let targets = 0..*members;
+        let targets = targets.map(|index| ram_target(index, options.span * 2, filter.as_deref()));
         let mut daemons = targets.collect::<Result<Vec<_>>>()?;
         let urls = daemons.iter().map(|daemon| daemon.ready_text("/luns/0/uri"));
         let urls = urls.collect::<Result<Vec<_>>>()?;
         let mut create = args!["create", "bench", "--level", level].to_vec();
+        create.extend(log.map(|log| match log {
+            Switch::On => "--log=on".to_string(),
+            Switch::Off => "--log=off".to_string(),
+        }));
         create.extend(urls.iter().cloned());
-        process::call(&create, stop)?;
-        let what = format!("level {level} of {members} members in memory");
-        if !nbd {
+        let made = process::call(&create, stop)?;
+        let logged = made.get("log_bytes").and_then(serde_json::Value::as_u64) != Some(0);
+        let log = if logged { "a log" } else { "no log" };
+        let what = format!("level {level} of {members} members in memory, {log}");
+        if !*nbd {
             let secrets = &options.secrets;
             return Self::array(what, &urls, secrets, true, daemons, options).await;
         }
@@ -165,13 +178,14 @@ impl Bench {
     }
 }
 
-fn ram_target(index: u8, len: u64) -> Result<Daemon> {
+fn ram_target(index: u8, len: u64, filter: Option<&str>) -> Result<Daemon> {
     if len > 1 << 36 {
         bail!("--span: a target in memory of {len} bytes; give less than 32GiB");
     }
     let iqn = format!("iqn.2026-01.netraid.bench:member{index}");
     let lun = format!("ram:{}", len.next_multiple_of(1 << 20));
-    let args = args!["target", "--listen", "127.0.0.1:0", "--iqn", iqn, "--lun", lun];
+    let mut args = args!["target", "--listen", "127.0.0.1:0", "--iqn", iqn, "--lun", lun].to_vec();
+    args.extend(filter.into_iter().flat_map(|filter| ["--filter".into(), filter.into()]));
     Daemon::start(format!("target {index}"), &args)
 }
 

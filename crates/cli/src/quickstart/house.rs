@@ -39,11 +39,10 @@ pub(super) struct House {
 impl House {
     pub(super) fn new(args: &QuickstartArgs, dir: &Path, stop: Stop) -> Result<Self> {
         let level = Level::from_number(args.level)
-            .filter(|level| !level.needs_log())
-            .with_context(|| format!("level {}: is not built yet; give 0, 1 or 5", args.level))?;
+            .with_context(|| format!("level {}: give 0, 1, 5, 6 or 10", args.level))?;
         let members = usize::from(args.members);
         let wish = Wish { level, members, chunk_len: CHUNK_LEN, block_len: BLOCK_LEN };
-        let member_len = member_capacity_for(&wish, args.size)
+        let member_len = member_capacity_for(&wish, level != Level::Raid0, args.size)
             .with_context(|| format!("level {} over {members} members", args.level))?;
         Ok(Self {
             dir: dir.to_path_buf(),

@@ -24,7 +24,7 @@ pub(crate) struct QuickstartArgs {
     /// Number of members
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=32))]
     members: u8,
-    /// Level: 0, 1 or 5
+    /// Level: 0, 1, 5, 6 or 10
     #[arg(long, default_value_t = 5)]
     level: u8,
     /// Size of the volume

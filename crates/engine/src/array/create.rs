@@ -3,11 +3,11 @@
 use futures_util::future::try_join_all;
 use netraid_block::{Buf, BufMut, Pool};
 use netraid_raid::{
+    format::{Image, first_label, format},
     geometry::Level,
-    label::{Closure, Holder, LABEL_LEN, Label, MemberEntry, NAME_LEN_MAX},
-    lack::Lack,
-    member::{MemberIndex, MemberState},
-    regions::{LABEL_OFFSETS, Wish, plan},
+    label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
+    member::MemberIndex,
+    regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
     written::{PageImage, WrittenBits},
 };
 use serde::Serialize;
@@ -21,6 +21,9 @@ use super::{
 /// The smallest member may have this share of the largest, in percent.
 const EQUAL_PERCENT: u64 = 75;
 
+/// Bytes of a block of a log.
+const LOG_BLOCK: u64 = 4096;
+
 /// What kind of array to make.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {
@@ -32,6 +35,17 @@ pub struct CreateOptions {
     pub chunk_len: u32,
     /// Overwrite what is on the members, and accept unequal ones.
     pub force: bool,
+    /// Whether it has a log.
+    pub log: Log,
+}
+
+/// Whether a new array has a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Log {
+    /// None.
+    Off,
+    /// One of so many bytes on each member, or of the usual share of it.
+    On(Option<u64>),
 }
 
 /// What was made.
@@ -51,6 +65,8 @@ pub struct CreateReport {
     pub block_bytes: u32,
     /// Bytes of the volume.
     pub capacity_bytes: u64,
+    /// Bytes of the log on each member; 0 without one.
+    pub log_bytes: u64,
 }
 
 /// Labels `members` as a new array.
@@ -64,8 +80,10 @@ pub async fn create(
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
     check_name(&options.name)?;
-    if options.level.needs_log() {
-        return Err(ArrayError::NeedsLog(options.level.number()));
+    match (options.log, options.level) {
+        (Log::Off, level) if level.needs_log() => return Err(ArrayError::NeedsLog(level.number())),
+        (Log::On(_), Level::Raid0) => return Err(ArrayError::NoUseForLog(0)),
+        (Log::Off | Log::On(_), _) => {}
     }
     for (at, member) in members.iter().enumerate() {
         if let Some(first) = members[..at].iter().find(|first| first.uri == member.uri) {
@@ -86,7 +104,8 @@ async fn make(
     options: &CreateOptions,
     members: &mut [Connected],
 ) -> Result<CreateReport, ArrayError> {
-    let label = lay_out(options, members)?;
+    let images = lay_out(options, members)?;
+    let label = images.label;
     if !options.force {
         check_equal(members)?;
         try_join_all(members.iter().map(Connected::check_unused)).await?;
@@ -94,14 +113,11 @@ async fn make(
         try_join_all(members.iter_mut().map(Connected::seize)).await?;
     }
     check_distinct(members).await?;
-    let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());
-    let images = written.images(&label.regions.written, &(0..written.pages()).collect());
     try_join_all(members.iter().map(Connected::erase_label)).await?;
-    let page = |image: PageImage| (label.regions.written.offset + image.offset, image.bytes);
-    let pages = images.into_iter().map(page).map(|(at, bytes)| (at, Buf::copy_from(&bytes)));
-    let pages: Vec<(u64, Buf)> = pages.collect();
-    let what = "writing the written bits";
-    try_join_all(members.iter().map(|member| member.write_stable(&pages, what))).await?;
+    let (what, written) = ("writing the array's metadata", images.written);
+    let writes = members.iter().zip(&written);
+    try_join_all(writes.map(async |(member, pages)| member.write_stable(pages, what).await))
+        .await?;
     let labels = (0..).map(MemberIndex).map(|index| Label { index, ..label.clone() });
     let labelled = members.iter().zip(labels);
     try_join_all(labelled.map(async |(member, label)| member.write_label(&label).await)).await?;
@@ -113,6 +129,7 @@ async fn make(
         chunk_bytes: label.geometry.chunk_len(),
         block_bytes: label.geometry.block_len(),
         capacity_bytes: label.geometry.capacity(),
+        log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
     })
 }
 
@@ -163,7 +180,15 @@ fn check_equal(members: &[Connected]) -> Result<(), ArrayError> {
     })
 }
 
-fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, ArrayError> {
+/// A new array.
+struct Images {
+    /// The label of member 0.
+    label: Label,
+    /// What is written to each member before its label.
+    written: Vec<Vec<(u64, Buf)>>,
+}
+
+fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Images, ArrayError> {
     let wish = Wish {
         level: options.level,
         members: members.len(),
@@ -171,7 +196,11 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         block_len: members.iter().map(|m| m.device.info().block_len).max().unwrap_or(512),
     };
     let smallest = members.iter().map(Connected::capacity).min().unwrap_or(0);
-    let (regions, geometry) = plan(&wish, smallest)?;
+    let layout = match options.log {
+        Log::Off => plan(&wish, smallest)?,
+        Log::On(len) => plan_logged(&wish, smallest, len.map(|len| len / LOG_BLOCK))?,
+    };
+    let (regions, geometry) = layout;
     let needs = Needs {
         capacity: regions.data.end(),
         transfer_len: geometry.chunk_len(),
@@ -179,28 +208,26 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Label, Arra
         writes: true,
     };
     members.iter().try_for_each(|member| needs.check(member))?;
-    let entry = || MemberEntry {
-        uuid: rand::random(),
-        state: MemberState::InSync,
-        last_checkpoint: 0,
-        rebuilt_stripes: 0,
-        lack: Lack::NOTHING,
-    };
-    Ok(Label {
-        array_uuid: rand::random(),
-        name: options.name.clone(),
-        index: MemberIndex(0),
-        geometry,
-        regions,
-        generation: 1,
-        epoch: 1,
-        holder: Holder::default(),
-        closure: Closure::Clean,
-        members: members.iter().map(|_| entry()).collect(),
-        log: None,
-        compatible: 0,
-        read_only_compatible: 0,
-    })
+    let array_uuid: Uuid = rand::random();
+    let uuids: Vec<Uuid> = members.iter().map(|_| rand::random()).collect();
+    let salt = rand::random();
+    let label = first_label(layout, &options.name, array_uuid, &uuids, salt);
+    let buf = |(offset, bytes): (u64, Vec<u8>)| (offset, Buf::copy_from(&bytes));
+    if options.log != Log::Off {
+        let images = format(layout, &options.name, array_uuid, &uuids, salt);
+        let is_label = |(offset, _): &Image| LABEL_OFFSETS.contains(offset);
+        let others = |images: Vec<Image>| {
+            images.into_iter().filter(|image| !is_label(image)).map(buf).collect()
+        };
+        return Ok(Images { label, written: images.into_iter().map(others).collect() });
+    }
+    let mut written = WrittenBits::new(array_uuid, geometry.stripes());
+    let images = written.images(&regions.written, &(0..written.pages()).collect());
+    let page =
+        |image: PageImage| buf((regions.written.offset + image.offset, image.bytes.to_vec()));
+    let pages: Vec<(u64, Buf)> = images.into_iter().map(page).collect();
+    let written = members.iter().map(|_| pages.clone()).collect();
+    Ok(Images { label: Label { log: None, ..label }, written })
 }
 
 /// What an array asks of a member's device.

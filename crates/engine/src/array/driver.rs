@@ -1,39 +1,42 @@
 //! The task that owns an open array: inputs into the machine, its actions to members and users.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use netraid_block::{Completion, ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
 use netraid_raid::{
-    array::{
-        Action, ArrayMachine, Background, BufferId, Event as MachineEvent, IoId, RequestId,
-        UserRequest,
-    },
-    executor::Executor,
-    member::{MemberIndex, MemberState},
+    array::{IoId, RequestId},
+    member::{MEMBERS_MAX, MemberIndex, MemberState},
 };
 use slab::Slab;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
+    time::{Interval, MissedTickBehavior, interval},
 };
 
 use super::{
     ArrayError, Event,
     fence::Fence,
-    lock::{ArrayLock, hex},
+    lock::ArrayLock,
+    machine::{Do, Machine, Told},
     member::{Connected, MemberConfig},
     open::Opened,
-    replace::Joined,
+    replace::{Asked, Joined},
+    returns::{Returned, Returning},
 };
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
-    control::{ArrayStatus, ControlRequest, MemberStatus, ProgressStatus},
+    control::{ArrayStatus, ControlRequest, MemberStatus},
 };
 
 /// Users' requests in flight; more wait in their queue.
 const REQUESTS_MAX: usize = 4096;
 /// Inputs taken at once before actions are executed.
 const BATCH: usize = 256;
+/// How often is looked at what no request shows: members that are away, and a log that nobody needs.
+const TICK: Duration = Duration::from_secs(1);
+/// Where the number of a piece is in a tag; below it is that of the member request.
+const PIECE_SHIFT: u32 = 40;
 
 pub(super) enum Command {
     Status(oneshot::Sender<ArrayStatus>),
@@ -64,6 +67,8 @@ pub(super) struct Slot {
     /// The session of a device that was set aside, while it ends: until then it may send again what
     /// it has under way.
     pub(super) leaving: Option<JoinHandle<()>>,
+    /// How it comes back by itself.
+    pub(super) returning: Returning,
     stats: MemberStatus,
 }
 
@@ -72,14 +77,40 @@ struct InFlight {
     member: MemberIndex,
     number: u32,
     len: u64,
-    /// Buffers that a read fills.
-    parts: Vec<(BufferId, u32)>,
     is_read: bool,
+    /// What is longer than the device takes at once goes in several requests.
+    pieces: Option<Box<Pieces>>,
+}
+
+struct Pieces {
+    left: usize,
+    end: Result<Vec<SgList>, IoError>,
+}
+
+impl Pieces {
+    /// Takes a piece's end; that of the whole when it was the last one.
+    fn end(
+        &mut self,
+        piece: usize,
+        result: Result<SgList, IoError>,
+    ) -> Option<Result<SgList, IoError>> {
+        match (&mut self.end, result) {
+            (Ok(parts), Ok(data)) => parts[piece] = data,
+            (Ok(_), Err(error)) => self.end = Err(error),
+            (Err(_), _) => {}
+        }
+        self.left -= 1;
+        (self.left == 0).then(|| {
+            let parts = std::mem::replace(&mut self.end, Ok(Vec::new()))?;
+            let mut whole = SgList::new();
+            parts.into_iter().for_each(|part| whole.append(part));
+            Ok(whole)
+        })
+    }
 }
 
 pub(super) struct Driver {
-    pub(super) machine: ArrayMachine,
-    executor: Executor,
+    pub(super) machine: Machine,
     pub(super) slots: Vec<Slot>,
     pub(super) pool: Pool,
     channels: Channels,
@@ -92,6 +123,10 @@ pub(super) struct Driver {
     /// Ends of member requests that never left.
     failed_at_once: VecDeque<(IoId, IoError)>,
     pub(super) joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
+    /// Members that are back, or could not be reached again.
+    pub(super) returned: (mpsc::Sender<Returned>, mpsc::Receiver<Returned>),
+    /// A device that somebody wants to join, and that waits for others to end their attempts.
+    pub(super) asked: Option<Asked>,
     /// A device that waits for the labels to exclude its predecessor.
     pub(super) waiting: Option<Joined>,
     /// Prepares a device that is to join; until it has ended, it may register it.
@@ -100,6 +135,9 @@ pub(super) struct Driver {
     closing: Option<oneshot::Sender<Result<(), IoError>>>,
     close_begun: bool,
     closed: bool,
+    tick: Interval,
+    /// Somebody asked for something since the last tick.
+    busy: bool,
     /// How members are fenced.
     pub(super) fence: Option<Fence>,
     _lock: Option<ArrayLock>,
@@ -113,13 +151,14 @@ impl Driver {
         pool: Pool,
     ) -> Self {
         let (queue, completed) = CompletionQueue::channel();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let slots = make_slots(opened.members, &given, &opened.unused);
         for unused in opened.unused {
             tokio::spawn(async move { unused.remote.close().await });
         }
         Self {
             machine: opened.machine,
-            executor: Executor::new(pool.clone()),
             slots,
             pool,
             channels,
@@ -129,12 +168,16 @@ impl Driver {
             users: Slab::new(),
             failed_at_once: VecDeque::new(),
             joined: mpsc::channel(16),
+            returned: mpsc::channel(MEMBERS_MAX),
+            asked: None,
             waiting: None,
             joining: None,
             ready: None,
             closing: None,
             close_begun: false,
             closed: false,
+            tick,
+            busy: false,
             fence: opened.fence,
             _lock: opened.lock,
         }
@@ -143,6 +186,7 @@ impl Driver {
     /// Serves until the array is closed.
     pub(super) async fn run(mut self, ready: oneshot::Sender<Result<(), IoError>>) {
         self.ready = Some(ready);
+        let ticks = self.machine.has_log() && !self.machine.is_read_only();
         let mut ends: Vec<Completed> = Vec::with_capacity(BATCH);
         let mut requests: Vec<Request> = Vec::with_capacity(BATCH);
         self.pump();
@@ -153,6 +197,7 @@ impl Driver {
                 biased;
                 Some(command) = self.channels.commands.recv() => self.take_command(command),
                 Some(joined) = self.joined.1.recv() => self.take_joined(joined),
+                Some(returned) = self.returned.1.recv() => self.take_returned(returned),
                 _ = self.completed.recv_many(&mut ends, BATCH) => {}
                 _ = self.channels.requests.recv_many(&mut requests, BATCH), if accepts => {
                     if requests.is_empty() && self.channels.requests.is_closed() {
@@ -160,6 +205,7 @@ impl Driver {
                         self.begin_close(None);
                     }
                 }
+                _ = self.tick.tick(), if ticks => self.handle_tick(),
             }
             for (tag, result) in ends.drain(..) {
                 self.end_io(tag, result);
@@ -179,6 +225,15 @@ impl Driver {
         futures_util::future::join_all(ends).await;
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
+        for slot in &mut self.slots {
+            has_left(slot.returning.attempt.take()).await;
+        }
+        while let Ok(returned) = self.returned.1.try_recv() {
+            returned.let_go().await;
+        }
+        if let Some(asked) = self.asked.take() {
+            asked.refuse();
+        }
         let late = std::iter::from_fn(|| self.joined.1.try_recv().ok());
         for joined in self.waiting.take().into_iter().chain(late) {
             joined.let_go().await;
@@ -187,7 +242,7 @@ impl Driver {
             has_left(slot.leaving.take()).await;
         }
         if let Some(reply) = self.closing.take() {
-            let end = self.machine.failure().cloned().map_or(Ok(()), Err);
+            let end = self.machine.failure().map_or(Ok(()), Err);
             // Nobody waits for the end.
             let _ = reply.send(end);
         }
@@ -209,6 +264,8 @@ impl Driver {
                 self.hand_over();
             } else if self.closing.is_some() && self.users.is_empty() && !self.close_begun {
                 self.close_begun = true;
+                // With a log, an array that has failed has told its end before.
+                self.closed |= self.machine.has_log() && self.machine.failure().is_some();
                 self.machine.handle_close();
             } else {
                 return;
@@ -216,37 +273,12 @@ impl Driver {
         }
     }
 
-    fn execute(&mut self, action: Action) {
-        let flags = |fua| RequestFlags { fua, no_unmap: false };
+    fn execute(&mut self, action: Do) {
         match action {
-            Action::Xor { into, len, sources } => self.executor.xor(into, len, &sources),
-            Action::Free { buffer } => self.executor.free(buffer),
-            Action::Read { io, member, offset, parts } => {
-                let len = parts.iter().map(|(_, len)| u64::from(*len)).sum();
-                let request = (Op::Read, offset, len, flags(false), SgList::new());
-                self.submit(io, member, request, parts);
+            Do::Submit { io, member, op, offset, len, fua, data } => {
+                self.submit(io, member, (op, offset, len), fua, data);
             }
-            Action::Write { io, member, offset, fua, sources } => {
-                let data = self.executor.gather(&sources);
-                let request = (Op::Write, offset, data.len() as u64, flags(fua), data);
-                self.submit(io, member, request, Vec::new());
-            }
-            Action::WriteMeta { io, member, offset, bytes } => {
-                let data: SgList = netraid_block::Buf::copy_from(&bytes).into();
-                let request = (Op::Write, offset, data.len() as u64, flags(true), data);
-                self.submit(io, member, request, Vec::new());
-            }
-            Action::Flush { io, member } => {
-                let request = (Op::Flush, 0, 0, flags(false), SgList::new());
-                self.submit(io, member, request, Vec::new());
-            }
-            Action::Discard { io, member, offset, len } => {
-                let request = (Op::Discard, offset, len, flags(false), SgList::new());
-                self.submit(io, member, request, Vec::new());
-            }
-            Action::Complete { request, result } => {
-                let result = result.map(|sources| self.executor.gather(&sources));
-                self.executor.end_request(request);
+            Do::Complete { request, result } => {
                 self.users.remove(number_of(request)).finish(result);
             }
         }
@@ -256,8 +288,9 @@ impl Driver {
         &mut self,
         io: IoId,
         member: MemberIndex,
-        (op, offset, len, flags, data): (Op, u64, u64, RequestFlags, SgList),
-        parts: Vec<(BufferId, u32)>,
+        (op, offset, len): (Op, u64, u64),
+        fua: bool,
+        data: SgList,
     ) {
         let slot = &mut self.slots[member.as_usize()];
         match op {
@@ -275,31 +308,56 @@ impl Driver {
             self.in_flight.resize_with(io.0 + 1, || None);
         }
         let is_read = op == Op::Read;
-        self.in_flight[io.0] = Some(InFlight { member, number: slot.number, len, parts, is_read });
-        match &slot.connected {
-            Some(connected) => {
-                let completion = self.queue.completion(io.0 as u64);
-                connected.device.submit(Request { op, offset, len, flags, data, completion });
-            }
-            None => self.failed_at_once.push_back((io, ErrorKind::Unreachable.into())),
+        let number = slot.number;
+        let entry =
+            self.in_flight[io.0].insert(InFlight { member, number, len, is_read, pieces: None });
+        let Some(connected) = &slot.connected else {
+            return self.failed_at_once.push_back((io, ErrorKind::Unreachable.into()));
+        };
+        let flags = RequestFlags { fua, no_unmap: false };
+        let limit = u64::from(connected.device.info().max_transfer_len);
+        if len <= limit || !matches!(op, Op::Read | Op::Write) {
+            let completion = self.queue.completion(io.0 as u64);
+            return connected.device.submit(Request { op, offset, len, flags, data, completion });
+        }
+        let count = len.div_ceil(limit);
+        let parts = vec![SgList::new(); usize::try_from(count).unwrap_or(usize::MAX)];
+        entry.pieces = Some(Box::new(Pieces { left: parts.len(), end: Ok(parts) }));
+        for piece in 0..count {
+            let from = piece * limit;
+            let part = limit.min(len - from);
+            let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            let data = match op {
+                Op::Write => data.slice(bytes(from)..bytes(from + part)),
+                _ => SgList::new(),
+            };
+            let completion = self.queue.completion(io.0 as u64 | piece << PIECE_SHIFT);
+            let offset = offset + from;
+            connected.device.submit(Request { op, offset, len: part, flags, data, completion });
         }
     }
 
     fn end_io(&mut self, tag: u64, result: Result<SgList, IoError>) {
-        let Ok(io) = usize::try_from(tag) else { return };
-        let Some(entry) = self.in_flight.get_mut(io).and_then(Option::take) else {
-            unreachable!("a member request ended twice")
+        let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        let io = number(tag & ((1 << PIECE_SHIFT) - 1));
+        let Some(place) = self.in_flight.get_mut(io) else { unreachable!("no such request") };
+        let Some(entry) = place else { unreachable!("a member request ended twice") };
+        let result = match &mut entry.pieces {
+            None => result,
+            Some(pieces) => match pieces.end(number(tag >> PIECE_SHIFT), result) {
+                Some(whole) => whole,
+                None => return,
+            },
         };
-        let slot = &mut self.slots[entry.member.as_usize()];
-        let current = slot.number == entry.number;
+        let InFlight { member, number, len, is_read, .. } = *entry;
+        *place = None;
+        let slot = &mut self.slots[member.as_usize()];
+        let current = slot.number == number;
         let result = result.and_then(|data| {
             if current && slot.has_lost_its_cache() {
-                return Err(IoError::with_detail(
-                    ErrorKind::Unreachable,
-                    "restarted or was reset: writes that were not flushed may be lost",
-                ));
+                return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
             }
-            if entry.is_read && data.len() as u64 != entry.len {
+            if is_read && data.len() as u64 != len {
                 return Err(IoError::with_detail(
                     ErrorKind::Device,
                     "answered a read with another length",
@@ -312,12 +370,8 @@ impl Driver {
         {
             slot.stats.errors += 1;
             slot.stats.last_error = Some(error.to_string());
+            slot.returning.note(error);
         }
-        let result = result.map(|data| {
-            if entry.is_read {
-                self.executor.fill(&entry.parts, &data);
-            }
-        });
         self.machine.handle_io_done(IoId(io), result);
     }
 
@@ -326,12 +380,9 @@ impl Driver {
             return request.completion.finish(Err(ErrorKind::Aborted.into()));
         }
         let Request { op, offset, len, flags, data, completion } = request;
-        let RequestFlags { fua, no_unmap } = flags;
+        self.busy = true;
         let id = RequestId(self.users.insert(completion) as u64);
-        if op == Op::Write {
-            self.executor.begin_request(id, data);
-        }
-        self.machine.handle_request(id, UserRequest { op, offset, len, fua, no_unmap });
+        self.machine.handle_request(id, (op, offset, len), flags, data);
     }
 
     fn take_command(&mut self, command: Command) {
@@ -353,7 +404,12 @@ impl Driver {
                 Ok(())
             }
             ControlRequest::Fail { member } => {
-                self.find(&member).and_then(|member| Ok(self.machine.handle_fail(member)?))
+                self.find(&member).and_then(|member| {
+                    // By command: it does not come back by itself.
+                    self.machine.handle_fail(member)?;
+                    self.slots[member.as_usize()].returning.by_itself = false;
+                    Ok(())
+                })
             }
             ControlRequest::Replace { member, with, force } => {
                 return self.begin_replace(&member, &with, force, reply);
@@ -364,49 +420,77 @@ impl Driver {
         let _ = reply.send(end);
     }
 
+    pub(super) const fn is_closing(&self) -> bool {
+        self.closing.is_some() || self.closed
+    }
+
     fn begin_close(&mut self, reply: Option<oneshot::Sender<Result<(), IoError>>>) {
         if self.closing.is_none() {
             self.closing = Some(reply.unwrap_or_else(|| oneshot::channel().0));
         }
     }
 
-    fn tell(&mut self, event: MachineEvent) {
-        let event = match event {
-            MachineEvent::Opened => return self.answer_ready(Ok(())),
-            MachineEvent::Closed => {
-                let failure = self.machine.failure().cloned();
+    fn handle_tick(&mut self) {
+        if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
+            return;
+        }
+        if !std::mem::take(&mut self.busy) {
+            self.machine.handle_idle();
+        }
+        for member in self.machine.geometry().member_indices() {
+            let slot = &self.slots[member.as_usize()];
+            if slot.has_lost_its_cache() && self.state(member).is_live() {
+                self.machine.handle_gone(member, CACHE_LOST);
+            }
+        }
+        self.begin_returns();
+    }
+
+    fn tell(&mut self, told: Told) {
+        let event = match told {
+            Told::Opened => return self.answer_ready(Ok(())),
+            Told::Closed => {
+                let failure = self.machine.failure();
+                let goes_on = self.ready.is_none() && !self.close_begun && failure.is_some();
                 self.answer_ready(failure.map_or(Ok(()), Err));
-                self.closed = true;
+                // What has failed is closed by command, and answers with its failure until then.
+                self.closed = !goes_on;
                 return;
             }
-            MachineEvent::Member { member, state, reason } => {
-                if !state.is_live() {
+            Told::Member { member, state, reason } => {
+                // What is not up to date when the array is opened catches up right away.
+                if !state.is_live() && self.ready.is_none() {
+                    self.slots[member.as_usize()].returning.has_left();
                     self.part_with(member);
                 }
                 let url = self.slots[member.as_usize()].address();
                 tracing::warn!(%member, %url, state = state.name(), %reason, "member");
                 Event::Member { member: member.0, url, state: state.name(), reason }
             }
-            MachineEvent::Repaired { member, offset } => {
-                tracing::warn!(%member, offset, "unreadable range written back");
-                Event::Repaired { member: member.0, offset }
-            }
-            MachineEvent::State(state) => {
-                let failure = self.machine.failure().map(ToString::to_string);
+            Told::State(state) => {
+                let failure = self.machine.failure().map(|failure| failure.to_string());
                 tracing::info!(state = state.name(), failure, "array");
                 Event::State { state: state.name(), failure }
             }
-            MachineEvent::Finished(Background::Resync) => Event::Resynced,
-            MachineEvent::Incomplete { background, stripes } => {
-                tracing::error!(?background, stripes, "stripes that other members could not give");
-                let member = match background {
-                    Background::Resync => None,
-                    Background::Rebuild(member) => Some(member.0),
-                };
-                Event::Incomplete { member, stripes }
-            }
-            MachineEvent::Finished(Background::Rebuild(member)) => {
-                Event::Rebuilt { member: member.0 }
+            Told::Other(event) => {
+                match &event {
+                    Event::Repaired { member, offset } => {
+                        tracing::warn!(member, offset, "range written back");
+                    }
+                    Event::Incomplete { member, stripes } => {
+                        tracing::error!(
+                            member,
+                            stripes,
+                            "stripes that other members could not give"
+                        );
+                    }
+                    Event::Rebuilt { member } => {
+                        self.slots[usize::from(*member)].returning.has_caught_up();
+                    }
+                    Event::Notice { text } => tracing::warn!("{text}"),
+                    Event::Member { .. } | Event::State { .. } | Event::Resynced => {}
+                }
+                event
             }
         };
         if self.channels.events.try_send(event).is_err() {
@@ -448,55 +532,20 @@ impl Driver {
     }
 
     fn status(&self) -> ArrayStatus {
-        let label = self.machine.label();
-        let geometry = &label.geometry;
-        let members = self.slots.iter().zip(&label.members).enumerate();
-        let member = |(at, (slot, entry)): (usize, (&Slot, &netraid_raid::label::MemberEntry))| {
-            MemberStatus {
-                index: u8::try_from(at).unwrap_or(u8::MAX),
-                url: slot.address(),
-                state: entry.state.name().into(),
-                exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
-                ..slot.stats.clone()
-            }
+        let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
+            index: index.0,
+            url: slot.address(),
+            state: self.state(index).name().into(),
+            exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
+            ..slot.stats.clone()
         };
-        ArrayStatus {
-            kind: "array".to_owned(),
-            name: label.name.clone(),
-            uuid: hex(&label.array_uuid),
-            level: geometry.level().number(),
-            state: self.machine.state().name().into(),
-            failure: self.machine.failure().map(ToString::to_string),
-            read_only: self.machine.is_read_only(),
-            capacity_bytes: geometry.capacity(),
-            used_bytes: self.machine.written_stripes() * geometry.stripe_data_len(),
-            chunk_bytes: geometry.chunk_len(),
-            block_bytes: geometry.block_len(),
-            generation: label.generation,
-            epoch: label.epoch,
-            progress: self.progress(),
-            members: members.map(member).collect(),
-        }
-    }
-
-    fn progress(&self) -> Option<ProgressStatus> {
-        let progress = self.machine.progress()?;
-        let (kind, member) = match progress.background {
-            Background::Resync => ("resync", None),
-            Background::Rebuild(member) => ("rebuild", Some(member.0)),
-        };
-        let stripe_len = self.machine.geometry().stripe_data_len();
-        Some(ProgressStatus {
-            kind: kind.into(),
-            member,
-            done_bytes: progress.done * stripe_len,
-            total_bytes: progress.total * stripe_len,
-        })
+        let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
+        ArrayStatus { members, ..self.machine.status() }
     }
 
     /// Whether a member's state lets another device take its place.
     pub(super) fn state(&self, member: MemberIndex) -> MemberState {
-        self.machine.label().state(member)
+        self.machine.member_state(member)
     }
 }
 
@@ -507,6 +556,9 @@ pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
         let _ = leaving.await;
     }
 }
+
+/// Why a member is set aside that may have lost what was not flushed.
+const CACHE_LOST: &str = "restarted or was reset: writes that were not flushed may be lost";
 
 fn number_of(request: RequestId) -> usize {
     usize::try_from(request.0).unwrap_or(usize::MAX)
@@ -529,11 +581,14 @@ impl Slot {
 
     /// Puts a device in the place.
     pub(super) fn take(&mut self, connected: Connected) {
+        if self.address() != connected.address() {
+            self.stats = MemberStatus::default();
+        }
         self.config = Some(connected.config.clone());
         self.cache_losses = connected.remote.cache_losses();
         self.number += 1;
         self.connected = Some(connected);
-        self.stats = MemberStatus::default();
+        self.returning.by_itself = true;
     }
 }
 
@@ -558,7 +613,9 @@ fn make_slots(
         };
         let cache_losses = connected.as_ref().map_or(0, |member| member.remote.cache_losses());
         let stats = MemberStatus::default();
-        Slot { config, connected, number: 0, cache_losses, joining: false, leaving: None, stats }
+        let returning = Returning::default();
+        let (number, joining, leaving) = (0, false, None);
+        Slot { config, connected, number, cache_losses, joining, leaving, returning, stats }
     };
     members.into_iter().enumerate().map(slot).collect()
 }

@@ -18,9 +18,12 @@ pub enum ArrayError {
     /// An address that is none.
     #[error(transparent)]
     Uri(#[from] UriError),
-    /// An array that this program can examine and not serve.
-    #[error("array '{0}' has a log and cannot be attached by this version; use a later one")]
-    HasLog(String),
+    /// An array with a log that has something in it which must be written first.
+    #[error(
+        "array '{0}' was not closed, and what is in its log must be brought home; attach it for \
+         writing once, or wait until it is closed"
+    )]
+    NotClosed(String),
     /// A member's label is not usable.
     #[error("{address}: {reason}")]
     Label {
@@ -56,8 +59,11 @@ pub enum ArrayError {
         second: String,
     },
     /// A level that arrays without a log cannot have.
-    #[error("level {0} needs a log, which `create` cannot make yet; give level 0, 1 or 5")]
+    #[error("level {0} needs a log; do not give `--log off`")]
     NeedsLog(u8),
+    /// A level that has no use for a log.
+    #[error("level {0} has no redundancy for a log to keep; give `--log off`")]
+    NoUseForLog(u8),
     /// Members whose sizes differ too much.
     #[error(
         "{small} has {small_bytes} bytes and {large} {large_bytes}: too unequal, since every member \

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //! export ── Request ──▶ driver task ── member Request ──▶ one task a session ──▶ socket
-//!        ◀─ completion ─ (machine,     ◀─ completion ───
-//!                         executor)
+//!        ◀─ completion ─ (machine)     ◀─ completion ───
 //! ```
 //!
-//! The driver executes what the machine asks for and decides nothing.
+//! The driver executes what the machine asks for and decides nothing. There are two machines, for
+//! arrays with a log and for arrays without ([`machine`]).
 
 mod create;
 mod driver;
 mod error;
 mod fence;
 mod lock;
+mod machine;
 mod member;
 mod open;
 mod replace;
+mod returns;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use serde::Serialize;
@@ -23,7 +25,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use create::{CreateOptions, CreateReport, create};
+pub use create::{CreateOptions, CreateReport, Log, create};
 pub use error::ArrayError;
 pub use member::MemberConfig;
 pub use open::{
@@ -56,7 +58,7 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
     },
-    /// A range that a member could not read was written back from the others.
+    /// A range that a member could not read, or that was wrong, was written back from the others.
     Repaired {
         /// Index.
         member: u8,
@@ -77,6 +79,11 @@ pub enum Event {
         member: Option<u8>,
         /// How many stripes are left.
         stripes: u64,
+    },
+    /// Something that an administrator should know.
+    Notice {
+        /// What.
+        text: String,
     },
 }
 

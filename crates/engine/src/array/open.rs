@@ -5,7 +5,9 @@ use netraid_block::{DeviceInfo, Pool};
 use netraid_raid::{
     array::{ArrayMachine, MemberCaps, OpenConfig},
     assemble::{AssembleError, Assembly, Found, Permissions, assemble},
+    executor::Executor,
     label::Label,
+    logged::{FoundMember, Limits, LoggedArray, OpenConfig as LoggedConfig},
     member::MemberState,
     regions::PAGE_LEN,
     written::WrittenBits,
@@ -17,6 +19,7 @@ use super::{
     error::ArrayError,
     fence::{Fence, Removes, key_of},
     lock::{ArrayLock, fingerprint, hex, this_holder},
+    machine::{Logged, Machine, Plain, logged_caps},
     member::{Connected, MemberConfig},
 };
 
@@ -72,6 +75,8 @@ pub struct LabelReport {
     pub holder: String,
     /// Whether it was closed in good order.
     pub clean: bool,
+    /// Bytes of the log on each member; 0 without one.
+    pub log_bytes: u64,
 }
 
 /// Reads the labels at addresses, each for itself.
@@ -109,6 +114,8 @@ pub struct SurveyReport {
     pub capacity_bytes: u64,
     /// Whether it was closed in good order; open, or its engine died, otherwise.
     pub clean: bool,
+    /// Bytes of the log on each member; 0 without one.
+    pub log_bytes: u64,
     /// Who had it open last.
     pub holder: String,
     /// Members in order.
@@ -160,10 +167,15 @@ pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyRepo
         state: if whole { "optimal" } else { "degraded" },
         capacity_bytes: label.geometry.capacity(),
         clean: !unclean,
+        log_bytes: log_bytes(&label),
         holder: label.holder.name.clone(),
         members: label.members.iter().enumerate().map(member).collect(),
         notes,
     })
+}
+
+fn log_bytes(label: &Label) -> u64 {
+    label.log.as_ref().map_or(0, |_| label.regions.log.len)
 }
 
 fn describe(label: &Label) -> LabelReport {
@@ -179,12 +191,13 @@ fn describe(label: &Label) -> LabelReport {
         epoch: label.epoch,
         holder: label.holder.name.clone(),
         clean: label.closure == netraid_raid::label::Closure::Clean,
+        log_bytes: log_bytes(label),
     }
 }
 
 /// Everything that the driver starts with.
 pub(super) struct Opened {
-    pub(super) machine: ArrayMachine,
+    pub(super) machine: Machine,
     pub(super) members: Vec<Option<Connected>>,
     /// Held until the array is closed; none when it is read only.
     pub(super) lock: Option<ArrayLock>,
@@ -230,7 +243,7 @@ async fn weigh(
 ) -> Result<Opened, (ArrayError, Vec<Connected>)> {
     let mut connected = connected;
     match decide_and_load(options, &mut connected, notes, pool).await {
-        Ok(decided) => Ok(start(options, connected, decided)),
+        Ok(decided) => Ok(start(options, connected, decided, pool)),
         Err(error) => Err((error, connected)),
     }
 }
@@ -240,9 +253,12 @@ struct Decided {
     assembly: Assembly,
     lock: Option<ArrayLock>,
     fence: Option<Fence>,
-    written: WrittenBits,
+    /// None with a log.
+    written: Option<WrittenBits>,
     /// For each member in order: its place among those that answered.
     places: Vec<Option<usize>>,
+    /// For each member in order: its label.
+    labels: Vec<Option<Label>>,
 }
 
 async fn decide_and_load(
@@ -253,8 +269,8 @@ async fn decide_and_load(
 ) -> Result<Decided, ArrayError> {
     let found = read_labels(connected, notes).await?;
     let (assembly, lock) = decide(options, &found, notes)?;
-    if assembly.label.log.is_some() {
-        return Err(ArrayError::HasLog(assembly.label.name));
+    if assembly.label.log.is_some() && options.read_only && assembly.unclean {
+        return Err(ArrayError::NotClosed(assembly.label.name));
     }
     let mut fence = None;
     let places: Vec<Option<usize>> =
@@ -283,8 +299,13 @@ async fn decide_and_load(
         // Nobody else can change them any more.
         check_unchanged(connected, &found).await?;
     }
-    let written = load_written(&assembly, &places, connected).await?;
-    Ok(Decided { assembly, lock, fence, written, places })
+    let written = match assembly.label.log {
+        Some(_) => None,
+        None => Some(load_written(&assembly, &places, connected).await?),
+    };
+    let label = |place: &Option<usize>| place.map(|at| found[at].1.label.clone());
+    let labels = assembly.found.iter().map(label).collect();
+    Ok(Decided { assembly, lock, fence, written, places, labels })
 }
 
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
@@ -363,23 +384,50 @@ async fn check_unchanged(
     Ok(())
 }
 
-fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided) -> Opened {
-    let Decided { assembly, lock, fence, written, places } = decided;
+fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool: &Pool) -> Opened {
+    let Decided { assembly, lock, fence, written, places, labels } = decided;
     let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
     let members: Vec<Option<Connected>> =
         places.iter().map(|place| place.and_then(|at| connected[at].take())).collect();
-    let caps = members.iter().map(|member| member.as_ref().map_or_else(MemberCaps::default, caps));
+    let found: Vec<MemberCaps> =
+        members.iter().map(|one| one.as_ref().map_or_else(MemberCaps::default, caps)).collect();
     let limits = members.iter().flatten().map(|m| m.device.info().max_transfer_len);
     let merged = limits.min().unwrap_or(MEMBER_IO_LEN_MAX).min(MEMBER_IO_LEN_MAX);
-    let config = OpenConfig {
-        read_only: options.read_only,
-        trust_parity: options.force,
-        holder: this_holder(lock.as_ref()),
-        caps: caps.collect(),
-        max_io_len: merged.max(assembly.label.geometry.chunk_len()),
+    let max_io_len = merged.max(assembly.label.geometry.chunk_len());
+    let volatile_cache = found.iter().any(|caps| caps.volatile_cache);
+    let info = device_info(&assembly, options.read_only, volatile_cache);
+    let holder = this_holder(lock.as_ref());
+    let machine = match written {
+        Some(written) => {
+            let (read_only, trust_parity) = (options.read_only, options.force);
+            let caps = found;
+            let config = OpenConfig { read_only, trust_parity, holder, caps, max_io_len };
+            let machine = ArrayMachine::open(&assembly, written, config);
+            Machine::Plain(Box::new(Plain::new(machine, Executor::new(pool.clone()))))
+        }
+        None => {
+            // Who is not in sync cannot catch up when nothing is written.
+            let serves = |at: usize| {
+                !options.read_only || assembly.label.members[at].state == MemberState::InSync
+            };
+            let caps_and_labels = found.into_iter().zip(labels).enumerate();
+            let members = caps_and_labels.map(|(at, (caps, label))| {
+                let label = label.filter(|_| serves(at))?;
+                Some(FoundMember { caps: logged_caps(caps), label })
+            });
+            let config = LoggedConfig {
+                members: members.collect(),
+                holder,
+                max_io_len,
+                pool: pool.clone(),
+                limits: Limits::default(),
+            };
+            let Ok(machine) = LoggedArray::open(config) else {
+                unreachable!("labels with a log were weighed")
+            };
+            Machine::Logged(Box::new(Logged::new(machine, options.read_only, max_io_len)))
+        }
     };
-    let info = device_info(&assembly, &config);
-    let machine = ArrayMachine::open(&assembly, written, config);
     let unused = connected.into_iter().flatten().collect();
     Opened { machine, members, lock, fence, info, notes: Vec::new(), unused }
 }
@@ -468,7 +516,7 @@ fn offer_all(written: &mut WrittenBits, region: &netraid_raid::regions::Region, 
     }
 }
 
-fn device_info(assembly: &Assembly, config: &OpenConfig) -> DeviceInfo {
+fn device_info(assembly: &Assembly, read_only: bool, volatile_cache: bool) -> DeviceInfo {
     /// Largest request that the array takes at once.
     const TRANSFER_LEN_MAX: u32 = 32 << 20;
     let geometry = assembly.label.geometry;
@@ -477,8 +525,8 @@ fn device_info(assembly: &Assembly, config: &OpenConfig) -> DeviceInfo {
         block_len: geometry.block_len(),
         optimal_len: u32::try_from(geometry.stripe_data_len()).unwrap_or(geometry.chunk_len()),
         max_transfer_len: TRANSFER_LEN_MAX,
-        read_only: config.read_only,
-        volatile_cache: config.caps.iter().any(|caps| caps.volatile_cache),
+        read_only,
+        volatile_cache,
         can_discard: true,
         can_map: false,
     }

@@ -3,7 +3,12 @@
 
 use futures_util::future::join_all;
 use netraid_block::{ErrorKind, Pool, TargetUri};
-use netraid_raid::{array::CommandError, label::Label, member::MemberIndex};
+use netraid_raid::{
+    array::CommandError,
+    assemble::{AssembleError, has_diverged},
+    label::Label,
+    member::{MemberIndex, MemberState},
+};
 
 use super::{
     ArrayError,
@@ -17,14 +22,30 @@ use super::{
 /// A device that may take a member's place, or why it may not.
 pub(super) struct Joined {
     member: MemberIndex,
-    device: Result<Connected, ArrayError>,
+    device: Result<(Connected, Option<Label>), ArrayError>,
     reply: Reply,
+}
+
+/// A device that somebody wants to take a member's place.
+pub(super) struct Asked {
+    member: MemberIndex,
+    config: MemberConfig,
+    expect: Expect,
+    reply: Reply,
+}
+
+impl Asked {
+    /// The array has closed.
+    pub(super) fn refuse(self) {
+        // Nobody waits for the answer any more.
+        let _ = self.reply.send(Err(ArrayError::Closing));
+    }
 }
 
 impl Joined {
     /// The array has closed: the device is given back.
     pub(super) async fn let_go(self) {
-        if let Ok(mut connected) = self.device {
+        if let Ok((mut connected, _)) = self.device {
             connected.leave().await;
         }
         // Nobody waits for the answer any more.
@@ -34,7 +55,7 @@ impl Joined {
 
 /// What the device is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expect {
+pub(super) enum Expect {
     /// Unused.
     Unused,
     /// Whatever it is.
@@ -117,26 +138,28 @@ impl Driver {
                 return;
             }
         };
+        self.slots[member.as_usize()].joining = true;
+        let asked = Asked { member, config, expect, reply };
+        // Whoever looks for this device may have it, or be about to have it.
+        if self.slots.iter().any(|slot| slot.returning.attempt.is_some()) {
+            self.asked = Some(asked);
+        } else {
+            self.begin_join_now(asked);
+        }
+    }
+
+    /// Connects to a device that somebody wants to take a member's place.
+    pub(super) fn begin_join_now(&mut self, asked: Asked) {
+        let Asked { member, config, expect, reply } = asked;
         let serves = self.state(member).is_live();
         let slot = &mut self.slots[member.as_usize()];
-        slot.joining = true;
         // One that still serves does so until its successor is there.
         let old = if serves { None } else { slot.connected.take() };
         // A device that was set aside may be the one that comes: two sessions with one ISID would
         // end each other in turns, and the older one would send its writes again.
         let leaving: Vec<_> = self.slots.iter_mut().map(|slot| slot.leaving.take()).collect();
-        let label = self.machine.label().clone();
-        let needs = Needs {
-            capacity: label.regions.data.end(),
-            transfer_len: self.machine.max_io_len(),
-            block_len: label.geometry.block_len(),
-            writes: true,
-        };
+        let beside = self.beside(member);
         let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
-        let fence = self.fence;
-        let others = self.slots.iter().zip((0..).map(MemberIndex));
-        let others = others.filter(|(_, other)| *other != member);
-        let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
         self.joining = Some(tokio::spawn(async move {
             if let Some(mut old) = old {
                 old.leave().await;
@@ -144,11 +167,25 @@ impl Driver {
             for session in leaving {
                 has_left(session).await;
             }
-            let beside = Beside { label, needs, fence, others };
             let device = join(config, member, expect, &beside, pool).await;
             // The array's task waits for this one, so that it is there.
             let _ = sender.send(Joined { member, device, reply }).await;
         }));
+    }
+
+    /// What a device for the place of `member` is held against.
+    pub(super) fn beside(&self, member: MemberIndex) -> Beside {
+        let label = self.machine.label();
+        let needs = Needs {
+            capacity: label.regions.data.end(),
+            transfer_len: self.machine.max_io_len(),
+            block_len: label.geometry.block_len(),
+            writes: true,
+        };
+        let others = self.slots.iter().zip((0..).map(MemberIndex));
+        let others = others.filter(|(_, other)| *other != member);
+        let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
+        Beside { label, needs, fence: self.fence, others }
     }
 
     /// Whether the member's place may be taken now, by a device with this configuration.
@@ -179,8 +216,8 @@ impl Driver {
         let Joined { member, device, reply } = joined;
         let serves = self.state(member).is_live();
         let ready = match device {
-            Ok(connected) if serves => match self.machine.handle_fail(member) {
-                Ok(()) => Ok(connected),
+            Ok((connected, label)) if serves => match self.machine.handle_fail(member) {
+                Ok(()) => Ok((connected, label)),
                 Err(error) => {
                     self.let_go(member, connected);
                     Err(error.into())
@@ -189,7 +226,7 @@ impl Driver {
             other => other,
         };
         match ready {
-            Ok(connected) => self.waiting = Some(Joined { member, device: Ok(connected), reply }),
+            Ok(device) => self.waiting = Some(Joined { member, device: Ok(device), reply }),
             Err(error) => {
                 self.slots[member.as_usize()].joining = false;
                 // Nobody waits for the answer any more.
@@ -202,8 +239,9 @@ impl Driver {
     pub(super) fn hand_over(&mut self) {
         let Some(Joined { member, device, reply }) = self.waiting.take() else { return };
         self.slots[member.as_usize()].joining = false;
-        let end = device.and_then(|connected| {
-            match self.machine.handle_replace(member, rand::random(), caps(&connected)) {
+        let end = device.and_then(|(connected, label)| {
+            let caps = caps(&connected);
+            match self.machine.handle_device(member, rand::random(), caps, label) {
                 Ok(()) => self.slots[member.as_usize()].take(connected),
                 Err(error) => {
                     self.let_go(member, connected);
@@ -218,7 +256,7 @@ impl Driver {
 }
 
 /// The running array that a device is to join.
-struct Beside {
+pub(super) struct Beside {
     label: Label,
     needs: Needs,
     fence: Option<Fence>,
@@ -226,13 +264,15 @@ struct Beside {
     others: Vec<Connected>,
 }
 
-async fn join(
+/// Makes a session to a device for the array, when it is what is expected; with the label of a
+/// member of an array with a log that is back.
+pub(super) async fn join(
     config: MemberConfig,
     member: MemberIndex,
     expect: Expect,
     beside: &Beside,
     pool: Pool,
-) -> Result<Connected, ArrayError> {
+) -> Result<(Connected, Option<Label>), ArrayError> {
     let Beside { label: array, needs, fence, others } = beside;
     let is_holder = is_holder(others).await?;
     let connected = Connected::visit(config.clone(), pool.clone()).await?;
@@ -242,7 +282,7 @@ async fn join(
         match expect {
             Expect::Anything => Ok(()),
             Expect::Unused => connected.check_unused().await,
-            Expect::Former => check_former(&connected, member, array).await,
+            Expect::Former => check_former(&connected, member, array).await.map(drop),
         }
     };
     let checked = checked.await;
@@ -254,11 +294,18 @@ async fn join(
         Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
         None => Ok(()),
     };
-    if let Err(error) = fenced {
-        connected.leave().await;
-        return Err(error);
+    let is_back = expect == Expect::Former && array.log.is_some();
+    let label = match fenced {
+        Ok(()) if is_back => check_former(&connected, member, array).await.map(Some),
+        end => end.map(|()| None),
+    };
+    match label {
+        Ok(label) => Ok((connected, label)),
+        Err(error) => {
+            connected.leave().await;
+            Err(error)
+        }
     }
-    Ok(connected)
 }
 
 /// Whether this engine surely has the array still, by the members that are fenced. Who is fenced out
@@ -294,16 +341,31 @@ async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), A
     Ok(())
 }
 
+/// Refuses what was not that member; with a log, also one that went on without the others.
 async fn check_former(
     connected: &Connected,
     member: MemberIndex,
     array: &Label,
-) -> Result<(), ArrayError> {
-    let label = connected.label().await?;
-    let is_former =
-        label.is_ok_and(|label| label.array_uuid == array.array_uuid && label.index == member);
-    if is_former {
-        return Ok(());
+) -> Result<Label, ArrayError> {
+    let not_that = || ArrayError::NotThatMember { address: connected.address(), member };
+    let label = connected.label().await?.map_err(|_| not_that())?;
+    if label.array_uuid != array.array_uuid || label.index != member {
+        return Err(not_that());
     }
-    Err(ArrayError::NotThatMember { address: connected.address(), member })
+    if array.log.is_none() {
+        return Ok(label);
+    }
+    let at = member.as_usize();
+    if label.members.get(at).map(|entry| entry.uuid) != Some(array.members[at].uuid) {
+        return Err(not_that());
+    }
+    let went_on = |index| has_diverged(&Label { index, ..array.clone() }, &label);
+    let is_newer = (label.generation, label.epoch) > (array.generation, array.epoch);
+    let in_sync = |index: &MemberIndex| array.state(*index) == MemberState::InSync;
+    if is_newer || array.geometry.member_indices().filter(in_sync).any(went_on) {
+        let (name, first) = (array.name.clone(), "the members that serve".to_owned());
+        let reason = AssembleError::Diverged { name, first, second: connected.address() };
+        return Err(ArrayError::Assemble { reason, notes: String::new() });
+    }
+    Ok(label)
 }

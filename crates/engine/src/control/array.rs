@@ -66,19 +66,35 @@ pub struct ArrayStatus {
     pub generation: u64,
     /// Epoch of the labels.
     pub epoch: u64,
-    /// Rebuild or resync, when there is one.
+    /// Its log, when it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogStatus>,
+    /// Rebuild, catch-up or resync, when there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
     /// Members in order.
     pub members: Vec<MemberStatus>,
 }
 
+/// How an array's log is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// Bytes of the log on each member.
+    pub size_bytes: u64,
+    /// Bytes of it that are in use.
+    pub used_bytes: u64,
+    /// Bytes of the volume that are in the log and not at their place yet.
+    pub dirty_bytes: u64,
+    /// The round that the last checkpoint ended.
+    pub round: u32,
+}
+
 /// How far a rebuild or resync is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressStatus {
-    /// `rebuild` or `resync`.
+    /// `rebuild`, `resync`, or `catch_up` of a member of an array with a log.
     pub kind: String,
-    /// The member that is rebuilt.
+    /// The member that is rebuilt, or catches up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<u8>,
     /// Bytes of the volume that need no more work.

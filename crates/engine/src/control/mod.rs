@@ -28,7 +28,7 @@ use tokio::{
 
 use self::conversations::Conversations;
 pub use self::{
-    array::{ArrayStatus, ControlRequest, MemberStatus, ProgressStatus},
+    array::{ArrayStatus, ControlRequest, LogStatus, MemberStatus, ProgressStatus},
     target::{
         LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
     },

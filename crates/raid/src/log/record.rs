@@ -79,8 +79,10 @@ pub struct Basis {
     pub column: u8,
     /// CRC32C of its new contents.
     pub crc: u32,
-    /// Where these contents are in the log; none for zeros.
+    /// Where the log says so; none for a block that no user wrote, in a row's first contents.
     pub position: Option<Position>,
+    /// These contents are zeros, and nowhere in the log.
+    pub zeroes: bool,
 }
 
 impl Record {
@@ -276,23 +278,30 @@ struct RawParity {
 #[repr(C)]
 struct RawBasis {
     column: u8,
-    reserved: [u8; 3],
+    zeroes: u8,
+    reserved: [u8; 2],
     crc: U32,
-    /// One more than the position; 0 for zeros.
+    /// One more than the position; 0 for none.
     position: U64,
 }
 
 impl From<Basis> for RawBasis {
     fn from(basis: Basis) -> Self {
         let position = plus_one(basis.position.map(|position| position.0)).into();
-        Self { column: basis.column, reserved: [0; 3], crc: basis.crc.into(), position }
+        Self {
+            column: basis.column,
+            zeroes: basis.zeroes.into(),
+            reserved: [0; 2],
+            crc: basis.crc.into(),
+            position,
+        }
     }
 }
 
 impl From<RawBasis> for Basis {
     fn from(raw: RawBasis) -> Self {
         let position = raw.position.get().checked_sub(1).map(Position);
-        Self { column: raw.column, crc: raw.crc.get(), position }
+        Self { column: raw.column, crc: raw.crc.get(), position, zeroes: raw.zeroes != 0 }
     }
 }
 

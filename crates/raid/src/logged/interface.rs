@@ -176,3 +176,20 @@ pub struct NewDevice {
     /// What it can do.
     pub caps: MemberCaps,
 }
+
+/// What is in the log and on the members of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks of 4 KiB of the log.
+    pub log_blocks: u64,
+    /// Those that are in use.
+    pub log_used: u64,
+    /// Blocks of the volume that are in the log and not home.
+    pub dirty_blocks: u64,
+    /// Round of the last checkpoint.
+    pub round: u32,
+    /// Stripes that hold data.
+    pub mapped: u32,
+    /// Stripes on the members.
+    pub physical: u32,
+}

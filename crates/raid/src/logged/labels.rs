@@ -118,11 +118,11 @@ impl Array {
                 (state.labels.asked, state.label.clone(), state.live(), leaving)
             };
             let mut whole = true;
-            for copy in 0..LABEL_OFFSETS.len() {
+            for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
                 let writes = targets.iter().map(|member| {
                     let label = Label { index: member, ..label.clone() };
                     let data = Buf::copy_from(&label.encode(copy)).into();
-                    self.write_label(member, LABEL_OFFSETS[copy], data)
+                    self.write_label(member, offset, data)
                 });
                 for end in join_all(writes).await {
                     whole &= end.is_ok();

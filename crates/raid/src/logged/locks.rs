@@ -99,6 +99,10 @@ impl Drop for Lock {
         let mut state = self.array.state();
         state.locks.release(self.stripe, self.number);
         state.waiters.wake(Change::Locks);
+        if state.locks.is_empty() {
+            // Who closes the array waits for the last one.
+            state.waiters.wake(Change::Operations);
+        }
     }
 }
 

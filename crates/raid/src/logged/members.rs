@@ -4,22 +4,21 @@
 //! Invariant: a member counts as in sync when everything that it lacked is stable on it, tables
 //! included, and not before.
 
-use alloc::{string::ToString, vec::Vec};
+use alloc::vec::Vec;
 
 use futures_util::future::join_all;
-use netraid_block::{BufMut, IoError, SgList};
+use netraid_block::{Buf, BufMut, IoError, SgList};
 
 use super::{
     Event, FoundMember, NewDevice,
     locks::Purpose,
-    state::{BLOCK, State},
+    state::{BLOCK, Life, State},
     tasks::{Array, Change},
 };
 use crate::{
     checkpoint::Checkpoint,
     lack::Lack,
     member::{MemberIndex, MemberState},
-    pages::PAIR_LEN,
     regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
     stripes::StripePage,
 };
@@ -30,6 +29,9 @@ const STRIPES_AT_ONCE: u32 = 32;
 const STRIPES_PER_MARK: u32 = 4096;
 /// Pages that are copied at a time.
 const PAGES_AT_ONCE: u64 = 64;
+
+/// Images of a page, by counter.
+type Images = Vec<(u64, Vec<u8>)>;
 
 /// Excludes checkpoints and copying of pages from each other.
 pub(super) struct TablesLock(Array);
@@ -78,7 +80,19 @@ impl Array {
             }
             state.join(member, found.caps, "back")
         };
+        self.give_checkpoint(member).await;
         self.catch_up(member, incarnation).await;
+    }
+
+    /// Writes the last checkpoint to a member: from now on it is part of this time.
+    async fn give_checkpoint(&self, member: MemberIndex) {
+        let _lock = self.lock_tables().await;
+        let (checkpoint, uuid) = {
+            let state = self.state();
+            (state.checkpoint, state.label.array_uuid)
+        };
+        let data = Buf::copy_from(&checkpoint.encode(uuid)).into();
+        self.write_member_stable(member, checkpoint.offset(), data).await;
     }
 
     /// A new device takes a member's place.
@@ -95,6 +109,7 @@ impl Array {
             entry.lack = Lack::ALL;
             state.join(member, device.caps, "replaced")
         };
+        self.give_checkpoint(member).await;
         self.catch_up(member, incarnation).await;
     }
 
@@ -121,7 +136,9 @@ impl Array {
         // What began before it was there may not have written to it, and may not show yet.
         self.wait_for_operations().await;
         let is_still = |state: &State| {
-            state.members[member.as_usize()].incarnation == incarnation && state.failed.is_none()
+            state.members[member.as_usize()].incarnation == incarnation
+                && state.failed.is_none()
+                && state.life == Life::Open
         };
         let physical = self.state().layout.physical;
         let mut next = self.state().label.members[member.as_usize()].lack.caught_up;
@@ -280,12 +297,12 @@ impl Array {
         };
         // All images of the holder that has the newest: the one before it counts if the next one
         // that is written is torn.
-        let mut newest: Option<(u64, Vec<(u64, Vec<u8>)>)> = None;
+        let mut newest: Option<(u64, Images)> = None;
         for holder in holders {
             let offset = table.offset(page, holder);
             let Some(pair) = self.read_pair(holder, offset).await else { continue };
             let place = |counter| table.slot_offset(page, member, counter);
-            let images: Vec<(u64, Vec<u8>)> = if is_sums {
+            let images: Images = if is_sums {
                 let found = super::sums::decode_pair(&pair, layout, uuid, offset, page);
                 found
                     .iter()
@@ -304,7 +321,7 @@ impl Array {
             }
         }
         let own = table.offset(page, member);
-        let mut both = BufMut::zeroed(PAIR_LEN as usize);
+        let mut both = BufMut::zeroed(2 * PAGE_LEN as usize);
         for (counter, image) in newest.map(|(_, images)| images).unwrap_or_default() {
             let place = table.slot_offset(page, member, counter);
             let from = usize::try_from(place - own).unwrap_or(usize::MAX);
@@ -331,7 +348,7 @@ impl Array {
     pub(super) async fn repair(self) {
         loop {
             let next = |state: &mut State| state.repairs.pop_first();
-            let (logical, physical, column, row) = self.until(Change::Operations, next).await;
+            let (logical, physical, column, row) = self.until(Change::Repairs, next).await;
             // An error has been told to whoever read it.
             let _ = self.repair_block(logical, physical, column, row).await;
         }
@@ -396,7 +413,7 @@ impl State {
         // What is in its cache from before is unknown.
         device.unflushed = caps.volatile_cache;
         let incarnation = device.incarnation;
-        self.tell_member(member, &reason.to_string());
+        self.tell_member(member, reason);
         incarnation
     }
 }

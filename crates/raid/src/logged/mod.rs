@@ -4,7 +4,8 @@
 //! Dialect: `handle_*` takes an input, [`LoggedArray::poll_action`] and
 //! [`LoggedArray::poll_event`] give outputs until `None`. Every member request given out must come
 //! back through [`LoggedArray::handle_io_done`] exactly once. Every user request ends in exactly
-//! one [`Action::Complete`].
+//! one [`Action::Complete`]. Inputs that are there are all put in before outputs are asked for:
+//! what they lead to is found out then, and together.
 //!
 //! Inside, straight-line code waits for what it needs ([`tasks`]); it is run by these calls and by
 //! nothing else, so that the same inputs give the same outputs.
@@ -38,7 +39,7 @@ use alloc::{
 };
 
 pub use interface::{
-    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
+    Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
 };
 use netraid_block::{ErrorKind, IoError, SgList};
@@ -52,11 +53,12 @@ use sync_wrapper::SyncWrapper;
 use tasks::{Array, Change, Tasks};
 
 use crate::{
+    array::CommandError,
     checkpoint::Checkpoint,
     code::Code,
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
-    member::{ArrayState, MemberIndex},
+    member::{ArrayState, MemberIndex, MemberState},
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -65,12 +67,32 @@ use crate::{
 pub struct LoggedArray {
     array: Array,
     tasks: Tasks,
+    /// There was an input since everything was done that could be.
+    input: bool,
     ended: bool,
 }
 
 impl core::fmt::Debug for LoggedArray {
+    /// What it is waiting for.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("LoggedArray").finish_non_exhaustive()
+        let state = self.array.state();
+        f.debug_struct("LoggedArray")
+            .field("life", &state.life)
+            .field("members", &state.members)
+            .field("operations", &state.operations)
+            .field("requests", &state.requests)
+            .field("rounds", &state.rounds)
+            .field("labels", &state.labels)
+            .field("log", &state.log)
+            .field("locks", &state.locks)
+            .field("dirty", &state.dirty.len())
+            .field("limbo", &state.limbo)
+            .field("allocated", &state.allocated)
+            .field("free", &state.stripes.free())
+            .field("tables_locked", &state.tables_locked)
+            .field("sums", &state.sums)
+            .field("waiters", &state.waiters)
+            .finish_non_exhaustive()
     }
 }
 
@@ -120,16 +142,16 @@ impl LoggedArray {
             deferred: Vec::new(),
         };
         let devices = members.iter().map(device).collect();
-        let mut this = Self {
+        let this = Self {
             array: Array::new(State::new(layout, label, devices)),
             tasks: Tasks::new(),
+            input: true,
             ended: false,
         };
         let array = this.array.clone();
         this.array.spawn(array.clone().write_labels());
         this.array.spawn(array.clone().serve_flushes());
         this.array.spawn(array.open(members, holder));
-        this.run();
         Ok(this)
     }
 
@@ -152,7 +174,7 @@ impl LoggedArray {
         }
         let array = self.array.clone();
         self.tasks.push(alloc::boxed::Box::pin(array.serve(id, user)));
-        self.run();
+        self.input = true;
     }
 
     /// Tells how a member request ended; reads bring their bytes, all else brings none.
@@ -161,7 +183,7 @@ impl LoggedArray {
     /// When no such request is in flight.
     pub fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
         self.array.state().end_io(io, result);
-        self.run();
+        self.input = true;
     }
 
     /// Sets a member aside, as an administrator wishes, or because its session ended or its power
@@ -169,28 +191,28 @@ impl LoggedArray {
     /// flight still have to come back. When the array cannot serve without it, the array fails.
     pub fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
         self.array.state().member_gone(member, reason);
-        self.run();
+        self.input = true;
     }
 
     /// A member that is not live is there again, with nothing of before in flight. It catches up.
     pub fn handle_return(&mut self, member: MemberIndex, found: FoundMember) {
         let array = self.array.clone();
         self.array.spawn(array.member_returned(member, found));
-        self.run();
+        self.input = true;
     }
 
     /// Takes a new device in the place of a member that is not live, and writes it.
     pub fn handle_replace(&mut self, member: MemberIndex, device: NewDevice) {
         let array = self.array.clone();
         self.array.spawn(array.member_replaced(member, device));
-        self.run();
+        self.input = true;
     }
 
     /// Has everything that is in the log brought home; nothing waits for it.
     pub fn handle_idle(&mut self) {
         if self.array.state().life == Life::Open {
             self.array.state().want_round();
-            self.run();
+            self.input = true;
         }
     }
 
@@ -206,17 +228,19 @@ impl LoggedArray {
             self.array.state().stop_scrub();
             let array = self.array.clone();
             self.array.spawn(array.close());
-            self.run();
+            self.input = true;
         }
     }
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
+        self.run();
         self.array.state().poll_action()
     }
 
     /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
+        self.run();
         self.array.state().events.pop_front()
     }
 
@@ -245,14 +269,62 @@ impl LoggedArray {
         self.array.state().failed.clone()
     }
 
+    /// A member's state.
+    ///
+    /// # Panics
+    /// When the array has no such member.
+    #[must_use]
+    pub fn member_state(&self, member: MemberIndex) -> MemberState {
+        self.array.state().member_state(member)
+    }
+
+    /// Whether a member may be set aside by command, or replaced.
+    ///
+    /// # Errors
+    /// When there is no such member, it is needed, or nothing can be changed.
+    pub fn check_lose(&self, member: MemberIndex) -> Result<(), CommandError> {
+        let state = self.array.state();
+        let last = state.layout.geometry.members() - 1;
+        if member.0 > last {
+            return Err(CommandError::NoSuchMember { member, last });
+        }
+        if state.failed.is_some() {
+            return Err(CommandError::NotWritable("failed"));
+        }
+        if state.life != Life::Open {
+            return Err(CommandError::NotWritable("not open"));
+        }
+        let mut rest = state.in_sync();
+        rest.remove(member);
+        if state.can_serve_from(rest) { Ok(()) } else { Err(CommandError::Needed(member)) }
+    }
+
+    /// What is in the log and on the members now.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let state = self.array.state();
+        Usage {
+            log_blocks: state.layout.ring.blocks(),
+            log_used: state.log.writer.as_ref().map_or(0, crate::log::LogWriter::used),
+            dirty_blocks: state.dirty.len(),
+            round: state.checkpoint.round,
+            mapped: state.stripes.mapped(),
+            physical: state.layout.physical,
+        }
+    }
+
     /// How often each rule of the protocol made something wait, by name.
     #[must_use]
     pub fn rules(&self) -> BTreeMap<&'static str, u64> {
         self.array.state().rules.clone()
     }
 
-    /// Does everything that can be done without another input.
+    /// Does everything that can be done without another input. What came in since the last time is
+    /// looked at together: so writes that came together share a batch of the log.
     fn run(&mut self) {
+        if !core::mem::take(&mut self.input) {
+            return;
+        }
         loop {
             for task in core::mem::take(self.array.state().spawned.get_mut()) {
                 self.tasks.push(task);

@@ -408,7 +408,7 @@ impl State {
                 self.repairs.insert((logical, physical, *column, row));
             }
         }
-        self.waiters.wake(Change::Operations);
+        self.waiters.wake(Change::Repairs);
     }
 
     fn unreadable(&self, physical: u32, row: u32, wrong: &[u8]) -> IoError {

@@ -141,7 +141,7 @@ impl Array {
         let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
         let base = near.map(|(_, one)| *one).min_by_key(|one| one.tail.end);
         let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
-        let Some((set, base)) = best.map(|(set, base)| (set, base.clone())) else {
+        let Some((set, base)) = best.map(|(set, base)| (set, *base)) else {
             let text = alloc::format!(
                 "array '{}' has {} members that are up to date, which level {} cannot serve from; \
                  bring the others",
@@ -151,7 +151,7 @@ impl Array {
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         };
-        state.checkpoint = base.clone();
+        state.checkpoint = base;
         // Beyond every round that may have been open.
         let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
         state.round = last.saturating_add(3);
@@ -423,7 +423,7 @@ impl Array {
             self.log_record(Record::Open { dropped }, SgList::new(), false).await;
         }
         self.flush().await;
-        let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..base.clone() };
+        let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..*base };
         self.write_checkpoint(&checkpoint).await;
         {
             let mut state = self.state();
@@ -506,11 +506,13 @@ impl Array {
                     let entry = redo.entry((physical, *row)).or_default();
                     for one in basis {
                         let data = match one.position {
-                            None => bytes::zeroes(BLOCK as usize),
-                            Some(at) => log.payload(at, 0).map(SgList::from).ok_or_else(|| {
-                                let text = alloc::format!("the log lacks DATA at {at}");
-                                IoError::with_detail(ErrorKind::Corrupt, text)
-                            })?,
+                            Some(at) if !one.zeroes => {
+                                log.payload(at, 0).map(SgList::from).ok_or_else(|| {
+                                    let text = alloc::format!("the log lacks DATA at {at}");
+                                    IoError::with_detail(ErrorKind::Corrupt, text)
+                                })?
+                            }
+                            Some(_) | None => bytes::zeroes(BLOCK as usize),
                         };
                         entry.basis.insert(one.column, (data, one.crc, one.position));
                     }

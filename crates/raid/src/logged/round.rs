@@ -253,7 +253,8 @@ impl Array {
             .map(|((column, dirty), (_, data))| Basis {
                 column: *column,
                 crc: bytes::sums(data)[0],
-                position: dirty.data.as_ref().map(|_| dirty.position),
+                position: Some(dirty.position),
+                zeroes: dirty.data.is_none(),
             })
             .collect();
         let is_new = |column: u8| dirty.iter().any(|(one, _)| *one == column);
@@ -262,7 +263,8 @@ impl Array {
         let checks: Vec<SgList> = if first {
             for column in others {
                 new.push((column, zero()));
-                basis.push(Basis { column, crc: bytes::zero_sum(), position: None });
+                let crc = bytes::zero_sum();
+                basis.push(Basis { column, crc, position: None, zeroes: true });
             }
             new.sort_by_key(|(column, _)| *column);
             let all: Vec<SgList> = new.iter().map(|(_, data)| data.clone()).collect();

@@ -235,7 +235,7 @@ impl LoggedArray {
             let array = self.array.clone();
             self.array.spawn(array.scrub(run));
         }
-        self.run();
+        self.input = true;
         Ok(())
     }
 
@@ -251,7 +251,7 @@ impl LoggedArray {
             status.allowance = status.allowance.saturating_add(stripes.into());
             state.waiters.wake(Change::Scrub);
         }
-        self.run();
+        self.input = true;
     }
 
     /// How far the scrub is that runs, or how the last one ended; none before the first.

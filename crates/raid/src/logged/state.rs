@@ -210,7 +210,7 @@ impl State {
 
     /// Whether the array can serve from these members.
     pub(super) fn can_serve_from(&self, members: MemberSet) -> bool {
-        can_serve(&self.layout.geometry, &self.layout.code, members)
+        self.layout.geometry.can_serve_from(members)
     }
 
     /// Whether any member has failed and the labels do not say so yet.
@@ -270,10 +270,4 @@ impl State {
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.completed.pop_front().or_else(|| self.outbox.pop())
     }
-}
-
-/// Whether an array can serve from these members: pairs of a level 10 are the same in every stripe.
-pub(super) fn can_serve(geometry: &Geometry, code: &Code, members: MemberSet) -> bool {
-    let there = |column: &u8| members.contains(geometry.member_of(0, *column));
-    code.can_decode((0..geometry.members()).filter(there).collect())
 }

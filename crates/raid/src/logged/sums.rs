@@ -278,11 +278,11 @@ impl Array {
             Ok(data) => Some(data.to_contiguous()),
             Err(error) if super::io::is_medium(&error) => {
                 // One bad block takes only its own slot away.
-                let mut both = netraid_block::BufMut::zeroed(PAIR_LEN as usize);
-                for slot in 0..2_u64 {
-                    let at = offset + slot * u64::from(PAGE_LEN);
+                let mut both = netraid_block::BufMut::zeroed(2 * PAGE_LEN as usize);
+                for slot in 0..2_u32 {
+                    let at = offset + u64::from(slot * PAGE_LEN);
                     if let Ok(data) = self.read_member(member, at, PAGE_LEN, false).await {
-                        let from = slot as usize * PAGE_LEN as usize;
+                        let from = (slot * PAGE_LEN) as usize;
                         data.copy_to(&mut both[from..from + PAGE_LEN as usize]);
                     }
                 }

@@ -11,12 +11,8 @@ use netraid_block::{Buf, IoError, SgList};
 
 use super::tasks::Array;
 use crate::{
-    checkpoint::Checkpoint,
-    member::MemberIndex,
-    pages::PAIR_LEN,
-    regions::PAGE_LEN,
-    stripes::{STRIPES_PER_PAGE, StripePage},
-    sums::SumPage,
+    checkpoint::Checkpoint, member::MemberIndex, pages::PAIR_LEN, regions::PAGE_LEN,
+    stripes::StripePage, sums::SumPage,
 };
 
 /// Page images under way at a time.
@@ -178,7 +174,6 @@ impl Array {
             state.stripe_images[at] = Image { counter: page.counter, everywhere };
             state.stripes.load(&page);
         }
-        assert!(STRIPES_PER_PAGE > 0, "a page has entries");
         Ok(())
     }
 

@@ -41,13 +41,15 @@ pub(super) enum Change {
     Operations,
     /// A lock was released.
     Locks,
-    /// A page of checksums was loaded.
+    /// A page of checksums was loaded, or nobody writes table pages.
     Pages,
+    /// A block is to be repaired.
+    Repairs,
     /// A scrub may go on, or is to end.
     Scrub,
 }
 
-const CHANGES: usize = 9;
+const CHANGES: usize = 10;
 
 /// Who waits for what.
 #[derive(Debug, Default)]

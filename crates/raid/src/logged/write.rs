@@ -276,7 +276,7 @@ impl Array {
             }
         }
         join_all(writes).await;
-        let sums = columns.iter().flat_map(|column| bytes::sums(column)).collect();
+        let sums = columns.iter().flat_map(bytes::sums).collect();
         let record = Record::Remap {
             stripe: u64::from(logical),
             to: Some(u64::from(physical)),

@@ -165,3 +165,37 @@ fn mischief_befalls_the_next_write_and_is_answered_as_if_nothing_were() {
     assert_eq!(run(&mut target).len(), 1);
     assert_eq!([0, 1, 6].map(|at| content(&target, at)), [0, 0, 8]);
 }
+
+#[test]
+fn a_fence_takes_over_from_an_older_one() {
+    let [mine, theirs, _] = connections();
+    let mut target = target(5);
+    target.handle_request(Time::START, mine, Request::Login(ME));
+    target.handle_request(Time::START, theirs, Request::Login(OTHER));
+    send(&mut target, mine, 1, Command::Fence);
+    run(&mut target);
+    send(&mut target, theirs, 2, Command::Fence);
+    run(&mut target);
+    send(&mut target, mine, 3, write(0, 7));
+    send(&mut target, mine, 4, Command::Reset);
+    let answers = run(&mut target);
+    let fenced = |(_, reply): &(ConnectionId, Reply)| {
+        matches!(reply, Reply::Done(_, Err(Refusal::Fenced)))
+    };
+    assert!(answers.len() == 2 && answers.iter().all(fenced));
+    assert_eq!(content(&target, 0), 0);
+}
+
+#[test]
+fn a_target_that_hangs_answers_when_it_goes_on() {
+    let [mine, ..] = connections();
+    let mut target = target(6);
+    target.handle_request(Time::START, mine, Request::Login(ME));
+    target.set_hung(true);
+    send(&mut target, mine, 1, write(0, 7));
+    assert!(run(&mut target).is_empty());
+    assert!(target.poll(Time::START.after(1000 * MS)).is_none());
+    target.set_hung(false);
+    assert_eq!(run(&mut target).len(), 2);
+    assert_eq!(content(&target, 0), 7);
+}

@@ -1,0 +1,633 @@
+//! One engine: the machine of the array, and its sessions with the members.
+//!
+//! It does what the real one does around the machine, and decides as little: it fences and resets
+//! every member before the machine sees a label, refuses to open what others could carry alone,
+//! tells the machine of members that go and come back, and dies at the action that the world says.
+
+use std::collections::VecDeque;
+
+use netraid_block::{ErrorKind, IoError, Pool, SgList};
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    label::{Holder, Label, Uuid},
+    logged::{
+        Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
+        UserRequest,
+    },
+    member::{MemberIndex, MemberSet, MemberState},
+};
+
+use super::{
+    machine::Machine,
+    oracle::EngineId,
+    session::{Outcome, Session, Surroundings},
+    trace::Trace,
+};
+use crate::{
+    network::{ConnectionId, HostId},
+    target::{Command, Nexus, Reply},
+    time::Time,
+};
+
+/// What the world hears of an engine.
+#[derive(Debug)]
+pub enum Notice {
+    /// A user's request has ended.
+    Completed(RequestId, Result<SgList, IoError>),
+    /// The machine says so.
+    Event(Event),
+    /// Members that it has not reached could carry the array alone: asks whether these here are
+    /// known to be as new, with this generation and epoch, and nobody else has the array.
+    Asks(u64, u64),
+    /// It cannot open the array as it is.
+    Refused(String),
+    /// Its last action has come.
+    Dies,
+    /// Another engine has a member.
+    Fenced(usize),
+    /// The machine was told that a member is gone, or has said so.
+    Gone(usize),
+    /// The machine asked for what no driver would do.
+    Nonsense(String),
+}
+
+/// What all engines of a world have alike.
+#[derive(Debug, Clone)]
+pub struct Fittings {
+    /// The array.
+    pub array_uuid: Uuid,
+    /// By member.
+    pub caps: Vec<MemberCaps>,
+    /// Bytes of a logical block of each member.
+    pub block_len: u32,
+    /// Bytes of each member.
+    pub capacity: u64,
+    /// Largest member request.
+    pub max_io_len: u32,
+    /// What the machine may use.
+    pub limits: Limits,
+    /// Where it puts computed bytes.
+    pub pool: Pool,
+}
+
+/// A member as a session found it.
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// With the label of the array.
+    Member(Box<Label>),
+    /// Without one that belongs here.
+    Stranger,
+}
+
+#[derive(Debug)]
+enum Stage<M> {
+    /// Logging in everywhere, at most until then.
+    Opening { until: Time, found: Vec<Option<Found>> },
+    /// Waits for an administrator's word.
+    Asking { found: Vec<Option<Found>> },
+    /// The machine has it.
+    Open(M),
+    /// It gave up.
+    Over,
+}
+
+/// An engine.
+#[derive(Debug)]
+pub struct Engine<M> {
+    /// Who it is.
+    pub id: EngineId,
+    /// Where it runs.
+    pub host: HostId,
+    /// Under which name.
+    pub nexus: Nexus,
+    /// With whom, by member.
+    pub sessions: Vec<Session>,
+    /// Member requests that it has made.
+    pub actions: u64,
+    /// It dies when it has made so many.
+    pub dies_at: Option<u64>,
+    fittings: Fittings,
+    stage: Stage<M>,
+    /// Whether the machine takes the member for live.
+    told: Vec<bool>,
+    found: Vec<bool>,
+    /// It has said that it is open; who came before that is kept here.
+    is_recovered: bool,
+    early: Vec<Option<Found>>,
+    ended: VecDeque<(IoId, IoError)>,
+    outstanding: usize,
+    new_uuids: u64,
+    has_lost_one: bool,
+    is_dying: bool,
+    /// Users' requests in flight, and how many there have to be when it dies.
+    pub crowd: u64,
+    /// See `crowd`.
+    pub dies_with: u64,
+}
+
+/// What an engine works with, and what it leaves behind.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// Network, time, chance.
+    pub around: Surroundings<'a>,
+    /// What happened.
+    pub trace: &'a mut Trace,
+    /// For the world.
+    pub notices: &'a mut VecDeque<(EngineId, Notice)>,
+}
+
+impl<M: Machine> Engine<M> {
+    /// An engine that begins to open the array, and waits for members until then at most.
+    #[must_use]
+    pub fn new(
+        id: EngineId,
+        host: HostId,
+        nexus: Nexus,
+        sessions: Vec<Session>,
+        until: Time,
+        fittings: Fittings,
+    ) -> Self {
+        let members = sessions.len();
+        Self {
+            id,
+            host,
+            nexus,
+            sessions,
+            actions: 0,
+            dies_at: None,
+            fittings,
+            stage: Stage::Opening { until, found: vec![None; members] },
+            told: vec![false; members],
+            found: vec![false; members],
+            is_recovered: false,
+            early: vec![None; members],
+            ended: VecDeque::new(),
+            outstanding: 0,
+            new_uuids: 0,
+            has_lost_one: false,
+            is_dying: false,
+            crowd: 0,
+            dies_with: 0,
+        }
+    }
+
+    /// The machine, once there is one.
+    #[must_use]
+    pub const fn machine(&self) -> Option<&M> {
+        match &self.stage {
+            Stage::Open(machine) => Some(machine),
+            Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => None,
+        }
+    }
+
+    /// Whether a member was there, with its label, when the machine began.
+    #[must_use]
+    pub fn found(&self, member: usize) -> bool {
+        self.found[member]
+    }
+
+    /// Member requests that have not come back.
+    #[must_use]
+    pub const fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Whether the machine takes a member for live.
+    #[must_use]
+    pub fn has(&self, member: usize) -> bool {
+        self.told[member]
+    }
+
+    /// Whether a connection is one of its sessions'.
+    #[must_use]
+    pub fn owns(&self, connection: ConnectionId) -> bool {
+        self.member_of(connection).is_some()
+    }
+
+    /// Whether a member has left since it opened the array.
+    #[must_use]
+    pub const fn has_lost_one(&self) -> bool {
+        self.has_lost_one
+    }
+
+    /// When it does something by itself.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        let opening = match &self.stage {
+            Stage::Opening { until, .. } => Some(*until),
+            Stage::Open(_) | Stage::Asking { .. } => None,
+            Stage::Over => return None,
+        };
+        self.sessions.iter().map(Session::next_timeout).chain([opening]).flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, context: &mut Context<'_>) {
+        for member in 0..self.sessions.len() {
+            if self.sessions[member].next_timeout().is_some_and(|at| at <= context.around.now) {
+                let outcome = self.sessions[member].handle_timeout(&mut context.around);
+                self.take(context, member, outcome);
+            }
+        }
+        self.try_to_open(context);
+        self.drive(context);
+    }
+
+    /// An answer came for one of its sessions; others' answers are of sessions that are gone.
+    pub fn handle_reply(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: ConnectionId,
+        reply: Reply,
+    ) {
+        let Some(member) = self.member_of(connection) else { return };
+        let outcome = self.sessions[member].handle_reply(&mut context.around, reply);
+        self.take(context, member, outcome);
+        self.try_to_open(context);
+        self.drive(context);
+    }
+
+    /// A connection broke.
+    pub fn handle_broken(&mut self, context: &mut Context<'_>, connection: ConnectionId) {
+        let Some(member) = self.member_of(connection) else { return };
+        let outcome = self.sessions[member].handle_broken(&mut context.around);
+        self.take(context, member, Some(outcome));
+        self.drive(context);
+    }
+
+    /// A user's request.
+    pub fn handle_request(&mut self, context: &mut Context<'_>, id: RequestId, user: UserRequest) {
+        if let Stage::Open(machine) = &mut self.stage {
+            self.crowd += 1;
+            machine.handle_request(id, user);
+        }
+        self.drive(context);
+    }
+
+    /// Everything home; or everything home and the labels closed.
+    pub fn handle_wish(&mut self, context: &mut Context<'_>, closes: bool) {
+        if let Stage::Open(machine) = &mut self.stage {
+            if closes { machine.handle_close() } else { machine.handle_idle() }
+        }
+        self.drive(context);
+    }
+
+    fn member_of(&self, connection: ConnectionId) -> Option<usize> {
+        self.sessions.iter().position(|session| session.connection() == Some(connection))
+    }
+
+    fn take(&mut self, context: &mut Context<'_>, member: usize, outcome: Option<Outcome>) {
+        let Some(outcome) = outcome else { return };
+        let id = self.id;
+        match outcome {
+            Outcome::Done(io, result) => {
+                if let Stage::Open(machine) = &mut self.stage {
+                    context.trace.mix(&[1, io.0 as u64, u64::from(result.is_ok())]);
+                    if let Err(error) = &result {
+                        context.trace.note(context.around.now, || {
+                            format!("engine {}: member {member}: io {}: {error}", id.0, io.0)
+                        });
+                    }
+                    self.outstanding -= 1;
+                    machine.handle_io_done(io, result);
+                }
+            }
+            Outcome::Lost(ios, reason) => {
+                context.trace.mix(&[2, member as u64, ios.len() as u64]);
+                context.trace.note(context.around.now, || {
+                    format!("engine {}: session with member {member} lost: {reason}", id.0)
+                });
+                self.lose(context, member, ios, ErrorKind::Unreachable, reason);
+            }
+            Outcome::Fenced(ios) => {
+                context.trace.note(context.around.now, || {
+                    format!("engine {}: fenced out of member {member}", id.0)
+                });
+                context.notices.push_back((self.id, Notice::Fenced(member)));
+                self.ended.extend(ios.into_iter().map(|io| (io, ErrorKind::Fenced.into())));
+            }
+            Outcome::Found { label, .. } => self.find(context, member, label),
+        }
+    }
+
+    /// The machine hears of the commands and of the member, in either order.
+    fn lose(
+        &mut self,
+        context: &mut Context<'_>,
+        member: usize,
+        ios: Vec<IoId>,
+        kind: ErrorKind,
+        reason: &str,
+    ) {
+        if let Stage::Opening { found, .. } | Stage::Asking { found } = &mut self.stage {
+            found[member] = None;
+        }
+        let ends = ios.into_iter().map(|io| (io, kind.into()));
+        self.early[member] = None;
+        let Stage::Open(machine) = &mut self.stage else { return };
+        let is_told_first = context.around.dice.one_in(2);
+        if !is_told_first {
+            for (io, error) in ends.clone() {
+                self.outstanding -= 1;
+                machine.handle_io_done(io, Err(error));
+            }
+        }
+        if core::mem::take(&mut self.told[member]) {
+            self.has_lost_one = true;
+            context.notices.push_back((self.id, Notice::Gone(member)));
+            machine.handle_gone(index(member), reason);
+        }
+        if is_told_first {
+            self.ended.extend(ends);
+        }
+    }
+
+    fn find(&mut self, context: &mut Context<'_>, member: usize, label: Option<Box<Label>>) {
+        let ours = |label: &Label| {
+            label.array_uuid == self.fittings.array_uuid && label.index == index(member)
+        };
+        let found = label.filter(|label| ours(label)).map_or(Found::Stranger, Found::Member);
+        context.trace.note(context.around.now, || match &found {
+            Found::Member(label) => {
+                let (generation, epoch) = (label.generation, label.epoch);
+                format!("engine {}: member {member} is there: {generation}.{epoch}", self.id.0)
+            }
+            Found::Stranger => format!("engine {}: member {member} has no label", self.id.0),
+        });
+        match &mut self.stage {
+            Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
+                all[member] = Some(found);
+            }
+            Stage::Open(_) if self.is_recovered => self.welcome(member, found),
+            Stage::Open(_) => self.early[member] = Some(found),
+            Stage::Over => {}
+        }
+    }
+
+    /// The machine hears of a member that is there again.
+    fn welcome(&mut self, member: usize, found: Found) {
+        let Stage::Open(machine) = &mut self.stage else { return };
+        self.told[member] = true;
+        let caps = self.fittings.caps[member];
+        let expected = machine.label().members[member].uuid;
+        match found {
+            Found::Member(label) if label.members[member].uuid == expected => {
+                machine.handle_return(index(member), FoundMember { caps, label: *label });
+            }
+            Found::Member(_) | Found::Stranger => {
+                self.new_uuids += 1;
+                let mut uuid = [0xee; 16];
+                uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
+                uuid[4..12].copy_from_slice(&self.new_uuids.to_le_bytes());
+                uuid[12] = u8::try_from(member).unwrap_or(u8::MAX);
+                machine.handle_replace(index(member), NewDevice { uuid, caps });
+            }
+        }
+    }
+
+    /// Everybody has answered, or has had time to.
+    fn try_to_open(&mut self, context: &mut Context<'_>) {
+        let Stage::Opening { until, found } = &mut self.stage else { return };
+        let members = found.len();
+        if found.iter().flatten().count() < members && context.around.now < *until {
+            return;
+        }
+        let found = core::mem::take(found);
+        match doubt(&found) {
+            None => {
+                self.stage = Stage::Over;
+                let why = "no member has a label".into();
+                context.notices.push_back((self.id, Notice::Refused(why)));
+            }
+            Some(Doubt::None) => self.open(context, &found),
+            Some(Doubt::OthersMayBeNewer(generation, epoch)) => {
+                self.stage = Stage::Asking { found };
+                context.notices.push_back((self.id, Notice::Asks(generation, epoch)));
+            }
+        }
+    }
+
+    /// The answer to [`Notice::Asks`].
+    pub fn handle_word(&mut self, context: &mut Context<'_>, may_open: bool) {
+        let Stage::Asking { found } = &mut self.stage else { return };
+        let found = core::mem::take(found);
+        if may_open {
+            self.open(context, &found);
+            self.drive(context);
+        } else {
+            self.stage = Stage::Over;
+            let why = "members that are not there could carry the array alone".into();
+            context.notices.push_back((self.id, Notice::Refused(why)));
+        }
+    }
+
+    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>]) {
+        let member = |(at, found): (usize, &Option<Found>)| match found {
+            Some(Found::Member(label)) => {
+                Some(FoundMember { caps: self.fittings.caps[at], label: Label::clone(label) })
+            }
+            Some(Found::Stranger) | None => None,
+        };
+        let members: Vec<_> = found.iter().enumerate().map(member).collect();
+        self.told = members.iter().map(Option::is_some).collect();
+        self.found.clone_from(&self.told);
+        let mut engine_id = [0; 16];
+        engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
+        engine_id[15] = 1;
+        self.sessions.iter_mut().for_each(Session::stop_fencing);
+        let config = OpenConfig {
+            members,
+            holder: Holder { engine_id, name: "simulation".into(), ..Holder::default() },
+            max_io_len: self.fittings.max_io_len,
+            pool: self.fittings.pool.clone(),
+            limits: self.fittings.limits,
+        };
+        context.trace.note(context.around.now, || {
+            format!("engine {}: opens with members {:?}", self.id.0, self.told)
+        });
+        self.stage = match M::open(config) {
+            Ok(machine) => Stage::Open(machine),
+            Err(error) => {
+                let why = format!("the array cannot be opened: {error}");
+                context.notices.push_back((self.id, Notice::Refused(why)));
+                Stage::Over
+            }
+        };
+        // Who was found without a label is told to the machine as soon as it runs.
+        for (member, found) in found.iter().enumerate() {
+            if matches!(found, Some(Found::Stranger)) {
+                let outcome = self.sessions[member].lose(&mut context.around, "it has no label");
+                drop(outcome);
+            }
+        }
+    }
+
+    /// Gives the machine's actions to the sessions until there are none.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        loop {
+            let Stage::Open(machine) = &mut self.stage else { return };
+            let Some(action) = machine.poll_action() else {
+                let mut is_idle = true;
+                while let Stage::Open(machine) = &mut self.stage
+                    && let Some(event) = machine.poll_event()
+                {
+                    is_idle = false;
+                    self.handle_event(context, event);
+                }
+                let Stage::Open(machine) = &mut self.stage else { return };
+                if let Some((io, error)) = self.ended.pop_front() {
+                    self.outstanding -= 1;
+                    machine.handle_io_done(io, Err(error));
+                } else if is_idle {
+                    return;
+                }
+                continue;
+            };
+            self.execute(context, action);
+            if self.is_dying {
+                return;
+            }
+        }
+    }
+
+    fn handle_event(&mut self, context: &mut Context<'_>, event: Event) {
+        context.trace.note(context.around.now, || format!("engine {}: {event:?}", self.id.0));
+        if let Event::Member { member, state, .. } = &event {
+            let member = member.as_usize();
+            let is_out = matches!(state, MemberState::Faulty | MemberState::Missing);
+            if is_out && core::mem::take(&mut self.told[member]) {
+                self.has_lost_one = true;
+                context.notices.push_back((self.id, Notice::Gone(member)));
+                if let Outcome::Lost(ios, _) =
+                    self.sessions[member].lose(&mut context.around, "the machine set it aside")
+                {
+                    let ends = ios.into_iter().map(|io| (io, ErrorKind::Unreachable.into()));
+                    self.ended.extend(ends);
+                }
+            }
+        }
+        let is_opened = event == Event::Opened;
+        context.notices.push_back((self.id, Notice::Event(event)));
+        if is_opened {
+            self.is_recovered = true;
+            for member in 0..self.early.len() {
+                if let Some(found) = self.early[member].take() {
+                    self.welcome(member, found);
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, context: &mut Context<'_>, action: Action) {
+        let (id, now) = (self.id, context.around.now);
+        if let Action::Complete { request, result } = action {
+            self.crowd = self.crowd.saturating_sub(1);
+            context.trace.mix(&[3, request.0, u64::from(result.is_ok())]);
+            context.notices.push_back((id, Notice::Completed(request, result)));
+            return;
+        }
+        self.actions += 1;
+        let is_due = self.dies_at.is_some_and(|at| self.actions > at);
+        if is_due && self.crowd >= self.dies_with {
+            self.is_dying = true;
+            context.notices.push_back((id, Notice::Dies));
+            return;
+        }
+        context.trace.note(now, || format!("engine {}: {}", id.0, describe(&action)));
+        let block = u64::from(self.fittings.block_len);
+        let (io, member, offset, len) = extent(&action);
+        context.trace.mix(&[4, u64::from(member.0), offset, len]);
+        let limit = u64::from(self.fittings.max_io_len);
+        let is_sound = offset.is_multiple_of(block)
+            && len.is_multiple_of(block)
+            && offset.checked_add(len).is_some_and(|end| end <= self.fittings.capacity)
+            && (len <= limit || matches!(action, Action::Discard { .. }))
+            && (len > 0 || matches!(action, Action::Flush { .. }))
+            && member.as_usize() < self.sessions.len();
+        if !is_sound {
+            let text = format!("a member request that no driver would do: {}", describe(&action));
+            context.notices.push_back((id, Notice::Nonsense(text)));
+            return;
+        }
+        let (first, count) = (offset / block, len / block);
+        let command = match action {
+            Action::Read { .. } => Command::Read { first, count },
+            Action::Write { data, fua, .. } => Command::Write { first, data, fua },
+            Action::Flush { .. } => Command::Flush,
+            Action::Discard { .. } => Command::Discard { first, count },
+            Action::Complete { .. } => return,
+        };
+        self.outstanding += 1;
+        let session = &mut self.sessions[member.as_usize()];
+        if session.is_fenced() {
+            self.ended.push_back((io, ErrorKind::Fenced.into()));
+        } else if !session.submit(&mut context.around, io, command) {
+            self.ended.push_back((io, ErrorKind::Unreachable.into()));
+        }
+    }
+}
+
+fn index(member: usize) -> MemberIndex {
+    MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
+}
+
+fn extent(action: &Action) -> (IoId, MemberIndex, u64, u64) {
+    match action {
+        Action::Read { io, member, offset, len } => (*io, *member, *offset, u64::from(*len)),
+        Action::Write { io, member, offset, data, .. } => {
+            (*io, *member, *offset, data.len() as u64)
+        }
+        Action::Flush { io, member } => (*io, *member, 0, 0),
+        Action::Discard { io, member, offset, len } => (*io, *member, *offset, *len),
+        Action::Complete { .. } => (IoId(0), MemberIndex(0), 0, 0),
+    }
+}
+
+fn describe(action: &Action) -> String {
+    let (io, member, offset, len) = extent(action);
+    let what = match action {
+        Action::Read { .. } => "read",
+        Action::Write { fua: true, .. } => "write with FUA",
+        Action::Write { .. } => "write",
+        Action::Flush { .. } => return format!("io {}: flush of member {member}", io.0),
+        Action::Discard { .. } => "discard",
+        Action::Complete { .. } => "end",
+    };
+    format!("io {}: {what} of member {member}, {len} bytes at {offset:#x}", io.0)
+}
+
+/// What stands against opening the array with the members that were found.
+enum Doubt {
+    None,
+    /// Others are in sync and could have carried the array without these since this generation
+    /// and epoch.
+    OthersMayBeNewer(u64, u64),
+}
+
+/// None when there is no label at all.
+fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
+    let label = |found: &Option<Found>| match found {
+        Some(Found::Member(label)) => Some(label.clone()),
+        Some(Found::Stranger) | None => None,
+    };
+    let newest = found.iter().filter_map(label).max_by_key(|it| (it.generation, it.epoch))?;
+    let is_elsewhere = |at: &usize| {
+        newest.members[*at].state == MemberState::InSync
+            && !matches!(found[*at], Some(Found::Member(_)))
+    };
+    let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
+    Some(if can_carry(&newest.geometry, others) {
+        Doubt::OthersMayBeNewer(newest.generation, newest.epoch)
+    } else {
+        Doubt::None
+    })
+}
+
+/// Whether these members have all of the data.
+#[must_use]
+pub fn can_carry(geometry: &Geometry, members: MemberSet) -> bool {
+    match geometry.level() {
+        Level::Raid1 => !members.is_empty(),
+        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => u32::from(geometry.members()) - members.len() <= geometry.tolerance(),
+    }
+}

@@ -1,0 +1,219 @@
+//! What a run is made of: the array, its users and what befalls it, all by the seed.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    logged::Limits,
+    regions::{LoggedShape, Regions},
+};
+
+use super::session::Patience;
+use crate::{
+    dice::Seed,
+    disk::Fill,
+    network::Wire,
+    station::Pace,
+    target::Manners,
+};
+
+/// How much befalls the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing that the level does not survive: no error ever reaches a user.
+    Within,
+    /// More than that: errors are allowed, wrong bytes never.
+    Beyond,
+}
+
+/// What befalls an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum Fault {
+    EngineCrash,
+    CrashInRecovery,
+    PowerOfOne,
+    PowerOfAll,
+    ConnectionLost,
+    Partition,
+    SlowLink,
+    Hang,
+    Rot,
+    Unreadable,
+    LostWrite,
+    MisdirectedWrite,
+    OlderImage,
+    Replaced,
+    TwoEngines,
+}
+
+impl Fault {
+    /// Those that are drawn while an array is in use; crashes have their own times.
+    pub const DRAWN: [Self; 13] = [
+        Self::PowerOfOne,
+        Self::PowerOfAll,
+        Self::ConnectionLost,
+        Self::Partition,
+        Self::SlowLink,
+        Self::Hang,
+        Self::Rot,
+        Self::Unreadable,
+        Self::LostWrite,
+        Self::MisdirectedWrite,
+        Self::OlderImage,
+        Self::Replaced,
+        Self::TwoEngines,
+    ];
+}
+
+/// What a campaign wants of its runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Choice {
+    /// Only this level.
+    pub level: Option<u8>,
+    /// Only this mode.
+    pub mode: Option<ModeChoice>,
+    /// Only these faults, beside crashes of engines; all when there are none.
+    pub faults: Option<Vec<Fault>>,
+}
+
+/// A mode, to be compared.
+pub type ModeChoice = Mode;
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What decides everything.
+    pub seed: Seed,
+    /// How much may befall it.
+    pub mode: Mode,
+    /// The array.
+    pub geometry: Geometry,
+    /// What is where on its members.
+    pub regions: Regions,
+    /// Completed writes may be lost with the power, by member.
+    pub volatile: Vec<bool>,
+    /// What new members hold.
+    pub fill: Fill,
+    /// How often the engine dies.
+    pub lives: u32,
+    /// Requests in flight.
+    pub depth: RangeInclusive<u64>,
+    /// Member requests from an opening to the crash, on average.
+    pub life: u64,
+    /// What may happen.
+    pub faults: Vec<Fault>,
+    /// Time between faults, on average.
+    pub fault_every: Duration,
+    /// One opening in so many is crashed; 0: none.
+    pub crash_in_recovery: u32,
+    /// Largest member request.
+    pub max_io_len: u32,
+    /// What the machine may use.
+    pub limits: Limits,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn new(seed: Seed, choice: &Choice) -> Self {
+        let mut dice = seed.dice("plan");
+        let levels: [u8; 8] = [5, 5, 5, 1, 1, 6, 10, 0];
+        let drawn = levels[dice.index(levels.len())];
+        let level = choice.level.unwrap_or(drawn);
+        let level = Level::from_number(level).unwrap_or(Level::Raid5);
+        let members = match level {
+            Level::Raid0 => 1 + dice.index(4),
+            Level::Raid1 => 2 + dice.index(3),
+            Level::Raid5 => 3 + dice.index(3),
+            Level::Raid6 => 4 + dice.index(3),
+            Level::Raid10 => 4 + 2 * dice.index(2),
+        };
+        let is_large = dice.one_in(12);
+        let logical_stripes = if is_large { 64 + dice.below(600) } else { 8 };
+        let reserve = if is_large { 4 + dice.below(60) } else { 2 + dice.below(3) };
+        let block_len = if dice.one_in(3) { 4096 } else { 512 };
+        let log_blocks = if is_large { 256 + dice.below(512) } else { 64 + 16 * dice.below(5) };
+        let chunk_len = if dice.one_in(8) { 4096 } else { 8192 };
+        let (regions, geometry) = layout(LoggedShape {
+            level,
+            members,
+            chunk_len,
+            block_len,
+            logical_stripes,
+            physical_stripes: logical_stripes + reserve,
+            log_blocks,
+        });
+        let all_safe = dice.one_in(8);
+        let volatile = (0..members).map(|_| !all_safe && !dice.one_in(10)).collect();
+        let mode = if dice.one_in(4) { Mode::Beyond } else { Mode::Within };
+        // Each run knows some kinds of faults only, so that each meets others undisturbed too.
+        let share = [2, 3, 8][dice.index(3)];
+        let mut faults: Vec<Fault> =
+            Fault::DRAWN.into_iter().filter(|_| dice.below(8) < share).collect();
+        if let Some(only) = &choice.faults {
+            faults.clone_from(only);
+        }
+        let shallow = 4 + dice.below(6);
+        let stripes_at_once = 1 + dice.index(8);
+        Self {
+            seed,
+            mode: choice.mode.unwrap_or(mode),
+            volatile,
+            fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
+            lives: 8 + u32::try_from(dice.below(16)).unwrap_or(0),
+            depth: shallow..=shallow + 4 + dice.below(12),
+            life: 60 + dice.below(500),
+            faults,
+            fault_every: Duration::from_micros(2_000 + dice.below(30_000)),
+            crash_in_recovery: [2, 3, 6][dice.index(3)],
+            max_io_len: if is_large { 4 << 20 } else { 1 << 20 },
+            limits: Limits {
+                sum_pages: if is_large { 2 + dice.index(8) } else { 8 },
+                dirty_blocks: 16 + dice.index(256),
+                stripes_at_once,
+            },
+            geometry,
+            regions,
+        }
+    }
+
+    /// Bytes of a member.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.regions.data.end()
+    }
+
+    /// How targets work when nothing is wrong with them.
+    #[must_use]
+    pub const fn manners() -> Manners {
+        Manners {
+            work: Duration::from_micros(20)..=Duration::from_micros(300),
+            answer: Duration::from_micros(5)..=Duration::from_micros(30),
+            linger: Duration::from_millis(60),
+        }
+    }
+
+    /// How a host is connected when nothing is wrong.
+    #[must_use]
+    pub const fn wire() -> Wire {
+        Wire {
+            pace: Pace::INSTANT,
+            latency: Duration::from_micros(10)..=Duration::from_micros(80),
+        }
+    }
+
+    /// How patient engines are.
+    #[must_use]
+    pub const fn patience() -> Patience {
+        Patience {
+            deadline: Duration::from_millis(40),
+            retry: Duration::from_millis(1)..=Duration::from_millis(10),
+        }
+    }
+}
+
+#[allow(clippy::panic, reason = "a shape that this file has made up")]
+fn layout(shape: LoggedShape) -> (Regions, Geometry) {
+    shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"))
+}

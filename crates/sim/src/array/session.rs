@@ -1,0 +1,341 @@
+//! An engine's session with a member: login, commands with deadlines, loss, and the way back.
+//!
+//! Invariant: each command that the engine submits ends once, by its answer, by its deadline or
+//! with the session. After a session is lost no answer of it counts; it is `Found` again only when
+//! nothing that it sent can have an effect any more: the same nexus has logged in again and the
+//! LUN was reset.
+
+use core::{ops::RangeInclusive, time::Duration};
+use std::collections::BTreeMap;
+
+use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_raid::{
+    label::{LABEL_LEN, Label},
+    logged::IoId,
+    regions::LABEL_OFFSETS,
+};
+
+use crate::{
+    dice::Dice,
+    network::{ConnectionId, End, HostId, Network},
+    target::{Command, Nexus, Refusal, Reply, Request, Tag},
+    time::Time,
+};
+
+/// What goes over the network.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// To a target.
+    Request(Request),
+    /// From it.
+    Reply(Reply),
+}
+
+/// How patient a session is.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    /// For a command.
+    pub deadline: Duration,
+    /// From a loss to the next login.
+    pub retry: RangeInclusive<Duration>,
+}
+
+/// What a session works with.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The moment.
+    pub now: Time,
+    /// The network.
+    pub network: &'a mut Network<Message>,
+    /// Chance.
+    pub dice: &'a mut Dice,
+}
+
+/// What an engine hears from a session.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A command has ended.
+    Done(IoId, Result<SgList, IoError>),
+    /// The member is there, with nothing of before in flight; what its label says, if it has one.
+    Found {
+        /// The newest copy that decodes.
+        label: Option<Box<Label>>,
+        /// How often its power failed, ever.
+        power_failures: u64,
+    },
+    /// The session is lost with these commands, which may still have an effect.
+    Lost(Vec<IoId>, &'static str),
+    /// Another engine has the member now; these commands ended with that.
+    Fenced(Vec<IoId>),
+}
+
+#[derive(Debug)]
+enum What {
+    Io(IoId),
+    Fence,
+    Reset,
+    Label(usize),
+}
+
+#[derive(Debug)]
+struct Sent {
+    what: What,
+    deadline: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not connected; the next try comes.
+    Away,
+    LoggingIn,
+    /// Logged in; fences, resets, reads its label.
+    Preparing,
+    Ready,
+    /// Another engine has the member.
+    Fenced,
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    hosts: (HostId, HostId),
+    nexus: Nexus,
+    block_len: u64,
+    phase: Phase,
+    connection: Option<ConnectionId>,
+    next_tag: u64,
+    sent: BTreeMap<Tag, Sent>,
+    /// For the login; commands have their own.
+    login_deadline: Option<Time>,
+    retry_at: Option<Time>,
+    power_failures: u64,
+    labels: [Option<Label>; 2],
+    /// Fences when it is logged in: it belongs to an engine that opens the array.
+    fences: bool,
+    patience: Patience,
+}
+
+impl Session {
+    /// A session that begins at once; `hosts` are the engine's and the target's.
+    #[must_use]
+    pub fn new(
+        hosts: (HostId, HostId),
+        nexus: Nexus,
+        block_len: u32,
+        patience: Patience,
+        now: Time,
+    ) -> Self {
+        Self {
+            hosts,
+            nexus,
+            block_len: block_len.into(),
+            phase: Phase::Away,
+            connection: None,
+            next_tag: 0,
+            sent: BTreeMap::new(),
+            login_deadline: None,
+            retry_at: Some(now),
+            power_failures: 0,
+            labels: [None, None],
+            fences: true,
+            patience,
+        }
+    }
+
+    /// Whether commands are taken.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// Whether another engine has the member.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.phase == Phase::Fenced
+    }
+
+    /// The connection in use.
+    #[must_use]
+    pub const fn connection(&self) -> Option<ConnectionId> {
+        self.connection
+    }
+
+    /// The engine serves: from now on the member is not fenced anew when it comes back, for
+    /// somebody else may have it then.
+    pub const fn stop_fencing(&mut self) {
+        self.fences = false;
+    }
+
+    /// Sends a command; false when the session is not ready.
+    pub fn submit(&mut self, around: &mut Surroundings<'_>, io: IoId, command: Command) -> bool {
+        self.is_ready() && self.send(around, What::Io(io), command)
+    }
+
+    /// When it does something by itself.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        let oldest = self.sent.first_key_value().map(|(_, sent)| sent.deadline);
+        [oldest, self.login_deadline, self.retry_at].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, around: &mut Surroundings<'_>) -> Option<Outcome> {
+        if self.retry_at.is_some_and(|at| at <= around.now) {
+            self.log_in(around);
+            return None;
+        }
+        let oldest = self.sent.first_key_value().map(|(_, sent)| sent.deadline);
+        let deadline = [oldest, self.login_deadline].into_iter().flatten().min()?;
+        (deadline <= around.now).then(|| self.lose(around, "no answer before the deadline"))
+    }
+
+    /// The connection broke.
+    pub fn handle_broken(&mut self, around: &mut Surroundings<'_>) -> Outcome {
+        self.connection = None;
+        self.lose(around, "the connection broke")
+    }
+
+    /// Gives the session up, with all of its commands, and begins a new one later.
+    pub fn lose(&mut self, around: &mut Surroundings<'_>, reason: &'static str) -> Outcome {
+        self.disconnect(around);
+        self.phase = Phase::Away;
+        let wait = around.dice.time_in(&self.patience.retry);
+        self.retry_at = Some(around.now.after(wait));
+        Outcome::Lost(self.take_ios(), reason)
+    }
+
+    /// An answer came.
+    pub fn handle_reply(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        reply: Reply,
+    ) -> Option<Outcome> {
+        match reply {
+            Reply::LoggedIn { power_failures } => {
+                if self.phase != Phase::LoggingIn {
+                    return None;
+                }
+                self.login_deadline = None;
+                self.power_failures = power_failures;
+                self.phase = Phase::Preparing;
+                let (what, command) = if self.fences {
+                    (What::Fence, Command::Fence)
+                } else {
+                    (What::Reset, Command::Reset)
+                };
+                self.send(around, what, command);
+                None
+            }
+            Reply::Done(tag, result) => {
+                let sent = self.sent.remove(&tag)?;
+                self.handle_done(around, sent.what, result)
+            }
+        }
+    }
+
+    fn handle_done(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        what: What,
+        result: Result<SgList, Refusal>,
+    ) -> Option<Outcome> {
+        if matches!(result, Err(Refusal::Fenced)) {
+            self.disconnect(around);
+            self.phase = Phase::Fenced;
+            let mut ios = self.take_ios();
+            if let What::Io(io) = what {
+                ios.push(io);
+            }
+            return Some(Outcome::Fenced(ios));
+        }
+        match what {
+            What::Io(io) => Some(Outcome::Done(io, result.map_err(in_terms_of_block))),
+            What::Fence => {
+                self.send(around, What::Reset, Command::Reset);
+                None
+            }
+            What::Reset => {
+                if result.is_err() {
+                    return Some(self.lose(around, "the reset was ended by another"));
+                }
+                self.labels = [None, None];
+                for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+                    let first = offset / self.block_len;
+                    let count = LABEL_LEN as u64 / self.block_len;
+                    self.send(around, What::Label(copy), Command::Read { first, count });
+                }
+                None
+            }
+            What::Label(copy) => {
+                let bytes = result.ok().map(|data| data.to_contiguous());
+                self.labels[copy] = bytes.and_then(|bytes| Label::decode(&bytes, copy).ok());
+                if !self.sent.is_empty() {
+                    return None;
+                }
+                self.phase = Phase::Ready;
+                let newest = self.labels.iter_mut().filter_map(Option::take);
+                let label = newest.max_by_key(|label| (label.generation, label.epoch));
+                let label = label.map(Box::new);
+                Some(Outcome::Found { label, power_failures: self.power_failures })
+            }
+        }
+    }
+
+    fn log_in(&mut self, around: &mut Surroundings<'_>) {
+        self.retry_at = None;
+        let connection = around.network.connect(self.hosts.0, self.hosts.1);
+        self.connection = Some(connection);
+        self.phase = Phase::LoggingIn;
+        self.login_deadline = Some(around.now.after(self.patience.deadline));
+        let login = Message::Request(Request::Login(self.nexus));
+        around.network.send(around.now, connection, End::Opener, login, 48);
+    }
+
+    fn send(&mut self, around: &mut Surroundings<'_>, what: What, command: Command) -> bool {
+        let Some(connection) = self.connection else { return false };
+        let tag = Tag(self.next_tag);
+        self.next_tag += 1;
+        let len = match &command {
+            Command::Write { data, .. } => data.len() as u64,
+            Command::Read { .. }
+            | Command::Flush
+            | Command::Discard { .. }
+            | Command::Reset
+            | Command::Fence => 0,
+        };
+        let request = Message::Request(Request::Command(tag, command));
+        // On a connection that is broken the command waits for the break to be heard.
+        around.network.send(around.now, connection, End::Opener, request, 48 + len);
+        let deadline = around.now.after(self.patience.deadline);
+        self.sent.insert(tag, Sent { what, deadline });
+        true
+    }
+
+    fn disconnect(&mut self, around: &mut Surroundings<'_>) {
+        if let Some(connection) = self.connection.take() {
+            let within = Duration::from_millis(2);
+            around.network.break_connection(around.now, connection, within);
+        }
+        self.login_deadline = None;
+    }
+
+    /// All commands of the engine, in any order that the dice of a world may change.
+    fn take_ios(&mut self) -> Vec<IoId> {
+        let sent = core::mem::take(&mut self.sent);
+        let io = |sent: Sent| match sent.what {
+            What::Io(io) => Some(io),
+            What::Fence | What::Reset | What::Label(_) => None,
+        };
+        sent.into_values().filter_map(io).collect()
+    }
+}
+
+fn in_terms_of_block(refusal: Refusal) -> IoError {
+    match refusal {
+        Refusal::Unreadable(block) => {
+            IoError::with_detail(ErrorKind::Medium, format!("block {block} is unreadable"))
+        }
+        Refusal::Fenced => ErrorKind::Fenced.into(),
+        Refusal::Aborted => ErrorKind::Aborted.into(),
+    }
+}

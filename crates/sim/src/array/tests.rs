@@ -1,0 +1,300 @@
+//! The world, with a mirror that has no log and writes in place: what it can do passes, and what
+//! it cannot is seen.
+
+use core::marker::PhantomData;
+use std::collections::{BTreeMap, VecDeque};
+
+use netraid_block::{BufMut, ErrorKind, IoError, Op, SgList};
+use netraid_raid::{
+    geometry::Geometry,
+    label::Label,
+    logged::{Action, Event, FoundMember, IoId, NewDevice, OpenConfig, RequestId, UserRequest},
+    member::{ArrayState, MemberIndex},
+    regions::LABEL_OFFSETS,
+};
+
+use super::{
+    machine::Machine,
+    plan::{Choice, Fault, Mode, Plan},
+    trace::Keep,
+    world::{Outcome, World},
+};
+use crate::{
+    dice::Seed,
+    disk::{Disk, Fill},
+};
+
+/// What a mirror gets wrong.
+trait Flaw {
+    const ACKS_EARLY: bool = false;
+    const FORGETS_FLUSHES: bool = false;
+    const TEARS: bool = false;
+}
+
+#[derive(Debug)]
+struct None_;
+impl Flaw for None_ {}
+
+#[derive(Debug)]
+struct AcksEarly;
+impl Flaw for AcksEarly {
+    const ACKS_EARLY: bool = true;
+}
+
+#[derive(Debug)]
+struct ForgetsFlushes;
+impl Flaw for ForgetsFlushes {
+    const FORGETS_FLUSHES: bool = true;
+}
+
+#[derive(Debug)]
+struct Tears;
+impl Flaw for Tears {
+    const TEARS: bool = true;
+}
+
+/// A mirror whose first member is always read. It survives crashes, and losses of no member.
+#[derive(Debug)]
+struct Mirror<F> {
+    label: Label,
+    members: u8,
+    actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    ios: BTreeMap<usize, Option<RequestId>>,
+    requests: BTreeMap<RequestId, (usize, Result<SgList, IoError>)>,
+    next_io: usize,
+    failure: Option<IoError>,
+    flaw: PhantomData<F>,
+}
+
+impl<F: Flaw> Mirror<F> {
+    fn io(&mut self, request: Option<RequestId>) -> IoId {
+        self.next_io += 1;
+        self.ios.insert(self.next_io, request);
+        IoId(self.next_io)
+    }
+
+    fn write(&mut self, request: Option<RequestId>, offset: u64, data: &SgList, fua: bool) {
+        let half = if F::TEARS && data.len() == 4096 { 2048 } else { data.len().max(1) };
+        for member in (0..self.members).map(MemberIndex) {
+            let mut at = 0;
+            while at < data.len() {
+                let end = (at + half).min(data.len());
+                let io = self.io(request);
+                let (offset, data) = (offset + at as u64, data.slice(at..end));
+                self.actions.push_back(Action::Write { io, member, offset, data, fua });
+                at = end;
+            }
+        }
+    }
+
+    fn count(&self, request: RequestId) -> usize {
+        self.ios.values().filter(|owner| **owner == Some(request)).count()
+    }
+}
+
+impl<F: Flaw> Machine for Mirror<F> {
+    fn open(config: OpenConfig) -> Result<Self, IoError> {
+        let found = config.members.iter().flatten().next().unwrap();
+        let mut label = found.label.clone();
+        label.generation += 1;
+        let mut mirror = Self {
+            members: label.geometry.members(),
+            label,
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            ios: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            next_io: 0,
+            failure: None,
+            flaw: PhantomData,
+        };
+        if config.members.iter().any(Option::is_none) {
+            return Err(ErrorKind::Redundancy.into());
+        }
+        for member in (0..mirror.members).map(MemberIndex) {
+            let io = mirror.io(None);
+            let data = Label { index: member, ..mirror.label.clone() }.encode(0);
+            let data = netraid_block::Buf::copy_from(&data).into();
+            let offset = LABEL_OFFSETS[0];
+            mirror.actions.push_back(Action::Write { io, member, offset, data, fua: true });
+            // What is not flushed may be undone when others have read it.
+            let io = mirror.io(None);
+            mirror.actions.push_back(Action::Flush { io, member });
+        }
+        Ok(mirror)
+    }
+
+    fn handle_request(&mut self, id: RequestId, user: UserRequest) {
+        if let Some(error) = &self.failure {
+            self.actions.push_back(Action::Complete { request: id, result: Err(error.clone()) });
+            return;
+        }
+        let offset = self.label.regions.data.offset + user.offset;
+        self.requests.insert(id, (0, Ok(SgList::new())));
+        match user.op {
+            Op::Read => {
+                let io = self.io(Some(id));
+                let len = u32::try_from(user.len).unwrap();
+                self.actions.push_back(Action::Read { io, member: MemberIndex(0), offset, len });
+            }
+            Op::Write => self.write(Some(id), offset, &user.data, user.fua),
+            Op::WriteZeroes => {
+                let zeros = BufMut::zeroed(usize::try_from(user.len).unwrap()).freeze();
+                self.write(Some(id), offset, &zeros.into(), user.fua);
+            }
+            Op::Flush if !F::FORGETS_FLUSHES => {
+                for member in (0..self.members).map(MemberIndex) {
+                    let io = self.io(Some(id));
+                    self.actions.push_back(Action::Flush { io, member });
+                }
+            }
+            Op::Flush | Op::Discard | Op::Extents => {
+                self.requests.remove(&id);
+                let result = Ok(SgList::new());
+                self.actions.push_back(Action::Complete { request: id, result });
+            }
+        }
+    }
+
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        let owner = self.ios.remove(&io.0).expect("an io ends once");
+        let Some(id) = owner else {
+            if self.ios.is_empty() && self.failure.is_none() {
+                self.events.push_back(Event::Opened);
+            }
+            return;
+        };
+        let left = self.count(id);
+        let Some((_, so_far)) = self.requests.get_mut(&id) else { return };
+        match result {
+            Err(error) => *so_far = Err(error),
+            Ok(data) if !data.is_empty() => *so_far = Ok(data),
+            Ok(_) => {}
+        }
+        if left == 0 || F::ACKS_EARLY {
+            let (_, result) = self.requests.remove(&id).unwrap();
+            self.actions.push_back(Action::Complete { request: id, result });
+        }
+    }
+
+    fn handle_gone(&mut self, _member: MemberIndex, reason: &str) {
+        let error = IoError::with_detail(ErrorKind::Redundancy, reason.to_string());
+        self.failure = Some(error);
+        self.events.push_back(Event::State(ArrayState::Failed));
+        self.events.push_back(Event::Closed);
+    }
+
+    fn handle_return(&mut self, _member: MemberIndex, _found: FoundMember) {}
+    fn handle_replace(&mut self, _member: MemberIndex, _device: NewDevice) {}
+    fn handle_idle(&mut self) {}
+
+    fn handle_close(&mut self) {
+        self.events.push_back(Event::Closed);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+    fn capacity(&self) -> u64 {
+        self.label.geometry.capacity()
+    }
+    fn label(&self) -> Label {
+        self.label.clone()
+    }
+    fn state(&self) -> ArrayState {
+        ArrayState::Optimal
+    }
+    fn failure(&self) -> Option<IoError> {
+        self.failure.clone()
+    }
+
+    fn look(disks: &[&Disk], label: &Label, _is_closed: bool) -> Result<SgList, String> {
+        let Geometry { .. } = label.geometry;
+        let block = u64::from(disks[0].shape().block_len);
+        let first = label.regions.data.offset / block;
+        let blocks = first..first + label.geometry.capacity() / block;
+        disks[0].read(blocks).map_err(|bad| format!("{bad:?}"))
+    }
+}
+
+/// A mirror of disks whose logical block is as large as what the volume promises to be whole.
+fn run<F: Flaw>(seed: u64, faults: &[Fault]) -> Outcome {
+    let choice =
+        Choice { level: Some(1), mode: Some(Mode::Within), faults: Some(faults.to_vec()) };
+    let plans = (0..).map(|at| Plan::new(Seed(seed << 32 | at), &choice));
+    let mut plans = plans.filter(|plan| plan.geometry.block_len() == 4096 || F::TEARS);
+    let plan = plans.next().unwrap();
+    let plan = Plan { max_io_len: 1 << 20, fill: Fill::Zeroes, ..plan };
+    let world = World::<Mirror<F>>::new(plan, Keep::Last(60));
+    let lines = world.lines();
+    let outcome = world.run();
+    if outcome.violation.is_some() && !F::ACKS_EARLY && !F::FORGETS_FLUSHES && !F::TEARS {
+        lines.borrow().iter().for_each(|line| println!("{line}"));
+    }
+    outcome
+}
+
+fn check(seed: u64, outcome: Outcome) {
+    if let Some(violation) = outcome.violation {
+        panic!("seed {seed}: {}", violation.0);
+    }
+}
+
+#[test]
+fn a_plain_mirror_survives_crashes() {
+    let (mut crashes, mut in_recovery, mut late) = (0, 0, 0);
+    for seed in 0..30 {
+        let outcome = run::<None_>(seed, &[]);
+        crashes += outcome.counts.crashes;
+        in_recovery += outcome.counts.crashes_in_recovery;
+        late += outcome.counts.late;
+        check(seed, outcome);
+    }
+    assert!(crashes > 300 && in_recovery > 20, "{crashes} {in_recovery}");
+    assert!(late > 100, "commands that landed late: {late}");
+}
+
+#[test]
+fn a_plain_mirror_survives_the_power_of_all() {
+    let mut failures = 0;
+    for seed in 0..30 {
+        let outcome = run::<None_>(seed, &[Fault::PowerOfAll]);
+        failures += outcome.counts.faults.get(&Fault::PowerOfAll).copied().unwrap_or(0);
+        check(seed, outcome);
+    }
+    assert!(failures > 30, "{failures}");
+}
+
+#[test]
+fn an_early_acknowledgement_is_seen() {
+    let seen = (0..30).filter(|seed| run::<AcksEarly>(*seed, &[]).violation.is_some()).count();
+    assert!(seen > 25, "{seen} of 30");
+}
+
+#[test]
+fn a_forgotten_flush_is_seen() {
+    let faults = [Fault::PowerOfAll];
+    let seen = (0..40).filter(|seed| run::<ForgetsFlushes>(*seed, &faults).violation.is_some());
+    let seen = seen.count();
+    assert!(seen > 20, "{seen} of 40");
+}
+
+#[test]
+fn a_torn_block_is_seen() {
+    let seen = (0..40).filter(|seed| run::<Tears>(*seed, &[]).violation.is_some()).count();
+    assert!(seen > 20, "{seen} of 40");
+}
+
+#[test]
+fn a_seed_gives_the_same_run() {
+    for seed in 0..5 {
+        let faults = [Fault::PowerOfAll];
+        let [one, other] = [(); 2].map(|()| run::<None_>(seed, &faults));
+        assert_eq!(one.hash, other.hash);
+        assert_eq!(one.counts.events, other.counts.events);
+    }
+}

@@ -1,0 +1,191 @@
+//! What users of the volume ask for, by the seed.
+
+use core::ops::Range;
+
+use netraid_block::Op;
+
+use super::content::SECTORS_PER_BLOCK;
+use crate::dice::{Dice, Seed};
+
+/// A request that a user makes, in sectors of 512 bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What.
+    pub op: Op,
+    /// Where.
+    pub sectors: Range<u64>,
+    /// Stable when completed.
+    pub fua: bool,
+}
+
+/// What a run's users like.
+#[derive(Debug, Clone)]
+struct Taste {
+    /// Of each kind so many parts: reads, small writes, block writes, stripe writes, streams, zeroes,
+    /// discards, flushes.
+    weights: [u32; 8],
+    /// One write in so many with FUA; 0: none.
+    fua: u32,
+    /// One request in so many goes to the hot spot; 0: none.
+    hot: u32,
+}
+
+/// Users of a volume.
+#[derive(Debug)]
+pub struct Workload {
+    dice: Dice,
+    taste: Taste,
+    capacity: u64,
+    /// Sectors of a stripe.
+    stripe: u64,
+    /// Smallest request in sectors.
+    unit: u64,
+    hot_spot: u64,
+    /// Where a stream of full stripes goes on.
+    stream: u64,
+}
+
+impl Workload {
+    /// Users of a volume of `capacity` sectors in stripes of `stripe`, whose logical block has
+    /// `unit` sectors.
+    #[must_use]
+    pub fn new(seed: Seed, capacity: u64, stripe: u64, unit: u64) -> Self {
+        let mut dice = seed.dice("workload");
+        let mut weight = |most: u64, never: u32| {
+            if dice.one_in(never) { 0 } else { 1 + u32::try_from(dice.below(most)).unwrap_or(0) }
+        };
+        let weights = [
+            weight(6, 8),
+            weight(6, 4),
+            weight(16, 5),
+            weight(6, 4),
+            weight(4, 2),
+            weight(2, 3),
+            weight(2, 3),
+            weight(3, 6),
+        ];
+        let fua = [0, 5, 20][dice.index(3)];
+        let hot = [0, 2, 5][dice.index(3)];
+        Self {
+            taste: Taste { weights, fua, hot },
+            capacity,
+            stripe,
+            unit,
+            hot_spot: dice.below(capacity) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK,
+            stream: 0,
+            dice,
+        }
+    }
+
+    /// The next request.
+    pub fn next(&mut self) -> Wanted {
+        let total: u32 = self.taste.weights.iter().sum();
+        let mut draw = u32::try_from(self.dice.below(u64::from(total.max(1)))).unwrap_or(0);
+        let mut kind = 2;
+        for (at, weight) in self.taste.weights.iter().enumerate() {
+            if draw < *weight {
+                kind = at;
+                break;
+            }
+            draw -= weight;
+        }
+        if self.dice.one_in(40) {
+            self.hot_spot = self.place(SECTORS_PER_BLOCK);
+        }
+        let fua = self.dice.one_in(self.taste.fua);
+        let (op, sectors) = match kind {
+            0 => (Op::Read, self.any_range()),
+            1 => {
+                let at = self.place(self.unit);
+                let len = (1 + self.dice.below(10)).next_multiple_of(self.unit);
+                (Op::Write, self.range(at, len))
+            }
+            2 => {
+                let at = self.place(SECTORS_PER_BLOCK);
+                let blocks = if self.dice.one_in(3) { 1 + self.dice.below(6) } else { 1 };
+                (Op::Write, self.range(at, blocks * SECTORS_PER_BLOCK))
+            }
+            3 => {
+                let at = self.place(self.stripe);
+                let stripes = if self.dice.one_in(4) { 1 + self.dice.below(3) } else { 1 };
+                (Op::Write, self.range(at, stripes * self.stripe))
+            }
+            4 => {
+                let at = self.stream;
+                let range = self.range(at, self.stripe);
+                self.stream = (at + self.stripe) % self.capacity;
+                (Op::Write, range)
+            }
+            5 => (Op::WriteZeroes, self.some_stripes()),
+            6 => (Op::Discard, self.some_stripes()),
+            _ => (Op::Flush, 0..0),
+        };
+        let fua = fua && matches!(op, Op::Write | Op::WriteZeroes);
+        Wanted { op, sectors, fua }
+    }
+
+    /// Where the parts of a write's data meet, as an export may have received them.
+    pub fn cuts(&mut self, len: usize) -> Vec<usize> {
+        if !self.dice.one_in(4) {
+            return Vec::new();
+        }
+        let mut cuts: Vec<usize> = (0..1 + self.dice.index(3)).map(|_| self.dice.index(len)).collect();
+        cuts.sort_unstable();
+        cuts
+    }
+
+    fn place(&mut self, align: u64) -> u64 {
+        if align <= SECTORS_PER_BLOCK && self.dice.one_in(self.taste.hot) {
+            let at = self.hot_spot + self.dice.below(2 * SECTORS_PER_BLOCK);
+            return at.min(self.capacity - align) / align * align;
+        }
+        self.dice.below(self.capacity) / align * align
+    }
+
+    fn range(&self, at: u64, len: u64) -> Range<u64> {
+        at..(at + len).min(self.capacity)
+    }
+
+    fn any_range(&mut self) -> Range<u64> {
+        let at = self.place(self.unit);
+        let most = if self.dice.one_in(4) { 2 * self.stripe } else { 16 };
+        let len = (1 + self.dice.below(most)).next_multiple_of(self.unit);
+        self.range(at, len)
+    }
+
+    fn some_stripes(&mut self) -> Range<u64> {
+        if self.dice.one_in(2) {
+            return self.any_range();
+        }
+        let at = self.place(self.stripe);
+        let len = self.stripe * (1 + self.dice.below(2));
+        self.range(at, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_on_the_volume_and_of_every_kind() {
+        let mut kinds = std::collections::BTreeMap::new();
+        for seed in 0..30 {
+            for unit in [1, 8] {
+                let (capacity, stripe) = (8 * 64, 64);
+                let mut workload = Workload::new(Seed(seed), capacity, stripe, unit);
+                for _ in 0..300 {
+                    let wanted = workload.next();
+                    let Wanted { op, sectors, fua } = &wanted;
+                    assert!(sectors.end <= capacity && sectors.start % unit == 0, "{wanted:?}");
+                    assert!(sectors.end % unit == 0, "{wanted:?}");
+                    assert_eq!(sectors.is_empty(), *op == Op::Flush);
+                    let whole = sectors.start % stripe == 0 && sectors.end % stripe == 0;
+                    let kind = (format!("{op:?}"), *fua, whole && !sectors.is_empty());
+                    *kinds.entry(kind).or_insert(0) += 1;
+                }
+            }
+        }
+        assert!(kinds.len() >= 11, "{kinds:?}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Simulates the array with a log: `cargo xtask simulate`, or one seed again with its trace.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    time::Duration,
+};
+
+use netraid_raid::logged::LoggedArray;
+use netraid_sim::{
+    Seed,
+    array::{
+        campaign::{self, Extent},
+        plan::{Choice, Mode, Plan},
+        trace::Keep,
+        world::World,
+    },
+};
+
+const USAGE: &str = "\
+usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--mode within|beyond]
+                        [--threads N] [--failures N]
+       netraid-simulate --replay S [--level L] [--mode within|beyond] [--last N]";
+
+struct Args {
+    extent: Extent,
+    seed: Seed,
+    choice: Choice,
+    threads: usize,
+    failures: usize,
+    replay: bool,
+    last: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let args = match parse(std::env::args().skip(1)) {
+        Ok(args) => args,
+        Err(why) => {
+            eprintln!("{why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if args.replay {
+        let keep = args.last.map_or(Keep::All, Keep::Last);
+        return if replay(args.seed, &args.choice, keep) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
+    }
+    println!("seeds from {}", args.seed);
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = campaign::run::<LoggedArray>(
+        args.seed,
+        &args.choice,
+        args.extent,
+        args.threads,
+        args.failures,
+    );
+    let _ = std::panic::take_hook();
+    print!("{report}");
+    let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
+    println!("commit {}", option_env!("GIT_COMMIT").unwrap_or("as built"));
+    println!("the end of seed {}; all of it by --replay {}:", first.seed, first.seed);
+    replay(first.seed, &args.choice, Keep::Last(60));
+    ExitCode::FAILURE
+}
+
+/// Runs a seed again; false when something is wrong.
+fn replay(seed: Seed, choice: &Choice, keep: Keep) -> bool {
+    let plan = Plan::new(seed, choice);
+    let geometry = &plan.geometry;
+    println!(
+        "seed {seed}: level {}, {} members, {} stripes in {}, chunk {}, block {}, log {} blocks, \
+         {:?}, {:?}, faults {:?}",
+        geometry.level().number(),
+        geometry.members(),
+        geometry.stripes(),
+        plan.regions.physical_stripes(geometry),
+        geometry.chunk_len(),
+        geometry.block_len(),
+        plan.regions.log_blocks(),
+        plan.mode,
+        plan.limits,
+        plan.faults,
+    );
+    let world = World::<LoggedArray>::new(plan, keep);
+    let lines = world.lines();
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    lines.borrow().iter().for_each(|line| println!("{line}"));
+    match ended {
+        Ok(outcome) => {
+            println!("hash {:016x}", outcome.hash);
+            if let Some(violation) = &outcome.violation {
+                println!("WRONG: {}", violation.0);
+            }
+            outcome.violation.is_none()
+        }
+        Err(panic) => {
+            println!("WRONG: {}", campaign::panic_text(panic.as_ref()));
+            false
+        }
+    }
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
+    let mut parsed = Args {
+        extent: Extent::Runs(1000),
+        seed: Seed(rand::random()),
+        choice: Choice::default(),
+        threads: 2,
+        failures: 1,
+        replay: false,
+        last: None,
+    };
+    let mut args = args;
+    while let Some(name) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{name} wants a value"))?;
+        let number = || value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"));
+        let small = || value.parse::<usize>().map_err(|error| format!("{name} {value}: {error}"));
+        match name.as_str() {
+            "--minutes" => parsed.extent = Extent::Time(Duration::from_secs(number()? * 60)),
+            "--seconds" => parsed.extent = Extent::Time(Duration::from_secs(number()?)),
+            "--runs" => parsed.extent = Extent::Runs(number()?),
+            "--seed" => parsed.seed = Seed(number()?),
+            "--level" => {
+                let level = u8::try_from(number()?).map_err(|error| error.to_string())?;
+                parsed.choice.level = Some(level);
+            }
+            "--mode" => {
+                parsed.choice.mode = Some(match value.as_str() {
+                    "within" => Mode::Within,
+                    "beyond" => Mode::Beyond,
+                    _ => return Err(format!("no mode {value}")),
+                });
+            }
+            "--threads" => parsed.threads = small()?,
+            "--failures" => parsed.failures = small()?,
+            "--last" => parsed.last = Some(small()?),
+            "--replay" => {
+                parsed.seed = Seed(number()?);
+                parsed.replay = true;
+            }
+            _ => return Err(format!("no option {name}")),
+        }
+    }
+    Ok(parsed)
+}
