@@ -9,6 +9,7 @@ mod control;
 mod create;
 mod examine;
 mod filter;
+mod hammer;
 mod load;
 mod lun;
 mod member;
@@ -76,6 +77,9 @@ enum Command {
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]
     Load(load::LoadArgs),
+    /// Keep an NBD export busy through its crashes, and verify what it holds after each
+    #[command(hide = true)]
+    Hammer(hammer::HammerArgs),
 }
 
 fn main() -> ExitCode {
@@ -111,6 +115,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Stop(args) => control::stop(&args, output),
         Command::Bench(args) => bench::run(&args, output),
         Command::Load(args) => load::run(&args, output),
+        Command::Hammer(args) => hammer::run(&args, output),
     }
 }
 

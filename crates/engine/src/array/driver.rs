@@ -215,6 +215,8 @@ impl Driver {
             }
             self.pump();
         }
+        tracing::debug!("the machine has closed");
+        self.end_returns().await;
         let clean = self.machine.failure().is_none();
         let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
         let ends = sessions.map(async |member| match clean {
@@ -223,14 +225,9 @@ impl Driver {
             false => member.remote.close().await,
         });
         futures_util::future::join_all(ends).await;
+        tracing::debug!("the members' sessions have ended");
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
-        for slot in &mut self.slots {
-            has_left(slot.returning.attempt.take()).await;
-        }
-        while let Ok(returned) = self.returned.1.try_recv() {
-            returned.let_go().await;
-        }
         if let Some(asked) = self.asked.take() {
             asked.refuse();
         }
@@ -431,6 +428,11 @@ impl Driver {
     }
 
     fn handle_tick(&mut self) {
+        if self.is_closing() {
+            let in_flight = self.in_flight.iter().flatten().count();
+            let (users, state) = (self.users.len(), self.machine.status());
+            tracing::debug!(users, in_flight, ?state.log, begun = self.close_begun, "closing");
+        }
         if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
             return;
         }

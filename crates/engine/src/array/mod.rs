@@ -29,7 +29,8 @@ pub use create::{CreateOptions, CreateReport, Log, create};
 pub use error::ArrayError;
 pub use member::MemberConfig;
 pub use open::{
-    ExamineReport, LabelReport, OpenOptions, SurveyMember, SurveyReport, examine, survey,
+    ExamineReport, LabelReport, OpenOptions, RegionReport, SurveyMember, SurveyReport, examine,
+    survey,
 };
 
 use crate::control::{ArrayStatus, ControlRequest};
