@@ -62,16 +62,26 @@ impl Default for ScrubOptions {
 
 /// Why a command was not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.text())]
 pub enum ScrubRefusal {
     /// There is one already.
-    #[error("a scrub is running; stop it first")]
     Running,
     /// There is none.
-    #[error("no scrub is running; start one first")]
     NotRunning,
     /// The array does not serve.
-    #[error("the array is not open")]
     NotOpen,
+}
+
+impl ScrubRefusal {
+    /// The same for people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Running => "a scrub is running; stop it first",
+            Self::NotRunning => "no scrub is running; start one first",
+            Self::NotOpen => "the array is not open",
+        }
+    }
 }
 
 /// What a scrub found on one member.

@@ -628,6 +628,8 @@ fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
 pub fn can_carry(geometry: &Geometry, members: MemberSet) -> bool {
     match geometry.level() {
         Level::Raid1 => !members.is_empty(),
-        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => u32::from(geometry.members()) - members.len() <= geometry.tolerance(),
+        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => {
+            u32::from(geometry.members()) - members.len() <= geometry.tolerance()
+        }
     }
 }

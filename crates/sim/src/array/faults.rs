@@ -55,7 +55,10 @@ pub(super) struct Harm {
 #[derive(Debug)]
 enum HarmKind {
     /// What it held, and what it holds now.
-    Rotten { good: Buf, bad: Buf },
+    Rotten {
+        good: Buf,
+        bad: Buf,
+    },
     Unreadable,
 }
 
@@ -118,7 +121,8 @@ impl<M: Machine> World<M> {
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
         let Some(label) = self.serving_label() else { return };
-        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving) else {
+        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving)
+        else {
             return;
         };
         let settled = Plan::patience().deadline * 2;
@@ -151,7 +155,8 @@ impl<M: Machine> World<M> {
         if !has_room && !may_exceed && !ends_it {
             return None;
         }
-        let is_sound = |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
+        let is_sound =
+            |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
         let sound: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
         let victim = self.fault_dice.pick(&sound).copied()?;
         if self.tolerance() == 0 {
@@ -353,7 +358,15 @@ impl<M: Machine> World<M> {
         }
         let block_len = u64::from(self.plan.geometry.block_len());
         let regions = self.plan.regions;
-        let places = [regions.data, regions.data, regions.data, regions.map, regions.sums, regions.log, regions.labels];
+        let places = [
+            regions.data,
+            regions.data,
+            regions.data,
+            regions.map,
+            regions.sums,
+            regions.log,
+            regions.labels,
+        ];
         let region = places[self.fault_dice.index(places.len())];
         let block = (region.offset + self.fault_dice.below(region.len)) / block_len;
         let group = self.group_of(block * block_len);
@@ -411,10 +424,8 @@ impl<M: Machine> World<M> {
         groups.sort_unstable();
         groups.dedup();
         for group in groups {
-            let mut members: Vec<usize> = self
-                .harms_of(group)
-                .filter(|member| !self.hosts[*member].is_impaired)
-                .collect();
+            let mut members: Vec<usize> =
+                self.harms_of(group).filter(|member| !self.hosts[*member].is_impaired).collect();
             members.sort_unstable();
             members.dedup();
             if members.len() > left {

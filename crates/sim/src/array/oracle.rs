@@ -101,7 +101,8 @@ impl Oracle {
             fua: false,
             is_denied: false,
         };
-        let first = Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
+        let first =
+            Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
         Self {
             sectors: (0..sectors).map(|_| vec![first]).collect(),
             writes: vec![zeros],
@@ -192,7 +193,11 @@ impl Oracle {
                 }
             }
         }
-        if fua { self.make_stable(id) } else { self.unstable.push(id) }
+        if fua {
+            self.make_stable(id)
+        } else {
+            self.unstable.push(id)
+        }
         Ok(())
     }
 
@@ -327,10 +332,7 @@ impl Oracle {
         };
         write.filter(was_here).ok_or_else(|| {
             let text = content::describe(bytes);
-            Wrong(format!(
-                "sector {sector} reads {text}; possible are: {}",
-                self.describe(sector)
-            ))
+            Wrong(format!("sector {sector} reads {text}; possible are: {}", self.describe(sector)))
         })
     }
 
@@ -381,7 +383,8 @@ impl Oracle {
 
     /// Whole blocks are old or new.
     fn check_blocks(&mut self, first: u64, found: &[WriteId]) -> Result<(), Wrong> {
-        let blocks = first / SECTORS_PER_BLOCK..(first + found.len() as u64).div_ceil(SECTORS_PER_BLOCK);
+        let blocks =
+            first / SECTORS_PER_BLOCK..(first + found.len() as u64).div_ceil(SECTORS_PER_BLOCK);
         for block in blocks {
             let here = block * SECTORS_PER_BLOCK..(block + 1) * SECTORS_PER_BLOCK;
             let seen = |sector: u64| found.get(usize::try_from(sector.checked_sub(first)?).ok()?);
@@ -591,9 +594,7 @@ mod tests {
             oracle.lose_power();
             oracle.open(B);
             let candidates = [ZEROES, older, old, new];
-            candidates.map(|id| {
-                oracle.sectors[0].iter().any(|one| oracle.content(one.write) == id)
-            })
+            candidates.map(|id| oracle.sectors[0].iter().any(|one| oracle.content(one.write) == id))
         };
         assert_eq!(flushed_or_not(false), [false, false, true, true]);
         assert_eq!(flushed_or_not(true), [false, false, false, true]);

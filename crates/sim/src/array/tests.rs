@@ -223,8 +223,7 @@ impl<F: Flaw> Machine for Mirror<F> {
 
 /// A mirror of disks whose logical block is as large as what the volume promises to be whole.
 fn run<F: Flaw>(seed: u64, faults: &[Fault]) -> Outcome {
-    let choice =
-        Choice { level: Some(1), mode: Some(Mode::Within), faults: Some(faults.to_vec()) };
+    let choice = Choice { level: Some(1), mode: Some(Mode::Within), faults: Some(faults.to_vec()) };
     let plans = (0..).map(|at| Plan::new(Seed(seed << 32 | at), &choice));
     let mut plans = plans.filter(|plan| plan.geometry.block_len() == 4096 || F::TEARS);
     let plan = plans.next().unwrap();

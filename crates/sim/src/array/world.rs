@@ -646,6 +646,7 @@ impl<M: Machine> World<M> {
             Event::Repaired { .. } => "repaired",
             Event::CaughtUp(_) => "caught up",
             Event::Notice(_) => "notice",
+            Event::Scrub(_) => "scrub",
             Event::Closed => "closed",
         };
         *self.counts.told.entry(name).or_default() += 1;
@@ -657,7 +658,8 @@ impl<M: Machine> World<M> {
             | Event::State(_)
             | Event::Repaired { .. }
             | Event::CaughtUp(_)
-            | Event::Notice(_) => {}
+            | Event::Notice(_)
+            | Event::Scrub(_) => {}
         }
     }
 
@@ -896,15 +898,13 @@ impl<M: Machine> World<M> {
             },
             Op::Flush | Op::Extents => Pending::Flush(self.oracle.begin_flush()),
             Op::Write => {
-                let write =
-                    self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
+                let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
                 let bytes = content::make(write, sectors.start, count);
                 data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
                 Pending::Write(write)
             }
             Op::WriteZeroes | Op::Discard => {
-                let change =
-                    if op == Op::Discard { Change::Discard } else { Change::Zeroes };
+                let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
                 Pending::Write(self.oracle.begin_write(engine, change, sectors.clone(), fua))
             }
         };
