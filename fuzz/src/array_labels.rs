@@ -6,10 +6,11 @@ use arbitrary::Arbitrary;
 use netraid_raid::{
     assemble::{Found, Permissions, assemble},
     geometry::Level,
+    label::{Closure, Holder, LABEL_LEN, Label, LogLabel, MemberEntry},
     lack::Lack,
-    label::{Closure, Holder, LABEL_LEN, Label, MemberEntry},
+    log::{Begin, Beginnings, Position},
     member::{MemberIndex, MemberState},
-    regions::{LABEL_OFFSETS, Wish, plan},
+    regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
 };
 
 use crate::operations;
@@ -24,7 +25,7 @@ struct Shape {
     chunk: u8,
     block: bool,
     capacity_mib: u16,
-    permissions: u8,
+    has_log: u8,
 }
 
 /// One member's label: how it differs from that of the array.
@@ -62,7 +63,6 @@ pub fn run(input: &[u8]) {
         };
         judge(&found, permissions);
     }
-    let _ = shape.permissions;
 }
 
 fn first_label(shape: &Shape) -> Option<Label> {
@@ -71,7 +71,13 @@ fn first_label(shape: &Shape) -> Option<Label> {
     let chunk_len = 4096 << (shape.chunk % 14);
     let block_len = if shape.block { 4096 } else { 512 };
     let wish = Wish { level, members, chunk_len, block_len };
-    let (regions, geometry) = plan(&wish, u64::from(shape.capacity_mib) << 20).ok()?;
+    let (capacity, has_log) = (u64::from(shape.capacity_mib) << 20, shape.has_log & 1 != 0);
+    let (regions, geometry) = if has_log {
+        plan_logged(&wish, capacity, None).ok()?
+    } else {
+        plan(&wish, capacity).ok()?
+    };
+    let beginnings = Beginnings::new(vec![Begin { generation: 1, position: Position(5) }]).ok()?;
     let entry = |index: u8| MemberEntry {
         uuid: [index; 16],
         state: MemberState::InSync,
@@ -97,7 +103,7 @@ fn first_label(shape: &Shape) -> Option<Label> {
         holder,
         closure: Closure::Clean,
         members: (0..geometry.members()).map(entry).collect(),
-        log: None,
+        log: has_log.then_some(LogLabel { salt: 99, beginnings }),
         compatible: 0,
         read_only_compatible: 0,
     })
@@ -118,7 +124,11 @@ fn differ(label: &Label, member: &Member) -> Option<Label> {
     };
     for (at, state) in member.states.iter().enumerate().take(count) {
         label.members[at].state = MemberState::from_u8(state % 4)?;
-        label.members[at].last_checkpoint = u64::from(member.checkpoint % 4);
+        if label.log.is_some() {
+            label.members[at].lack = Lack::since(u32::from(member.checkpoint % 4));
+        } else {
+            label.members[at].last_checkpoint = u64::from(member.checkpoint % 4);
+        }
     }
     let copy = usize::from(member.copy);
     let mut bytes = label.encode(copy);

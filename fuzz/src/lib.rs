@@ -10,6 +10,7 @@ pub mod array_labels;
 pub mod codecs;
 pub mod control_requests;
 pub mod initiator_session;
+pub mod logged_media;
 pub mod nbd;
 pub mod scsi_device;
 pub mod stored_state;

@@ -14,12 +14,13 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{output, root};
 
 /// Every target, as in `fuzz/Cargo.toml`, and the longest input that makes sense for it in bytes.
-const TARGETS: [(&str, u32); 8] = [
+const TARGETS: [(&str, u32); 9] = [
     ("codecs", 4200),
     ("target_session", 4096),
     ("initiator_session", 4096),
     ("scsi_device", 4096),
     ("array_labels", 4096),
+    ("logged_media", 4096),
     ("stored_state", 4096),
     ("control_requests", 2048),
     ("nbd", 2048),

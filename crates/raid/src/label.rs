@@ -37,7 +37,8 @@ const LOGGED: u64 = 2;
 
 /// Computes CRC32C (Castagnoli), seeded with the structure's place so that a copy elsewhere fails.
 pub(crate) fn crc32c(place: u64, parts: &[&[u8]]) -> u32 {
-    parts.iter().fold(crc::append(0, &place.to_le_bytes()), |crc, part| crc::append(crc, part))
+    let seed = crc::append(0, &place.to_le_bytes());
+    parts.iter().fold(seed, |crc, part| crc::append(crc, part))
 }
 
 /// A random 16-byte identity, as RFC 9562 writes them.

@@ -2,8 +2,9 @@
 
 use crate::stripes::Entry;
 
-/// The last round that an array can have; one that is told to be later is forged.
-pub const ROUND_MAX: u32 = u32::MAX - 2;
+/// The last round that is believed: no array lives so long, and whoever counts on from it has as
+/// many to go.
+pub const ROUND_MAX: u32 = 1 << 31;
 
 /// What a member lacks, as far as it is known: every stripe that changed since it was complete,
 /// less those that it has caught up.

@@ -8,14 +8,16 @@
 //! Does not do: choose members, wait for writes, or decide what counts after a crash.
 
 mod batch;
+mod bounds;
 mod record;
 mod walk;
 mod writer;
 
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
+pub use bounds::Bounds;
 pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
 pub use walk::{Begin, Beginnings, Walk};
-pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, OPEN_BLOCKS};
+pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter};
 
 /// Bytes of a block of the log, which is also the block of the volume that it protects.
 pub const LOG_BLOCK_LEN: u32 = 4096;
@@ -65,6 +67,13 @@ impl Ring {
     pub fn batch_blocks_max(self) -> u32 {
         let quarter = u32::try_from(self.blocks / BATCHES_PER_RING_MIN).unwrap_or(u32::MAX);
         quarter.clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
+    }
+
+    /// Blocks that users' writes do not get: each recovery appends an OPEN, and several may follow
+    /// each other before a round can move the tail.
+    #[must_use]
+    pub fn open_blocks(self) -> u64 {
+        (self.blocks / 8).clamp(8, 64)
     }
 
     /// Number of blocks.

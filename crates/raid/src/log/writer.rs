@@ -18,9 +18,6 @@ use crate::member::{MemberIndex, MemberSet};
 
 /// Batches under way at most; what comes meanwhile shares the next one.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 16;
-/// Blocks that users' writes do not get: recoveries append OPEN records before any round can
-/// move the tail.
-pub const OPEN_BLOCKS: u64 = 8;
 /// Blocks after which other members hold the copies: a mebibyte.
 const SEGMENT_BLOCKS: u64 = (1 << 20) / LOG_BLOCK_LEN as u64;
 
@@ -95,20 +92,22 @@ pub struct LogWriter<T> {
 }
 
 impl<T> LogWriter<T> {
-    /// A log of generation `generation` that goes on at `link` and begins at `tail`; what is
-    /// before `link` is stable.
+    /// A log of generation `generation` that goes on at `link` and begins at `tail`; below
+    /// `stable` it is known to be stable. Heads say so: a generation that ends before it is
+    /// decided must not have claimed more than what was found.
     ///
     /// # Panics
-    /// When there is nothing to be copied to.
+    /// When there is nothing to be copied to, or the positions are out of order.
     #[must_use]
     pub fn new(
         ring: Ring,
         key: LogKey,
         generation: u64,
         copies: u32,
-        (tail, link): (Position, Link),
+        (tail, stable, link): (Position, Position, Link),
     ) -> Self {
-        assert!(copies > 0 && tail <= link.end, "a log from {tail} to {}", link.end);
+        assert!(copies > 0, "a log without copies");
+        assert!(tail <= stable && stable <= link.end, "a log from {tail} to {}", link.end);
         Self {
             ring,
             key,
@@ -120,7 +119,7 @@ impl<T> LogWriter<T> {
             waiting_blocks: 0,
             in_flight: VecDeque::new(),
             acked: link,
-            stable: link.end,
+            stable,
         }
     }
 
@@ -164,15 +163,21 @@ impl<T> LogWriter<T> {
 
     /// Blocks that more records may take, each with a block for a head of its own, before the
     /// tail has to go on: so many always fit, with what waits already, and leave
-    /// [`OPEN_BLOCKS`].
+    /// [`Ring::open_blocks`].
     #[must_use]
     pub fn room(&self) -> u64 {
+        self.room_for_recovery().saturating_sub(self.ring.open_blocks())
+    }
+
+    /// As [`Self::room`], for what a recovery appends before any round can move the tail.
+    #[must_use]
+    pub fn room_for_recovery(&self) -> u64 {
         // A batch that does not fit before the ring's end leaves less than its length unused,
         // once before the tail has to go on.
         let turn = self.ring.turn(self.link.end.after(1));
         let turns = turn.0 - self.tail.0 < self.ring.blocks();
         let lost = if turns { u64::from(self.ring.batch_blocks_max()) - 1 } else { 0 };
-        let taken = self.used() + self.waiting_blocks + lost + OPEN_BLOCKS;
+        let taken = self.used() + self.waiting_blocks + lost;
         self.ring.blocks().saturating_sub(taken)
     }
 
@@ -205,37 +210,43 @@ impl<T> LogWriter<T> {
         if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
             return None;
         }
-        let count = self.fitting();
-        let (stable_upto, acked_upto) = (self.stable, self.acked.end);
-        let mut batch = Batch {
-            generation: self.generation,
-            position: self.link.end,
-            previous: self.link,
-            stable_upto,
-            acked_upto,
-            records: self.waiting.iter().take(count).map(|one| one.record.clone()).collect(),
-        };
-        batch.position = self.ring.place(self.link.end, batch.blocks());
-        let overfull = batch.end().0 - self.tail.0 > self.ring.blocks();
+        let (count, blocks) = self.fitting();
+        let position = self.ring.place(self.link.end, blocks);
+        let overfull = position.after(blocks).0 - self.tail.0 > self.ring.blocks();
         if count == 0 || overfull {
             return None;
         }
-        let (head, crc) = batch.encode(&self.key);
-        let holders = self.holders(batch.position, members);
-        let missing: MemberSet = holders.iter().chain(more.iter()).collect();
-        let mut payload = SgList::new();
-        let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
-        let mut entries = VecDeque::with_capacity(count);
-        for (position, waiting) in places.into_iter().zip(self.waiting.drain(..count)) {
+        let mut batch = Batch {
+            generation: self.generation,
+            position,
+            previous: self.link,
+            stable_upto: self.stable,
+            acked_upto: self.acked.end,
+            records: Vec::with_capacity(count),
+        };
+        let (mut payload, mut tags) = (SgList::new(), Vec::with_capacity(count));
+        for waiting in self.waiting.drain(..count) {
             self.waiting_blocks -= u64::from(Self::blocks_of(&waiting.record));
             payload.append(waiting.payload);
-            entries.push_back(Acked { position, record: waiting.record, tag: waiting.tag });
+            batch.records.push(waiting.record);
+            tags.push(waiting.tag);
         }
-        let position = batch.position;
+        assert_eq!(batch.blocks(), blocks, "blocks of a batch");
+        let (head, crc) = batch.encode(&self.key);
         self.link = Link { end: batch.end(), crc };
-        self.in_flight.push_back(InFlight { position, link: self.link, missing, entries });
+        let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
+        let entries = places.into_iter().zip(batch.records).zip(tags);
+        let entries = entries.map(|((position, record), tag)| Acked { position, record, tag });
+        let holders = self.holders(position, members);
+        let members: MemberSet = holders.iter().chain(more.iter()).collect();
+        self.in_flight.push_back(InFlight {
+            position,
+            link: self.link,
+            missing: members,
+            entries: entries.collect(),
+        });
         let (offset, head) = (self.ring.offset(position), Buf::copy_from(&head));
-        Some(BatchWrite { position, offset, members: missing, head, payload })
+        Some(BatchWrite { position, offset, members, head, payload })
     }
 
     /// A member has completed the batch at `position`.
@@ -282,16 +293,16 @@ impl<T> LogWriter<T> {
         self.tail = tail;
     }
 
-    /// How many of the waiting records fit into one batch.
-    fn fitting(&self) -> usize {
+    /// How many of the waiting records fit into one batch, and its blocks.
+    fn fitting(&self) -> (usize, u32) {
         let max = self.ring.batch_blocks_max();
         let (mut payload, mut records) = (0, 0);
-        let fits = |waiting: &&Waiting<T>| {
+        let sizes = self.waiting.iter().map_while(|waiting| {
             payload += waiting.record.payload_blocks();
             records += waiting.record.encoded_len();
-            batch_blocks(payload, records).is_some_and(|blocks| blocks <= max)
-        };
-        self.waiting.iter().take_while(fits).count()
+            batch_blocks(payload, records).filter(|blocks| *blocks <= max)
+        });
+        sizes.fold((0, 0), |(count, _), blocks| (count + 1, blocks))
     }
 
     /// Who gets copies: neighbours, other ones in each segment.
@@ -327,7 +338,7 @@ mod tests {
     }
 
     fn writer(ring: u64) -> LogWriter<u64> {
-        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Link::default()))
+        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Position(0), Link::default()))
     }
 
     fn push(writer: &mut LogWriter<u64>, number: u64) {
@@ -404,6 +415,23 @@ mod tests {
     }
 
     #[test]
+    fn who_gets_every_batch_is_waited_for_as_those_that_have_copies_are() {
+        let mut writer = writer(1000);
+        let (copies, joining) = (all(), MemberIndex(MEMBERS));
+        let more: MemberSet = [joining, MemberIndex(0)].into_iter().collect();
+        for number in 0..3 {
+            push(&mut writer, number);
+            let batch = writer.poll_batch(copies, more).unwrap();
+            assert!(batch.members.contains(joining) && batch.members.contains(MemberIndex(0)));
+            let others = batch.members.iter().filter(|member| *member != joining);
+            others.for_each(|member| writer.handle_written(batch.position, member));
+            assert_eq!(writer.poll_acked(), None);
+            writer.handle_written(batch.position, joining);
+            assert_eq!(writer.poll_acked().map(|acked| acked.tag), Some(number));
+        }
+    }
+
+    #[test]
     fn a_full_ring_is_not_written_before_its_tail_goes_on() {
         let mut writer = writer(400);
         let (mut number, mut batches) = (0, Vec::new());
@@ -463,10 +491,10 @@ mod tests {
                             basis: Vec::new(),
                         },
                         2 => Record::Remap {
-                            written: vec![],
                             stripe: 0,
                             to: Some(1),
                             void_upto: Position(0),
+                            written: vec![true; 100],
                             sums: vec![0; rng.random_range(0..2000)],
                         },
                         _ => Record::Data { block: 0, crc: 0 },
@@ -493,13 +521,14 @@ mod tests {
                     finish(&mut writer, &batch);
                 }
                 assert!(writer.waiting.is_empty(), "seed {seed}: something found no room");
-                assert!(writer.used() + OPEN_BLOCKS <= ring.blocks());
+                assert!(writer.used() + ring.open_blocks() <= ring.blocks());
                 assert_eq!(writer.acked_link(), writer.link());
                 turns += u64::from(ring.turn(writer.tail()) < writer.link().end);
                 let dropped = rng.random::<bool>();
                 if dropped {
                     // Recoveries may take what is kept back for them, whatever else there is.
-                    for _ in 0..2 {
+                    for _ in 0..ring.open_blocks() / 4 {
+                        assert!(writer.room_for_recovery() >= 4);
                         writer.push(open_of(4), SgList::new(), 0);
                         let batch =
                             writer.poll_batch(all(), MemberSet::EMPTY).expect("room for OPEN");

@@ -11,8 +11,8 @@ use crate::{
     bytes,
     checkpoint::Checkpoint,
     log::{
-        BATCHES_IN_FLIGHT_MAX, Batch, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, Walk,
-        head_blocks,
+        BATCHES_IN_FLIGHT_MAX, Batch, Bounds, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring,
+        Walk, head_blocks,
     },
     member::{MemberIndex, MemberSet},
 };
@@ -112,6 +112,7 @@ struct Reader {
     array: Array,
     ring: Ring,
     key: LogKey,
+    bounds: Bounds,
     base: u64,
     windows: Vec<(MemberIndex, Window)>,
 }
@@ -146,6 +147,8 @@ impl Reader {
         let head = head_blocks(&first, position, &self.key).ok()?;
         let head_bytes = self.read(member, window, position, head).await?;
         let (batch, crc) = Batch::decode(&head_bytes, position, &self.key).ok()?;
+        // A member may hold what no engine wrote: that is no copy.
+        self.bounds.check(&batch).ok()?;
         if u64::from(batch.blocks()) > self.left(position) {
             return None;
         }
@@ -201,6 +204,7 @@ impl Array {
                 array: self.clone(),
                 ring: state.layout.ring,
                 key: state.layout.key,
+                bounds: Bounds::new(&state.layout.geometry, &state.layout.regions),
                 base: state.layout.regions.log.offset,
                 windows,
             };

@@ -15,6 +15,9 @@ use super::tasks::{Array, Change};
 pub(super) enum Purpose {
     /// New contents of some of its blocks, by way of the log.
     Write(Range<u32>),
+    /// The same, and part of the new contents is what is there now: both at once, because who waits
+    /// for a second lock behind others that wait for its first waits for ever.
+    Merge(Range<u32>),
     /// New contents of all of it, elsewhere.
     Replace,
     /// To change what is at home, or where home is, without changing the contents.
@@ -26,10 +29,13 @@ pub(super) enum Purpose {
 impl Purpose {
     fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Write(one), Self::Write(two)) => one.start < two.end && two.start < one.end,
+            (Self::Write(one) | Self::Merge(one), Self::Write(two) | Self::Merge(two)) => {
+                one.start < two.end && two.start < one.end
+            }
             (Self::Write(_), Self::Home | Self::Rely)
             | (Self::Home | Self::Rely, Self::Write(_)) => false,
-            (Self::Rely, Self::Rely | Self::Replace) | (Self::Replace, Self::Rely) => false,
+            (Self::Rely, Self::Rely | Self::Replace | Self::Merge(_))
+            | (Self::Replace | Self::Merge(_), Self::Rely) => false,
             (Self::Replace | Self::Home, _) | (_, Self::Replace | Self::Home) => true,
         }
     }
@@ -127,6 +133,7 @@ mod tests {
             Purpose::Write(0..4),
             Purpose::Write(2..6),
             Purpose::Write(4..8),
+            Purpose::Merge(3..4),
             Purpose::Replace,
             Purpose::Home,
             Purpose::Rely,
@@ -135,13 +142,14 @@ mod tests {
             .iter()
             .map(|one| all.iter().map(|two| u8::from(one.excludes(two))).collect())
             .collect();
-        let expected: [[u8; 6]; 6] = [
-            [1, 1, 0, 1, 0, 0],
-            [1, 1, 1, 1, 0, 0],
-            [0, 1, 1, 1, 0, 0],
-            [1, 1, 1, 1, 1, 0],
-            [0, 0, 0, 1, 1, 1],
-            [0, 0, 0, 0, 1, 0],
+        let expected: [[u8; 7]; 7] = [
+            [1, 1, 0, 1, 1, 0, 0],
+            [1, 1, 1, 1, 1, 0, 0],
+            [0, 1, 1, 0, 1, 0, 0],
+            [1, 1, 0, 1, 1, 1, 0],
+            [1, 1, 1, 1, 1, 1, 0],
+            [0, 0, 0, 1, 1, 1, 1],
+            [0, 0, 0, 0, 0, 1, 0],
         ];
         assert_eq!(table, expected);
     }

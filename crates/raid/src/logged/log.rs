@@ -129,6 +129,10 @@ impl State {
     }
 
     fn take_acked(&mut self) {
+        // Who waited has given up, and what it had allocated.
+        if self.failed.is_some() {
+            return;
+        }
         while let Some(acked) = self.writer().poll_acked() {
             self.apply(acked);
         }

@@ -410,7 +410,7 @@ impl Array {
             let generation = state.label.generation;
             let copies = state.layout.geometry.tolerance() + 1;
             let (ring, key) = (state.layout.ring, state.layout.key);
-            let at = (base.tail.end, log.end);
+            let at = (base.tail.end, log.stable_seen, log.end);
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
             generation
         };
@@ -420,7 +420,14 @@ impl Array {
             lists.push(Vec::new());
         }
         for dropped in lists {
-            self.log_record(Record::Open { dropped }, SgList::new(), false).await;
+            let record = Record::Open { dropped };
+            let blocks = u64::from(LogWriter::<()>::blocks_of(&record));
+            if self.state().writer().room_for_recovery() < blocks {
+                let text = "the array was opened and killed too often before it could write one \
+                            checkpoint; its log is full";
+                return Err(IoError::with_detail(ErrorKind::Device, text));
+            }
+            self.log_record(record, SgList::new(), false).await;
         }
         self.flush().await;
         let checkpoint = Checkpoint { generation, counter: base.counter + 1, ..*base };

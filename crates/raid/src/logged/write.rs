@@ -136,7 +136,10 @@ impl Array {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let count = u64::from(blocks.end - blocks.start);
         let mut room = self.room(count, 0).await;
-        let _lock = self.lock(logical, Purpose::Write(blocks.clone())).await;
+        let whole = range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK);
+        let purpose =
+            if whole { Purpose::Write(blocks.clone()) } else { Purpose::Merge(blocks.clone()) };
+        let _lock = self.lock(logical, purpose).await;
         let data = self.complete_edges(logical, &range, &blocks, data).await?;
         let first = self.state().layout.first_block(logical);
         let mut tickets = Vec::new();
@@ -174,7 +177,7 @@ impl Array {
         self.log_zeroes(&mut room, first, count).answer().await.map(drop)
     }
 
-    /// The blocks that a write touches: its bytes over what is there.
+    /// The blocks that a write touches: its bytes over what is there. The caller has locked them.
     async fn complete_edges(
         &self,
         logical: u32,
@@ -187,7 +190,7 @@ impl Array {
         if head == 0 && tail == 0 {
             return Ok(data);
         }
-        let old = |block: u32| self.read_blocks(logical, block..block + 1);
+        let old = |block: u32| self.read_locked(logical, block..block + 1);
         let mut whole = SgList::new();
         if head > 0 {
             whole.append(old(blocks.start).await?.slice(0..head as usize));

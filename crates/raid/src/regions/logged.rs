@@ -196,12 +196,15 @@ mod tests {
     use crate::{log::Ring, member::MemberIndex, pages::PAIR_LEN};
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    const LEVELS: [(Level, usize); 5] = [
+    const LEVELS: [(Level, usize); 8] = [
         (Level::Raid0, 1),
         (Level::Raid1, 2),
         (Level::Raid1, 5),
         (Level::Raid5, 5),
         (Level::Raid5, 64),
+        (Level::Raid6, 6),
+        (Level::Raid10, 4),
+        (Level::Raid10, 8),
     ];
 
     fn tiny() -> LoggedShape {

@@ -198,6 +198,15 @@ impl<M: Machine> Engine<M> {
         self.told[member]
     }
 
+    /// Whether the machine opens the array and has nothing to wait for.
+    #[must_use]
+    pub const fn waits_for_nothing(&self) -> bool {
+        matches!(self.stage, Stage::Open(_))
+            && !self.is_recovered
+            && !self.is_dying
+            && self.outstanding == 0
+    }
+
     /// Whether a connection is one of its sessions'.
     #[must_use]
     pub fn owns(&self, connection: ConnectionId) -> bool {
@@ -422,11 +431,16 @@ impl<M: Machine> Engine<M> {
     }
 
     fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>]) {
+        let newest = newest(found);
+        // A member that was replaced since is a stranger too.
+        let is_ours = |at: usize, label: &Label| {
+            newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
+        };
         let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(label)) => {
+            Some(Found::Member(label)) if is_ours(at, label) => {
                 Some(FoundMember { caps: self.fittings.caps[at], label: Label::clone(label) })
             }
-            Some(Found::Stranger) | None => None,
+            Some(Found::Member(_) | Found::Stranger) | None => None,
         };
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
         self.told = members.iter().map(Option::is_some).collect();
@@ -453,9 +467,9 @@ impl<M: Machine> Engine<M> {
                 Stage::Over
             }
         };
-        // Who was found without a label is told to the machine as soon as it runs.
+        // Strangers are found once more when the machine runs.
         for (member, found) in found.iter().enumerate() {
-            if matches!(found, Some(Found::Stranger)) {
+            if found.is_some() && !self.told[member] {
                 let outcome = self.sessions[member].lose(&mut context.around, "it has no label");
                 drop(outcome);
             }
@@ -494,7 +508,8 @@ impl<M: Machine> Engine<M> {
         context.trace.note(context.around.now, || format!("engine {}: {event:?}", self.id.0));
         if let Event::Member { member, state, .. } = &event {
             let member = member.as_usize();
-            let is_out = matches!(state, MemberState::Faulty | MemberState::Missing);
+            // Who is there and not up to date is missing only until the machine is open.
+            let is_out = *state == MemberState::Faulty;
             if is_out && core::mem::take(&mut self.told[member]) {
                 self.has_lost_one = true;
                 context.notices.push_back((self.id, Notice::Gone(member)));
@@ -604,13 +619,17 @@ enum Doubt {
     OthersMayBeNewer(u64, u64),
 }
 
+fn newest(found: &[Option<Found>]) -> Option<&Label> {
+    let labels = found.iter().filter_map(|found| match found {
+        Some(Found::Member(label)) => Some(&**label),
+        Some(Found::Stranger) | None => None,
+    });
+    labels.max_by_key(|it| (it.generation, it.epoch))
+}
+
 /// None when there is no label at all.
 fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
-    let label = |found: &Option<Found>| match found {
-        Some(Found::Member(label)) => Some(label.clone()),
-        Some(Found::Stranger) | None => None,
-    };
-    let newest = found.iter().filter_map(label).max_by_key(|it| (it.generation, it.epoch))?;
+    let newest = newest(found)?;
     let is_elsewhere = |at: &usize| {
         newest.members[*at].state == MemberState::InSync
             && !matches!(found[*at], Some(Found::Member(_)))

@@ -36,6 +36,11 @@ pub trait Machine: Sized {
         BTreeMap::new()
     }
 
+    /// What it is waiting for, for those who look for a fault.
+    fn describe(&self) -> String {
+        String::new()
+    }
+
     /// What the media hold when the machine has nothing under way.
     ///
     /// # Errors
@@ -48,6 +53,9 @@ pub trait Machine: Sized {
 impl Machine for LoggedArray {
     fn open(config: OpenConfig) -> Result<Self, IoError> {
         Self::open(config)
+    }
+    fn describe(&self) -> String {
+        format!("{self:?}")
     }
     fn handle_request(&mut self, id: RequestId, user: UserRequest) {
         self.handle_request(id, user);

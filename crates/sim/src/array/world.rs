@@ -541,6 +541,10 @@ impl<M: Machine> World<M> {
             if self.violation.is_some() || self.phase == Phase::Over {
                 return;
             }
+            if let Some(engine) = self.engines.iter().find(|engine| engine.waits_for_nothing()) {
+                let id = engine.id.0;
+                return self.fail(format!("engine {id} waits for nothing while it recovers"));
+            }
             self.look_after_users();
             if self.notices.is_empty() {
                 return;
@@ -679,10 +683,24 @@ impl<M: Machine> World<M> {
             let wait = Duration::from_micros(self.dice.below(30_000));
             self.agenda.put_in(wait, Happening::Kill(old));
         }
-        self.oracle.open(id);
-        for host in self.hosts.iter_mut().filter(|host| host.trouble.is_none()) {
-            host.lost_power = false;
+        if let Some(engine) = self.engines.iter().find(|engine| engine.id == id) {
+            // What only members had that are not in sync, or lost their caches, may be gone.
+            let label = engine.machine().map(Machine::label);
+            let is_in_sync = |member: usize| {
+                let entry = label.as_ref().map(|label| label.members[member].state);
+                engine.found(member) && entry == Some(MemberState::InSync)
+            };
+            let is_unsure =
+                |(member, host): &(usize, &Host)| host.lost_power || !is_in_sync(*member);
+            let unsure = self.hosts.iter().enumerate().filter(is_unsure).count();
+            if unsure > usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0) {
+                self.oracle.lose_power();
+            }
+            for (member, host) in self.hosts.iter_mut().enumerate() {
+                host.lost_power &= host.trouble.is_some() || !engine.found(member);
+            }
         }
+        self.oracle.open(id);
         let is_last = self.lives == 0;
         self.lives = self.lives.saturating_sub(1);
         self.sweep = Some(0);
@@ -792,7 +810,9 @@ impl<M: Machine> World<M> {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let outstanding = self.engines[at].outstanding();
         let in_flight = self.in_flight(id);
-        if in_flight > 0 && outstanding == 0 && !self.is_excused(id) {
+        if in_flight > 0 && outstanding == 0 {
+            let machine = self.engines[at].machine().map(Machine::describe).unwrap_or_default();
+            self.note(|| format!("it is {machine}"));
             return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
         }
         let mut submitted = 0;
