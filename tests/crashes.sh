@@ -31,10 +31,11 @@ whole() {
 
 for shape in $LEVELS; do
     level=${shape%:*} count=${shape#*:} away=
-    say "level $level of $count"
-    targets "$count" 40MiB
+    targets "$count" 64MiB
     mapfile -t URLS < <(members "$count")
-    "$NETRAID" create vol --force --level "$level" "${URLS[@]}" >/dev/null
+    log=$((1 << RANDOM % 5))MiB
+    say "level $level of $count, a log of $log"
+    "$NETRAID" create vol --force --level "$level" --log-size "$log" "${URLS[@]}" >/dev/null
     open_array
     launch client "$NETRAID" hammer --json "nbd+unix:///vol?socket=$WORK/nbd.sock" --len 24MiB --seed "$RANDOM"
     verified
@@ -42,7 +43,7 @@ for shape in $LEVELS; do
         pause
         if [ -n "$away" ]; then
             # Whether it has caught up or not, the engine may die.
-            coin && target "m$away" 40MiB && away=
+            coin && target "m$away" 64MiB && away=
         elif coin && [ "$(state)" = optimal ]; then
             away=$((RANDOM % count))
             crash "m$away"
@@ -52,13 +53,13 @@ for shape in $LEVELS; do
         open_array
         verified
     done
-    [ -z "$away" ] || target "m$away" 40MiB
+    [ -z "$away" ] || target "m$away" 64MiB
     for ((round = 0; round < (ROUNDS + 1) / 2; round++)); do
         pause
         crash $(seq -f 'm%g' 0 $((count - 1)))
         coin && pause
         crash engine
-        targets "$count" 40MiB
+        targets "$count" 64MiB
         open_array
         verified
     done
