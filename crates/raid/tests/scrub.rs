@@ -282,7 +282,9 @@ impl World {
         self.machine.handle_scrub(ScrubCommand::Start(options)).unwrap();
         self.machine.handle_scrub_allowance(u32::MAX);
         self.settle();
-        let status = self.ended().expect("it ended");
+        let status = self.ended().unwrap_or_else(|| {
+            panic!("no end: {:?}, {:?}", self.machine.failure(), self.machine.usage())
+        });
         assert!(status.is_complete());
         assert_eq!(Some(&status), self.machine.scrub_status().as_ref());
         status
@@ -371,6 +373,11 @@ impl World {
             })
             .collect()
     }
+}
+
+fn runs(usual: u64) -> u64 {
+    let runs = std::env::var("NETRAID_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok());
+    runs.unwrap_or(usual)
 }
 
 fn one_page() -> ScrubMember {
@@ -834,8 +841,7 @@ fn closing_ends_a_scrub() {
 
 #[test]
 fn a_healthy_array_is_found_right_while_users_write() {
-    let runs = std::env::var("NETRAID_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok());
-    for seed in 0..runs.unwrap_or(8_u64) {
+    for seed in 0..runs(8) {
         for (level, members) in LEVELS {
             let mut world = World::new(level, members);
             world.rng = StdRng::seed_from_u64(seed);
@@ -880,6 +886,31 @@ fn a_healthy_array_is_found_right_while_users_write() {
             world.settle();
             assert!(world.completed.iter().all(|(_, end)| end.is_ok()));
             world.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn an_array_opens_whichever_copy_of_what_there_is_once_was_damaged() {
+    for (level, members) in LEVELS {
+        let mut world = World::new(level, members);
+        for member in (0..members).cycle().take(members * runs(1) as usize) {
+            for offset in LABEL_OFFSETS.into_iter().chain(CHECKPOINT_OFFSETS) {
+                // The log has turned, and some of it is not home.
+                let count = world.rng.random_range(20..80);
+                for _ in 0..count {
+                    let block = world.rng.random_range(0..world.model.len());
+                    let content = world.rng.random();
+                    world.write(block, 1, content);
+                }
+                world.flip(member, offset + 50);
+                world.reopen();
+                world.read_all();
+                world.settle();
+                let status = world.scrub();
+                assert_eq!(status.unrepaired(), 0, "{status:?}");
+                world.assert_clean();
+            }
         }
     }
 }

@@ -16,6 +16,8 @@ const RATE: u64 = 100 << 20;
 const BURST: Duration = Duration::from_millis(200);
 /// Stripes at a time when no rate holds it back.
 const AT_ONCE: u32 = 4;
+/// Parts of a second that time is counted in.
+const SECOND: u128 = 1_000_000_000;
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
@@ -24,15 +26,15 @@ const BLOCK: u64 = 4096;
 pub(super) struct Pace {
     /// Bytes a second; 0: no limit.
     rate: u64,
-    /// Bytes that may be read now.
-    credit: f64,
+    /// What may be read now: bytes times [`SECOND`].
+    credit: u128,
     filled: Instant,
     tick: Option<Interval>,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { rate: RATE, credit: 0.0, filled: Instant::now(), tick: None }
+        Self { rate: RATE, credit: 0, filled: Instant::now(), tick: None }
     }
 }
 
@@ -55,7 +57,7 @@ impl Pace {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.tick = Some(tick);
-        (self.credit, self.filled) = (0.0, now);
+        (self.credit, self.filled) = (0, now);
     }
 
     pub(super) fn end(&mut self) {
@@ -68,17 +70,16 @@ impl Pace {
         if self.rate == 0 {
             return u32::MAX;
         }
-        let (rate, stripe) = (self.rate as f64, stripe_len as f64);
-        let passed = now.duration_since(self.filled).as_secs_f64();
+        let (rate, stripe) = (u128::from(self.rate), u128::from(stripe_len) * SECOND);
+        let passed = now.duration_since(self.filled).as_nanos();
         self.filled = now;
         // One stripe is allowed at any rate, some time.
-        let most = (rate * BURST.as_secs_f64()).max(stripe);
-        let unused = left as f64 * stripe;
-        self.credit = (self.credit + passed * rate).min((most - unused).max(0.0));
-        let stripes = (self.credit / stripe).floor();
+        let most = (rate * BURST.as_nanos()).max(stripe);
+        let unused = u128::from(left) * stripe;
+        self.credit = (self.credit + passed * rate).min(most.saturating_sub(unused));
+        let stripes = self.credit / stripe;
         self.credit -= stripes * stripe;
-        // Few: a fifth of a second's.
-        stripes as u32
+        u32::try_from(stripes).unwrap_or(u32::MAX)
     }
 }
 

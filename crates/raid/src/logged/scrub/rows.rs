@@ -162,7 +162,7 @@ impl Array {
         let known: Vec<Option<Buf>> = (0..code.columns())
             .map(|column| match &row.found[usize::from(column)] {
                 Found::Bytes(data) if good.contains(column) => Some(data.clone()),
-                _ => {
+                Found::Bytes(_) | Found::Unreadable | Found::Absent => {
                     let data = row.compute(&pool, code.recipe(column, good)?.iter().copied());
                     (bytes::sum(&data) == sums[usize::from(column)]).then_some(data)
                 }
@@ -356,8 +356,8 @@ impl State {
         let (data, checks) = columns.split_at(usize::from(code.data_columns()));
         let right = bytes::checks(&pool, &code, data);
         let same = |one: &SgList, two: &SgList| {
-            let (one, two) = (one.to_contiguous(), two.to_contiguous());
-            one[..] == two[..]
+            let mut blocks = 0..rows.len();
+            blocks.all(|at| bytes::block(one, at)[..] == bytes::block(two, at)[..])
         };
         if !right.iter().zip(checks).all(|(one, two)| same(one, two)) {
             return false;
@@ -366,7 +366,7 @@ impl State {
             for (row, sum) in rows.clone().zip(bytes::sums(data)) {
                 match self.scrub_sums(physical, row) {
                     Sums::Known(sums) if sums[column] == sum => {}
-                    _ => return false,
+                    Sums::NeverWritten | Sums::Known(_) | Sums::Lost => return false,
                 }
             }
         }
