@@ -214,7 +214,11 @@ impl Array {
         let mut log = FoundLog {
             batches: Vec::new(),
             end: base.tail,
-            stable_seen: base.tail.end,
+            // A generation was decided when everything before it was stable.
+            stable_seen: beginnings
+                .as_slice()
+                .last()
+                .map_or(base.tail.end, |last| last.position.max(base.tail.end)),
             acked_seen: base.tail.end,
             payload: BTreeMap::new(),
             code,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     label::Label,
     lack::Lack,
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
 };
 
@@ -26,7 +26,9 @@ pub(super) struct LabelUpdates {
     asked: u64,
     /// Number of the last one that is stable.
     done: u64,
-    /// What stable labels say that each member lacks.
+    /// No member that takes part is more than one update behind: the next may be written.
+    pub(super) level: bool,
+    /// What stable labels say.
     pub(super) stable: Option<Label>,
 }
 
@@ -52,7 +54,15 @@ impl State {
         }
         let mut rest = self.in_sync();
         rest.remove(member);
-        if !self.can_serve_from(rest) {
+        if self.member_state(member) == MemberState::InSync {
+            let round = self.want_round();
+            self.gone.push((member, round));
+        }
+        // Copies of the log are as many as losses are promised to be survived, and one: levels that
+        // may survive more need a round in between.
+        let gone: MemberSet = self.gone.iter().map(|(member, _)| *member).collect();
+        let log_is_lost = gone.len() > self.layout.geometry.tolerance();
+        if log_is_lost || !self.can_serve_from(rest) {
             self.fail_without(member, reason);
             return false;
         }
@@ -103,6 +113,7 @@ impl Array {
 
     /// Writes labels for as long as the array is open.
     pub(super) async fn write_labels(self) {
+        self.until(Change::Labels, |state| state.labels.level.then_some(())).await;
         loop {
             let asked = |state: &mut State| (state.labels.asked > state.labels.done).then_some(());
             self.until(Change::Labels, asked).await;

@@ -18,13 +18,13 @@ use super::{
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
     state::{BLOCK, Life, State},
-    tasks::Array,
+    tasks::{Array, Change},
 };
 use crate::{
     bytes,
     checkpoint::Checkpoint,
     code::ColumnSet,
-    label::{Closure, Holder, Label},
+    label::{Closure, Holder, Label, MemberEntry},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record},
     member::{MemberIndex, MemberSet, MemberState},
@@ -82,7 +82,7 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let base = self.choose_members(found).await?;
-        self.level_labels(found).await?;
+        self.level_labels(found).await;
         self.update_labels(|label| {
             label.generation += 1;
             label.holder = holder;
@@ -151,6 +151,18 @@ impl Array {
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         };
+        let in_sync = |entry: &&MemberEntry| entry.state == MemberState::InSync;
+        let away = state.label.members.iter().filter(in_sync).count() - set.len() as usize;
+        let tolerance = state.layout.geometry.tolerance();
+        if away > tolerance as usize {
+            let text = alloc::format!(
+                "array '{}' lacks {away} members that were in sync, more than the {tolerance} that \
+                 level {} promises to survive at once: the log may be on these alone; bring them",
+                state.label.name,
+                state.layout.geometry.level().number(),
+            );
+            return Err(IoError::with_detail(ErrorKind::Redundancy, text));
+        }
         state.checkpoint = base;
         // Beyond every round that may have been open.
         let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
@@ -177,7 +189,7 @@ impl Array {
 
     /// Gives the newest label to members that lack it, as an update that was cut short left them:
     /// so that a member that takes part is never more than one update behind.
-    async fn level_labels(&self, found: &[Option<FoundMember>]) -> Result<(), IoError> {
+    async fn level_labels(&self, found: &[Option<FoundMember>]) {
         let (label, behind) = {
             let state = self.state();
             let epoch = state.label.epoch;
@@ -193,11 +205,12 @@ impl Array {
                 let data = Buf::copy_from(&label.encode(copy)).into();
                 self.write_label(*member, offset, data)
             });
-            for end in join_all(writes).await {
-                end?;
-            }
+            // Who fails here is excluded by the next update.
+            join_all(writes).await;
         }
-        Ok(())
+        let mut state = self.state();
+        state.labels.level = true;
+        state.waiters.wake(Change::Labels);
     }
 
     /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one

@@ -76,7 +76,9 @@ impl Array {
                 return;
             }
             let mut state = self.state();
-            state.rounds.done = state.rounds.begun;
+            let done = state.rounds.begun;
+            state.rounds.done = done;
+            state.gone.retain(|(_, round)| *round > done);
             state.waiters.wake(Change::Round);
         }
     }
