@@ -23,6 +23,7 @@ use super::{
     open::Opened,
     replace::{Asked, Joined},
     returns::{Returned, Returning},
+    scrub::Pace,
 };
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
@@ -138,6 +139,8 @@ pub(super) struct Driver {
     tick: Interval,
     /// Somebody asked for something since the last tick.
     busy: bool,
+    /// How fast a scrub goes.
+    pub(super) pace: Pace,
     /// How members are fenced.
     pub(super) fence: Option<Fence>,
     _lock: Option<ArrayLock>,
@@ -178,6 +181,7 @@ impl Driver {
             closed: false,
             tick,
             busy: false,
+            pace: Pace::default(),
             fence: opened.fence,
             _lock: opened.lock,
         }
@@ -206,6 +210,7 @@ impl Driver {
                     }
                 }
                 _ = self.tick.tick(), if ticks => self.handle_tick(),
+                _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
             }
             for (tag, result) in ends.drain(..) {
                 self.end_io(tag, result);
@@ -410,6 +415,9 @@ impl Driver {
                 return self.begin_replace(&member, &with, force, reply);
             }
             ControlRequest::Rebuild { member } => return self.begin_rebuild(&member, reply),
+            ControlRequest::Scrub { action, rate, from, trust_parity } => {
+                self.command_scrub(action, rate, from, trust_parity)
+            }
         };
         // Nobody waits for the answer any more.
         let _ = reply.send(end);
@@ -488,6 +496,15 @@ impl Driver {
                         self.slots[usize::from(*member)].returning.has_caught_up();
                     }
                     Event::Notice { text } => tracing::warn!("{text}"),
+                    Event::Unrepaired { member, offset, len, reason } => {
+                        tracing::error!(member, offset, len, reason, "cannot be repaired");
+                    }
+                    Event::Scrubbed { scrub } => {
+                        self.pace.end();
+                        let (wrong, repaired) = (scrub.wrong, scrub.repaired);
+                        let (state, unrepaired) = (&scrub.state, scrub.unrepaired);
+                        tracing::info!(state, wrong, repaired, unrepaired, "scrub");
+                    }
                     Event::Member { .. } | Event::State { .. } | Event::Resynced => {}
                 }
                 event

@@ -590,8 +590,7 @@ impl<M: Machine> Engine<M> {
         let session = &mut self.sessions[member.as_usize()];
         if session.is_fenced() {
             self.ended.push_back((io, ErrorKind::Fenced.into()));
-        } else if !self.told[member.as_usize()]
-            || !session.submit(&mut context.around, io, command)
+        } else if !self.told[member.as_usize()] || !session.submit(&mut context.around, io, command)
         {
             // Also when there is a session: of a member that the machine does not know to be back.
             self.ended.push_back((io, ErrorKind::Unreachable.into()));

@@ -12,7 +12,6 @@
 use core::{ops::Range, time::Duration};
 
 use netraid_block::{Buf, SgList};
-use netraid_raid::member::MemberState;
 
 use super::{
     machine::Machine,
@@ -110,7 +109,7 @@ impl<M: Machine> World<M> {
         }
     }
 
-    fn tolerance(&self) -> usize {
+    pub(super) fn tolerance(&self) -> usize {
         usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0)
     }
 
@@ -120,7 +119,6 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        let Some(label) = self.serving_label() else { return };
         let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving)
         else {
             return;
@@ -128,7 +126,7 @@ impl<M: Machine> World<M> {
         let settled = Plan::patience().deadline * 2;
         let now = self.agenda.now();
         for (member, host) in self.hosts.iter_mut().enumerate() {
-            let is_whole = label.members[member].state == MemberState::InSync
+            let is_whole = engine.is_in_sync(member)
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
             let was_noticed = engine.id.0 > host.engine_then || host.losses > host.losses_then;
@@ -172,9 +170,7 @@ impl<M: Machine> World<M> {
         host.trouble = Some(trouble);
         host.losses_then = host.losses;
         host.engine_then = newest.unwrap_or(host.engine_then);
-        if self.plan.mode == Mode::Within {
-            self.make_room();
-        }
+        self.make_room();
     }
 
     fn harm_member(&mut self, fault: Fault) -> bool {
@@ -374,7 +370,7 @@ impl<M: Machine> World<M> {
         others.retain(|other| *other != member);
         others.dedup();
         let away = self.impaired();
-        let exceeds = self.plan.mode == Mode::Beyond && matches!(group, Group::Row(_));
+        let exceeds = self.rows_may_be_lost() && matches!(group, Group::Row(_));
         let limit = if group == Group::Labels { self.tolerance().min(1) } else { self.tolerance() };
         if others.len() + away + 1 > limit && !exceeds {
             return false;
@@ -398,6 +394,13 @@ impl<M: Machine> World<M> {
         true
     }
 
+    /// More bad blocks of a row than redundancy are noticed while an engine serves. A recovery
+    /// takes a stripe that it cannot verify for one that was never written as a whole; of the log
+    /// and the tables they are never noticed.
+    fn rows_may_be_lost(&self) -> bool {
+        self.plan.mode == Mode::Beyond && self.serving.is_some()
+    }
+
     fn group_of(&self, offset: u64) -> Group {
         let regions = &self.plan.regions;
         if offset >= regions.data.offset {
@@ -418,9 +421,12 @@ impl<M: Machine> World<M> {
     }
 
     /// One more member is away: bad blocks that would be too many with it are put right.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         let left = self.tolerance().saturating_sub(self.impaired());
         let mut groups: Vec<Group> = self.harms.iter().map(|harm| harm.group).collect();
+        if self.rows_may_be_lost() {
+            groups.retain(|group| !matches!(group, Group::Row(_)));
+        }
         groups.sort_unstable();
         groups.dedup();
         for group in groups {

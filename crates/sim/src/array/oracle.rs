@@ -355,10 +355,12 @@ impl Oracle {
             return Ok(());
         }
         let (mut is_possible, mut only_base) = (false, true);
+        let mut newest_end = Moment(0);
         for one in &self.sectors[index(sector)] {
             if self.content(one.write) == found && one.replaced > submitted {
                 is_possible = true;
                 only_base &= one.is_base;
+                newest_end = newest_end.max(self.writes[one.write.0 as usize].ended);
             }
         }
         if !is_possible {
@@ -378,11 +380,12 @@ impl Oracle {
                 return true;
             }
             one.replaced = one.replaced.min(self.now);
-            let is_denied = one.is_base && only_base;
-            if is_denied {
+            let is_gone = one.is_base && only_base;
+            // It may also have come before what is there now.
+            if is_gone && write.submitted > newest_end {
                 self.writes[one.write.0 as usize].is_denied = true;
             }
-            !is_denied
+            !is_gone
         });
         self.settled += u64::from(candidates.len() < before);
         self.sectors[index(sector)] = candidates;

@@ -271,7 +271,7 @@ fn a_plain_mirror_survives_the_power_of_all() {
 #[test]
 fn an_early_acknowledgement_is_seen() {
     let seen = (0..30).filter(|seed| run::<AcksEarly>(*seed, &[]).violation.is_some()).count();
-    assert!(seen > 25, "{seen} of 30");
+    assert!(seen > 20, "{seen} of 30");
 }
 
 #[test]
@@ -279,13 +279,13 @@ fn a_forgotten_flush_is_seen() {
     let faults = [Fault::PowerOfAll];
     let seen = (0..40).filter(|seed| run::<ForgetsFlushes>(*seed, &faults).violation.is_some());
     let seen = seen.count();
-    assert!(seen > 20, "{seen} of 40");
+    assert!(seen > 15, "{seen} of 40");
 }
 
 #[test]
 fn a_torn_block_is_seen() {
     let seen = (0..40).filter(|seed| run::<Tears>(*seed, &[]).violation.is_some()).count();
-    assert!(seen > 20, "{seen} of 40");
+    assert!(seen > 15, "{seen} of 40");
 }
 
 #[test]
