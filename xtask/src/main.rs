@@ -34,6 +34,9 @@ usage: cargo xtask TASK
   nightly [STEP]   the longer tier, or one step of it (build, test, blackbox, lab, conformance, fuzz):
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
                    five minutes each; 60 to 90 minutes on two free cores
+  simulate [--minutes N | --runs N] [--seed S] [--level L] ...
+                   the array with a log in a simulated world, seed after seed; --replay S shows
+                   all of one seed
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
   tidy             rules of the house that no lint knows";
@@ -67,11 +70,17 @@ fn perform(args: &[&str]) -> Result<()> {
         ["fuzz", seconds, name] => fuzz::run(seconds.parse()?, name),
         ["nightly"] => nightly::run(""),
         ["nightly", step] => nightly::run(step),
+        ["simulate", rest @ ..] => simulate(rest),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
         ["tidy"] => tidy::check(&metadata()?),
         _ => bail!("unknown task '{}'\n{USAGE}", args.join(" ")),
     }
+}
+
+fn simulate(args: &[&str]) -> Result<()> {
+    let program = ["run", "--release", "--quiet", "-p", "netraid-sim", "--bin", "netraid-simulate"];
+    cargo(&[&program[..], &["--"], args].concat(), &[])
 }
 
 fn check() -> Result<()> {

@@ -111,6 +111,8 @@ pub struct Engine<M> {
     /// Whether the machine takes the member for live.
     told: Vec<bool>,
     found: Vec<bool>,
+    /// What the machine has said of members.
+    in_sync: Vec<bool>,
     /// It has said that it is open; who came before that is kept here.
     is_recovered: bool,
     early: Vec<Option<Found>>,
@@ -159,6 +161,7 @@ impl<M: Machine> Engine<M> {
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
             found: vec![false; members],
+            in_sync: vec![false; members],
             is_recovered: false,
             early: vec![None; members],
             ended: VecDeque::new(),
@@ -184,6 +187,12 @@ impl<M: Machine> Engine<M> {
     #[must_use]
     pub fn found(&self, member: usize) -> bool {
         self.found[member]
+    }
+
+    /// Whether the machine has said that a member is in sync; the label may be ahead of that.
+    #[must_use]
+    pub fn is_in_sync(&self, member: usize) -> bool {
+        self.in_sync[member]
     }
 
     /// Member requests that have not come back.
@@ -508,6 +517,7 @@ impl<M: Machine> Engine<M> {
         context.trace.note(context.around.now, || format!("engine {}: {event:?}", self.id.0));
         if let Event::Member { member, state, .. } = &event {
             let member = member.as_usize();
+            self.in_sync[member] = *state == MemberState::InSync;
             // Who is there and not up to date is missing only until the machine is open.
             let is_out = *state == MemberState::Faulty;
             if is_out && core::mem::take(&mut self.told[member]) {
@@ -525,6 +535,10 @@ impl<M: Machine> Engine<M> {
         context.notices.push_back((self.id, Notice::Event(event)));
         if is_opened {
             self.is_recovered = true;
+            if let Stage::Open(machine) = &self.stage {
+                let states = machine.label().members.into_iter().map(|entry| entry.state);
+                self.in_sync = states.map(|state| state == MemberState::InSync).collect();
+            }
             for member in 0..self.early.len() {
                 if let Some(found) = self.early[member].take() {
                     self.welcome(member, found);
@@ -576,7 +590,10 @@ impl<M: Machine> Engine<M> {
         let session = &mut self.sessions[member.as_usize()];
         if session.is_fenced() {
             self.ended.push_back((io, ErrorKind::Fenced.into()));
-        } else if !session.submit(&mut context.around, io, command) {
+        } else if !self.told[member.as_usize()]
+            || !session.submit(&mut context.around, io, command)
+        {
+            // Also when there is a session: of a member that the machine does not know to be back.
             self.ended.push_back((io, ErrorKind::Unreachable.into()));
         }
     }

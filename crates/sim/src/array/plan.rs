@@ -123,11 +123,11 @@ impl Plan {
             Level::Raid6 => 4 + dice.index(3),
             Level::Raid10 => 4 + 2 * dice.index(2),
         };
-        let is_large = dice.one_in(12);
-        let logical_stripes = if is_large { 64 + dice.below(600) } else { 8 };
-        let reserve = if is_large { 4 + dice.below(60) } else { 2 + dice.below(3) };
+        let is_large = dice.one_in(16);
+        let logical_stripes = if is_large { 24 + dice.below(120) } else { 8 };
+        let reserve = if is_large { 3 + dice.below(24) } else { 2 + dice.below(3) };
         let block_len = if dice.one_in(3) { 4096 } else { 512 };
-        let log_blocks = if is_large { 256 + dice.below(512) } else { 64 + 16 * dice.below(5) };
+        let log_blocks = if is_large { 128 + dice.below(384) } else { 64 + 16 * dice.below(5) };
         let chunk_len = if dice.one_in(8) { 4096 } else { 8192 };
         let (regions, geometry) = layout(LoggedShape {
             level,

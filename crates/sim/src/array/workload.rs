@@ -43,6 +43,9 @@ pub struct Workload {
     hot_spot: u64,
     /// Where a stream of full stripes goes on.
     stream: u64,
+    /// What was written last; one read in so many looks there. 0: none.
+    written: Range<u64>,
+    read_back: u32,
 }
 
 impl Workload {
@@ -66,7 +69,10 @@ impl Workload {
         ];
         let fua = [0, 5, 20][dice.index(3)];
         let hot = [0, 2, 5][dice.index(3)];
+        let read_back = [0, 1, 3][dice.index(3)];
         Self {
+            written: 0..0,
+            read_back,
             taste: Taste { weights, fua, hot },
             capacity,
             stripe,
@@ -94,6 +100,9 @@ impl Workload {
         }
         let fua = self.dice.one_in(self.taste.fua);
         let (op, sectors) = match kind {
+            0 if !self.written.is_empty() && self.dice.one_in(self.read_back) => {
+                (Op::Read, self.written.clone())
+            }
             0 => (Op::Read, self.any_range()),
             1 => {
                 let at = self.place(self.unit);
@@ -120,6 +129,9 @@ impl Workload {
             6 => (Op::Discard, self.some_stripes()),
             _ => (Op::Flush, 0..0),
         };
+        if op.changes() {
+            self.written = sectors.clone();
+        }
         let fua = fua && matches!(op, Op::Write | Op::WriteZeroes);
         Wanted { op, sectors, fua }
     }

@@ -4,14 +4,14 @@
 //! in its trace.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netraid_block::{Op, Pool, SgList};
 use netraid_raid::{
     format,
     label::{LABEL_LEN, Label},
     logged::{Event, MemberCaps, RequestId, UserRequest},
-    member::{ArrayState, MemberState},
+    member::ArrayState,
     regions::LABEL_OFFSETS,
 };
 
@@ -681,23 +681,7 @@ impl<M: Machine> World<M> {
             let wait = Duration::from_micros(self.dice.below(30_000));
             self.agenda.put_in(wait, Happening::Kill(old));
         }
-        if let Some(engine) = self.engines.iter().find(|engine| engine.id == id) {
-            // What only members had that are not in sync, or lost their caches, may be gone.
-            let label = engine.machine().map(Machine::label);
-            let is_in_sync = |member: usize| {
-                let entry = label.as_ref().map(|label| label.members[member].state);
-                engine.found(member) && entry == Some(MemberState::InSync)
-            };
-            let is_unsure =
-                |(member, host): &(usize, &Host)| host.lost_power || !is_in_sync(*member);
-            let unsure = self.hosts.iter().enumerate().filter(is_unsure).count();
-            if unsure > usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0) {
-                self.oracle.lose_power();
-            }
-            for (member, host) in self.hosts.iter_mut().enumerate() {
-                host.lost_power &= host.trouble.is_some() || !engine.found(member);
-            }
-        }
+        self.take_stock(id);
         self.oracle.open(id);
         let is_last = self.lives == 0;
         self.lives = self.lives.saturating_sub(1);
@@ -722,6 +706,30 @@ impl<M: Machine> World<M> {
         if is_last {
             self.begin_ending();
         }
+    }
+
+    /// The array is open: who counts against what it survives, and what may be gone with them?
+    fn take_stock(&mut self, id: EngineId) {
+        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
+        let in_sync: Vec<bool> = (0..self.hosts.len()).map(|at| engine.is_in_sync(at)).collect();
+        // What only members had that are not in sync, or lost their caches, or have bad blocks.
+        let mut unsure: BTreeSet<usize> = (0..self.hosts.len())
+            .filter(|at| !in_sync[*at] || self.hosts[*at].lost_power)
+            .collect();
+        if self.plan.mode == Mode::Beyond {
+            unsure.extend(self.worst_row());
+        }
+        if unsure.len() > self.tolerance() {
+            self.oracle.lose_power();
+        }
+        for (host, in_sync) in self.hosts.iter_mut().zip(in_sync) {
+            host.lost_power &= host.trouble.is_some() || !in_sync;
+            if !in_sync && !host.is_impaired {
+                host.is_impaired = true;
+                host.engine_then = 0;
+            }
+        }
+        self.make_room();
     }
 
     fn begin_ending(&mut self) {
@@ -874,8 +882,7 @@ impl<M: Machine> World<M> {
         if self.engines[at].outstanding() > 0 {
             return;
         }
-        let Some(label) = self.serving_label() else { return };
-        if label.members.iter().all(|entry| entry.state == MemberState::InSync) {
+        if (0..self.hosts.len()).all(|member| self.engines[at].is_in_sync(member)) {
             self.phase = Phase::Closing;
             self.note(|| "the array is to close".into());
             self.with(at, |engine, context| engine.handle_wish(context, true));
