@@ -10,9 +10,9 @@
 //! old contents, stay within the budget in both modes.
 
 use core::{ops::Range, time::Duration};
-use std::collections::BTreeSet;
 
 use netraid_block::{Buf, SgList};
+use netraid_raid::member::MemberState;
 
 use super::{
     machine::Machine,
@@ -55,7 +55,10 @@ pub(super) struct Harm {
 #[derive(Debug)]
 enum HarmKind {
     /// What it held, and what it holds now.
-    Rotten { good: Buf, bad: Buf },
+    Rotten {
+        good: Buf,
+        bad: Buf,
+    },
     Unreadable,
 }
 
@@ -107,7 +110,7 @@ impl<M: Machine> World<M> {
         }
     }
 
-    pub(super) fn tolerance(&self) -> usize {
+    fn tolerance(&self) -> usize {
         usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0)
     }
 
@@ -117,13 +120,15 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving) else {
+        let Some(label) = self.serving_label() else { return };
+        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving)
+        else {
             return;
         };
         let settled = Plan::patience().deadline * 2;
         let now = self.agenda.now();
         for (member, host) in self.hosts.iter_mut().enumerate() {
-            let is_whole = engine.is_in_sync(member)
+            let is_whole = label.members[member].state == MemberState::InSync
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
             let was_noticed = engine.id.0 > host.engine_then || host.losses > host.losses_then;
@@ -150,7 +155,8 @@ impl<M: Machine> World<M> {
         if !has_room && !may_exceed && !ends_it {
             return None;
         }
-        let is_sound = |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
+        let is_sound =
+            |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
         let sound: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
         let victim = self.fault_dice.pick(&sound).copied()?;
         if self.tolerance() == 0 {
@@ -166,18 +172,9 @@ impl<M: Machine> World<M> {
         host.trouble = Some(trouble);
         host.losses_then = host.losses;
         host.engine_then = newest.unwrap_or(host.engine_then);
-        self.make_room();
-    }
-
-    /// The members with bad blocks in the row that has most of them.
-    pub(super) fn worst_row(&self) -> Vec<usize> {
-        let members = |group| {
-            let members: BTreeSet<usize> = self.harms_of(group).collect();
-            Vec::from_iter(members)
-        };
-        let rows = self.harms.iter().map(|harm| harm.group);
-        let rows = rows.filter(|group| matches!(group, Group::Row(_)));
-        rows.map(members).max_by_key(Vec::len).unwrap_or_default()
+        if self.plan.mode == Mode::Within {
+            self.make_room();
+        }
     }
 
     fn harm_member(&mut self, fault: Fault) -> bool {
@@ -361,7 +358,15 @@ impl<M: Machine> World<M> {
         }
         let block_len = u64::from(self.plan.geometry.block_len());
         let regions = self.plan.regions;
-        let places = [regions.data, regions.data, regions.data, regions.map, regions.sums, regions.log, regions.labels];
+        let places = [
+            regions.data,
+            regions.data,
+            regions.data,
+            regions.map,
+            regions.sums,
+            regions.log,
+            regions.labels,
+        ];
         let region = places[self.fault_dice.index(places.len())];
         let block = (region.offset + self.fault_dice.below(region.len)) / block_len;
         let group = self.group_of(block * block_len);
@@ -413,20 +418,14 @@ impl<M: Machine> World<M> {
     }
 
     /// One more member is away: bad blocks that would be too many with it are put right.
-    pub(super) fn make_room(&mut self) {
+    fn make_room(&mut self) {
         let left = self.tolerance().saturating_sub(self.impaired());
         let mut groups: Vec<Group> = self.harms.iter().map(|harm| harm.group).collect();
-        if self.plan.mode == Mode::Beyond {
-            // More bad blocks of a row than redundancy are noticed; of the log they are not.
-            groups.retain(|group| !matches!(group, Group::Row(_)));
-        }
         groups.sort_unstable();
         groups.dedup();
         for group in groups {
-            let mut members: Vec<usize> = self
-                .harms_of(group)
-                .filter(|member| !self.hosts[*member].is_impaired)
-                .collect();
+            let mut members: Vec<usize> =
+                self.harms_of(group).filter(|member| !self.hosts[*member].is_impaired).collect();
             members.sort_unstable();
             members.dedup();
             if members.len() > left {
