@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ScrubArgs, output: Output) -> Result<()> {
     }
     let scrub = loop {
         let scrub = look(args)?;
-        let is_over = scrub.as_ref().is_none_or(|scrub| is_over(scrub));
+        let is_over = scrub.as_ref().is_none_or(is_over);
         if is_over || !args.wait {
             break scrub;
         }
