@@ -121,6 +121,12 @@ impl StripeTable {
         *self.pins.entry(physical).or_default() += 1;
     }
 
+    /// How often a stripe is pinned.
+    #[must_use]
+    pub fn pins(&self, physical: u32) -> u32 {
+        self.pins.get(&physical).copied().unwrap_or(0)
+    }
+
     /// Ends one pin.
     ///
     /// # Panics

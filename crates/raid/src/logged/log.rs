@@ -319,7 +319,12 @@ impl Array {
     /// Gives the space of stripes back that UNMAP has left; they are free afterwards.
     pub(super) async fn discard_left(self) {
         loop {
-            let next = |state: &mut State| state.discards.pop_front();
+            // Whoever reads there still reads what it was.
+            let next = |state: &mut State| {
+                let unread = |one: &u32| state.stripes.pins(*one) == 1;
+                let at = state.discards.iter().position(unread)?;
+                state.discards.remove(at)
+            };
             let physical = self.until(Change::Stripes, next).await;
             let (members, offset, len) = {
                 let state = self.state();

@@ -91,6 +91,7 @@ impl Array {
         })
         .await;
         self.flush().await;
+        self.level_checkpoints(&base).await;
         self.load_stripes().await?;
         let log = self.find_log(&base).await?;
         if log.acked_seen > log.end.end {
@@ -135,12 +136,13 @@ impl Array {
             .filter(|(member, _)| is_current(member))
             .map(|(member, checkpoint)| (*member, checkpoint))
             .collect();
-        // One checkpoint may have been under way: who has the one before it is as good, and the
-        // log still begins where that one says. Who has not even that is an older image.
+        // One checkpoint may have been under way, or its place be spoiled: who has the one before it
+        // is as good, because what a checkpoint tells of was stable on all before it was written.
+        // Who has not even that is an older image.
         let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
         let near = current.iter().filter(|(_, one)| one.counter + 1 >= newest);
         let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
-        let base = near.map(|(_, one)| *one).min_by_key(|one| (one.tail.end, one.counter));
+        let base = near.map(|(_, one)| *one).max_by_key(|one| (one.counter, one.generation));
         let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
         let Some((set, base)) = best.map(|(set, base)| (set, *base)) else {
             let text = alloc::format!(
@@ -174,6 +176,24 @@ impl Array {
             state.tell_member(member, "not there, or not up to date, when the array was opened");
         }
         Ok(base)
+    }
+
+    /// Gives the base to members that lack it, in the place of the one before the last that they
+    /// have: then the next one may be written over that.
+    async fn level_checkpoints(&self, base: &Checkpoint) {
+        let members = self.state().in_sync();
+        let reads = members
+            .iter()
+            .map(|member| async move { (member, self.read_checkpoint(member).await) });
+        let is_behind =
+            |found: &Option<Checkpoint>| found.is_none_or(|found| found.counter < base.counter);
+        let ends = join_all(reads).await;
+        let behind = ends.iter().filter(|(_, found)| is_behind(found)).map(|(member, _)| *member);
+        let uuid = self.state().label.array_uuid;
+        let data: SgList = Buf::copy_from(&base.encode(uuid)).into();
+        let writes =
+            behind.map(|member| self.write_member_stable(member, base.offset(), data.clone()));
+        join_all(writes).await;
     }
 
     /// Gives the newest label to members that lack it, as an update that was cut short left them:
