@@ -590,8 +590,7 @@ impl<M: Machine> Engine<M> {
         let session = &mut self.sessions[member.as_usize()];
         if session.is_fenced() {
             self.ended.push_back((io, ErrorKind::Fenced.into()));
-        } else if !self.told[member.as_usize()]
-            || !session.submit(&mut context.around, io, command)
+        } else if !self.told[member.as_usize()] || !session.submit(&mut context.around, io, command)
         {
             // Also when there is a session: of a member that the machine does not know to be back.
             self.ended.push_back((io, ErrorKind::Unreachable.into()));
@@ -664,6 +663,8 @@ fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
 pub fn can_carry(geometry: &Geometry, members: MemberSet) -> bool {
     match geometry.level() {
         Level::Raid1 => !members.is_empty(),
-        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => u32::from(geometry.members()) - members.len() <= geometry.tolerance(),
+        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => {
+            u32::from(geometry.members()) - members.len() <= geometry.tolerance()
+        }
     }
 }

@@ -10,7 +10,6 @@
 //! old contents, stay within the budget in both modes.
 
 use core::{ops::Range, time::Duration};
-use std::collections::BTreeSet;
 
 use netraid_block::{Buf, SgList};
 
@@ -55,7 +54,10 @@ pub(super) struct Harm {
 #[derive(Debug)]
 enum HarmKind {
     /// What it held, and what it holds now.
-    Rotten { good: Buf, bad: Buf },
+    Rotten {
+        good: Buf,
+        bad: Buf,
+    },
     Unreadable,
 }
 
@@ -117,7 +119,8 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving) else {
+        let Some(engine) = self.engines.iter().find(|engine| Some(engine.id) == self.serving)
+        else {
             return;
         };
         let settled = Plan::patience().deadline * 2;
@@ -150,7 +153,8 @@ impl<M: Machine> World<M> {
         if !has_room && !may_exceed && !ends_it {
             return None;
         }
-        let is_sound = |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
+        let is_sound =
+            |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
         let sound: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
         let victim = self.fault_dice.pick(&sound).copied()?;
         if self.tolerance() == 0 {
@@ -167,17 +171,6 @@ impl<M: Machine> World<M> {
         host.losses_then = host.losses;
         host.engine_then = newest.unwrap_or(host.engine_then);
         self.make_room();
-    }
-
-    /// The members with bad blocks in the row that has most of them.
-    pub(super) fn worst_row(&self) -> Vec<usize> {
-        let members = |group| {
-            let members: BTreeSet<usize> = self.harms_of(group).collect();
-            Vec::from_iter(members)
-        };
-        let rows = self.harms.iter().map(|harm| harm.group);
-        let rows = rows.filter(|group| matches!(group, Group::Row(_)));
-        rows.map(members).max_by_key(Vec::len).unwrap_or_default()
     }
 
     fn harm_member(&mut self, fault: Fault) -> bool {
@@ -361,7 +354,15 @@ impl<M: Machine> World<M> {
         }
         let block_len = u64::from(self.plan.geometry.block_len());
         let regions = self.plan.regions;
-        let places = [regions.data, regions.data, regions.data, regions.map, regions.sums, regions.log, regions.labels];
+        let places = [
+            regions.data,
+            regions.data,
+            regions.data,
+            regions.map,
+            regions.sums,
+            regions.log,
+            regions.labels,
+        ];
         let region = places[self.fault_dice.index(places.len())];
         let block = (region.offset + self.fault_dice.below(region.len)) / block_len;
         let group = self.group_of(block * block_len);
@@ -369,7 +370,7 @@ impl<M: Machine> World<M> {
         others.retain(|other| *other != member);
         others.dedup();
         let away = self.impaired();
-        let exceeds = self.plan.mode == Mode::Beyond && matches!(group, Group::Row(_));
+        let exceeds = self.rows_may_be_lost() && matches!(group, Group::Row(_));
         let limit = if group == Group::Labels { self.tolerance().min(1) } else { self.tolerance() };
         if others.len() + away + 1 > limit && !exceeds {
             return false;
@@ -391,6 +392,13 @@ impl<M: Machine> World<M> {
         self.harms.push(Harm { member, block, group, kind });
         self.note(|| format!("member {member}: {fault:?} at {:#x} ({group:?})", block * block_len));
         true
+    }
+
+    /// More bad blocks of a row than redundancy are noticed while an engine serves. A recovery
+    /// takes a stripe that it cannot verify for one that was never written as a whole; of the log
+    /// and the tables they are never noticed.
+    fn rows_may_be_lost(&self) -> bool {
+        self.plan.mode == Mode::Beyond && self.serving.is_some()
     }
 
     fn group_of(&self, offset: u64) -> Group {
@@ -416,17 +424,14 @@ impl<M: Machine> World<M> {
     pub(super) fn make_room(&mut self) {
         let left = self.tolerance().saturating_sub(self.impaired());
         let mut groups: Vec<Group> = self.harms.iter().map(|harm| harm.group).collect();
-        if self.plan.mode == Mode::Beyond {
-            // More bad blocks of a row than redundancy are noticed; of the log they are not.
+        if self.rows_may_be_lost() {
             groups.retain(|group| !matches!(group, Group::Row(_)));
         }
         groups.sort_unstable();
         groups.dedup();
         for group in groups {
-            let mut members: Vec<usize> = self
-                .harms_of(group)
-                .filter(|member| !self.hosts[*member].is_impaired)
-                .collect();
+            let mut members: Vec<usize> =
+                self.harms_of(group).filter(|member| !self.hosts[*member].is_impaired).collect();
             members.sort_unstable();
             members.dedup();
             if members.len() > left {

@@ -101,7 +101,8 @@ impl Oracle {
             fua: false,
             is_denied: false,
         };
-        let first = Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
+        let first =
+            Candidate { write: WriteId(0), replaced: NEVER, is_buried: false, is_base: true };
         Self {
             sectors: (0..sectors).map(|_| vec![first]).collect(),
             writes: vec![zeros],
@@ -194,7 +195,11 @@ impl Oracle {
                 }
             }
         }
-        if fua { self.make_stable(id) } else { self.unstable.push(id) }
+        if fua {
+            self.make_stable(id)
+        } else {
+            self.unstable.push(id)
+        }
         Ok(())
     }
 
@@ -329,10 +334,7 @@ impl Oracle {
         };
         write.filter(was_here).ok_or_else(|| {
             let text = content::describe(bytes);
-            Wrong(format!(
-                "sector {sector} reads {text}; possible are: {}",
-                self.describe(sector)
-            ))
+            Wrong(format!("sector {sector} reads {text}; possible are: {}", self.describe(sector)))
         })
     }
 
@@ -353,10 +355,12 @@ impl Oracle {
             return Ok(());
         }
         let (mut is_possible, mut only_base) = (false, true);
+        let mut newest_end = Moment(0);
         for one in &self.sectors[index(sector)] {
             if self.content(one.write) == found && one.replaced > submitted {
                 is_possible = true;
                 only_base &= one.is_base;
+                newest_end = newest_end.max(self.writes[one.write.0 as usize].ended);
             }
         }
         if !is_possible {
@@ -376,11 +380,12 @@ impl Oracle {
                 return true;
             }
             one.replaced = one.replaced.min(self.now);
-            let is_denied = one.is_base && only_base;
-            if is_denied {
+            let is_gone = one.is_base && only_base;
+            // It may also have come before what is there now.
+            if is_gone && write.submitted > newest_end {
                 self.writes[one.write.0 as usize].is_denied = true;
             }
-            !is_denied
+            !is_gone
         });
         self.settled += u64::from(candidates.len() < before);
         self.sectors[index(sector)] = candidates;
@@ -389,7 +394,8 @@ impl Oracle {
 
     /// Whole blocks are old or new.
     fn check_blocks(&mut self, first: u64, found: &[WriteId]) -> Result<(), Wrong> {
-        let blocks = first / SECTORS_PER_BLOCK..(first + found.len() as u64).div_ceil(SECTORS_PER_BLOCK);
+        let blocks =
+            first / SECTORS_PER_BLOCK..(first + found.len() as u64).div_ceil(SECTORS_PER_BLOCK);
         for block in blocks {
             let here = block * SECTORS_PER_BLOCK..(block + 1) * SECTORS_PER_BLOCK;
             let seen = |sector: u64| found.get(usize::try_from(sector.checked_sub(first)?).ok()?);
@@ -605,9 +611,7 @@ mod tests {
             oracle.lose_power();
             oracle.open(B);
             let candidates = [ZEROES, older, old, new];
-            candidates.map(|id| {
-                oracle.sectors[0].iter().any(|one| oracle.content(one.write) == id)
-            })
+            candidates.map(|id| oracle.sectors[0].iter().any(|one| oracle.content(one.write) == id))
         };
         assert_eq!(flushed_or_not(false), [false, false, true, true]);
         assert_eq!(flushed_or_not(true), [false, false, false, true]);

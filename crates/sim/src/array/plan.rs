@@ -9,13 +9,7 @@ use netraid_raid::{
 };
 
 use super::session::Patience;
-use crate::{
-    dice::Seed,
-    disk::Fill,
-    network::Wire,
-    station::Pace,
-    target::Manners,
-};
+use crate::{dice::Seed, disk::Fill, network::Wire, station::Pace, target::Manners};
 
 /// How much befalls the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,10 +191,7 @@ impl Plan {
     /// How a host is connected when nothing is wrong.
     #[must_use]
     pub const fn wire() -> Wire {
-        Wire {
-            pace: Pace::INSTANT,
-            latency: Duration::from_micros(10)..=Duration::from_micros(80),
-        }
+        Wire { pace: Pace::INSTANT, latency: Duration::from_micros(10)..=Duration::from_micros(80) }
     }
 
     /// How patient engines are.

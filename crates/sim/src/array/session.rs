@@ -205,11 +205,7 @@ impl Session {
     }
 
     /// An answer came.
-    pub fn handle_reply(
-        &mut self,
-        around: &mut Surroundings<'_>,
-        reply: Reply,
-    ) -> Option<Outcome> {
+    pub fn handle_reply(&mut self, around: &mut Surroundings<'_>, reply: Reply) -> Option<Outcome> {
         match reply {
             Reply::LoggedIn { power_failures } => {
                 if self.phase != Phase::LoggingIn {

@@ -141,7 +141,8 @@ impl Workload {
         if !self.dice.one_in(4) {
             return Vec::new();
         }
-        let mut cuts: Vec<usize> = (0..1 + self.dice.index(3)).map(|_| self.dice.index(len)).collect();
+        let mut cuts: Vec<usize> =
+            (0..1 + self.dice.index(3)).map(|_| self.dice.index(len)).collect();
         cuts.sort_unstable();
         cuts
     }

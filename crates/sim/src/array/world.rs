@@ -4,7 +4,7 @@
 //! in its trace.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::{Op, Pool, SgList};
 use netraid_raid::{
@@ -522,6 +522,7 @@ impl<M: Machine> World<M> {
             self.serving = None;
             self.sweep = None;
             self.is_resting = false;
+            self.make_room();
         }
         if self.engines.is_empty() && self.phase != Phase::Over {
             let host = if self.plan.faults.contains(&Fault::TwoEngines) && self.dice.one_in(3) {
@@ -712,14 +713,9 @@ impl<M: Machine> World<M> {
     fn take_stock(&mut self, id: EngineId) {
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
         let in_sync: Vec<bool> = (0..self.hosts.len()).map(|at| engine.is_in_sync(at)).collect();
-        // What only members had that are not in sync, or lost their caches, or have bad blocks.
-        let mut unsure: BTreeSet<usize> = (0..self.hosts.len())
-            .filter(|at| !in_sync[*at] || self.hosts[*at].lost_power)
-            .collect();
-        if self.plan.mode == Mode::Beyond {
-            unsure.extend(self.worst_row());
-        }
-        if unsure.len() > self.tolerance() {
+        // What only members had that are not in sync, or lost their caches.
+        let unsure = (0..self.hosts.len()).filter(|at| !in_sync[*at] || self.hosts[*at].lost_power);
+        if unsure.count() > self.tolerance() {
             self.oracle.lose_power();
         }
         for (host, in_sync) in self.hosts.iter_mut().zip(in_sync) {
@@ -923,15 +919,13 @@ impl<M: Machine> World<M> {
             },
             Op::Flush | Op::Extents => Pending::Flush(self.oracle.begin_flush()),
             Op::Write => {
-                let write =
-                    self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
+                let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
                 let bytes = content::make(write, sectors.start, count);
                 data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
                 Pending::Write(write)
             }
             Op::WriteZeroes | Op::Discard => {
-                let change =
-                    if op == Op::Discard { Change::Discard } else { Change::Zeroes };
+                let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
                 Pending::Write(self.oracle.begin_write(engine, change, sectors.clone(), fua))
             }
         };

@@ -179,9 +179,8 @@ fn a_fence_takes_over_from_an_older_one() {
     send(&mut target, mine, 3, write(0, 7));
     send(&mut target, mine, 4, Command::Reset);
     let answers = run(&mut target);
-    let fenced = |(_, reply): &(ConnectionId, Reply)| {
-        matches!(reply, Reply::Done(_, Err(Refusal::Fenced)))
-    };
+    let fenced =
+        |(_, reply): &(ConnectionId, Reply)| matches!(reply, Reply::Done(_, Err(Refusal::Fenced)));
     assert!(answers.len() == 2 && answers.iter().all(fenced));
     assert_eq!(content(&target, 0), 0);
 }
