@@ -16,6 +16,7 @@ pub mod assemble;
 pub mod bytes;
 pub mod checkpoint;
 pub mod code;
+pub mod copies;
 mod crc;
 pub mod executor;
 pub mod format;

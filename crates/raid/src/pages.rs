@@ -4,6 +4,7 @@
 //! Invariant: no two slots overlap, and a member's slots have no gaps but in its last group.
 
 use crate::{
+    copies::Copies,
     geometry::Geometry,
     member::{MemberIndex, MemberSet},
     regions::PAGE_LEN,
@@ -15,32 +16,23 @@ pub const PAIR_LEN: u64 = 2 * PAGE_LEN as u64;
 /// A table's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablePages {
-    /// Number of members.
-    pub members: u8,
-    /// How many of them hold a page.
-    pub copies: u8,
+    /// Who holds copies.
+    pub copies: Copies,
     /// First byte of the table's region on each member.
     pub region_offset: u64,
 }
 
 impl TablePages {
-    /// A table of an array of that shape, in the region that begins there: as many copies as
-    /// members may be lost, and one.
+    /// A table of an array of that shape, in the region that begins there.
     #[must_use]
     pub fn new(geometry: &Geometry, region_offset: u64) -> Self {
-        let members = geometry.members();
-        let wanted = geometry.tolerance() + 1;
-        let copies = u8::try_from(wanted).unwrap_or(u8::MAX).min(members);
-        Self { members, copies, region_offset }
+        Self { copies: Copies::new(geometry), region_offset }
     }
 
     /// Who holds a page.
     #[must_use]
     pub fn holders(&self, page: u64) -> MemberSet {
-        (0..self.members)
-            .map(MemberIndex)
-            .filter(|member| self.distance(page, *member) < self.copies.into())
-            .collect()
+        self.copies.holders(page)
     }
 
     /// First byte of a page's pair of slots on a member that holds it.
@@ -49,9 +41,11 @@ impl TablePages {
     /// When the member does not hold it.
     #[must_use]
     pub fn offset(&self, page: u64, member: MemberIndex) -> u64 {
-        let distance = self.distance(page, member);
-        assert!(distance < self.copies.into(), "member {member} does not hold page {page}");
-        let local = page / u64::from(self.members) * u64::from(self.copies) + distance;
+        let Some(rank) = self.copies.rank(page, member) else {
+            panic!("member {member} does not hold page {page}")
+        };
+        let before = page / u64::from(self.copies.groups());
+        let local = before * u64::from(self.copies.groups_of_each()) + u64::from(rank);
         self.region_offset + local * PAIR_LEN
     }
 
@@ -67,13 +61,8 @@ impl TablePages {
     /// Bytes that `pages` pages take on a member at most.
     #[must_use]
     pub const fn region_len(&self, pages: u64) -> u64 {
-        pages.div_ceil(self.members as u64) * self.copies as u64 * PAIR_LEN
-    }
-
-    /// How far behind its page's first holder a member stands.
-    fn distance(&self, page: u64, member: MemberIndex) -> u64 {
-        let members = u64::from(self.members);
-        (u64::from(member.0) + members - page % members) % members
+        let groups = pages.div_ceil(self.copies.groups() as u64);
+        groups * self.copies.groups_of_each() as u64 * PAIR_LEN
     }
 }
 
@@ -86,7 +75,8 @@ mod tests {
     fn pages_stand_densely_on_as_many_neighbours_as_there_are_copies() {
         for members in 1..=9_u8 {
             for copies in 1..=members {
-                let table = TablePages { members, copies, region_offset: 1 << 20 };
+                let of = Copies::neighbours(members, copies);
+                let table = TablePages { copies: of, region_offset: 1 << 20 };
                 for pages in [1_u64, 2, u64::from(members), 50, 51] {
                     let mut taken = BTreeSet::new();
                     for page in 0..pages {
@@ -115,7 +105,7 @@ mod tests {
 
     #[test]
     fn whoever_may_be_lost_leaves_a_holder() {
-        let table = TablePages { members: 6, copies: 3, region_offset: 0 };
+        let table = TablePages { copies: Copies::neighbours(6, 3), region_offset: 0 };
         for (page, lost) in (0..12).flat_map(|page| (0..1_u32 << 6).map(move |lost| (page, lost))) {
             if lost.count_ones() < 3 {
                 assert!(table.holders(page).iter().any(|holder| lost >> holder.0 & 1 == 0));
@@ -126,7 +116,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "does not hold page 3")]
     fn who_does_not_hold_a_page_has_no_place_for_it() {
-        let table = TablePages { members: 4, copies: 2, region_offset: 0 };
+        let table = TablePages { copies: Copies::neighbours(4, 2), region_offset: 0 };
         let _ = table.offset(3, MemberIndex(1));
     }
 }

@@ -17,7 +17,7 @@ pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogK
 pub use bounds::Bounds;
 pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
 pub use walk::{Begin, Beginnings, Walk};
-pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter};
+pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, segment};
 
 /// Bytes of a block of the log, which is also the block of the volume that it protects.
 pub const LOG_BLOCK_LEN: u32 = 4096;

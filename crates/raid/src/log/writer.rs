@@ -14,6 +14,7 @@ use netraid_block::{Buf, SgList};
 use super::{
     Batch, HEAD_BLOCKS_MAX, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, batch::RAW_LEN,
 };
+use crate::copies::Copies;
 use crate::member::{MemberIndex, MemberSet};
 
 /// Batches under way at most; what comes meanwhile shares the next one.
@@ -81,7 +82,7 @@ pub struct LogWriter<T> {
     key: LogKey,
     generation: u64,
     /// Copies of a batch, where there are as many members.
-    copies: u32,
+    copies: Copies,
     tail: Position,
     link: Link,
     waiting: VecDeque<Waiting<T>>,
@@ -103,10 +104,9 @@ impl<T> LogWriter<T> {
         ring: Ring,
         key: LogKey,
         generation: u64,
-        copies: u32,
+        copies: Copies,
         (tail, stable, link): (Position, Position, Link),
     ) -> Self {
-        assert!(copies > 0, "a log without copies");
         assert!(tail <= stable && stable <= link.end, "a log from {tail} to {}", link.end);
         Self {
             ring,
@@ -237,7 +237,7 @@ impl<T> LogWriter<T> {
         let places: Vec<Position> = batch.records_at().map(|(position, _)| position).collect();
         let entries = places.into_iter().zip(batch.records).zip(tags);
         let entries = entries.map(|((position, record), tag)| Acked { position, record, tag });
-        let holders = self.holders(position, members);
+        let holders = self.copies.among(segment(position), members);
         let members: MemberSet = holders.iter().chain(more.iter()).collect();
         self.in_flight.push_back(InFlight {
             position,
@@ -304,15 +304,12 @@ impl<T> LogWriter<T> {
         });
         sizes.fold((0, 0), |(count, _), blocks| (count + 1, blocks))
     }
+}
 
-    /// Who gets copies: neighbours, other ones in each segment.
-    fn holders(&self, position: Position, members: MemberSet) -> MemberSet {
-        let count = u64::from(members.len());
-        let first = position.0 / SEGMENT_BLOCKS % count;
-        let wanted = u64::from(self.copies).min(count);
-        let is_holder = |at: u64| (at + count - first) % count < wanted;
-        (0..).zip(members.iter()).filter(|(at, _)| is_holder(*at)).map(|(_, one)| one).collect()
-    }
+/// The mebibyte of the log that a position is in: each has holders of its own.
+#[must_use]
+pub const fn segment(position: Position) -> u64 {
+    position.0 / SEGMENT_BLOCKS
 }
 
 /// Blocks of a batch with so many blocks of payload and bytes of records; none when no head holds
@@ -338,7 +335,13 @@ mod tests {
     }
 
     fn writer(ring: u64) -> LogWriter<u64> {
-        LogWriter::new(Ring::new(ring), KEY, 3, 2, (Position(0), Position(0), Link::default()))
+        LogWriter::new(
+            Ring::new(ring),
+            KEY,
+            3,
+            Copies::neighbours(MEMBERS, 2),
+            (Position(0), Position(0), Link::default()),
+        )
     }
 
     fn push(writer: &mut LogWriter<u64>, number: u64) {

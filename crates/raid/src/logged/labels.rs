@@ -16,7 +16,7 @@ use super::{
 use crate::{
     label::Label,
     lack::Lack,
-    member::{MemberIndex, MemberSet, MemberState},
+    member::{MemberIndex, MemberState},
     regions::LABEL_OFFSETS,
 };
 
@@ -47,15 +47,7 @@ impl State {
         }
         let mut rest = self.in_sync();
         rest.remove(member);
-        if self.member_state(member) == MemberState::InSync {
-            let round = self.want_round();
-            self.gone.push((member, round));
-        }
-        // Copies of the log are as many as losses are promised to be survived, and one: levels that
-        // may survive more need a round in between.
-        let gone: MemberSet = self.gone.iter().map(|(member, _)| *member).collect();
-        let log_is_lost = gone.len() > self.layout.geometry.tolerance();
-        if log_is_lost || !self.can_serve_from(rest) {
+        if !self.can_serve_from(rest) {
             self.fail_without(member, reason);
             return false;
         }

@@ -421,7 +421,6 @@ impl State {
             checkpoint: Checkpoint { generation: 0, counter: 0, round: 0, tail: Link::default() },
             round: 1,
             rounds: round::Rounds::default(),
-            gone: Vec::new(),
             tables_locked: false,
             repairs: BTreeSet::new(),
             rules: BTreeMap::new(),

@@ -24,9 +24,10 @@ use crate::{
     bytes,
     checkpoint::Checkpoint,
     code::ColumnSet,
-    label::{Closure, Holder, Label, MemberEntry},
+    copies::Copies,
+    label::{Closure, Holder, Label},
     lack::Lack,
-    log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record},
+    log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
 };
@@ -139,7 +140,7 @@ impl Array {
         let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
         let near = current.iter().filter(|(_, one)| one.counter + 1 >= newest);
         let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
-        let base = near.map(|(_, one)| *one).min_by_key(|one| one.tail.end);
+        let base = near.map(|(_, one)| *one).min_by_key(|one| (one.tail.end, one.counter));
         let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
         let Some((set, base)) = best.map(|(set, base)| (set, *base)) else {
             let text = alloc::format!(
@@ -151,18 +152,6 @@ impl Array {
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         };
-        let in_sync = |entry: &&MemberEntry| entry.state == MemberState::InSync;
-        let away = state.label.members.iter().filter(in_sync).count() - set.len() as usize;
-        let tolerance = state.layout.geometry.tolerance();
-        if away > tolerance as usize {
-            let text = alloc::format!(
-                "array '{}' lacks {away} members that were in sync, more than the {tolerance} that \
-                 level {} promises to survive at once: the log may be on these alone; bring them",
-                state.label.name,
-                state.layout.geometry.level().number(),
-            );
-            return Err(IoError::with_detail(ErrorKind::Redundancy, text));
-        }
         state.checkpoint = base;
         // Beyond every round that may have been open.
         let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
@@ -397,16 +386,14 @@ impl Array {
             let (targets, offset) = {
                 let state = self.state();
                 let in_sync = state.in_sync();
-                let wanted = (state.layout.geometry.tolerance() + 1).min(in_sync.len());
-                let have = in_sync.iter().filter(|one| holders.contains(*one)).count();
-                let more = (wanted as usize).saturating_sub(have);
-                let others = in_sync.iter().filter(|one| !holders.contains(*one));
-                let targets: Vec<MemberIndex> = others.take(more).collect();
+                let number = segment(batch.position);
+                let targets =
+                    Copies::new(&state.layout.geometry).missing(number, in_sync, *holders);
                 let base = state.layout.regions.log.offset;
                 (targets, base + state.layout.ring.offset(batch.position))
             };
             let writes =
-                targets.into_iter().map(|member| self.write_member(member, offset, data.clone()));
+                targets.iter().map(|member| self.write_member(member, offset, data.clone()));
             join_all(writes).await;
         }
     }
@@ -421,7 +408,7 @@ impl Array {
         let generation = {
             let mut state = self.state();
             let generation = state.label.generation;
-            let copies = state.layout.geometry.tolerance() + 1;
+            let copies = Copies::new(&state.layout.geometry);
             let (ring, key) = (state.layout.ring, state.layout.key);
             let at = (base.tail.end, log.stable_seen, log.end);
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));

@@ -78,7 +78,6 @@ impl Array {
             let mut state = self.state();
             let done = state.rounds.begun;
             state.rounds.done = done;
-            state.gone.retain(|(_, round)| *round > done);
             state.waiters.wake(Change::Round);
         }
     }

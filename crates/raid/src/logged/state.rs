@@ -155,8 +155,6 @@ pub(super) struct State {
     /// The round that changes belong to now.
     pub(super) round: u32,
     pub(super) rounds: super::round::Rounds,
-    /// Members that left, each with the round after which the log needs no copies that it had.
-    pub(super) gone: Vec<(MemberIndex, u64)>,
     /// Somebody writes table pages.
     pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
