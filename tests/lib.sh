@@ -101,12 +101,15 @@ stop() {
     [ $status = 0 ] || fail "$1 ended with $status after SIGTERM"
 }
 
-# crash NAME: SIGKILL.
+# crash NAME...: SIGKILL, for all at once.
 crash() {
-    local child=${PID[$1]}
-    unset "PID[$1]"
-    kill -KILL "$child"
-    wait "$child" 2>/dev/null || true
+    local name children=()
+    for name in "$@"; do
+        children+=("${PID[$name]}")
+        unset "PID[$name]"
+    done
+    kill -KILL "${children[@]}"
+    wait "${children[@]}" 2>/dev/null || true
 }
 
 # target NAME [SIZE [ARG...]]: serves a sparse file; a second start of a name uses its file and

@@ -16,7 +16,7 @@ use netraid_engine::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{create::show_log, member::MemberArgs, output::Output, runtime, size, target};
+use crate::{create::show_log, member::MemberArgs, output::Output, runtime, scrub, size, target};
 
 /// How long an array may take to close.
 const CLOSE: Duration = Duration::from_secs(60);
@@ -167,6 +167,9 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
             of(log.dirty_bytes),
             log.round
         );
+    }
+    if let Some(scrub) = &status.scrub {
+        text += &format!("  {}\n", scrub::show_line(scrub));
     }
     if let Some(progress) = &status.progress {
         let kind = progress.kind.replace('_', "-");

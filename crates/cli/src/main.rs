@@ -9,6 +9,7 @@ mod control;
 mod create;
 mod examine;
 mod filter;
+mod hammer;
 mod load;
 mod lun;
 mod member;
@@ -17,6 +18,7 @@ mod output;
 mod pattern;
 mod process;
 mod quickstart;
+mod scrub;
 mod secret;
 mod signal;
 mod size;
@@ -63,6 +65,9 @@ enum Command {
     Replace(control::ReplaceArgs),
     /// Take a member back that was set aside or missing, and write what it lacks
     Rebuild(control::MemberOfArgs),
+    /// Read everything at rest of a running array, and write again what is wrong; without a command,
+    /// show how that is
+    Scrub(scrub::ScrubArgs),
     /// Show, add, resize or remove LUNs of a running target
     Lun(target::LunArgs),
     /// Put filters before a LUN of a running target, or take them away
@@ -76,6 +81,9 @@ enum Command {
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]
     Load(load::LoadArgs),
+    /// Keep an NBD export busy through its crashes, and verify what it holds after each
+    #[command(hide = true)]
+    Hammer(hammer::HammerArgs),
 }
 
 fn main() -> ExitCode {
@@ -105,12 +113,14 @@ fn run(cli: Cli) -> Result<()> {
         Command::Fail(args) => control::fail(&args, output),
         Command::Replace(args) => control::replace(&args, output),
         Command::Rebuild(args) => control::rebuild(&args, output),
+        Command::Scrub(args) => scrub::run(&args, output),
         Command::Lun(args) => target::lun(&args, output),
         Command::Filter(args) => target::filter(&args, output),
         Command::Session(args) => target::session(&args, output),
         Command::Stop(args) => control::stop(&args, output),
         Command::Bench(args) => bench::run(&args, output),
         Command::Load(args) => load::run(&args, output),
+        Command::Hammer(args) => hammer::run(&args, output),
     }
 }
 

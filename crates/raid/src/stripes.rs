@@ -199,6 +199,15 @@ impl StripeTable {
         }
     }
 
+    /// Has a page written as if it had changed.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    pub fn note_page(&mut self, index: u64) {
+        assert!(index < self.pages(), "page {index} of {}", self.pages());
+        self.changed_pages.insert(index);
+    }
+
     /// Pages that changed since this was asked last.
     pub fn take_changed_pages(&mut self) -> BTreeSet<u64> {
         core::mem::take(&mut self.changed_pages)

@@ -125,6 +125,20 @@ impl SumPage {
         self.written[row as usize] = sums.is_some();
     }
 
+    /// Says that a row's checksums are lost: those that it has then are none that any row could
+    /// have, so that nothing in it is taken for right.
+    pub fn lose_row(&mut self, row: u32) {
+        let sums: Vec<u32> = (0..self.columns).map(lost_sum).collect();
+        self.set_row(row, Some(&sums));
+    }
+
+    /// Whether a row's checksums are lost.
+    #[must_use]
+    pub fn is_row_lost(&self, row: u32) -> bool {
+        let lost = |sums: &[u32]| (0..self.columns).map(lost_sum).eq(sums.iter().copied());
+        self.row(row).is_some_and(lost)
+    }
+
     /// The image that goes to `place`, an offset on the members.
     #[must_use]
     pub fn encode(&self, array_uuid: Uuid, place: u64) -> Vec<u8> {
@@ -163,6 +177,11 @@ impl SumPage {
         }
         Ok(page)
     }
+}
+
+/// Differs by column, which those of copies do not, and is no affine function of the others.
+const fn lost_sum(column: u8) -> u32 {
+    0x4c4f_5354 ^ (column as u32 + 1).wrapping_mul(0x9e37_79b9).rotate_left(column as u32 % 32)
 }
 
 #[cfg(test)]

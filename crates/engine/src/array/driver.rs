@@ -23,6 +23,7 @@ use super::{
     open::Opened,
     replace::{Asked, Joined},
     returns::{Returned, Returning},
+    scrub::Pace,
 };
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
@@ -138,6 +139,8 @@ pub(super) struct Driver {
     tick: Interval,
     /// Somebody asked for something since the last tick.
     busy: bool,
+    /// How fast a scrub goes.
+    pub(super) pace: Pace,
     /// How members are fenced.
     pub(super) fence: Option<Fence>,
     _lock: Option<ArrayLock>,
@@ -178,6 +181,7 @@ impl Driver {
             closed: false,
             tick,
             busy: false,
+            pace: Pace::default(),
             fence: opened.fence,
             _lock: opened.lock,
         }
@@ -206,6 +210,7 @@ impl Driver {
                     }
                 }
                 _ = self.tick.tick(), if ticks => self.handle_tick(),
+                _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
             }
             for (tag, result) in ends.drain(..) {
                 self.end_io(tag, result);
@@ -215,6 +220,8 @@ impl Driver {
             }
             self.pump();
         }
+        tracing::debug!("the machine has closed");
+        self.end_returns().await;
         let clean = self.machine.failure().is_none();
         let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
         let ends = sessions.map(async |member| match clean {
@@ -223,14 +230,9 @@ impl Driver {
             false => member.remote.close().await,
         });
         futures_util::future::join_all(ends).await;
+        tracing::debug!("the members' sessions have ended");
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
-        for slot in &mut self.slots {
-            has_left(slot.returning.attempt.take()).await;
-        }
-        while let Ok(returned) = self.returned.1.try_recv() {
-            returned.let_go().await;
-        }
         if let Some(asked) = self.asked.take() {
             asked.refuse();
         }
@@ -327,10 +329,8 @@ impl Driver {
             let from = piece * limit;
             let part = limit.min(len - from);
             let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-            let data = match op {
-                Op::Write => data.slice(bytes(from)..bytes(from + part)),
-                _ => SgList::new(),
-            };
+            let data =
+                if is_read { SgList::new() } else { data.slice(bytes(from)..bytes(from + part)) };
             let completion = self.queue.completion(io.0 as u64 | piece << PIECE_SHIFT);
             let offset = offset + from;
             connected.device.submit(Request { op, offset, len: part, flags, data, completion });
@@ -415,6 +415,9 @@ impl Driver {
                 return self.begin_replace(&member, &with, force, reply);
             }
             ControlRequest::Rebuild { member } => return self.begin_rebuild(&member, reply),
+            ControlRequest::Scrub { action, rate, from, trust_parity } => {
+                self.command_scrub(action, rate, from, trust_parity)
+            }
         };
         // Nobody waits for the answer any more.
         let _ = reply.send(end);
@@ -431,6 +434,11 @@ impl Driver {
     }
 
     fn handle_tick(&mut self) {
+        if self.is_closing() {
+            let in_flight = self.in_flight.iter().flatten().count();
+            let (users, state) = (self.users.len(), self.machine.status());
+            tracing::debug!(users, in_flight, ?state.log, begun = self.close_begun, "closing");
+        }
         if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
             return;
         }
@@ -488,6 +496,15 @@ impl Driver {
                         self.slots[usize::from(*member)].returning.has_caught_up();
                     }
                     Event::Notice { text } => tracing::warn!("{text}"),
+                    Event::Unrepaired { member, offset, len, reason } => {
+                        tracing::error!(member, offset, len, reason, "cannot be repaired");
+                    }
+                    Event::Scrubbed { scrub } => {
+                        self.pace.end();
+                        let (wrong, repaired) = (scrub.wrong, scrub.repaired);
+                        let (state, unrepaired) = (&scrub.state, scrub.unrepaired);
+                        tracing::info!(state, wrong, repaired, unrepaired, "scrub");
+                    }
                     Event::Member { .. } | Event::State { .. } | Event::Resynced => {}
                 }
                 event

@@ -108,6 +108,9 @@ pub enum ArrayError {
     /// No given member carries a label.
     #[error("no member of an array among the given ones{0}")]
     NoLabels(String),
+    /// A scrub that cannot be begun or commanded.
+    #[error("{0}")]
+    Scrub(&'static str),
     /// Another process of this machine has the array open.
     #[error(
         "array '{name}' is open in another process of this machine (lock {path}); stop it first"

@@ -15,13 +15,13 @@ use netraid_raid::{
     label::{Label, Uuid},
     logged::{
         Action as LoggedAction, Event as LoggedEvent, FoundMember, LoggedArray,
-        MemberCaps as LoggedCaps, NewDevice, UserRequest as LoggedRequest,
+        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, UserRequest as LoggedRequest,
     },
     member::{ArrayState, MemberIndex, MemberState},
 };
 
 use super::Event;
-use crate::control::{ArrayStatus, LogStatus, ProgressStatus};
+use crate::control::{ArrayStatus, LogStatus, ProgressStatus, ScrubStatus};
 
 /// Bytes of a block of the log.
 const LOG_BLOCK: u64 = 4096;
@@ -179,12 +179,14 @@ impl Logged {
                 }
                 LoggedAction::Complete { request, result } => Do::Complete { request, result },
             };
-            match action {
-                Do::Submit { io, op, .. } if self.read_only && op != Op::Read => {
-                    self.machine.handle_io_done(io, Ok(SgList::new()));
-                }
-                action => return Some(action),
+            if let Do::Submit { io, op, .. } = action
+                && self.read_only
+                && op != Op::Read
+            {
+                self.machine.handle_io_done(io, Ok(SgList::new()));
+                continue;
             }
+            return Some(action);
         }
     }
 
@@ -199,6 +201,13 @@ impl Logged {
             }
             LoggedEvent::CaughtUp(member) => Told::Other(Event::Rebuilt { member: member.0 }),
             LoggedEvent::Notice(text) => Told::Other(Event::Notice { text }),
+            LoggedEvent::Scrub(ScrubEvent::Unrepaired { member, offset, len, reason }) => {
+                Told::Other(Event::Unrepaired { member: member.0, offset, len, reason })
+            }
+            LoggedEvent::Scrub(ScrubEvent::Ended(status)) => {
+                let scrub = super::scrub::shown(&status, self.machine.scrub_stripe_len());
+                Told::Other(Event::Scrubbed { scrub })
+            }
         })
     }
 
@@ -358,6 +367,21 @@ impl Machine {
         }
     }
 
+    /// The machine that can be scrubbed, if it may write.
+    pub(super) fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        match self {
+            Self::Logged(logged) if !logged.read_only => Some(&mut logged.machine),
+            Self::Logged(_) | Self::Plain(_) => None,
+        }
+    }
+
+    /// How the scrub is that runs, or how the last one ended.
+    fn scrub_status(&self) -> Option<ScrubStatus> {
+        let Self::Logged(logged) = self else { return None };
+        let status = logged.machine.scrub_status()?;
+        Some(super::scrub::shown(&status, logged.machine.scrub_stripe_len()))
+    }
+
     pub(super) fn label(&self) -> Label {
         match self {
             Self::Plain(plain) => plain.machine.label().clone(),
@@ -436,6 +460,7 @@ impl Machine {
             generation: label.generation,
             epoch: label.epoch,
             log,
+            scrub: self.scrub_status(),
             progress,
             members: Vec::new(),
         }

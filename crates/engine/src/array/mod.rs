@@ -18,6 +18,7 @@ mod member;
 mod open;
 mod replace;
 mod returns;
+mod scrub;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use serde::Serialize;
@@ -29,10 +30,11 @@ pub use create::{CreateOptions, CreateReport, Log, create};
 pub use error::ArrayError;
 pub use member::MemberConfig;
 pub use open::{
-    ExamineReport, LabelReport, OpenOptions, SurveyMember, SurveyReport, examine, survey,
+    ExamineReport, LabelReport, OpenOptions, RegionReport, SurveyMember, SurveyReport, examine,
+    survey,
 };
 
-use crate::control::{ArrayStatus, ControlRequest};
+use crate::control::{ArrayStatus, ControlRequest, ScrubStatus};
 use driver::{Command, Driver};
 
 /// What happened to an array, for logs and scripts.
@@ -79,6 +81,23 @@ pub enum Event {
         member: Option<u8>,
         /// How many stripes are left.
         stripes: u64,
+    },
+    /// A scrub found bytes on a member that are wrong, unreadable or unknown, and cannot be had
+    /// from the others.
+    Unrepaired {
+        /// Index.
+        member: u8,
+        /// Where on the member.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// What is the matter.
+        reason: &'static str,
+    },
+    /// A scrub has ended.
+    Scrubbed {
+        /// What it found.
+        scrub: ScrubStatus,
     },
     /// Something that an administrator should know.
     Notice {

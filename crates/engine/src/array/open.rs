@@ -9,7 +9,7 @@ use netraid_raid::{
     label::Label,
     logged::{FoundMember, Limits, LoggedArray, OpenConfig as LoggedConfig},
     member::MemberState,
-    regions::PAGE_LEN,
+    regions::{PAGE_LEN, Region},
     written::WrittenBits,
 };
 use serde::Serialize;
@@ -77,6 +77,19 @@ pub struct LabelReport {
     pub clean: bool,
     /// Bytes of the log on each member; 0 without one.
     pub log_bytes: u64,
+    /// What is where on the member.
+    pub regions: Vec<RegionReport>,
+}
+
+/// A region of a member.
+#[derive(Debug, Clone, Serialize)]
+pub struct RegionReport {
+    /// Its name, as in the format's description.
+    pub name: &'static str,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
 }
 
 /// Reads the labels at addresses, each for itself.
@@ -192,7 +205,16 @@ fn describe(label: &Label) -> LabelReport {
         holder: label.holder.name.clone(),
         clean: label.closure == netraid_raid::label::Closure::Clean,
         log_bytes: log_bytes(label),
+        regions: regions(label),
     }
+}
+
+fn regions(label: &Label) -> Vec<RegionReport> {
+    let names = ["labels", "written", "stale", "map", "sums", "log", "data"];
+    let regions = names.into_iter().zip(label.regions.in_order());
+    let regions = regions.filter(|(_, region)| region.len > 0);
+    let report = |(name, Region { offset, len })| RegionReport { name, offset, len };
+    regions.map(report).collect()
 }
 
 /// Everything that the driver starts with.
@@ -510,7 +532,7 @@ async fn load_written(
     }
 }
 
-fn offer_all(written: &mut WrittenBits, region: &netraid_raid::regions::Region, bytes: &[u8]) {
+fn offer_all(written: &mut WrittenBits, region: &Region, bytes: &[u8]) {
     for (slot, bytes) in (0_u64..).zip(bytes.chunks(PAGE_LEN as usize)) {
         written.offer(region, slot * u64::from(PAGE_LEN), bytes);
     }

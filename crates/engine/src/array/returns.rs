@@ -5,13 +5,15 @@
 //! on its old one, when it is fenced, and when its label says that it is that member and did not go
 //! on without the others.
 
+use std::time::Duration;
+
 use netraid_block::{ErrorKind, IoError};
 use netraid_raid::{label::Label, member::MemberIndex};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     ArrayError,
-    driver::{Driver, has_left},
+    driver::Driver,
     member::Connected,
     open::caps,
     replace::{Expect, join},
@@ -19,6 +21,9 @@ use super::{
 
 /// Ticks that a member waits at most which leaves again and again.
 const PAUSE_MAX: u32 = 64;
+
+/// Longest that an array that closes waits for an attempt to end.
+const END_MAX: Duration = Duration::from_secs(5);
 
 /// How a member comes back.
 #[derive(Debug)]
@@ -83,7 +88,8 @@ impl Driver {
             let is_live = self.state(member).is_live();
             let slot = &mut self.slots[member.as_usize()];
             let returning = &mut slot.returning;
-            let is_away = !is_live && slot.connected.is_none() && !slot.joining;
+            let has_left = slot.leaving.as_ref().is_none_or(JoinHandle::is_finished);
+            let is_away = !is_live && slot.connected.is_none() && !slot.joining && has_left;
             if !is_away || !returning.by_itself || returning.attempt.is_some() {
                 continue;
             }
@@ -92,15 +98,30 @@ impl Driver {
                 continue;
             }
             let Some(config) = slot.config.clone() else { continue };
-            let (number, leaving) = (slot.number, slot.leaving.take());
+            let number = slot.number;
             let beside = self.beside(member);
             let (pool, sender) = (self.pool.clone(), self.returned.0.clone());
             self.slots[member.as_usize()].returning.attempt = Some(tokio::spawn(async move {
-                has_left(leaving).await;
                 let end = join(config, member, Expect::Former, &beside, pool).await;
-                // The array's task ends all attempts before it ends.
+                // The array's task waits for it, or ends it.
                 let _ = sender.send(Returned { member, number, end }).await;
             }));
+        }
+    }
+
+    /// Ends what is looked for, before the sessions end by which it is proven whose the array is.
+    pub(super) async fn end_returns(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(mut attempt) = slot.returning.attempt.take()
+                && timeout(END_MAX, &mut attempt).await.is_err()
+            {
+                attempt.abort();
+                // A task that was ended has ended.
+                let _ = attempt.await;
+            }
+        }
+        while let Ok(returned) = self.returned.1.try_recv() {
+            returned.let_go().await;
         }
     }
 

@@ -32,8 +32,83 @@ pub enum ControlRequest {
         /// Index or address.
         member: String,
     },
+    /// Read everything at rest, and write again what is wrong.
+    Scrub {
+        /// What is to be done.
+        action: ScrubAction,
+        /// Bytes a second that it may read from all members together; none: as before, or
+        /// 100 MiB. 0: as fast as it goes.
+        #[serde(default)]
+        rate: Option<u64>,
+        /// The first physical stripe of one that starts.
+        #[serde(default)]
+        from: u32,
+        /// Take rows whose checksums are lost as they are, when parity confirms them.
+        #[serde(default)]
+        trust_parity: bool,
+    },
     /// Close the array and end its process.
     Stop,
+}
+
+/// What a scrub is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScrubAction {
+    /// Begin.
+    Start,
+    /// Wait.
+    Pause,
+    /// Go on.
+    Resume,
+    /// End.
+    Stop,
+}
+
+/// How a scrub is, or how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// `running`, `paused`, `complete`, or `stopped` before it was.
+    pub state: String,
+    /// The next physical stripe.
+    pub next: u32,
+    /// Bytes of the members, of stripes and what is beside them, that need no more reading.
+    pub done_bytes: u64,
+    /// Bytes of the members.
+    pub total_bytes: u64,
+    /// Bytes that were read and compared.
+    pub checked_bytes: u64,
+    /// Blocks and pages that were not as they should be.
+    pub wrong: u64,
+    /// Those that are right again.
+    pub repaired: u64,
+    /// Blocks and pages that could not be had from other members.
+    pub unrepaired: u64,
+    /// Rows whose checksums were made anew.
+    pub new_sums: u64,
+    /// What was found on each member.
+    pub members: Vec<ScrubMemberStatus>,
+}
+
+/// What a scrub found on a member, in blocks of 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubMemberStatus {
+    /// Index.
+    pub index: u8,
+    /// Data blocks that were wrong.
+    pub wrong_data: u64,
+    /// Check blocks that were wrong.
+    pub wrong_checks: u64,
+    /// Blocks that could not be read.
+    pub unreadable: u64,
+    /// Labels, checkpoints, copies in the log, and pages of tables that were missing or wrong.
+    pub wrong_pages: u64,
+    /// What is right again.
+    pub repaired: u64,
+    /// What is not.
+    pub unrepaired: u64,
+    /// Blocks that were not checked: the member was absent, or had not caught up.
+    pub absent: u64,
 }
 
 /// How a running array is.
@@ -69,6 +144,9 @@ pub struct ArrayStatus {
     /// Its log, when it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogStatus>,
+    /// The scrub that runs, or the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<ScrubStatus>,
     /// Rebuild, catch-up or resync, when there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,

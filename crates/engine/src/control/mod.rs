@@ -28,7 +28,10 @@ use tokio::{
 
 use self::conversations::Conversations;
 pub use self::{
-    array::{ArrayStatus, ControlRequest, LogStatus, MemberStatus, ProgressStatus},
+    array::{
+        ArrayStatus, ControlRequest, LogStatus, MemberStatus, ProgressStatus, ScrubAction,
+        ScrubMemberStatus, ScrubStatus,
+    },
     target::{
         LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
     },

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod fencing;
+mod logged;
 
 use std::{
     net::SocketAddr,
@@ -18,7 +19,7 @@ use netraid_block::{
     BlockDevice, BufMut, Device, DeviceInfo, ErrorKind, Op, Pool, Request, TargetUri,
 };
 use netraid_engine::{
-    array::{Array, ArrayError, CreateOptions, Event, MemberConfig, OpenOptions, create},
+    array::{Array, ArrayError, CreateOptions, Event, Log, MemberConfig, OpenOptions, create},
     backings, completions,
     control::ControlRequest,
     initiator::{InitiatorConfig, Remote, ReservationType, Secret},
@@ -98,7 +99,8 @@ async fn members(count: usize) -> (Vec<Member>, Vec<MemberConfig>) {
 }
 
 fn options(level: Level) -> CreateOptions {
-    CreateOptions { name: "test".into(), level, chunk_len: 64 << 10, force: false }
+    let (name, log) = ("test".into(), Log::Off);
+    CreateOptions { name, level, chunk_len: 64 << 10, force: false, log }
 }
 
 async fn open(configs: &[MemberConfig]) -> Array {
@@ -355,6 +357,9 @@ async fn create_refuses_what_is_in_use_and_force_overrides() {
         let refused = create(options(level), configs.clone(), Pool::new()).await.unwrap_err();
         assert!(matches!(refused, ArrayError::NeedsLog(_)), "{refused}");
     }
+    let logged = CreateOptions { log: Log::On(None), ..options(Level::Raid0) };
+    let refused = create(logged, configs.clone(), Pool::new()).await.unwrap_err();
+    assert!(matches!(refused, ArrayError::NoUseForLog(_)), "{refused}");
     let force = CreateOptions { force: true, ..options(Level::Raid5) };
     create(force, configs.clone(), Pool::new()).await.unwrap();
     let array = open(&configs).await;

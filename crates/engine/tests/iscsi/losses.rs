@@ -6,7 +6,7 @@ use netraid_block::{
     BlockDevice, Buf, Device, DeviceInfo, Op, Pool, Request, RequestFlags, SgList, TargetUri,
 };
 use netraid_engine::{
-    array::{Array, CreateOptions, MemberConfig, OpenOptions, create},
+    array::{Array, CreateOptions, Log, MemberConfig, OpenOptions, create},
     backings, completions,
     initiator::{InitiatorConfig, Remote},
 };
@@ -162,7 +162,8 @@ async fn what_a_cache_lost_before_the_flush_that_stands_for_fua_is_written_again
 }
 
 fn options() -> CreateOptions {
-    CreateOptions { name: "test".into(), level: Level::Raid1, chunk_len: 64 << 10, force: true }
+    let (name, level, log) = ("test".into(), Level::Raid1, Log::Off);
+    CreateOptions { name, level, chunk_len: 64 << 10, force: true, log }
 }
 
 fn members(target: &Running, uri: TargetUri) -> Vec<MemberConfig> {

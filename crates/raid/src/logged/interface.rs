@@ -160,6 +160,8 @@ pub enum Event {
     },
     /// A member holds everything again.
     CaughtUp(MemberIndex),
+    /// A scrub tells something.
+    Scrub(super::ScrubEvent),
     /// Something that an administrator should know.
     Notice(String),
     /// Nothing more is asked for: everything is stable and the labels say so, or the array failed.

@@ -32,6 +32,13 @@ pub(super) struct LabelUpdates {
     pub(super) stable: Option<Label>,
 }
 
+impl LabelUpdates {
+    /// The number of the last update, when none is under way.
+    pub(super) fn quiet(&self) -> Option<u64> {
+        (self.asked == self.done).then_some(self.done)
+    }
+}
+
 impl State {
     /// Asks for the labels to be written as they are now; answers when [`LabelUpdates::done`].
     pub(super) fn ask_for_labels(&mut self) -> u64 {

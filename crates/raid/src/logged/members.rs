@@ -418,7 +418,7 @@ impl State {
     }
 }
 
-fn decode_stripe_pair(
+pub(super) fn decode_stripe_pair(
     pair: &[u8],
     uuid: crate::label::Uuid,
     offset: u64,

@@ -25,6 +25,7 @@ mod read;
 mod recover;
 mod requests;
 mod round;
+mod scrub;
 mod state;
 mod sums;
 mod tables;
@@ -42,6 +43,10 @@ pub use interface::{
     UserRequest,
 };
 use netraid_block::{ErrorKind, IoError, SgList};
+pub use scrub::{
+    SCRUB_STRIPES_AT_ONCE_MAX, ScrubCommand, ScrubEvent, ScrubMember, ScrubOptions, ScrubRefusal,
+    ScrubStatus,
+};
 use slab::Slab;
 use state::{Layout, Life, Member, State};
 use sync_wrapper::SyncWrapper;
@@ -220,6 +225,7 @@ impl LoggedArray {
         assert!(self.array.state().requests.is_empty(), "close with requests in flight");
         if self.array.state().life == Life::Open {
             self.array.state().life = Life::Closing;
+            self.array.state().stop_scrub();
             let array = self.array.clone();
             self.array.spawn(array.close());
             self.input = true;
@@ -375,7 +381,8 @@ impl Array {
             }
         }
         self.until(Change::Operations, |state| {
-            (state.repairs.is_empty() && state.locks.is_empty()).then_some(())
+            let quiet = state.repairs.is_empty() && state.locks.is_empty();
+            (quiet && state.scrub.is_idle()).then_some(())
         })
         .await;
         self.flush().await;
@@ -423,6 +430,7 @@ impl State {
             rounds: round::Rounds::default(),
             tables_locked: false,
             repairs: BTreeSet::new(),
+            scrub: scrub::Scrub::default(),
             rules: BTreeMap::new(),
             layout: Arc::new(layout),
         }

@@ -159,6 +159,7 @@ pub(super) struct State {
     pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
+    pub(super) scrub: super::scrub::Scrub,
     /// How often each rule made something wait.
     pub(super) rules: BTreeMap<&'static str, u64>,
 }

@@ -158,6 +158,14 @@ impl State {
         }
     }
 
+    /// Whether no member has a page any more that there should be.
+    pub(super) fn is_sum_page_lost(&self, page: u64) -> bool {
+        match self.sums.pages.get(&page) {
+            Some(cached) => !cached.lost.is_empty(),
+            None => !self.rows_lost_with(page).is_empty(),
+        }
+    }
+
     /// Puts in what was found of a page.
     fn loaded(&mut self, page: u64, found: Vec<Vec<SumPage>>) {
         let layout = self.layout.sum_layout;
@@ -165,9 +173,17 @@ impl State {
         let counter = newest.as_ref().map_or(0, |page| page.counter);
         let has = |pages: &Vec<SumPage>| pages.iter().any(|page| page.counter == counter);
         let everywhere = newest.is_none() || found.iter().all(has);
-        let lost = if newest.is_none() { self.rows_lost_with(page) } else { BTreeSet::new() };
+        let lost = match &newest {
+            None => self.rows_lost_with(page),
+            Some(newest) => {
+                let rows = 0..layout.rows_per_page();
+                rows.filter(|row| newest.is_row_lost(*row)).collect()
+            }
+        };
         let image = Image { counter, everywhere };
-        let page_now = newest.unwrap_or_else(|| SumPage::new(layout, page));
+        let mut page_now = newest.unwrap_or_else(|| SumPage::new(layout, page));
+        // So that they are lost for whoever reads what is written of it, too.
+        lost.iter().for_each(|row| page_now.lose_row(*row));
         let cached = Cached { page: page_now, image, pins: 0, used: true, lost };
         self.sums.pages.insert(page, cached);
         self.sums.loading.remove(&page);

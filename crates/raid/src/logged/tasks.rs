@@ -45,9 +45,11 @@ pub(super) enum Change {
     Pages,
     /// A block is to be repaired.
     Repairs,
+    /// A scrub may go on, or is to end.
+    Scrub,
 }
 
-const CHANGES: usize = 9;
+const CHANGES: usize = 10;
 
 /// Who waits for what.
 #[derive(Debug, Default)]

@@ -1,0 +1,148 @@
+//! `netraid scrub`: has a running array read everything at rest and repair what is wrong.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use netraid_engine::control::{
+    ArrayStatus, ControlRequest, ScrubAction, ScrubMemberStatus, ScrubStatus,
+};
+use serde_json::Value;
+
+use crate::{
+    control::{ControlArgs, call},
+    output::Output,
+    size,
+};
+
+/// How often `--wait` looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a scrub is to do.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ScrubArgs {
+    #[command(flatten)]
+    at: ControlArgs,
+    /// Begin one
+    #[arg(long, group = "action")]
+    start: bool,
+    /// Have it wait
+    #[arg(long, group = "action")]
+    pause: bool,
+    /// Have it go on
+    #[arg(long, group = "action")]
+    resume: bool,
+    /// End it
+    #[arg(long, group = "action")]
+    stop: bool,
+    /// Bytes a second to read from all members together, or `max`; 100MiB unless given
+    #[arg(long, value_parser = rate, requires = "action")]
+    rate: Option<u64>,
+    /// With --start: the first physical stripe, as where another one was stopped
+    #[arg(long, value_name = "STRIPE", requires = "start")]
+    from: Option<u32>,
+    /// With --start: rows whose checksums are lost on all members are taken as they are when parity
+    /// confirms them; what was never written there may show old bytes then
+    #[arg(long, requires = "start")]
+    trust_parity: bool,
+    /// Wait until it has ended, and fail if something could not be repaired
+    #[arg(long)]
+    wait: bool,
+}
+
+fn rate(text: &str) -> Result<u64> {
+    if text == "max" { Ok(0) } else { size::parse(text) }
+}
+
+pub(crate) fn run(args: &ScrubArgs, output: Output) -> Result<()> {
+    let chosen = [
+        (args.start, ScrubAction::Start),
+        (args.pause, ScrubAction::Pause),
+        (args.resume, ScrubAction::Resume),
+        (args.stop, ScrubAction::Stop),
+    ];
+    if let Some((_, action)) = chosen.into_iter().find(|(chosen, _)| *chosen) {
+        let (rate, trust_parity) = (args.rate, args.trust_parity);
+        let from = args.from.unwrap_or_default();
+        call(&args.at, &ControlRequest::Scrub { action, rate, from, trust_parity })?;
+    }
+    let scrub = loop {
+        let scrub = look(args)?;
+        let is_over = scrub.as_ref().is_none_or(|scrub| is_over(scrub));
+        if is_over || !args.wait {
+            break scrub;
+        }
+        std::thread::sleep(LOOK);
+    };
+    let Some(scrub) = scrub else {
+        return output.document(&Value::Null, || "no scrub since the array was opened".to_owned());
+    };
+    output.document(&scrub, || show(&scrub))?;
+    if args.wait && scrub.unrepaired > 0 {
+        bail!(
+            "{} blocks or pages could not be repaired; the log of the array names them",
+            scrub.unrepaired
+        );
+    }
+    Ok(())
+}
+
+fn look(args: &ScrubArgs) -> Result<Option<ScrubStatus>> {
+    let answer = call(&args.at, &ControlRequest::Status)?;
+    if answer.get("kind").and_then(Value::as_str) != Some("array") {
+        bail!("what listens there is no array; give the control socket of `netraid attach`");
+    }
+    let status: ArrayStatus = serde_json::from_value(answer).context("the array's answer")?;
+    Ok(status.scrub)
+}
+
+fn is_over(scrub: &ScrubStatus) -> bool {
+    !["running", "paused"].contains(&scrub.state.as_str())
+}
+
+/// A scrub in one line.
+pub(crate) fn show_line(scrub: &ScrubStatus) -> String {
+    let percent = scrub.done_bytes as f64 / scrub.total_bytes.max(1) as f64 * 100.0;
+    let far = if is_over(scrub) && scrub.state == "complete" {
+        String::new()
+    } else {
+        format!(" at {percent:.1}%, stripe {}", scrub.next)
+    };
+    let new_sums = match scrub.new_sums {
+        0 => String::new(),
+        rows => format!(", {rows} rows with new checksums"),
+    };
+    format!(
+        "scrub: {}{far}, {} checked, {} wrong, {} repaired, {} not{new_sums}",
+        scrub.state,
+        size::show(scrub.checked_bytes),
+        scrub.wrong,
+        scrub.repaired,
+        scrub.unrepaired
+    )
+}
+
+fn show(scrub: &ScrubStatus) -> String {
+    let mut text = show_line(scrub) + "\n";
+    for member in &scrub.members {
+        let counts = [
+            (member.wrong_data, "wrong data blocks"),
+            (member.wrong_checks, "wrong check blocks"),
+            (member.unreadable, "unreadable blocks"),
+            (member.wrong_pages, "wrong pages"),
+            (member.repaired, "repaired"),
+            (member.unrepaired, "not repaired"),
+            (member.absent, "blocks not checked"),
+        ];
+        let told: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        let ScrubMemberStatus { index, .. } = member;
+        if !told.is_empty() {
+            text += &format!("  {index:>2}  {}\n", told.join(", "));
+        }
+    }
+    text
+}
