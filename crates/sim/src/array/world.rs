@@ -661,6 +661,7 @@ impl<M: Machine> World<M> {
             Event::Repaired { .. } => "repaired",
             Event::CaughtUp(_) => "caught up",
             Event::Notice(_) => "notice",
+            Event::Scrub(_) => "scrub",
             Event::Closed => "closed",
         };
         *self.counts.told.entry(name).or_default() += 1;
@@ -672,7 +673,8 @@ impl<M: Machine> World<M> {
             | Event::State(_)
             | Event::Repaired { .. }
             | Event::CaughtUp(_)
-            | Event::Notice(_) => {}
+            | Event::Notice(_)
+            | Event::Scrub(_) => {}
         }
     }
 
