@@ -65,6 +65,8 @@ pub struct Disk {
     /// Writes since the last flush, oldest first: a power failure may undo them.
     unflushed: Vec<Unflushed>,
     unreadable: BTreeSet<u64>,
+    /// Blocks that somebody wants to know of whether they were written since.
+    watched: BTreeSet<u64>,
     pool: Pool,
 }
 
@@ -83,8 +85,8 @@ impl Disk {
     pub fn new(shape: DiskShape) -> Self {
         let len = u64::from(shape.block_len) * shape.blocks;
         let pages = vec![None; usize::try_from(len.div_ceil(PAGE_LEN as u64)).unwrap_or(0)];
-        let (unflushed, unreadable) = (Vec::new(), BTreeSet::new());
-        Self { shape, pages, unflushed, unreadable, pool: Pool::new() }
+        let (unflushed, unreadable, watched) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        Self { shape, pages, unflushed, unreadable, watched, pool: Pool::new() }
     }
 
     /// Its size and kind.
@@ -177,6 +179,7 @@ impl Disk {
             let survivor = dice.index(versions.len());
             if survivor + 1 < versions.len() {
                 lost += 1;
+                self.watched.remove(&block);
                 self.copy_in(block, versions[survivor]);
             }
         }
@@ -215,6 +218,17 @@ impl Disk {
         self.unreadable.insert(block);
     }
 
+    /// Begins to watch a block.
+    pub fn watch(&mut self, block: u64) {
+        self.watched.insert(block);
+    }
+
+    /// Whether a block has not been written, and no power failed, since it was watched.
+    #[must_use]
+    pub fn is_untouched(&self, block: u64) -> bool {
+        self.watched.contains(&block)
+    }
+
     /// A block that cannot be read can be read again.
     pub fn mend(&mut self, block: u64) {
         self.unreadable.remove(&block);
@@ -249,6 +263,7 @@ impl Disk {
         self.pages = image.0;
         self.unflushed.clear();
         self.unreadable.clear();
+        self.watched.clear();
     }
 
     /// How many blocks have writes that a power failure may undo.
@@ -267,6 +282,9 @@ impl Disk {
         self.check(&blocks);
         if !self.unreadable.is_empty() {
             self.unreadable.retain(|block| !blocks.contains(block));
+        }
+        if !self.watched.is_empty() {
+            self.watched.retain(|block| !blocks.contains(block));
         }
         let is_cached = self.shape.volatile_cache && !fua;
         if is_cached || !self.unflushed.is_empty() {

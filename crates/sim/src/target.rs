@@ -152,8 +152,8 @@ pub struct SimTarget {
     next_task: u64,
     answers: BTreeMap<Turn, (ConnectionId, Reply)>,
     mischief: VecDeque<Mischief>,
-    /// Blocks that mischief has left: what is there, and what should be.
-    undone: Vec<(u64, Buf, Buf)>,
+    /// Blocks that mischief has left, and what should be there.
+    undone: Vec<(u64, Buf)>,
     late_effects: u64,
 }
 
@@ -204,9 +204,8 @@ impl SimTarget {
     /// nothing else was written since.
     pub fn undo_mischief(&mut self) {
         self.mischief.clear();
-        for (block, bad, good) in core::mem::take(&mut self.undone).into_iter().rev() {
-            let now = self.disk.read(block..block + 1);
-            if now.is_ok_and(|now| now.to_contiguous()[..] == bad[..]) {
+        for (block, good) in core::mem::take(&mut self.undone).into_iter().rev() {
+            if self.disk.is_untouched(block) {
                 self.disk.set(block, &good);
             }
         }
@@ -375,27 +374,28 @@ impl SimTarget {
         let blocks = (data.len() / self.disk.shape().block_len as usize) as u64;
         match mischief {
             None => self.disk.write(first, data, fua),
-            Some(Mischief::Lose) => self.note_undone(first, data, false),
+            Some(Mischief::Lose) => self.leave(first, data.clone()),
             Some(Mischief::Misdirect { first: elsewhere }) => {
                 let elsewhere = elsewhere.min(self.disk.shape().blocks - blocks);
-                self.note_undone(elsewhere, data, true);
+                let there = self.disk.read(elsewhere..elsewhere + blocks);
                 self.disk.write(elsewhere, data, fua);
-                if elsewhere.abs_diff(first) >= blocks {
-                    self.note_undone(first, data, false);
+                self.leave(first, data.clone());
+                // Where both overlap, what was to be written comes first.
+                if let Ok(there) = there {
+                    self.leave(elsewhere, there);
                 }
             }
         }
     }
 
-    /// Notes what is at `first` now, and `data`: which of the two is wrong there afterwards.
-    fn note_undone(&mut self, first: u64, data: &SgList, data_is_wrong: bool) {
+    /// Notes what should be at `first`, for as long as nothing else is written there.
+    fn leave(&mut self, first: u64, good: SgList) {
         let len = self.disk.shape().block_len as usize;
-        for at in 0..data.len() / len {
+        let good = good.to_contiguous();
+        for at in 0..good.len() / len {
             let block = first + at as u64;
-            let Ok(here) = self.disk.read(block..block + 1) else { continue };
-            let both = (here.to_contiguous(), data.slice(at * len..(at + 1) * len).to_contiguous());
-            let (bad, good) = if data_is_wrong { (both.1, both.0) } else { both };
-            self.undone.push((block, bad, good));
+            self.disk.watch(block);
+            self.undone.push((block, good.slice(at * len..(at + 1) * len)));
         }
     }
 

@@ -183,6 +183,15 @@ impl<M: Machine> Engine<M> {
         }
     }
 
+    /// Whether a member is there while the engine waits to open the array.
+    #[must_use]
+    pub fn has_found(&self, member: usize) -> bool {
+        match &self.stage {
+            Stage::Opening { found, .. } | Stage::Asking { found } => found[member].is_some(),
+            Stage::Open(_) | Stage::Over => false,
+        }
+    }
+
     /// Whether a member was there, with its label, when the machine began.
     #[must_use]
     pub fn found(&self, member: usize) -> bool {
@@ -457,7 +466,6 @@ impl<M: Machine> Engine<M> {
         let mut engine_id = [0; 16];
         engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
         engine_id[15] = 1;
-        self.sessions.iter_mut().for_each(Session::stop_fencing);
         let config = OpenConfig {
             members,
             holder: Holder { engine_id, name: "simulation".into(), ..Holder::default() },

@@ -56,7 +56,6 @@ enum HarmKind {
     /// What it held, and what it holds now.
     Rotten {
         good: Buf,
-        bad: Buf,
     },
     Unreadable,
 }
@@ -386,8 +385,8 @@ impl<M: Machine> World<M> {
         } else {
             let Some(good) = read_block(disk, block) else { return false };
             disk.rot(block, dice);
-            let Some(bad) = read_block(disk, block) else { return false };
-            HarmKind::Rotten { good, bad }
+            disk.watch(block);
+            HarmKind::Rotten { good }
         };
         self.harms.push(Harm { member, block, group, kind });
         self.note(|| format!("member {member}: {fault:?} at {:#x} ({group:?})", block * block_len));
@@ -450,8 +449,8 @@ impl<M: Machine> World<M> {
             let disk = self.hosts[harm.member].target.disk_mut();
             match harm.kind {
                 HarmKind::Unreadable => disk.mend(harm.block),
-                HarmKind::Rotten { good, bad } => {
-                    if read_block(disk, harm.block).is_some_and(|now| now[..] == bad[..]) {
+                HarmKind::Rotten { good } => {
+                    if disk.is_untouched(harm.block) {
                         disk.set(harm.block, &good);
                     }
                 }

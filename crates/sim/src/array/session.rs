@@ -110,7 +110,8 @@ pub struct Session {
     retry_at: Option<Time>,
     power_failures: u64,
     labels: [Option<Label>; 2],
-    /// Fences when it is logged in: it belongs to an engine that opens the array.
+    /// It has never fenced the member: it does so once. When the member comes back later it does
+    /// not, for somebody else may have it then.
     fences: bool,
     patience: Patience,
 }
@@ -158,12 +159,6 @@ impl Session {
     #[must_use]
     pub const fn connection(&self) -> Option<ConnectionId> {
         self.connection
-    }
-
-    /// The engine serves: from now on the member is not fenced anew when it comes back, for
-    /// somebody else may have it then.
-    pub const fn stop_fencing(&mut self) {
-        self.fences = false;
     }
 
     /// Sends a command; false when the session is not ready.
@@ -247,6 +242,7 @@ impl Session {
         match what {
             What::Io(io) => Some(Outcome::Done(io, result.map_err(in_terms_of_block))),
             What::Fence => {
+                self.fences = false;
                 self.send(around, What::Reset, Command::Reset);
                 None
             }

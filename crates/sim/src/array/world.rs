@@ -548,6 +548,10 @@ impl<M: Machine> World<M> {
             }
             self.look_after_users();
             if self.notices.is_empty() {
+                let is_idle = |engine: &Engine<M>| engine.outstanding() == 0;
+                if self.phase == Phase::Closing && self.engines.iter().all(is_idle) {
+                    self.fail("the machine waits for nothing while it closes".into());
+                }
                 return;
             }
         }
@@ -569,7 +573,13 @@ impl<M: Machine> World<M> {
             Notice::Asks(generation, epoch) => {
                 let alone = self.engines.len() == 1;
                 let newest = self.newest_label();
-                let may_open = alone && newest.is_none_or(|newest| newest <= (generation, epoch));
+                // What an older engine has sent to a member that is off will never land.
+                let all_off = self.hosts.iter().enumerate().all(|(member, host)| {
+                    !host.target.is_on()
+                        || self.engines.iter().any(|engine| engine.has_found(member))
+                });
+                let is_newest = newest.is_none_or(|newest| newest <= (generation, epoch));
+                let may_open = alone && all_off && is_newest;
                 if let Some(at) = self.engines.iter().position(|engine| engine.id == id) {
                     self.with(at, |engine, context| engine.handle_word(context, may_open));
                 }
