@@ -31,9 +31,11 @@ usage: cargo xtask TASK
                    fuzz targets with a nightly compiler, for 12 s each or as long as said
   fuzz seeds [NAME]
                    makes fuzz/seeds anew of what they and earlier runs have found
-  nightly [STEP]   the longer tier, or one step of it (build, test, blackbox, lab, conformance, fuzz):
+  nightly [STEP]   the longer tier, or one step of it (build, test, simulate, blackbox, lab,
+                   conformance, fuzz):
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
-                   five minutes each; 60 to 90 minutes on two free cores
+                   five minutes each, the array simulated for an hour; two to three hours on two free
+                   cores
   simulate [--minutes N | --runs N] [--seed S] [--level L] ...
                    the array with a log in a simulated world, seed after seed; --replay S shows
                    all of one seed
@@ -78,7 +80,7 @@ fn perform(args: &[&str]) -> Result<()> {
     }
 }
 
-fn simulate(args: &[&str]) -> Result<()> {
+pub(crate) fn simulate(args: &[&str]) -> Result<()> {
     let program = ["run", "--release", "--quiet", "-p", "netraid-sim", "--bin", "netraid-simulate"];
     cargo(&[&program[..], &["--"], args].concat(), &[])
 }

@@ -9,6 +9,7 @@ use crate::{
     blackbox::{self, Set},
     conformance, fuzz,
     run::{cargo, cargo_within},
+    simulate,
 };
 
 /// What the tests are told to do more of; what the environment says already stays.
@@ -22,9 +23,16 @@ const FUZZ_S: u32 = 300;
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 6] = [
+/// How long the array is simulated, in minutes.
+const SIMULATE_MIN: u32 = 60;
+
+const STEPS: [Step; 7] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
+    ("simulate", || {
+        let minutes = number("NETRAID_SIMULATE_MINUTES", SIMULATE_MIN).to_string();
+        simulate(&["--minutes", &minutes, "--failures", "20"])
+    }),
     ("blackbox", || blackbox::run(Set::Blackbox, None, true)),
     ("lab", || blackbox::run(Set::Lab, None, true)),
     ("conformance", || conformance::run(false)),
