@@ -7,12 +7,17 @@ use netraid_sim::{
     array::{
         campaign::{self, Extent},
         plan::{Choice, Plan},
-        trace::Keep,
+        trace::{Keep, Lines},
         world::{Outcome, World},
     },
 };
 
 const KEPT: &str = include_str!("../seeds/array.txt");
+
+#[allow(clippy::print_stderr, reason = "the end of a run that failed")]
+fn eprint_all(lines: &Lines) {
+    lines.borrow().iter().for_each(|line| eprintln!("{line}"));
+}
 
 fn run(seed: u64, level: u8) -> Outcome {
     let choice = Choice { level: Some(level), ..Choice::default() };
@@ -20,7 +25,7 @@ fn run(seed: u64, level: u8) -> Outcome {
     let lines = world.lines();
     let outcome = world.run();
     if outcome.violation.is_some() {
-        lines.borrow().iter().for_each(|line| println!("{line}"));
+        eprint_all(&lines);
     }
     outcome
 }

@@ -505,8 +505,9 @@ impl<M: Machine> World<M> {
     pub(super) fn photograph_some(&mut self) {
         if self.plan.faults.contains(&Fault::OlderImage) && self.fault_dice.one_in(3) {
             let member = self.fault_dice.index(self.hosts.len());
+            let is_sound = self.harms.iter().all(|harm| harm.member != member);
             let host = &mut self.hosts[member];
-            if !host.is_impaired {
+            if is_sound && !host.is_impaired && host.trouble.is_none() {
                 host.photograph = Some(host.target.disk().image());
             }
         }

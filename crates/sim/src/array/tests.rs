@@ -232,7 +232,8 @@ fn run<F: Flaw>(seed: u64, faults: &[Fault]) -> Outcome {
     let lines = world.lines();
     let outcome = world.run();
     if outcome.violation.is_some() && !F::ACKS_EARLY && !F::FORGETS_FLUSHES && !F::TEARS {
-        lines.borrow().iter().for_each(|line| println!("{line}"));
+        let lines: Vec<String> = lines.borrow().iter().cloned().collect();
+        panic!("{:?}\n{}", outcome.violation, lines.join("\n"));
     }
     outcome
 }

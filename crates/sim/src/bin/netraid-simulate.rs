@@ -61,10 +61,17 @@ fn main() -> ExitCode {
     let _ = std::panic::take_hook();
     print!("{report}");
     let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
-    println!("commit {}", option_env!("GIT_COMMIT").unwrap_or("as built"));
+    println!("commit {}", commit());
     println!("the end of seed {}; all of it by --replay {}:", first.seed, first.seed);
     replay(first.seed, &args.choice, Keep::Last(60));
     ExitCode::FAILURE
+}
+
+/// What, with a seed, replays a run.
+fn commit() -> String {
+    let git = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let text = git.ok().filter(|git| git.status.success()).map(|git| git.stdout);
+    text.map_or_else(|| "unknown".into(), |text| String::from_utf8_lossy(&text).trim().into())
 }
 
 /// Runs a seed again; false when something is wrong.
