@@ -77,7 +77,8 @@ impl Media<'_> {
         for member in self.members() {
             let mut copies = Vec::new();
             for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-                let bytes = self.read(member, offset, LABEL_LEN as u32)?;
+                let bytes =
+                    self.read(member, offset, u32::try_from(LABEL_LEN).unwrap_or(u32::MAX))?;
                 let label = Label::decode(&bytes, copy);
                 copies.push(label.map_err(|error| format!("member {member}: {error}"))?);
             }
@@ -178,7 +179,7 @@ impl Media<'_> {
             let found = self.page(&table, number, |bytes, place| {
                 let uuid = self.label.array_uuid;
                 let page = SumPage::decode(bytes, layout, uuid, place).ok()?;
-                (page.index == number).then(|| (page.counter, page))
+                (page.index == number).then_some((page.counter, page))
             })?;
             sums.extend(found.map(|page| (number, page)));
         }

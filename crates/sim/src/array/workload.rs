@@ -84,7 +84,7 @@ impl Workload {
     }
 
     /// The next request.
-    pub fn next(&mut self) -> Wanted {
+    pub fn draw(&mut self) -> Wanted {
         let total: u32 = self.taste.weights.iter().sum();
         let mut draw = u32::try_from(self.dice.below(u64::from(total.max(1)))).unwrap_or(0);
         let mut kind = 2;
@@ -188,7 +188,7 @@ mod tests {
                 let (capacity, stripe) = (8 * 64, 64);
                 let mut workload = Workload::new(Seed(seed), capacity, stripe, unit);
                 for _ in 0..300 {
-                    let wanted = workload.next();
+                    let wanted = workload.draw();
                     let Wanted { op, sectors, fua } = &wanted;
                     assert!(sectors.end <= capacity && sectors.start % unit == 0, "{wanted:?}");
                     assert!(sectors.end % unit == 0, "{wanted:?}");

@@ -851,7 +851,7 @@ impl<M: Machine> World<M> {
             {
                 break;
             } else {
-                let wanted = self.workload.next();
+                let wanted = self.workload.draw();
                 self.submit(at, wanted, false);
             }
             if self.violation.is_some() || self.serving != Some(id) {
