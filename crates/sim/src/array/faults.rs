@@ -338,6 +338,7 @@ impl<M: Machine> World<M> {
                 }
             }
         }
+        self.heal_harms(|harm| matches!(harm.group, Group::Row(_)));
         self.agenda.put_in(Duration::ZERO, Happening::Start(other));
         let wait = Duration::from_millis(100 + self.fault_dice.below(300));
         self.agenda.put_in(wait, Happening::Kill(id));
@@ -397,7 +398,8 @@ impl<M: Machine> World<M> {
     /// takes a stripe that it cannot verify for one that was never written as a whole; of the log
     /// and the tables they are never noticed.
     fn rows_may_be_lost(&self) -> bool {
-        self.plan.mode == Mode::Beyond && self.serving.is_some()
+        let only_serves = self.serving.is_some() && self.engines.len() == 1;
+        self.plan.mode == Mode::Beyond && only_serves
     }
 
     fn group_of(&self, offset: u64) -> Group {
