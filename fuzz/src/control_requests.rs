@@ -78,7 +78,9 @@ impl Service for ArrayService {
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
         same_again(&request);
         match request {
-            ControlRequest::Status | ControlRequest::Stop => Ok(Value::Null),
+            ControlRequest::Status | ControlRequest::Scrub { .. } | ControlRequest::Stop => {
+                Ok(Value::Null)
+            }
             ControlRequest::Fail { member } | ControlRequest::Rebuild { member } => {
                 address(&member)
             }

@@ -1,6 +1,8 @@
 //! The array with a log in its simulated world: a few fresh runs, those that once failed, and that
 //! a seed decides everything. Campaigns: `cargo xtask simulate`.
 
+#![allow(clippy::print_stdout, reason = "a trace is for who looks for a fault")]
+
 use netraid_raid::logged::LoggedArray;
 use netraid_sim::{
     Seed,

@@ -1,6 +1,8 @@
 //! The world, with a mirror that has no log and writes in place: what it can do passes, and what
 //! it cannot is seen.
 
+#![allow(clippy::print_stdout, reason = "a trace is for who looks for a fault")]
+
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, VecDeque};
 
