@@ -53,11 +53,19 @@ impl FoundLog {
         self.payload.get(&position.after(at)).cloned()
     }
 
-    /// What PARITY records after `after` make of a row: column and checksum.
-    pub(super) fn parity_sums(&self, physical: u32, row: u32, after: Position) -> Vec<(u8, u32)> {
+    /// What PARITY records after `after` make of a row: column and checksum, of rounds that are
+    /// open (`closed` is the last one that is not), or of those that are over.
+    pub(super) fn parity_sums(
+        &self,
+        physical: u32,
+        row: u32,
+        after: Position,
+        (closed, open): (u32, bool),
+    ) -> Vec<(u8, u32)> {
         let mut sums = Vec::new();
         for (position, record) in self.records() {
-            if let Record::Parity { stripe, row: its_row, checks, basis, .. } = record
+            if let Record::Parity { stripe, row: its_row, round, checks, basis } = record
+                && (*round > closed) == open
                 && *stripe == u64::from(physical)
                 && *its_row == row
                 && position > after

@@ -297,6 +297,7 @@ impl Array {
             let state = self.state();
             (state.layout.code, state.layout.rows, state.layout.geometry.members())
         };
+        let closed = self.state().checkpoint.round;
         let count = remap.written.iter().filter(|written| **written).count();
         if remap.written.len() != rows as usize || remap.sums.len() != count * usize::from(columns)
         {
@@ -315,10 +316,13 @@ impl Array {
         let mut bad_rows = Vec::new();
         let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
         for (at, (row, _)) in written.enumerate() {
-            let later = log.parity_sums(physical, row, remap.position);
+            let later = log.parity_sums(physical, row, remap.position, (closed, false));
+            // What is written again anyhow may be old, new, or torn.
+            let redone = log.parity_sums(physical, row, remap.position, (closed, true));
             let is_good = |column: u8, sum: Option<u32>| {
                 let wanted = remap.sums[usize::from(column) * count + at];
-                sum.is_some_and(|sum| sum == wanted || later.contains(&(column, sum)))
+                redone.iter().any(|(one, _)| *one == column)
+                    || sum.is_some_and(|sum| sum == wanted || later.contains(&(column, sum)))
             };
             let good: ColumnSet = found
                 .iter()
@@ -334,7 +338,7 @@ impl Array {
                 .map(|(column, _)| *column)
                 .collect();
             // A row that is written again anyhow is mended by that.
-            if !bad.is_empty() && later.is_empty() {
+            if !bad.is_empty() && later.is_empty() && redone.is_empty() {
                 bad_rows.push((row, bad));
             }
         }

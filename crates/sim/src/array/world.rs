@@ -572,14 +572,14 @@ impl<M: Machine> World<M> {
             Notice::Event(event) => self.hear_event(id, event),
             Notice::Asks(generation, epoch) => {
                 let alone = self.engines.len() == 1;
-                let newest = self.newest_label();
-                // What an older engine has sent to a member that is off will never land.
-                let all_off = self.hosts.iter().enumerate().all(|(member, host)| {
-                    !host.target.is_on()
-                        || self.engines.iter().any(|engine| engine.has_found(member))
-                });
-                let is_newest = newest.is_none_or(|newest| newest <= (generation, epoch));
-                let may_open = alone && all_off && is_newest;
+                // What an older engine has sent to a member that is off will never land; and one
+                // with another label would not know later who had the array.
+                let is_harmless = |(member, host): (usize, &Host)| {
+                    let is_found = self.engines.iter().any(|engine| engine.has_found(member));
+                    let is_same = self.label_on(host) == Some((generation, epoch));
+                    is_found || (!host.target.is_on() && is_same)
+                };
+                let may_open = alone && self.hosts.iter().enumerate().all(is_harmless);
                 if let Some(at) = self.engines.iter().position(|engine| engine.id == id) {
                     self.with(at, |engine, context| engine.handle_word(context, may_open));
                 }
@@ -957,18 +957,17 @@ impl<M: Machine> World<M> {
         self.hear_all();
     }
 
-    /// The newest label on any medium.
-    fn newest_label(&self) -> Option<(u64, u64)> {
+    /// The newest label on a member's medium.
+    fn label_on(&self, host: &Host) -> Option<(u64, u64)> {
         let block = u64::from(self.fittings.block_len);
-        let read = |host: &Host, copy: usize| {
+        let read = |copy: usize| {
             let first = LABEL_OFFSETS[copy] / block;
             let data = host.target.disk().read(first..first + LABEL_LEN as u64 / block).ok()?;
             let label = Label::decode(&data.to_contiguous(), copy).ok()?;
-            (label.array_uuid == self.fittings.array_uuid)
-                .then_some((label.generation, label.epoch))
+            let is_ours = label.array_uuid == self.fittings.array_uuid;
+            is_ours.then_some((label.generation, label.epoch))
         };
-        let both = |host| [read(host, 0), read(host, 1)];
-        self.hosts.iter().flat_map(both).flatten().max()
+        read(0).max(read(1))
     }
 
     fn look_at_media(&mut self, is_closed: bool) {
