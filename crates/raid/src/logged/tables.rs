@@ -11,8 +11,12 @@ use netraid_block::{Buf, IoError, SgList};
 
 use super::tasks::Array;
 use crate::{
-    checkpoint::Checkpoint, member::MemberIndex, pages::PAIR_LEN, regions::PAGE_LEN,
-    stripes::StripePage, sums::SumPage,
+    checkpoint::Checkpoint,
+    member::MemberIndex,
+    pages::{PAIR_LEN, TablePages},
+    regions::PAGE_LEN,
+    stripes::StripePage,
+    sums::SumPage,
 };
 
 /// Page images under way at a time.
@@ -81,17 +85,13 @@ impl Array {
     /// Writes a snapshot to all holders of its pages. It is not stable then.
     pub(super) async fn write_snapshot(&self, snapshot: Snapshot) {
         let uuid = self.state().label.array_uuid;
+        let (stripe_table, sum_table) = {
+            let state = self.state();
+            (state.layout.stripe_pages, state.layout.sum_pages)
+        };
         for pages in snapshot.stripes.chunks(PAGES_AT_ONCE) {
-            let table = self.state().layout.stripe_pages;
-            let mut writes = Vec::new();
-            for page in pages {
-                for holder in table.holders(page.index).iter() {
-                    let at = table.slot_offset(page.index, holder, page.counter);
-                    let data = Buf::copy_from(&page.encode(uuid, at)).into();
-                    writes.push(self.write_member(holder, at, data));
-                }
-            }
-            join_all(writes).await;
+            let places = pages.iter().map(|page| (page, page.index, page.counter));
+            self.write_images(stripe_table, places, |page, at| page.encode(uuid, at)).await;
             let mut state = self.state();
             for page in pages {
                 let at = usize::try_from(page.index).unwrap_or(usize::MAX);
@@ -99,16 +99,8 @@ impl Array {
             }
         }
         for pages in snapshot.sums.chunks(PAGES_AT_ONCE) {
-            let table = self.state().layout.sum_pages;
-            let mut writes = Vec::new();
-            for page in pages {
-                for holder in table.holders(page.index).iter() {
-                    let at = table.slot_offset(page.index, holder, page.counter);
-                    let data = Buf::copy_from(&page.encode(uuid, at)).into();
-                    writes.push(self.write_member(holder, at, data));
-                }
-            }
-            join_all(writes).await;
+            let places = pages.iter().map(|page| (page, page.index, page.counter));
+            self.write_images(sum_table, places, |page, at| page.encode(uuid, at)).await;
             let mut state = self.state();
             for page in pages {
                 if let Some(cached) = state.sums.pages.get_mut(&page.index) {
@@ -117,6 +109,24 @@ impl Array {
                 state.sums.unpin(page.index);
             }
         }
+    }
+
+    /// Writes images of pages, each with its index and counter, to all of their holders.
+    async fn write_images<'a, P: 'a>(
+        &self,
+        table: TablePages,
+        pages: impl Iterator<Item = (&'a P, u64, u64)>,
+        encode: impl Fn(&P, u64) -> Vec<u8>,
+    ) {
+        let mut writes = Vec::new();
+        for (page, index, counter) in pages {
+            for holder in table.holders(index).iter() {
+                let at = table.slot_offset(index, holder, counter);
+                let data = Buf::copy_from(&encode(page, at)).into();
+                writes.push(self.write_member(holder, at, data));
+            }
+        }
+        join_all(writes).await;
     }
 
     /// Writes a checkpoint to all live members. It is stable then.
