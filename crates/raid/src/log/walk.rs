@@ -121,6 +121,13 @@ impl<'a> Walk<'a> {
             && batch.end().0 - self.tail.0 <= self.ring.blocks()
     }
 
+    /// Whether a batch would be the next one, if the generation that wrote it owned its place.
+    #[must_use]
+    pub fn is_of_another(&self, batch: &Batch) -> bool {
+        batch.previous == self.link
+            && self.beginnings.owner(batch.position) != Some(batch.generation)
+    }
+
     /// Whether a batch, with its head's checksum, is the next one; then the walk goes past it.
     /// Whoever calls has made sure that its payload is whole on some members.
     pub fn take(&mut self, batch: &Batch, crc: u32) -> bool {

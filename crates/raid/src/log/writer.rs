@@ -249,12 +249,14 @@ impl<T> LogWriter<T> {
         Some(BatchWrite { position, offset, members, head, payload })
     }
 
-    /// A member has completed the batch at `position`.
-    pub fn handle_written(&mut self, position: Position, member: MemberIndex) {
-        let batch = self.in_flight.iter_mut().find(|batch| batch.position == position);
-        if let Some(batch) = batch {
-            batch.missing.remove(member);
-        }
+    /// A member has completed the batch at `position`. Whether all of its members have, and its
+    /// acknowledgement waits for one before it.
+    pub fn handle_written(&mut self, position: Position, member: MemberIndex) -> bool {
+        let found = self.in_flight.iter().position(|batch| batch.position == position);
+        let Some(at) = found else { return false };
+        self.in_flight[at].missing.remove(member);
+        let is_whole = |batch: &InFlight<T>| batch.missing.is_empty();
+        is_whole(&self.in_flight[at]) && !self.in_flight.range(..at).all(is_whole)
     }
 
     /// A member takes no part any more: nothing waits for it.
@@ -427,7 +429,9 @@ mod tests {
             let batch = writer.poll_batch(copies, more).unwrap();
             assert!(batch.members.contains(joining) && batch.members.contains(MemberIndex(0)));
             let others = batch.members.iter().filter(|member| *member != joining);
-            others.for_each(|member| writer.handle_written(batch.position, member));
+            for member in others {
+                writer.handle_written(batch.position, member);
+            }
             assert_eq!(writer.poll_acked(), None);
             writer.handle_written(batch.position, joining);
             assert_eq!(writer.poll_acked().map(|acked| acked.tag), Some(number));
@@ -449,7 +453,9 @@ mod tests {
         assert_eq!(writer.room(), 0);
         assert!(batches.len() >= 5 && writer.link().end.0 <= 400);
         for batch in &batches {
-            batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
+            for member in batch.members.iter() {
+                writer.handle_written(batch.position, member);
+            }
         }
         while writer.poll_acked().is_some() {}
         assert!(writer.poll_batch(all(), MemberSet::EMPTY).is_none(), "acknowledged is not enough");
@@ -461,7 +467,9 @@ mod tests {
     }
 
     fn finish(writer: &mut LogWriter<u64>, batch: &BatchWrite) {
-        batch.members.iter().for_each(|member| writer.handle_written(batch.position, member));
+        for member in batch.members.iter() {
+            writer.handle_written(batch.position, member);
+        }
         while writer.poll_acked().is_some() {}
     }
 

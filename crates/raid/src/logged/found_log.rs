@@ -6,7 +6,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::tasks::Array;
+use super::{Rule, tasks::Array};
 use crate::{
     bytes,
     checkpoint::Checkpoint,
@@ -237,6 +237,9 @@ impl Array {
             for place in places {
                 let copies = reader.copies(place).await;
                 log.note_heads(&copies);
+                if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
+                    self.state().rules.note(Rule::BatchOfAnotherGeneration);
+                }
                 if let Some((adopted, crc)) = assemble(&copies, &walk, &mut log.payload)
                     && walk.take(&adopted.batch, crc)
                 {

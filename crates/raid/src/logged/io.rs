@@ -13,7 +13,7 @@ use core::{
 use netraid_block::{ErrorKind, IoError, SgList};
 use smallvec::{SmallVec, smallvec};
 
-use super::{Action, IoId, state::State, tasks::Array};
+use super::{Action, IoId, Rule, state::State, tasks::Array};
 use crate::{log::Position, member::MemberIndex};
 
 /// Somebody who waits for one answer.
@@ -261,7 +261,7 @@ impl State {
         }
         let leaving = self.members[member.as_usize()].leaving;
         if leaving {
-            self.rule("a write waits for the labels to exclude its member");
+            self.rules.note(Rule::WriteAfterLabels);
             self.members[member.as_usize()].deferred.push(wait);
         }
         leaving.then_some(false)

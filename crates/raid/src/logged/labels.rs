@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind};
 
 use super::{
+    Rule,
     state::State,
     tasks::{Array, Change},
 };
@@ -139,7 +140,7 @@ impl Array {
                     state.fail(netraid_block::IoError::with_detail(ErrorKind::Device, text));
                     return;
                 }
-                state.rule("labels are written again because a member failed meanwhile");
+                state.rules.note(Rule::LabelsAgain);
                 continue;
             }
             let mut state = self.state();

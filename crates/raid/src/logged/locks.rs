@@ -8,7 +8,11 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::ops::Range;
 
-use super::tasks::{Array, Change};
+use super::{
+    Rule,
+    state::State,
+    tasks::{Array, Change},
+};
 
 /// What a lock is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +122,8 @@ impl Array {
         let number = self.state().locks.ask(stripe, purpose);
         // Made before the wait, so that who is ended while waiting leaves nothing behind.
         let lock = Lock { array: self.clone(), stripe, number };
-        self.until(Change::Locks, |state| state.locks.take(stripe, number).then_some(())).await;
+        let take = |state: &mut State| state.locks.take(stripe, number).then_some(());
+        self.until_rule(Change::Locks, Rule::Lock, take).await;
         lock
     }
 }

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, SgList};
 
 use super::{
+    Rule,
     dirty::Dirty,
     io::Ticket,
     state::{Limbo, State},
@@ -45,6 +46,8 @@ pub(super) struct LogState {
     /// Who waits for room, in order.
     queue: alloc::collections::VecDeque<u64>,
     next_in_queue: u64,
+    /// It waits for the labels.
+    is_held_back: bool,
     /// Members that are complete but for the log: they get every batch from now on.
     pub(super) joining: MemberSet,
     flushes_asked: u64,
@@ -98,9 +101,12 @@ impl State {
             return false;
         }
         if self.is_anybody_leaving() {
-            self.rule("the log waits for the labels to exclude a member");
+            if !core::mem::replace(&mut self.log.is_held_back, true) {
+                self.rules.note(Rule::LogAfterLabels);
+            }
             return false;
         }
+        self.log.is_held_back = false;
         let members = self.in_sync();
         let base = self.layout.regions.log.offset;
         let mut any = false;
@@ -117,7 +123,9 @@ impl State {
     }
 
     pub(super) fn batch_written(&mut self, position: Position, member: MemberIndex) {
-        self.writer().handle_written(position, member);
+        if self.writer().handle_written(position, member) {
+            self.rules.note(Rule::OrderOfLog);
+        }
         self.take_acked();
     }
 
@@ -198,6 +206,9 @@ impl State {
             } else if entry.discard {
                 discards.push(entry.physical);
             } else {
+                if self.stripes.pins(entry.physical) > 1 {
+                    self.rules.note(Rule::PinnedStripe);
+                }
                 self.stripes.unpin(entry.physical);
             }
         }
@@ -223,14 +234,13 @@ impl Array {
             let remap = state.layout.blocks_to_bring_home() + 1;
             (number, data * BLOCKS_OF_DATA + remaps * remap)
         };
-        self.until(Change::Room, |state| {
+        self.until_rule(Change::Room, Rule::RoomInLog, |state| {
             if state.log.queue.front() != Some(&number) {
                 return None;
             }
             let needed = promised + data * state.layout.blocks_to_bring_home();
             let dirty = state.dirty.len() + state.log.becoming_dirty + data;
             if needed > state.room() || dirty > state.layout.limits.dirty_blocks as u64 {
-                state.rule("a write waits for room in the log");
                 state.want_round();
                 return None;
             }
@@ -289,6 +299,17 @@ impl Array {
         };
         let done = |state: &mut State| (state.log.flushes_done >= number).then_some(());
         self.until(Change::Flush, done).await;
+    }
+
+    /// As [`Self::flush`], for what `rule` has wait for it.
+    pub(super) async fn flush_for(&self, rule: Rule) {
+        {
+            let mut state = self.state();
+            if state.is_any_unflushed() {
+                state.rules.note(rule);
+            }
+        }
+        self.flush().await;
     }
 
     /// Flushes whenever somebody asks, for as long as the array is open: all members at once, and

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, BufMut, IoError, SgList};
 
 use super::{
-    Event, FoundMember, NewDevice,
+    Event, FoundMember, NewDevice, Rule,
     locks::Purpose,
     state::{BLOCK, Life, State},
     tasks::{Array, Change},
@@ -47,7 +47,7 @@ impl Drop for TablesLock {
 impl Array {
     /// Waits until nobody else writes table pages.
     pub(super) async fn lock_tables(&self) -> TablesLock {
-        self.until(Change::Pages, |state| {
+        self.until_rule(Change::Pages, Rule::Tables, |state| {
             let free = !state.tables_locked;
             state.tables_locked = true;
             free.then_some(())
@@ -333,13 +333,9 @@ impl Array {
     /// Waits until every operation that has begun has ended.
     async fn wait_for_operations(&self) {
         let now = self.state().next_operation;
-        self.until(Change::Operations, |state| {
+        self.until_rule(Change::Operations, Rule::ReturnAfterOperations, |state| {
             let oldest = state.operations.first().copied();
-            let over = oldest.is_none_or(|oldest| oldest >= now);
-            if !over {
-                state.rule("a member that is back waits for what began before");
-            }
-            over.then_some(())
+            oldest.is_none_or(|oldest| oldest >= now).then_some(())
         })
         .await;
     }

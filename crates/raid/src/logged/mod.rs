@@ -25,6 +25,7 @@ mod read;
 mod recover;
 mod requests;
 mod round;
+mod rules;
 mod scrub;
 mod state;
 mod sums;
@@ -33,7 +34,7 @@ mod tasks;
 mod write;
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
     vec::Vec,
 };
@@ -43,6 +44,7 @@ pub use interface::{
     UserRequest,
 };
 use netraid_block::{ErrorKind, IoError, SgList};
+pub use rules::{Rule, RuleCounts};
 pub use scrub::{
     SCRUB_STRIPES_AT_ONCE_MAX, ScrubCommand, ScrubEvent, ScrubMember, ScrubOptions, ScrubRefusal,
     ScrubStatus,
@@ -313,10 +315,10 @@ impl LoggedArray {
         }
     }
 
-    /// How often each rule of the protocol made something wait, by name.
+    /// How often each rule of the protocol held something back.
     #[must_use]
-    pub fn rules(&self) -> BTreeMap<&'static str, u64> {
-        self.array.state().rules.clone()
+    pub fn rules(&self) -> RuleCounts {
+        self.array.state().rules
     }
 
     /// Does everything that can be done without another input. What came in since the last time is
@@ -431,7 +433,7 @@ impl State {
             tables_locked: false,
             repairs: BTreeSet::new(),
             scrub: scrub::Scrub::default(),
-            rules: BTreeMap::new(),
+            rules: RuleCounts::default(),
             layout: Arc::new(layout),
         }
     }

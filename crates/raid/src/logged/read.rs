@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
+    Rule,
     locks::Purpose,
     state::{BLOCK, State},
     tasks::{Array, Change},
@@ -70,7 +71,7 @@ impl Array {
             }
         }
         // Overtaken, or something is wrong there: nobody changes home now.
-        self.state().rule("a read waits until nobody changes what it relies on");
+        self.state().rules.note(Rule::LockedRead);
         let _lock = self.lock(logical, Purpose::Rely).await;
         self.read_locked(logical, blocks).await
     }

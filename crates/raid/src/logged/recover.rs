@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
 use super::{
-    Event, FoundMember,
+    Event, FoundMember, Rule,
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
     state::{BLOCK, Life, State},
@@ -257,6 +257,9 @@ impl Array {
                         let stable = remap.position < log.stable_seen;
                         match bad {
                             Some(bad) => {
+                                if !bad.is_empty() {
+                                    self.state().rules.note(Rule::RemapMended);
+                                }
                                 self.mend(log, to, &remap, bad).await?;
                                 true
                             }
@@ -268,7 +271,7 @@ impl Array {
                     kept.insert((remap.position, logical), remap);
                     break;
                 }
-                self.state().rule("a REMAP that was not stable is dropped");
+                self.state().rules.note(Rule::RemapDropped);
                 dropped.push((remap.position, u64::from(logical)));
             }
         }
@@ -531,7 +534,7 @@ impl Array {
                     let is_current =
                         logical.is_some() && since.is_none_or(|since| *since < position);
                     if !is_current || !known {
-                        self.state().rule("a PARITY of another owner is not redone");
+                        self.state().rules.note(Rule::ParityOfAnotherOwner);
                         continue;
                     }
                     let entry = redo.entry((physical, *row)).or_default();
@@ -554,7 +557,8 @@ impl Array {
                         })
                         .collect();
                 }
-                Record::Parity { .. } | Record::Open { .. } => {}
+                Record::Parity { .. } => self.state().rules.note(Rule::ParityOfClosedRound),
+                Record::Open { .. } => {}
             }
         }
         Ok(redo)

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use netraid_block::{IoError, SgList};
 
 use super::{
+    Rule,
     dirty::Dirty,
     locks::Purpose,
     state::{BLOCK, State},
@@ -98,11 +99,11 @@ impl Array {
         };
         let snapshot = self.take_snapshot();
         // What the snapshot says, and what voids or supersedes DATA below the cut, becomes stable.
-        self.flush().await;
+        self.flush_for(Rule::ImagesAfterFlush).await;
         let _tables = self.lock_tables().await;
         if !snapshot.is_empty() {
             self.write_snapshot(snapshot).await;
-            self.flush().await;
+            self.flush_for(Rule::CheckpointAfterImages).await;
         }
         let checkpoint = {
             let state = self.state();
@@ -209,8 +210,7 @@ impl Array {
             self.log_record(record, payload, false)
         });
         join_all(records).await;
-        self.state().rule("home writes wait for their PARITY to be stable");
-        self.flush().await;
+        self.flush_for(Rule::HomeAfterParity).await;
         let mut writes = Vec::new();
         for new in &new_rows {
             for (column, data) in &new.columns {

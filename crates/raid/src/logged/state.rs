@@ -1,7 +1,7 @@
 //! What the machine knows: the parts that its tasks share.
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     string::{String, ToString},
     sync::Arc,
     vec::Vec,
@@ -12,7 +12,7 @@ use slab::Slab;
 use sync_wrapper::SyncWrapper;
 
 use super::{
-    Action, Event, Limits, MemberCaps, RequestId,
+    Action, Event, Limits, MemberCaps, RequestId, RuleCounts,
     dirty::DirtyBlocks,
     io::{Io, Outbox, Wait},
     labels::LabelUpdates,
@@ -160,14 +160,14 @@ pub(super) struct State {
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
     pub(super) scrub: super::scrub::Scrub,
-    /// How often each rule made something wait.
-    pub(super) rules: BTreeMap<&'static str, u64>,
+    /// How often each rule held something back.
+    pub(super) rules: RuleCounts,
 }
 
 impl State {
-    /// Notes that a rule made something wait.
-    pub(super) fn rule(&mut self, name: &'static str) {
-        *self.rules.entry(name).or_default() += 1;
+    /// Whether any member has completed what a flush would make stable.
+    pub(super) fn is_any_unflushed(&self) -> bool {
+        self.members.iter().any(|member| member.unflushed)
     }
 
     pub(super) fn member_state(&self, member: MemberIndex) -> MemberState {

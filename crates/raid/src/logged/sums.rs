@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError};
 
 use super::{
+    Rule,
     state::State,
     tables::Image,
     tasks::{Array, Change},
@@ -225,7 +226,7 @@ impl Array {
     pub(super) async fn pin_sum_page(&self, page: u64) {
         loop {
             let load = self
-                .until(Change::Pages, |state| {
+                .until_rule(Change::Pages, Rule::PageLoads, |state| {
                     if state.sums.pin(page) {
                         return Some(false);
                     }

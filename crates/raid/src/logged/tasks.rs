@@ -15,7 +15,7 @@ use core::{
 use atomic_refcell::{AtomicRefCell, AtomicRefMut};
 use futures_util::stream::{FuturesUnordered, Stream};
 
-use super::state::State;
+use super::{Rule, state::State};
 
 /// A task.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -91,6 +91,24 @@ impl Array {
                     Poll::Pending
                 }
             }
+        })
+        .await
+    }
+
+    /// As [`Self::until`], for what `rule` may hold back; counted once when it does.
+    pub(super) async fn until_rule<T>(
+        &self,
+        change: Change,
+        rule: Rule,
+        mut ask: impl FnMut(&mut State) -> Option<T> + Send,
+    ) -> T {
+        let mut is_held_back = false;
+        self.until(change, |state| {
+            let answer = ask(state);
+            if answer.is_none() && !core::mem::replace(&mut is_held_back, true) {
+                state.rules.note(rule);
+            }
+            answer
         })
         .await
     }

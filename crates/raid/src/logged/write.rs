@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use netraid_block::{IoError, SgList};
 
 use super::{
+    Rule,
     locks::Purpose,
     read::Pin,
     state::{BLOCK, State},
@@ -83,10 +84,9 @@ impl Array {
     /// Waits for a free stripe, for a user's write.
     async fn allocate_for_user(&self, logical: u32) -> Allocated {
         let physical = self
-            .until(Change::Stripes, |state| {
+            .until_rule(Change::Stripes, Rule::FreeStripe, |state| {
                 let found = if state.may_set_aside() { state.allocate(logical) } else { None };
                 if found.is_none() {
-                    state.rule("a full stripe waits for a free one");
                     state.want_stripes();
                 }
                 found
@@ -97,12 +97,11 @@ impl Array {
 
     /// Waits until one more stripe may be left behind without a successor.
     async fn may_leave_stripe(&self) -> Leaving {
-        self.until(Change::Stripes, |state| {
+        self.until_rule(Change::Stripes, Rule::StripeToLeave, |state| {
             if state.may_set_aside() {
                 state.allocated += 1;
                 return Some(());
             }
-            state.rule("UNMAP waits for stripes that may be used again");
             state.want_stripes();
             None
         })
@@ -116,7 +115,6 @@ impl Array {
             .until(Change::Stripes, |state| {
                 let found = state.allocate(logical);
                 if found.is_none() {
-                    state.rule("a round waits for a free stripe");
                     state.want_stripes();
                 }
                 found

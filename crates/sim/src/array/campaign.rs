@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use netraid_raid::logged::Rule;
+
 use super::{
     machine::Machine,
     plan::{Choice, Plan},
@@ -115,6 +117,15 @@ pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
     format!("panic: {}", text.unwrap_or_default())
 }
 
+impl Report {
+    /// Rules that never held anything back: nothing is known of them.
+    #[must_use]
+    pub fn untested(&self) -> Vec<Rule> {
+        let never = |(rule, count): (Rule, u64)| (count == 0).then_some(rule);
+        self.counts.rules.iter().filter_map(never).collect()
+    }
+}
+
 impl Counts {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Self) {
@@ -138,9 +149,7 @@ impl Counts {
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
-        for (rule, count) in &other.rules {
-            *self.rules.entry(rule).or_default() += count;
-        }
+        self.rules.add(&other.rules);
         for (name, count) in &other.told {
             *self.told.entry(name).or_default() += count;
         }
@@ -188,8 +197,11 @@ impl fmt::Display for Report {
         writeln!(f, "faults: {}", list(faults.collect()))?;
         let told = counts.told.iter().map(|(name, count)| format!("{name} {count}"));
         writeln!(f, "the machine told: {}", list(told.collect()))?;
-        let rules = counts.rules.iter().map(|(rule, count)| format!("{rule}: {count}"));
-        writeln!(f, "rules that made something wait: {}", list(rules.collect()))?;
+        let rules = counts.rules.iter().map(|(rule, count)| format!("{}: {count}", rule.text()));
+        writeln!(f, "rules that held something back: {}", list(rules.collect()))?;
+        for rule in self.untested() {
+            writeln!(f, "NEVER: {}", rule.text())?;
+        }
         for failure in &self.failures {
             writeln!(f, "FAILED seed {}: {}", failure.seed, failure.what)?;
         }

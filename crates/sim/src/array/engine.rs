@@ -29,6 +29,9 @@ use crate::{
     time::Time,
 };
 
+/// Users' requests in flight, at least, when an engine dies that serves.
+const CROWD_MIN: u64 = 4;
+
 /// What the world hears of an engine.
 #[derive(Debug)]
 pub enum Notice {
@@ -121,10 +124,8 @@ pub struct Engine<M> {
     new_uuids: u64,
     has_lost_one: bool,
     is_dying: bool,
-    /// Users' requests in flight, and how many there have to be when it dies.
-    pub crowd: u64,
-    /// See `crowd`.
-    pub dies_with: u64,
+    /// Users' requests in flight.
+    crowd: u64,
 }
 
 /// What an engine works with, and what it leaves behind.
@@ -170,7 +171,6 @@ impl<M: Machine> Engine<M> {
             has_lost_one: false,
             is_dying: false,
             crowd: 0,
-            dies_with: 0,
         }
     }
 
@@ -564,8 +564,9 @@ impl<M: Machine> Engine<M> {
             return;
         }
         self.actions += 1;
-        let is_due = self.dies_at.is_some_and(|at| self.actions > at);
-        if is_due && self.crowd >= self.dies_with {
+        // Who serves dies in the middle of something.
+        let is_busy = !self.is_recovered || self.crowd >= CROWD_MIN;
+        if is_busy && self.dies_at.is_some_and(|at| self.actions > at) {
             self.is_dying = true;
             context.notices.push_back((id, Notice::Dies));
             return;

@@ -1,13 +1,11 @@
 //! What the world drives: the production machine, or a stand-in that tests of the world know.
 
-use std::collections::BTreeMap;
-
 use netraid_block::{IoError, SgList};
 use netraid_raid::{
     label::Label,
     logged::{
         Action, Event, FoundMember, IoId, LoggedArray, NewDevice, OpenConfig, RequestId,
-        UserRequest,
+        RuleCounts, UserRequest,
     },
     member::{ArrayState, MemberIndex},
 };
@@ -32,8 +30,8 @@ pub trait Machine: Sized {
     fn label(&self) -> Label;
     fn state(&self) -> ArrayState;
     fn failure(&self) -> Option<IoError>;
-    fn rules(&self) -> BTreeMap<&'static str, u64> {
-        BTreeMap::new()
+    fn rules(&self) -> RuleCounts {
+        RuleCounts::default()
     }
 
     /// What it is waiting for, for those who look for a fault.
@@ -96,7 +94,7 @@ impl Machine for LoggedArray {
     fn failure(&self) -> Option<IoError> {
         self.failure()
     }
-    fn rules(&self) -> BTreeMap<&'static str, u64> {
+    fn rules(&self) -> RuleCounts {
         self.rules()
     }
 }

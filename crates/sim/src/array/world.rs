@@ -10,7 +10,7 @@ use netraid_block::{Op, Pool, SgList};
 use netraid_raid::{
     format,
     label::{LABEL_LEN, Label},
-    logged::{Event, MemberCaps, RequestId, UserRequest},
+    logged::{Event, MemberCaps, RequestId, RuleCounts, UserRequest},
     member::ArrayState,
     regions::LABEL_OFFSETS,
 };
@@ -79,8 +79,8 @@ pub struct Counts {
     pub told: BTreeMap<&'static str, u64>,
     /// Sectors that a first read settled.
     pub settled: u64,
-    /// How often each rule of the machine made something wait.
-    pub rules: BTreeMap<&'static str, u64>,
+    /// How often each rule of the machine held something back.
+    pub rules: RuleCounts,
 }
 
 /// What went wrong.
@@ -507,9 +507,7 @@ impl<M: Machine> World<M> {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let engine = self.engines.swap_remove(at);
         self.counts.actions += engine.actions;
-        for (rule, count) in engine.machine().map(Machine::rules).unwrap_or_default() {
-            *self.counts.rules.entry(rule).or_default() += count;
-        }
+        self.counts.rules.add(&engine.machine().map(Machine::rules).unwrap_or_default());
         self.note(|| format!("engine {}: is no more: {why}", id.0));
         self.trace.mix(&[5, u64::from(id.0), engine.actions]);
         let now = self.now();
@@ -713,7 +711,6 @@ impl<M: Machine> World<M> {
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
             engine.dies_at = (!is_last).then_some(engine.actions + life);
-            engine.dies_with = if self.is_resting { 0 } else { 4 };
         }
         self.photograph_some();
         if is_last {
@@ -841,7 +838,7 @@ impl<M: Machine> World<M> {
             submitted += 1;
             self.life_requests += 1;
             if self.life_requests > LIFE_REQUESTS_MAX {
-                return self.die(id);
+                return self.kill(id, "its users only ask for what is done at once");
             }
             if let Some(next) = self.sweep {
                 self.read_next(at, next);
@@ -865,7 +862,6 @@ impl<M: Machine> World<M> {
             self.try_to_close(at);
         } else if self.is_resting && self.try_to_rest(at) {
             self.is_resting = false;
-            self.engines[at].dies_with = 4;
             self.look_after_users();
         }
     }
