@@ -207,3 +207,21 @@ fn step(walk: &mut Walk<'_>, ring: Ring, media: &BTreeMap<u64, Vec<u8>>) -> Opti
         walk.take(&batch, crc).then_some(batch)
     })
 }
+
+#[test]
+fn generations_that_begin_at_one_place_leave_room_for_others() {
+    let mut beginnings = Beginnings::default();
+    let at = |generation, position| Begin { generation, position: Position(position) };
+    for generation in 1..=1000 {
+        assert!(beginnings.has_room_at(Position(7)));
+        beginnings.begin(at(generation, 7));
+    }
+    assert_eq!(beginnings.as_slice(), [at(1000, 7)]);
+    let most = Beginnings::MAX as u64;
+    (1..most).for_each(|more| beginnings.begin(at(1000 + more, 7 + more)));
+    assert!(!beginnings.has_room_at(Position(7 + most)));
+    assert!(beginnings.has_room_at(Position(6 + most)));
+    beginnings.begin(at(5000, 6 + most));
+    assert_eq!(beginnings.owner(Position(6 + most)), Some(5000));
+    assert_eq!(beginnings.owner(Position(7)), Some(1000));
+}

@@ -55,21 +55,28 @@ impl Beginnings {
         last.map(|begin| begin.generation)
     }
 
-    /// Whether one more has room.
+    /// Whether one more has room, wherever it begins.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.0.len() < Self::MAX
     }
 
-    /// Adds a generation.
+    /// Whether one that begins there has room.
+    #[must_use]
+    pub fn has_room_at(&self, position: Position) -> bool {
+        self.has_room() || self.0.last().is_some_and(|last| last.position == position)
+    }
+
+    /// Adds a generation. One that begins at the same place owns nothing and is forgotten.
     ///
     /// # Panics
     /// When there is no room, or it is not later than all others.
     pub fn begin(&mut self, begin: Begin) {
-        assert!(self.has_room(), "more than {} generations begin in one log", Self::MAX);
         let is_later =
             |last: &Begin| last.generation < begin.generation && last.position <= begin.position;
         assert!(self.0.last().is_none_or(is_later), "{begin:?} after {:?}", self.0.last());
+        self.0.pop_if(|last| last.position == begin.position);
+        assert!(self.has_room(), "more than {} generations begin in one log", Self::MAX);
         self.0.push(begin);
     }
 

@@ -62,7 +62,7 @@ impl Array {
         // The labels have to say first that it was away.
         self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
         let newest = self.read_checkpoint(member).await;
-        let incarnation = {
+        {
             let mut state = self.state();
             if let Some(reason) = state.why_not_ours(member, &found) {
                 state.events.push_back(Event::Notice(reason));
@@ -78,7 +78,22 @@ impl Array {
             if time.is_none_or(|round| seen.saturating_add(1) < round) {
                 entry.lack = Lack::ALL;
             }
-            state.join(member, found.caps, "back")
+        }
+        self.take_in(member, found.caps, "back").await;
+    }
+
+    /// Has a member take part that is not live, when the labels say what it lacks: from then on it
+    /// gets checkpoints, and these no longer tell what it is.
+    async fn take_in(&self, member: MemberIndex, caps: super::MemberCaps, reason: &str) {
+        let uuid = self.state().label.members[member.as_usize()].uuid;
+        self.update_labels(|_| {}).await;
+        let incarnation = {
+            let mut state = self.state();
+            let is_same = state.label.members[member.as_usize()].uuid == uuid;
+            if state.member_state(member).is_live() || !is_same {
+                return;
+            }
+            state.join(member, caps, reason)
         };
         self.give_checkpoint(member).await;
         self.catch_up(member, incarnation).await;
@@ -99,7 +114,7 @@ impl Array {
     pub(super) async fn member_replaced(self, member: MemberIndex, device: NewDevice) {
         let at = member.as_usize();
         self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
-        let incarnation = {
+        {
             let mut state = self.state();
             if state.member_state(member).is_live() {
                 return;
@@ -107,10 +122,8 @@ impl Array {
             let entry = &mut state.label.members[at];
             entry.uuid = device.uuid;
             entry.lack = Lack::ALL;
-            state.join(member, device.caps, "replaced")
-        };
-        self.give_checkpoint(member).await;
-        self.catch_up(member, incarnation).await;
+        }
+        self.take_in(member, device.caps, "replaced").await;
     }
 
     /// The newest checkpoint on a member.

@@ -240,6 +240,22 @@ impl Array {
 
     /// One block, from whatever of its row is right.
     async fn fetch_row(&self, physical: u32, column: u8, row: u32) -> Result<SgList, IoError> {
+        let first = self.try_fetch_row(physical, column, row).await?;
+        if let Ok(data) = first {
+            return Ok(data);
+        }
+        // A member that left meanwhile, or a block that can be read the second time, is no loss yet.
+        let again = self.try_fetch_row(physical, column, row).await?;
+        again.map_err(|wrong| self.state().unreadable(physical, row, &wrong))
+    }
+
+    /// As [`Self::fetch_row`]; fails with the columns that are wrong when too many are.
+    async fn try_fetch_row(
+        &self,
+        physical: u32,
+        column: u8,
+        row: u32,
+    ) -> Result<Result<SgList, Vec<u8>>, IoError> {
         let rows = row..row + 1;
         let (code, pool, readable) = {
             let state = self.state();
@@ -262,7 +278,7 @@ impl Array {
             }
         }
         if let Some((_, data)) = right.iter().find(|(other, _)| *other == column) {
-            return Ok(data.clone());
+            return Ok(Ok(data.clone()));
         }
         let good: ColumnSet = right.iter().map(|(other, _)| *other).collect();
         let data = code.recipe(column, good).map(|recipe| {
@@ -277,9 +293,9 @@ impl Array {
         match data {
             Some(data) if state.verify(physical, column, &rows, &data)? => {
                 state.want_repairs(physical, &wrong, row);
-                Ok(data)
+                Ok(Ok(data))
             }
-            Some(_) | None => Err(state.unreadable(physical, row, &wrong)),
+            Some(_) | None => Ok(Err(wrong)),
         }
     }
 

@@ -441,13 +441,9 @@ impl Array {
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
             generation
         };
-        let mut lists: Vec<Vec<(Position, u64)>> =
-            dropped.chunks(DROPPED_MAX as usize).map(<[_]>::to_vec).collect();
-        if lists.is_empty() {
-            lists.push(Vec::new());
-        }
-        for dropped in lists {
-            let record = Record::Open { dropped };
+        // Who drops nothing adds nothing: so an array may be opened and killed any number of times.
+        for dropped in dropped.chunks(DROPPED_MAX as usize) {
+            let record = Record::Open { dropped: dropped.to_vec() };
             let blocks = u64::from(LogWriter::<()>::blocks_of(&record));
             if self.state().writer().room_for_recovery() < blocks {
                 let text = "the array was opened and killed too often before it could write one \
@@ -464,7 +460,7 @@ impl Array {
             state.checkpoint = checkpoint;
             let mut beginnings = state.beginnings();
             beginnings.forget_before(base.tail.end);
-            if !beginnings.has_room() {
+            if !beginnings.has_room_at(log.end.end) {
                 let text = "the array was opened and killed too often before it could write one \
                             checkpoint; its log has no room for another beginning";
                 return Err(IoError::with_detail(ErrorKind::Device, text));

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use netraid_block::{ErrorKind, IoError, Pool, SgList};
 use netraid_raid::{
-    geometry::{Geometry, Level},
     label::{Holder, Label, Uuid},
     logged::{
         Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
@@ -660,20 +659,9 @@ fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
             && !matches!(found[*at], Some(Found::Member(_)))
     };
     let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
-    Some(if can_carry(&newest.geometry, others) {
+    Some(if newest.geometry.can_serve_from(others) {
         Doubt::OthersMayBeNewer(newest.generation, newest.epoch)
     } else {
         Doubt::None
     })
-}
-
-/// Whether these members have all of the data.
-#[must_use]
-pub fn can_carry(geometry: &Geometry, members: MemberSet) -> bool {
-    match geometry.level() {
-        Level::Raid1 => !members.is_empty(),
-        Level::Raid0 | Level::Raid5 | Level::Raid6 | Level::Raid10 => {
-            u32::from(geometry.members()) - members.len() <= geometry.tolerance()
-        }
-    }
 }

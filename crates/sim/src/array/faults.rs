@@ -430,9 +430,11 @@ impl<M: Machine> World<M> {
         }
         groups.sort_unstable();
         groups.dedup();
+        // Where more are away than the level survives, some of them are needed as they are.
+        let all_are_needed = self.impaired() > self.tolerance();
         for group in groups {
-            let mut members: Vec<usize> =
-                self.harms_of(group).filter(|member| !self.hosts[*member].is_impaired).collect();
+            let counts = |member: &usize| all_are_needed || !self.hosts[*member].is_impaired;
+            let mut members: Vec<usize> = self.harms_of(group).filter(counts).collect();
             members.sort_unstable();
             members.dedup();
             if members.len() > left {

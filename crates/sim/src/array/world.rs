@@ -520,6 +520,9 @@ impl<M: Machine> World<M> {
             self.serving = None;
             self.sweep = None;
             self.is_resting = false;
+            if self.phase == Phase::Closing {
+                self.phase = Phase::Ending;
+            }
             self.make_room();
         }
         if self.engines.is_empty() && self.phase != Phase::Over {
