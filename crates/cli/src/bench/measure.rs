@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -21,12 +22,27 @@ pub(super) struct Workload {
 }
 
 /// Small at random and large in order, each way.
-pub(super) const WORKLOADS: [Workload; 4] = [
-    Workload { write: true, random: false, len: 1 << 20 },
-    Workload { write: false, random: false, len: 1 << 20 },
-    Workload { write: true, random: true, len: 4 << 10 },
-    Workload { write: false, random: true, len: 4 << 10 },
-];
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    WriteLarge,
+    ReadLarge,
+    WriteSmall,
+    ReadSmall,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] =
+        [Self::WriteLarge, Self::ReadLarge, Self::WriteSmall, Self::ReadSmall];
+
+    pub(super) const fn workload(self) -> Workload {
+        match self {
+            Self::WriteLarge => Workload { write: true, random: false, len: 1 << 20 },
+            Self::ReadLarge => Workload { write: false, random: false, len: 1 << 20 },
+            Self::WriteSmall => Workload { write: true, random: true, len: 4 << 10 },
+            Self::ReadSmall => Workload { write: false, random: true, len: 4 << 10 },
+        }
+    }
+}
 
 impl Workload {
     /// The workload in words.
@@ -177,6 +193,23 @@ impl Figures {
     }
 }
 
+impl Figures {
+    /// What this is of `base`, in one line: rate (median of rounds), latency, processor time.
+    pub(super) fn ratio_line(&self, base: &Self) -> String {
+        let pairs = self.rounds_mb_per_s.iter().zip(&base.rounds_mb_per_s);
+        let mut rates: Vec<f64> = pairs.map(|(one, other)| one / other).collect();
+        rates.sort_by(f64::total_cmp);
+        let rate = rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN);
+        let p99 = self.latency_us_p99 as f64 / base.latency_us_p99 as f64;
+        let client = self.client_cpu_s_per_gb / base.client_cpu_s_per_gb;
+        let servers = self.server_cpu_s_per_gb / base.server_cpu_s_per_gb;
+        format!(
+            "{:<25} rate {rate:.2}, p99 {p99:.2}, client CPU {client:.2}, servers CPU {servers:.2}",
+            self.workload
+        )
+    }
+}
+
 /// Processor seconds, user and system, that processes have used; 0 is this one.
 pub(super) fn cpu_s(pids: &[u32]) -> Result<f64> {
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
@@ -200,7 +233,7 @@ mod tests {
 
     #[test]
     fn places_stay_within_the_span_and_are_aligned() {
-        for workload in WORKLOADS {
+        for workload in Kind::ALL.map(Kind::workload) {
             let span = 10 << 20;
             let mut places = Places::new(workload, span, Until::Requests(100));
             let all: Vec<u64> = std::iter::from_fn(|| places.next()).collect();

@@ -9,11 +9,11 @@ mod subject;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
-use measure::{Figures, TABLE_HEAD, Tally, Until, WORKLOADS, Workload, cpu_s};
+use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload, cpu_s};
 use subject::{Bench, Own};
 
 /// Largest request of any workload; also how the volume is filled before it is read.
@@ -46,9 +46,9 @@ enum What {
         /// Level of an array of our own
         #[arg(long, default_value_t = 5)]
         level: u8,
-        /// Whether an array of our own has a log
+        /// Whether an array of our own has a log; `both` measures two arrays in turns
         #[arg(long, value_enum)]
-        log: Option<Switch>,
+        log: Option<Logs>,
         /// Filters before each member of an array of our own, as of `netraid target --filter`
         #[arg(long, value_name = "FILTERS")]
         filter: Option<String>,
@@ -58,6 +58,14 @@ enum What {
         #[command(flatten)]
         options: Options,
     },
+}
+
+/// Which arrays of our own are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Logs {
+    On,
+    Off,
+    Both,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -71,6 +79,9 @@ struct Options {
     /// Rounds; in each, all workloads run once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Workloads to run; all of them, if none is named
+    #[arg(long, value_enum, value_name = "WORKLOAD", num_args = 1.., value_delimiter = ',')]
+    only: Vec<Kind>,
     /// Bytes from the start that are used
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
     span: u64,
@@ -86,10 +97,16 @@ struct Options {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    what: String,
     depth: u16,
     rounds: u16,
     seconds: f64,
+    subjects: Vec<SubjectReport>,
+}
+
+/// What was measured of one subject. With two of them, the second has ratios to the first.
+#[derive(Debug, Serialize)]
+struct SubjectReport {
+    what: String,
     span_bytes: u64,
     results: Vec<Figures>,
 }
@@ -102,70 +119,102 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let runtime = runtime()?;
     let report = runtime.block_on(async {
         let stop = Stop::listen()?;
-        let mut bench = match &args.what {
-            What::Member { url, .. } => Bench::member(url.as_deref(), options).await?,
+        let mut benches = match &args.what {
+            What::Member { url, .. } => vec![Bench::member(url.as_deref(), options).await?],
             What::Volume { urls, members, level, log, filter, nbd, .. } => {
-                let own = Own {
-                    level: *level,
-                    members: *members,
-                    log: *log,
-                    filter: filter.clone(),
-                    nbd: *nbd,
+                let logs = match log {
+                    None => vec![None],
+                    Some(Logs::On) => vec![Some(Switch::On)],
+                    Some(Logs::Off) => vec![Some(Switch::Off)],
+                    Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
                 };
-                Bench::volume(urls, &own, options, &stop).await?
+                let mut benches = Vec::new();
+                for log in logs {
+                    let (level, members, nbd) = (*level, *members, *nbd);
+                    let own = Own { level, members, log, filter: filter.clone(), nbd };
+                    benches.push(Bench::volume(urls, &own, options, &stop).await?);
+                }
+                benches
             }
         };
-        let report = measure_all(&mut bench, options, output, &stop).await;
-        bench.close().await?;
+        let report = measure_all(&mut benches, options, output, &stop).await;
+        for bench in benches {
+            bench.close().await?;
+        }
         report
     })?;
     output.document(&report, || {
-        let lines: String = report.results.iter().map(|figures| figures.line() + "\n").collect();
-        let Report { what, depth, rounds, seconds, .. } = &report;
-        format!("{what}, depth {depth}, {rounds} rounds of {seconds} s\n\n{TABLE_HEAD}\n{lines}")
+        let Report { depth, rounds, seconds, subjects } = &report;
+        let mut text = String::new();
+        for SubjectReport { what, results, .. } in subjects {
+            let lines: String = results.iter().map(|figures| figures.line() + "\n").collect();
+            text += &format!("{what}, depth {depth}, {rounds} rounds of {seconds} s\n\n");
+            text += &format!("{TABLE_HEAD}\n{lines}\n");
+        }
+        if let [first, second] = subjects.as_slice() {
+            text +=
+                "The second against the first, medians of rounds that were neighbours in time\n\n";
+            for (one, other) in first.results.iter().zip(&second.results) {
+                text += &(other.ratio_line(one) + "\n");
+            }
+        }
+        text
     })
 }
 
 async fn measure_all(
-    bench: &mut Bench,
+    benches: &mut [Bench],
     options: &Options,
     output: Output,
     stop: &Stop,
 ) -> Result<Report> {
-    let span = options.span.min(bench.subject.capacity());
-    if span < u64::from(REQUEST_LEN_MAX) {
-        bail!("{}: has {span} bytes; at least {REQUEST_LEN_MAX} are needed", bench.what);
-    }
-    let workloads: Vec<Workload> =
-        WORKLOADS.into_iter().filter(|workload| bench.may_write || !workload.write).collect();
     let depth = usize::from(options.depth);
-    if bench.may_write {
-        // What was never written is not read from the members at all.
-        let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
-        let requests = span / u64::from(REQUEST_LEN_MAX);
-        bench.subject.run(fill, span, depth, Until::Requests(requests)).await?;
+    let mut parts = Vec::new();
+    for bench in benches.iter_mut() {
+        let span = options.span.min(bench.subject.capacity());
+        if span < u64::from(REQUEST_LEN_MAX) {
+            bail!("{}: has {span} bytes; at least {REQUEST_LEN_MAX} are needed", bench.what);
+        }
+        let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
+        kinds.retain(|kind| options.only.is_empty() || options.only.contains(kind));
+        let workloads = kinds.into_iter().map(Kind::workload);
+        let workloads: Vec<Workload> =
+            workloads.filter(|workload| bench.may_write || !workload.write).collect();
+        if bench.may_write {
+            // What was never written is not read from the members at all.
+            let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
+            let requests = span / u64::from(REQUEST_LEN_MAX);
+            bench.subject.run(fill, span, depth, Until::Requests(requests)).await?;
+        }
+        let tallies = workloads.iter().map(|_| Tally::new()).collect::<Result<Vec<_>>>()?;
+        parts.push((span, workloads, tallies));
     }
-    let mut tallies = workloads.iter().map(|_| Tally::new()).collect::<Result<Vec<_>>>()?;
-    let bar = output.progress(&bench.what, u64::from(options.rounds) * workloads.len() as u64);
+    let steps = parts.iter().map(|(_, workloads, _)| workloads.len() as u64).sum::<u64>();
+    let bar = output.progress(&benches[0].what, u64::from(options.rounds) * steps);
     for _ in 0..options.rounds {
-        for (workload, tally) in workloads.iter().zip(&mut tallies) {
-            stop.check()?;
-            let before = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
-            let until = Until::Time(Instant::now() + Duration::from_secs_f64(options.seconds));
-            let (round, seconds) = bench.subject.run(*workload, span, depth, until).await?;
-            let after = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
-            tally.round(&round, seconds, (after.0 - before.0, after.1 - before.1))?;
-            bar.inc(1);
+        // Arrays take turns within a workload: what disturbs the machine meets all of them.
+        for at in 0..parts[0].1.len() {
+            for (bench, (span, workloads, tallies)) in benches.iter_mut().zip(&mut parts) {
+                stop.check()?;
+                let before = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
+                let until = Until::Time(Instant::now() + Duration::from_secs_f64(options.seconds));
+                let run = bench.subject.run(workloads[at], *span, depth, until);
+                let (round, seconds) = run.await?;
+                let after = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
+                tallies[at].round(&round, seconds, (after.0 - before.0, after.1 - before.1))?;
+                bar.inc(1);
+            }
         }
     }
     bar.finish_and_clear();
-    let results = workloads.iter().zip(&tallies).map(|(w, tally)| tally.figures(*w)).collect();
+    let subjects = benches.iter().zip(&parts).map(|(bench, (span, workloads, tallies))| {
+        let results = workloads.iter().zip(tallies).map(|(w, tally)| tally.figures(*w)).collect();
+        SubjectReport { what: bench.what.clone(), span_bytes: *span, results }
+    });
     Ok(Report {
-        what: bench.what.clone(),
         depth: options.depth,
         rounds: options.rounds,
         seconds: options.seconds,
-        span_bytes: span,
-        results,
+        subjects: subjects.collect(),
     })
 }

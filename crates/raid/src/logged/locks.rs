@@ -6,11 +6,14 @@
 //! room in the log or a free stripe: those are had before, so nobody waits in a circle.
 
 use alloc::{collections::BTreeMap, vec::Vec};
-use core::ops::Range;
+use core::{
+    future::poll_fn,
+    ops::Range,
+    task::{Poll, Waker},
+};
 
 use super::{
     Rule,
-    state::State,
     tasks::{Array, Change},
 };
 
@@ -50,6 +53,7 @@ struct Entry {
     number: u64,
     purpose: Purpose,
     held: bool,
+    waker: Option<Waker>,
 }
 
 /// All locks, held and waited for.
@@ -63,7 +67,8 @@ impl Locks {
     fn ask(&mut self, stripe: u32, purpose: Purpose) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.stripes.entry(stripe).or_default().push(Entry { number, purpose, held: false });
+        let entry = Entry { number, purpose, held: false, waker: None };
+        self.stripes.entry(stripe).or_default().push(entry);
         number
     }
 
@@ -77,13 +82,22 @@ impl Locks {
         rest[0].held
     }
 
-    fn release(&mut self, stripe: u32, number: u64) {
-        if let Some(entries) = self.stripes.get_mut(&stripe) {
-            entries.retain(|entry| entry.number != number);
-            if entries.is_empty() {
-                self.stripes.remove(&stripe);
-            }
+    /// Has whoever waits for a lock woken when another one of that stripe is released.
+    fn wait(&mut self, stripe: u32, number: u64, waker: &Waker) {
+        let entries = self.stripes.get_mut(&stripe).into_iter().flatten();
+        for entry in entries.filter(|entry| entry.number == number) {
+            entry.waker = Some(waker.clone());
         }
+    }
+
+    fn release(&mut self, stripe: u32, number: u64) {
+        let Some(entries) = self.stripes.get_mut(&stripe) else { return };
+        entries.retain(|entry| entry.number != number);
+        if entries.is_empty() {
+            self.stripes.remove(&stripe);
+            return;
+        }
+        entries.iter_mut().filter_map(|entry| entry.waker.take()).for_each(Waker::wake);
     }
 
     /// Whether somebody holds or wants one on a stripe.
@@ -108,7 +122,6 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let mut state = self.array.state();
         state.locks.release(self.stripe, self.number);
-        state.waiters.wake(Change::Locks);
         if state.locks.is_empty() {
             // Who closes the array waits for the last one.
             state.waiters.wake(Change::Operations);
@@ -122,8 +135,19 @@ impl Array {
         let number = self.state().locks.ask(stripe, purpose);
         // Made before the wait, so that who is ended while waiting leaves nothing behind.
         let lock = Lock { array: self.clone(), stripe, number };
-        let take = |state: &mut State| state.locks.take(stripe, number).then_some(());
-        self.until_rule(Change::Locks, Rule::Lock, take).await;
+        let mut is_held_back = false;
+        poll_fn(|context| {
+            let mut state = self.state();
+            if state.locks.take(stripe, number) {
+                return Poll::Ready(());
+            }
+            if !core::mem::replace(&mut is_held_back, true) {
+                state.rules.note(Rule::Lock);
+            }
+            state.locks.wait(stripe, number, context.waker());
+            Poll::Pending
+        })
+        .await;
         lock
     }
 }

@@ -4,7 +4,11 @@
 //! log. While a member is leaving no batch is formed: it would have fewer copies than the labels
 //! promise. A flush covers what was acknowledged when it was sent.
 
-use alloc::vec::Vec;
+use alloc::{collections::VecDeque, vec::Vec};
+use core::{
+    future::poll_fn,
+    task::{Poll, Waker},
+};
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, SgList};
@@ -44,8 +48,9 @@ pub(super) struct LogState {
     /// Blocks of the volume that will be dirty when their records are acknowledged.
     becoming_dirty: u64,
     /// Who waits for room, in order.
-    queue: alloc::collections::VecDeque<u64>,
-    next_in_queue: u64,
+    queue: VecDeque<Option<Waker>>,
+    /// Number of the first in the queue.
+    first_in_queue: u64,
     /// It waits for the labels.
     is_held_back: bool,
     /// Members that are complete but for the log: they get every batch from now on.
@@ -228,27 +233,42 @@ impl Array {
     pub(super) async fn room(&self, data: u64, remaps: u64) -> Room {
         let (number, promised) = {
             let mut state = self.state();
-            let number = state.log.next_in_queue;
-            state.log.next_in_queue += 1;
-            state.log.queue.push_back(number);
+            let number = state.log.first_in_queue + state.log.queue.len() as u64;
+            state.log.queue.push_back(None);
             let remap = state.layout.blocks_to_bring_home() + 1;
             (number, data * BLOCKS_OF_DATA + remaps * remap)
         };
-        self.until_rule(Change::Room, Rule::RoomInLog, |state| {
-            if state.log.queue.front() != Some(&number) {
-                return None;
+        let mut is_held_back = false;
+        poll_fn(|context| {
+            let mut state = self.state();
+            let mut note = |state: &mut State| {
+                if !core::mem::replace(&mut is_held_back, true) {
+                    state.rules.note(Rule::RoomInLog);
+                }
+            };
+            let before = usize::try_from(number - state.log.first_in_queue).unwrap_or(usize::MAX);
+            if before > 0 {
+                // Who leaves the queue wakes the next.
+                note(&mut state);
+                state.log.queue[before] = Some(context.waker().clone());
+                return Poll::Pending;
             }
             let needed = promised + data * state.layout.blocks_to_bring_home();
             let dirty = state.dirty.len() + state.log.becoming_dirty + data;
             if needed > state.room() || dirty > state.layout.limits.dirty_blocks as u64 {
+                note(&mut state);
                 state.want_round();
-                return None;
+                state.waiters.add(Change::Room, context.waker());
+                return Poll::Pending;
             }
             state.log.queue.pop_front();
+            state.log.first_in_queue += 1;
             state.log.promised += promised;
             state.log.becoming_dirty += data;
-            state.waiters.wake(Change::Room);
-            Some(())
+            let next = state.log.queue.front_mut().and_then(Option::take);
+            drop(state);
+            next.into_iter().for_each(Waker::wake);
+            Poll::Ready(())
         })
         .await;
         Room { array: self.clone(), promised, becoming_dirty: data }

@@ -426,7 +426,7 @@ impl State {
             limbo: Vec::new(),
             discards: VecDeque::new(),
             allocated: 0,
-            allocate_near: 0,
+            streams: VecDeque::new(),
             checkpoint: Checkpoint { generation: 0, counter: 0, round: 0, tail: Link::default() },
             round: 1,
             rounds: round::Rounds::default(),

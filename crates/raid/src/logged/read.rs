@@ -43,7 +43,11 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let mut state = self.array.state();
         state.stripes.unpin(self.physical);
-        state.waiters.wake(Change::Stripes);
+        // Nobody waits for a stripe that stays where it is.
+        let may_be_free = state.stripes.entry(self.physical).logical.is_none();
+        if may_be_free || !state.discards.is_empty() {
+            state.waiters.wake(Change::Stripes);
+        }
     }
 }
 
@@ -82,20 +86,13 @@ impl Array {
             return Ok(Some(self.state().read_unmapped(logical, blocks)));
         };
         let plan = self.state().plan(logical, physical, blocks)?;
-        let Some(plan) = plan else { return Ok(None) };
-        let parts = plan.into_iter().map(|part| async move {
-            match part {
-                Part::Ready(data) => Some(data),
-                Part::Home { column, rows, sums } => {
-                    let direct = self.state().readable_columns(physical).contains(column);
-                    if !direct {
-                        return None;
-                    }
-                    let data = self.read_column(physical, column, rows, true).await.ok()?;
-                    (bytes::sums(&data).as_slice() == sums.as_slice()).then_some(data)
-                }
-            }
-        });
+        let Some(mut plan) = plan else { return Ok(None) };
+        if plan.len() == 1
+            && let Some(only) = plan.pop()
+        {
+            return Ok(self.read_part(physical, only).await);
+        }
+        let parts = plan.into_iter().map(|part| self.read_part(physical, part));
         let mut whole = SgList::new();
         for part in join_all(parts).await {
             match part {
@@ -104,6 +101,21 @@ impl Array {
             }
         }
         Ok(Some(whole))
+    }
+
+    /// A part as its member has it; none when that is not what it should be.
+    async fn read_part(&self, physical: u32, part: Part) -> Option<SgList> {
+        match part {
+            Part::Ready(data) => Some(data),
+            Part::Home { column, rows, sums } => {
+                let (member, _) = self.state().home(physical, column, 0);
+                if !self.state().readable(member, physical) {
+                    return None;
+                }
+                let data = self.read_column(physical, column, rows, true).await.ok()?;
+                (bytes::sums(&data).as_slice() == sums.as_slice()).then_some(data)
+            }
+        }
     }
 
     /// Reads under a lock that keeps home as it is.
@@ -357,6 +369,7 @@ impl State {
             .map(|(block, dirty)| (block, dirty.data.clone()))
             .collect();
         let mut dirty = dirty.into_iter().peekable();
+        let end = blocks.end;
         for block in blocks {
             if let Some((_, data)) = dirty.next_if(|(at, _)| *at == first + u64::from(block)) {
                 let data = data.map_or_else(|| bytes::zeroes(BLOCK as usize), SgList::from);
@@ -364,7 +377,7 @@ impl State {
                 continue;
             }
             let (column, row) = (u8::try_from(block / rows).unwrap_or(u8::MAX), block % rows);
-            let Some(sums) = self.row_sums(physical, row)? else {
+            let Some(sums) = self.sums_of_row(physical, row)? else {
                 push_ready(&mut parts, bytes::zeroes(BLOCK as usize));
                 continue;
             };
@@ -376,7 +389,13 @@ impl State {
                     rows.end += 1;
                     sums.push(sum);
                 }
-                _ => parts.push(Part::Home { column, rows: row..row + 1, sums: alloc::vec![sum] }),
+                _ => {
+                    // As many as there can be.
+                    let most = (rows - row).min(end - block) as usize;
+                    let mut sums = Vec::with_capacity(most);
+                    sums.push(sum);
+                    parts.push(Part::Home { column, rows: row..row + 1, sums });
+                }
             }
         }
         Ok(Some(parts))
@@ -390,7 +409,7 @@ impl State {
     ) -> Result<Vec<(Range<u32>, bool)>, IoError> {
         let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
         for row in rows {
-            let written = self.row_sums(physical, row)?.is_some();
+            let written = self.sums_of_row(physical, row)?.is_some();
             match runs.last_mut() {
                 Some((run, kind)) if *kind == written => run.end = row + 1,
                 _ => runs.push((row..row + 1, written)),
@@ -409,7 +428,7 @@ impl State {
     ) -> Result<bool, IoError> {
         let found = bytes::sums(data);
         for (row, found) in rows.clone().zip(found) {
-            let wanted = self.row_sums(physical, row)?;
+            let wanted = self.sums_of_row(physical, row)?;
             if wanted.is_some_and(|sums| sums[usize::from(column)] != found) {
                 return Ok(false);
             }

@@ -72,13 +72,34 @@ impl Array {
             return Err(ErrorKind::Unsupported.into());
         }
         let mut next = user.offset;
+        let first = self.state().next_piece(user, &mut next);
+        if let Some(piece) = first
+            && next >= user.offset + user.len
+        {
+            let (_, end) = self.piece(user, piece).await;
+            if user.fua && end.is_ok() {
+                self.flush().await;
+            }
+            return end;
+        }
+        self.perform_pieces(user, first, next).await
+    }
+
+    /// A request of several pieces, the first of which was cut.
+    async fn perform_pieces(
+        &self,
+        user: &UserRequest,
+        mut first: Option<Piece>,
+        mut next: u64,
+    ) -> Result<SgList, IoError> {
         let mut under_way: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
         let mut answers: Vec<(u64, SgList)> = Vec::new();
         let mut failed: Option<IoError> = None;
         loop {
             while under_way.len() < PIECES_AT_ONCE && failed.is_none() {
-                let Some(piece) = self.state().next_piece(user, &mut next) else { break };
-                under_way.push(self.piece(user, piece));
+                let following = first.take().or_else(|| self.state().next_piece(user, &mut next));
+                let Some(piece) = following else { break };
+                under_way.push(Box::pin(self.piece(user, piece)));
             }
             let Some((at, end)) = under_way.next().await else { break };
             match end {
@@ -100,36 +121,29 @@ impl Array {
         Ok(whole)
     }
 
-    fn piece<'a>(&'a self, user: &'a UserRequest, piece: Piece) -> Work<'a> {
+    async fn piece(&self, user: &UserRequest, piece: Piece) -> End {
         let Piece { logical, from, to, at } = piece;
-        let len = to - from;
-        match user.op {
-            Op::Read => Box::pin(async move { (at, self.read_bytes(logical, from, to).await) }),
+        let whole = self.state().is_whole(from, to);
+        let end = match user.op {
+            Op::Read => return (at, self.read_bytes(logical, from, to).await),
             Op::Write => {
                 let start = usize::try_from(at).unwrap_or(usize::MAX);
-                let data = user.data.slice(start..start + len as usize);
-                let whole = self.state().is_whole(from, to);
-                Box::pin(async move {
-                    let end = if whole {
-                        self.write_full(logical, data).await
-                    } else {
-                        self.write_small(logical, from..to, data).await
-                    };
-                    (at, end.map(|()| SgList::new()))
-                })
+                let data = user.data.slice(start..start + (to - from) as usize);
+                if whole {
+                    self.write_full(logical, data).await
+                } else {
+                    self.write_small(logical, from..to, data).await
+                }
             }
             Op::WriteZeroes | Op::Discard | Op::Flush | Op::Extents => {
-                let whole = self.state().is_whole(from, to);
-                Box::pin(async move {
-                    let end = if whole {
-                        self.unmap(logical).await
-                    } else {
-                        self.zero_small(logical, from..to).await
-                    };
-                    (at, end.map(|()| SgList::new()))
-                })
+                if whole {
+                    self.unmap(logical).await
+                } else {
+                    self.zero_small(logical, from..to).await
+                }
             }
-        }
+        };
+        (at, end.map(|()| SgList::new()))
     }
 
     async fn read_bytes(&self, logical: u32, from: u32, to: u32) -> Result<SgList, IoError> {

@@ -148,7 +148,8 @@ pub(super) struct State {
     pub(super) discards: VecDeque<u32>,
     /// Physical stripes allocated, or about to be left, by writes under way.
     pub(super) allocated: u32,
-    pub(super) allocate_near: u32,
+    /// Logical and physical stripes of the last allocations, the newest first.
+    pub(super) streams: VecDeque<(u32, u32)>,
 
     /// The last checkpoint that is stable on all.
     pub(super) checkpoint: Checkpoint,

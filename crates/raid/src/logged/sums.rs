@@ -20,6 +20,7 @@ use super::{
     tasks::{Array, Change},
 };
 use crate::{
+    member::MEMBERS_MAX,
     pages::PAIR_LEN,
     regions::PAGE_LEN,
     sums::{SumLayout, SumPage},
@@ -112,9 +113,14 @@ impl State {
         first..last + 1
     }
 
+    /// As [`Self::sums_of_row`], to be kept.
+    pub(super) fn row_sums(&self, physical: u32, row: u32) -> Result<Option<Vec<u32>>, IoError> {
+        Ok(self.sums_of_row(physical, row)?.map(<[u32]>::to_vec))
+    }
+
     /// A row's checksums by column, data columns first; none when it was never written. Its
     /// stripe's pages are pinned.
-    pub(super) fn row_sums(&self, physical: u32, row: u32) -> Result<Option<Vec<u32>>, IoError> {
+    pub(super) fn sums_of_row(&self, physical: u32, row: u32) -> Result<Option<&[u32]>, IoError> {
         let place = self.layout.sum_layout.place(u64::from(physical), row);
         let Some(cached) = self.sums.pages.get(&place.page) else {
             unreachable!("checksums of stripe {physical} are used and not pinned")
@@ -127,7 +133,7 @@ impl State {
             );
             return Err(IoError::with_detail(ErrorKind::Corrupt, text));
         }
-        Ok(cached.page.row(place.row).map(<[u32]>::to_vec))
+        Ok(cached.page.row(place.row))
     }
 
     /// Sets a row's checksums.
@@ -147,12 +153,13 @@ impl State {
         let count = written.iter().filter(|written| **written).count();
         assert_eq!(sums.len(), count * columns, "checksums of stripe {physical}");
         let mut at = 0;
+        let mut row_sums = [0; MEMBERS_MAX];
+        let row_sums = &mut row_sums[..columns];
         for (row, written) in (0..self.layout.rows).zip(written) {
             if *written {
-                let row_sums: Vec<u32> =
-                    (0..columns).map(|column| sums[column * count + at]).collect();
+                (0..columns).for_each(|column| row_sums[column] = sums[column * count + at]);
                 at += 1;
-                self.set_row_sums(physical, row, Some(&row_sums));
+                self.set_row_sums(physical, row, Some(row_sums));
             } else {
                 self.set_row_sums(physical, row, None);
             }

@@ -39,8 +39,6 @@ pub(super) enum Change {
     Round,
     /// An operation has ended.
     Operations,
-    /// A lock was released.
-    Locks,
     /// A page of checksums was loaded, or nobody writes table pages.
     Pages,
     /// A block is to be repaired.
@@ -49,7 +47,7 @@ pub(super) enum Change {
     Scrub,
 }
 
-const CHANGES: usize = 10;
+const CHANGES: usize = 9;
 
 /// Who waits for what.
 #[derive(Debug, Default)]
@@ -61,7 +59,7 @@ impl Waiters {
         self.0[change as usize].drain(..).for_each(Waker::wake);
     }
 
-    fn add(&mut self, change: Change, waker: &Waker) {
+    pub(super) fn add(&mut self, change: Change, waker: &Waker) {
         self.0[change as usize].push(waker.clone());
     }
 }

@@ -22,6 +22,8 @@ use crate::{
 
 /// Free stripes that users' writes leave to rounds.
 const KEPT_FOR_ROUNDS: u32 = 1;
+/// Allocations that are remembered, for the stripes that follow them.
+const STREAMS_MAX: usize = 128;
 
 /// A free stripe that was allocated, and is pinned.
 pub(super) struct Allocated {
@@ -70,11 +72,22 @@ impl State {
         self.set_aside() + KEPT_FOR_ROUNDS < reserve
     }
 
+    /// Takes a free stripe after that of the logical one before, so that streams stay in order:
+    /// after where that is about to be, if it is being written. Else the first that is free: what
+    /// was used before is used again.
     fn allocate(&mut self, logical: u32) -> Option<u32> {
-        let before = logical.checked_sub(1).and_then(|before| self.stripes.find(before));
-        let near = before.map_or(self.allocate_near, |before| before + 1);
-        let physical = self.stripes.allocate(near)?;
-        self.allocate_near = physical + 1;
+        let before = logical.checked_sub(1).and_then(|before| {
+            let last = self.streams.iter().find(|(last, _)| *last == before);
+            last.map(|(_, physical)| *physical).or_else(|| self.stripes.find(before))
+        });
+        let physical = self.stripes.allocate(before.map_or(0, |before| before + 1))?;
+        self.streams.truncate(STREAMS_MAX - 1);
+        self.streams.push_front((logical, physical));
+        // Ahead of need: what is left behind is of use again only after a flush.
+        let reserve = (self.layout.physical - self.layout.logical) as usize;
+        if self.limbo.len() * 2 > reserve {
+            self.want_flush();
+        }
         self.allocated += 1;
         Some(physical)
     }
