@@ -39,6 +39,13 @@ pub(super) struct Note {
     discard: bool,
 }
 
+impl Note {
+    /// Of contents that somebody waits for.
+    pub(super) const fn data(wait: usize, data: Option<Buf>) -> Self {
+        Self { wait: Some(wait), data, discard: false }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct LogState {
     /// None before recovery has found the log's end.
@@ -98,6 +105,12 @@ impl State {
     /// Adds a record; answers through `wait`.
     fn push_record(&mut self, record: Record, payload: SgList, note: Note) {
         self.writer().push(record, payload, note);
+    }
+
+    /// Adds contents that are dirty already.
+    pub(super) fn push_again(&mut self, record: Record, payload: SgList, note: Note) {
+        self.log.becoming_dirty += 1;
+        self.push_record(record, payload, note);
     }
 
     /// Forms batches of what was pushed. Whether there were any.
@@ -281,7 +294,7 @@ impl Array {
         room.becoming_dirty -= 1;
         let mut state = self.state();
         state.log.promised -= BLOCKS_OF_DATA;
-        let note = Note { wait: Some(ticket.number()), data: Some(data.clone()), discard: false };
+        let note = Note::data(ticket.number(), Some(data.clone()));
         state.push_record(Record::Data { block, crc }, data.into(), note);
         drop(state);
         ticket
@@ -294,7 +307,7 @@ impl Array {
         room.becoming_dirty -= count;
         let mut state = self.state();
         state.log.promised -= count * BLOCKS_OF_DATA;
-        let note = Note { wait: Some(ticket.number()), data: None, discard: false };
+        let note = Note::data(ticket.number(), None);
         state.push_record(Record::Zeroes { block, count }, SgList::new(), note);
         drop(state);
         ticket

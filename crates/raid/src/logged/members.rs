@@ -5,6 +5,7 @@
 //! included, and not before.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, BufMut, IoError, SgList};
@@ -173,14 +174,7 @@ impl Array {
                 }
             }
             let work = batch.iter().map(|stripe| self.catch_up_stripe(member, *stripe));
-            for end in join_all(work).await {
-                if let Err(error) = end {
-                    let mut state = self.state();
-                    let text = alloc::format!("member {member} cannot catch up: {error}");
-                    state.events.push_back(Event::Notice(text));
-                    return;
-                }
-            }
+            join_all(work).await;
             if next - marked >= STRIPES_PER_MARK {
                 marked = next;
                 if !self.mark(member, incarnation, next).await {
@@ -251,29 +245,45 @@ impl Array {
         true
     }
 
-    async fn catch_up_stripe(&self, member: MemberIndex, physical: u32) -> Result<(), IoError> {
-        let Some(logical) = self.state().stripes.entry(physical).logical else { return Ok(()) };
+    async fn catch_up_stripe(&self, member: MemberIndex, physical: u32) {
+        let Some(logical) = self.state().stripes.entry(physical).logical else { return };
         let _lock = self.lock(logical, Purpose::Home).await;
-        let (column, rows) = {
+        let column = {
             let state = self.state();
             if state.stripes.find(logical) != Some(physical) {
-                return Ok(());
+                return;
             }
-            let column = state.layout.geometry.column_of(u64::from(physical), member);
-            (column, state.layout.rows)
+            state.layout.geometry.column_of(u64::from(physical), member)
         };
         let _pin = self.pin(physical);
         let _sums = self.sums(physical).await;
-        let runs = self.state().runs(physical, 0..rows)?;
-        for (run, written) in runs {
-            if !written {
-                continue;
+        let runs = self.state().known_runs(physical);
+        for run in runs {
+            match self.fetch_without(physical, column, run.clone()).await {
+                Ok(data) => {
+                    let (_, offset) = self.state().home(physical, column, run.start);
+                    self.write_member(member, offset, data).await;
+                }
+                Err(_) => self.catch_up_rows(member, physical, column, run).await,
             }
-            let data = self.fetch_without(physical, column, run.clone()).await?;
-            let (_, offset) = self.state().home(physical, column, run.start);
-            self.write_member(member, offset, data).await;
         }
-        Ok(())
+    }
+
+    /// Writes those rows of a column that can be had. The others are lost, whatever the member has
+    /// there: their checksums say so to whoever reads them.
+    async fn catch_up_rows(&self, member: MemberIndex, physical: u32, column: u8, run: Range<u32>) {
+        for row in run {
+            match self.fetch_without(physical, column, row..row + 1).await {
+                Ok(data) => {
+                    let (_, offset) = self.state().home(physical, column, row);
+                    self.write_member(member, offset, data).await;
+                }
+                Err(error) => {
+                    let text = alloc::format!("member {member} cannot be given a block: {error}");
+                    self.state().events.push_back(Event::Notice(text));
+                }
+            }
+        }
     }
 
     /// Gives a member its copies of the table pages, as they are on the others.

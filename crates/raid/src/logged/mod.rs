@@ -13,6 +13,7 @@
 //! Does not do: time. It waits as long as a device does; a driver that gives up on a device says
 //! so by [`LoggedArray::handle_gone`].
 
+mod carry;
 mod dirty;
 mod found_log;
 mod interface;
@@ -378,6 +379,9 @@ impl Array {
         loop {
             self.next_round().await;
             let mut state = self.state();
+            if state.is_rest_stuck() && !state.stuck.is_empty() {
+                break;
+            }
             if state.dirty.len() == 0 && state.writer().used() == 0 && state.limbo.is_empty() {
                 break;
             }
@@ -388,7 +392,10 @@ impl Array {
         })
         .await;
         self.flush().await;
-        self.update_labels(|label| label.closure = Closure::Clean).await;
+        // What is in the log yet is for the next opening.
+        if self.state().dirty.len() == 0 {
+            self.update_labels(|label| label.closure = Closure::Clean).await;
+        }
         let mut state = self.state();
         state.life = Life::Closed;
         state.events.push_back(Event::Closed);
@@ -432,6 +439,7 @@ impl State {
             rounds: round::Rounds::default(),
             tables_locked: false,
             repairs: BTreeSet::new(),
+            stuck: carry::StuckBlocks::new(),
             scrub: scrub::Scrub::default(),
             rules: RuleCounts::default(),
             layout: Arc::new(layout),

@@ -418,6 +418,19 @@ impl State {
         Ok(runs)
     }
 
+    /// Runs of rows that were written and whose checksums are known.
+    pub(super) fn known_runs(&self, physical: u32) -> Vec<Range<u32>> {
+        let is_known = |row: &u32| matches!(self.row_sums(physical, *row), Ok(Some(_)));
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for row in (0..self.layout.rows).filter(is_known) {
+            match runs.last_mut() {
+                Some(run) if run.end == row => run.end = row + 1,
+                _ => runs.push(row..row + 1),
+            }
+        }
+        runs
+    }
+
     /// Whether bytes have the checksums of a column's rows.
     pub(super) fn verify(
         &self,

@@ -11,6 +11,7 @@ use netraid_block::{IoError, SgList};
 
 use super::{
     Rule,
+    carry::Stuck,
     dirty::Dirty,
     locks::Purpose,
     state::{BLOCK, State},
@@ -92,6 +93,7 @@ impl Array {
     async fn round(&self) -> Result<(), IoError> {
         let cut = self.state().writer().acked_link();
         self.bring_home(cut.end).await?;
+        self.state().end_stuck();
         let closed = {
             let mut state = self.state();
             state.round += 1;
@@ -147,6 +149,14 @@ impl Array {
 
     /// Brings home a logical stripe's dirty blocks, if any are from below `cut`.
     async fn destage(&self, logical: u32, cut: Position) -> Result<(), IoError> {
+        match self.try_destage(logical, cut).await? {
+            Some(stuck) => self.carry(logical, stuck).await,
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::destage`]; answers the blocks that cannot be brought home.
+    async fn try_destage(&self, logical: u32, cut: Position) -> Result<Option<Stuck>, IoError> {
         loop {
             let rewrite = self.state().is_to_be_rewritten(logical);
             let to = if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
@@ -156,11 +166,20 @@ impl Array {
                 (state.dirty_of(logical), state.acked(), state.stripes.find(logical))
             };
             if dirty.iter().all(|(_, dirty)| dirty.position >= cut) {
-                return Ok(());
+                return Ok(None);
             }
             return match (physical, to) {
                 (Some(physical), None) => self.update_in_place(physical, dirty).await,
-                (from, Some(to)) => self.rewrite(logical, from, to, dirty, upto).await,
+                (None, Some(to)) => {
+                    self.rewrite(logical, None, to, dirty, upto).await.map(|()| None)
+                }
+                (Some(from), Some(to)) => {
+                    match self.rewrite(logical, Some(from), to, dirty.clone(), upto).await {
+                        Ok(()) => Ok(None),
+                        // Some of it is lost: what can be brought home is, row by row.
+                        Err(_) => self.update_in_place(from, dirty).await,
+                    }
+                }
                 // It was given back while we waited.
                 (None, None) => continue,
             };
@@ -172,7 +191,7 @@ impl Array {
         &self,
         physical: u32,
         dirty: Vec<(u32, Dirty)>,
-    ) -> Result<(), IoError> {
+    ) -> Result<Option<Stuck>, IoError> {
         let _pin = self.pin(physical);
         let _sums = self.sums(physical).await;
         let (rows, round, first_block) = {
@@ -189,10 +208,26 @@ impl Array {
             let column = u8::try_from(block / rows).unwrap_or(u8::MAX);
             by_row.entry(block % rows).or_default().push((column, dirty.clone()));
         }
-        let news = by_row.into_iter().map(|(row, dirty)| self.new_row(physical, row, dirty));
+        let news = by_row
+            .into_iter()
+            .map(|(row, dirty)| async move { (row, self.new_row(physical, row, dirty).await) });
         let mut new_rows = Vec::new();
-        for row in join_all(news).await {
-            new_rows.push(row?);
+        let mut stuck: Option<Stuck> = None;
+        for (row, new) in join_all(news).await {
+            match new {
+                Ok(new) => new_rows.push(new),
+                Err(why) => {
+                    let blocks = dirty.iter().map(|(block, _)| *block);
+                    let of_row = blocks.filter(|block| block % rows == row);
+                    stuck
+                        .get_or_insert_with(|| Stuck { blocks: Vec::new(), why })
+                        .blocks
+                        .extend(of_row);
+                }
+            }
+        }
+        if new_rows.is_empty() {
+            return Ok(stuck);
         }
         let records = new_rows.iter().map(|new| {
             let record = Record::Parity {
@@ -224,10 +259,12 @@ impl Array {
             state.set_new_sums(physical, new);
         }
         for (block, dirty) in dirty {
-            state.dirty.remove(first_block + u64::from(block), dirty.position);
+            if stuck.as_ref().is_none_or(|stuck| !stuck.blocks.contains(&block)) {
+                state.dirty.remove(first_block + u64::from(block), dirty.position);
+            }
         }
         state.waiters.wake(Change::Room);
-        Ok(())
+        Ok(stuck)
     }
 
     /// What a row becomes with new contents of some of its data columns.
@@ -239,8 +276,12 @@ impl Array {
     ) -> Result<NewRow, IoError> {
         let (code, pool, old, readable) = {
             let state = self.state();
-            let old = state.row_sums(physical, row)?;
             let layout = &state.layout;
+            let old = match state.row_sums(physical, row) {
+                // Where all is new, nobody needs to know what there was.
+                Err(_) if dirty.len() == usize::from(layout.code.data_columns()) => None,
+                found => found?,
+            };
             (layout.code, layout.pool.clone(), old, state.readable_columns(physical))
         };
         let data_columns = code.data_columns();
@@ -273,16 +314,16 @@ impl Array {
         } else if code.is_copies() || code.check_columns() == 0 {
             Vec::new()
         } else if is_update_cheaper(code, &others, &dirty, readable) {
-            self.updated_checks(physical, row, &new).await?
-        } else {
-            let reads = others.iter().map(|column| self.fetch(physical, *column, row..row + 1));
-            let mut all = new.clone();
-            for (column, data) in others.iter().zip(join_all(reads).await) {
-                all.push((*column, data?));
+            match self.updated_checks(physical, row, &new).await {
+                Ok(checks) => checks,
+                // What is lost may be just what is new.
+                Err(_) => self.whole_checks(physical, row, &new, &others).await?,
             }
-            all.sort_by_key(|(column, _)| *column);
-            let all: Vec<SgList> = all.into_iter().map(|(_, data)| data).collect();
-            bytes::checks(&pool, &code, &all).into_vec()
+        } else {
+            match self.whole_checks(physical, row, &new, &others).await {
+                Ok(checks) => checks,
+                Err(_) => self.updated_checks(physical, row, &new).await?,
+            }
         };
         let mut columns = new.clone();
         let mut check_sums = Vec::new();
@@ -298,6 +339,28 @@ impl Array {
             }
         }
         Ok(NewRow { row, basis, check_sums, columns, first })
+    }
+
+    /// Check blocks from all data columns: those that change, and what the others hold.
+    async fn whole_checks(
+        &self,
+        physical: u32,
+        row: u32,
+        new: &[(u8, SgList)],
+        others: &[u8],
+    ) -> Result<Vec<SgList>, IoError> {
+        let (code, pool) = {
+            let state = self.state();
+            (state.layout.code, state.layout.pool.clone())
+        };
+        let reads = others.iter().map(|column| self.fetch(physical, *column, row..row + 1));
+        let mut all = new.to_vec();
+        for (column, data) in others.iter().zip(join_all(reads).await) {
+            all.push((*column, data?));
+        }
+        all.sort_by_key(|(column, _)| *column);
+        let all: Vec<SgList> = all.into_iter().map(|(_, data)| data).collect();
+        Ok(bytes::checks(&pool, &code, &all).into_vec())
     }
 
     /// Check blocks from the old ones and what changes.

@@ -160,6 +160,8 @@ pub(super) struct State {
     pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
+    /// Blocks of the volume that cannot be brought home.
+    pub(super) stuck: super::carry::StuckBlocks,
     pub(super) scrub: super::scrub::Scrub,
     /// How often each rule held something back.
     pub(super) rules: RuleCounts,

@@ -1,0 +1,93 @@
+//! Dirty blocks that cannot be brought home, because too much of their row is lost: they are logged
+//! again, so that the log can begin later all the same, and stay readable. Who writes the lost
+//! blocks anew sets the row right, and the next round brings it home.
+//!
+//! Invariant: contents are logged again only while nobody else can change the block, so that they
+//! never replace newer ones.
+//!
+//! Does not do: more of them than a small part of the log; beyond that the array fails.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use netraid_block::{ErrorKind, IoError, SgList};
+
+use super::{Event, dirty::Dirty, locks::Purpose, log::Note, tasks::Array};
+use crate::{bytes, log::Record};
+
+/// Blocks of a stripe that a round could not bring home, and why.
+pub(super) struct Stuck {
+    pub(super) blocks: Vec<u32>,
+    pub(super) why: IoError,
+}
+
+impl Array {
+    /// Logs again what is still dirty of these blocks. The caller holds no lock of the stripe.
+    pub(super) async fn carry(&self, logical: u32, stuck: Stuck) -> Result<(), IoError> {
+        let Stuck { blocks, why } = stuck;
+        let (first, last) = match (blocks.iter().min(), blocks.iter().max()) {
+            (Some(first), Some(last)) => (*first, *last),
+            _ => return Ok(()),
+        };
+        let _lock = self.lock(logical, Purpose::Merge(first..last + 1)).await;
+        let base = self.state().layout.first_block(logical);
+        let mut tickets = Vec::new();
+        for block in blocks {
+            let number = base + u64::from(block);
+            let found = {
+                let state = self.state();
+                state.dirty.range(number..number + 1).next().map(|(_, dirty)| dirty.clone())
+            };
+            let Some(Dirty { data, .. }) = found else { continue };
+            self.state().note_stuck(number, &why)?;
+            let ticket = self.ticket();
+            let (record, payload) = match &data {
+                Some(data) => {
+                    let crc = bytes::sum(data);
+                    (Record::Data { block: number, crc }, SgList::from(data.clone()))
+                }
+                None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
+            };
+            self.state().push_again(record, payload, Note::data(ticket.number(), data));
+            tickets.push(ticket);
+        }
+        for ticket in tickets {
+            ticket.answer().await?;
+        }
+        Ok(())
+    }
+}
+
+impl super::state::State {
+    /// Remembers a block that cannot be brought home; the first time it is told.
+    fn note_stuck(&mut self, block: u64, why: &IoError) -> Result<(), IoError> {
+        if !self.stuck.insert(block) {
+            return Ok(());
+        }
+        // As often as they are logged again, they must leave room for all else.
+        let most = self.layout.ring.blocks() / 16;
+        if self.stuck.len() as u64 > most {
+            let text = alloc::format!(
+                "more than {most} blocks cannot be brought home from the log (the last: {why})"
+            );
+            return Err(IoError::with_detail(ErrorKind::Redundancy, text));
+        }
+        let at = block * u64::from(super::state::BLOCK);
+        let text = alloc::format!("new contents of byte {at} on stay in the log: {why}");
+        self.events.push_back(Event::Notice(text));
+        Ok(())
+    }
+
+    /// Blocks that are home, or void.
+    pub(super) fn end_stuck(&mut self) {
+        let dirty = &self.dirty;
+        self.stuck.retain(|block| dirty.range(*block..block + 1).next().is_some());
+    }
+
+    /// Whether all that is dirty cannot be brought home.
+    pub(super) fn is_rest_stuck(&self) -> bool {
+        self.dirty.len() == self.stuck.len() as u64
+    }
+}
+
+/// Blocks that could not be brought home when a round tried it last.
+pub(super) type StuckBlocks = BTreeSet<u64>;
