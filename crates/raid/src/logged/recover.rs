@@ -83,7 +83,7 @@ impl Array {
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
         let base = self.choose_members(found).await?;
-        self.level_labels(found).await;
+        self.level_labels().await;
         self.update_labels(|label| {
             label.generation += 1;
             label.holder = holder;
@@ -196,23 +196,19 @@ impl Array {
         join_all(writes).await;
     }
 
-    /// Gives the newest label to members that lack it, as an update that was cut short left them:
-    /// so that a member that takes part is never more than one update behind.
-    async fn level_labels(&self, found: &[Option<FoundMember>]) {
-        let (label, behind) = {
+    /// Gives the newest label to all members that take part, both copies: an update that was cut
+    /// short may have left it to some, and in one copy. So a member that takes part is never more
+    /// than one update behind, whichever of its copies the next one spoils.
+    async fn level_labels(&self) {
+        let (label, members) = {
             let state = self.state();
-            let epoch = state.label.epoch;
-            let is_behind = |one: &MemberIndex| {
-                found[one.as_usize()].as_ref().is_some_and(|found| found.label.epoch < epoch)
-            };
-            let behind: Vec<MemberIndex> = state.in_sync().iter().filter(is_behind).collect();
-            (state.found_label.clone(), behind)
+            (state.found_label.clone(), state.in_sync())
         };
         for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-            let writes = behind.iter().map(|member| {
-                let label = Label { index: *member, ..label.clone() };
+            let writes = members.iter().map(|member| {
+                let label = Label { index: member, ..label.clone() };
                 let data = Buf::copy_from(&label.encode(copy)).into();
-                self.write_label(*member, offset, data)
+                self.write_label(member, offset, data)
             });
             // Who fails here is excluded by the next update.
             join_all(writes).await;

@@ -198,14 +198,15 @@ impl<M: Machine> World<M> {
                 self.impair(member, Trouble::Dark);
                 self.darken(member);
                 let host = &mut self.hosts[member];
+                let image = host.photograph.take();
+                let is_another = fault == Fault::Replaced || image.is_some();
                 if fault == Fault::Replaced {
                     let shape = *host.target.disk().shape();
                     *host.target.disk_mut() = Disk::new(shape);
-                    host.photograph = None;
-                } else if let Some(image) = host.photograph.take() {
+                } else if let Some(image) = image {
                     host.target.disk_mut().restore(image);
                 }
-                self.harms.retain(|harm| harm.member != member);
+                self.harms.retain(|harm| harm.member != member || !is_another);
                 self.agenda.put_in(long, Happening::Mend(member, Trouble::Dark));
             }
             Fault::ConnectionLost => {
