@@ -24,6 +24,7 @@ use crate::{
     output::Output,
     runtime,
     signal::{Stop, stop_with_parent},
+    size,
 };
 
 /// Events that wait for whoever reads standard output; more are dropped, since the array does not
@@ -48,6 +49,9 @@ pub(crate) struct AttachArgs {
     /// Open the array against all doubts about other writers; without a log, take parity as it is
     #[arg(long)]
     force: bool,
+    /// Memory for checksums of what is stored, of an array with a log
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
+    checksum_cache: u64,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -64,6 +68,11 @@ struct ExportArgs {
     /// Export as a file in this directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
+}
+
+/// Pages of checksums that so many bytes hold.
+pub(crate) fn pages(len: u64) -> usize {
+    usize::try_from(len / 4096).unwrap_or(usize::MAX)
 }
 
 /// What is said once the volume can be used.
@@ -111,7 +120,8 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let mut stop = Stop::listen()?;
     let pool = Pool::new();
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
-    let options = OpenOptions { read_only, take_over, force };
+    let checksum_pages = Some(pages(args.checksum_cache));
+    let options = OpenOptions { read_only, take_over, force, checksum_pages };
     let mut array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),

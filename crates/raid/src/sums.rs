@@ -142,11 +142,15 @@ impl SumPage {
     /// The image that goes to `place`, an offset on the members.
     #[must_use]
     pub fn encode(&self, array_uuid: Uuid, place: u64) -> Vec<u8> {
-        let mut payload: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-        let bits = |rows: &[bool]| {
-            (0..8).fold(0, |byte, at| byte | u8::from(rows.get(at) == Some(&true)) << at)
-        };
-        payload.extend(self.written.chunks(8).map(bits));
+        let sums = self.sums.len() * SUM_LEN as usize;
+        let mut payload = vec![0; sums + self.written.len().div_ceil(8)];
+        let (slots, bits) = payload.split_at_mut(sums);
+        for (slot, sum) in slots.as_chunks_mut().0.iter_mut().zip(&self.sums) {
+            *slot = sum.to_le_bytes();
+        }
+        for (byte, rows) in bits.iter_mut().zip(self.written.chunks(8)) {
+            *byte = (0..).zip(rows).fold(0, |byte, (at, row)| byte | u8::from(*row) << at);
+        }
         let detail = u16::from(self.columns);
         let about = About { detail, index: self.index, counter: self.counter };
         KIND.encode(about, array_uuid, place, &payload)

@@ -12,12 +12,18 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
+use crate::{
+    attach::pages, create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size,
+};
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload, cpu_s};
 use subject::{Bench, Own};
 
 /// Largest request of any workload; also how the volume is filled before it is read.
 const REQUEST_LEN_MAX: u32 = 1 << 20;
+/// How often what is used is written before it is measured.
+const FILLS: u64 = 3;
+/// Bytes of a request that ages an array: a stripe of four chunks, which goes elsewhere.
+const AGING_LEN: u32 = 256 << 10;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BenchArgs {
@@ -49,6 +55,16 @@ enum What {
         /// Whether an array of our own has a log; `both` measures two arrays in turns
         #[arg(long, value_enum)]
         log: Option<Logs>,
+        /// Bytes of the log on each member of an array of our own
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        log_size: Option<u64>,
+        /// Memory for checksums of what is stored, of an array with a log
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        checksum_cache: Option<u64>,
+        /// Measure a second array of our own as well, in turns, after so many overwrites of what
+        /// is used, 256 KiB at a time and at random
+        #[arg(long, value_name = "TIMES", conflicts_with = "nbd")]
+        aged: Option<u16>,
         /// Filters before each member of an array of our own, as of `netraid target --filter`
         #[arg(long, value_name = "FILTERS")]
         filter: Option<String>,
@@ -121,7 +137,18 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         let stop = Stop::listen()?;
         let mut benches = match &args.what {
             What::Member { url, .. } => vec![Bench::member(url.as_deref(), options).await?],
-            What::Volume { urls, members, level, log, filter, nbd, .. } => {
+            What::Volume {
+                urls,
+                members,
+                level,
+                log,
+                log_size,
+                checksum_cache,
+                aged,
+                filter,
+                nbd,
+                ..
+            } => {
                 let logs = match log {
                     None => vec![None],
                     Some(Logs::On) => vec![Some(Switch::On)],
@@ -129,9 +156,20 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                     Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
                 };
                 let mut benches = Vec::new();
-                for log in logs {
-                    let (level, members, nbd) = (*level, *members, *nbd);
-                    let own = Own { level, members, log, filter: filter.clone(), nbd };
+                let ages = std::iter::once(0).chain(*aged);
+                for (log, age) in
+                    logs.into_iter().flat_map(|log| ages.clone().map(move |age| (log, age)))
+                {
+                    let own = Own {
+                        level: *level,
+                        members: *members,
+                        log,
+                        log_size: log_size.filter(|_| log != Some(Switch::Off)),
+                        checksum_pages: checksum_cache.map(pages),
+                        age,
+                        filter: filter.clone(),
+                        nbd: *nbd,
+                    };
                     benches.push(Bench::volume(urls, &own, options, &stop).await?);
                 }
                 benches
@@ -181,10 +219,14 @@ async fn measure_all(
         let workloads: Vec<Workload> =
             workloads.filter(|workload| bench.may_write || !workload.write).collect();
         if bench.may_write {
-            // What was never written is not read from the members at all.
+            // What was never written is not read from the members at all; and what is written
+            // again may go elsewhere, where the members have to make room at first.
             let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
-            let requests = span / u64::from(REQUEST_LEN_MAX);
+            let requests = FILLS * span / u64::from(REQUEST_LEN_MAX);
             bench.subject.run(fill, span, depth, Until::Requests(requests)).await?;
+            let aging = Workload { write: true, random: true, len: AGING_LEN };
+            let requests = u64::from(bench.age) * span / u64::from(AGING_LEN);
+            bench.subject.run(aging, span, depth, Until::Requests(requests)).await?;
         }
         let tallies = workloads.iter().map(|_| Tally::new()).collect::<Result<Vec<_>>>()?;
         parts.push((span, workloads, tallies));

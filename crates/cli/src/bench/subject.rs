@@ -16,7 +16,6 @@ use crate::{
     member::configs,
     nbd_client::{NbdClient, NbdUri},
     process::{self, Daemon},
-    secret::SecretArgs,
     signal::Stop,
 };
 
@@ -25,6 +24,11 @@ pub(super) struct Own {
     pub(super) level: u8,
     pub(super) members: u8,
     pub(super) log: Option<Switch>,
+    /// Bytes of the log on each member.
+    pub(super) log_size: Option<u64>,
+    pub(super) checksum_pages: Option<usize>,
+    /// How often it is overwritten at random before it is measured.
+    pub(super) age: u16,
     pub(super) filter: Option<String>,
     /// Through an NBD export.
     pub(super) nbd: bool,
@@ -37,6 +41,8 @@ pub(super) struct Bench {
     pub(super) server_pids: Vec<u32>,
     /// Whether the workloads that write may run.
     pub(super) may_write: bool,
+    /// How often it is overwritten at random before it is measured.
+    pub(super) age: u16,
     array: Option<Array>,
     remote: Option<Arc<Remote>>,
     // Exports end before the targets that they stand on.
@@ -69,6 +75,7 @@ impl Bench {
             subject,
             server_pids: server_pids(&daemons, options),
             may_write: own || options.overwrite,
+            age: 0,
             array: None,
             remote: Some(remote),
             daemons,
@@ -92,13 +99,13 @@ impl Bench {
             members => {
                 let may_write = options.overwrite;
                 let what = format!("array of {} members", members.len());
-                Self::array(what, members, &options.secrets, may_write, Vec::new(), options).await
+                Self::array(what, members, own, may_write, Vec::new(), options).await
             }
         }
     }
 
     async fn own_volume(own: &Own, options: &Options, stop: &Stop) -> Result<Self> {
-        let Own { level, members, log, filter, nbd } = own;
+        let Own { level, members, log, log_size, age, filter, nbd, .. } = own;
         // Each member could hold all of the span, which is enough for every level.
         let targets = 0..*members;
         let targets = targets.map(|index| ram_target(index, options.span * 2, filter.as_deref()));
@@ -110,14 +117,20 @@ impl Bench {
             Switch::On => "--log=on".to_string(),
             Switch::Off => "--log=off".to_string(),
         }));
+        create.extend(log_size.map(|len| format!("--log-size={len}")));
         create.extend(urls.iter().cloned());
         let made = process::call(&create, stop)?;
         let logged = made.get("log_bytes").and_then(serde_json::Value::as_u64) != Some(0);
         let log = if logged { "a log" } else { "no log" };
-        let what = format!("level {level} of {members} members in memory, {log}");
+        let age = match age {
+            0 => String::new(),
+            age => format!(", {age} times overwritten at random"),
+        };
+        let what = format!("level {level} of {members} members in memory, {log}{age}");
         if !*nbd {
-            let secrets = &options.secrets;
-            return Self::array(what, &urls, secrets, true, daemons, options).await;
+            let mut bench = Self::array(what, &urls, own, true, daemons, options).await?;
+            bench.age = own.age;
+            return Ok(bench);
         }
         let dir = tempfile::Builder::new().prefix("netraid-bench.").tempdir()?;
         let socket = dir.path().join("nbd.sock");
@@ -135,19 +148,30 @@ impl Bench {
     async fn array(
         what: String,
         urls: &[String],
-        secrets: &SecretArgs,
+        own: &Own,
         may_write: bool,
         daemons: Vec<Daemon>,
         options: &Options,
     ) -> Result<Self> {
         let pool = Pool::new();
         let read_only = !may_write;
-        let open = OpenOptions { read_only, ..OpenOptions::default() };
-        let array = Array::open(open, configs(urls, secrets)?, pool.clone()).await?;
+        let checksum_pages = own.checksum_pages;
+        let open = OpenOptions { read_only, checksum_pages, ..OpenOptions::default() };
+        let array = Array::open(open, configs(urls, &options.secrets)?, pool.clone()).await?;
         let subject = Subject::device(array.device().clone(), &pool, REQUEST_LEN_MAX);
         let server_pids = server_pids(&daemons, options);
         let (array, remote) = (Some(array), None);
-        Ok(Self { what, subject, server_pids, may_write, array, remote, daemons, _dir: None })
+        Ok(Self {
+            what,
+            subject,
+            server_pids,
+            may_write,
+            age: 0,
+            array,
+            remote,
+            daemons,
+            _dir: None,
+        })
     }
 
     fn export(what: String, client: NbdClient, daemons: Vec<Daemon>, options: &Options) -> Self {
@@ -156,6 +180,7 @@ impl Bench {
             subject: Subject::Nbd(Box::new(client)),
             server_pids: server_pids(&daemons, options),
             may_write: options.overwrite,
+            age: 0,
             array: None,
             remote: None,
             daemons,

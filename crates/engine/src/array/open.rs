@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub take_over: bool,
     /// An administrator's word, against all doubts.
     pub force: bool,
+    /// Pages of checksums in memory, 4 KiB each; what the machine has by itself, if none.
+    pub checksum_pages: Option<usize>,
 }
 
 /// What one address turned out to be.
@@ -442,7 +444,10 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
                 holder,
                 max_io_len,
                 pool: pool.clone(),
-                limits: Limits::default(),
+                limits: Limits {
+                    sum_pages: options.checksum_pages.unwrap_or(Limits::default().sum_pages),
+                    ..Limits::default()
+                },
             };
             let Ok(machine) = LoggedArray::open(config) else {
                 unreachable!("labels with a log were weighed")

@@ -129,7 +129,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sum_pages: 65_536, dirty_blocks: 32_768, stripes_at_once: 64 }
+        Self { sum_pages: 65_536, dirty_blocks: 32_768, stripes_at_once: 128 }
     }
 }
 

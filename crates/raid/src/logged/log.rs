@@ -162,9 +162,11 @@ impl State {
         while let Some(acked) = self.writer().poll_acked() {
             self.apply(acked);
         }
-        let (used, half) = (self.writer().used(), self.layout.ring.blocks() / 2);
+        // Before anybody has to wait for it.
+        let blocks = self.layout.ring.blocks();
         let many = self.layout.limits.dirty_blocks as u64 / 2;
-        if used > half || self.dirty.len() > many {
+        let little = self.writer().used() > blocks / 2 || self.room() < blocks / 4;
+        if little || self.dirty.len() > many {
             self.want_round();
         }
     }
