@@ -13,6 +13,7 @@ use zerocopy::{
 
 use crate::{
     label::{Uuid, crc32c},
+    lack::ROUND_MAX,
     regions::{PAGE_LEN, PAGE_PAYLOAD_LEN},
 };
 
@@ -70,6 +71,8 @@ pub(crate) struct About {
     pub(crate) index: u64,
     /// Raised with each image; of two the larger counts.
     pub(crate) counter: u64,
+    /// The round that the image was taken at the end of.
+    pub(crate) round: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -82,7 +85,8 @@ struct RawHeader {
     array_uuid: Uuid,
     index: U64,
     counter: U64,
-    reserved: [u8; 16],
+    round: U32,
+    reserved: [u8; 12],
 }
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN, "a payload follows its header");
@@ -109,7 +113,8 @@ impl Kind {
             array_uuid,
             index: about.index.into(),
             counter: about.counter.into(),
-            reserved: [0; 16],
+            round: about.round.into(),
+            reserved: [0; 12],
         };
         let mut bytes = Vec::with_capacity(LEN);
         bytes.extend_from_slice(header.as_bytes());
@@ -146,10 +151,14 @@ impl Kind {
         if header.counter.get() > COUNTER_MAX {
             return Err(self.field("counter"));
         }
+        if header.round.get() > ROUND_MAX {
+            return Err(self.field("round"));
+        }
         let about = About {
             detail: header.detail.get(),
             index: header.index.get(),
             counter: header.counter.get(),
+            round: header.round.get(),
         };
         Ok((about, payload))
     }
@@ -166,7 +175,8 @@ pub(crate) mod tests {
     use std::string::ToString;
 
     const KIND: Kind = Kind { magic: *b"NRTESTS\n", version: 3, what: "page of tests" };
-    const ABOUT: About = About { detail: 7, index: 1 << 50, counter: COUNTER_MAX };
+    const ABOUT: About =
+        About { detail: 7, index: 1 << 50, counter: COUNTER_MAX, round: ROUND_MAX };
     const ABSENT: PageError = PageError::Absent("page of tests");
 
     /// The same image, changed, under a checksum that is right again.

@@ -81,6 +81,8 @@ pub struct SumPage {
     pub index: u64,
     /// Raised with each image; of two the larger counts.
     pub counter: u64,
+    /// The round that the image was taken at the end of: what changed in a later one is not in it.
+    pub round: u32,
     written: Vec<bool>,
     sums: Vec<u32>,
 }
@@ -91,7 +93,8 @@ impl SumPage {
     pub fn new(layout: SumLayout, index: u64) -> Self {
         let rows = layout.rows_per_page() as usize;
         let sums = vec![0; rows * usize::from(layout.columns)];
-        Self { columns: layout.columns, index, counter: 0, written: vec![false; rows], sums }
+        let written = vec![false; rows];
+        Self { columns: layout.columns, index, counter: 0, round: 0, written, sums }
     }
 
     /// The checksums of a row by column; none when it was never written.
@@ -152,7 +155,7 @@ impl SumPage {
             *byte = (0..).zip(rows).fold(0, |byte, (at, row)| byte | u8::from(*row) << at);
         }
         let detail = u16::from(self.columns);
-        let about = About { detail, index: self.index, counter: self.counter };
+        let about = About { detail, index: self.index, counter: self.counter, round: self.round };
         KIND.encode(about, array_uuid, place, &payload)
     }
 
@@ -172,6 +175,7 @@ impl SumPage {
         }
         let mut page = Self::new(layout, about.index);
         page.counter = about.counter;
+        page.round = about.round;
         let (sums, bits) = payload.split_at(page.sums.len() * SUM_LEN as usize);
         for (sum, bytes) in page.sums.iter_mut().zip(sums.as_chunks::<4>().0) {
             *sum = u32::from_le_bytes(*bytes);
@@ -215,6 +219,7 @@ mod tests {
             let layout = SumLayout::new(columns, 16);
             let mut page = SumPage::new(layout, 7);
             page.counter = 3;
+            page.round = 4;
             for row in 0..layout.rows_per_page() {
                 let sums: Vec<u32> = (0..columns).map(|_| rng.random()).collect();
                 page.set_row(row, rng.random::<bool>().then_some(&sums));

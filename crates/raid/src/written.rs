@@ -133,7 +133,8 @@ impl WrittenBits {
         self.counters[to_usize(page)] = counter;
         let offset = (page * 2 + counter % 2) * u64::from(PAGE_LEN);
         let range = payload_range(page, self.staged.len());
-        let (about, place) = (About { detail: 0, index: page, counter }, region.offset + offset);
+        let (about, place) =
+            (About { index: page, counter, ..About::default() }, region.offset + offset);
         let bytes = KIND.encode(about, self.array_uuid, place, &self.staged[range]);
         PageImage { offset, bytes }
     }

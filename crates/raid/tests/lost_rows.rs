@@ -127,6 +127,37 @@ fn checksums_that_nobody_has_do_not_stop_rounds() {
     }
 }
 
+/// The newest image of a page of checksums is gone from all of its holders, the one before it is
+/// not: what changed between the two is lost, and is not what it was before.
+#[test]
+fn an_older_image_of_checksums_is_not_taken_for_the_newest() {
+    for (level, members) in LEVELS {
+        let mut world = World::empty(level, members);
+        let stripe = usize::from(world.geometry.data_columns()) * ROWS as usize;
+        world.write(0, 1, 9);
+        world.write(stripe, stripe, 10);
+        world.idle();
+        // Rows of the same stripe that are written for the first time, and again.
+        world.write(1, 2, 11);
+        world.write(0, 1, 12);
+        world.idle();
+        let (page, _) = world.all_sum_holders()[0];
+        for holder in world.sum_pages().holders(page).iter() {
+            let (at, _) = world.newest_sums(page, holder);
+            world.disks[holder.as_usize()][at as usize..at as usize + 4096].fill(0);
+        }
+        world.reopen();
+        let mut lost = 0;
+        for block in 0..world.model.len() {
+            match world.read(block) {
+                Ok(found) => assert_eq!(found, world.model[block], "block {block}"),
+                Err(_) => lost += 1,
+            }
+        }
+        assert_eq!(lost, stripe, "the stripe that changed, and no other");
+    }
+}
+
 #[test]
 fn a_member_catches_up_with_all_that_is_not_lost() {
     let mut world = World::new(Level::Raid5, 5);

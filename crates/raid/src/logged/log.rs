@@ -98,7 +98,9 @@ impl State {
 
     fn room(&mut self) -> u64 {
         let home = self.layout.blocks_to_bring_home();
-        let kept = self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty);
+        // What cannot be brought home is logged again by each round.
+        let again = BLOCKS_OF_DATA * self.stuck.len() as u64;
+        let kept = self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty) + again;
         self.writer().room().saturating_sub(kept)
     }
 

@@ -590,8 +590,7 @@ impl Array {
             });
             join_all(writes).await;
             let mut state = self.state();
-            let round = state.round;
-            state.stripes.touch(physical, round);
+            state.touch(physical);
             let old = state.row_sums(physical, row).ok().flatten();
             let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
             for (column, _, crc) in &changes {

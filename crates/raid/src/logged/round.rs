@@ -99,7 +99,7 @@ impl Array {
             state.round += 1;
             state.round - 1
         };
-        let snapshot = self.take_snapshot();
+        let snapshot = self.take_snapshot(closed);
         // What the snapshot says, and what voids or supersedes DATA below the cut, becomes stable.
         self.flush_for(Rule::ImagesAfterFlush).await;
         let _tables = self.lock_tables().await;
@@ -198,7 +198,7 @@ impl Array {
             let mut state = self.state();
             let round = state.round;
             // Before anything is logged: whoever comes back meanwhile is told.
-            state.stripes.touch(physical, round);
+            state.touch(physical);
             let logical = state.stripes.entry(physical).logical.unwrap_or(u32::MAX);
             (state.layout.rows, round, state.layout.first_block(logical))
         };

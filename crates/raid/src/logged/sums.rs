@@ -136,6 +136,15 @@ impl State {
         Ok(cached.page.row(place.row))
     }
 
+    /// A stripe changes in this round, and with it the pages of its checksums, which are pinned:
+    /// each has an image at least as new as what it tells of.
+    pub(super) fn touch(&mut self, physical: u32) {
+        let round = self.round;
+        self.stripes.touch(physical, round);
+        let pages = self.sum_pages_of(physical);
+        self.sums.changed.extend(pages);
+    }
+
     /// Sets a row's checksums.
     pub(super) fn set_row_sums(&mut self, physical: u32, row: u32, sums: Option<&[u32]>) {
         let place = self.layout.sum_layout.place(u64::from(physical), row);
@@ -170,7 +179,7 @@ impl State {
     pub(super) fn is_sum_page_lost(&self, page: u64) -> bool {
         match self.sums.pages.get(&page) {
             Some(cached) => !cached.lost.is_empty(),
-            None => !self.rows_lost_with(page).is_empty(),
+            None => !self.rows_changed_since(0, page).is_empty(),
         }
     }
 
@@ -181,13 +190,11 @@ impl State {
         let counter = newest.as_ref().map_or(0, |page| page.counter);
         let has = |pages: &Vec<SumPage>| pages.iter().any(|page| page.counter == counter);
         let everywhere = newest.is_none() || found.iter().all(has);
-        let lost = match &newest {
-            None => self.rows_lost_with(page),
-            Some(newest) => {
-                let rows = 0..layout.rows_per_page();
-                rows.filter(|row| newest.is_row_lost(*row)).collect()
-            }
-        };
+        let round = newest.as_ref().map_or(0, |page| page.round);
+        let mut lost = self.rows_changed_since(round, page);
+        if let Some(newest) = &newest {
+            lost.extend((0..layout.rows_per_page()).filter(|row| newest.is_row_lost(*row)));
+        }
         let image = Image { counter, everywhere };
         let mut page_now = newest.unwrap_or_else(|| SumPage::new(layout, page));
         // So that they are lost for whoever reads what is written of it, too.
@@ -198,8 +205,9 @@ impl State {
         self.waiters.wake(Change::Pages);
     }
 
-    /// Rows that a page should tell of, because a checkpoint wrote it after they were written.
-    fn rows_lost_with(&self, page: u64) -> BTreeSet<u32> {
+    /// Rows that changed after a round, in one that is over: an image of that round, or none, means
+    /// that the newest one is lost.
+    fn rows_changed_since(&self, round: u32, page: u64) -> BTreeSet<u32> {
         let layout = self.layout.sum_layout;
         let per_page = u64::from(layout.rows_per_page());
         let first = page * per_page;
@@ -210,7 +218,8 @@ impl State {
                 break;
             }
             let entry = self.stripes.entry(physical);
-            if entry.logical.is_some() && entry.round <= self.checkpoint.round {
+            let is_closed = entry.round <= self.checkpoint.round;
+            if entry.logical.is_some() && is_closed && entry.round > round {
                 lost.insert(u32::try_from(at - first).unwrap_or(u32::MAX));
             }
         }

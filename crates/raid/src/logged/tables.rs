@@ -58,9 +58,9 @@ impl Snapshot {
 }
 
 impl Array {
-    /// All pages that changed since this was called last, as they are now. Whoever calls writes
-    /// them when everything is stable that is acknowledged now.
-    pub(super) fn take_snapshot(&self) -> Snapshot {
+    /// All pages that changed since this was called last, as they are now, at the end of the round
+    /// that is `closed` by that. Whoever calls writes them when everything is stable that is acknowledged now.
+    pub(super) fn take_snapshot(&self, closed: u32) -> Snapshot {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut snapshot = Snapshot::default();
@@ -76,6 +76,7 @@ impl Array {
             if let Some(cached) = state.sums.pages.get(&page) {
                 let mut page = cached.page.clone();
                 page.counter = cached.image.next();
+                page.round = closed;
                 snapshot.sums.push(page);
             }
         }

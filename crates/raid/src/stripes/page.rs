@@ -52,7 +52,7 @@ impl StripePage {
             RawEntry { logical: logical.into(), round: entry.round.into() }
         };
         let entries: Vec<RawEntry> = self.entries.iter().map(raw).collect();
-        let about = About { detail: 0, index: self.index, counter: self.counter };
+        let about = About { index: self.index, counter: self.counter, ..About::default() };
         KIND.encode(about, array_uuid, place, entries.as_bytes())
     }
 

@@ -189,9 +189,7 @@ impl Array {
         let new_sums: Vec<u32> = wanted.iter().zip(sums).map(new_sum).collect();
         if new_sums != sums {
             // Whoever is away, or loses its cache now, lacks what the new checksums say.
-            let mut state = self.state();
-            let round = state.round;
-            state.stripes.touch(row.physical, round);
+            self.state().touch(row.physical);
         }
         for (column, wanted) in (0..).zip(wanted) {
             let is_check = usize::from(column) >= data_columns;
@@ -278,8 +276,7 @@ impl Array {
         if let Some(sums) = &sums
             && (trusted || sums.iter().all(|sum| *sum == zero))
         {
-            let round = state.round;
-            state.stripes.touch(row.physical, round);
+            state.touch(row.physical);
             state.set_row_sums(row.physical, row.row, Some(sums));
             state.scrub_counts(run, |status| status.new_sums += 1);
             return;
