@@ -3,6 +3,7 @@
 
 mod blackbox;
 mod conformance;
+mod coverage;
 mod fuzz;
 mod licences;
 mod nightly;
@@ -31,14 +32,17 @@ usage: cargo xtask TASK
                    fuzz targets with a nightly compiler, for 12 s each or as long as said
   fuzz seeds [NAME]
                    makes fuzz/seeds anew of what they and earlier runs have found
-  nightly [STEP]   the longer tier, or one step of it (build, test, simulate, blackbox, lab,
-                   conformance, fuzz):
+  nightly [STEP]   the longer tier, or one step of it (build, test, simulate, coverage, blackbox,
+                   lab, conformance, fuzz):
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
                    five minutes each, the array simulated for an hour; two to three hours on two free
                    cores
   simulate [--minutes N | --runs N] [--seed S] [--level L] ...
                    the array with a log in a simulated world, seed after seed; --replay S shows
                    all of one seed
+  coverage [--missing] [--runs N]
+                   which regions of crates/raid its tests and N simulated runs (300) go through, by
+                   file, and where they do not; needs LLVM's tools of the compiler's version
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
   tidy             rules of the house that no lint knows";
@@ -73,6 +77,10 @@ fn perform(args: &[&str]) -> Result<()> {
         ["nightly"] => nightly::run(""),
         ["nightly", step] => nightly::run(step),
         ["simulate", rest @ ..] => simulate(rest),
+        ["coverage"] => coverage::run(None, false),
+        ["coverage", "--missing"] => coverage::run(None, true),
+        ["coverage", "--runs", runs] => coverage::run(Some(runs), false),
+        ["coverage", "--missing", "--runs", runs] => coverage::run(Some(runs), true),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
         ["tidy"] => tidy::check(&metadata()?),

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     blackbox::{self, Set},
-    conformance, fuzz,
+    conformance, coverage, fuzz,
     run::{cargo, cargo_within},
     simulate,
 };
@@ -26,13 +26,14 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
         let minutes = number("NETRAID_SIMULATE_MINUTES", SIMULATE_MIN).to_string();
         simulate(&["--minutes", &minutes, "--failures", "20"])
     }),
+    ("coverage", || coverage::run(None, true)),
     ("blackbox", || blackbox::run(Set::Blackbox, None, true)),
     ("lab", || blackbox::run(Set::Lab, None, true)),
     ("conformance", || conformance::run(false)),

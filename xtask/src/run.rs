@@ -31,12 +31,18 @@ pub(crate) fn cargo_within(
         .with_context(|| format!("it may take {seconds} s (status 124 says that it took longer)"))
 }
 
-fn execute(mut command: Command, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    println!("+ cargo {}", args.join(" "));
+/// Runs a command at the root with extra arguments and environment, showing what is run.
+pub(crate) fn execute(
+    mut command: Command,
+    args: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    println!("+ {program} {}", args.join(" "));
     command.args(args).envs(environment.iter().copied()).current_dir(root());
-    let status = command.status().context("cannot run cargo")?;
+    let status = command.status().with_context(|| format!("cannot run {program}"))?;
     if !status.success() {
-        bail!("cargo {}: {status}", args.join(" "));
+        bail!("{program} {}: {status}", args.join(" "));
     }
     Ok(())
 }
