@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_engine::{
-    array::{Array, Event, OpenOptions},
+    array::{Array, Caches, Event, OpenOptions},
     control::ArrayStatus,
 };
 use netraid_export::{
@@ -49,9 +49,13 @@ pub(crate) struct AttachArgs {
     /// Open the array against all doubts about other writers; without a log, take parity as it is
     #[arg(long)]
     force: bool,
-    /// Memory for checksums of what is stored, of an array with a log
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
-    checksum_cache: u64,
+    /// Memory for writes that are in the log and not yet where they belong, at least 4MiB; the usual
+    /// is a sixteenth of the memory, 16MiB to 256MiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    write_cache: Option<u64>,
+    /// Memory for checksums that were read and may be needed again; the usual is the same
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    checksum_cache: Option<u64>,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -68,11 +72,6 @@ struct ExportArgs {
     /// Export as a file in this directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
-}
-
-/// Pages of checksums that so many bytes hold.
-pub(crate) fn pages(len: u64) -> usize {
-    usize::try_from(len / 4096).unwrap_or(usize::MAX)
 }
 
 /// What is said once the volume can be used.
@@ -116,12 +115,21 @@ fn check_addresses(args: &AttachArgs) -> Result<()> {
     Ok(())
 }
 
+fn caches(args: &AttachArgs) -> Result<Caches> {
+    let (write_len, checksum_len) = (args.write_cache, args.checksum_cache);
+    if let Some(len) = write_len.filter(|len| *len < Caches::WRITE_LEN_MIN) {
+        let (len, min) = (size::show(len), size::show(Caches::WRITE_LEN_MIN));
+        bail!("--write-cache {len}: writes of some length need {min}; give that or more");
+    }
+    Ok(Caches { write_len, checksum_len })
+}
+
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let mut stop = Stop::listen()?;
     let pool = Pool::new();
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
-    let checksum_pages = Some(pages(args.checksum_cache));
-    let options = OpenOptions { read_only, take_over, force, checksum_pages };
+    let caches = caches(args)?;
+    let options = OpenOptions { read_only, take_over, force, caches };
     let mut array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),

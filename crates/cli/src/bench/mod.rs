@@ -12,9 +12,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::{
-    attach::pages, create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size,
-};
+use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload, cpu_s};
 use subject::{Bench, Own};
 
@@ -165,7 +163,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                         members: *members,
                         log,
                         log_size: log_size.filter(|_| log != Some(Switch::Off)),
-                        checksum_pages: checksum_cache.map(pages),
+                        checksum_cache: *checksum_cache,
                         age,
                         filter: filter.clone(),
                         nbd: *nbd,

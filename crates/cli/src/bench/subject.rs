@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use netraid_block::{Pool, TargetUri};
 use netraid_engine::{
-    array::{Array, OpenOptions},
+    array::{Array, Caches, OpenOptions},
     initiator::{InitiatorConfig, Remote},
 };
 
@@ -26,7 +26,8 @@ pub(super) struct Own {
     pub(super) log: Option<Switch>,
     /// Bytes of the log on each member.
     pub(super) log_size: Option<u64>,
-    pub(super) checksum_pages: Option<usize>,
+    /// Bytes of memory for checksums.
+    pub(super) checksum_cache: Option<u64>,
     /// How often it is overwritten at random before it is measured.
     pub(super) age: u16,
     pub(super) filter: Option<String>,
@@ -155,8 +156,8 @@ impl Bench {
     ) -> Result<Self> {
         let pool = Pool::new();
         let read_only = !may_write;
-        let checksum_pages = own.checksum_pages;
-        let open = OpenOptions { read_only, checksum_pages, ..OpenOptions::default() };
+        let caches = Caches { checksum_len: own.checksum_cache, ..Caches::default() };
+        let open = OpenOptions { read_only, caches, ..OpenOptions::default() };
         let array = Array::open(open, configs(urls, &options.secrets)?, pool.clone()).await?;
         let subject = Subject::device(array.device().clone(), &pool, REQUEST_LEN_MAX);
         let server_pids = server_pids(&daemons, options);

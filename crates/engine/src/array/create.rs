@@ -114,6 +114,10 @@ async fn make(
     }
     check_distinct(members).await?;
     try_join_all(members.iter().map(Connected::erase_label)).await?;
+    if label.log.is_some() {
+        let regions = &label.regions;
+        try_join_all(members.iter().map(|member| member.reserve_tables(regions))).await?;
+    }
     let (what, written) = ("writing the array's metadata", images.written);
     let writes = members.iter().zip(&written);
     try_join_all(writes.map(async |(member, pages)| member.write_stable(pages, what).await))

@@ -440,6 +440,7 @@ impl Machine {
                     used_bytes: usage.log_used * LOG_BLOCK,
                     dirty_bytes: usage.dirty_blocks * LOG_BLOCK,
                     round: usage.round,
+                    mapped_bytes: u64::from(usage.mapped) * logged.geometry.stripe_data_len(),
                 };
                 let progress = logged.progress(&label);
                 (logged.machine.state(), usage.mapped.into(), progress, Some(log))

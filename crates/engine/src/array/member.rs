@@ -2,10 +2,12 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use netraid_block::{Buf, BufMut, Device, ErrorKind, IoError, Pool, SgList, TargetUri};
+use netraid_block::{
+    Buf, BufMut, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri,
+};
 use netraid_raid::{
     label::{LABEL_LEN, Label, LabelError, Uuid},
-    regions::{LABEL_OFFSETS, SIGNATURE_LEN},
+    regions::{LABEL_OFFSETS, Regions, SIGNATURE_LEN},
 };
 
 use super::{
@@ -196,6 +198,23 @@ impl Connected {
         }
         let text = format!("lost its cache before each of {STABLE_TRIES_MAX} flushes");
         Err(self.fail(what, IoError::with_detail(ErrorKind::Device, text)))
+    }
+
+    /// Has a device that may allocate space only when it is written, allocate what an array with a
+    /// log cannot do without: then one that runs out of space refuses what users write, and
+    /// nothing else. Everything there reads as zeros afterwards.
+    pub(super) async fn reserve_tables(&self, regions: &Regions) -> Result<(), ArrayError> {
+        if !self.device.info().can_discard {
+            return Ok(());
+        }
+        let offset = regions.labels.end();
+        let len = regions.log.end() - offset;
+        let flags = RequestFlags { no_unmap: true, fua: false };
+        let end =
+            completions::request(&self.device, Op::WriteZeroes, offset, len, flags, SgList::new());
+        end.await
+            .map(drop)
+            .map_err(|reason| self.fail("reserving space for the log and the tables", reason))
     }
 
     pub(super) fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {

@@ -8,6 +8,7 @@
 //! The driver executes what the machine asks for and decides nothing. There are two machines, for
 //! arrays with a log and for arrays without ([`machine`]).
 
+mod caches;
 mod create;
 mod driver;
 mod error;
@@ -26,6 +27,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use caches::Caches;
 pub use create::{CreateOptions, CreateReport, Log, create};
 pub use error::ArrayError;
 pub use member::MemberConfig;

@@ -7,7 +7,7 @@ use netraid_raid::{
     assemble::{AssembleError, Assembly, Found, Permissions, assemble},
     executor::Executor,
     label::Label,
-    logged::{FoundMember, Limits, LoggedArray, OpenConfig as LoggedConfig},
+    logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::MemberState,
     regions::{PAGE_LEN, Region},
     written::WrittenBits,
@@ -15,6 +15,7 @@ use netraid_raid::{
 use serde::Serialize;
 
 use super::{
+    Caches,
     create::Needs,
     error::ArrayError,
     fence::{Fence, Removes, key_of},
@@ -35,8 +36,8 @@ pub struct OpenOptions {
     pub take_over: bool,
     /// An administrator's word, against all doubts.
     pub force: bool,
-    /// Pages of checksums in memory, 4 KiB each; what the machine has by itself, if none.
-    pub checksum_pages: Option<usize>,
+    /// What an array with a log may keep in memory.
+    pub caches: Caches,
 }
 
 /// What one address turned out to be.
@@ -444,10 +445,7 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
                 holder,
                 max_io_len,
                 pool: pool.clone(),
-                limits: Limits {
-                    sum_pages: options.checksum_pages.unwrap_or(Limits::default().sum_pages),
-                    ..Limits::default()
-                },
+                limits: options.caches.limits(),
             };
             let Ok(machine) = LoggedArray::open(config) else {
                 unreachable!("labels with a log were weighed")

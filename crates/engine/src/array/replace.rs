@@ -288,7 +288,7 @@ pub(super) async fn join(
     let checked = checked.await;
     connected.remote.close().await;
     checked?;
-    // Nothing is written yet: the machine composes the label, which overwrites any other.
+    // No label is written yet: the machine composes it, and that overwrites any other.
     let mut connected = Connected::take_over(config, &array.array_uuid, pool).await?;
     let fenced = match fence {
         Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
@@ -297,6 +297,9 @@ pub(super) async fn join(
     let is_back = expect == Expect::Former && array.log.is_some();
     let label = match fenced {
         Ok(()) if is_back => check_former(&connected, member, array).await.map(Some),
+        Ok(()) if array.log.is_some() => {
+            connected.reserve_tables(&array.regions).await.map(|()| None)
+        }
         end => end.map(|()| None),
     };
     match label {

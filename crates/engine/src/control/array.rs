@@ -165,6 +165,8 @@ pub struct LogStatus {
     pub dirty_bytes: u64,
     /// The round that the last checkpoint ended.
     pub round: u32,
+    /// Bytes of the volume whose stripes have a place on the members.
+    pub mapped_bytes: u64,
 }
 
 /// How far a rebuild or resync is.

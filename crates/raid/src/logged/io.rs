@@ -14,7 +14,10 @@ use netraid_block::{ErrorKind, IoError, SgList};
 use smallvec::{SmallVec, smallvec};
 
 use super::{Action, IoId, Rule, state::State, tasks::Array};
-use crate::{log::Position, member::MemberIndex};
+use crate::{
+    log::Position,
+    member::{MemberIndex, MemberState},
+};
 
 /// Somebody who waits for one answer.
 #[derive(Debug, Default)]
@@ -62,6 +65,8 @@ pub(super) enum IoKind {
     Read,
     /// Waits for the labels when the member fails.
     Write,
+    /// The same; but that there is no space on the member concerns only its writer.
+    Chunk,
     /// A label: its writer judges what became of it.
     Label,
     Flush,
@@ -167,10 +172,25 @@ impl Array {
     /// Writes to a member. Ends when it has completed, or takes no part.
     pub(super) async fn write_member(&self, member: MemberIndex, offset: u64, data: SgList) {
         let ticket = self.ticket();
-        if self.state().push_write(ticket.number, member, offset, data) {
+        if self.state().push_write(ticket.number, member, offset, data, IoKind::Write) {
             // The answer says only that it is over.
             let _ = ticket.answer().await;
         }
+    }
+
+    /// The same, to a free stripe, which may be new space on the member: that there is none left
+    /// is an error, and the member stays.
+    pub(super) async fn write_chunk(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        data: SgList,
+    ) -> Result<(), IoError> {
+        let ticket = self.ticket();
+        if self.state().push_write(ticket.number, member, offset, data, IoKind::Chunk) {
+            ticket.answer().await?;
+        }
+        Ok(())
     }
 
     /// Writes a label, or what else its writer judges by its end. It is stable then.
@@ -314,7 +334,14 @@ impl State {
     }
 
     /// Whether there is something to wait for.
-    fn push_write(&mut self, wait: usize, member: MemberIndex, offset: u64, more: SgList) -> bool {
+    fn push_write(
+        &mut self,
+        wait: usize,
+        member: MemberIndex,
+        offset: u64,
+        more: SgList,
+        kind: IoKind,
+    ) -> bool {
         match self.defer_or_skip(wait, member) {
             None => return false,
             Some(false) => return true,
@@ -326,13 +353,14 @@ impl State {
             self.outbox.last_mut(member)
             && *first + data.len() as u64 == offset
             && data.len() + more.len() <= limit
+            && self.ios[io.0].kind == kind
             && let For::Waits(waits) = &mut self.ios[io.0].whom
         {
             waits.push((wait, len));
             data.append(more);
             return true;
         }
-        let io = self.new_io(member, IoKind::Write, For::Waits(smallvec![(wait, len)]));
+        let io = self.new_io(member, kind, For::Waits(smallvec![(wait, len)]));
         self.outbox.push(
             member,
             Action::Write { io, member, offset, data: more, fua: false },
@@ -361,13 +389,20 @@ impl State {
             return;
         }
         let leaves = match (&result, kind) {
-            (Ok(_), IoKind::Write | IoKind::Label | IoKind::Discard) => {
+            (Ok(_), IoKind::Write | IoKind::Chunk | IoKind::Label | IoKind::Discard) => {
                 self.members[member.as_usize()].unflushed |=
                     self.members[member.as_usize()].caps.volatile_cache;
                 None
             }
             (Ok(_), IoKind::Read | IoKind::Flush) => None,
             (Err(error), IoKind::Read) if is_medium(error) => None,
+            // One that is not in sync is not needed: its want of space must not stop users.
+            (Err(error), IoKind::Chunk)
+                if error.kind() == ErrorKind::NoSpace
+                    && self.member_state(member) == MemberState::InSync =>
+            {
+                None
+            }
             (Err(error), _) => Some(error.clone()),
         };
         if let Some(error) = leaves {
@@ -379,7 +414,8 @@ impl State {
             (For::Batch(position), _) => self.batch_written(position, member),
             (For::Waits(waits), IoKind::Read) => self.share_out(&waits, result),
             (For::Waits(waits), _) => {
-                waits.iter().for_each(|(wait, _)| self.settle(*wait, Ok(SgList::new())));
+                let answer = result.map(|_| SgList::new());
+                waits.iter().for_each(|(wait, _)| self.settle(*wait, answer.clone()));
             }
             (For::Nobody, _) => {}
         }
@@ -415,9 +451,8 @@ impl State {
             );
             return self.fail(IoError::with_detail(ErrorKind::Fenced, text));
         }
-        if let Some((For::Waits(waits), IoKind::Write | IoKind::Flush | IoKind::Discard)) = last {
-            let deferred = &mut self.members[member.as_usize()].deferred;
-            deferred.extend(waits.iter().map(|(wait, _)| *wait));
+        if let Some((whom, kind)) = last {
+            self.defer(member, whom, kind);
         }
         if !self.takes_part(member) {
             return;
@@ -432,12 +467,17 @@ impl State {
             let whom = core::mem::replace(&mut self.ios[id].whom, For::Nobody);
             let kind = self.ios[id].kind;
             self.settle_reads(&whom, kind, error);
-            if let (For::Waits(waits), IoKind::Write | IoKind::Flush | IoKind::Discard) =
-                (whom, kind)
-            {
-                let deferred = &mut self.members[member.as_usize()].deferred;
-                deferred.extend(waits.iter().map(|(wait, _)| *wait));
-            }
+            self.defer(member, whom, kind);
+        }
+    }
+
+    /// Whoever waits for a change on a member that leaves waits for the labels that say so.
+    fn defer(&mut self, member: MemberIndex, whom: For, kind: IoKind) {
+        let changes =
+            matches!(kind, IoKind::Write | IoKind::Chunk | IoKind::Flush | IoKind::Discard);
+        if let (For::Waits(waits), true) = (whom, changes) {
+            let deferred = &mut self.members[member.as_usize()].deferred;
+            deferred.extend(waits.iter().map(|(wait, _)| *wait));
         }
     }
 

@@ -405,19 +405,34 @@ impl Array {
 
     /// Gives every batch as many copies as it would get today.
     async fn copy_batches(&self, log: &FoundLog) {
+        let mut lacking: BTreeMap<MemberIndex, u64> = BTreeMap::new();
         for Adopted { batch, data, holders, .. } in &log.batches {
             let (targets, offset) = {
                 let state = self.state();
                 let in_sync = state.in_sync();
                 let number = segment(batch.position);
-                let targets =
-                    Copies::new(&state.layout.geometry).missing(number, in_sync, *holders);
+                let copies = Copies::new(&state.layout.geometry);
+                let targets = copies.missing(number, in_sync, *holders);
+                let all = in_sync.len() == u32::from(state.layout.geometry.members());
+                if all && !targets.is_empty() && batch.position < log.stable_seen {
+                    let had = copies.among(number, in_sync);
+                    for member in had.iter().filter(|one| !holders.contains(*one)) {
+                        *lacking.entry(member).or_default() += 1;
+                    }
+                }
                 let base = state.layout.regions.log.offset;
                 (targets, base + state.layout.ring.offset(batch.position))
             };
             let writes =
                 targets.iter().map(|member| self.write_member(member, offset, data.clone()));
             join_all(writes).await;
+        }
+        for (member, count) in lacking {
+            let text = alloc::format!(
+                "member {member} had wrong or no copies of {count} batches of the log that were \
+                 stable; they were copied from others"
+            );
+            self.state().events.push_back(Event::Notice(text));
         }
     }
 

@@ -432,8 +432,7 @@ impl Array {
         for column in join_all(columns).await {
             data.push(column?);
         }
-        self.replace(logical, to, &data, written, upto).await;
-        Ok(())
+        self.replace(logical, to, &data, written, upto, false).await
     }
 
     /// A data column's written rows: dirty blocks over what is at home.

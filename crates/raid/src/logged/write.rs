@@ -228,9 +228,9 @@ impl Array {
             (0..columns).map(|at| data.slice(at * chunk..(at + 1) * chunk)).collect();
         let written = alloc::vec![true; rows as usize];
         let upto = self.state().acked();
-        self.replace(logical, to, &columns, written, upto).await;
+        let end = self.replace(logical, to, &columns, written, upto, true).await;
         drop(room);
-        Ok(())
+        end
     }
 
     /// A whole logical stripe is given back.
@@ -262,6 +262,12 @@ impl Array {
 
     /// Writes the data columns of a stripe's written rows, and their checks, to a free stripe, and
     /// maps the logical one there. DATA of it below `void_upto` is void then.
+    ///
+    /// A round goes on whatever happens, because the log must not fill up: a member that has no
+    /// space for what it writes is set aside.
+    ///
+    /// # Errors
+    /// `for_user`: a member has no space. Then nothing has changed.
     pub(super) async fn replace(
         &self,
         logical: u32,
@@ -269,7 +275,8 @@ impl Array {
         data: &[SgList],
         written: Vec<bool>,
         void_upto: Position,
-    ) {
+        for_user: bool,
+    ) -> Result<(), IoError> {
         let physical = to.physical;
         let (code, pool) = {
             let state = self.state();
@@ -285,11 +292,20 @@ impl Array {
             for run in &runs {
                 let len = ((run.end - run.start) * BLOCK) as usize;
                 let (member, offset) = self.state().home(physical, column, run.start);
-                writes.push(self.write_member(member, offset, data.slice(at..at + len)));
+                let part = data.slice(at..at + len);
+                writes.push(async move {
+                    if for_user {
+                        self.write_chunk(member, offset, part).await
+                    } else {
+                        self.write_member(member, offset, part).await;
+                        Ok(())
+                    }
+                });
                 at += len;
             }
         }
-        join_all(writes).await;
+        // All have ended before the stripe may be used for something else.
+        join_all(writes).await.into_iter().collect::<Result<(), IoError>>()?;
         let sums = columns.iter().flat_map(bytes::sums).collect();
         let record = Record::Remap {
             stripe: u64::from(logical),
@@ -299,6 +315,7 @@ impl Array {
             sums,
         };
         self.log_record(record, SgList::new(), false).await;
+        Ok(())
     }
 }
 

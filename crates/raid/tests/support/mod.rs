@@ -53,6 +53,10 @@ pub struct World {
     /// Blocks of members that cannot be read until they are written.
     pub bad: BTreeSet<(usize, u64)>,
     pub trick: Option<Trick>,
+    /// By member: blocks that take space on it.
+    taken: Vec<BTreeSet<u64>>,
+    /// A member that has no more space than for so many blocks.
+    pub full: Option<(usize, usize)>,
 }
 
 pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
@@ -63,7 +67,7 @@ pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
                 Label::decode(&disks[member][at..at + 4096], copy).ok()
             });
             let label = labels.max_by_key(|label| (label.generation, label.epoch))?;
-            let caps = MemberCaps { volatile_cache: true, can_discard: false };
+            let caps = MemberCaps { volatile_cache: true, can_discard: true };
             (!away.contains(&member)).then_some(FoundMember { caps, label })
         })
         .collect();
@@ -126,6 +130,8 @@ impl World {
             away: BTreeSet::new(),
             bad: BTreeSet::new(),
             trick: None,
+            taken: vec![BTreeSet::new(); members],
+            full: None,
         };
         world.settle();
         assert!(world.events.contains(&Event::Opened));
@@ -211,14 +217,45 @@ impl World {
                     }
                     _ => {}
                 }
-                for block in offset / 4096..(offset + data.len() as u64) / 4096 {
+                let blocks = offset / 4096..(offset + data.len() as u64) / 4096;
+                if !self.has_space(member, blocks.clone()) {
+                    return (io, Err(ErrorKind::NoSpace.into()));
+                }
+                for block in blocks {
                     self.bad.remove(&(member, block));
+                    self.taken[member].insert(block);
                 }
                 let at = offset as usize;
                 data.copy_to(&mut self.disks[member][at..at + data.len()]);
                 (io, Ok(SgList::new()))
             }
+            Action::Discard { offset, len, .. } => {
+                let blocks = offset / 4096..(offset + len) / 4096;
+                let freed = blocks.filter(|block| self.taken[member].remove(block)).count();
+                if let Some((_, space)) = self.full.as_mut().filter(|(full, _)| *full == member) {
+                    *space += freed;
+                }
+                (io, Ok(SgList::new()))
+            }
             _ => (io, Ok(SgList::new())),
+        }
+    }
+
+    /// Whether a member that may be full can write blocks; tables and log have their space.
+    fn has_space(&mut self, member: usize, blocks: std::ops::Range<u64>) -> bool {
+        let is_new = |block: &u64| {
+            *block * 4096 >= self.regions.data.offset && !self.taken[member].contains(block)
+        };
+        let more = blocks.filter(is_new).count();
+        match &mut self.full {
+            Some((full, space)) if *full == member => match space.checked_sub(more) {
+                Some(left) => {
+                    *space = left;
+                    true
+                }
+                None => false,
+            },
+            _ => true,
         }
     }
 

@@ -1,0 +1,81 @@
+# The disk below one member of an array with a log fills up: writes that need new space end as "no
+# space", the member stays, what was written is there, and space that is given back can be used.
+. "$(dirname "$0")/lib.sh"
+need jq qemu-io losetup mkfs.ext4
+[ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
+
+leave() {
+    ! mountpoint -q "$WORK/mnt" || umount --lazy "$WORK/mnt"
+}
+at_end leave
+mkdir "$WORK/mnt"
+
+io() {
+    local args=() command
+    for command in "$@"; do args+=(-c "$command"); done
+    qemu-io -f raw -t none "${args[@]}" "$NBD" >"$WORK/io" 2>&1 && ! grep -Eqi 'fail|error' "$WORK/io"
+}
+does() { io "$@" || { cat "$WORK/io"; fail "$*"; }; }
+has_no_space() {
+    ! io "$@" || fail "there was space for $*"
+    grep -q 'No space left' "$WORK/io" || { cat "$WORK/io"; fail "not told of space: $*"; }
+}
+healthy() {
+    expect optimal "$(state)" "state"
+    expect in_sync "$(member_state 3)" "the member without space"
+}
+# full_target: the member on the small file system.
+full_target() {
+    launch m3 "$NETRAID" target --json --listen 127.0.0.1:0 --lun "file:$WORK/mnt/lun:64MiB"
+    URI[m3]=$(jq -r '.luns[0].uri' <<<"${READY[m3]}")
+}
+
+# fills: the story, on the file system at mnt with less than 16 MiB. A stripe has 192 KiB.
+fills() {
+    targets 3
+    full_target
+    mapfile -t URLS < <(members 4)
+    "$NETRAID" create vol --force --level 5 "${URLS[@]}" >/dev/null
+    attach "${URLS[@]}"
+    does 'write -P 1 0 12M' flush
+    has_no_space 'write -P 2 12M 12M' 'write -P 2 24M 12M' 'write -P 2 36M 12M'
+    healthy
+    # Blocks that have their place already, one by one.
+    does 'write -P 3 4096 4k' 'write -P 3 1M 8k' flush 'read -P 3 4096 4k' 'read -P 1 2M 10M'
+    # Long enough to be brought home.
+    local deadline=$((SECONDS + 20))
+    until "$NETRAID" status --json "$CONTROL" | jq -e '.log.dirty_bytes == 0' >/dev/null; do
+        [ $SECONDS -lt $deadline ] || fail "not brought home"
+        sleep 0.1
+    done
+    healthy
+    does 'discard 12M 36M' flush
+    does 'write -P 4 24M 3M' flush 'read -P 4 24M 3M'
+    healthy
+    stop engine
+    attach "${URLS[@]}"
+    does 'read -P 3 4096 4k' 'read -P 1 2M 10M' 'read -P 4 24M 3M' 'read -P 0 12M 12M'
+    expect 0 "$("$NETRAID" scrub --json "$CONTROL" --start --rate max --wait | jq '.wrong + .unrepaired')" "wrong"
+    healthy
+    stop engine
+    for index in 0 1 2 3; do stop m$index; done
+}
+
+say tmpfs
+mount -t tmpfs -o size=14m none "$WORK/mnt"
+fills
+umount "$WORK/mnt"
+
+say ext4
+truncate -s 16M "$WORK/ext4"
+mkfs.ext4 -q -m 0 "$WORK/ext4"
+mount -o loop "$WORK/ext4" "$WORK/mnt"
+fills
+
+say "a disk that is full already is refused"
+targets 3
+head -c 32M /dev/zero >"$WORK/mnt/filler" 2>/dev/null || true
+rm -f "$WORK/mnt/lun"
+full_target
+mapfile -t URLS < <(members 4)
+refused 'reserving space for the log and the tables' "$NETRAID" create vol --force --level 5 "${URLS[@]}"
