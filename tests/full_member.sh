@@ -74,8 +74,10 @@ fills
 
 say "a disk that is full already is refused"
 targets 3
-head -c 32M /dev/zero >"$WORK/mnt/filler" 2>/dev/null || true
 rm -f "$WORK/mnt/lun"
+head -c 32M /dev/zero >"$WORK/mnt/filler" 2>/dev/null || true
+# Room for labels, not for a log.
+truncate -s -256K "$WORK/mnt/filler"
 full_target
 mapfile -t URLS < <(members 4)
 refused 'reserving space for the log and the tables' "$NETRAID" create vol --force --level 5 "${URLS[@]}"

@@ -2,6 +2,7 @@
 # written to its successor is what is mapped, and no more.
 . "$(dirname "$0")/lib.sh"
 need jq mkfs.ext4 fsck.ext4 debugfs
+[ "$(id -u)" = 0 ] || { say "needs root for a mount"; exit 77; }
 
 targets 4 2GiB
 target spare 2GiB --control "unix:$WORK/spare.sock"

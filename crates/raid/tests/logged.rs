@@ -109,7 +109,7 @@ impl World {
             holder: Holder::default(),
             max_io_len: 4 << 20,
             pool: Pool::new(),
-            limits: Limits { sum_pages: 2, dirty_blocks: 1000, stripes_at_once: 4 },
+            limits: Limits { sum_pages: 0, dirty_blocks: 1000, stripes_at_once: 4 },
         };
         self.opened = false;
         self.closed = false;
