@@ -28,6 +28,10 @@ pub mod logged;
 pub mod member;
 pub mod page;
 pub mod pages;
+#[cfg(feature = "planted-errors")]
+pub mod planted;
+#[cfg(not(feature = "planted-errors"))]
+mod planted;
 pub mod regions;
 pub mod stripes;
 pub mod sums;

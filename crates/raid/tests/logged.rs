@@ -109,7 +109,12 @@ impl World {
             holder: Holder::default(),
             max_io_len: 4 << 20,
             pool: Pool::new(),
-            limits: Limits { sum_pages: 0, dirty_blocks: 1000, stripes_at_once: 4 },
+            limits: Limits {
+                sum_pages: 0,
+                dirty_blocks: 1000,
+                stripes_at_once: 4,
+                ..Limits::default()
+            },
         };
         self.opened = false;
         self.closed = false;

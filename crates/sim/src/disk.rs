@@ -57,7 +57,7 @@ const PAGE_LEN: usize = 4096;
 type Page = [u8; PAGE_LEN];
 
 /// A disk. Blocks are counted from 0.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Disk {
     shape: DiskShape,
     /// What reads return; a page that is not here holds the fill.
@@ -70,7 +70,7 @@ pub struct Disk {
     pool: Pool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Unflushed {
     first: u64,
     old: Box<[u8]>,

@@ -91,6 +91,14 @@ pub enum Reply {
     Done(Tag, Result<SgList, Refusal>),
 }
 
+/// An error that is planted: what a session left behind outlives logins and resets.
+fn late_writes_are_allowed() -> bool {
+    #[cfg(feature = "planted-errors")]
+    return netraid_raid::planted::planted(netraid_raid::planted::Planted::LateWriteAllowed);
+    #[cfg(not(feature = "planted-errors"))]
+    false
+}
+
 /// Why a command was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
@@ -270,12 +278,12 @@ impl SimTarget {
         if !self.is_on {
             return;
         }
+        self.is_on = false;
         self.abort(|_| true, now, None);
         self.disk.lose_power(&mut self.dice);
         self.sessions.clear();
         self.answers.clear();
         self.power_failures += 1;
-        self.is_on = false;
     }
 
     /// The power is back.
@@ -401,8 +409,11 @@ impl SimTarget {
 
     /// Ends commands: one that changes the medium may have done so, or done so in part.
     fn abort(&mut self, whose: impl Fn(&Task) -> bool, now: Time, told: Option<Refusal>) {
+        let is_spared =
+            |task: &Task| self.is_on && task.connection.is_none() && late_writes_are_allowed();
+        let its = |task: &Task| whose(task) && !is_spared(task);
         let turns: Vec<Turn> =
-            self.tasks.iter().filter(|(_, task)| whose(task)).map(|(turn, _)| *turn).collect();
+            self.tasks.iter().filter(|(_, task)| its(task)).map(|(turn, _)| *turn).collect();
         for turn in turns {
             let Some(task) = self.tasks.remove(&turn) else { continue };
             let fenced = self.fenced_for.is_some_and(|holder| holder != task.nexus);

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::{Batch, Link, Position, Ring};
+use crate::planted::{Planted, planted};
 
 /// A generation, and where its part of the log begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +125,8 @@ impl<'a> Walk<'a> {
         u64::from(batch.blocks()) <= self.ring.blocks()
             && batch.previous == self.link
             && self.ring.place(self.link.end, batch.blocks()) == batch.position
-            && self.beginnings.owner(batch.position) == Some(batch.generation)
+            && (self.beginnings.owner(batch.position) == Some(batch.generation)
+                || planted(Planted::PositionBeforeGeneration))
             && batch.end().0 - self.tail.0 <= self.ring.blocks()
     }
 

@@ -125,11 +125,18 @@ pub struct Limits {
     pub dirty_blocks: usize,
     /// Stripes that one round works on at a time.
     pub stripes_at_once: usize,
+    /// Stripes after which labels say how far a member has caught up; not 0.
+    pub stripes_per_mark: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sum_pages: 65_536, dirty_blocks: 32_768, stripes_at_once: 128 }
+        Self {
+            sum_pages: 65_536,
+            dirty_blocks: 32_768,
+            stripes_at_once: 128,
+            stripes_per_mark: 4096,
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::{Action, IoId, Rule, state::State, tasks::Array};
 use crate::{
     log::Position,
     member::{MemberIndex, MemberState},
+    planted::{Planted, planted},
 };
 
 /// Somebody who waits for one answer.
@@ -390,8 +391,7 @@ impl State {
         }
         let leaves = match (&result, kind) {
             (Ok(_), IoKind::Write | IoKind::Chunk | IoKind::Label | IoKind::Discard) => {
-                self.members[member.as_usize()].unflushed |=
-                    self.members[member.as_usize()].caps.volatile_cache;
+                self.note_unflushed(member, &whom);
                 None
             }
             (Ok(_), IoKind::Read | IoKind::Flush) => None,
@@ -419,6 +419,26 @@ impl State {
             }
             (For::Nobody, _) => {}
         }
+    }
+
+    /// A member has completed what a flush would make stable.
+    fn note_unflushed(&mut self, member: MemberIndex, whom: &For) {
+        let batch = if let For::Batch(position) = whom { Some(*position) } else { None };
+        if planted(Planted::FlushSkipsChunkMembers) && batch.is_none() {
+            return;
+        }
+        if planted(Planted::FlushSkipsEarlierBatches)
+            && let Some(position) = batch
+        {
+            let copies = crate::copies::Copies::new(&self.layout.geometry);
+            let holders = copies.among(crate::log::segment(position), self.in_sync());
+            let others = self.layout.geometry.member_indices();
+            for other in others.filter(|other| !holders.contains(*other)) {
+                self.members[other.as_usize()].unflushed = false;
+            }
+        }
+        self.members[member.as_usize()].unflushed |=
+            self.members[member.as_usize()].caps.volatile_cache;
     }
 
     fn share_out(&mut self, waits: &[(usize, u32)], result: Result<SgList, IoError>) {

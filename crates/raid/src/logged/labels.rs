@@ -18,6 +18,7 @@ use crate::{
     label::Label,
     lack::Lack,
     member::{MemberIndex, MemberState},
+    planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
 
@@ -60,7 +61,12 @@ impl State {
             return false;
         }
         let at = member.as_usize();
-        let round = self.checkpoint.round;
+        let round = if planted(Planted::PowerCycleIgnored) {
+            self.round += 1;
+            self.round - 1
+        } else {
+            self.checkpoint.round
+        };
         let stable = self.labels.stable.as_ref().map_or(Lack::ALL, |label| label.members[at].lack);
         let entry = &mut self.label.members[at];
         entry.lack = match entry.state {
@@ -76,6 +82,9 @@ impl State {
         self.members[at].unflushed = false;
         self.tell_member(member, reason);
         self.ask_for_labels();
+        if planted(Planted::AckBeforeLabels) {
+            self.excluded(&[member]);
+        }
         // Who waits for what it has to do with that member looks again.
         self.waiters.wake(Change::Operations);
         true

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     log::{Acked, LogWriter, Position, Record},
     member::{MemberIndex, MemberSet},
+    planted::{Planted, planted},
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
@@ -193,6 +194,9 @@ impl State {
                 let left = self.stripes.remap(logical, to, self.round);
                 if let Some(physical) = left {
                     self.limbo.push(Limbo { physical, position, discard });
+                    if planted(Planted::FreeOnCompleted) {
+                        self.end_limbo(Position(u64::MAX));
+                    }
                 }
                 let first = self.layout.first_block(logical);
                 let blocks = first..first + u64::from(self.layout.stripe_blocks());
@@ -366,6 +370,11 @@ impl Array {
             };
             join_all(members.into_iter().map(|member| self.flush_member(member))).await;
             let mut state = self.state();
+            let (number, upto) = if planted(Planted::FlushCoversLater) {
+                (state.log.flushes_asked, state.log.writer.as_ref().map(LogWriter::acked))
+            } else {
+                (number, upto)
+            };
             state.log.flushes_done = number;
             if let Some(upto) = upto {
                 state.became_stable(upto);

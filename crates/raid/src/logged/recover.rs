@@ -29,6 +29,7 @@ use crate::{
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
+    planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
 
@@ -104,7 +105,14 @@ impl Array {
             self.state().events.push_back(Event::Notice(text));
         }
         let (kept, dropped) = self.judge_remaps(&log).await?;
-        self.copy_batches(&log).await;
+        if !planted(Planted::CopiesNotMade) {
+            self.copy_batches(&log).await;
+        }
+        if planted(Planted::RedoBeforeDecision) {
+            let redo = self.apply(&log, &kept).await?;
+            self.redo(redo).await?;
+            return self.begin_generation(&base, &log, dropped).await;
+        }
         self.begin_generation(&base, &log, dropped).await?;
         let redo = self.apply(&log, &kept).await?;
         self.redo(redo).await
@@ -128,7 +136,7 @@ impl Array {
                 entry.state == MemberState::InSync
                     && found.label.members[member.as_usize()].uuid == entry.uuid
                     // One update may have been under way; who lacks more is an older image.
-                    && found.label.epoch + 1 >= epoch
+                    && (found.label.epoch + 1 >= epoch || planted(Planted::OlderImageAccepted))
             })
         };
         let current: Vec<(MemberIndex, &Checkpoint)> = checkpoints
@@ -140,7 +148,9 @@ impl Array {
         // is as good, because what a checkpoint tells of was stable on all before it was written.
         // Who has not even that is an older image.
         let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
-        let near = current.iter().filter(|(_, one)| one.counter + 1 >= newest);
+        let is_near =
+            |one: &Checkpoint| one.counter + 1 >= newest || planted(Planted::OlderImageAccepted);
+        let near = current.iter().filter(|(_, one)| is_near(one));
         let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
         let base = near.map(|(_, one)| *one).max_by_key(|one| (one.counter, one.generation));
         let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
@@ -235,6 +245,7 @@ impl Array {
                     let remap = FoundRemap { position, to, void_upto, written, sums };
                     by_stripe.entry(logical).or_default().push(remap);
                 }
+                Record::Open { .. } if planted(Planted::DroppedRemapsForgotten) => {}
                 Record::Open { dropped } => dropped_before.extend(dropped.iter().copied()),
                 Record::Data { .. } | Record::Zeroes { .. } | Record::Parity { .. } => {}
             }
@@ -248,6 +259,7 @@ impl Array {
                 }
                 let counts = match remap.to {
                     None => true,
+                    Some(_) if planted(Planted::UnverifiedRemap) => true,
                     Some(to) => {
                         let bad = self.examine(log, to, &remap).await?;
                         let stable = remap.position < log.stable_seen;
@@ -479,6 +491,10 @@ impl Array {
             beginnings.begin(Begin { generation, position: log.end.end });
             state.set_beginnings(beginnings);
         }
+        if planted(Planted::ServesBeforeDecision) {
+            self.state().ask_for_labels();
+            return Ok(());
+        }
         self.update_labels(|_| {}).await;
         Ok(())
     }
@@ -530,7 +546,9 @@ impl Array {
                         state.dirty.void(blocks, remap.void_upto);
                     }
                 }
-                Record::Parity { stripe, row, round, checks, basis } if *round > closed => {
+                Record::Parity { stripe, row, round, checks, basis }
+                    if *round > closed || planted(Planted::RedoOfClosedRounds) =>
+                {
                     let physical = self.checked_stripe(*stripe, true)?;
                     let (logical, known) = {
                         let state = self.state();
@@ -538,8 +556,9 @@ impl Array {
                     };
                     // Only what was logged for the stripe's owner of today.
                     let since = owned_since.get(&physical);
-                    let is_current =
-                        logical.is_some() && since.is_none_or(|since| *since < position);
+                    let is_newer = since.is_none_or(|since| *since < position)
+                        || planted(Planted::RedoIgnoresOwner);
+                    let is_current = logical.is_some() && is_newer;
                     if !is_current || !known {
                         self.state().rules.note(Rule::ParityOfAnotherOwner);
                         continue;
@@ -586,6 +605,12 @@ impl Array {
             }
             let mut changes: Vec<(u8, SgList, u32)> = Vec::new();
             for (column, (data, crc, _)) in &basis {
+                if planted(Planted::RedoNewerThanBasis)
+                    && let Some((data, crc)) = self.state().newest(physical, row, *column)
+                {
+                    changes.push((*column, data, crc));
+                    continue;
+                }
                 changes.push((*column, data.clone(), *crc));
                 if code.is_copies() {
                     let copies = code.data_columns()..code.columns();
@@ -626,6 +651,15 @@ impl Array {
 }
 
 impl State {
+    /// The newest DATA of a block, for an error that is planted.
+    fn newest(&self, physical: u32, row: u32, column: u8) -> Option<(SgList, u32)> {
+        let logical = self.stripes.entry(physical).logical?;
+        let first = self.layout.first_block(logical);
+        let block = first + u64::from(u32::from(column) * self.layout.rows + row);
+        let (_, dirty) = self.dirty.range(block..block + 1).next()?;
+        dirty.data.clone().map(|data| (data.clone().into(), bytes::sum(&data)))
+    }
+
     pub(super) fn beginnings(&self) -> Beginnings {
         self.label.log.as_ref().map(|log| log.beginnings.clone()).unwrap_or_default()
     }

@@ -22,6 +22,7 @@ use crate::{
     checkpoint::Checkpoint,
     code::{Code, ColumnSet},
     log::{Basis, Position, Record},
+    planted::{Planted, planted},
 };
 
 /// Which rounds were asked for, begun, and ended.
@@ -101,11 +102,19 @@ impl Array {
         };
         let snapshot = self.take_snapshot(closed);
         // What the snapshot says, and what voids or supersedes DATA below the cut, becomes stable.
-        self.flush_for(Rule::ImagesAfterFlush).await;
+        let skip = planted(Planted::PageBeforeStable) && !snapshot.is_empty();
+        if !skip && !planted(Planted::TailWithoutFlush) {
+            self.flush_for(Rule::ImagesAfterFlush).await;
+        }
+        if planted(Planted::SlotReusedBeforeTailStable) {
+            self.state().writer().handle_tail(cut.end);
+        }
         let _tables = self.lock_tables().await;
         if !snapshot.is_empty() {
             self.write_snapshot(snapshot).await;
-            self.flush_for(Rule::CheckpointAfterImages).await;
+            if !planted(Planted::CheckpointBeforeImages) && !planted(Planted::TailWithoutFlush) {
+                self.flush_for(Rule::CheckpointAfterImages).await;
+            }
         }
         let checkpoint = {
             let state = self.state();
@@ -160,7 +169,11 @@ impl Array {
         loop {
             let rewrite = self.state().is_to_be_rewritten(logical);
             let to = if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
-            let _lock = self.lock(logical, Purpose::Home).await;
+            let _lock = if planted(Planted::NoHomeLock) {
+                None
+            } else {
+                Some(self.lock(logical, Purpose::Home).await)
+            };
             let (dirty, upto, physical) = {
                 let mut state = self.state();
                 (state.dirty_of(logical), state.acked(), state.stripes.find(logical))
@@ -245,7 +258,9 @@ impl Array {
             self.log_record(record, payload, false)
         });
         join_all(records).await;
-        self.flush_for(Rule::HomeAfterParity).await;
+        if !planted(Planted::HomeBeforeParityStable) {
+            self.flush_for(Rule::HomeAfterParity).await;
+        }
         let mut writes = Vec::new();
         for new in &new_rows {
             for (column, data) in &new.columns {
@@ -353,7 +368,7 @@ impl Array {
             let state = self.state();
             (state.layout.code, state.layout.pool.clone())
         };
-        let reads = others.iter().map(|column| self.fetch(physical, *column, row..row + 1));
+        let reads = others.iter().map(|column| self.fetch_old(physical, *column, row..row + 1));
         let mut all = new.to_vec();
         for (column, data) in others.iter().zip(join_all(reads).await) {
             all.push((*column, data?));
@@ -361,6 +376,23 @@ impl Array {
         all.sort_by_key(|(column, _)| *column);
         let all: Vec<SgList> = all.into_iter().map(|(_, data)| data).collect();
         Ok(bytes::checks(&pool, &code, &all).into_vec())
+    }
+
+    /// What parity is computed from.
+    async fn fetch_old(
+        &self,
+        physical: u32,
+        column: u8,
+        rows: Range<u32>,
+    ) -> Result<SgList, IoError> {
+        let is_readable = || self.state().readable_columns(physical).contains(column);
+        if planted(Planted::UnverifiedUpdate)
+            && is_readable()
+            && let Ok(data) = self.read_column(physical, column, rows.clone(), true).await
+        {
+            return Ok(data);
+        }
+        self.fetch(physical, column, rows).await
     }
 
     /// Check blocks from the old ones and what changes.
@@ -380,7 +412,7 @@ impl Array {
             .map(|(column, _)| *column)
             .chain(code.data_columns()..code.columns())
             .collect();
-        let reads = wanted.iter().map(|column| self.fetch(physical, *column, rows.clone()));
+        let reads = wanted.iter().map(|column| self.fetch_old(physical, *column, rows.clone()));
         let mut old = Vec::new();
         for data in join_all(reads).await {
             old.push(data?);

@@ -76,7 +76,12 @@ pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
         holder: Holder::default(),
         max_io_len: 4 << 20,
         pool: Pool::new(),
-        limits: Limits { sum_pages: 2, dirty_blocks: 1000, stripes_at_once: 4 },
+        limits: Limits {
+            sum_pages: 2,
+            dirty_blocks: 1000,
+            stripes_at_once: 4,
+            ..Limits::default()
+        },
     })
     .unwrap()
 }

@@ -143,6 +143,7 @@ impl Counts {
         self.actions += other.actions;
         self.late += other.late;
         self.rests += other.rests;
+        self.subsets += other.subsets;
         self.events += other.events;
         self.given_up += other.given_up;
         self.settled += other.settled;
@@ -180,7 +181,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "requests {}, errors {}, member requests {}, commands that landed late {}, reads that \
-             settled {}, looks at the media {}, arrays given \
+             settled {}, looks at the media {}, reads through some members {}, arrays given \
              up {}, events {} ({:.0} a second)",
             counts.requests,
             counts.errors,
@@ -188,6 +189,7 @@ impl fmt::Display for Report {
             counts.late,
             counts.settled,
             counts.rests,
+            counts.subsets,
             counts.given_up,
             counts.events,
             counts.events as f64 / seconds

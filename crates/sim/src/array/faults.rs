@@ -444,6 +444,21 @@ impl<M: Machine> World<M> {
         }
     }
 
+    /// A member's disk as it is, without the bad blocks that the world has made.
+    pub(super) fn sound_copy(&self, member: usize) -> Disk {
+        let mut disk = self.hosts[member].target.disk().clone();
+        for harm in self.harms.iter().filter(|harm| harm.member == member) {
+            match &harm.kind {
+                HarmKind::Unreadable => disk.mend(harm.block),
+                HarmKind::Rotten { good } if disk.is_untouched(harm.block) => {
+                    disk.set(harm.block, good);
+                }
+                HarmKind::Rotten { .. } => {}
+            }
+        }
+        disk
+    }
+
     /// Puts bad blocks right that nothing has written since.
     fn heal_harms(&mut self, mut which: impl FnMut(&Harm) -> bool) {
         for harm in core::mem::take(&mut self.harms) {

@@ -13,6 +13,7 @@ pub mod oracle;
 pub mod plan;
 pub mod rest;
 pub mod session;
+pub mod subset;
 pub mod trace;
 pub mod workload;
 pub mod world;

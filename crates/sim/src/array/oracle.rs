@@ -68,7 +68,7 @@ struct Candidate {
 pub struct Wrong(pub String);
 
 /// The sectors of the volume.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Oracle {
     sectors: Vec<Vec<Candidate>>,
     /// By number; the first is the zeros of the beginning.
@@ -279,6 +279,22 @@ impl Oracle {
             self.settle(sector, *write, submitted)?;
         }
         self.check_blocks(first, &found)
+    }
+
+    /// Whether the volume may hold this when the array is opened anew now, perhaps after a failure
+    /// of all power. Nothing is settled by that.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn check_volume(&self, data: &SgList, after_power_failure: bool) -> Result<(), Wrong> {
+        let mut copy = self.clone();
+        if after_power_failure {
+            copy.lose_power();
+        }
+        let engine = EngineId(u32::MAX);
+        copy.open(engine);
+        let submitted = copy.begin_read();
+        copy.end_read(engine, submitted, 0, data)
     }
 
     /// What a sector may hold, for messages.

@@ -170,6 +170,7 @@ impl Plan {
                 },
                 dirty_blocks: 16 + dice.index(256),
                 stripes_at_once,
+                stripes_per_mark: 1 + u32::try_from(seed.dice("marks").below(12)).unwrap_or(0),
             },
             geometry,
             regions,

@@ -11,7 +11,7 @@ use netraid_raid::{
     format,
     label::{LABEL_LEN, Label},
     logged::{Event, MemberCaps, RequestId, RuleCounts, UserRequest},
-    member::ArrayState,
+    member::{ArrayState, MemberIndex},
     regions::LABEL_OFFSETS,
 };
 
@@ -23,6 +23,7 @@ use super::{
     oracle::{Change, EngineId, Moment, Oracle, Wrong},
     plan::{Fault, Mode, Plan},
     session::{Message, Session, Surroundings},
+    subset,
     trace::{Keep, Lines, Trace},
     workload::{Wanted, Workload},
 };
@@ -69,6 +70,8 @@ pub struct Counts {
     pub late: u64,
     /// Whole looks at the media.
     pub rests: u64,
+    /// Whole reads through some of the members.
+    pub subsets: u64,
     /// Runs beyond the budget whose array could not be opened any more.
     pub given_up: u64,
     /// Events of the simulation.
@@ -199,6 +202,7 @@ pub struct World<M> {
     pub(super) dice: Dice,
     driver_dice: Dice,
     pub(super) fault_dice: Dice,
+    subset_dice: Dice,
     pub(super) counts: Counts,
     violation: Option<Violation>,
 }
@@ -291,6 +295,7 @@ impl<M: Machine> World<M> {
             dice: seed.dice("world"),
             driver_dice: seed.dice("drivers"),
             fault_dice: seed.dice("faults"),
+            subset_dice: seed.dice("subsets"),
             counts: Counts::default(),
             violation: None,
             plan,
@@ -614,6 +619,7 @@ impl<M: Machine> World<M> {
             let least = self.counts.in_flight_min.unwrap_or(in_flight).min(in_flight);
             self.counts.in_flight_min = Some(least);
             self.recovery_depth = 0;
+            self.look_at_a_subset(id);
         } else {
             *self.counts.faults.entry(Fault::CrashInRecovery).or_default() += 1;
             self.counts.crashes_in_recovery += 1;
@@ -754,6 +760,7 @@ impl<M: Machine> World<M> {
         let failure = engine.machine().and_then(Machine::failure);
         if self.phase == Phase::Closing && failure.is_none() {
             self.look_at_media(true);
+            self.look_at_all_subsets();
             self.kill(id, "it has closed the array");
             self.phase = Phase::Over;
             return;
@@ -839,7 +846,6 @@ impl<M: Machine> World<M> {
                 return;
             }
             submitted += 1;
-            self.life_requests += 1;
             if self.life_requests > LIFE_REQUESTS_MAX {
                 return self.kill(id, "its users only ask for what is done at once");
             }
@@ -920,6 +926,7 @@ impl<M: Machine> World<M> {
         let engine = self.engines[at].id;
         let id = self.next_request;
         self.next_request += 1;
+        self.life_requests += 1;
         let count = sectors.end - sectors.start;
         let mut data = SgList::new();
         let pending = match op {
@@ -967,6 +974,67 @@ impl<M: Machine> World<M> {
             is_ours.then_some((label.generation, label.epoch))
         };
         read(0).max(read(1))
+    }
+
+    /// An engine that served crashes: could the array also lose members now, as many as the level
+    /// survives, and its power?
+    fn look_at_a_subset(&mut self, id: EngineId) {
+        if self.engines.len() > 1 || self.is_excused(id) {
+            return;
+        }
+        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
+        let is_sound = |at: &usize| {
+            let host = &self.hosts[*at];
+            engine.is_in_sync(*at)
+                && engine.has(*at)
+                && !host.is_impaired
+                && host.trouble.is_none()
+                && !host.lost_power
+        };
+        let mut there: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
+        let least = self.hosts.len() - self.tolerance();
+        if there.len() < least {
+            return;
+        }
+        self.subset_dice.shuffle(&mut there);
+        let kept = least + self.subset_dice.index(there.len() - least + 1);
+        there.truncate(kept);
+        let loses_power = self.subset_dice.one_in(3);
+        self.look_through(&there, loses_power);
+    }
+
+    /// The array is closed: it can be read through any members that it needs.
+    fn look_at_all_subsets(&mut self) {
+        let members = self.hosts.len();
+        for lost in 0_u32..1 << members {
+            let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
+            let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
+            if lost.count_ones() > 0 && self.plan.geometry.can_serve_from(set.collect()) {
+                self.look_through(&there, false);
+            }
+        }
+    }
+
+    /// Reads everything through these members alone.
+    fn look_through(&mut self, members: &[usize], loses_power: bool) {
+        self.counts.subsets += 1;
+        let mut disks: Vec<Option<Disk>> = self.hosts.iter().map(|_| None).collect();
+        for member in members {
+            let mut disk = self.sound_copy(*member);
+            if loses_power {
+                disk.lose_power(&mut self.subset_dice);
+            }
+            disks[*member] = Some(disk);
+        }
+        let read = subset::read::<M>(disks, &self.fittings);
+        let checked = read.and_then(|volume| {
+            let checked = self.oracle.check_volume(&volume, loses_power);
+            checked.map_err(|Wrong(text)| text)
+        });
+        if let Err(text) = checked {
+            let power = if loses_power { ", after a failure of all power" } else { "" };
+            self.fail(format!("through members {members:?} alone{power}: {text}"));
+        }
     }
 
     fn look_at_media(&mut self, is_closed: bool) {

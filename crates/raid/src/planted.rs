@@ -1,0 +1,94 @@
+//! Errors planted on purpose, one at a time, so that it can be shown that the simulator sees each
+//! (`cargo xtask mutate`). Without the feature `planted-errors` nothing of them is in a program.
+
+/// Whether an error is the one that is planted.
+#[cfg(feature = "planted-errors")]
+#[must_use]
+pub fn planted(error: Planted) -> bool {
+    chosen::get() == Some(error)
+}
+
+/// Whether an error is the one that is planted: none is in a program for use.
+#[cfg(not(feature = "planted-errors"))]
+#[must_use]
+pub const fn planted(_error: Planted) -> bool {
+    false
+}
+
+macro_rules! errors {
+    ($($name:ident: $text:literal,)*) => {
+        /// An error of the array's machine, or of what is around it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Planted {
+            $(#[doc = $text] $name,)*
+        }
+
+        #[cfg(feature = "planted-errors")]
+        impl Planted {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+errors! {
+    AckAfterOneCopy: "A batch is acknowledged when one member has completed it.",
+    AckOutOfOrder: "A batch is acknowledged before the one before it.",
+    AckBeforeLabels: "A member that fails counts as gone before labels say so.",
+    FreeOnCompleted: "A stripe that was left is free when its REMAP is completed, not stable.",
+    HomeBeforeParityStable: "Blocks are written home before their PARITY is stable.",
+    TailWithoutFlush: "The tail moves to a cut without any flush.",
+    CheckpointBeforeImages: "A checkpoint is written before the images that it rests on are stable.",
+    SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
+    PageBeforeStable: "Images are written before what they say is stable.",
+    PageFromOneCopy: "Pages are loaded from one of their holders.",
+    RedoOfClosedRounds: "A PARITY of a round that is over is redone.",
+    RedoIgnoresOwner: "A PARITY is redone on a stripe that has another owner since.",
+    RedoNewerThanBasis: "The newest DATA is written home with the parity of older DATA.",
+    UnverifiedUpdate: "Parity is computed from old blocks that were not verified.",
+    NoHomeLock: "A round works on a stripe that somebody else works on.",
+    LackIgnored: "A member that is back counts as in sync with what it lacks.",
+    MarkBeforeStable: "Labels say how far a member has caught up before that is stable.",
+    JoinsWithoutLog: "A member that is back counts as in sync without the log of before.",
+    ReturnBeforeOperations: "Catching up does not wait for what began without the member.",
+    OlderImageAccepted: "A member that is older than the others say takes part in recovery.",
+    PowerCycleIgnored: "What a member completed before it left counts as stable.",
+    PositionBeforeGeneration: "A batch is adopted whichever generation wrote it.",
+    DroppedRemapsForgotten: "A REMAP that a recovery dropped counts for the next one.",
+    UnverifiedRemap: "A REMAP counts whatever its stripe holds.",
+    CopiesNotMade: "Recovery leaves batches on fewer members than it promises.",
+    RedoBeforeDecision: "Recovery writes home before its decision is stable.",
+    ServesBeforeDecision: "Recovery serves before its decision is stable.",
+    FlushSkipsChunkMembers: "A flush leaves out members that completed nothing of the log.",
+    FlushSkipsEarlierBatches: "A flush leaves out members that hold only earlier batches.",
+    FlushCoversLater: "A flush counts for what completed after it was sent.",
+    LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
+}
+
+/// Which error is planted, in all of the program.
+#[cfg(feature = "planted-errors")]
+pub mod chosen {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Planted;
+
+    static CHOSEN: AtomicU8 = AtomicU8::new(0);
+
+    /// Plants an error, or none.
+    pub fn set(error: Option<Planted>) {
+        CHOSEN.store(error.map_or(0, |error| error as u8 + 1), Ordering::SeqCst);
+    }
+
+    /// The one that is planted.
+    #[must_use]
+    pub fn get() -> Option<Planted> {
+        let at = CHOSEN.load(Ordering::Relaxed).checked_sub(1)?;
+        Planted::ALL.get(usize::from(at)).copied()
+    }
+}

@@ -1,0 +1,117 @@
+//! Opens the array with some of its members, on copies of their disks, and reads all of it by the
+//! machine: what a crash together with a loss at this moment would leave. Commands are done at
+//! once and in order; what was in flight never happened.
+
+use std::collections::VecDeque;
+
+use netraid_block::{ErrorKind, IoError, Op, SgList};
+use netraid_raid::{
+    label::{Holder, LABEL_LEN, Label},
+    logged::{Action, Event, FoundMember, OpenConfig, RequestId, UserRequest},
+    regions::LABEL_OFFSETS,
+};
+
+use super::{engine::Fittings, machine::Machine};
+use crate::disk::{Disk, Unreadable};
+
+/// Most member requests: an array that needs more goes in circles.
+const ACTIONS_MAX: u32 = 200_000;
+
+/// Reads the volume; `disks` are by member, with none for those that are lost.
+///
+/// # Errors
+/// Why it cannot be opened or read.
+pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<SgList, String> {
+    let mut disks = disks;
+    let found = disks.iter().enumerate().map(|(at, disk)| {
+        let label = disk.as_ref().and_then(newest_label)?;
+        Some(FoundMember { caps: fittings.caps[at], label })
+    });
+    let config = OpenConfig {
+        members: found.collect(),
+        holder: Holder { name: "subset".into(), ..Holder::default() },
+        max_io_len: fittings.max_io_len,
+        pool: fittings.pool.clone(),
+        limits: fittings.limits,
+    };
+    let mut machine = M::open(config).map_err(|error| error.to_string())?;
+    let mut actions: VecDeque<Action> = VecDeque::new();
+    for _ in 0..ACTIONS_MAX {
+        while let Some(event) = machine.poll_event() {
+            match event {
+                Event::Opened => {
+                    let (offset, len, data) = (0, machine.capacity(), SgList::new());
+                    let all = UserRequest { op: Op::Read, offset, len, fua: false, data };
+                    machine.handle_request(RequestId(0), all);
+                }
+                Event::Closed => {
+                    return Err(format!("it does not open: {:?}", machine.failure()));
+                }
+                Event::Member { .. }
+                | Event::State(_)
+                | Event::Repaired { .. }
+                | Event::CaughtUp(_)
+                | Event::Scrub(_)
+                | Event::Notice(_) => {}
+            }
+        }
+        while let Some(action) = machine.poll_action() {
+            actions.push_back(action);
+        }
+        let Some(action) = actions.pop_front() else {
+            return Err("the machine waits for nothing".into());
+        };
+        if let Action::Complete { result, .. } = action {
+            return result.map_err(|error| format!("it cannot be read: {error}"));
+        }
+        perform(&mut machine, &mut disks, action, fittings.block_len);
+    }
+    Err(format!("it needs more than {ACTIONS_MAX} member requests"))
+}
+
+fn perform<M: Machine>(
+    machine: &mut M,
+    disks: &mut [Option<Disk>],
+    action: Action,
+    block_len: u32,
+) {
+    let block = u64::from(block_len);
+    let medium = |bad: Unreadable| {
+        IoError::with_detail(ErrorKind::Medium, format!("block {} is unreadable", bad.block))
+    };
+    let gone = || Err(ErrorKind::Unreachable.into());
+    let (io, result) = match action {
+        Action::Read { io, member, offset, len } => {
+            let blocks = offset / block..(offset + u64::from(len)) / block;
+            let disk = disks[member.as_usize()].as_ref();
+            (io, disk.map_or_else(gone, |disk| disk.read(blocks).map_err(medium)))
+        }
+        Action::Write { io, member, offset, data, fua } => {
+            let disk = disks[member.as_usize()].as_mut();
+            let done = disk.map(|disk| disk.write(offset / block, &data, fua));
+            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
+        }
+        Action::Flush { io, member } => {
+            let done = disks[member.as_usize()].as_mut().map(Disk::flush);
+            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
+        }
+        Action::Discard { io, member, offset, len } => {
+            let disk = disks[member.as_usize()].as_mut();
+            let done = disk.map(|disk| disk.discard(offset / block..(offset + len) / block));
+            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
+        }
+        Action::Complete { .. } => return,
+    };
+    machine.handle_io_done(io, result);
+}
+
+fn newest_label(disk: &Disk) -> Option<Label> {
+    let block = u64::from(disk.shape().block_len);
+    let read = |(copy, offset): (usize, u64)| {
+        let first = offset / block;
+        let data = disk.read(first..first + LABEL_LEN as u64 / block).ok()?;
+        Label::decode(&data.to_contiguous(), copy).ok()
+    };
+    let copies = LABEL_OFFSETS.into_iter().enumerate().filter_map(read);
+    copies.max_by_key(|label| (label.generation, label.epoch))
+}
