@@ -146,14 +146,19 @@ impl<M: Machine> World<M> {
         let may_exceed = self.plan.mode == Mode::Beyond
             && !is_lie
             && !self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying));
-        let has_room = self.impaired() < self.tolerance();
+        // Who is back, and not whole yet, may leave again: that takes no more room.
+        let is_back = |host: &super::world::Host| host.is_impaired && host.trouble.is_none();
+        let again = !is_lie && self.hosts.iter().any(is_back) && self.fault_dice.one_in(8);
+        let has_room = again || self.impaired() < self.tolerance();
         // Without redundancy a member that is away ends the array, and nothing else.
         let ends_it = self.tolerance() == 0 && !is_lie;
         if !has_room && !may_exceed && !ends_it {
             return None;
         }
-        let is_sound =
-            |at: &usize| !self.hosts[*at].is_impaired && self.hosts[*at].trouble.is_none();
+        let is_sound = |at: &usize| {
+            let host = &self.hosts[*at];
+            host.trouble.is_none() && (host.is_impaired == again)
+        };
         let sound: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
         let victim = self.fault_dice.pick(&sound).copied()?;
         if self.tolerance() == 0 {
@@ -286,6 +291,14 @@ impl<M: Machine> World<M> {
             self.network.set_wire(host.id, Wire { pace: Pace::INSTANT, latency });
         } else {
             host.target.set_manners(Manners { work: latency, ..Plan::manners() });
+        }
+    }
+
+    /// An engine has died; sometimes that was because everything lost its power.
+    pub(super) fn lose_power_with_engine(&mut self) {
+        let is_due = self.plan.faults.contains(&Fault::PowerOfAll) && self.fault_dice.one_in(8);
+        if is_due && self.lose_all_power() {
+            *self.counts.faults.entry(Fault::PowerOfAll).or_default() += 1;
         }
     }
 

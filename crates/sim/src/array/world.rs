@@ -40,6 +40,8 @@ use crate::{
 const EVENTS_MAX: u64 = 3_000_000;
 /// Most requests of an engine: one whose users only ask for what is done at once dies too.
 const LIFE_REQUESTS_MAX: u64 = 3000;
+/// Member requests of an engine that dies soon after it has opened the array, on average.
+const SHORT_LIFE: u64 = 20;
 /// Most openings in a row that fail.
 const FAILED_OPENINGS_MAX: u32 = 200;
 
@@ -627,6 +629,7 @@ impl<M: Machine> World<M> {
             self.counts.depths[self.recovery_depth.min(3)] += 1;
         }
         self.kill(id, "it crashes");
+        self.lose_power_with_engine();
     }
 
     /// More befalls the array in the time of the engines that there are than it survives.
@@ -713,10 +716,10 @@ impl<M: Machine> World<M> {
         self.depth = low + self.dice.below(high - low + 1);
         self.is_resting = self.dice.one_in(6);
         self.was_asked_to_idle = false;
-        let life = 1 + u64::try_from(
-            self.dice.time_to_next(Duration::from_nanos(self.plan.life)).as_nanos(),
-        )
-        .unwrap_or(0);
+        // Many die before recovery's last traces are gone.
+        let mean = if self.dice.one_in(4) { SHORT_LIFE } else { self.plan.life };
+        let life = 1 + u64::try_from(self.dice.time_to_next(Duration::from_nanos(mean)).as_nanos())
+            .unwrap_or(0);
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
             engine.dies_at = (!is_last).then_some(engine.actions + life);
