@@ -32,8 +32,8 @@ usage: cargo xtask TASK
                    fuzz targets with a nightly compiler, for 12 s each or as long as said
   fuzz seeds [NAME]
                    makes fuzz/seeds anew of what they and earlier runs have found
-  nightly [STEP]   the longer tier, or one step of it (build, test, simulate, coverage, blackbox,
-                   lab, conformance, fuzz):
+  nightly [STEP]   the longer tier, or one step of it (build, test, simulate, mutate, coverage,
+                   blackbox, lab, conformance, fuzz):
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
                    five minutes each, the array simulated for an hour; two to three hours on two free
                    cores
@@ -43,6 +43,9 @@ usage: cargo xtask TASK
   coverage [--missing] [--runs N]
                    which regions of crates/raid its tests and N simulated runs (300) go through, by
                    file, and where they do not; needs LLVM's tools of the compiler's version
+  mutate [--seeds N] [--only NAME] [--seconds N] [--seed S]
+                   plants one error after another in the array's machine, and shows in how many of
+                   N (20) campaigns of a minute at most the simulator sees each
   licences         licences and sources of all dependencies
   purity           the pure crates compile where std does not exist
   tidy             rules of the house that no lint knows";
@@ -81,6 +84,7 @@ fn perform(args: &[&str]) -> Result<()> {
         ["coverage", "--missing"] => coverage::run(None, true),
         ["coverage", "--runs", runs] => coverage::run(Some(runs), false),
         ["coverage", "--missing", "--runs", runs] => coverage::run(Some(runs), true),
+        ["mutate", rest @ ..] => mutate(rest),
         ["licences"] => licences::check(&metadata()?),
         ["purity"] => purity::check(),
         ["tidy"] => tidy::check(&metadata()?),
@@ -93,9 +97,17 @@ pub(crate) fn simulate(args: &[&str]) -> Result<()> {
     cargo(&[&program[..], &["--"], args].concat(), &[])
 }
 
+pub(crate) fn mutate(args: &[&str]) -> Result<()> {
+    let program = ["run", "--profile", "mutate", "--quiet", "-p", "netraid-sim"];
+    let which = ["--features", "planted-errors", "--bin", "netraid-mutate", "--"];
+    cargo(&[&program[..], &which, args].concat(), &[])
+}
+
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    let planted = ["clippy", "-p", "netraid-sim", "--all-targets", "--features", "planted-errors"];
+    cargo(&[&planted[..], &["--", "-D", "warnings"]].concat(), &[])?;
     let metadata = metadata()?;
     licences::check(&metadata)?;
     tidy::check(&metadata)?;

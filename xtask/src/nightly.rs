@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     blackbox::{self, Set},
-    conformance, coverage, fuzz,
+    conformance, coverage, fuzz, mutate,
     run::{cargo, cargo_within},
     simulate,
 };
@@ -26,7 +26,7 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
@@ -34,6 +34,7 @@ const STEPS: [Step; 8] = [
         simulate(&["--minutes", &minutes, "--failures", "20"])
     }),
     ("coverage", || coverage::run(None, true)),
+    ("mutate", || mutate(&[])),
     ("blackbox", || blackbox::run(Set::Blackbox, None, true)),
     ("lab", || blackbox::run(Set::Lab, None, true)),
     ("conformance", || conformance::run(false)),

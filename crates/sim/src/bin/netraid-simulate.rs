@@ -160,6 +160,12 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                 parsed.seed = Seed(number()?);
                 parsed.replay = true;
             }
+            #[cfg(feature = "planted-errors")]
+            "--planted" => {
+                use netraid_raid::planted::{Planted, chosen};
+                let error = Planted::ALL.iter().find(|error| error.name() == value);
+                chosen::set(Some(*error.ok_or_else(|| format!("no error {value}"))?));
+            }
             _ => return Err(format!("no option {name}")),
         }
     }
