@@ -1,5 +1,9 @@
 //! Errors planted on purpose, one at a time, so that it can be shown that the simulator sees each
 //! (`cargo xtask mutate`). Without the feature `planted-errors` nothing of them is in a program.
+#![cfg_attr(
+    not(feature = "planted-errors"),
+    allow(dead_code, unreachable_pub, reason = "the module is public with the feature alone")
+)]
 
 /// Whether an error is the one that is planted.
 #[cfg(feature = "planted-errors")]
