@@ -284,6 +284,8 @@ impl Array {
         };
         let mut columns: Vec<SgList> = data.to_vec();
         columns.extend(bytes::checks(&pool, &code, data));
+        // While the bytes are near the processor.
+        let sums = columns.iter().flat_map(bytes::sums).collect();
         let _sums = self.sums(physical).await;
         let runs = runs_of(&written);
         let mut writes = Vec::new();
@@ -306,7 +308,6 @@ impl Array {
         }
         // All have ended before the stripe may be used for something else.
         join_all(writes).await.into_iter().collect::<Result<(), IoError>>()?;
-        let sums = columns.iter().flat_map(bytes::sums).collect();
         let record = Record::Remap {
             stripe: u64::from(logical),
             to: Some(u64::from(physical)),
