@@ -42,6 +42,7 @@ fills() {
     healthy
     # Blocks that have their place already, one by one.
     does 'write -P 3 4096 4k' 'write -P 3 1M 8k' flush 'read -P 3 4096 4k' 'read -P 1 2M 10M'
+    does 'write -P 6 6M 6M' 'write -P 1 6M 6M' 'write -P 6 6M 6M' flush 'read -P 6 6M 6M' 'read -P 1 2M 4M'
     # Long enough to be brought home.
     local deadline=$((SECONDS + 20))
     until "$NETRAID" status --json "$CONTROL" | jq -e '.log.dirty_bytes == 0' >/dev/null; do
@@ -54,7 +55,7 @@ fills() {
     healthy
     stop engine
     attach "${URLS[@]}"
-    does 'read -P 3 4096 4k' 'read -P 1 2M 10M' 'read -P 4 24M 3M' 'read -P 0 12M 12M'
+    does 'read -P 3 4096 4k' 'read -P 1 2M 4M' 'read -P 6 6M 6M' 'read -P 4 24M 3M' 'read -P 0 12M 12M'
     expect 0 "$("$NETRAID" scrub --json "$CONTROL" --start --rate max --wait | jq '.wrong + .unrepaired')" "wrong"
     healthy
     stop engine

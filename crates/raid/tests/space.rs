@@ -48,8 +48,13 @@ fn a_whole_stripe_that_a_member_has_no_space_for_is_refused_and_that_is_all() {
             for _ in 0..3 {
                 assert_eq!(world.write_stripe(5, 9), Err(ErrorKind::NoSpace), "{level:?}");
             }
-            // What is there can be written: in the log, and in place.
+            // What is there can be written: in the log, and in place; also as a whole.
             world.write(2, 1, 77);
+            world.idle();
+            for stripe in 0..4 {
+                world.write_stripe(stripe, 50 + stripe as u8).unwrap();
+            }
+            world.read_all();
             world.idle();
             world.read_all();
             // Space that is given back can be used again.

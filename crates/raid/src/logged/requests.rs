@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Blocks of a piece that goes to the log: a small share of it.
-    fn piece_blocks(&self) -> u32 {
+    pub(super) fn piece_blocks(&self) -> u32 {
         let share = u32::try_from(self.layout.ring.blocks() / 32).unwrap_or(u32::MAX);
         share.clamp(1, LOGGED_BLOCKS_MAX)
     }

@@ -189,7 +189,8 @@ impl Array {
                 (Some(from), Some(to)) => {
                     match self.rewrite(logical, Some(from), to, dirty.clone(), upto).await {
                         Ok(()) => Ok(None),
-                        // Some of it is lost: what can be brought home is, row by row.
+                        // Some of it is lost: what can be brought home is, row by row. Or a
+                        // member has no space for another place.
                         Err(_) => self.update_in_place(from, dirty).await,
                     }
                 }
@@ -464,7 +465,7 @@ impl Array {
         for column in join_all(columns).await {
             data.push(column?);
         }
-        self.replace(logical, to, &data, written, upto, false).await
+        self.replace(logical, to, &data, written, upto, from.is_some()).await
     }
 
     /// A data column's written rows: dirty blocks over what is at home.

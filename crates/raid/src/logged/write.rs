@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use futures_util::future::join_all;
-use netraid_block::{IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
     Rule,
@@ -215,7 +215,29 @@ impl Array {
     }
 
     /// New contents of a whole logical stripe: written to a free one, and then it is there.
+    /// Where a member has no space for that, and there is a place already, it goes to the log.
     pub(super) async fn write_full(&self, logical: u32, data: SgList) -> Result<(), IoError> {
+        let end = self.write_elsewhere(logical, &data).await;
+        let (has_place, len, step) = {
+            let state = self.state();
+            let has_place = state.stripes.find(logical).is_some();
+            (has_place, state.layout.stripe_blocks() * BLOCK, state.piece_blocks() * BLOCK)
+        };
+        match end {
+            Err(error) if error.kind() == ErrorKind::NoSpace && has_place => {}
+            end => return end,
+        }
+        let mut from = 0;
+        while from < len {
+            let to = (from + step).min(len);
+            let part = data.slice(from as usize..to as usize);
+            self.write_small(logical, from..to, part).await?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    async fn write_elsewhere(&self, logical: u32, data: &SgList) -> Result<(), IoError> {
         let room = self.room(0, 1).await;
         let to = self.allocate_for_user(logical).await;
         let _lock = self.lock(logical, Purpose::Replace).await;
@@ -263,11 +285,11 @@ impl Array {
     /// Writes the data columns of a stripe's written rows, and their checks, to a free stripe, and
     /// maps the logical one there. DATA of it below `void_upto` is void then.
     ///
-    /// A round goes on whatever happens, because the log must not fill up: a member that has no
-    /// space for what it writes is set aside.
+    /// What has no other place to go must go home, because the log must not fill up: unless
+    /// this `may_fail`, a member that has no space for it is set aside.
     ///
     /// # Errors
-    /// `for_user`: a member has no space. Then nothing has changed.
+    /// A member has no space. Then nothing has changed.
     pub(super) async fn replace(
         &self,
         logical: u32,
@@ -275,7 +297,7 @@ impl Array {
         data: &[SgList],
         written: Vec<bool>,
         void_upto: Position,
-        for_user: bool,
+        may_fail: bool,
     ) -> Result<(), IoError> {
         let physical = to.physical;
         let (code, pool) = {
@@ -296,7 +318,7 @@ impl Array {
                 let (member, offset) = self.state().home(physical, column, run.start);
                 let part = data.slice(at..at + len);
                 writes.push(async move {
-                    if for_user {
+                    if may_fail {
                         self.write_chunk(member, offset, part).await
                     } else {
                         self.write_member(member, offset, part).await;
