@@ -44,7 +44,7 @@ macro_rules! errors {
 errors! {
     AckAfterOneCopy: "A batch is acknowledged when one member has completed it.",
     AckOutOfOrder: "A batch is acknowledged before the one before it.",
-    AckBeforeLabels: "A member that fails counts as gone before labels say so.",
+    AckBeforeLabels: "The log goes on without a member that failed before labels say so.",
     FreeOnCompleted: "A stripe that was left is free when its REMAP is completed, not stable.",
     HomeBeforeParityStable: "Blocks are written home before their PARITY is stable.",
     TailWithoutFlush: "The tail moves to a cut without any flush.",

@@ -83,7 +83,7 @@ impl State {
         self.tell_member(member, reason);
         self.ask_for_labels();
         if planted(Planted::AckBeforeLabels) {
-            self.excluded(&[member]);
+            self.log_member_gone(member);
         }
         // Who waits for what it has to do with that member looks again.
         self.waiters.wake(Change::Operations);

@@ -121,7 +121,7 @@ impl State {
         if self.log.writer.is_none() || self.failed.is_some() {
             return false;
         }
-        if self.is_anybody_leaving() {
+        if self.is_anybody_leaving() && !planted(Planted::AckBeforeLabels) {
             if !core::mem::replace(&mut self.log.is_held_back, true) {
                 self.rules.note(Rule::LogAfterLabels);
             }

@@ -286,11 +286,12 @@ impl<M: Machine> World<M> {
     fn slow_down(&mut self, member: usize) {
         let most = 1 + self.fault_dice.below(30);
         let latency = Duration::from_micros(100)..=Duration::from_millis(most);
+        let usual = self.plan.manners(member);
         let host = &mut self.hosts[member];
         if self.fault_dice.one_in(2) {
             self.network.set_wire(host.id, Wire { pace: Pace::INSTANT, latency });
         } else {
-            host.target.set_manners(Manners { work: latency, ..Plan::manners() });
+            host.target.set_manners(Manners { work: latency, ..usual });
         }
     }
 
@@ -501,9 +502,10 @@ impl<M: Machine> World<M> {
             Trouble::Dark => self.hosts[member].target.restore_power(),
             Trouble::Hung => self.hosts[member].target.set_hung(false),
             Trouble::Slow => {
+                let usual = self.plan.manners(member);
                 let host = &mut self.hosts[member];
                 self.network.set_wire(host.id, Plan::wire());
-                host.target.set_manners(Plan::manners());
+                host.target.set_manners(usual);
             }
             Trouble::Cut => {}
             Trouble::Lying => {

@@ -87,6 +87,8 @@ pub struct Plan {
     pub regions: Regions,
     /// Completed writes may be lost with the power, by member.
     pub volatile: Vec<bool>,
+    /// A member that works slower than the others, if any does.
+    pub slow: Option<usize>,
     /// What new members hold.
     pub fill: Fill,
     /// How often the engine dies.
@@ -154,6 +156,7 @@ impl Plan {
             seed,
             mode: choice.mode.unwrap_or(mode),
             volatile,
+            slow: slow_member(seed, members),
             fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
             lives: 8 + u32::try_from(dice.below(16)).unwrap_or(0),
             depth: shallow..=shallow + 4 + dice.below(12),
@@ -183,11 +186,12 @@ impl Plan {
         self.regions.data.end()
     }
 
-    /// How targets work when nothing is wrong with them.
+    /// How a member's target works when nothing is wrong with it.
     #[must_use]
-    pub const fn manners() -> Manners {
+    pub fn manners(&self, member: usize) -> Manners {
+        let most = if self.slow == Some(member) { 4_000 } else { 300 };
         Manners {
-            work: Duration::from_micros(20)..=Duration::from_micros(300),
+            work: Duration::from_micros(20)..=Duration::from_micros(most),
             answer: Duration::from_micros(5)..=Duration::from_micros(30),
             linger: Duration::from_millis(60),
         }
@@ -207,6 +211,12 @@ impl Plan {
             retry: Duration::from_millis(1)..=Duration::from_millis(10),
         }
     }
+}
+
+/// Where one member is slow, what waits for all of them lasts longer than what does not.
+fn slow_member(seed: Seed, members: usize) -> Option<usize> {
+    let mut dice = seed.dice("paces");
+    dice.one_in(4).then(|| dice.index(members))
 }
 
 #[allow(clippy::panic, reason = "a shape that this file has made up")]

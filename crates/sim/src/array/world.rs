@@ -237,7 +237,7 @@ impl<M: Machine> World<M> {
             let dice = seed.dice(&format!("target {at}"));
             hosts.push(Host {
                 id: network.add_host(Plan::wire()),
-                target: SimTarget::new(disk, Plan::manners(), dice),
+                target: SimTarget::new(disk, plan.manners(at), dice),
                 trouble: None,
                 is_impaired: false,
                 losses_then: 0,
