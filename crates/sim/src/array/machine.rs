@@ -16,6 +16,9 @@ use crate::disk::Disk;
 /// An array's machine; [`LoggedArray`] says what each does.
 #[allow(missing_docs, reason = "LoggedArray's methods")]
 pub trait Machine: Sized {
+    /// It survives as many losses as the level promises.
+    const SURVIVES_LOSSES: bool = true;
+
     fn open(config: OpenConfig) -> Result<Self, IoError>;
     fn handle_request(&mut self, id: RequestId, user: UserRequest);
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);

@@ -96,6 +96,8 @@ impl<F: Flaw> Mirror<F> {
 }
 
 impl<F: Flaw> Machine for Mirror<F> {
+    const SURVIVES_LOSSES: bool = false;
+
     fn open(config: OpenConfig) -> Result<Self, IoError> {
         let found = config.members.iter().flatten().next().unwrap();
         let mut label = found.label.clone();
@@ -273,8 +275,9 @@ fn a_plain_mirror_survives_the_power_of_all() {
 
 #[test]
 fn an_early_acknowledgement_is_seen() {
-    let seen = (0..30).filter(|seed| run::<AcksEarly>(*seed, &[]).violation.is_some()).count();
-    assert!(seen > 20, "{seen} of 30");
+    // One life in four is over before much was written.
+    let seen = (0..60).filter(|seed| run::<AcksEarly>(*seed, &[]).violation.is_some()).count();
+    assert!(seen > 30, "{seen} of 60");
 }
 
 #[test]

@@ -982,7 +982,7 @@ impl<M: Machine> World<M> {
     /// An engine that served crashes: could the array also lose members now, as many as the level
     /// survives, and its power?
     fn look_at_a_subset(&mut self, id: EngineId) {
-        if self.engines.len() > 1 || self.is_excused(id) {
+        if self.engines.len() > 1 || self.is_excused(id) || !M::SURVIVES_LOSSES {
             return;
         }
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
@@ -1008,6 +1008,9 @@ impl<M: Machine> World<M> {
 
     /// The array is closed: it can be read through any members that it needs.
     fn look_at_all_subsets(&mut self) {
+        if !M::SURVIVES_LOSSES {
+            return;
+        }
         let members = self.hosts.len();
         for lost in 0_u32..1 << members {
             let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
