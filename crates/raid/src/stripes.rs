@@ -76,6 +76,11 @@ impl StripeTable {
             slot.round = entry.round;
             let known = entry.logical.filter(|logical| (*logical as usize) < self.logical.len());
             if let Some(logical) = known {
+                // Of two claims one is wrong, on a page that nothing else might ever write again.
+                if let Some(other) = self.logical[logical as usize] {
+                    self.note_change(other);
+                    self.note_change(physical);
+                }
                 self.assign(logical, Some(physical));
             }
         }
@@ -276,6 +281,30 @@ pub struct NoSuchStripe(pub u64);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A round that was cut short wrote the page where a stripe is now, not the one where it was.
+    #[test]
+    fn of_two_pages_that_claim_a_stripe_both_are_written_again() {
+        let per = STRIPES_PER_PAGE;
+        let page = |index| {
+            let mut entries = vec![Entry::default(); per as usize];
+            entries[0] = Entry { logical: Some(7), round: 3 };
+            StripePage { index, counter: 1, entries }
+        };
+        for order in [[0, 1], [1, 0]] {
+            let mut table = StripeTable::new(600, 2 * per);
+            order.iter().for_each(|index| table.load(&page(*index)));
+            table.replay(7, Some(per.into()), 9).unwrap();
+            assert_eq!(table.take_changed_pages().into_iter().collect::<Vec<_>>(), [0, 1]);
+            let mut again = StripeTable::new(600, 2 * per);
+            for index in [0, 1] {
+                let entries = table.page(index).to_vec();
+                again.load(&StripePage { index, counter: 2, entries });
+            }
+            assert_eq!(again.find(7), Some(per));
+            assert!(again.take_changed_pages().into_iter().next().is_none());
+        }
+    }
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     /// Recomputes from the map alone what the table keeps beside it.

@@ -3,7 +3,11 @@
 
 use super::{Basis, Batch, Record, batch::BatchError};
 use crate::{
-    code::ColumnSet, geometry::Geometry, lack::ROUND_MAX, log::LOG_BLOCK_LEN, regions::Regions,
+    code::ColumnSet,
+    geometry::Geometry,
+    lack::ROUND_MAX,
+    log::{LOG_BLOCK_LEN, LOGGED_BLOCKS_MAX},
+    regions::Regions,
 };
 
 /// How much there is of everything that a record can name.
@@ -45,7 +49,9 @@ impl Bounds {
         };
         match record {
             Record::Data { block, .. } => ensure("block", is_within(*block, 1)),
-            Record::Zeroes { block, count } => ensure("blocks", is_within(*block, *count)),
+            Record::Zeroes { block, count } => {
+                ensure("blocks", is_within(*block, *count) && *count <= LOGGED_BLOCKS_MAX.into())
+            }
             Record::Parity { stripe, row, round, checks, basis } => {
                 ensure("physical stripe", *stripe < self.physical)?;
                 ensure("row", *row < self.rows)?;
@@ -124,8 +130,9 @@ mod tests {
         let data = |block| allows(Record::Data { block, crc: 0 });
         assert!(data(319) && !data(320) && !data(u64::MAX));
         let zeroes = |block, count| allows(Record::Zeroes { block, count });
-        assert!(zeroes(0, 320) && zeroes(319, 1));
-        assert!(!zeroes(0, 321) && !zeroes(320, 1) && !zeroes(1, u64::MAX));
+        assert!(zeroes(0, 256) && zeroes(64, 256) && zeroes(319, 1));
+        assert!(!zeroes(65, 256) && !zeroes(320, 1) && !zeroes(1, u64::MAX));
+        assert!(!zeroes(0, 257), "more than one request puts into the log");
     }
 
     #[test]

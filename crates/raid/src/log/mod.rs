@@ -21,6 +21,8 @@ pub use writer::{Acked, BATCHES_IN_FLIGHT_MAX, BatchWrite, LogWriter, segment};
 
 /// Bytes of a block of the log, which is also the block of the volume that it protects.
 pub const LOG_BLOCK_LEN: u32 = 4096;
+/// Blocks of the volume that one request puts into the log at most: larger ones are cut.
+pub const LOGGED_BLOCKS_MAX: u32 = 256;
 
 /// A place in the log, in blocks since the array was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

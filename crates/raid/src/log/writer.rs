@@ -215,12 +215,7 @@ impl<T> LogWriter<T> {
         if self.in_flight.len() >= BATCHES_IN_FLIGHT_MAX || members.is_empty() {
             return None;
         }
-        let (count, blocks) = self.fitting();
-        let position = self.ring.place(self.link.end, blocks);
-        let overfull = position.after(blocks).0 - self.tail.0 > self.ring.blocks();
-        if count == 0 || overfull {
-            return None;
-        }
+        let (count, blocks, position) = self.next_place()?;
         let mut batch = Batch {
             generation: self.generation,
             position,
@@ -314,9 +309,22 @@ impl<T> LogWriter<T> {
         self.tail = tail;
     }
 
-    /// How many of the waiting records fit into one batch, and its blocks.
-    fn fitting(&self) -> (usize, u32) {
+    /// How many of the waiting records the next batch takes, its blocks, and where it goes: as many
+    /// as a batch holds, or as the ring has room for.
+    fn next_place(&self) -> Option<(usize, u32, Position)> {
         let max = self.ring.batch_blocks_max();
+        let left = self.ring.blocks() - (self.link.end.0 - self.tail.0);
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        [max, max.min(left)].into_iter().find_map(|max| {
+            let (count, blocks) = self.fitting(max);
+            let position = self.ring.place(self.link.end, blocks);
+            let has_room = position.after(blocks).0 - self.tail.0 <= self.ring.blocks();
+            (count > 0 && has_room).then_some((count, blocks, position))
+        })
+    }
+
+    /// How many of the waiting records fit into a batch of so many blocks, and its blocks.
+    fn fitting(&self, max: u32) -> (usize, u32) {
         let (mut payload, mut records) = (0, 0);
         let sizes = self.waiting.iter().map_while(|waiting| {
             payload += waiting.record.payload_blocks();

@@ -386,7 +386,7 @@ impl Array {
         }
     }
 
-    async fn repair_block(
+    pub(super) async fn repair_block(
         &self,
         logical: u32,
         physical: u32,

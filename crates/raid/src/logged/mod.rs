@@ -427,7 +427,7 @@ impl State {
             locks: locks::Locks::default(),
             log: log::LogState::default(),
             dirty: dirty::DirtyBlocks::default(),
-            stripe_images: alloc::vec![tables::Image::NONE; pages],
+            stripe_images: alloc::vec![0; pages],
             stripes,
             sums: sums::SumCache::default(),
             limbo: Vec::new(),

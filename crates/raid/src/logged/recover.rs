@@ -27,14 +27,24 @@ use crate::{
     copies::Copies,
     label::{Closure, Holder, Label},
     lack::Lack,
-    log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
+    log::{Basis, Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
 
-/// Columns of a row that are wrong, with what they are to be.
+/// A row, and columns of it that are wrong.
 type BadRow = (u32, Vec<u8>);
+/// What is to be mended when PARITY was redone: physical stripe, column, row.
+type Unmended = Vec<(u32, u8, u32)>;
+
+/// Which rows of a stripe are not quite what its REMAP says.
+#[derive(Default)]
+struct Examined {
+    bad: Vec<BadRow>,
+    /// Those that a later PARITY names: what they are to be is known when it was redone.
+    later: Vec<BadRow>,
+}
 
 /// A REMAP that was found in the log.
 struct FoundRemap<'a> {
@@ -44,6 +54,9 @@ struct FoundRemap<'a> {
     written: &'a [bool],
     sums: &'a [u32],
 }
+
+/// REMAPs that count, by position and logical stripe.
+type Kept<'a> = BTreeMap<(Position, u32), FoundRemap<'a>>;
 
 /// What PARITY records say of a row, merged.
 #[derive(Default)]
@@ -104,7 +117,7 @@ impl Array {
             );
             self.state().events.push_back(Event::Notice(text));
         }
-        let (kept, dropped) = self.judge_remaps(&log).await?;
+        let (kept, dropped, unmended) = self.judge_remaps(&log).await?;
         if !planted(Planted::CopiesNotMade) {
             self.copy_batches(&log).await;
         }
@@ -115,7 +128,13 @@ impl Array {
         }
         self.begin_generation(&base, &log, dropped).await?;
         let redo = self.apply(&log, &kept).await?;
-        self.redo(redo).await
+        self.redo(redo).await?;
+        for (physical, column, row) in unmended {
+            let Some(logical) = self.state().stripes.entry(physical).logical else { continue };
+            // A block that cannot be had is an error to who reads it.
+            let _ = self.repair_block(logical, physical, column, row).await;
+        }
+        Ok(())
     }
 
     /// Which members take part, and the checkpoint that they all have.
@@ -175,8 +194,12 @@ impl Array {
                 continue;
             }
             let own = checkpoints.get(&member).map(|checkpoint| checkpoint.round);
+            // In sync, and yet with a label from long ago: an older image, of whatever it was then.
+            let label = found[member.as_usize()].as_ref().map(|found| found.label.epoch);
+            let is_older = label.is_some_and(|own| own + 1 < epoch);
             let entry = &mut state.label.members[member.as_usize()];
             entry.lack = match entry.state {
+                MemberState::InSync if is_older => Lack::ALL,
                 // What it has that is older than the last checkpoint counts as far as it goes.
                 MemberState::InSync => Lack::since(own.unwrap_or(base.round).min(base.round)),
                 MemberState::CatchingUp => entry.lack.leave_again(base.round),
@@ -233,7 +256,7 @@ impl Array {
     async fn judge_remaps<'a>(
         &self,
         log: &'a FoundLog,
-    ) -> Result<(BTreeMap<(Position, u32), FoundRemap<'a>>, Vec<(Position, u64)>), IoError> {
+    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Unmended), IoError> {
         let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
         let mut dropped_before: BTreeSet<(Position, u64)> = BTreeSet::new();
         for (position, record) in log.records() {
@@ -252,6 +275,7 @@ impl Array {
         }
         let mut kept = BTreeMap::new();
         let mut dropped = Vec::new();
+        let mut unmended = Vec::new();
         for (logical, remaps) in by_stripe {
             for remap in remaps.into_iter().rev() {
                 if dropped_before.contains(&(remap.position, u64::from(logical))) {
@@ -264,10 +288,14 @@ impl Array {
                         let bad = self.examine(log, to, &remap).await?;
                         let stable = remap.position < log.stable_seen;
                         match bad {
-                            Some(bad) => {
-                                if !bad.is_empty() {
+                            Some(Examined { bad, later }) => {
+                                if !bad.is_empty() || !later.is_empty() {
                                     self.state().rules.note(Rule::RemapMended);
                                 }
+                                let each = |(row, columns): BadRow| {
+                                    columns.into_iter().map(move |column| (to, column, row))
+                                };
+                                unmended.extend(later.into_iter().flat_map(each));
                                 self.mend(log, to, &remap, bad).await?;
                                 true
                             }
@@ -283,7 +311,7 @@ impl Array {
                 dropped.push((remap.position, u64::from(logical)));
             }
         }
-        Ok((kept, dropped))
+        Ok((kept, dropped, unmended))
     }
 
     /// A number of a stripe from the log.
@@ -303,7 +331,7 @@ impl Array {
         log: &FoundLog,
         physical: u32,
         remap: &FoundRemap<'_>,
-    ) -> Result<Option<Vec<BadRow>>, IoError> {
+    ) -> Result<Option<Examined>, IoError> {
         let (code, rows, columns) = {
             let state = self.state();
             (state.layout.code, state.layout.rows, state.layout.geometry.members())
@@ -324,7 +352,7 @@ impl Array {
             (column, self.column_sums(physical, column, rows).await)
         });
         let found: Vec<(u8, Vec<Option<u32>>)> = join_all(reads).await;
-        let mut bad_rows = Vec::new();
+        let mut examined = Examined::default();
         let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
         for (at, (row, _)) in written.enumerate() {
             let later = log.parity_sums(physical, row, remap.position, (closed, false));
@@ -348,12 +376,14 @@ impl Array {
                 .filter(|(column, sums)| !good.contains(*column) && sums[row as usize].is_some())
                 .map(|(column, _)| *column)
                 .collect();
-            // A row that is written again anyhow is mended by that.
-            if !bad.is_empty() && later.is_empty() && redone.is_empty() {
-                bad_rows.push((row, bad));
+            if bad.is_empty() {
+                continue;
             }
+            let is_final = later.is_empty() && redone.is_empty();
+            let rows = if is_final { &mut examined.bad } else { &mut examined.later };
+            rows.push((row, bad));
         }
-        Ok(Some(bad_rows))
+        Ok(Some(examined))
     }
 
     /// The checksum of each row of a column; none where it cannot be read.
@@ -504,7 +534,7 @@ impl Array {
     async fn apply(
         &self,
         log: &FoundLog,
-        kept: &BTreeMap<(Position, u32), FoundRemap<'_>>,
+        kept: &Kept<'_>,
     ) -> Result<BTreeMap<(u32, u32), RowRedo>, IoError> {
         let mut owned_since: BTreeMap<u32, Position> = BTreeMap::new();
         for ((position, logical), remap) in kept {
@@ -546,9 +576,7 @@ impl Array {
                         state.dirty.void(blocks, remap.void_upto);
                     }
                 }
-                Record::Parity { stripe, row, round, checks, basis }
-                    if *round > closed || planted(Planted::RedoOfClosedRounds) =>
-                {
+                Record::Parity { stripe, row, round, checks, basis } => {
                     let physical = self.checked_stripe(*stripe, true)?;
                     let (logical, known) = {
                         let state = self.state();
@@ -561,6 +589,10 @@ impl Array {
                     let is_current = logical.is_some() && is_newer;
                     if !is_current || !known {
                         self.state().rules.note(Rule::ParityOfAnotherOwner);
+                        continue;
+                    }
+                    if *round <= closed && !planted(Planted::RedoOfClosedRounds) {
+                        self.state().end_basis(physical, *row, basis);
                         continue;
                     }
                     let entry = redo.entry((physical, *row)).or_default();
@@ -583,7 +615,6 @@ impl Array {
                         })
                         .collect();
                 }
-                Record::Parity { .. } => self.state().rules.note(Rule::ParityOfClosedRound),
                 Record::Open { .. } => {}
             }
         }
@@ -658,6 +689,19 @@ impl State {
         let block = first + u64::from(u32::from(column) * self.layout.rows + row);
         let (_, dirty) = self.dirty.range(block..block + 1).next()?;
         dirty.data.clone().map(|data| (data.clone().into(), bytes::sum(&data)))
+    }
+
+    /// A PARITY of a round that is over: its basis is home.
+    fn end_basis(&mut self, physical: u32, row: u32, basis: &[Basis]) {
+        self.rules.note(Rule::ParityOfClosedRound);
+        let Some(logical) = self.stripes.entry(physical).logical else { return };
+        let first = self.layout.first_block(logical);
+        for one in basis {
+            let block = first + u64::from(u32::from(one.column) * self.layout.rows + row);
+            if let Some(position) = one.position {
+                self.dirty.remove(block, position);
+            }
+        }
     }
 
     pub(super) fn beginnings(&self) -> Beginnings {

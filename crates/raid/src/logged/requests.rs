@@ -12,11 +12,10 @@ use super::{
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
+use crate::log::LOGGED_BLOCKS_MAX;
 
 /// Pieces of one request under way at a time; large discards have millions.
 const PIECES_AT_ONCE: usize = 64;
-/// Blocks of a piece that goes to the log at most.
-const LOGGED_BLOCKS_MAX: u32 = 256;
 
 /// A part of a request.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,6 @@ use netraid_block::{Buf, ErrorKind, IoError};
 use super::{
     Rule,
     state::State,
-    tables::Image,
     tasks::{Array, Change},
 };
 use crate::{
@@ -30,7 +29,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Cached {
     pub(super) page: SumPage,
-    pub(super) image: Image,
+    /// Counter of its newest image, which all holders have; 0: there is none.
+    pub(super) image: u64,
     pub(super) pins: u32,
     /// Used since the hand passed.
     used: bool,
@@ -185,18 +185,14 @@ impl State {
     }
 
     /// Puts in what was found of a page.
-    fn loaded(&mut self, page: u64, found: Vec<Vec<SumPage>>) {
+    fn loaded(&mut self, page: u64, newest: Option<SumPage>) {
         let layout = self.layout.sum_layout;
-        let newest = found.iter().flatten().max_by_key(|page| page.counter).cloned();
-        let counter = newest.as_ref().map_or(0, |page| page.counter);
-        let has = |pages: &Vec<SumPage>| pages.iter().any(|page| page.counter == counter);
-        let everywhere = newest.is_none() || found.iter().all(has);
+        let image = newest.as_ref().map_or(0, |page| page.counter);
         let round = newest.as_ref().map_or(0, |page| page.round);
         let mut lost = self.rows_changed_since(round, page);
         if let Some(newest) = &newest {
             lost.extend((0..layout.rows_per_page()).filter(|row| newest.is_row_lost(*row)));
         }
-        let image = Image { counter, everywhere };
         let mut page_now = newest.unwrap_or_else(|| SumPage::new(layout, page));
         // So that they are lost for whoever reads what is written of it, too.
         lost.iter().for_each(|row| page_now.lose_row(*row));
@@ -259,8 +255,8 @@ impl Array {
         }
     }
 
-    /// The valid images of a page, by holder.
-    async fn read_sum_page(&self, page: u64) -> Vec<Vec<SumPage>> {
+    /// The newest image of a page. Holders that lack it have it afterwards.
+    async fn read_sum_page(&self, page: u64) -> Option<SumPage> {
         let (pages, holders, uuid, layout) = {
             let state = self.state();
             let pages = state.layout.sum_pages;
@@ -272,16 +268,21 @@ impl Array {
         let most = if planted(Planted::PageFromOneCopy) { 1 } else { holders.len() };
         let reads = holders.iter().take(most).map(|holder| {
             let offset = pages.offset(page, *holder);
-            async move { (offset, self.read_pair(*holder, offset).await) }
+            async move {
+                let pair = self.read_pair(*holder, offset).await;
+                pair.map(|pair| decode_pair(&pair, layout, uuid, offset, page)).unwrap_or_default()
+            }
         });
         let found = join_all(reads).await;
-        found
-            .into_iter()
-            .map(|(offset, pair)| match pair {
-                Some(pair) => decode_pair(&pair, layout, uuid, offset, page),
-                None => Vec::new(),
-            })
-            .collect()
+        let newest = found.iter().flatten().max_by_key(|image| image.counter)?.clone();
+        let has = |images: &Vec<SumPage>| images.iter().any(|one| one.counter == newest.counter);
+        let lacking = holders.iter().zip(&found).filter(|(_, images)| !has(images));
+        let writes = lacking.map(|(holder, _)| {
+            let at = pages.slot_offset(page, *holder, newest.counter);
+            self.write_member(*holder, at, Buf::copy_from(&newest.encode(uuid, at)).into())
+        });
+        join_all(writes).await;
+        Some(newest)
     }
 
     /// Both slots of a page on a member; none when they cannot be read.

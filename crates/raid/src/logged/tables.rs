@@ -2,7 +2,8 @@
 //! opened.
 //!
 //! Invariant: a page's image is written from a state that is stable, into the slot that does not
-//! hold the last image that all holders have.
+//! hold the newest one, which all holders have by then: who finds that one lacks it, because a
+//! checkpoint was cut short or a copy is spoilt, gives it that first.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -12,7 +13,7 @@ use netraid_block::{Buf, IoError, SgList};
 use super::tasks::Array;
 use crate::{
     checkpoint::Checkpoint,
-    member::MemberIndex,
+    member::{MemberIndex, MemberSet},
     pages::{PAIR_LEN, TablePages},
     planted::{Planted, planted},
     regions::PAGE_LEN,
@@ -24,26 +25,6 @@ use crate::{
 const PAGES_AT_ONCE: usize = 256;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
-
-/// What is known of a page's images on the members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Image {
-    /// Counter of the newest one; 0: there is none.
-    pub(super) counter: u64,
-    /// All holders have that one. If not, a checkpoint was cut short: they all have the one
-    /// before it, in the other slot.
-    pub(super) everywhere: bool,
-}
-
-impl Image {
-    pub(super) const NONE: Self = Self { counter: 0, everywhere: true };
-
-    /// The counter of the next image, which says where it goes: not over the last one that all
-    /// holders have.
-    pub(super) const fn next(self) -> u64 {
-        self.counter + if self.everywhere { 1 } else { 2 }
-    }
-}
 
 /// Pages as they were at one moment.
 #[derive(Debug, Default)]
@@ -67,7 +48,7 @@ impl Array {
         let mut snapshot = Snapshot::default();
         for index in state.stripes.take_changed_pages() {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
-            let counter = state.stripe_images[at].next();
+            let counter = state.stripe_images[at] + 1;
             let entries = state.stripes.page(index).to_vec();
             snapshot.stripes.push(StripePage { index, counter, entries });
         }
@@ -76,7 +57,7 @@ impl Array {
             state.sums.pin(page);
             if let Some(cached) = state.sums.pages.get(&page) {
                 let mut page = cached.page.clone();
-                page.counter = cached.image.next();
+                page.counter = cached.image + 1;
                 page.round = closed;
                 snapshot.sums.push(page);
             }
@@ -97,7 +78,7 @@ impl Array {
             let mut state = self.state();
             for page in pages {
                 let at = usize::try_from(page.index).unwrap_or(usize::MAX);
-                state.stripe_images[at] = Image { counter: page.counter, everywhere: true };
+                state.stripe_images[at] = page.counter;
             }
         }
         for pages in snapshot.sums.chunks(PAGES_AT_ONCE) {
@@ -106,7 +87,7 @@ impl Array {
             let mut state = self.state();
             for page in pages {
                 if let Some(cached) = state.sums.pages.get_mut(&page.index) {
-                    cached.image = Image { counter: page.counter, everywhere: true };
+                    cached.image = page.counter;
                 }
                 state.sums.unpin(page.index);
             }
@@ -153,7 +134,7 @@ impl Array {
             (state.layout.stripe_pages, pages, state.in_sync(), state.label.array_uuid)
         };
         let region = table.region_len(pages);
-        let mut newest: BTreeMap<u64, (StripePage, u32)> = BTreeMap::new();
+        let mut newest: BTreeMap<u64, (StripePage, MemberSet)> = BTreeMap::new();
         let mut from = 0;
         while from < region {
             let len = LOAD_LEN.min(region - from);
@@ -161,30 +142,38 @@ impl Array {
             let reads = members.iter().take(most).map(|member| async move {
                 (member, self.read_table(member, table.region_offset + from, len).await)
             });
-            for (_, bytes) in join_all(reads).await {
+            for (member, bytes) in join_all(reads).await {
                 for (place, bytes) in bytes {
                     let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
                     if page.index >= pages {
                         continue;
                     }
+                    let own: MemberSet = core::iter::once(member).collect();
                     match newest.get_mut(&page.index) {
-                        Some((known, count)) if known.counter == page.counter => *count += 1,
+                        Some((known, have)) if known.counter == page.counter => have.insert(member),
                         Some((known, _)) if known.counter > page.counter => {}
-                        Some(slot) => *slot = (page, 1),
+                        Some(slot) => *slot = (page, own),
                         None => {
-                            newest.insert(page.index, (page, 1));
+                            newest.insert(page.index, (page, own));
                         }
                     }
                 }
             }
             from += len;
         }
+        for (page, have) in newest.values() {
+            let at = |holder| table.slot_offset(page.index, holder, page.counter);
+            let lacking = table.holders(page.index).iter();
+            let lacking = lacking.filter(|one| members.contains(*one) && !have.contains(*one));
+            for holder in lacking {
+                let image = Buf::copy_from(&page.encode(uuid, at(holder))).into();
+                self.write_member(holder, at(holder), image).await;
+            }
+        }
         let mut state = self.state();
-        for (index, (page, count)) in newest {
-            let holders = table.holders(index).iter().filter(|one| members.contains(*one)).count();
+        for (index, (page, _)) in newest {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
-            let everywhere = count as usize >= holders;
-            state.stripe_images[at] = Image { counter: page.counter, everywhere };
+            state.stripe_images[at] = page.counter;
             state.stripes.load(&page);
         }
         Ok(())

@@ -208,6 +208,8 @@ impl Array {
         }
         if new_sums != sums {
             let mut state = self.state();
+            // Once more: a round may have ended since.
+            state.touch(row.physical);
             state.set_row_sums(row.physical, row.row, Some(&new_sums));
             state.scrub_counts(run, |status| status.new_sums += 1);
         }

@@ -381,9 +381,9 @@ impl super::State {
     /// The counter of a page's newest image, if memory knows it.
     fn image_counter(&self, page: Page) -> Option<u64> {
         if page.is_sums {
-            return self.sums.pages.get(&page.index).map(|cached| cached.image.counter);
+            return self.sums.pages.get(&page.index).map(|cached| cached.image);
         }
         let at = usize::try_from(page.index).unwrap_or(usize::MAX);
-        self.stripe_images.get(at).map(|image| image.counter)
+        self.stripe_images.get(at).copied()
     }
 }

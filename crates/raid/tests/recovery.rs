@@ -1,0 +1,345 @@
+//! Crashes at moments that few random runs come to, each named for what was lost by it once.
+#![allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use netraid_block::{Buf, Op, Pool, SgList};
+use netraid_raid::{
+    format::format,
+    geometry::Level,
+    label::{Holder, Label},
+    logged::{
+        Action, Event, FoundMember, IoId, Limits, LoggedArray, MemberCaps, OpenConfig, RequestId,
+        UserRequest,
+    },
+    member::MemberIndex,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, LoggedShape},
+};
+
+const CHUNK: usize = 65_536;
+const STRIPES: u64 = 280;
+const NONE: Range<u64> = 0..0;
+
+/// An array whose requests to members are answered in order, but for those that are held back.
+struct World {
+    disks: Vec<Vec<u8>>,
+    machine: LoggedArray,
+    stripe: u64,
+    queue: VecDeque<Action>,
+    held: Vec<Action>,
+    /// Writes to these places, and flushes, are held back.
+    holds: Range<u64>,
+    holds_flushes: bool,
+    checkpoints: u64,
+    openings: u64,
+    is_open: bool,
+    next: u64,
+    read: Option<u8>,
+}
+
+fn open(disks: &[Vec<u8>], openings: u64) -> LoggedArray {
+    let caps = MemberCaps { volatile_cache: true, can_discard: true };
+    let member = |disk: &Vec<u8>| {
+        let copy = |copy: usize| {
+            let at = LABEL_OFFSETS[copy] as usize;
+            Label::decode(&disk[at..at + 4096], copy).ok()
+        };
+        let label = copy(0).into_iter().chain(copy(1));
+        let label = label.max_by_key(|label| (label.generation, label.epoch))?;
+        Some(FoundMember { caps, label })
+    };
+    LoggedArray::open(OpenConfig {
+        members: disks.iter().map(member).collect(),
+        // Something that stands far back in a label changes each time.
+        holder: Holder { lock: (5, openings), ..Holder::default() },
+        max_io_len: 4 << 20,
+        pool: Pool::new(),
+        limits: Limits::default(),
+    })
+    .unwrap()
+}
+
+impl World {
+    fn new(level: Level, members: usize) -> Self {
+        let shape = LoggedShape {
+            level,
+            members,
+            chunk_len: CHUNK as u32,
+            block_len: 512,
+            logical_stripes: STRIPES,
+            physical_stripes: STRIPES + 20,
+            log_blocks: 4096,
+        };
+        let layout = shape.layout().unwrap();
+        let uuids: Vec<[u8; 16]> = (0..members).map(|at| [at as u8 + 1; 16]).collect();
+        let disk = |images: Vec<(u64, Vec<u8>)>| {
+            let mut disk = vec![0; layout.0.data.end() as usize];
+            for (offset, image) in images {
+                disk[offset as usize..offset as usize + image.len()].copy_from_slice(&image);
+            }
+            disk
+        };
+        let disks: Vec<Vec<u8>> =
+            format(layout, "test", [7; 16], &uuids, 99).into_iter().map(disk).collect();
+        let mut world = Self {
+            machine: open(&disks, 0),
+            disks,
+            stripe: layout.1.stripe_data_len(),
+            queue: VecDeque::new(),
+            held: Vec::new(),
+            holds: NONE,
+            holds_flushes: false,
+            checkpoints: 0,
+            openings: 0,
+            is_open: false,
+            next: 0,
+            read: None,
+        };
+        world.settle();
+        assert!(world.is_open);
+        world
+    }
+
+    /// The engine dies, with what it had sent and was not answered; another one opens the array.
+    fn crash(&mut self) {
+        self.queue.clear();
+        self.held.clear();
+        (self.holds, self.holds_flushes, self.is_open) = (NONE, false, false);
+        self.openings += 1;
+        self.machine = open(&self.disks, self.openings);
+    }
+
+    fn poll(&mut self) {
+        while let Some(action) = self.machine.poll_action() {
+            let holds = match &action {
+                Action::Complete { result, .. } => {
+                    let data = result.as_ref().unwrap().to_contiguous();
+                    self.read = data.first().copied().or(self.read);
+                    continue;
+                }
+                Action::Write { offset, .. } => {
+                    self.checkpoints += u64::from(CHECKPOINT_OFFSETS.contains(offset));
+                    self.holds.contains(offset)
+                }
+                Action::Flush { .. } => self.holds_flushes,
+                _ => false,
+            };
+            if holds { self.held.push(action) } else { self.queue.push_back(action) }
+        }
+        while let Some(event) = self.machine.poll_event() {
+            self.is_open |= event == Event::Opened;
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        self.poll();
+        let Some(action) = self.queue.pop_front() else { return false };
+        let (io, data): (IoId, SgList) = match action {
+            Action::Read { io, member, offset, len } => {
+                let at = offset as usize;
+                let bytes = &self.disks[member.as_usize()][at..at + len as usize];
+                (io, Buf::copy_from(bytes).into())
+            }
+            Action::Write { io, member, offset, data, .. } => {
+                let at = offset as usize;
+                data.copy_to(&mut self.disks[member.as_usize()][at..at + data.len()]);
+                (io, SgList::new())
+            }
+            Action::Flush { io, .. } | Action::Discard { io, .. } => (io, SgList::new()),
+            Action::Complete { .. } => unreachable!(),
+        };
+        self.machine.handle_io_done(io, Ok(data));
+        true
+    }
+
+    fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    fn submit(&mut self, op: Op, offset: u64, len: u64, data: SgList) {
+        let id = RequestId(self.next);
+        self.next += 1;
+        self.machine.handle_request(id, UserRequest { op, offset, len, fua: false, data });
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.submit(Op::Write, offset, bytes.len() as u64, Buf::copy_from(bytes).into());
+    }
+
+    fn read(&mut self, offset: u64) -> u8 {
+        self.submit(Op::Read, offset, 4096, SgList::new());
+        self.settle();
+        self.read.unwrap()
+    }
+
+    fn fill(&mut self) {
+        for stripe in 0..STRIPES {
+            self.write(stripe * self.stripe, &vec![1; self.stripe as usize]);
+            self.settle();
+        }
+        self.round();
+    }
+
+    fn round(&mut self) {
+        self.machine.handle_idle();
+        self.settle();
+    }
+
+    fn dirty(&self) -> u64 {
+        self.machine.usage().dirty_blocks
+    }
+
+    /// Where a chunk that ends with such bytes is.
+    fn find(&self, byte: u8) -> (usize, usize) {
+        let is_it = |disk: &Vec<u8>, at: usize| {
+            disk.get(at + 8192..at + CHUNK).is_some_and(|one| one.iter().all(|one| *one == byte))
+        };
+        let places = |disk: &Vec<u8>| (0..disk.len()).step_by(CHUNK).find(|at| is_it(disk, *at));
+        let mut found = self.disks.iter().enumerate();
+        found.find_map(|(member, disk)| places(disk).map(|at| (member, at))).unwrap()
+    }
+
+    /// Of a write that is held back the first logical block arrives, and no more.
+    fn tear(&mut self, action: &Action) {
+        if let Action::Write { member, offset, data, .. } = action {
+            let at = *offset as usize;
+            let bytes = data.to_contiguous();
+            self.disks[member.as_usize()][at..at + 512].copy_from_slice(&bytes[..512]);
+        }
+    }
+}
+
+/// Blocks that a round brought home although they are newer than its cut stand in the log behind the
+/// tail: a recovery that took them for dirty had no room to bring all home again, and never ended.
+#[test]
+fn what_rounds_brought_home_beyond_their_cut_needs_no_room_after_a_crash() {
+    for (level, members, newer, more) in [(Level::Raid5, 3, 4, 5), (Level::Raid6, 4, 3, 3)] {
+        let mut world = World::new(level, members);
+        world.fill();
+        let (stripe, block) = (world.stripe, [2; 4096]);
+        (0..256).for_each(|at| world.write(at * stripe, &block));
+        world.settle();
+        let before = world.checkpoints;
+        world.machine.handle_idle();
+        world.poll();
+        // The round has its cut. Newer blocks of stripes that it has yet to come to.
+        for at in 64..256 {
+            (1..=newer).for_each(|within| world.write(at * stripe + within * 4096, &block));
+        }
+        while (world.dirty() > 700 || world.checkpoints > before) && world.step() {}
+        for at in 0..48 {
+            (1..=more).for_each(|within| world.write(at * stripe + within * 4096, &block));
+        }
+        while world.checkpoints == before && world.step() {}
+        // The next checkpoint does not come, and users take what room there is.
+        while world.checkpoints < before + 2 * members as u64 && !world.queue.is_empty() {
+            world.step();
+            if world.checkpoints >= before + members as u64 {
+                world.holds = CHECKPOINT_OFFSETS[0]..CHECKPOINT_OFFSETS[1] + 1;
+            }
+        }
+        world.settle();
+        world.holds = CHECKPOINT_OFFSETS[0]..CHECKPOINT_OFFSETS[1] + 1;
+        world.round();
+        for at in 0..256 {
+            (8..14).for_each(|within| world.write(at * stripe + within * 4096, &block));
+        }
+        world.settle();
+        world.crash();
+        world.settle();
+        assert!(world.is_open);
+        (0..5).for_each(|_| world.round());
+        assert_eq!(world.dirty(), 0, "a round that does not end");
+    }
+}
+
+/// A row of a stripe that was not flushed lost a block with the power, and a PARITY for another
+/// column of it was in the log: the block stayed wrong, one member too early.
+#[test]
+fn a_lost_block_of_a_row_that_parity_names_is_mended_at_recovery() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.holds_flushes = true;
+    let stripe = [vec![0xc0; CHUNK], vec![0xc1; CHUNK]].concat();
+    world.write(0, &stripe);
+    world.settle();
+    world.write(0, &[0xd0; 4096]);
+    world.settle();
+    world.round();
+    let ((first, _), (second, at)) = (world.find(0xc0), world.find(0xc1));
+    world.disks[second][at..at + 4096].fill(0);
+    world.crash();
+    world.settle();
+    assert!(world.disks[second][at..at + 4096].iter().all(|byte| *byte == 0xc1));
+    world.machine.handle_gone(MemberIndex(first as u8), "lost");
+    world.settle();
+    assert_eq!((world.read(0), world.read(CHUNK as u64)), (0xd0, 0xc1));
+}
+
+/// One holder's newest image rots, and a power loss cuts the next one short: the next one had gone
+/// over the newest on all holders, so that the one before it counted.
+#[test]
+fn a_page_that_rots_before_a_power_loss_is_not_older_after_it() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.fill();
+    for byte in [0xa1, 0xa2] {
+        world.write(0, &vec![byte; world.stripe as usize]);
+        world.settle();
+        world.round();
+    }
+    let map = world.machine.label().regions.map;
+    world.crash();
+    let at = map.offset as usize;
+    let counter = |disk: &Vec<u8>, slot: usize| {
+        let at = at + 4096 * slot;
+        let is_page = disk[at..at + 7] == *b"NRSTRIP";
+        is_page.then(|| u64::from_le_bytes(disk[at + 40..at + 48].try_into().unwrap()))
+    };
+    let holder = (0..3).find(|member| counter(&world.disks[*member], 0).is_some()).unwrap();
+    let newest = [0, 1].into_iter().max_by_key(|slot| counter(&world.disks[holder], *slot));
+    world.disks[holder][at + 4096 * newest.unwrap() + 100] ^= 1;
+    // The crash above found it whole; this one finds it rotten.
+    world.crash();
+    world.settle();
+    assert_eq!(world.read(0), 0xa2);
+    world.write(200 * world.stripe, &[0xb1; 4096]);
+    world.settle();
+    world.holds = map.offset..map.offset + map.len;
+    world.round();
+    assert!(!world.held.is_empty());
+    for action in core::mem::take(&mut world.held) {
+        world.tear(&action);
+    }
+    world.crash();
+    world.settle();
+    assert_eq!(world.read(0), 0xa2);
+}
+
+/// All members have the newest label in copy 0 alone, and the next update tears that.
+#[test]
+fn label_updates_that_are_cut_short_twice_leave_an_array_that_opens() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.crash();
+    world.holds = LABEL_OFFSETS[1]..LABEL_OFFSETS[1] + 1;
+    world.settle();
+    assert!(!world.is_open && !world.held.is_empty());
+    for _ in 0..8 {
+        world.crash();
+        world.holds = LABEL_OFFSETS[0]..LABEL_OFFSETS[0] + 1;
+        world.settle();
+        assert!(!world.is_open && !world.held.is_empty());
+        for action in core::mem::take(&mut world.held) {
+            match &action {
+                Action::Write { member: MemberIndex(0), offset, data, .. } => {
+                    let at = *offset as usize;
+                    data.copy_to(&mut world.disks[0][at..at + data.len()]);
+                }
+                _ => world.tear(&action),
+            }
+        }
+    }
+    world.crash();
+    world.settle();
+    assert!(world.is_open, "{:?}", world.machine.failure());
+}
