@@ -137,6 +137,7 @@ impl<M: Machine> World<M> {
             {
                 host.is_impaired = false;
                 host.lost_power = false;
+                host.is_older = false;
             }
         }
     }
@@ -145,7 +146,7 @@ impl<M: Machine> World<M> {
     fn victim(&mut self, is_lie: bool) -> Option<usize> {
         let may_exceed = self.plan.mode == Mode::Beyond
             && !is_lie
-            && !self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying));
+            && !self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying) || host.is_older);
         // Who is back, and not whole yet, may leave again: that takes no more room.
         let is_back = |host: &super::world::Host| host.is_impaired && host.trouble.is_none();
         let again = !is_lie && self.hosts.iter().any(is_back) && self.fault_dice.one_in(8);
@@ -211,6 +212,7 @@ impl<M: Machine> World<M> {
                 } else if let Some(image) = image {
                     host.target.disk_mut().restore(image);
                 }
+                host.is_older |= is_another;
                 self.harms.retain(|harm| harm.member != member || !is_another);
                 self.agenda.put_in(long, Happening::Mend(member, Trouble::Dark));
             }

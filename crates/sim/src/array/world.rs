@@ -157,6 +157,8 @@ pub(super) struct Host {
     pub(super) losses: u64,
     pub(super) mended_at: Time,
     pub(super) lost_power: bool,
+    /// It is an older image of itself, and nobody has noticed yet.
+    pub(super) is_older: bool,
     pub(super) photograph: Option<Image>,
 }
 
@@ -245,6 +247,7 @@ impl<M: Machine> World<M> {
                 losses: 0,
                 mended_at: Time::START,
                 lost_power: false,
+                is_older: false,
                 photograph: None,
             });
         }
