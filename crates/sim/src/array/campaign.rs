@@ -146,6 +146,7 @@ impl Counts {
         self.subsets += other.subsets;
         self.events += other.events;
         self.given_up += other.given_up;
+        self.with_lost_rows += other.with_lost_rows;
         self.settled += other.settled;
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
@@ -182,7 +183,7 @@ impl fmt::Display for Report {
             f,
             "requests {}, errors {}, member requests {}, commands that landed late {}, reads that \
              settled {}, looks at the media {}, reads through some members {}, arrays given \
-             up {}, events {} ({:.0} a second)",
+             up {}, closed with lost rows {}, events {} ({:.0} a second)",
             counts.requests,
             counts.errors,
             counts.actions,
@@ -191,6 +192,7 @@ impl fmt::Display for Report {
             counts.rests,
             counts.subsets,
             counts.given_up,
+            counts.with_lost_rows,
             counts.events,
             counts.events as f64 / seconds
         )?;

@@ -76,6 +76,8 @@ pub struct Counts {
     pub subsets: u64,
     /// Runs beyond the budget whose array could not be opened any more.
     pub given_up: u64,
+    /// Runs beyond the budget whose array lost some rows for ever, and closed.
+    pub with_lost_rows: u64,
     /// Events of the simulation.
     pub events: u64,
     /// Faults by kind.
@@ -197,6 +199,8 @@ pub struct World<M> {
     /// Errors of engines up to this one are no violations: more befell the array in their time
     /// than it survives.
     excused_upto: u32,
+    /// Beyond the budget: when all was read at the end, some of it was an error.
+    has_lost_rows: bool,
     failed_openings: u32,
     recovery_actions: u64,
     recovery_depth: usize,
@@ -291,6 +295,7 @@ impl<M: Machine> World<M> {
             was_asked_to_idle: false,
             harms: Vec::new(),
             excused_upto: 0,
+            has_lost_rows: false,
             failed_openings: 0,
             recovery_actions: 40,
             recovery_depth: 0,
@@ -765,8 +770,12 @@ impl<M: Machine> World<M> {
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
         let failure = engine.machine().and_then(Machine::failure);
         if self.phase == Phase::Closing && failure.is_none() {
-            self.look_at_media(true);
-            self.look_at_all_subsets();
+            if self.has_lost_rows {
+                self.counts.with_lost_rows += 1;
+            } else {
+                self.look_at_media(true);
+                self.look_at_all_subsets();
+            }
             self.kill(id, "it has closed the array");
             self.phase = Phase::Over;
             return;
@@ -823,6 +832,7 @@ impl<M: Machine> World<M> {
             Ok(_) => self.counts.requests += 1,
             Err(error) => {
                 self.counts.errors += 1;
+                self.has_lost_rows |= self.plan.mode == Mode::Beyond && self.phase != Phase::Lives;
                 let is_superseded = self.serving != Some(id);
                 if !self.is_excused(id) && !is_superseded {
                     self.fail(format!("request {} failed: {error}", request.0));
