@@ -229,6 +229,27 @@ impl Disk {
         self.watched.contains(&block)
     }
 
+    /// Undoes rot: wherever a block holds what it rotted to, also where a power failure would bring
+    /// that back, it holds again what it held before.
+    ///
+    /// # Panics
+    /// When the block is not on the disk, or either is not one block.
+    pub fn put_right(&mut self, block: u64, bad: &[u8], good: &[u8]) {
+        let len = self.shape.block_len as usize;
+        let mut now = vec![0; len];
+        self.copy_out(block, &mut now);
+        if now == bad {
+            self.set(block, good);
+        }
+        for write in &mut self.unflushed {
+            let at = block.checked_sub(write.first).and_then(|at| usize::try_from(at).ok());
+            let old = at.and_then(|at| write.old.chunks_exact_mut(len).nth(at));
+            if let Some(old) = old.filter(|old| **old == *bad) {
+                old.copy_from_slice(good);
+            }
+        }
+    }
+
     /// A block that cannot be read can be read again.
     pub fn mend(&mut self, block: u64) {
         self.unreadable.remove(&block);

@@ -201,6 +201,11 @@ impl Logged {
             }
             LoggedEvent::CaughtUp(member) => Told::Other(Event::Rebuilt { member: member.0 }),
             LoggedEvent::Notice(text) => Told::Other(Event::Notice { text }),
+            LoggedEvent::Lost { member, offset, len } => {
+                let reason = "more of its row is lost than the other members can give";
+                let len = len.into();
+                Told::Other(Event::Unrepaired { member: member.0, offset, len, reason })
+            }
             LoggedEvent::Scrub(ScrubEvent::Unrepaired { member, offset, len, reason }) => {
                 Told::Other(Event::Unrepaired { member: member.0, offset, len, reason })
             }

@@ -84,8 +84,8 @@ pub enum Event {
         /// How many stripes are left.
         stripes: u64,
     },
-    /// A scrub found bytes on a member that are wrong, unreadable or unknown, and cannot be had
-    /// from the others.
+    /// Bytes on a member are wrong, unreadable or unknown, and cannot be had from the others: a
+    /// scrub found them, or a member that caught up lacks them.
     Unrepaired {
         /// Index.
         member: u8,

@@ -165,7 +165,16 @@ pub enum Event {
         /// How many bytes.
         len: u32,
     },
-    /// A member holds everything again.
+    /// Bytes that a member lacks cannot be had from the others: what it holds there is not right.
+    Lost {
+        /// Which.
+        member: MemberIndex,
+        /// Where on it.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+    },
+    /// A member holds everything again, but for what was told to be lost.
     CaughtUp(MemberIndex),
     /// A scrub tells something.
     Scrub(super::ScrubEvent),

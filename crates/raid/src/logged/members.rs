@@ -286,14 +286,12 @@ impl Array {
     /// there: their checksums say so to whoever reads them.
     async fn catch_up_rows(&self, member: MemberIndex, physical: u32, column: u8, run: Range<u32>) {
         for row in run {
+            let (_, offset) = self.state().home(physical, column, row);
             match self.fetch_without(physical, column, row..row + 1).await {
-                Ok(data) => {
-                    let (_, offset) = self.state().home(physical, column, row);
-                    self.write_member(member, offset, data).await;
-                }
-                Err(error) => {
-                    let text = alloc::format!("member {member} cannot be given a block: {error}");
-                    self.state().events.push_back(Event::Notice(text));
+                Ok(data) => self.write_member(member, offset, data).await,
+                Err(_) => {
+                    let lost = Event::Lost { member, offset, len: BLOCK };
+                    self.state().events.push_back(lost);
                 }
             }
         }

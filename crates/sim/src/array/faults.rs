@@ -56,6 +56,7 @@ enum HarmKind {
     /// What it held, and what it holds now.
     Rotten {
         good: Buf,
+        bad: Buf,
     },
     Unreadable,
 }
@@ -403,8 +404,8 @@ impl<M: Machine> World<M> {
         } else {
             let Some(good) = read_block(disk, block) else { return false };
             disk.rot(block, dice);
-            disk.watch(block);
-            HarmKind::Rotten { good }
+            let Some(bad) = read_block(disk, block) else { return false };
+            HarmKind::Rotten { good, bad }
         };
         self.harms.push(Harm { member, block, group, kind });
         self.note(|| format!("member {member}: {fault:?} at {:#x} ({group:?})", block * block_len));
@@ -466,10 +467,7 @@ impl<M: Machine> World<M> {
         for harm in self.harms.iter().filter(|harm| harm.member == member) {
             match &harm.kind {
                 HarmKind::Unreadable => disk.mend(harm.block),
-                HarmKind::Rotten { good } if disk.is_untouched(harm.block) => {
-                    disk.set(harm.block, good);
-                }
-                HarmKind::Rotten { .. } => {}
+                HarmKind::Rotten { good, bad } => disk.put_right(harm.block, bad, good),
             }
         }
         disk
@@ -485,11 +483,7 @@ impl<M: Machine> World<M> {
             let disk = self.hosts[harm.member].target.disk_mut();
             match harm.kind {
                 HarmKind::Unreadable => disk.mend(harm.block),
-                HarmKind::Rotten { good } => {
-                    if disk.is_untouched(harm.block) {
-                        disk.set(harm.block, &good);
-                    }
-                }
+                HarmKind::Rotten { good, bad } => disk.put_right(harm.block, &bad, &good),
             }
         }
     }

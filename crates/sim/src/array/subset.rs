@@ -50,6 +50,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
                 Event::Member { .. }
                 | Event::State(_)
                 | Event::Repaired { .. }
+                | Event::Lost { .. }
                 | Event::CaughtUp(_)
                 | Event::Scrub(_)
                 | Event::Notice(_) => {}

@@ -199,7 +199,7 @@ pub struct World<M> {
     /// Errors of engines up to this one are no violations: more befell the array in their time
     /// than it survives.
     excused_upto: u32,
-    /// Beyond the budget: when all was read at the end, some of it was an error.
+    /// Beyond the budget: blocks of members, or of the volume at the end, could not be had.
     has_lost_rows: bool,
     failed_openings: u32,
     recovery_actions: u64,
@@ -677,6 +677,7 @@ impl<M: Machine> World<M> {
             Event::Member { .. } => "member",
             Event::State(_) => "state",
             Event::Repaired { .. } => "repaired",
+            Event::Lost { .. } => "lost",
             Event::CaughtUp(_) => "caught up",
             Event::Notice(_) => "notice",
             Event::Scrub(_) => "scrub",
@@ -687,6 +688,12 @@ impl<M: Machine> World<M> {
             Event::Opened => self.open(id),
             Event::State(ArrayState::Failed) => self.note_failure(id),
             Event::Closed => self.close(id),
+            Event::Lost { .. } => {
+                self.has_lost_rows = true;
+                if !self.is_excused(id) {
+                    self.fail("a block is lost although no more befell it than it survives".into());
+                }
+            }
             Event::Member { .. }
             | Event::State(_)
             | Event::Repaired { .. }
