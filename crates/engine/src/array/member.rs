@@ -21,6 +21,8 @@ use crate::{
 
 /// Times that something is written to a device that loses its cache before it is flushed.
 const STABLE_TRIES_MAX: usize = 4;
+/// Bytes of log and tables whose space is reserved by one request.
+const RESERVED_AT_ONCE: u64 = 16 << 20;
 
 /// How to reach a member.
 #[derive(Debug, Clone)]
@@ -129,8 +131,12 @@ impl Connected {
             if offset + LABEL_LEN as u64 > self.capacity() {
                 return Ok(Err(LabelError::Absent));
             }
-            let bytes = self.read(offset, LABEL_LEN as u64, "reading the label").await?;
-            best = better(best, Label::decode(&bytes, copy));
+            match self.read(offset, LABEL_LEN as u64, "reading the label").await {
+                Ok(bytes) => best = better(best, Label::decode(&bytes, copy)),
+                // The other copy may be whole.
+                Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Medium => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(best)
     }
@@ -207,14 +213,19 @@ impl Connected {
         if !self.device.info().can_discard {
             return Ok(());
         }
-        let offset = regions.labels.end();
-        let len = regions.log.end() - offset;
         let flags = RequestFlags { no_unmap: true, fua: false };
-        let end =
-            completions::request(&self.device, Op::WriteZeroes, offset, len, flags, SgList::new());
-        end.await
-            .map(drop)
-            .map_err(|reason| self.fail("reserving space for the log and the tables", reason))
+        let (mut offset, end) = (regions.labels.end(), regions.log.end());
+        while offset < end {
+            // A slow device has its deadline for each part.
+            let len = (end - offset).min(RESERVED_AT_ONCE);
+            let (device, none) = (&self.device, SgList::new());
+            let part = completions::request(device, Op::WriteZeroes, offset, len, flags, none);
+            part.await.map_err(|reason| {
+                self.fail("reserving space for the log and the tables", reason)
+            })?;
+            offset += len;
+        }
+        Ok(())
     }
 
     pub(super) fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {
