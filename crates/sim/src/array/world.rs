@@ -694,6 +694,15 @@ impl<M: Machine> World<M> {
                     self.fail("a block is lost although no more befell it than it survives".into());
                 }
             }
+            // Nothing that befell it, and yet it is away: as one engine left the array to the next.
+            Event::Member { member, state, .. } if !state.is_live() => {
+                let host = &mut self.hosts[member.as_usize()];
+                if !host.is_impaired {
+                    host.is_impaired = true;
+                    host.engine_then = 0;
+                    self.make_room();
+                }
+            }
             Event::Member { .. }
             | Event::State(_)
             | Event::Repaired { .. }
