@@ -264,6 +264,11 @@ impl State {
         result: Result<netraid_block::SgList, IoError>,
     ) {
         if self.requests.remove(&request) {
+            // What was found while it failed may rest on nothing.
+            let result = match &self.failed {
+                Some(error) => Err(error.clone()),
+                None => result,
+            };
             self.completed.push_back(Action::Complete { request, result });
             self.waiters.wake(Change::Operations);
         }
