@@ -18,6 +18,7 @@ mod dirty;
 mod found_log;
 mod interface;
 mod io;
+mod judge;
 mod labels;
 mod locks;
 mod log;

@@ -5,10 +5,7 @@
 //! found, nothing is served and nothing of the log is lost: whoever crashes begins again from the
 //! same state.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
@@ -17,13 +14,13 @@ use super::{
     Event, FoundMember, Rule,
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
+    judge::Kept,
     state::{BLOCK, Life, State},
     tasks::{Array, Change},
 };
 use crate::{
     bytes,
     checkpoint::Checkpoint,
-    code::ColumnSet,
     copies::Copies,
     label::{Closure, Holder, Label},
     lack::Lack,
@@ -32,31 +29,6 @@ use crate::{
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
-
-/// A row, and columns of it that are wrong.
-type BadRow = (u32, Vec<u8>);
-/// What is to be mended when PARITY was redone: physical stripe, column, row.
-type Unmended = Vec<(u32, u8, u32)>;
-
-/// Which rows of a stripe are not quite what its REMAP says.
-#[derive(Default)]
-struct Examined {
-    bad: Vec<BadRow>,
-    /// Those that a later PARITY names: what they are to be is known when it was redone.
-    later: Vec<BadRow>,
-}
-
-/// A REMAP that was found in the log.
-struct FoundRemap<'a> {
-    position: Position,
-    to: Option<u32>,
-    void_upto: Position,
-    written: &'a [bool],
-    sums: &'a [u32],
-}
-
-/// REMAPs that count, by position and logical stripe.
-type Kept<'a> = BTreeMap<(Position, u32), FoundRemap<'a>>;
 
 /// What PARITY records say of a row, merged.
 #[derive(Default)]
@@ -249,200 +221,6 @@ impl Array {
         let mut state = self.state();
         state.labels.level = true;
         state.waiters.wake(Change::Labels);
-    }
-
-    /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one
-    /// that is stable, or whose stripe is whole.
-    async fn judge_remaps<'a>(
-        &self,
-        log: &'a FoundLog,
-    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Unmended), IoError> {
-        let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
-        let mut dropped_before: BTreeSet<(Position, u64)> = BTreeSet::new();
-        for (position, record) in log.records() {
-            match record {
-                Record::Remap { stripe, to, void_upto, written, sums } => {
-                    let logical = self.checked_stripe(*stripe, false)?;
-                    let to = to.map(|to| self.checked_stripe(to, true)).transpose()?;
-                    let void_upto = *void_upto;
-                    let remap = FoundRemap { position, to, void_upto, written, sums };
-                    by_stripe.entry(logical).or_default().push(remap);
-                }
-                Record::Open { .. } if planted(Planted::DroppedRemapsForgotten) => {}
-                Record::Open { dropped } => dropped_before.extend(dropped.iter().copied()),
-                Record::Data { .. } | Record::Zeroes { .. } | Record::Parity { .. } => {}
-            }
-        }
-        let mut kept = BTreeMap::new();
-        let mut dropped = Vec::new();
-        let mut unmended = Vec::new();
-        for (logical, remaps) in by_stripe {
-            for remap in remaps.into_iter().rev() {
-                if dropped_before.contains(&(remap.position, u64::from(logical))) {
-                    continue;
-                }
-                let counts = match remap.to {
-                    None => true,
-                    Some(_) if planted(Planted::UnverifiedRemap) => true,
-                    Some(to) => {
-                        let bad = self.examine(log, to, &remap).await?;
-                        let stable = remap.position < log.stable_seen;
-                        match bad {
-                            Some(Examined { bad, later }) => {
-                                if !bad.is_empty() || !later.is_empty() {
-                                    self.state().rules.note(Rule::RemapMended);
-                                }
-                                let each = |(row, columns): BadRow| {
-                                    columns.into_iter().map(move |column| (to, column, row))
-                                };
-                                unmended.extend(later.into_iter().flat_map(each));
-                                self.mend(log, to, &remap, bad).await?;
-                                true
-                            }
-                            None => stable,
-                        }
-                    }
-                };
-                if counts {
-                    kept.insert((remap.position, logical), remap);
-                    break;
-                }
-                self.state().rules.note(Rule::RemapDropped);
-                dropped.push((remap.position, u64::from(logical)));
-            }
-        }
-        Ok((kept, dropped, unmended))
-    }
-
-    /// A number of a stripe from the log.
-    fn checked_stripe(&self, stripe: u64, physical: bool) -> Result<u32, IoError> {
-        let state = self.state();
-        let count = if physical { state.layout.physical } else { state.layout.logical };
-        u32::try_from(stripe).ok().filter(|stripe| *stripe < count).ok_or_else(|| {
-            let text = alloc::format!("the log names stripe {stripe}, the array has {count}");
-            IoError::with_detail(ErrorKind::Corrupt, text)
-        })
-    }
-
-    /// Whether a stripe holds what a REMAP says, so far that every row can be had: its rows that
-    /// are not quite right; none when it does not.
-    async fn examine(
-        &self,
-        log: &FoundLog,
-        physical: u32,
-        remap: &FoundRemap<'_>,
-    ) -> Result<Option<Examined>, IoError> {
-        let (code, rows, columns) = {
-            let state = self.state();
-            (state.layout.code, state.layout.rows, state.layout.geometry.members())
-        };
-        let closed = self.state().checkpoint.round;
-        let count = remap.written.iter().filter(|written| **written).count();
-        if remap.written.len() != rows as usize || remap.sums.len() != count * usize::from(columns)
-        {
-            let text = alloc::format!("a REMAP to stripe {physical} has another array's shape");
-            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
-        }
-        let in_sync = self.state().in_sync();
-        let reads = (0..columns).map(|column| async move {
-            let (member, _) = self.state().home(physical, column, 0);
-            if !in_sync.contains(member) {
-                return (column, alloc::vec![None; rows as usize]);
-            }
-            (column, self.column_sums(physical, column, rows).await)
-        });
-        let found: Vec<(u8, Vec<Option<u32>>)> = join_all(reads).await;
-        let mut examined = Examined::default();
-        let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
-        for (at, (row, _)) in written.enumerate() {
-            let later = log.parity_sums(physical, row, remap.position, (closed, false));
-            // What is written again anyhow may be old, new, or torn.
-            let redone = log.parity_sums(physical, row, remap.position, (closed, true));
-            let is_good = |column: u8, sum: Option<u32>| {
-                let wanted = remap.sums[usize::from(column) * count + at];
-                redone.iter().any(|(one, _)| *one == column)
-                    || sum.is_some_and(|sum| sum == wanted || later.contains(&(column, sum)))
-            };
-            let good: ColumnSet = found
-                .iter()
-                .filter(|(column, sums)| is_good(*column, sums[row as usize]))
-                .map(|(column, _)| *column)
-                .collect();
-            if !code.can_decode(good) {
-                return Ok(None);
-            }
-            let bad: Vec<u8> = found
-                .iter()
-                .filter(|(column, sums)| !good.contains(*column) && sums[row as usize].is_some())
-                .map(|(column, _)| *column)
-                .collect();
-            if bad.is_empty() {
-                continue;
-            }
-            let is_final = later.is_empty() && redone.is_empty();
-            let rows = if is_final { &mut examined.bad } else { &mut examined.later };
-            rows.push((row, bad));
-        }
-        Ok(Some(examined))
-    }
-
-    /// The checksum of each row of a column; none where it cannot be read.
-    async fn column_sums(&self, physical: u32, column: u8, rows: u32) -> Vec<Option<u32>> {
-        if let Ok(data) = self.read_column(physical, column, 0..rows, false).await {
-            return bytes::sums(&data).into_iter().map(Some).collect();
-        }
-        let reads = (0..rows).map(|row| self.read_column(physical, column, row..row + 1, false));
-        let each = join_all(reads).await;
-        each.into_iter().map(|data| data.ok().map(|data| bytes::sums(&data)[0])).collect()
-    }
-
-    /// Writes blocks of a stripe again that are not what its REMAP says, so that it still counts
-    /// when a member is lost later. Blocks of members that could not be read stay as they are.
-    async fn mend(
-        &self,
-        log: &FoundLog,
-        physical: u32,
-        remap: &FoundRemap<'_>,
-        bad: Vec<BadRow>,
-    ) -> Result<(), IoError> {
-        let (code, pool, columns) = {
-            let state = self.state();
-            let layout = &state.layout;
-            (layout.code, layout.pool.clone(), layout.geometry.members())
-        };
-        let count = remap.written.iter().filter(|written| **written).count();
-        for (row, bad) in bad {
-            let at = remap.written[..row as usize].iter().filter(|written| **written).count();
-            let sum_of = |column: u8| remap.sums[usize::from(column) * count + at];
-            let mut good: Vec<(u8, SgList)> = Vec::new();
-            for column in (0..columns).filter(|column| !bad.contains(column)) {
-                let (member, _) = self.state().home(physical, column, 0);
-                if !self.state().in_sync().contains(member) {
-                    continue;
-                }
-                if let Ok(data) = self.read_column(physical, column, row..row + 1, false).await
-                    && bytes::sums(&data)[0] == sum_of(column)
-                {
-                    good.push((column, data));
-                }
-            }
-            let set: ColumnSet = good.iter().map(|(column, _)| *column).collect();
-            for column in bad {
-                let Some(recipe) = code.recipe(column, set) else { continue };
-                let find = |wanted: u8| good.iter().find(|(one, _)| *one == wanted);
-                let sources: Vec<(u8, &SgList)> = recipe
-                    .iter()
-                    .filter_map(|(one, weight)| find(*one).map(|(_, data)| (*weight, data)))
-                    .collect();
-                let data = bytes::combine(&pool, BLOCK as usize, &sources);
-                if bytes::sum(&data) == sum_of(column) {
-                    let (member, offset) = self.state().home(physical, column, row);
-                    self.write_member(member, offset, data.into()).await;
-                }
-            }
-        }
-        assert!(log.end.end >= remap.position, "a REMAP beyond the end of the log");
-        Ok(())
     }
 
     /// Gives every batch as many copies as it would get today.
