@@ -277,6 +277,26 @@ fn a_lost_block_of_a_row_that_parity_names_is_mended_at_recovery() {
     assert_eq!((world.read(0), world.read(CHUNK as u64)), (0xd0, 0xc1));
 }
 
+/// The same, and the member whose change the PARITY names is lost too: only the log knew its new
+/// block, and recovery forgot that before it had mended the other one.
+#[test]
+fn a_lost_block_is_mended_while_the_log_knows_what_an_absent_member_was_to_hold() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.holds_flushes = true;
+    let stripe = [vec![0xc0; CHUNK], vec![0xc1; CHUNK]].concat();
+    world.write(0, &stripe);
+    world.settle();
+    world.write(0, &[0xd0; 4096]);
+    world.settle();
+    world.round();
+    let ((first, _), (second, at)) = (world.find(0xc0), world.find(0xc1));
+    world.disks[second][at..at + 4096].fill(0);
+    world.disks[first].fill(0);
+    world.crash();
+    world.settle();
+    assert_eq!((world.read(0), world.read(CHUNK as u64)), (0xd0, 0xc1));
+}
+
 /// One holder's newest image rots, and a power loss cuts the next one short: the next one had gone
 /// over the newest on all holders, so that the one before it counted.
 #[test]

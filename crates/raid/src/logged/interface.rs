@@ -145,7 +145,7 @@ impl Default for Limits {
 pub enum Event {
     /// The array takes requests.
     Opened,
-    /// A member's state changed.
+    /// A member's state changed; or its device that is back was not taken, and it is as before.
     Member {
         /// Which.
         member: MemberIndex,

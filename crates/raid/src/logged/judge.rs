@@ -9,9 +9,14 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::{Rule, found_log::FoundLog, state::BLOCK, tasks::Array};
+use super::{
+    Rule,
+    found_log::FoundLog,
+    state::{BLOCK, State},
+    tasks::Array,
+};
 use crate::{
     bytes,
     code::ColumnSet,
@@ -199,11 +204,7 @@ impl Array {
         remap: &FoundRemap<'_>,
         bad: Vec<BadRow>,
     ) -> Result<(), IoError> {
-        let (code, pool, columns) = {
-            let state = self.state();
-            let layout = &state.layout;
-            (layout.code, layout.pool.clone(), layout.geometry.members())
-        };
+        let columns = self.state().layout.geometry.members();
         let count = remap.written.iter().filter(|written| **written).count();
         for (row, bad) in bad {
             let at = remap.written[..row as usize].iter().filter(|written| **written).count();
@@ -220,16 +221,11 @@ impl Array {
                     good.push((column, data));
                 }
             }
-            let set: ColumnSet = good.iter().map(|(column, _)| *column).collect();
             for column in bad {
-                let Some(recipe) = code.recipe(column, set) else { continue };
-                let find = |wanted: u8| good.iter().find(|(one, _)| *one == wanted);
-                let sources: Vec<(u8, &SgList)> = recipe
-                    .iter()
-                    .filter_map(|(one, weight)| find(*one).map(|(_, data)| (*weight, data)))
-                    .collect();
-                let data = bytes::combine(&pool, BLOCK as usize, &sources);
-                if bytes::sum(&data) == sum_of(column) {
+                let data = self.state().compute_block(column, &good);
+                if let Some(data) = data
+                    && bytes::sum(&data) == sum_of(column)
+                {
                     let (member, offset) = self.state().home(physical, column, row);
                     self.write_member(member, offset, data.into()).await;
                 }
@@ -237,5 +233,54 @@ impl Array {
         }
         assert!(log.end.end >= remap.position, "a REMAP beyond the end of the log");
         Ok(())
+    }
+
+    /// What a row is to hold besides what a PARITY changes in it, where its members hold something
+    /// else: column, contents, checksum. The log may know the changes of members that are away, so
+    /// this has to be computed while it does.
+    pub(super) async fn mend_beside(
+        &self,
+        physical: u32,
+        row: u32,
+        changes: &[(u8, SgList, u32)],
+    ) -> Vec<(u8, SgList, u32)> {
+        let sums = self.state().row_sums(physical, row).ok().flatten();
+        let Some(sums) = sums else { return Vec::new() };
+        let changed: ColumnSet = changes.iter().map(|(column, ..)| *column).collect();
+        let others = self.state().readable_columns(physical);
+        let mut good: Vec<(u8, SgList)> =
+            changes.iter().map(|(column, data, _)| (*column, data.clone())).collect();
+        let mut bad = Vec::new();
+        let reads =
+            others.iter().filter(|column| !changed.contains(*column)).map(|column| async move {
+                (column, self.read_column(physical, column, row..row + 1, false).await)
+            });
+        for (column, read) in join_all(reads).await {
+            let sum = sums[usize::from(column)];
+            match read {
+                Ok(data) if bytes::sums(&data)[0] == sum => good.push((column, data)),
+                Ok(_) | Err(_) => bad.push((column, sum)),
+            }
+        }
+        let state = self.state();
+        let mended = bad.into_iter().filter_map(|(column, sum)| {
+            let data = state.compute_block(column, &good)?;
+            (bytes::sum(&data) == sum).then_some((column, data.into(), sum))
+        });
+        mended.collect()
+    }
+}
+
+impl State {
+    /// A column's block from those of other columns of its row; none when these do not suffice.
+    fn compute_block(&self, column: u8, others: &[(u8, SgList)]) -> Option<Buf> {
+        let set: ColumnSet = others.iter().map(|(column, _)| *column).collect();
+        let recipe = self.layout.code.recipe(column, set)?;
+        let find = |wanted: u8| others.iter().find(|(one, _)| *one == wanted);
+        let sources: Vec<(u8, &SgList)> = recipe
+            .iter()
+            .filter_map(|(one, weight)| find(*one).map(|(_, data)| (*weight, data)))
+            .collect();
+        Some(bytes::combine(&self.layout.pool, BLOCK as usize, &sources))
     }
 }

@@ -65,7 +65,7 @@ impl Array {
         {
             let mut state = self.state();
             if let Some(reason) = state.why_not_ours(member, &found) {
-                state.events.push_back(Event::Notice(reason));
+                state.tell_member(member, &reason);
                 return;
             }
             let entry = &mut state.label.members[at];
@@ -120,6 +120,7 @@ impl Array {
         {
             let mut state = self.state();
             if state.member_state(member).is_live() {
+                state.tell_member(member, "there already");
                 return;
             }
             let entry = &mut state.label.members[at];

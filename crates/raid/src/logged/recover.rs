@@ -14,7 +14,7 @@ use super::{
     Event, FoundMember, Rule,
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
-    judge::Kept,
+    judge::{Kept, Unmended},
     state::{BLOCK, Life, State},
     tasks::{Array, Change},
 };
@@ -95,12 +95,12 @@ impl Array {
         }
         if planted(Planted::RedoBeforeDecision) {
             let redo = self.apply(&log, &kept).await?;
-            self.redo(redo).await?;
+            self.redo(redo, &unmended).await?;
             return self.begin_generation(&base, &log, dropped).await;
         }
         self.begin_generation(&base, &log, dropped).await?;
         let redo = self.apply(&log, &kept).await?;
-        self.redo(redo).await?;
+        self.redo(redo, &unmended).await?;
         for (physical, column, row) in unmended {
             let Some(logical) = self.state().stripes.entry(physical).logical else { continue };
             // A block that cannot be had is an error to who reads it.
@@ -399,8 +399,13 @@ impl Array {
         Ok(redo)
     }
 
-    /// Writes home what PARITY records of open rounds say.
-    async fn redo(&self, redo: BTreeMap<(u32, u32), RowRedo>) -> Result<(), IoError> {
+    /// Writes home what PARITY records of open rounds say, and with it what else of their rows is
+    /// to be mended.
+    async fn redo(
+        &self,
+        redo: BTreeMap<(u32, u32), RowRedo>,
+        unmended: &Unmended,
+    ) -> Result<(), IoError> {
         let (code, columns) = {
             let state = self.state();
             (state.layout.code, usize::from(state.layout.geometry.members()))
@@ -432,6 +437,11 @@ impl Array {
                 for (check, (data, crc)) in (code.data_columns()..).zip(checks) {
                     changes.push((check, data, crc));
                 }
+            }
+            let is_torn = unmended.iter().any(|one| (one.0, one.2) == (physical, row));
+            if is_torn {
+                let mended = self.mend_beside(physical, row, &changes).await;
+                changes.extend(mended);
             }
             let writes = changes.iter().map(|(column, data, _)| {
                 let (member, offset) = self.state().home(physical, *column, row);

@@ -82,6 +82,9 @@ impl<M: Machine> World<M> {
             return;
         }
         self.plan_fault();
+        if self.has_rest() {
+            return;
+        }
         self.forgive();
         let faults = core::mem::take(&mut self.plan.faults);
         let fault = self.fault_dice.pick(&faults).copied();
@@ -148,9 +151,13 @@ impl<M: Machine> World<M> {
         let may_exceed = self.plan.mode == Mode::Beyond
             && !is_lie
             && !self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying) || host.is_older);
-        // Who is back, and not whole yet, may leave again: that takes no more room.
+        // Who is back, and not whole yet, may leave again: that takes no more room. With more than
+        // the level survives, some of them are needed.
         let is_back = |host: &super::world::Host| host.is_impaired && host.trouble.is_none();
-        let again = !is_lie && self.hosts.iter().any(is_back) && self.fault_dice.one_in(8);
+        let again = !is_lie
+            && self.impaired() <= self.tolerance()
+            && self.hosts.iter().any(is_back)
+            && self.fault_dice.one_in(8);
         let has_room = again || self.impaired() < self.tolerance();
         // Without redundancy a member that is away ends the array, and nothing else.
         let ends_it = self.tolerance() == 0 && !is_lie;

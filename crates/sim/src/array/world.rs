@@ -44,6 +44,8 @@ const LIFE_REQUESTS_MAX: u64 = 3000;
 const SHORT_LIFE: u64 = 20;
 /// Most openings in a row that fail.
 const FAILED_OPENINGS_MAX: u32 = 200;
+/// After so many nothing befalls the array until it is open: it may be that it had no time.
+const FAILED_OPENINGS_WILD: u32 = 100;
 
 /// What a run saw.
 #[derive(Debug, Clone, Default)]
@@ -647,6 +649,11 @@ impl<M: Machine> World<M> {
 
     fn is_excused(&self, id: EngineId) -> bool {
         self.plan.mode == Mode::Beyond || id.0 <= self.excused_upto
+    }
+
+    /// Whether nothing befalls the array until it is open.
+    pub(super) const fn has_rest(&self) -> bool {
+        self.failed_openings > FAILED_OPENINGS_WILD
     }
 
     pub(super) fn is_ending(&self) -> bool {
