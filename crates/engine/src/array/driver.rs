@@ -21,7 +21,7 @@ use super::{
     machine::{Do, Machine, Told},
     member::{Connected, MemberConfig},
     open::Opened,
-    replace::{Asked, Joined},
+    replace::{Asked, HandedOver, Joined},
     returns::{Returned, Returning},
     scrub::Pace,
 };
@@ -130,6 +130,8 @@ pub(super) struct Driver {
     pub(super) asked: Option<Asked>,
     /// A device that waits for the labels to exclude its predecessor.
     pub(super) waiting: Option<Joined>,
+    /// A device of which the machine has not said yet that it takes part.
+    pub(super) handed_over: Option<HandedOver>,
     /// Prepares a device that is to join; until it has ended, it may register it.
     pub(super) joining: Option<JoinHandle<()>>,
     ready: Option<oneshot::Sender<Result<(), IoError>>>,
@@ -174,6 +176,7 @@ impl Driver {
             returned: mpsc::channel(MEMBERS_MAX),
             asked: None,
             waiting: None,
+            handed_over: None,
             joining: None,
             ready: None,
             closing: None,
@@ -264,6 +267,10 @@ impl Driver {
                 self.machine.handle_io_done(io, Err(error));
             } else if self.waiting.is_some() && !self.machine.labels_pending() {
                 self.hand_over();
+            } else if self.handed_over.is_some()
+                && (self.closed || self.machine.failure().is_some())
+            {
+                self.end_join_for_good();
             } else if self.closing.is_some() && self.users.is_empty() && !self.close_begun {
                 self.close_begun = true;
                 // With a log, an array that has failed has told its end before.
@@ -466,6 +473,7 @@ impl Driver {
                 return;
             }
             Told::Member { member, state, reason } => {
+                self.end_join(member, state.is_live(), &reason);
                 // What is not up to date when the array is opened catches up right away.
                 if !state.is_live() && self.ready.is_none() {
                     self.slots[member.as_usize()].returning.has_left();

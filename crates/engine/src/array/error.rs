@@ -189,6 +189,14 @@ pub enum ArrayError {
         /// The member that is to be replaced.
         address: String,
     },
+    /// A device that was taken and left before it was part of the array.
+    #[error("the device for member {member} does not take part: {reason}; see `netraid status`")]
+    NotJoined {
+        /// Whose place it was for.
+        member: MemberIndex,
+        /// Why.
+        reason: String,
+    },
     /// A label that belongs elsewhere.
     #[error(
         "{address} was not this array's member {member}; use `netraid replace` to put it there"

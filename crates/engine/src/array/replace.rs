@@ -235,11 +235,11 @@ impl Driver {
         }
     }
 
-    /// Puts the waiting device into its place: stable labels exclude the old one now.
+    /// Puts the waiting device into its place: stable labels exclude the old one now. Whoever asked
+    /// is answered when the machine says that it takes part, or does not.
     pub(super) fn hand_over(&mut self) {
         let Some(Joined { member, device, reply }) = self.waiting.take() else { return };
-        self.slots[member.as_usize()].joining = false;
-        let end = device.and_then(|(connected, label)| {
+        let taken = device.and_then(|(connected, label)| {
             let caps = caps(&connected);
             match self.machine.handle_device(member, rand::random(), caps, label) {
                 Ok(()) => self.slots[member.as_usize()].take(connected),
@@ -250,9 +250,45 @@ impl Driver {
             }
             Ok(())
         });
-        // Nobody waits for the answer any more.
-        let _ = reply.send(end);
+        match taken {
+            Ok(()) => self.handed_over = Some(HandedOver { member, reply }),
+            Err(error) => {
+                self.slots[member.as_usize()].joining = false;
+                // Nobody waits for the answer any more.
+                let _ = reply.send(Err(error));
+            }
+        }
     }
+
+    /// The machine says whether a member takes part; a device that was handed over for it does now,
+    /// or will not.
+    pub(super) fn end_join(&mut self, member: MemberIndex, is_live: bool, reason: &str) {
+        let Some(waiting) = self.handed_over.take_if(|waiting| waiting.member == member) else {
+            return;
+        };
+        self.slots[member.as_usize()].joining = false;
+        let end = match is_live {
+            true => Ok(()),
+            false => Err(ArrayError::NotJoined { member, reason: reason.to_owned() }),
+        };
+        // Nobody waits for the answer any more.
+        let _ = waiting.reply.send(end);
+    }
+
+    /// The array has failed or closed: a device that was handed over does not take part.
+    pub(super) fn end_join_for_good(&mut self) {
+        let Some(member) = self.handed_over.as_ref().map(|waiting| waiting.member) else {
+            return;
+        };
+        let failure = self.machine.failure().map(|failure| failure.to_string());
+        self.end_join(member, false, failure.as_deref().unwrap_or("the array was closed"));
+    }
+}
+
+/// A device that the machine has, while it makes it part of the array.
+pub(super) struct HandedOver {
+    member: MemberIndex,
+    reply: Reply,
 }
 
 /// The running array that a device is to join.

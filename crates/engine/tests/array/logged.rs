@@ -78,6 +78,27 @@ async fn a_member_comes_back_by_itself_unless_it_was_set_aside_by_command() {
     array.close().await.unwrap();
 }
 
+/// Whoever looked right after the command saw the member as it was before, and took the rebuild
+/// for over.
+#[tokio::test]
+async fn a_replacement_takes_part_when_the_command_is_answered() {
+    let (mut targets, configs) = members(3).await;
+    create(logged(Level::Raid5, 1 << 20), configs.clone(), Pool::new()).await.unwrap();
+    let mut array = open(&configs).await;
+    write(array.device(), 1).await;
+    targets[1].kill().await;
+    verify(array.device(), 1).await;
+    write(array.device(), 2).await;
+    let spare = Member::new();
+    let with = spare.config.address();
+    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    let state = array.handle().status().await.unwrap().members[1].state.clone();
+    assert!(["catching_up", "in_sync"].contains(&state.as_str()), "{state}");
+    wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
+    verify(array.device(), 2).await;
+    array.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn read_only_writes_nothing_and_needs_an_array_that_was_closed() {
     let (targets, configs) = members(3).await;
