@@ -32,6 +32,9 @@ pub struct Checkpoint {
     pub round: u32,
     /// Where the log begins, and what its first batch follows.
     pub tail: Link,
+    /// How many images the pages of the stripe table have had, all together: who finds fewer has
+    /// not found the newest of each.
+    pub stripe_images: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -41,6 +44,7 @@ struct Raw {
     tail: U64,
     tail_crc: U32,
     round: U32,
+    stripe_images: U64,
 }
 
 impl Checkpoint {
@@ -64,6 +68,7 @@ impl Checkpoint {
             tail: self.tail.end.0.into(),
             tail_crc: self.tail.crc.into(),
             round: self.round.into(),
+            stripe_images: self.stripe_images.into(),
         };
         let about = About { counter: self.counter, ..About::default() };
         KIND.encode(about, array_uuid, self.offset(), raw.as_bytes())
@@ -84,6 +89,7 @@ impl Checkpoint {
             counter: about.counter,
             round: raw.round.get(),
             tail: Link { end: Position(raw.tail.get()), crc: raw.tail_crc.get() },
+            stripe_images: raw.stripe_images.get(),
         };
         let impossible = [
             ("slot", checkpoint.slot() != slot),
@@ -107,7 +113,8 @@ mod tests {
     fn a_checkpoint_is_read_in_its_slot_and_nowhere_else() {
         let tail = Link { end: Position(12_345), crc: 0xdead_beef };
         for counter in [18, 19] {
-            let checkpoint = Checkpoint { generation: 4, counter, round: 7, tail };
+            let stripe_images = 1 << 63;
+            let checkpoint = Checkpoint { generation: 4, counter, round: 7, tail, stripe_images };
             let image = checkpoint.encode([1; 16]);
             let slot = checkpoint.slot();
             assert_eq!(Checkpoint::decode(&image, [1; 16], slot), Ok(checkpoint));
@@ -126,8 +133,13 @@ mod tests {
             Checkpoint::decode(&checkpoint.encode([1; 16]), [1; 16], checkpoint.slot())
         };
         let tail = Link { end: Position(COUNTER_MAX), crc: 1 };
-        let last =
-            Checkpoint { generation: COUNTER_MAX, counter: COUNTER_MAX, round: ROUND_MAX, tail };
+        let last = Checkpoint {
+            generation: COUNTER_MAX,
+            counter: COUNTER_MAX,
+            round: ROUND_MAX,
+            tail,
+            stripe_images: u64::MAX,
+        };
         assert_eq!(read(last), Ok(last));
         let beyond = Position(COUNTER_MAX + 1);
         for forged in [

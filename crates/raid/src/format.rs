@@ -71,8 +71,13 @@ pub fn format(
     salt: u64,
 ) -> Vec<Vec<Image>> {
     let label = first_label(layout, name, array_uuid, members, salt);
-    let checkpoint =
-        Checkpoint { generation: label.generation, counter: 1, round: 0, tail: Link::default() };
+    let checkpoint = Checkpoint {
+        generation: label.generation,
+        counter: 1,
+        round: 0,
+        tail: Link::default(),
+        stripe_images: 0,
+    };
     let on_member = |index| {
         let label = Label { index, ..label.clone() };
         let mut images = Vec::from([(checkpoint.offset(), checkpoint.encode(array_uuid))]);

@@ -73,6 +73,8 @@ pub(crate) struct About {
     pub(crate) counter: u64,
     /// The round that the image was taken at the end of.
     pub(crate) round: u32,
+    /// How many images of it, this one included, no checkpoint had counted when it was taken.
+    pub(crate) uncounted: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -86,7 +88,8 @@ struct RawHeader {
     index: U64,
     counter: U64,
     round: U32,
-    reserved: [u8; 12],
+    uncounted: U32,
+    reserved: [u8; 8],
 }
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN, "a payload follows its header");
@@ -114,7 +117,8 @@ impl Kind {
             index: about.index.into(),
             counter: about.counter.into(),
             round: about.round.into(),
-            reserved: [0; 12],
+            uncounted: about.uncounted.into(),
+            reserved: [0; 8],
         };
         let mut bytes = Vec::with_capacity(LEN);
         bytes.extend_from_slice(header.as_bytes());
@@ -154,11 +158,15 @@ impl Kind {
         if header.round.get() > ROUND_MAX {
             return Err(self.field("round"));
         }
+        if u64::from(header.uncounted.get()) > header.counter.get() {
+            return Err(self.field("number of uncounted images"));
+        }
         let about = About {
             detail: header.detail.get(),
             index: header.index.get(),
             counter: header.counter.get(),
             round: header.round.get(),
+            uncounted: header.uncounted.get(),
         };
         Ok((about, payload))
     }
@@ -175,8 +183,13 @@ pub(crate) mod tests {
     use std::string::ToString;
 
     const KIND: Kind = Kind { magic: *b"NRTESTS\n", version: 3, what: "page of tests" };
-    const ABOUT: About =
-        About { detail: 7, index: 1 << 50, counter: COUNTER_MAX, round: ROUND_MAX };
+    const ABOUT: About = About {
+        detail: 7,
+        index: 1 << 50,
+        counter: COUNTER_MAX,
+        round: ROUND_MAX,
+        uncounted: u32::MAX,
+    };
     const ABSENT: PageError = PageError::Absent("page of tests");
 
     /// The same image, changed, under a checksum that is right again.
@@ -231,5 +244,8 @@ pub(crate) mod tests {
         let beyond = About { counter: COUNTER_MAX + 1, ..ABOUT };
         let image = KIND.encode(beyond, [1; 16], 4096, &[]);
         assert_eq!(KIND.decode(&image, [1; 16], 4096), Err(KIND.field("counter")));
+        let more = KIND.encode(About { counter: 2, uncounted: 3, ..ABOUT }, [1; 16], 4096, &[]);
+        let error = KIND.field("number of uncounted images");
+        assert_eq!(KIND.decode(&more, [1; 16], 4096), Err(error));
     }
 }

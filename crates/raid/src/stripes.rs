@@ -282,6 +282,10 @@ pub struct NoSuchStripe(pub u64);
 mod tests {
     use super::*;
 
+    fn image(index: u64, counter: u64, entries: Vec<Entry>) -> StripePage {
+        StripePage { index, counter, round: 1, uncounted: 1, entries }
+    }
+
     /// A round that was cut short wrote the page where a stripe is now, not the one where it was.
     #[test]
     fn of_two_pages_that_claim_a_stripe_both_are_written_again() {
@@ -289,7 +293,7 @@ mod tests {
         let page = |index| {
             let mut entries = vec![Entry::default(); per as usize];
             entries[0] = Entry { logical: Some(7), round: 3 };
-            StripePage { index, counter: 1, entries }
+            image(index, 1, entries)
         };
         for order in [[0, 1], [1, 0]] {
             let mut table = StripeTable::new(600, 2 * per);
@@ -299,7 +303,7 @@ mod tests {
             let mut again = StripeTable::new(600, 2 * per);
             for index in [0, 1] {
                 let entries = table.page(index).to_vec();
-                again.load(&StripePage { index, counter: 2, entries });
+                again.load(&image(index, 2, entries));
             }
             assert_eq!(again.find(7), Some(per));
             assert!(again.take_changed_pages().into_iter().next().is_none());
@@ -391,7 +395,7 @@ mod tests {
             }
             let mut loaded = StripeTable::new(logical, physical);
             for (index, entries) in pages {
-                loaded.load(&StripePage { index, counter: 1, entries });
+                loaded.load(&image(index, 1, entries));
             }
             for (stripe, to, round) in log {
                 loaded.replay(stripe.into(), to.map(u64::from), round).unwrap();
@@ -424,8 +428,8 @@ mod tests {
         assert_eq!(table.replay(0, Some(6), 1), Err(NoSuchStripe(6)));
         assert_eq!(table.replay(1 << 40, Some(0), 1), Err(NoSuchStripe(1 << 40)));
         let entry = |logical| Entry { logical: Some(logical), round: 1 };
-        table.load(&StripePage { index: 0, counter: 1, entries: vec![entry(9); 900] });
-        table.load(&StripePage { index: u64::MAX / 1000, counter: 1, entries: vec![entry(0)] });
+        table.load(&image(0, 1, vec![entry(9); 900]));
+        table.load(&image(u64::MAX / 1000, 1, vec![entry(0)]));
         assert_eq!(table.mapped(), 0);
         check(&table);
     }

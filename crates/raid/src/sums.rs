@@ -155,7 +155,8 @@ impl SumPage {
             *byte = (0..).zip(rows).fold(0, |byte, (at, row)| byte | u8::from(*row) << at);
         }
         let detail = u16::from(self.columns);
-        let about = About { detail, index: self.index, counter: self.counter, round: self.round };
+        let (index, counter, round) = (self.index, self.counter, self.round);
+        let about = About { detail, index, counter, round, uncounted: 0 };
         KIND.encode(about, array_uuid, place, &payload)
     }
 

@@ -336,6 +336,46 @@ fn a_page_that_rots_before_a_power_loss_is_not_older_after_it() {
     assert_eq!(world.read(0), 0xa2);
 }
 
+/// The newest image of a page of the stripe table is lost on every holder: the one before it said
+/// where stripes were then, none at all said that they are nowhere.
+#[test]
+fn a_stripe_table_that_lacks_a_newest_image_is_not_believed() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.fill();
+    for byte in [0xa1, 0xa2] {
+        world.write(0, &vec![byte; world.stripe as usize]);
+        world.settle();
+        world.round();
+    }
+    let map = world.machine.label().regions.map;
+    let before = world.disks.clone();
+    let starts = || (map.offset as usize..map.end() as usize).step_by(8192);
+    let is_pair = |disk: &[u8], at: usize| disk[at..at + 7] == *b"NRSTRIP";
+    for loses_both in [false, true] {
+        world.disks.clone_from(&before);
+        let mut holders = 0;
+        for disk in &mut world.disks {
+            let pairs: Vec<usize> = starts().filter(|at| is_pair(disk, *at)).collect();
+            holders += pairs.len();
+            for at in pairs {
+                let newest = usize::from(disk[at + 4096 + 40] > disk[at + 40]);
+                let slots = if loses_both { 0..2 } else { newest..newest + 1 };
+                disk[at + 4096 * slots.start..at + 4096 * slots.end].fill(0);
+            }
+        }
+        assert_eq!(holders, 2);
+        world.crash();
+        world.settle();
+        assert!(!world.is_open, "both: {loses_both}");
+        let error = world.machine.failure().unwrap().to_string();
+        assert!(error.contains("stripe table"), "{error}");
+    }
+    world.disks = before;
+    world.crash();
+    world.settle();
+    assert_eq!(world.read(0), 0xa2);
+}
+
 /// All members have the newest label in copy 0 alone, and the next update tears that.
 #[test]
 fn label_updates_that_are_cut_short_twice_leave_an_array_that_opens() {

@@ -78,7 +78,7 @@ impl Array {
         .await;
         self.flush().await;
         self.level_checkpoints(&base).await;
-        self.load_stripes().await?;
+        self.load_stripes(&base).await?;
         let log = self.find_log(&base).await?;
         if log.acked_seen > log.end.end {
             let text = alloc::format!(

@@ -118,12 +118,18 @@ impl Array {
         }
         let checkpoint = {
             let state = self.state();
-            let counter = state.checkpoint.counter + 1;
-            Checkpoint { generation: state.label.generation, counter, round: closed, tail: cut }
+            Checkpoint {
+                generation: state.label.generation,
+                counter: state.checkpoint.counter + 1,
+                round: closed,
+                tail: cut,
+                stripe_images: state.count_images(|images| images.newest),
+            }
         };
         self.write_checkpoint(&checkpoint).await;
         let mut state = self.state();
         state.checkpoint = checkpoint;
+        state.stripe_images.iter_mut().for_each(|images| images.counted = images.newest);
         state.writer().handle_tail(cut.end);
         let stable = state.writer().stable();
         state.end_limbo(stable);

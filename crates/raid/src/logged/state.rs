@@ -140,8 +140,8 @@ pub(super) struct State {
     pub(super) log: LogState,
     pub(super) dirty: DirtyBlocks,
     pub(super) stripes: StripeTable,
-    /// Counter of each stripe page's newest image, which all its holders have; 0: there is none.
-    pub(super) stripe_images: Vec<u64>,
+    /// Of each stripe page; all its holders have the newest one.
+    pub(super) stripe_images: Vec<super::tables::Images>,
     pub(super) sums: SumCache,
     pub(super) limbo: Vec<Limbo>,
     /// Stripes that UNMAP left, whose space is to be given back.

@@ -8,9 +8,9 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::tasks::Array;
+use super::{state::State, tasks::Array};
 use crate::{
     checkpoint::Checkpoint,
     member::{MemberIndex, MemberSet},
@@ -25,6 +25,22 @@ use crate::{
 const PAGES_AT_ONCE: usize = 256;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
+
+/// Images of a page of the stripe table.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Images {
+    /// The counter of the newest one.
+    pub(super) newest: u64,
+    /// How many the last checkpoint counted.
+    pub(super) counted: u64,
+}
+
+impl State {
+    /// The number of images of the stripe table's pages, all together. It may wrap around.
+    pub(super) fn count_images(&self, which: impl Fn(&Images) -> u64) -> u64 {
+        self.stripe_images.iter().map(which).fold(0, u64::wrapping_add)
+    }
+}
 
 /// Pages as they were at one moment.
 #[derive(Debug, Default)]
@@ -48,9 +64,11 @@ impl Array {
         let mut snapshot = Snapshot::default();
         for index in state.stripes.take_changed_pages() {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
-            let counter = state.stripe_images[at] + 1;
+            let Images { newest, counted } = state.stripe_images[at];
+            let uncounted = u32::try_from(newest + 1 - counted).unwrap_or(u32::MAX);
             let entries = state.stripes.page(index).to_vec();
-            snapshot.stripes.push(StripePage { index, counter, entries });
+            let counter = newest + 1;
+            snapshot.stripes.push(StripePage { index, counter, round: closed, uncounted, entries });
         }
         for page in core::mem::take(&mut state.sums.changed) {
             // Kept until it is written: what is on the members is older meanwhile.
@@ -78,7 +96,7 @@ impl Array {
             let mut state = self.state();
             for page in pages {
                 let at = usize::try_from(page.index).unwrap_or(usize::MAX);
-                state.stripe_images[at] = page.counter;
+                state.stripe_images[at].newest = page.counter;
             }
         }
         for pages in snapshot.sums.chunks(PAGES_AT_ONCE) {
@@ -126,8 +144,11 @@ impl Array {
         join_all(writes).await;
     }
 
-    /// Reads the whole stripe table.
-    pub(super) async fn load_stripes(&self) -> Result<(), IoError> {
+    /// Reads the whole stripe table, as it was at a checkpoint or is newer.
+    ///
+    /// # Errors
+    /// When the newest image of a page is nowhere: what it said of its stripes cannot be known.
+    pub(super) async fn load_stripes(&self, base: &Checkpoint) -> Result<(), IoError> {
         let (table, pages, members, uuid) = {
             let state = self.state();
             let pages = state.stripes.pages();
@@ -173,10 +194,21 @@ impl Array {
         let mut state = self.state();
         for (index, (page, _)) in newest {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
-            state.stripe_images[at] = page.counter;
+            let counted = page.counted(base.round);
+            state.stripe_images[at] = Images { newest: page.counter, counted };
             state.stripes.load(&page);
         }
-        Ok(())
+        let found = state.count_images(|images| images.counted);
+        if found == base.stripe_images || planted(Planted::PageFromOneCopy) {
+            return Ok(());
+        }
+        let text = alloc::format!(
+            "of the {} images that the pages of the stripe table have had {found} are found: the \
+             newest ones of some pages are on no member that is there; bring the members that are \
+             away",
+            base.stripe_images,
+        );
+        Err(IoError::with_detail(ErrorKind::Redundancy, text))
     }
 
     /// Slots of a table, with their places; those that cannot be read are left out.

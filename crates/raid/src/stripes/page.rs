@@ -25,6 +25,10 @@ pub struct StripePage {
     pub index: u64,
     /// Raised with each image; of two the larger counts.
     pub counter: u64,
+    /// The round that the image was taken at the end of.
+    pub round: u32,
+    /// How many of its images, this one included, are newer than the checkpoint of then.
+    pub uncounted: u32,
     /// Its entries; the last page's rest is empty ones.
     pub entries: Vec<Entry>,
 }
@@ -52,7 +56,13 @@ impl StripePage {
             RawEntry { logical: logical.into(), round: entry.round.into() }
         };
         let entries: Vec<RawEntry> = self.entries.iter().map(raw).collect();
-        let about = About { index: self.index, counter: self.counter, ..About::default() };
+        let about = About {
+            detail: 0,
+            index: self.index,
+            counter: self.counter,
+            round: self.round,
+            uncounted: self.uncounted,
+        };
         KIND.encode(about, array_uuid, place, entries.as_bytes())
     }
 
@@ -71,7 +81,14 @@ impl StripePage {
         if entries.iter().any(|entry| entry.round > ROUND_MAX) {
             return Err(KIND.field("round"));
         }
-        Ok(Self { index: about.index, counter: about.counter, entries })
+        let About { index, counter, round, uncounted, .. } = about;
+        Ok(Self { index, counter, round, uncounted, entries })
+    }
+
+    /// How many of its images a checkpoint has counted that is the last one, and closed `round`.
+    #[must_use]
+    pub fn counted(&self, round: u32) -> u64 {
+        if self.round > round { self.counter - u64::from(self.uncounted) } else { self.counter }
     }
 }
 
@@ -83,10 +100,11 @@ mod tests {
     fn a_page_is_read_at_its_place_in_its_array_and_nowhere_else() {
         let some = |logical| Entry { logical, round: 7 };
         let entries = [some(Some(0)), some(None), some(Some(u32::MAX - 1))].to_vec();
-        let page = StripePage { index: 3, counter: 9, entries };
+        let page = StripePage { index: 3, counter: 9, round: 5, uncounted: 2, entries };
         let image = page.encode([1; 16], 4096);
         let read = StripePage::decode(&image, [1; 16], 4096).unwrap();
-        assert_eq!((read.index, read.counter), (3, 9));
+        assert_eq!((read.index, read.counter, read.round, read.uncounted), (3, 9, 5, 2));
+        assert_eq!([4, 5].map(|round| read.counted(round)), [7, 9]);
         assert_eq!(read.entries[..3], page.entries);
         assert!(read.entries[3..].iter().all(|entry| *entry == Entry::default()));
         let absent = Err(PageError::Absent("page of the stripe table"));
@@ -98,8 +116,8 @@ mod tests {
     fn the_last_round_that_can_be_is_read_and_a_later_one_refused() {
         let page = |round| {
             let entries = [Entry { logical: None, round }].to_vec();
-            let image = StripePage { index: 0, counter: 1, entries }.encode([1; 16], 4096);
-            StripePage::decode(&image, [1; 16], 4096)
+            let page = StripePage { index: 0, counter: 1, round: 0, uncounted: 1, entries };
+            StripePage::decode(&page.encode([1; 16], 4096), [1; 16], 4096)
         };
         assert_eq!(page(ROUND_MAX).unwrap().entries[0].round, ROUND_MAX);
         assert_eq!(page(ROUND_MAX + 1), Err(KIND.field("round")));

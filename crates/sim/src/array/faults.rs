@@ -315,7 +315,8 @@ impl<M: Machine> World<M> {
 
     /// Everything loses its power at one moment; only what was flushed counts.
     fn lose_all_power(&mut self) -> bool {
-        if self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying)) {
+        // Who is an older image must not be found alone, while the others are dark.
+        if self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying) || host.is_older) {
             return false;
         }
         self.note(|| "all members lose their power".into());

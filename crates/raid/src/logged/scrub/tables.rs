@@ -384,6 +384,6 @@ impl super::State {
             return self.sums.pages.get(&page.index).map(|cached| cached.image);
         }
         let at = usize::try_from(page.index).unwrap_or(usize::MAX);
-        self.stripe_images.get(at).copied()
+        self.stripe_images.get(at).map(|images| images.newest)
     }
 }
