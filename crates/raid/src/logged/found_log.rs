@@ -40,12 +40,35 @@ pub(super) struct FoundLog {
     code: crate::code::Code,
     /// Payload by position.
     payload: BTreeMap<Position, Buf>,
+    /// Where PARITY records of a row are, by physical stripe and row: batch, and place in it.
+    parities: BTreeMap<(u64, u32), Vec<(usize, usize)>>,
 }
 
 impl FoundLog {
     /// All records, with their positions.
     pub(super) fn records(&self) -> impl Iterator<Item = (Position, &Record)> {
         self.batches.iter().flat_map(|one| one.batch.records_at())
+    }
+
+    /// The PARITY records of a row, in their order.
+    pub(super) fn parities(
+        &self,
+        physical: u32,
+        row: u32,
+    ) -> impl Iterator<Item = (Position, &Record)> {
+        let places = self.parities.get(&(u64::from(physical), row)).into_iter().flatten();
+        places.filter_map(|(batch, at)| self.batches.get(*batch)?.batch.records_at().nth(*at))
+    }
+
+    /// Notes where PARITY records are.
+    fn index_parities(&mut self) {
+        for (batch, adopted) in self.batches.iter().enumerate() {
+            for (at, record) in adopted.batch.records.iter().enumerate() {
+                if let Record::Parity { stripe, row, .. } = record {
+                    self.parities.entry((*stripe, *row)).or_default().push((batch, at));
+                }
+            }
+        }
     }
 
     /// Block `at` of the payload that begins at a position.
@@ -63,11 +86,9 @@ impl FoundLog {
         (closed, open): (u32, bool),
     ) -> Vec<(u8, u32)> {
         let mut sums = Vec::new();
-        for (position, record) in self.records() {
-            if let Record::Parity { stripe, row: its_row, round, checks, basis } = record
+        for (position, record) in self.parities(physical, row) {
+            if let Record::Parity { round, checks, basis, .. } = record
                 && (*round > closed) == open
-                && *stripe == u64::from(physical)
-                && *its_row == row
                 && position > after
             {
                 sums.extend(basis.iter().map(|one| (one.column, one.crc)));
@@ -229,6 +250,7 @@ impl Array {
                 .map_or(base.tail.end, |last| last.position.max(base.tail.end)),
             acked_seen: base.tail.end,
             payload: BTreeMap::new(),
+            parities: BTreeMap::new(),
             code,
         };
         loop {
@@ -253,6 +275,7 @@ impl Array {
             }
         }
         log.end = walk.link();
+        log.index_parities();
         self.look_beyond(&mut reader, &mut log, base.tail.end).await;
         if log.stable_seen > log.end.end {
             let text = alloc::format!(

@@ -26,14 +26,15 @@ use crate::{
 
 /// A row, and columns of it that are wrong.
 type BadRow = (u32, Vec<u8>);
-/// What is to be mended when PARITY was redone: physical stripe, column, row.
-pub(super) type Unmended = Vec<(u32, u8, u32)>;
+/// What is left to be mended when PARITY was redone: physical stripe, column, row.
+pub(super) type Left = Vec<(u32, u8, u32)>;
 
 /// Which rows of a stripe are not quite what its REMAP says.
 #[derive(Default)]
 struct Examined {
     bad: Vec<BadRow>,
-    /// Those that a later PARITY names: what they are to be is known when it was redone.
+    /// Those that a later PARITY of a round that is over names: the REMAP was stable then, and so
+    /// is what that PARITY wrote.
     later: Vec<BadRow>,
 }
 
@@ -55,7 +56,7 @@ impl Array {
     pub(super) async fn judge_remaps<'a>(
         &self,
         log: &'a FoundLog,
-    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Unmended), IoError> {
+    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Left), IoError> {
         let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
         let mut dropped_before: BTreeSet<(Position, u64)> = BTreeSet::new();
         for (position, record) in log.records() {
@@ -74,7 +75,7 @@ impl Array {
         }
         let mut kept = BTreeMap::new();
         let mut dropped = Vec::new();
-        let mut unmended = Vec::new();
+        let mut left = Vec::new();
         for (logical, remaps) in by_stripe {
             for remap in remaps.into_iter().rev() {
                 if dropped_before.contains(&(remap.position, u64::from(logical))) {
@@ -84,22 +85,8 @@ impl Array {
                     None => true,
                     Some(_) if planted(Planted::UnverifiedRemap) => true,
                     Some(to) => {
-                        let bad = self.examine(log, to, &remap).await?;
-                        let stable = remap.position < log.stable_seen;
-                        match bad {
-                            Some(Examined { bad, later }) => {
-                                if !bad.is_empty() || !later.is_empty() {
-                                    self.state().rules.note(Rule::RemapMended);
-                                }
-                                let each = |(row, columns): BadRow| {
-                                    columns.into_iter().map(move |column| (to, column, row))
-                                };
-                                unmended.extend(later.into_iter().flat_map(each));
-                                self.mend(log, to, &remap, bad).await?;
-                                true
-                            }
-                            None => stable,
-                        }
+                        let whole = self.make_whole(log, to, &remap, &mut left).await?;
+                        whole || remap.position < log.stable_seen
                     }
                 };
                 if counts {
@@ -110,7 +97,35 @@ impl Array {
                 dropped.push((remap.position, u64::from(logical)));
             }
         }
-        Ok((kept, dropped, unmended))
+        Ok((kept, dropped, left))
+    }
+
+    /// Whether a stripe holds what a REMAP says; what is not quite right of it is, afterwards. Who
+    /// leaves meanwhile may be needed for that, so it is looked at again without them.
+    async fn make_whole(
+        &self,
+        log: &FoundLog,
+        to: u32,
+        remap: &FoundRemap<'_>,
+        left: &mut Left,
+    ) -> Result<bool, IoError> {
+        loop {
+            let members = self.state().in_sync();
+            let Some(Examined { bad, later }) = self.examine(log, to, remap).await? else {
+                return Ok(false);
+            };
+            if !bad.is_empty() || !later.is_empty() {
+                self.state().rules.note(Rule::RemapMended);
+            }
+            self.mend(log, to, remap, bad).await?;
+            if self.state().in_sync() == members || self.state().failed.is_some() {
+                let each = |(row, columns): BadRow| {
+                    columns.into_iter().map(move |column| (to, column, row))
+                };
+                left.extend(later.into_iter().flat_map(each));
+                return Ok(true);
+            }
+        }
     }
 
     /// A number of a stripe from the log.
@@ -178,8 +193,7 @@ impl Array {
             if bad.is_empty() {
                 continue;
             }
-            let is_final = later.is_empty() && redone.is_empty();
-            let rows = if is_final { &mut examined.bad } else { &mut examined.later };
+            let rows = if later.is_empty() { &mut examined.bad } else { &mut examined.later };
             rows.push((row, bad));
         }
         Ok(Some(examined))
@@ -196,7 +210,8 @@ impl Array {
     }
 
     /// Writes blocks of a stripe again that are not what its REMAP says, so that it still counts
-    /// when a member is lost later. Blocks of members that could not be read stay as they are.
+    /// when a member is lost later. Blocks of members that could not be read stay as they are. What
+    /// a PARITY will write into a row is known already, also for members that are away.
     async fn mend(
         &self,
         log: &FoundLog,
@@ -209,8 +224,13 @@ impl Array {
         for (row, bad) in bad {
             let at = remap.written[..row as usize].iter().filter(|written| **written).count();
             let sum_of = |column: u8| remap.sums[usize::from(column) * count + at];
-            let mut good: Vec<(u8, SgList)> = Vec::new();
-            for column in (0..columns).filter(|column| !bad.contains(column)) {
+            let code = self.state().layout.code;
+            let changes = self.row_redo(log, (physical, row), remap.position)?.changes(&code);
+            let mut good: Vec<(u8, SgList)> =
+                changes.into_iter().map(|(column, data, _)| (column, data)).collect();
+            let changed: ColumnSet = good.iter().map(|(column, _)| *column).collect();
+            let is_other = |column: &u8| !bad.contains(column) && !changed.contains(*column);
+            for column in (0..columns).filter(is_other) {
                 let (member, _) = self.state().home(physical, column, 0);
                 if !self.state().in_sync().contains(member) {
                     continue;
@@ -233,41 +253,6 @@ impl Array {
         }
         assert!(log.end.end >= remap.position, "a REMAP beyond the end of the log");
         Ok(())
-    }
-
-    /// What a row is to hold besides what a PARITY changes in it, where its members hold something
-    /// else: column, contents, checksum. The log may know the changes of members that are away, so
-    /// this has to be computed while it does.
-    pub(super) async fn mend_beside(
-        &self,
-        physical: u32,
-        row: u32,
-        changes: &[(u8, SgList, u32)],
-    ) -> Vec<(u8, SgList, u32)> {
-        let sums = self.state().row_sums(physical, row).ok().flatten();
-        let Some(sums) = sums else { return Vec::new() };
-        let changed: ColumnSet = changes.iter().map(|(column, ..)| *column).collect();
-        let others = self.state().readable_columns(physical);
-        let mut good: Vec<(u8, SgList)> =
-            changes.iter().map(|(column, data, _)| (*column, data.clone())).collect();
-        let mut bad = Vec::new();
-        let reads =
-            others.iter().filter(|column| !changed.contains(*column)).map(|column| async move {
-                (column, self.read_column(physical, column, row..row + 1, false).await)
-            });
-        for (column, read) in join_all(reads).await {
-            let sum = sums[usize::from(column)];
-            match read {
-                Ok(data) if bytes::sums(&data)[0] == sum => good.push((column, data)),
-                Ok(_) | Err(_) => bad.push((column, sum)),
-            }
-        }
-        let state = self.state();
-        let mended = bad.into_iter().filter_map(|(column, sum)| {
-            let data = state.compute_block(column, &good)?;
-            (bytes::sum(&data) == sum).then_some((column, data.into(), sum))
-        });
-        mended.collect()
     }
 }
 

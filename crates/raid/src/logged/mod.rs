@@ -25,6 +25,7 @@ mod log;
 mod members;
 mod read;
 mod recover;
+mod redo;
 mod requests;
 mod round;
 mod rules;

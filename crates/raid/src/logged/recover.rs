@@ -14,29 +14,21 @@ use super::{
     Event, FoundMember, Rule,
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
-    judge::{Kept, Unmended},
-    state::{BLOCK, Life, State},
+    judge::Kept,
+    redo::Redo,
+    state::{Life, State},
     tasks::{Array, Change},
 };
 use crate::{
-    bytes,
     checkpoint::Checkpoint,
     copies::Copies,
     label::{Closure, Holder, Label},
     lack::Lack,
-    log::{Basis, Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
+    log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
-
-/// What PARITY records say of a row, merged.
-#[derive(Default)]
-struct RowRedo {
-    /// New contents by data column: block of the volume's DATA, checksum, position.
-    basis: BTreeMap<u8, (SgList, u32, Option<Position>)>,
-    checks: Vec<(SgList, u32)>,
-}
 
 impl Array {
     /// Opens the array; whatever goes wrong makes it fail.
@@ -89,19 +81,19 @@ impl Array {
             );
             self.state().events.push_back(Event::Notice(text));
         }
-        let (kept, dropped, unmended) = self.judge_remaps(&log).await?;
+        let (kept, dropped, left) = self.judge_remaps(&log).await?;
         if !planted(Planted::CopiesNotMade) {
             self.copy_batches(&log).await;
         }
         if planted(Planted::RedoBeforeDecision) {
             let redo = self.apply(&log, &kept).await?;
-            self.redo(redo, &unmended).await?;
+            self.redo(redo).await?;
             return self.begin_generation(&base, &log, dropped).await;
         }
         self.begin_generation(&base, &log, dropped).await?;
         let redo = self.apply(&log, &kept).await?;
-        self.redo(redo, &unmended).await?;
-        for (physical, column, row) in unmended {
+        self.redo(redo).await?;
+        for (physical, column, row) in left {
             let Some(logical) = self.state().stripes.entry(physical).logical else { continue };
             // A block that cannot be had is an error to who reads it.
             let _ = self.repair_block(logical, physical, column, row).await;
@@ -309,11 +301,7 @@ impl Array {
 
     /// Puts what the log says into map, checksums and dirty blocks; answers the rows whose PARITY
     /// is to be written home.
-    async fn apply(
-        &self,
-        log: &FoundLog,
-        kept: &Kept<'_>,
-    ) -> Result<BTreeMap<(u32, u32), RowRedo>, IoError> {
+    async fn apply(&self, log: &FoundLog, kept: &Kept<'_>) -> Result<Redo, IoError> {
         let mut owned_since: BTreeMap<u32, Position> = BTreeMap::new();
         for ((position, logical), remap) in kept {
             {
@@ -329,7 +317,7 @@ impl Array {
                 self.state().set_stripe_sums(to, remap.written, remap.sums);
             }
         }
-        let mut redo: BTreeMap<(u32, u32), RowRedo> = BTreeMap::new();
+        let mut redo = Redo::new();
         let closed = self.state().checkpoint.round;
         for (position, record) in log.records() {
             match record {
@@ -374,124 +362,16 @@ impl Array {
                         continue;
                     }
                     let entry = redo.entry((physical, *row)).or_default();
-                    for one in basis {
-                        let data = match one.position {
-                            Some(at) if !one.zeroes => {
-                                log.payload(at, 0).map(SgList::from).ok_or_else(|| {
-                                    let text = alloc::format!("the log lacks DATA at {at}");
-                                    IoError::with_detail(ErrorKind::Corrupt, text)
-                                })?
-                            }
-                            Some(_) | None => bytes::zeroes(BLOCK as usize),
-                        };
-                        entry.basis.insert(one.column, (data, one.crc, one.position));
-                    }
-                    entry.checks = (0_u32..)
-                        .zip(checks)
-                        .filter_map(|(at, crc)| {
-                            log.payload(position, at).map(|data| (SgList::from(data), *crc))
-                        })
-                        .collect();
+                    entry.add(log, position, checks, basis)?;
                 }
                 Record::Open { .. } => {}
             }
         }
         Ok(redo)
     }
-
-    /// Writes home what PARITY records of open rounds say, and with it what else of their rows is
-    /// to be mended.
-    async fn redo(
-        &self,
-        redo: BTreeMap<(u32, u32), RowRedo>,
-        unmended: &Unmended,
-    ) -> Result<(), IoError> {
-        let (code, columns) = {
-            let state = self.state();
-            (state.layout.code, usize::from(state.layout.geometry.members()))
-        };
-        for ((physical, row), RowRedo { basis, checks }) in redo {
-            let _sums = self.sums(physical).await;
-            let all_is_new = basis.len() == usize::from(code.data_columns());
-            if self.state().row_sums(physical, row).is_err() && !all_is_new {
-                // Its other blocks cannot be trusted any more: what is new stays in the log.
-                continue;
-            }
-            let mut changes: Vec<(u8, SgList, u32)> = Vec::new();
-            for (column, (data, crc, _)) in &basis {
-                if planted(Planted::RedoNewerThanBasis)
-                    && let Some((data, crc)) = self.state().newest(physical, row, *column)
-                {
-                    changes.push((*column, data, crc));
-                    continue;
-                }
-                changes.push((*column, data.clone(), *crc));
-                if code.is_copies() {
-                    let copies = code.data_columns()..code.columns();
-                    for check in copies.filter(|check| code.check_weight(*check, *column) != 0) {
-                        changes.push((check, data.clone(), *crc));
-                    }
-                }
-            }
-            if !code.is_copies() {
-                for (check, (data, crc)) in (code.data_columns()..).zip(checks) {
-                    changes.push((check, data, crc));
-                }
-            }
-            let is_torn = unmended.iter().any(|one| (one.0, one.2) == (physical, row));
-            if is_torn {
-                let mended = self.mend_beside(physical, row, &changes).await;
-                changes.extend(mended);
-            }
-            let writes = changes.iter().map(|(column, data, _)| {
-                let (member, offset) = self.state().home(physical, *column, row);
-                self.write_member(member, offset, data.clone())
-            });
-            join_all(writes).await;
-            let mut state = self.state();
-            state.touch(physical);
-            let old = state.row_sums(physical, row).ok().flatten();
-            let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
-            for (column, _, crc) in &changes {
-                sums[usize::from(*column)] = *crc;
-            }
-            state.set_row_sums(physical, row, Some(&sums));
-            let Some(logical) = state.stripes.entry(physical).logical else { continue };
-            let (first, rows) = (state.layout.first_block(logical), state.layout.rows);
-            for (column, (_, _, position)) in basis {
-                let block = first + u64::from(u32::from(column) * rows + row);
-                if let Some(position) = position {
-                    state.dirty.remove(block, position);
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl State {
-    /// The newest DATA of a block, for an error that is planted.
-    fn newest(&self, physical: u32, row: u32, column: u8) -> Option<(SgList, u32)> {
-        let logical = self.stripes.entry(physical).logical?;
-        let first = self.layout.first_block(logical);
-        let block = first + u64::from(u32::from(column) * self.layout.rows + row);
-        let (_, dirty) = self.dirty.range(block..block + 1).next()?;
-        dirty.data.clone().map(|data| (data.clone().into(), bytes::sum(&data)))
-    }
-
-    /// A PARITY of a round that is over: its basis is home.
-    fn end_basis(&mut self, physical: u32, row: u32, basis: &[Basis]) {
-        self.rules.note(Rule::ParityOfClosedRound);
-        let Some(logical) = self.stripes.entry(physical).logical else { return };
-        let first = self.layout.first_block(logical);
-        for one in basis {
-            let block = first + u64::from(u32::from(one.column) * self.layout.rows + row);
-            if let Some(position) = one.position {
-                self.dirty.remove(block, position);
-            }
-        }
-    }
-
     pub(super) fn beginnings(&self) -> Beginnings {
         self.label.log.as_ref().map(|log| log.beginnings.clone()).unwrap_or_default()
     }
