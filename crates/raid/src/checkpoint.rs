@@ -19,7 +19,7 @@ use crate::{
     regions::CHECKPOINT_OFFSETS,
 };
 
-const KIND: Kind = Kind { magic: *b"NRCHECK\n", version: 0, what: "checkpoint" };
+const KIND: Kind = Kind { magic: *b"NRCHECK\n", version: 1, what: "checkpoint" };
 
 /// A checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub const NAME_LEN_MAX: usize = 63;
 
 const MAGIC: [u8; 8] = *b"NETRAID\n";
 /// 0 until the format is declared final: nothing promises that it stays readable.
-const VERSION: u16 = 0;
+const VERSION: u16 = 1;
 /// No array lives to be opened or changed so often; a label with more is forged.
 const COUNTER_MAX: u64 = 1 << 60;
 /// Incompatible feature: unwritten stripes are marked by the written region and read as zeros.

@@ -16,7 +16,7 @@ use crate::{
     regions::PAGE_PAYLOAD_LEN,
 };
 
-const KIND: Kind = Kind { magic: *b"NRSUMS\n\0", version: 0, what: "page of checksums" };
+const KIND: Kind = Kind { magic: *b"NRSUMS\n\0", version: 1, what: "page of checksums" };
 const SUM_LEN: u32 = 4;
 
 /// Where in the pages a row's checksums are.

@@ -15,7 +15,7 @@ use crate::{
     regions::{PAGE_LEN, PAGE_PAYLOAD_LEN, Region},
 };
 
-const KIND: Kind = Kind { magic: *b"NRWRITN\n", version: 0, what: "page of written bits" };
+const KIND: Kind = Kind { magic: *b"NRWRITN\n", version: 1, what: "page of written bits" };
 const BITS_PER_PAGE: u64 = PAGE_PAYLOAD_LEN as u64 * 8;
 
 /// The written bits of all stripes.

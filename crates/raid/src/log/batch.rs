@@ -16,7 +16,7 @@ pub const BATCH_BLOCKS_MAX: u32 = 256 + HEAD_BLOCKS_MAX;
 pub const HEAD_BLOCKS_MAX: u32 = 32;
 
 const MAGIC: [u8; 8] = *b"NRBATCH\n";
-const VERSION: u16 = 0;
+const VERSION: u16 = 1;
 /// No array lives to write so much; a position beyond it is forged.
 const POSITION_MAX: u64 = 1 << 60;
 

@@ -12,7 +12,7 @@ use crate::{
     regions::PAGE_PAYLOAD_LEN,
 };
 
-const KIND: Kind = Kind { magic: *b"NRSTRIP\n", version: 0, what: "page of the stripe table" };
+const KIND: Kind = Kind { magic: *b"NRSTRIP\n", version: 1, what: "page of the stripe table" };
 const ENTRY_LEN: u32 = 8;
 
 /// Entries of a page.
