@@ -36,6 +36,8 @@ const REQUESTS_MAX: usize = 4096;
 const BATCH: usize = 256;
 /// How often is looked at what no request shows: members that are away, and a log that nobody needs.
 const TICK: Duration = Duration::from_secs(1);
+/// Ticks after which what was written is made stable, although nobody asked for it.
+const TICKS_OF_AGE: u32 = 5;
 /// Where the number of a piece is in a tag; below it is that of the member request.
 const PIECE_SHIFT: u32 = 40;
 
@@ -139,6 +141,7 @@ pub(super) struct Driver {
     close_begun: bool,
     closed: bool,
     tick: Interval,
+    ticks: u32,
     /// Somebody asked for something since the last tick.
     busy: bool,
     /// How fast a scrub goes.
@@ -183,6 +186,7 @@ impl Driver {
             close_begun: false,
             closed: false,
             tick,
+            ticks: 0,
             busy: false,
             pace: Pace::default(),
             fence: opened.fence,
@@ -449,8 +453,11 @@ impl Driver {
         if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
             return;
         }
+        self.ticks = self.ticks.wrapping_add(1);
         if !std::mem::take(&mut self.busy) {
             self.machine.handle_idle();
+        } else if self.ticks.is_multiple_of(TICKS_OF_AGE) {
+            self.machine.handle_age();
         }
         for member in self.machine.geometry().member_indices() {
             let slot = &self.slots[member.as_usize()];

@@ -372,6 +372,13 @@ impl Machine {
         }
     }
 
+    /// What was written a while ago is made stable, also when nobody asks for it.
+    pub(super) fn handle_age(&mut self) {
+        if let Self::Logged(logged) = self {
+            logged.machine.handle_age();
+        }
+    }
+
     /// The machine that can be scrubbed, if it may write.
     pub(super) fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
         match self {

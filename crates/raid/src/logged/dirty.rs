@@ -66,13 +66,14 @@ impl DirtyBlocks {
         }
     }
 
-    /// Blocks of a range are void, as far as they are from below `upto`.
-    pub(super) fn void(&mut self, blocks: Range<u64>, upto: Position) {
+    /// Blocks of a range are void, as far as they are from below `upto`. How many these were.
+    pub(super) fn void(&mut self, blocks: Range<u64>, upto: Position) -> u64 {
         let old = |(block, dirty): (u64, &Dirty)| (dirty.position < upto).then_some(block);
         let old: Vec<u64> = self.range(blocks).filter_map(old).collect();
-        for block in old {
-            self.blocks.remove(&block);
+        for block in &old {
+            self.blocks.remove(block);
         }
+        old.len() as u64
     }
 }
 
@@ -102,8 +103,10 @@ mod tests {
                     }
                     _ => {
                         let range = block..block + 5;
-                        cache.void(range.clone(), Position(position));
+                        let before = model.len();
                         model.retain(|at, one| !range.contains(at) || *one >= position);
+                        let gone = (before - model.len()) as u64;
+                        assert_eq!(cache.void(range.clone(), Position(position)), gone);
                     }
                 }
                 let all = cache.range(0..u64::MAX).map(|(at, one)| (at, one.position.0));

@@ -127,6 +127,9 @@ pub struct Limits {
     pub stripes_at_once: usize,
     /// Stripes after which labels say how far a member has caught up; not 0.
     pub stripes_per_mark: u32,
+    /// Bytes of whole stripes that are written and not stable, before they are made so by
+    /// themselves; users wait when it is twice as much. A recovery may have to read all of it.
+    pub unstable_len: u64,
 }
 
 impl Default for Limits {
@@ -136,6 +139,7 @@ impl Default for Limits {
             dirty_blocks: 32_768,
             stripes_at_once: 128,
             stripes_per_mark: 4096,
+            unstable_len: 1 << 30,
         }
     }
 }

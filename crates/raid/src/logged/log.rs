@@ -55,6 +55,13 @@ pub(super) struct LogState {
     promised: u64,
     /// Blocks of the volume that will be dirty when their records are acknowledged.
     becoming_dirty: u64,
+    /// REMAPs that are acknowledged and not stable, in their order.
+    unstable: VecDeque<UnstableRemap>,
+    /// Blocks that these have voided: dirty again if a crash drops them, and then they are to be
+    /// brought home.
+    voided: u64,
+    /// Whole stripes that these have written.
+    unstable_stripes: u64,
     /// Who waits for room, in order.
     queue: VecDeque<Option<Waker>>,
     /// Number of the first in the queue.
@@ -66,6 +73,16 @@ pub(super) struct LogState {
     flushes_asked: u64,
     flushes_begun: u64,
     flushes_done: u64,
+}
+
+/// A REMAP that a failure of all power may undo.
+#[derive(Debug)]
+struct UnstableRemap {
+    position: Position,
+    /// Dirty blocks that it has voided.
+    voided: u64,
+    /// Whole stripes that it has written.
+    stripes: u64,
 }
 
 /// Room in the log, for records to come. What is not used comes back when this is dropped.
@@ -101,7 +118,8 @@ impl State {
         let home = self.layout.blocks_to_bring_home();
         // What cannot be brought home is logged again by each round.
         let again = BLOCKS_OF_DATA * self.stuck.len() as u64;
-        let kept = self.log.promised + home * (self.dirty.len() + self.log.becoming_dirty) + again;
+        let dirty = self.dirty.len() + self.log.becoming_dirty + self.log.voided;
+        let kept = self.log.promised + home * dirty + again;
         self.writer().room().saturating_sub(kept)
     }
 
@@ -200,10 +218,15 @@ impl State {
                 }
                 let first = self.layout.first_block(logical);
                 let blocks = first..first + u64::from(self.layout.stripe_blocks());
-                self.dirty.void(blocks, void_upto);
+                let voided = self.dirty.void(blocks, void_upto);
                 if let Some(to) = to {
                     self.set_stripe_sums(to, &written, &sums);
                 }
+                self.note_unstable(UnstableRemap {
+                    position,
+                    voided,
+                    stripes: to.is_some().into(),
+                });
                 self.waiters.wake(Change::Room);
             }
             Record::Parity { .. } | Record::Open { .. } => {}
@@ -245,7 +268,34 @@ impl State {
     /// Everything acknowledged below `upto` is stable.
     pub(super) fn became_stable(&mut self, upto: Position) {
         self.writer().handle_stable(upto);
+        while let Some(remap) = self.log.unstable.pop_front_if(|one| one.position < upto) {
+            self.log.voided -= remap.voided;
+            self.log.unstable_stripes -= remap.stripes;
+        }
+        self.waiters.wake(Change::Room);
         self.end_limbo(upto);
+    }
+
+    fn note_unstable(&mut self, remap: UnstableRemap) {
+        self.log.voided += remap.voided;
+        self.log.unstable_stripes += remap.stripes;
+        self.log.unstable.push_back(remap);
+        if self.has_much_unstable(1) {
+            self.want_flush();
+        }
+    }
+
+    /// Whether so many times as much as the limit is not stable: a recovery reads all of it.
+    fn has_much_unstable(&self, times: u64) -> bool {
+        let len = u64::from(self.layout.stripe_blocks() * super::state::BLOCK);
+        self.log.unstable_stripes * len >= times * self.layout.limits.unstable_len
+    }
+
+    /// What users have written is made stable, although nobody asked for it: it is old.
+    pub(super) fn flush_what_is_old(&mut self) {
+        if self.is_any_unflushed() && self.failed.is_none() {
+            self.want_flush();
+        }
     }
 }
 
@@ -293,6 +343,14 @@ impl Array {
         })
         .await;
         Room { array: self.clone(), promised, becoming_dirty: data }
+    }
+
+    /// Waits until not too much is unstable that a recovery would have to look at.
+    pub(super) async fn may_write_whole(&self) {
+        self.until_rule(Change::Flush, Rule::UnstableStripes, |state| {
+            (!state.has_much_unstable(2)).then_some(())
+        })
+        .await;
     }
 
     /// Logs new contents of a block.

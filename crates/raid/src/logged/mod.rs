@@ -221,6 +221,15 @@ impl LoggedArray {
         }
     }
 
+    /// Has everything made stable that is not; nothing waits for it. Called now and then, so that
+    /// what a failure of all power may undo is never old.
+    pub fn handle_age(&mut self) {
+        if self.array.state().life == Life::Open {
+            self.array.state().flush_what_is_old();
+            self.input = true;
+        }
+    }
+
     /// Brings everything home, closes the labels; [`Event::Closed`] follows. No request may be in
     /// flight or come after.
     ///

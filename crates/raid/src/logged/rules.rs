@@ -6,6 +6,7 @@
 #[allow(missing_docs, reason = "each has a sentence")]
 pub enum Rule {
     RoomInLog,
+    UnstableStripes,
     FreeStripe,
     StripeToLeave,
     PinnedStripe,
@@ -33,8 +34,9 @@ impl Rule {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::RoomInLog,
+        Self::UnstableStripes,
         Self::FreeStripe,
         Self::StripeToLeave,
         Self::PinnedStripe,
@@ -62,6 +64,7 @@ impl Rule {
     pub const fn text(self) -> &'static str {
         match self {
             Self::RoomInLog => "a write waits for room in the log",
+            Self::UnstableStripes => "a full stripe waits until less is unstable",
             Self::FreeStripe => "a full stripe waits for a free one",
             Self::StripeToLeave => "UNMAP waits for stripes that may be used again",
             Self::PinnedStripe => "a stripe that was left waits for its readers",

@@ -238,6 +238,7 @@ impl Array {
     }
 
     async fn write_elsewhere(&self, logical: u32, data: &SgList) -> Result<(), IoError> {
+        self.may_write_whole().await;
         let room = self.room(0, 1).await;
         let to = self.allocate_for_user(logical).await;
         let _lock = self.lock(logical, Purpose::Replace).await;

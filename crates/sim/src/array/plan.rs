@@ -174,6 +174,11 @@ impl Plan {
                 dirty_blocks: 16 + dice.index(256),
                 stripes_at_once,
                 stripes_per_mark: 1 + u32::try_from(seed.dice("marks").below(12)).unwrap_or(0),
+                unstable_len: {
+                    let mut dice = seed.dice("unstable");
+                    let few = geometry.stripe_data_len() * (1 + dice.below(4));
+                    if dice.one_in(4) { few } else { 1 << 30 }
+                },
             },
             geometry,
             regions,

@@ -706,7 +706,8 @@ impl<M: Machine> World<M> {
                 let host = &mut self.hosts[member.as_usize()];
                 if !host.is_impaired {
                     host.is_impaired = true;
-                    host.engine_then = 0;
+                    // Whom this engine pushes aside does not know better.
+                    host.engine_then = id.0.saturating_sub(1);
                     self.make_room();
                 }
             }
