@@ -119,6 +119,8 @@ pub struct Manners {
     pub answer: RangeInclusive<Duration>,
     /// How much longer commands may linger whose session is gone.
     pub linger: Duration,
+    /// One command in so many takes up to so much longer, as where a disk tries again; 0: none.
+    pub stragglers: (u32, Duration),
 }
 
 /// What the world may do to a write that is about to have its effect.
@@ -142,6 +144,9 @@ struct Task {
     command: Command,
 }
 
+/// Writes that a target remembers.
+const RECENT_WRITES: usize = 8;
+
 /// When a task has its effect; the number tells tasks of one moment apart.
 type Turn = (Time, u64);
 
@@ -163,6 +168,8 @@ pub struct SimTarget {
     /// Blocks that mischief has left, and what should be there.
     undone: Vec<(u64, Buf)>,
     late_effects: u64,
+    /// First blocks of the last writes, the newest first.
+    recent_writes: VecDeque<u64>,
 }
 
 impl SimTarget {
@@ -184,6 +191,7 @@ impl SimTarget {
             mischief: VecDeque::new(),
             undone: Vec::new(),
             late_effects: 0,
+            recent_writes: VecDeque::new(),
         }
     }
 
@@ -219,6 +227,11 @@ impl SimTarget {
         }
     }
 
+    /// First blocks of the last writes that had their effect, the newest first.
+    pub fn recent_writes(&self) -> impl Iterator<Item = u64> {
+        self.recent_writes.iter().copied()
+    }
+
     /// How many commands changed the medium when their session was gone.
     #[must_use]
     pub const fn late_effects(&self) -> u64 {
@@ -247,7 +260,11 @@ impl SimTarget {
             Request::Command(tag, command) => {
                 // A session that was ended by a newer one hears nothing.
                 let Some(nexus) = self.sessions.get(&connection).copied() else { return };
-                let turn = now.after(self.dice.time_in(&self.manners.work));
+                let mut turn = now.after(self.dice.time_in(&self.manners.work));
+                let (one_in, most) = self.manners.stragglers;
+                if self.dice.one_in(one_in) {
+                    turn = turn.after(self.dice.time_in(&(Duration::ZERO..=most)));
+                }
                 self.tasks.insert(
                     (turn, self.next_task),
                     Task { nexus, connection: Some(connection), tag, command },
@@ -378,6 +395,8 @@ impl SimTarget {
     }
 
     fn write(&mut self, first: u64, data: &SgList, fua: bool) {
+        self.recent_writes.truncate(RECENT_WRITES - 1);
+        self.recent_writes.push_front(first);
         let mischief = self.mischief.pop_front();
         let blocks = (data.len() / self.disk.shape().block_len as usize) as u64;
         match mischief {

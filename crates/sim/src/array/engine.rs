@@ -4,6 +4,7 @@
 //! every member before the machine sees a label, refuses to open what others could carry alone,
 //! tells the machine of members that go and come back, and dies at the action that the world says.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use netraid_block::{ErrorKind, IoError, Pool, SgList};
@@ -30,6 +31,17 @@ use crate::{
 
 /// Users' requests in flight, at least, when an engine dies that serves.
 const CROWD_MIN: u64 = 4;
+
+/// Where an engine writes just before it dies.
+#[derive(Debug, Clone)]
+pub struct Near {
+    /// Bytes of a member.
+    pub region: Range<u64>,
+    /// Member requests from that write to its death.
+    pub more: u64,
+    /// Member requests that it lives longer at most, to die there.
+    pub within: u64,
+}
 
 /// What the world hears of an engine.
 #[derive(Debug)]
@@ -108,6 +120,8 @@ pub struct Engine<M> {
     pub actions: u64,
     /// It dies when it has made so many.
     pub dies_at: Option<u64>,
+    /// And, then, has written there, soon after that.
+    pub dies_near: Option<Near>,
     fittings: Fittings,
     stage: Stage<M>,
     /// Whether the machine takes the member for live.
@@ -157,6 +171,7 @@ impl<M: Machine> Engine<M> {
             sessions,
             actions: 0,
             dies_at: None,
+            dies_near: None,
             fittings,
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
@@ -544,7 +559,10 @@ impl<M: Machine> Engine<M> {
             self.is_recovered = true;
             if let Stage::Open(machine) = &self.stage {
                 let states = machine.label().members.into_iter().map(|entry| entry.state);
-                self.in_sync = states.map(|state| state == MemberState::InSync).collect();
+                // Of one that has left meanwhile the label may not tell yet.
+                let in_sync =
+                    |(state, told): (MemberState, &bool)| *told && state == MemberState::InSync;
+                self.in_sync = states.zip(&self.told).map(in_sync).collect();
             }
             for member in 0..self.early.len() {
                 if let Some(found) = self.early[member].take() {
@@ -565,7 +583,7 @@ impl<M: Machine> Engine<M> {
         self.actions += 1;
         // Who serves dies in the middle of something.
         let is_busy = !self.is_recovered || self.crowd >= CROWD_MIN;
-        if is_busy && self.dies_at.is_some_and(|at| self.actions > at) {
+        if is_busy && self.is_due_to_die(&action) {
             self.is_dying = true;
             context.notices.push_back((id, Notice::Dies));
             return;
@@ -603,6 +621,22 @@ impl<M: Machine> Engine<M> {
             // Also when there is a session: of a member that the machine does not know to be back.
             self.ended.push_back((io, ErrorKind::Unreachable.into()));
         }
+    }
+}
+
+impl<M> Engine<M> {
+    /// Whether it dies instead of making this request.
+    fn is_due_to_die(&mut self, action: &Action) -> bool {
+        let Some(at) = self.dies_at.filter(|at| self.actions > *at) else { return false };
+        let Some(near) = &self.dies_near else { return true };
+        let is_there =
+            matches!(action, Action::Write { offset, .. } if near.region.contains(offset));
+        if is_there {
+            self.dies_at = Some(self.actions + near.more);
+            self.dies_near = None;
+            return false;
+        }
+        self.actions > at + near.within
     }
 }
 

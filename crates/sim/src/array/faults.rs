@@ -199,6 +199,9 @@ impl<M: Machine> World<M> {
             return false;
         }
         let Some(member) = self.victim(is_lie) else { return false };
+        if fault == Fault::OlderImage && !self.has_old_photograph(member) {
+            return false;
+        }
         let now = self.now();
         self.note(|| format!("member {member}: {fault:?}"));
         let mut ms = |most: u64| Duration::from_micros(100 + self.fault_dice.below(most * 1000));
@@ -392,6 +395,41 @@ impl<M: Machine> World<M> {
         ];
         let region = places[self.fault_dice.index(places.len())];
         let block = (region.offset + self.fault_dice.below(region.len)) / block_len;
+        self.spoil_block(fault, member, block)
+    }
+
+    /// An engine has died: in some runs a block of the log that was just written cannot be read for
+    /// a while, and then can.
+    pub(super) fn spoil_the_end_of_the_log(&mut self) {
+        if self.is_ending() || !self.fault_dice.one_in(self.plan.moods.spoils_log_end) {
+            return;
+        }
+        let member = self.fault_dice.index(self.hosts.len());
+        let (log, block_len) = (self.plan.regions.log, self.plan.geometry.block_len());
+        let is_log = |block: &u64| {
+            let offset = block * u64::from(block_len);
+            offset >= log.offset && offset < log.end()
+        };
+        let last = self.hosts[member].target.recent_writes().find(is_log);
+        if self.hosts[member].is_impaired {
+            return;
+        }
+        if let Some(block) = last
+            && self.spoil_block(Fault::Unreadable, member, block)
+        {
+            *self.counts.faults.entry(Fault::Unreadable).or_default() += 1;
+            let wait = Duration::from_micros(self.fault_dice.below(20_000));
+            self.agenda.put_in(wait, Happening::Recover(member, block));
+        }
+    }
+
+    /// A block can be read again.
+    pub(super) fn recover_block(&mut self, member: usize, block: u64) {
+        self.heal_harms(|harm| (harm.member, harm.block) == (member, block));
+    }
+
+    fn spoil_block(&mut self, fault: Fault, member: usize, block: u64) -> bool {
+        let block_len = u64::from(self.plan.geometry.block_len());
         let group = self.group_of(block * block_len);
         let mut others: Vec<usize> = self.harms_of(group).collect();
         others.retain(|other| *other != member);
@@ -539,13 +577,25 @@ impl<M: Machine> World<M> {
         }
     }
 
+    /// Whether what a member held at some moment can come back, and be told by its age: nothing
+    /// but checksums would tell what is newer.
+    fn has_old_photograph(&self, member: usize) -> bool {
+        let host = &self.hosts[member];
+        host.photograph.as_ref().is_some_and(|image| {
+            let mut disk = Disk::new(*host.target.disk().shape());
+            disk.restore(image.clone());
+            self.is_told_by_its_age(&disk)
+        })
+    }
+
     /// Members' contents of some moment are kept, to come back later.
     pub(super) fn photograph_some(&mut self) {
         if self.plan.faults.contains(&Fault::OlderImage) && self.fault_dice.one_in(3) {
             let member = self.fault_dice.index(self.hosts.len());
             let is_sound = self.harms.iter().all(|harm| harm.member != member);
             let host = &mut self.hosts[member];
-            if is_sound && !host.is_impaired && host.trouble.is_none() {
+            let has_none = host.photograph.is_none();
+            if is_sound && has_none && !host.is_impaired && host.trouble.is_none() {
                 host.photograph = Some(host.target.disk().image());
             }
         }

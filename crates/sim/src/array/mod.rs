@@ -8,6 +8,7 @@ pub mod campaign;
 pub mod content;
 pub mod engine;
 mod faults;
+mod looks;
 pub mod machine;
 pub mod oracle;
 pub mod plan;

@@ -74,6 +74,37 @@ pub struct Choice {
 /// A mode, to be compared.
 pub type ModeChoice = Mode;
 
+/// What some runs have more of than others: what takes several things at one time is rare where
+/// each is drawn alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moods {
+    /// One command in so many takes much longer than others; 0: none.
+    pub stragglers: u32,
+    /// One engine in so many that loses a member dies then; 0: none.
+    pub dies_of_losses: u32,
+    /// At one crash in so many a block of the log that was just written cannot be read for some
+    /// time; 0: never.
+    pub spoils_log_end: u32,
+}
+
+impl Moods {
+    fn new(seed: Seed, faults: &[Fault]) -> Self {
+        let mut dice = seed.dice("moods");
+        let mut often = |one_run_in: u32, often: u32| {
+            let is_so = dice.one_in(one_run_in);
+            if is_so { often } else { 0 }
+        };
+        let moods = Self {
+            stragglers: often(3, 12),
+            dies_of_losses: often(2, 2),
+            spoils_log_end: often(2, 2),
+        };
+        let spoils_log_end =
+            if faults.contains(&Fault::Unreadable) { moods.spoils_log_end } else { 0 };
+        Self { spoils_log_end, ..moods }
+    }
+}
+
 /// A run.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -103,6 +134,8 @@ pub struct Plan {
     pub fault_every: Duration,
     /// One opening in so many is crashed; 0: none.
     pub crash_in_recovery: u32,
+    /// What else is peculiar to it.
+    pub moods: Moods,
     /// Largest member request.
     pub max_io_len: u32,
     /// What the machine may use.
@@ -158,6 +191,7 @@ impl Plan {
             volatile,
             slow: slow_member(seed, members),
             fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
+            moods: Moods::new(seed, &faults),
             lives: 8 + u32::try_from(dice.below(16)).unwrap_or(0),
             depth: shallow..=shallow + 4 + dice.below(12),
             life: 60 + dice.below(500),
@@ -199,6 +233,7 @@ impl Plan {
             work: Duration::from_micros(20)..=Duration::from_micros(most),
             answer: Duration::from_micros(5)..=Duration::from_micros(30),
             linger: Duration::from_millis(60),
+            stragglers: (self.moods.stragglers, Duration::from_millis(12)),
         }
     }
 

@@ -17,11 +17,20 @@ use crate::disk::{Disk, Unreadable};
 /// Most member requests: an array that needs more goes in circles.
 const ACTIONS_MAX: u32 = 200_000;
 
+/// Why an array could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It does not open.
+    Refused(String),
+    /// It opened, and cannot be read.
+    Unread(String),
+}
+
 /// Reads the volume; `disks` are by member, with none for those that are lost.
 ///
 /// # Errors
 /// Why it cannot be opened or read.
-pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<SgList, String> {
+pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<SgList, Ended> {
     let mut disks = disks;
     let found = disks.iter().enumerate().map(|(at, disk)| {
         let label = disk.as_ref().and_then(newest_label)?;
@@ -34,7 +43,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         pool: fittings.pool.clone(),
         limits: fittings.limits,
     };
-    let mut machine = M::open(config).map_err(|error| error.to_string())?;
+    let mut machine = M::open(config).map_err(|error| Ended::Refused(error.to_string()))?;
     let mut actions: VecDeque<Action> = VecDeque::new();
     for _ in 0..ACTIONS_MAX {
         while let Some(event) = machine.poll_event() {
@@ -45,7 +54,8 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
                     machine.handle_request(RequestId(0), all);
                 }
                 Event::Closed => {
-                    return Err(format!("it does not open: {:?}", machine.failure()));
+                    let text = format!("it does not open: {:?}", machine.failure());
+                    return Err(Ended::Refused(text));
                 }
                 Event::Member { .. }
                 | Event::State(_)
@@ -60,14 +70,14 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
             actions.push_back(action);
         }
         let Some(action) = actions.pop_front() else {
-            return Err("the machine waits for nothing".into());
+            return Err(Ended::Unread("the machine waits for nothing".into()));
         };
         if let Action::Complete { result, .. } = action {
-            return result.map_err(|error| format!("it cannot be read: {error}"));
+            return result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")));
         }
         perform(&mut machine, &mut disks, action, fittings.block_len);
     }
-    Err(format!("it needs more than {ACTIONS_MAX} member requests"))
+    Err(Ended::Unread(format!("it needs more than {ACTIONS_MAX} member requests")))
 }
 
 fn perform<M: Machine>(
@@ -106,7 +116,8 @@ fn perform<M: Machine>(
     machine.handle_io_done(io, result);
 }
 
-fn newest_label(disk: &Disk) -> Option<Label> {
+/// The newest label on a disk.
+pub(super) fn newest_label(disk: &Disk) -> Option<Label> {
     let block = u64::from(disk.shape().block_len);
     let read = |(copy, offset): (usize, u64)| {
         let first = offset / block;

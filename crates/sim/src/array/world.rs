@@ -8,22 +8,22 @@ use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::{Op, Pool, SgList};
 use netraid_raid::{
+    checkpoint::Checkpoint,
     format,
     label::{LABEL_LEN, Label},
     logged::{Event, MemberCaps, RequestId, RuleCounts, UserRequest},
-    member::{ArrayState, MemberIndex},
-    regions::LABEL_OFFSETS,
+    member::ArrayState,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
 };
 
 use super::{
     content::{self, SECTOR_LEN, WriteId},
-    engine::{Context, Engine, Fittings, Notice},
+    engine::{Context, Engine, Fittings, Near, Notice},
     faults::{Harm, Trouble},
     machine::Machine,
     oracle::{Change, EngineId, Moment, Oracle, Wrong},
     plan::{Fault, Mode, Plan},
     session::{Message, Session, Surroundings},
-    subset,
     trace::{Keep, Lines, Trace},
     workload::{Wanted, Workload},
 };
@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Most events of a run: one that needs more goes in circles.
-const EVENTS_MAX: u64 = 3_000_000;
+const EVENTS_MAX: u64 = 1_000_000;
 /// Most requests of an engine: one whose users only ask for what is done at once dies too.
 const LIFE_REQUESTS_MAX: u64 = 3000;
 /// Member requests of an engine that dies soon after it has opened the array, on average.
@@ -116,6 +116,8 @@ pub(super) enum Happening {
     Fault,
     /// A trouble ends.
     Mend(usize, Trouble),
+    /// A bad block of a member is as it was.
+    Recover(usize, u64),
     /// An engine is killed.
     Kill(EngineId),
     /// A cut between an engine's host and a member's heals.
@@ -206,13 +208,13 @@ pub struct World<M> {
     failed_openings: u32,
     recovery_actions: u64,
     recovery_depth: usize,
-    fittings: Fittings,
+    pub(super) fittings: Fittings,
     notices: VecDeque<(EngineId, Notice)>,
     pub(super) trace: Trace,
     pub(super) dice: Dice,
     driver_dice: Dice,
     pub(super) fault_dice: Dice,
-    subset_dice: Dice,
+    pub(super) subset_dice: Dice,
     pub(super) counts: Counts,
     violation: Option<Violation>,
 }
@@ -469,6 +471,7 @@ impl<M: Machine> World<M> {
             Happening::Start(host) => self.start(host),
             Happening::Fault => self.befall(),
             Happening::Mend(member, trouble) => self.mend(member, trouble),
+            Happening::Recover(member, block) => self.recover_block(member, block),
             Happening::Kill(id) => {
                 if self.engines.iter().any(|engine| engine.id == id) {
                     self.kill(id, "it is killed");
@@ -514,6 +517,7 @@ impl<M: Machine> World<M> {
             && self.dice.one_in(self.plan.crash_in_recovery)
         {
             engine.dies_at = Some(1 + self.dice.below(self.recovery_actions + 4));
+            engine.dies_near = near(&self.plan, &mut self.dice, 12);
         }
         self.note(|| format!("engine {}: starts on host {host}", id.0));
         self.engines.push(engine);
@@ -594,7 +598,7 @@ impl<M: Machine> World<M> {
                 // with another label would not know later who had the array.
                 let is_harmless = |(member, host): (usize, &Host)| {
                     let is_found = self.engines.iter().any(|engine| engine.has_found(member));
-                    let is_same = self.label_on(host) == Some((generation, epoch));
+                    let is_same = self.label_on(host.target.disk()) == Some((generation, epoch));
                     is_found || (!host.target.is_on() && is_same)
                 };
                 let may_open = alone && self.hosts.iter().enumerate().all(is_harmless);
@@ -616,7 +620,10 @@ impl<M: Machine> World<M> {
                 }
                 self.excused_upto = self.excused_upto.max(id.0);
             }
-            Notice::Gone(member) => self.hosts[member].losses += 1,
+            Notice::Gone(member) => {
+                self.hosts[member].losses += 1;
+                self.be_nervous(id);
+            }
             Notice::Nonsense(text) => self.fail(text),
         }
     }
@@ -637,9 +644,24 @@ impl<M: Machine> World<M> {
             self.counts.crashes_in_recovery += 1;
             self.recovery_depth += 1;
             self.counts.depths[self.recovery_depth.min(3)] += 1;
+            self.look_at_a_recovery(id);
         }
         self.kill(id, "it crashes");
+        self.spoil_the_end_of_the_log();
         self.lose_power_with_engine();
+    }
+
+    /// A member has gone: in some runs the engine that lost it dies just then.
+    fn be_nervous(&mut self, id: EngineId) {
+        if self.serving != Some(id) || !self.dice.one_in(self.plan.moods.dies_of_losses) {
+            return;
+        }
+        let soon = self.dice.below(12);
+        if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
+            let soon = engine.actions + soon;
+            engine.dies_at = engine.dies_at.map(|dies_at| dies_at.min(soon));
+            engine.dies_near = None;
+        }
     }
 
     /// More befalls the array in the time of the engines that there are than it survives.
@@ -647,7 +669,7 @@ impl<M: Machine> World<M> {
         self.excused_upto = self.last_engine;
     }
 
-    fn is_excused(&self, id: EngineId) -> bool {
+    pub(super) fn is_excused(&self, id: EngineId) -> bool {
         self.plan.mode == Mode::Beyond || id.0 <= self.excused_upto
     }
 
@@ -749,12 +771,17 @@ impl<M: Machine> World<M> {
         self.is_resting = self.dice.one_in(6);
         self.was_asked_to_idle = false;
         // Many die before recovery's last traces are gone.
-        let mean = if self.dice.one_in(4) { SHORT_LIFE } else { self.plan.life };
+        let mean = match self.dice.below(8) {
+            0 => SHORT_LIFE / 4,
+            1 | 2 => SHORT_LIFE,
+            _ => self.plan.life,
+        };
         let life = 1 + u64::try_from(self.dice.time_to_next(Duration::from_nanos(mean)).as_nanos())
             .unwrap_or(0);
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
             engine.dies_at = (!is_last).then_some(engine.actions + life);
+            engine.dies_near = near(&self.plan, &mut self.dice, 100);
         }
         self.photograph_some();
         if is_last {
@@ -1003,97 +1030,58 @@ impl<M: Machine> World<M> {
         self.hear_all();
     }
 
+    /// The newest checkpoint on a member's medium.
+    fn checkpoint_on(&self, disk: &Disk) -> Option<u64> {
+        let block = u64::from(self.fittings.block_len);
+        let read = |slot: usize| {
+            let first = CHECKPOINT_OFFSETS[slot] / block;
+            let data = disk.read(first..first + u64::from(PAGE_LEN) / block).ok()?.to_contiguous();
+            let found = Checkpoint::decode(&data, self.fittings.array_uuid, slot).ok()?;
+            Some(found.counter)
+        };
+        read(0).max(read(1))
+    }
+
+    /// Whether a member with these contents would be taken for an older image of itself, whatever
+    /// happens to the engine: it is behind by more than a label or a checkpoint that may have been
+    /// under way.
+    pub(super) fn is_told_by_its_age(&self, disk: &Disk) -> bool {
+        let others = || self.hosts.iter().map(|host| host.target.disk());
+        let epoch = |disk: &Disk| self.label_on(disk).map(|(_, epoch)| epoch);
+        let (newest, own) = (others().filter_map(epoch).max(), epoch(disk));
+        let is_behind = |newest: Option<u64>, own: Option<u64>| {
+            own.is_none_or(|own| newest.is_some_and(|newest| own + 1 < newest))
+        };
+        let checkpoints = others().filter_map(|disk| self.checkpoint_on(disk)).max();
+        is_behind(newest, own) || is_behind(checkpoints, self.checkpoint_on(disk))
+    }
+
     /// The newest label on a member's medium.
-    fn label_on(&self, host: &Host) -> Option<(u64, u64)> {
+    fn label_on(&self, disk: &Disk) -> Option<(u64, u64)> {
         let block = u64::from(self.fittings.block_len);
         let read = |copy: usize| {
             let first = LABEL_OFFSETS[copy] / block;
-            let data = host.target.disk().read(first..first + LABEL_LEN as u64 / block).ok()?;
+            let data = disk.read(first..first + LABEL_LEN as u64 / block).ok()?;
             let label = Label::decode(&data.to_contiguous(), copy).ok()?;
             let is_ours = label.array_uuid == self.fittings.array_uuid;
             is_ours.then_some((label.generation, label.epoch))
         };
         read(0).max(read(1))
     }
+}
 
-    /// An engine that served crashes: could the array also lose members now, as many as the level
-    /// survives, and its power?
-    fn look_at_a_subset(&mut self, id: EngineId) {
-        if self.engines.len() > 1 || self.is_excused(id) || !M::SURVIVES_LOSSES {
-            return;
-        }
-        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
-        let is_sound = |at: &usize| {
-            let host = &self.hosts[*at];
-            engine.is_in_sync(*at)
-                && engine.has(*at)
-                && !host.is_impaired
-                && host.trouble.is_none()
-                && !host.lost_power
-        };
-        let mut there: Vec<usize> = (0..self.hosts.len()).filter(is_sound).collect();
-        let least = self.hosts.len() - self.tolerance();
-        if there.len() < least {
-            return;
-        }
-        self.subset_dice.shuffle(&mut there);
-        let kept = least + self.subset_dice.index(there.len() - least + 1);
-        there.truncate(kept);
-        let loses_power = self.subset_dice.one_in(3);
-        self.look_through(&there, loses_power);
-    }
-
-    /// The array is closed: it can be read through any members that it needs.
-    fn look_at_all_subsets(&mut self) {
-        if !M::SURVIVES_LOSSES {
-            return;
-        }
-        let members = self.hosts.len();
-        for lost in 0_u32..1 << members {
-            let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
-            let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
-            if lost.count_ones() > 0 && self.plan.geometry.can_serve_from(set.collect()) {
-                self.look_through(&there, false);
-            }
-        }
-    }
-
-    /// Reads everything through these members alone.
-    fn look_through(&mut self, members: &[usize], loses_power: bool) {
-        self.counts.subsets += 1;
-        let mut disks: Vec<Option<Disk>> = self.hosts.iter().map(|_| None).collect();
-        for member in members {
-            let mut disk = self.sound_copy(*member);
-            if loses_power {
-                disk.lose_power(&mut self.subset_dice);
-            }
-            disks[*member] = Some(disk);
-        }
-        let read = subset::read::<M>(disks, &self.fittings);
-        let checked = read.and_then(|volume| {
-            let checked = self.oracle.check_volume(&volume, loses_power);
-            checked.map_err(|Wrong(text)| text)
-        });
-        if let Err(text) = checked {
-            let power = if loses_power { ", after a failure of all power" } else { "" };
-            self.fail(format!("through members {members:?} alone{power}: {text}"));
-        }
-    }
-
-    fn look_at_media(&mut self, is_closed: bool) {
-        self.counts.rests += 1;
-        let disks: Vec<&Disk> = self.hosts.iter().map(|host| host.target.disk()).collect();
-        let Some(label) = self.serving_label() else { return };
-        let looked = M::look(&disks, &label, is_closed);
-        let checked = looked.and_then(|volume| {
-            let submitted = self.oracle.begin_read();
-            let engine = self.serving.unwrap_or(EngineId(0));
-            self.oracle
-                .end_read(engine, submitted, 0, &volume)
-                .map_err(|Wrong(text)| format!("on the media: {text}"))
-        });
-        if let Err(text) = checked {
-            self.fail(format!("at rest: {text}"));
-        }
-    }
+/// Where an engine writes just before it dies, where that is told: half of all die anywhere.
+fn near(plan: &Plan, dice: &mut Dice, within: u64) -> Option<Near> {
+    let regions = &plan.regions;
+    let places = [
+        regions.labels.offset..CHECKPOINT_OFFSETS[0],
+        CHECKPOINT_OFFSETS[0]..regions.labels.end(),
+        regions.map.offset..regions.map.end(),
+        regions.sums.offset..regions.sums.end(),
+        regions.log.offset..regions.log.end(),
+        regions.data.offset..regions.data.end(),
+    ];
+    let region = dice.pick(&places).cloned()?;
+    let more = dice.below(6);
+    dice.one_in(2).then_some(Near { region, more, within })
 }

@@ -130,9 +130,13 @@ fn print_row(error: Planted, hunts: &[Hunt]) {
         .take(3)
         .map(|(what, (count, seed))| format!("{count} x {what} (seed {seed})"))
         .collect();
-    let others: usize = hunts.iter().map(|hunt| hunt.others.len()).sum();
-    let others =
-        if others > 0 { format!("; {others} runs fail without it") } else { String::new() };
+    let others: Vec<Seed> = hunts.iter().flat_map(|hunt| hunt.others.iter().copied()).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        let seeds: Vec<String> = others.iter().map(Seed::to_string).collect();
+        format!("; without it fail, too: {}", seeds.join(", "))
+    };
     println!(
         "{} | {} of {} | {:.1} | {:.1} | {} | {}{others}",
         error.name(),

@@ -23,7 +23,8 @@ fn connections() -> [ConnectionId; 3] {
 
 fn target(seed: u64) -> SimTarget {
     let shape = DiskShape { block_len: 512, blocks: 8, volatile_cache: true, fill: Fill::Zeroes };
-    let manners = Manners { work: MS..=9 * MS, answer: MS..=2 * MS, linger: 1000 * MS };
+    let manners =
+        Manners { work: MS..=9 * MS, answer: MS..=2 * MS, linger: 1000 * MS, stragglers: (0, MS) };
     SimTarget::new(Disk::new(shape), manners, Seed(seed).dice("target"))
 }
 

@@ -1,0 +1,146 @@
+//! Looks at the media beside the array's use: what a crash together with a loss would leave, and
+//! what is there when nothing is under way. Nothing is changed by a look, and nothing settled by
+//! one through some members.
+
+use netraid_raid::member::{MemberIndex, MemberState};
+
+use super::{
+    faults::Trouble,
+    machine::Machine,
+    oracle::{EngineId, Wrong},
+    subset::{self, Ended},
+    world::{Host, World},
+};
+use crate::disk::Disk;
+
+impl<M: Machine> World<M> {
+    /// An engine that served crashes: could the array also lose members now, as many as the level
+    /// survives, and its power?
+    ///
+    /// Members that the engine has lost count as there now and then, with all that they completed:
+    /// where labels do not exclude them, what was acknowledged is to be had with them too. An array
+    /// that would not open is no harm then.
+    pub(super) fn look_at_a_subset(&mut self, id: EngineId) {
+        if self.engines.len() > 1 || self.is_excused(id) || !M::SURVIVES_LOSSES {
+            return;
+        }
+        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
+        let (mut there, mut strays) = (Vec::new(), Vec::new());
+        for (at, host) in self.hosts.iter().enumerate() {
+            let is_whole = engine.is_in_sync(at) && engine.has(at);
+            let has_all = !host.lost_power && !host.is_older;
+            match host.trouble {
+                None if is_whole && has_all && !host.is_impaired => there.push(at),
+                Some(Trouble::Lying | Trouble::Dark) => {}
+                _ if has_all => strays.push(at),
+                _ => {}
+            }
+        }
+        let least = self.hosts.len() - self.tolerance();
+        if self.subset_dice.one_in(2) {
+            there.extend(&strays);
+        }
+        if there.len() < least {
+            return;
+        }
+        self.subset_dice.shuffle(&mut there);
+        let kept = least + self.subset_dice.index(there.len() - least + 1);
+        there.truncate(kept);
+        let loses_power = self.subset_dice.one_in(2);
+        let has_strays = there.iter().any(|at| strays.contains(at));
+        self.look_through(&there, loses_power, has_strays);
+    }
+
+    /// An engine that opens the array crashes: could the power fail now, too, and as many members be
+    /// lost as the level survives?
+    pub(super) fn look_at_a_recovery(&mut self, id: EngineId) {
+        let is_sound =
+            |host: &Host| !host.is_impaired && host.trouble.is_none() && !host.lost_power;
+        let alone = self.engines.len() == 1 && !self.is_excused(id) && M::SURVIVES_LOSSES;
+        if !alone || !self.subset_dice.one_in(2) {
+            return;
+        }
+        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
+        let hosts = self.hosts.iter().enumerate();
+        let sound = hosts.filter(|(at, host)| engine.found(*at) && is_sound(host));
+        let mut there: Vec<usize> = sound.map(|(at, _)| at).collect();
+        let least = self.hosts.len() - self.tolerance();
+        if there.len() < least {
+            return;
+        }
+        self.subset_dice.shuffle(&mut there);
+        let kept = least + self.subset_dice.index(there.len() - least + 1);
+        there.truncate(kept);
+        self.look_through(&there, true, false);
+    }
+
+    /// The array is closed: it can be read through any members that it needs.
+    pub(super) fn look_at_all_subsets(&mut self) {
+        if !M::SURVIVES_LOSSES {
+            return;
+        }
+        let members = self.hosts.len();
+        for lost in 0_u32..1 << members {
+            let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
+            let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
+            if lost.count_ones() > 0 && self.plan.geometry.can_serve_from(set.collect()) {
+                self.look_through(&there, false, false);
+            }
+        }
+    }
+
+    /// Reads everything through these members alone. Those that `may_refuse` need not open.
+    fn look_through(&mut self, members: &[usize], loses_power: bool, may_refuse: bool) {
+        self.counts.subsets += 1;
+        let mut disks: Vec<Option<Disk>> = self.hosts.iter().map(|_| None).collect();
+        for member in members {
+            let mut disk = self.sound_copy(*member);
+            if loses_power {
+                disk.lose_power(&mut self.subset_dice);
+            }
+            disks[*member] = Some(disk);
+        }
+        if may_refuse && others_may_be_newer(&disks) {
+            return;
+        }
+        let checked = match subset::read::<M>(disks, &self.fittings) {
+            Ok(volume) => self.oracle.check_volume(&volume, loses_power).map_err(|wrong| wrong.0),
+            Err(Ended::Refused(_)) if may_refuse => Ok(()),
+            Err(Ended::Refused(text) | Ended::Unread(text)) => Err(text),
+        };
+        if let Err(text) = checked {
+            let power = if loses_power { ", after a failure of all power" } else { "" };
+            self.fail(format!("through members {members:?} alone{power}: {text}"));
+        }
+    }
+
+    pub(super) fn look_at_media(&mut self, is_closed: bool) {
+        self.counts.rests += 1;
+        let disks: Vec<&Disk> = self.hosts.iter().map(|host| host.target.disk()).collect();
+        let Some(label) = self.serving_label() else { return };
+        let looked = M::look(&disks, &label, is_closed);
+        let checked = looked.and_then(|volume| {
+            let submitted = self.oracle.begin_read();
+            let engine = self.serving.unwrap_or(EngineId(0));
+            self.oracle
+                .end_read(engine, submitted, 0, &volume)
+                .map_err(|Wrong(text)| format!("on the media: {text}"))
+        });
+        if let Err(text) = checked {
+            self.fail(format!("at rest: {text}"));
+        }
+    }
+}
+
+/// Whether members that are not there could have carried the array without these.
+fn others_may_be_newer(disks: &[Option<Disk>]) -> bool {
+    let labels = disks.iter().flatten().filter_map(subset::newest_label);
+    let Some(newest) = labels.max_by_key(|label| (label.generation, label.epoch)) else {
+        return false;
+    };
+    let is_elsewhere =
+        |at: &usize| disks[*at].is_none() && newest.members[*at].state == MemberState::InSync;
+    let others = (0..disks.len()).filter(is_elsewhere);
+    let others = others.map(|at| MemberIndex(u8::try_from(at).unwrap_or(u8::MAX)));
+    newest.geometry.can_serve_from(others.collect())
+}
