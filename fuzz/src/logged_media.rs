@@ -63,6 +63,7 @@ struct AnyCheckpoint {
     counter: u64,
     round: u32,
     tail: u64,
+    stripe_images: u64,
     changes: Changes,
 }
 
@@ -70,7 +71,8 @@ fn checkpoints(input: &[u8]) {
     for one in operations::<AnyCheckpoint>(input, 20) {
         let tail = Link { end: Position(one.tail), crc: 1 };
         let (generation, counter, round) = (one.generation, one.counter, one.round);
-        let checkpoint = Checkpoint { generation, counter, round, tail };
+        let stripe_images = one.stripe_images;
+        let checkpoint = Checkpoint { generation, counter, round, tail, stripe_images };
         let mut image = checkpoint.encode(UUID);
         one.changes.apply(&mut image, checkpoint.offset());
         for slot in [0, 1] {
@@ -86,6 +88,8 @@ fn checkpoints(input: &[u8]) {
 struct AnyStripePage {
     index: u8,
     counter: u8,
+    round: u8,
+    uncounted: u8,
     /// Where, and which logical stripe.
     entries: Vec<(u16, u16, u8)>,
     changes: Changes,
@@ -101,10 +105,13 @@ fn stripe_pages(input: &[u8]) {
             entries[at] = Entry { logical: Some(u32::from(*logical)), round: u32::from(*round) };
         }
         let (index, counter) = (u64::from(one.index % 4), u64::from(one.counter));
-        let mut image = StripePage { index, counter, entries }.encode(UUID, 4096);
+        let (round, uncounted) = (u32::from(one.round), u32::from(one.uncounted));
+        let page = StripePage { index, counter, round, uncounted, entries };
+        let mut image = page.encode(UUID, 4096);
         one.changes.apply(&mut image, 4096);
         let Ok(page) = StripePage::decode(&image, UUID, 4096) else { continue };
         assert_eq!(StripePage::decode(&page.encode(UUID, 4096), UUID, 4096).as_ref(), Ok(&page));
+        assert!(page.counted(u32::from(one.round) / 2) <= page.counter);
         table.load(&page);
     }
     let mut holders = BTreeMap::new();
