@@ -20,6 +20,7 @@ mod open;
 mod replace;
 mod returns;
 mod scrub;
+mod slots;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use serde::Serialize;
