@@ -286,16 +286,26 @@ impl Array {
     /// Writes those rows of a column that can be had. The others are lost, whatever the member has
     /// there: their checksums say so to whoever reads them.
     async fn catch_up_rows(&self, member: MemberIndex, physical: u32, column: u8, run: Range<u32>) {
-        for row in run {
-            let (_, offset) = self.state().home(physical, column, row);
+        // Where the lost rows before this one begin.
+        let mut lost: Option<u32> = None;
+        let tell = |lost: &mut Option<u32>, end: u32| {
+            if let Some(first) = lost.take() {
+                let (_, offset) = self.state().home(physical, column, first);
+                let len = (end - first) * BLOCK;
+                self.state().events.push_back(Event::Lost { member, offset, len });
+            }
+        };
+        for row in run.clone() {
             match self.fetch_without(physical, column, row..row + 1).await {
-                Ok(data) => self.write_member(member, offset, data).await,
-                Err(_) => {
-                    let lost = Event::Lost { member, offset, len: BLOCK };
-                    self.state().events.push_back(lost);
+                Ok(data) => {
+                    tell(&mut lost, row);
+                    let (_, offset) = self.state().home(physical, column, row);
+                    self.write_member(member, offset, data).await;
                 }
+                Err(_) => lost = lost.or(Some(row)),
             }
         }
+        tell(&mut lost, run.end);
     }
 
     /// Gives a member its copies of the table pages, as they are on the others.

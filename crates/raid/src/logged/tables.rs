@@ -182,14 +182,21 @@ impl Array {
             }
             from += len;
         }
-        for (page, have) in newest.values() {
-            let at = |holder| table.slot_offset(page.index, holder, page.counter);
-            let lacking = table.holders(page.index).iter();
-            let lacking = lacking.filter(|one| members.contains(*one) && !have.contains(*one));
-            for holder in lacking {
-                let image = Buf::copy_from(&page.encode(uuid, at(holder))).into();
-                self.write_member(holder, at(holder), image).await;
-            }
+        let lacking: Vec<(&StripePage, MemberIndex)> = newest
+            .values()
+            .flat_map(|(page, have)| {
+                let holders = table.holders(page.index).iter();
+                let lack = |one: &MemberIndex| members.contains(*one) && !have.contains(*one);
+                holders.filter(lack).map(move |holder| (page, holder))
+            })
+            .collect();
+        for some in lacking.chunks(PAGES_AT_ONCE) {
+            let writes = some.iter().map(|(page, holder)| {
+                let at = table.slot_offset(page.index, *holder, page.counter);
+                let image = Buf::copy_from(&page.encode(uuid, at)).into();
+                self.write_member(*holder, at, image)
+            });
+            join_all(writes).await;
         }
         let mut state = self.state();
         for (index, (page, _)) in newest {
