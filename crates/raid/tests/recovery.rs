@@ -11,10 +11,10 @@ use netraid_raid::{
     geometry::Level,
     label::{Holder, Label},
     logged::{
-        Action, Event, FoundMember, IoId, Limits, LoggedArray, MemberCaps, OpenConfig, RequestId,
-        UserRequest,
+        Action, Event, FoundMember, IoId, Limits, LoggedArray, MemberCaps, NewDevice, OpenConfig,
+        RequestId, UserRequest,
     },
-    member::MemberIndex,
+    member::{MemberIndex, MemberState},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, LoggedShape},
 };
 
@@ -373,6 +373,73 @@ fn a_stripe_table_that_lacks_a_newest_image_is_not_believed() {
     world.disks = before;
     world.crash();
     world.settle();
+    assert_eq!(world.read(0), 0xa2);
+}
+
+/// An opening that is refused for what an absent member has says nowhere that it goes on without
+/// that member: it did, and then nobody asked that member any more.
+#[test]
+fn an_opening_that_is_refused_without_a_member_leaves_it_in_the_array() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.fill();
+    world.write(0, &vec![0xa2; world.stripe as usize]);
+    world.settle();
+    world.round();
+    let map = world.machine.label().regions.map;
+    let pairs = |disk: &Vec<u8>| {
+        let starts = (map.offset as usize..map.end() as usize).step_by(8192);
+        starts.filter(|at| disk[*at..*at + 7] == *b"NRSTRIP").collect::<Vec<_>>()
+    };
+    let holders: Vec<usize> = (0..3).filter(|at| !pairs(&world.disks[*at]).is_empty()).collect();
+    // One holder's copy rots, and the other holder is away for a while.
+    for at in pairs(&world.disks[holders[0]]) {
+        world.disks[holders[0]][at..at + 8192].fill(0);
+    }
+    let away = core::mem::replace(&mut world.disks[holders[1]], vec![0; 1 << 20]);
+    world.crash();
+    world.settle();
+    assert!(!world.is_open);
+    world.disks[holders[1]] = away;
+    world.crash();
+    world.settle();
+    assert!(world.is_open);
+    assert_eq!(world.read(0), 0xa2);
+}
+
+/// A member was replaced while the newest image of a page had rotted on its other holder: both had
+/// the image before it then, the array was closed, and did not open any more.
+#[test]
+fn a_page_that_nobody_has_is_written_again_when_a_member_catches_up() {
+    let mut world = World::new(Level::Raid5, 3);
+    world.fill();
+    for byte in [0xa1, 0xa2] {
+        world.write(0, &vec![byte; world.stripe as usize]);
+        world.settle();
+        world.round();
+    }
+    let map = world.machine.label().regions.map;
+    let starts = || (map.offset as usize..map.end() as usize).step_by(8192);
+    let is_pair = |disk: &[u8], at: usize| disk[at..at + 7] == *b"NRSTRIP";
+    let holders: Vec<usize> =
+        (0..3).filter(|one| starts().any(|at| is_pair(&world.disks[*one], at))).collect();
+    let member = MemberIndex(holders[0] as u8);
+    world.machine.handle_gone(member, "lost");
+    world.settle();
+    for at in starts().filter(|at| is_pair(&world.disks[holders[1]], *at)).collect::<Vec<_>>() {
+        let disk = &mut world.disks[holders[1]];
+        let newest = usize::from(disk[at + 4096 + 40] > disk[at + 40]);
+        disk[at + 4096 * newest..at + 4096 * (newest + 1)].fill(0);
+    }
+    world.disks[holders[0]].fill(0);
+    let caps = MemberCaps { volatile_cache: true, can_discard: true };
+    world.machine.handle_replace(member, NewDevice { uuid: [9; 16], caps });
+    world.settle();
+    assert_eq!(world.machine.member_state(member), MemberState::InSync);
+    world.machine.handle_close();
+    world.settle();
+    world.crash();
+    world.settle();
+    assert!(world.is_open, "{:?}", world.machine.failure());
     assert_eq!(world.read(0), 0xa2);
 }
 

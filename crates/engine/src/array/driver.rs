@@ -399,6 +399,7 @@ impl Driver {
             }
             ControlRequest::Fail { member } => {
                 self.find(&member).and_then(|member| {
+                    self.check_not_joining(member)?;
                     // By command: it does not come back by itself.
                     self.machine.handle_fail(member)?;
                     self.slots[member.as_usize()].returning.by_itself = false;

@@ -188,6 +188,15 @@ impl Driver {
         Beside { label, needs, fence: self.fence, others }
     }
 
+    /// Refuses what would cross the path of a device that is to take the member's place.
+    pub(super) fn check_not_joining(&self, member: MemberIndex) -> Result<(), ArrayError> {
+        let slot = &self.slots[member.as_usize()];
+        match slot.joining && !self.state(member).is_live() {
+            true => Err(ArrayError::Joining { address: slot.address() }),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the member's place may be taken now, by a device with this configuration.
     fn check_join(
         &self,

@@ -85,8 +85,8 @@ impl Array {
                     None => true,
                     Some(_) if planted(Planted::UnverifiedRemap) => true,
                     Some(to) => {
-                        let whole = self.make_whole(log, to, &remap, &mut left).await?;
-                        whole || remap.position < log.stable_seen
+                        let is_stable = remap.position < log.stable_seen;
+                        is_stable || self.make_whole(log, to, &remap, &mut left).await?
                     }
                 };
                 if counts {
@@ -166,6 +166,14 @@ impl Array {
             (column, self.column_sums(physical, column, rows).await)
         });
         let found: Vec<(u8, Vec<Option<u32>>)> = join_all(reads).await;
+        // Who cannot be written to either is set aside: not who is needed.
+        let may_mend = |column: u8, sums: &[Option<u32>], row: u32| {
+            let state = self.state();
+            let (member, _) = state.home(physical, column, row);
+            let mut rest = in_sync;
+            rest.remove(member);
+            sums[row as usize].is_some() || (in_sync.contains(member) && state.can_serve_from(rest))
+        };
         let mut examined = Examined::default();
         let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
         for (at, (row, _)) in written.enumerate() {
@@ -187,7 +195,7 @@ impl Array {
             }
             let bad: Vec<u8> = found
                 .iter()
-                .filter(|(column, sums)| !good.contains(*column) && sums[row as usize].is_some())
+                .filter(|(column, sums)| !good.contains(*column) && may_mend(*column, sums, row))
                 .map(|(column, _)| *column)
                 .collect();
             if bad.is_empty() {
@@ -210,7 +218,7 @@ impl Array {
     }
 
     /// Writes blocks of a stripe again that are not what its REMAP says, so that it still counts
-    /// when a member is lost later. Blocks of members that could not be read stay as they are. What
+    /// when a member is lost later. Unreadable ones of a member that is needed stay as they are. What
     /// a PARITY will write into a row is known already, also for members that are away.
     async fn mend(
         &self,

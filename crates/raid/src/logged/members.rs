@@ -59,11 +59,16 @@ impl Array {
     /// A member's device is there again.
     pub(super) async fn member_returned(self, member: MemberIndex, found: FoundMember) {
         let at = member.as_usize();
+        let before = self.state().label.members[at].uuid;
         // The labels have to say first that it was away.
         self.until(Change::Labels, |state| (!state.members[at].leaving).then_some(())).await;
         let newest = self.read_checkpoint(member).await;
         {
             let mut state = self.state();
+            if state.label.members[at].uuid != before {
+                // Another device has its place: that one is told of.
+                return;
+            }
             if let Some(reason) = state.why_not_ours(member, &found) {
                 state.tell_member(member, &reason);
                 return;
@@ -365,6 +370,7 @@ impl Array {
                 newest = Some((best, images));
             }
         }
+        self.state().rewrite_if_lost(page, is_sums, newest.as_ref().map_or(0, |found| found.0));
         let own = table.offset(page, member);
         let mut both = BufMut::zeroed(2 * PAGE_LEN as usize);
         for (counter, image) in newest.map(|(_, images)| images).unwrap_or_default() {
@@ -427,6 +433,21 @@ impl Array {
 }
 
 impl State {
+    /// A page whose newest image is not on the members any more is written again, from memory: the
+    /// next checkpoint counts on it.
+    fn rewrite_if_lost(&mut self, page: u64, is_sums: bool, found: u64) {
+        if is_sums {
+            if self.sums.pages.get(&page).is_some_and(|cached| cached.image != found) {
+                self.sums.changed.insert(page);
+            }
+        } else {
+            let at = usize::try_from(page).unwrap_or(usize::MAX);
+            if self.stripe_images[at].newest != found {
+                self.stripes.note_page(page);
+            }
+        }
+    }
+
     fn why_not_ours(
         &self,
         member: MemberIndex,

@@ -60,7 +60,13 @@ impl Array {
     }
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
-        let base = self.choose_members(found).await?;
+        let (base, leaves_some) = self.choose_members(found).await?;
+        if leaves_some {
+            // Whoever is left behind may have what the others lack: then nothing may say yet that
+            // they go on without.
+            self.read_stripes(&base).await?;
+            self.find_log(&base).await?;
+        }
         self.level_labels().await;
         self.update_labels(|label| {
             label.generation += 1;
@@ -101,8 +107,12 @@ impl Array {
         Ok(())
     }
 
-    /// Which members take part, and the checkpoint that they all have.
-    async fn choose_members(&self, found: &[Option<FoundMember>]) -> Result<Checkpoint, IoError> {
+    /// Which members take part, and the checkpoint that they all have; and whether some do not that
+    /// were in sync.
+    async fn choose_members(
+        &self,
+        found: &[Option<FoundMember>],
+    ) -> Result<(Checkpoint, bool), IoError> {
         let there = (0..).map(MemberIndex).zip(found).filter(|(_, found)| found.is_some());
         let reads =
             there.map(|(member, _)| async move { (member, self.read_checkpoint(member).await) });
@@ -151,6 +161,7 @@ impl Array {
         // Beyond every round that may have been open.
         let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
         state.round = last.saturating_add(3);
+        let mut leaves_some = false;
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
                 let volatile = state.members[member.as_usize()].caps.volatile_cache;
@@ -162,6 +173,7 @@ impl Array {
             let label = found[member.as_usize()].as_ref().map(|found| found.label.epoch);
             let is_older = label.is_some_and(|own| own + 1 < epoch);
             let entry = &mut state.label.members[member.as_usize()];
+            leaves_some |= entry.state == MemberState::InSync;
             entry.lack = match entry.state {
                 MemberState::InSync if is_older => Lack::ALL,
                 // What it has that is older than the last checkpoint counts as far as it goes.
@@ -172,7 +184,7 @@ impl Array {
             entry.state = MemberState::Missing;
             state.tell_member(member, "not there, or not up to date, when the array was opened");
         }
-        Ok(base)
+        Ok((base, leaves_some))
     }
 
     /// Gives the base to members that lack it, in the place of the one before the last that they

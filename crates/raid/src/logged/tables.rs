@@ -5,7 +5,10 @@
 //! hold the newest one, which all holders have by then: who finds that one lacks it, because a
 //! checkpoint was cut short or a copy is spoilt, gives it that first.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
@@ -144,44 +147,16 @@ impl Array {
         join_all(writes).await;
     }
 
-    /// Reads the whole stripe table, as it was at a checkpoint or is newer.
+    /// Takes in the whole stripe table, as it was at a checkpoint or is newer.
     ///
     /// # Errors
-    /// When the newest image of a page is nowhere: what it said of its stripes cannot be known.
+    /// As [`Self::read_stripes`].
     pub(super) async fn load_stripes(&self, base: &Checkpoint) -> Result<(), IoError> {
-        let (table, pages, members, uuid) = {
+        let FoundStripes { newest, unreadable } = self.read_stripes(base).await?;
+        let (table, members, uuid) = {
             let state = self.state();
-            let pages = state.stripes.pages();
-            (state.layout.stripe_pages, pages, state.in_sync(), state.label.array_uuid)
+            (state.layout.stripe_pages, state.in_sync(), state.label.array_uuid)
         };
-        let region = table.region_len(pages);
-        let mut newest: BTreeMap<u64, (StripePage, MemberSet)> = BTreeMap::new();
-        let mut from = 0;
-        while from < region {
-            let len = LOAD_LEN.min(region - from);
-            let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
-            let reads = members.iter().take(most).map(|member| async move {
-                (member, self.read_table(member, table.region_offset + from, len).await)
-            });
-            for (member, bytes) in join_all(reads).await {
-                for (place, bytes) in bytes {
-                    let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
-                    if page.index >= pages {
-                        continue;
-                    }
-                    let own: MemberSet = core::iter::once(member).collect();
-                    match newest.get_mut(&page.index) {
-                        Some((known, have)) if known.counter == page.counter => have.insert(member),
-                        Some((known, _)) if known.counter > page.counter => {}
-                        Some(slot) => *slot = (page, own),
-                        None => {
-                            newest.insert(page.index, (page, own));
-                        }
-                    }
-                }
-            }
-            from += len;
-        }
         let lacking: Vec<(&StripePage, MemberIndex)> = newest
             .values()
             .flat_map(|(page, have)| {
@@ -205,9 +180,61 @@ impl Array {
             state.stripe_images[at] = Images { newest: page.counter, counted };
             state.stripes.load(&page);
         }
-        let found = state.count_images(|images| images.counted);
+        for index in unreadable {
+            state.stripes.note_page(index);
+        }
+        Ok(())
+    }
+
+    /// Reads the whole stripe table: the newest image of each page, and who has it.
+    ///
+    /// # Errors
+    /// When the newest image of a page is nowhere: what it said of its stripes cannot be known.
+    pub(super) async fn read_stripes(&self, base: &Checkpoint) -> Result<FoundStripes, IoError> {
+        let (table, pages, members, uuid) = {
+            let state = self.state();
+            let pages = state.stripes.pages();
+            (state.layout.stripe_pages, pages, state.in_sync(), state.label.array_uuid)
+        };
+        let region = table.region_len(pages);
+        let mut newest: BTreeMap<u64, (StripePage, MemberSet)> = BTreeMap::new();
+        let mut unreadable = BTreeSet::new();
+        let mut from = 0;
+        while from < region {
+            let len = LOAD_LEN.min(region - from);
+            let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
+            let reads = members.iter().take(most).map(|member| async move {
+                (member, self.read_table(member, table.region_offset + from, len).await)
+            });
+            for (member, (bytes, is_whole)) in join_all(reads).await {
+                if !is_whole {
+                    let here = table.region_offset + from..table.region_offset + from + len;
+                    let held = (0..pages).filter(|page| table.holders(*page).contains(member));
+                    let is_here = |page: &u64| here.contains(&table.offset(*page, member));
+                    unreadable.extend(held.filter(is_here));
+                }
+                for (place, bytes) in bytes {
+                    let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
+                    if page.index >= pages {
+                        continue;
+                    }
+                    let own: MemberSet = core::iter::once(member).collect();
+                    match newest.get_mut(&page.index) {
+                        Some((known, have)) if known.counter == page.counter => have.insert(member),
+                        Some((known, _)) if known.counter > page.counter => {}
+                        Some(slot) => *slot = (page, own),
+                        None => {
+                            newest.insert(page.index, (page, own));
+                        }
+                    }
+                }
+            }
+            from += len;
+        }
+        let counted = newest.values().map(|(page, _)| page.counted(base.round));
+        let found = counted.fold(0, u64::wrapping_add);
         if found == base.stripe_images || planted(Planted::PageFromOneCopy) {
-            return Ok(());
+            return Ok(FoundStripes { newest, unreadable });
         }
         let text = alloc::format!(
             "of the {} images that the pages of the stripe table have had {found} are found: the \
@@ -218,18 +245,24 @@ impl Array {
         Err(IoError::with_detail(ErrorKind::Redundancy, text))
     }
 
-    /// Slots of a table, with their places; those that cannot be read are left out.
-    async fn read_table(&self, member: MemberIndex, offset: u64, len: u64) -> Vec<(u64, Buf)> {
+    /// Slots of a table, with their places; those that cannot be read are left out, and whether there
+    /// are none of these.
+    async fn read_table(
+        &self,
+        member: MemberIndex,
+        offset: u64,
+        len: u64,
+    ) -> (Vec<(u64, Buf)>, bool) {
         let whole = u32::try_from(len).unwrap_or(u32::MAX);
         let places = (0..len / u64::from(PAGE_LEN)).map(|at| offset + at * u64::from(PAGE_LEN));
         match self.read_member(member, offset, whole, false).await {
-            Ok(data) => places
-                .enumerate()
-                .map(|(at, place)| {
+            Ok(data) => {
+                let slot = |(at, place)| {
                     let from = at * PAGE_LEN as usize;
                     (place, data.slice(from..from + PAGE_LEN as usize).to_contiguous())
-                })
-                .collect(),
+                };
+                (places.enumerate().map(slot).collect(), true)
+            }
             Err(_) => {
                 let mut found = Vec::new();
                 for place in places.step_by(2) {
@@ -239,10 +272,19 @@ impl Array {
                         found.push((place + u64::from(PAGE_LEN), pair.slice(half..2 * half)));
                     }
                 }
-                found
+                (found, false)
             }
         }
     }
+}
+
+/// The stripe table as it is on the members.
+pub(super) struct FoundStripes {
+    /// By index: the newest image, and who has it.
+    newest: BTreeMap<u64, (StripePage, MemberSet)>,
+    /// Pages of which something may be newer that could not be read: it must not come to light
+    /// later, so these are written again.
+    unreadable: BTreeSet<u64>,
 }
 
 const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");
