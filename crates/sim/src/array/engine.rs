@@ -37,7 +37,7 @@ const CROWD_MIN: u64 = 4;
 pub struct Near {
     /// Bytes of a member.
     pub region: Range<u64>,
-    /// Member requests from that write to its death.
+    /// Member requests from that write to its death; 0: it dies instead of that write.
     pub more: u64,
     /// Member requests that it lives longer at most, to die there.
     pub within: u64,
@@ -633,8 +633,9 @@ impl<M> Engine<M> {
             matches!(action, Action::Write { offset, .. } if near.region.contains(offset));
         if is_there {
             self.dies_at = Some(self.actions + near.more);
+            let dies_first = near.more == 0;
             self.dies_near = None;
-            return false;
+            return dies_first;
         }
         self.actions > at + near.within
     }

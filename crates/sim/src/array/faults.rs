@@ -17,7 +17,7 @@ use super::{
     machine::Machine,
     oracle::EngineId,
     plan::{Fault, Mode, Plan},
-    world::{Happening, World},
+    world::{Happening, Host, World},
 };
 use crate::{
     disk::Disk,
@@ -154,7 +154,7 @@ impl<M: Machine> World<M> {
             && !self.hosts.iter().any(|host| host.trouble == Some(Trouble::Lying) || host.is_older);
         // Who is back, and not whole yet, may leave again: that takes no more room. With more than
         // the level survives, some of them are needed.
-        let is_back = |host: &super::world::Host| host.is_impaired && host.trouble.is_none();
+        let is_back = |host: &Host| host.is_impaired && host.trouble.is_none();
         let again = !is_lie
             && self.impaired() <= self.tolerance()
             && self.hosts.iter().any(is_back)
@@ -398,29 +398,37 @@ impl<M: Machine> World<M> {
         self.spoil_block(fault, member, block)
     }
 
-    /// An engine has died: in some runs a block of the log that was just written cannot be read for
-    /// a while, and then can.
+    /// An engine has died: in some runs a block of the log that one member alone has written cannot be
+    /// read for a while, and then can.
     pub(super) fn spoil_the_end_of_the_log(&mut self) {
         if self.is_ending() || !self.fault_dice.one_in(self.plan.moods.spoils_log_end) {
             return;
         }
-        let member = self.fault_dice.index(self.hosts.len());
-        let (log, block_len) = (self.plan.regions.log, self.plan.geometry.block_len());
-        let is_log = |block: &u64| {
-            let offset = block * u64::from(block_len);
-            offset >= log.offset && offset < log.end()
+        let is_elsewhere = |at: usize, block: u64| {
+            let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != at);
+            others.flat_map(|(_, host)| self.recent_log_writes(host)).any(|other| other == block)
         };
-        let last = self.hosts[member].target.recent_writes().find(is_log);
-        if self.hosts[member].is_impaired {
-            return;
-        }
-        if let Some(block) = last
+        let sound = self.hosts.iter().enumerate().filter(|(_, host)| !host.is_impaired);
+        let only = sound
+            .filter_map(|(at, host)| Some((at, self.recent_log_writes(host).next()?)))
+            .find(|(at, block)| !is_elsewhere(*at, *block));
+        if let Some((member, block)) = only
             && self.spoil_block(Fault::Unreadable, member, block)
         {
+            self.spoilt_log = Some((member, block));
             *self.counts.faults.entry(Fault::Unreadable).or_default() += 1;
-            let wait = Duration::from_micros(self.fault_dice.below(20_000));
+            let wait = Duration::from_micros(50_000 + self.fault_dice.below(200_000));
             self.agenda.put_in(wait, Happening::Recover(member, block));
         }
+    }
+
+    /// First blocks of what a member has written of the log not long ago, the newest first.
+    pub(super) fn recent_log_writes(&self, host: &Host) -> impl Iterator<Item = u64> {
+        let (log, block_len) = (self.plan.regions.log, self.plan.geometry.block_len());
+        host.target.recent_writes().filter(move |block| {
+            let offset = block * u64::from(block_len);
+            offset >= log.offset && offset < log.end()
+        })
     }
 
     /// A block can be read again.

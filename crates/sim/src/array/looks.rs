@@ -16,11 +16,26 @@ use crate::disk::Disk;
 impl<M: Machine> World<M> {
     /// An engine that served crashes: could the array also lose members now, as many as the level
     /// survives, and its power?
-    ///
-    /// Members that the engine has lost count as there now and then, with all that they completed:
-    /// where labels do not exclude them, what was acknowledged is to be had with them too. An array
-    /// that would not open is no harm then.
     pub(super) fn look_at_a_subset(&mut self, id: EngineId) {
+        let with_strays = self.subset_dice.one_in(2);
+        self.look_without_engine(id, with_strays);
+    }
+
+    /// An engine that serves has lost a member: could it die now, and this member be back, and
+    /// others be lost?
+    pub(super) fn look_at_a_loss(&mut self, id: EngineId) {
+        if self.serving == Some(id) {
+            self.look_without_engine(id, true);
+        }
+    }
+
+    /// Reads everything as it is without the engine, and without as many members as the level
+    /// survives or fewer.
+    ///
+    /// One that the engine has lost may be among the others, with all that it completed: where labels
+    /// do not exclude it, what was acknowledged is to be had with it too. An array that would not
+    /// open is no harm then.
+    fn look_without_engine(&mut self, id: EngineId, with_strays: bool) {
         if self.engines.len() > 1 || self.is_excused(id) || !M::SURVIVES_LOSSES {
             return;
         }
@@ -37,18 +52,23 @@ impl<M: Machine> World<M> {
             }
         }
         let least = self.hosts.len() - self.tolerance();
-        if self.subset_dice.one_in(2) {
-            there.extend(&strays);
-        }
-        if there.len() < least {
+        self.subset_dice.shuffle(&mut there);
+        let stray = self.subset_dice.pick(&strays).copied().filter(|_| with_strays);
+        let all = there.len() + usize::from(stray.is_some());
+        if all < least {
             return;
         }
-        self.subset_dice.shuffle(&mut there);
-        let kept = least + self.subset_dice.index(there.len() - least + 1);
+        let kept = least + self.subset_dice.index(all - least + 1);
+        // A stray is of interest where another is not there.
+        let kept = if stray.is_some() { least } else { kept };
+        if stray.is_some() && self.subset_dice.one_in(2) {
+            // Those that have the newest of the log are lost before others.
+            there.sort_by_key(|at| self.recent_log_writes(&self.hosts[*at]).count());
+        }
+        there.splice(0..0, stray);
         there.truncate(kept);
-        let loses_power = self.subset_dice.one_in(2);
-        let has_strays = there.iter().any(|at| strays.contains(at));
-        self.look_through(&there, loses_power, has_strays);
+        let loses_power = self.subset_dice.one_in(if stray.is_some() { 5 } else { 2 });
+        self.look_through(&there, loses_power, stray.is_some());
     }
 
     /// An engine that opens the array crashes: could the power fail now, too, and as many members be
@@ -57,7 +77,7 @@ impl<M: Machine> World<M> {
         let is_sound =
             |host: &Host| !host.is_impaired && host.trouble.is_none() && !host.lost_power;
         let alone = self.engines.len() == 1 && !self.is_excused(id) && M::SURVIVES_LOSSES;
-        if !alone || !self.subset_dice.one_in(2) {
+        if !alone {
             return;
         }
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
@@ -69,7 +89,14 @@ impl<M: Machine> World<M> {
             return;
         }
         self.subset_dice.shuffle(&mut there);
-        let kept = least + self.subset_dice.index(there.len() - least + 1);
+        let mut kept = least + self.subset_dice.index(there.len() - least + 1);
+        if self.subset_dice.one_in(2) {
+            // What recovery has copied is left to those that it was copied to.
+            kept = least;
+            there.sort_by_key(|at| {
+                core::cmp::Reverse(self.recent_log_writes(&self.hosts[*at]).count())
+            });
+        }
         there.truncate(kept);
         self.look_through(&there, true, false);
     }

@@ -8,7 +8,7 @@
 //!
 //! Members that are not in sync are not looked at; what they would hold is computed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_block::{Buf, BufMut, SgList};
 use netraid_raid::{
@@ -38,7 +38,7 @@ pub fn look(disks: &[&Disk], label: &Label, is_closed: bool) -> Result<SgList, S
     media.check_labels(is_closed)?;
     let physical = media.map()?;
     let geometry = &label.geometry;
-    let sums = media.sums(label.regions.physical_stripes(geometry))?;
+    let sums = media.sums(&physical)?;
     let mut volume = BufMut::zeroed(size(geometry.capacity()));
     let stripe_len = size(geometry.stripe_data_len());
     for (logical, physical) in physical {
@@ -169,12 +169,18 @@ impl Media<'_> {
         Ok(map)
     }
 
-    fn sums(&self, physical_stripes: u64) -> Result<Sums, String> {
+    /// Checksums of all stripes that a logical one has. Pages of others are made the same when they
+    /// are loaded.
+    fn sums(&self, map: &BTreeMap<u32, u32>) -> Result<Sums, String> {
         let geometry = &self.label.geometry;
         let table = self.label.regions.sum_pages(geometry);
         let layout = sum_layout(geometry);
+        let rows = 0..geometry.chunk_len() / BLOCK;
+        let page_of = |physical: &u32, row| layout.place(u64::from(*physical), row).page;
+        let pages_of = |physical| rows.clone().map(move |row| page_of(physical, row));
+        let pages: BTreeSet<u64> = map.values().flat_map(pages_of).collect();
         let mut sums = Sums::new();
-        for number in 0..layout.pages(physical_stripes) {
+        for number in pages {
             let found = self.page(&table, number, |bytes, place| {
                 let uuid = self.label.array_uuid;
                 let page = SumPage::decode(bytes, layout, uuid, place).ok()?;

@@ -206,6 +206,10 @@ pub struct World<M> {
     /// Beyond the budget: blocks of members, or of the volume at the end, could not be had.
     has_lost_rows: bool,
     failed_openings: u32,
+    /// Which engine has lost a member just now.
+    has_lost_one: Option<EngineId>,
+    /// A member and its block at the log's end that was spoilt, until the next engine that serves dies.
+    pub(super) spoilt_log: Option<(usize, u64)>,
     recovery_actions: u64,
     recovery_depth: usize,
     pub(super) fittings: Fittings,
@@ -301,6 +305,8 @@ impl<M: Machine> World<M> {
             excused_upto: 0,
             has_lost_rows: false,
             failed_openings: 0,
+            has_lost_one: None,
+            spoilt_log: None,
             recovery_actions: 40,
             recovery_depth: 0,
             fittings,
@@ -516,8 +522,9 @@ impl<M: Machine> World<M> {
             && self.recovery_depth < 3
             && self.dice.one_in(self.plan.crash_in_recovery)
         {
-            engine.dies_at = Some(1 + self.dice.below(self.recovery_actions + 4));
-            engine.dies_near = near(&self.plan, &mut self.dice, 12);
+            engine.dies_near = near(&self.plan, &mut self.dice, Some(self.recovery_actions));
+            let anywhere = 1 + self.dice.below(self.recovery_actions + 4);
+            engine.dies_at = Some(if engine.dies_near.is_some() { 0 } else { anywhere });
         }
         self.note(|| format!("engine {}: starts on host {host}", id.0));
         self.engines.push(engine);
@@ -561,6 +568,9 @@ impl<M: Machine> World<M> {
     fn settle(&mut self) {
         loop {
             self.hear_all();
+            if let Some(id) = self.has_lost_one.take() {
+                self.look_at_a_loss(id);
+            }
             if self.violation.is_some() || self.phase == Phase::Over {
                 return;
             }
@@ -622,6 +632,7 @@ impl<M: Machine> World<M> {
             }
             Notice::Gone(member) => {
                 self.hosts[member].losses += 1;
+                self.has_lost_one = Some(id);
                 self.be_nervous(id);
             }
             Notice::Nonsense(text) => self.fail(text),
@@ -639,6 +650,9 @@ impl<M: Machine> World<M> {
             self.counts.in_flight_min = Some(least);
             self.recovery_depth = 0;
             self.look_at_a_subset(id);
+            if let Some((member, block)) = self.spoilt_log.take() {
+                self.recover_block(member, block);
+            }
         } else {
             *self.counts.faults.entry(Fault::CrashInRecovery).or_default() += 1;
             self.counts.crashes_in_recovery += 1;
@@ -771,6 +785,9 @@ impl<M: Machine> World<M> {
         self.is_resting = self.dice.one_in(6);
         self.was_asked_to_idle = false;
         // Many die before recovery's last traces are gone.
+        // What it reads before it logs anything is what it will have been.
+        let is_to_read = self.spoilt_log.is_some();
+        self.sweeps_alone |= is_to_read;
         let mean = match self.dice.below(8) {
             0 => SHORT_LIFE / 4,
             1 | 2 => SHORT_LIFE,
@@ -781,7 +798,13 @@ impl<M: Machine> World<M> {
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
             engine.dies_at = (!is_last).then_some(engine.actions + life);
-            engine.dies_near = near(&self.plan, &mut self.dice, 100);
+            engine.dies_near = near(&self.plan, &mut self.dice, None);
+            if is_to_read && !is_last {
+                let log = self.plan.regions.log;
+                engine.dies_at = Some(engine.actions);
+                engine.dies_near =
+                    Some(Near { region: log.offset..log.end(), more: 0, within: 400 });
+            }
         }
         self.photograph_some();
         if is_last {
@@ -1070,18 +1093,22 @@ impl<M: Machine> World<M> {
     }
 }
 
-/// Where an engine writes just before it dies, where that is told: half of all die anywhere.
-fn near(plan: &Plan, dice: &mut Dice, within: u64) -> Option<Near> {
+/// Where an engine writes just before it dies, in so many member requests of a recovery or soon
+/// after it is due to; half of all die anywhere.
+fn near(plan: &Plan, dice: &mut Dice, recovery: Option<u64>) -> Option<Near> {
     let regions = &plan.regions;
     let places = [
         regions.labels.offset..CHECKPOINT_OFFSETS[0],
         CHECKPOINT_OFFSETS[0]..regions.labels.end(),
-        regions.map.offset..regions.map.end(),
-        regions.sums.offset..regions.sums.end(),
         regions.log.offset..regions.log.end(),
         regions.data.offset..regions.data.end(),
+        regions.data.offset..regions.data.end(),
+        // A recovery does not write these.
+        regions.map.offset..regions.map.end(),
+        regions.sums.offset..regions.sums.end(),
     ];
-    let region = dice.pick(&places).cloned()?;
-    let more = dice.below(6);
+    let count = if recovery.is_some() { 5 } else { places.len() };
+    let region = places[dice.index(count)].clone();
+    let (more, within) = (dice.below(6), recovery.unwrap_or(100));
     dice.one_in(2).then_some(Near { region, more, within })
 }

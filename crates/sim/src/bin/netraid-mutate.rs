@@ -22,8 +22,7 @@ use netraid_sim::{
     },
 };
 
-const USAGE: &str =
-    "usage: netraid-mutate [--seeds N] [--only NAME] [--seed S] [--seconds N] [--threads N]";
+const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--seed S] [--seconds N | --runs N] [--threads N]";
 
 struct Args {
     /// Campaigns for each error.
@@ -33,6 +32,8 @@ struct Args {
     seed: Seed,
     /// Longest that a campaign may take.
     limit: Duration,
+    /// Most runs of a campaign, instead of that: on a machine that has other things to do.
+    runs: Option<u64>,
     threads: usize,
 }
 
@@ -61,8 +62,11 @@ fn main() -> ExitCode {
         eprintln!("no error of that name; there are {:?}", Planted::ALL);
         return ExitCode::from(2);
     }
-    println!("{} campaigns each, drawn from {}, {:?} at most", args.seeds, args.seed, args.limit);
-    println!("error | caught in | median s | most s | median runs | what was seen, most often");
+    let most = args.runs.map_or(format!("{:?}", args.limit), |runs| format!("{runs} runs"));
+    println!("{} campaigns each, drawn from {}, {most} at most", args.seeds, args.seed);
+    println!(
+        "error | caught in | median s | most s | median runs | most runs | what was seen, most often"
+    );
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for error in wanted {
@@ -86,9 +90,16 @@ fn hunt(error: Planted, number: u64, args: &Args) -> Hunt {
     let choice = Choice::default();
     let mut next = args.seed.dice(&format!("{} {number}", error.name())).below(u64::MAX);
     let mut hunt = Hunt { runs: 0, elapsed: Duration::ZERO, caught: None, others: Vec::new() };
-    while hunt.caught.is_none() && began.elapsed() < args.limit {
+    let is_over = |hunt: &Hunt| match args.runs {
+        Some(runs) => hunt.runs >= runs,
+        None => began.elapsed() >= args.limit,
+    };
+    while hunt.caught.is_none() && !is_over(&hunt) {
         chosen::set(Some(error));
-        let extent = Extent::Time(args.limit.saturating_sub(began.elapsed()));
+        let extent = match args.runs {
+            Some(runs) => Extent::Runs(runs - hunt.runs),
+            None => Extent::Time(args.limit.saturating_sub(began.elapsed())),
+        };
         let report = campaign::run::<LoggedArray>(Seed(next), &choice, extent, args.threads, 1);
         chosen::set(None);
         hunt.runs += report.runs;
@@ -138,13 +149,14 @@ fn print_row(error: Planted, hunts: &[Hunt]) {
         format!("; without it fail, too: {}", seeds.join(", "))
     };
     println!(
-        "{} | {} of {} | {:.1} | {:.1} | {} | {}{others}",
+        "{} | {} of {} | {:.1} | {:.1} | {} | {} | {}{others}",
         error.name(),
         caught.len(),
         hunts.len(),
         seconds.get(median(seconds.len())).copied().unwrap_or(0.0),
         seconds.last().copied().unwrap_or(0.0),
         runs.get(median(runs.len())).copied().unwrap_or(0),
+        runs.last().copied().unwrap_or(0),
         kinds.join(", "),
     );
     let _ = std::io::stdout().flush();
@@ -170,6 +182,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
         only: None,
         seed: Seed(rand::random()),
         limit: Duration::from_secs(60),
+        runs: None,
         threads: 2,
     };
     while let Some(name) = args.next() {
@@ -179,6 +192,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seeds" => parsed.seeds = number()?,
             "--only" => parsed.only = Some(value),
             "--seed" => parsed.seed = Seed(number()?),
+            "--runs" => parsed.runs = Some(number()?),
             "--seconds" => parsed.limit = Duration::from_secs(number()?),
             "--threads" => {
                 parsed.threads = usize::try_from(number()?).map_err(|error| error.to_string())?;
