@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Whether so many times as much as the limit is not stable: a recovery reads all of it.
-    fn has_much_unstable(&self, times: u64) -> bool {
+    pub(super) fn has_much_unstable(&self, times: u64) -> bool {
         let len = u64::from(self.layout.stripe_blocks() * super::state::BLOCK);
         self.log.unstable_stripes * len >= times * self.layout.limits.unstable_len.max(1)
     }

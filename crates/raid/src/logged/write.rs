@@ -238,7 +238,11 @@ impl Array {
     }
 
     async fn write_elsewhere(&self, logical: u32, data: &SgList) -> Result<(), IoError> {
-        self.may_write_whole().await;
+        // Apart from here, because it is rare: what is awaited is part of each write's task.
+        let waits = self.state().has_much_unstable(2);
+        if waits {
+            alloc::boxed::Box::pin(self.may_write_whole()).await;
+        }
         let room = self.room(0, 1).await;
         let to = self.allocate_for_user(logical).await;
         let _lock = self.lock(logical, Purpose::Replace).await;
