@@ -111,6 +111,56 @@ impl World {
         self.machine = open(&self.disks, self.openings);
     }
 
+    /// A stripe that was not flushed, of which a power failure has torn a block, and a PARITY of its
+    /// row for another member's. Answers that one, who has the torn block, and where.
+    fn torn_beside_parity() -> (Self, usize, usize, usize) {
+        let mut world = Self::new(Level::Raid5, 3);
+        world.holds_flushes = true;
+        let stripe = [vec![0xc0; CHUNK], vec![0xc1; CHUNK]].concat();
+        world.write(0, &stripe);
+        world.settle();
+        world.write(0, &[0xd0; 4096]);
+        world.settle();
+        world.round();
+        let ((first, _), (second, at)) = (world.find(0xc0), world.find(0xc1));
+        world.disks[second][at..at + 4096].fill(0);
+        (world, first, second, at)
+    }
+
+    /// Stripe 0 has been somewhere else before.
+    fn written_twice() -> Self {
+        let mut world = Self::new(Level::Raid5, 3);
+        world.fill();
+        for byte in [0xa1, 0xa2] {
+            world.write(0, &vec![byte; world.stripe as usize]);
+            world.settle();
+            world.round();
+        }
+        world
+    }
+
+    /// Where a member's pairs of images of the stripe table's pages are.
+    fn pairs(&self, member: usize) -> Vec<usize> {
+        let map = self.machine.label().regions.map;
+        let starts = (map.offset as usize..map.end() as usize).step_by(8192);
+        starts.filter(|at| self.disks[member][*at..*at + 7] == *b"NRSTRIP").collect()
+    }
+
+    /// Who holds such pages.
+    fn holders(&self) -> Vec<usize> {
+        (0..self.disks.len()).filter(|member| !self.pairs(*member).is_empty()).collect()
+    }
+
+    /// The newest image, or both, of each page that a member holds is gone.
+    fn lose_pages(&mut self, member: usize, both: bool) {
+        for at in self.pairs(member) {
+            let disk = &mut self.disks[member];
+            let newest = usize::from(disk[at + 4096 + 40] > disk[at + 40]);
+            let slots = if both { 0..2 } else { newest..newest + 1 };
+            disk[at + 4096 * slots.start..at + 4096 * slots.end].fill(0);
+        }
+    }
+
     fn poll(&mut self) {
         while let Some(action) = self.machine.poll_action() {
             let holds = match &action {
@@ -259,16 +309,7 @@ fn what_rounds_brought_home_beyond_their_cut_needs_no_room_after_a_crash() {
 /// column of it was in the log: the block stayed wrong, one member too early.
 #[test]
 fn a_lost_block_of_a_row_that_parity_names_is_mended_at_recovery() {
-    let mut world = World::new(Level::Raid5, 3);
-    world.holds_flushes = true;
-    let stripe = [vec![0xc0; CHUNK], vec![0xc1; CHUNK]].concat();
-    world.write(0, &stripe);
-    world.settle();
-    world.write(0, &[0xd0; 4096]);
-    world.settle();
-    world.round();
-    let ((first, _), (second, at)) = (world.find(0xc0), world.find(0xc1));
-    world.disks[second][at..at + 4096].fill(0);
+    let (mut world, first, second, at) = World::torn_beside_parity();
     world.crash();
     world.settle();
     assert!(world.disks[second][at..at + 4096].iter().all(|byte| *byte == 0xc1));
@@ -281,16 +322,7 @@ fn a_lost_block_of_a_row_that_parity_names_is_mended_at_recovery() {
 /// block, and recovery forgot that before it had mended the other one.
 #[test]
 fn a_lost_block_is_mended_while_the_log_knows_what_an_absent_member_was_to_hold() {
-    let mut world = World::new(Level::Raid5, 3);
-    world.holds_flushes = true;
-    let stripe = [vec![0xc0; CHUNK], vec![0xc1; CHUNK]].concat();
-    world.write(0, &stripe);
-    world.settle();
-    world.write(0, &[0xd0; 4096]);
-    world.settle();
-    world.round();
-    let ((first, _), (second, at)) = (world.find(0xc0), world.find(0xc1));
-    world.disks[second][at..at + 4096].fill(0);
+    let (mut world, first, ..) = World::torn_beside_parity();
     world.disks[first].fill(0);
     world.crash();
     world.settle();
@@ -301,13 +333,7 @@ fn a_lost_block_is_mended_while_the_log_knows_what_an_absent_member_was_to_hold(
 /// over the newest on all holders, so that the one before it counted.
 #[test]
 fn a_page_that_rots_before_a_power_loss_is_not_older_after_it() {
-    let mut world = World::new(Level::Raid5, 3);
-    world.fill();
-    for byte in [0xa1, 0xa2] {
-        world.write(0, &vec![byte; world.stripe as usize]);
-        world.settle();
-        world.round();
-    }
+    let mut world = World::written_twice();
     let map = world.machine.label().regions.map;
     world.crash();
     let at = map.offset as usize;
@@ -340,30 +366,15 @@ fn a_page_that_rots_before_a_power_loss_is_not_older_after_it() {
 /// where stripes were then, none at all said that they are nowhere.
 #[test]
 fn a_stripe_table_that_lacks_a_newest_image_is_not_believed() {
-    let mut world = World::new(Level::Raid5, 3);
-    world.fill();
-    for byte in [0xa1, 0xa2] {
-        world.write(0, &vec![byte; world.stripe as usize]);
-        world.settle();
-        world.round();
-    }
-    let map = world.machine.label().regions.map;
+    let mut world = World::written_twice();
     let before = world.disks.clone();
-    let starts = || (map.offset as usize..map.end() as usize).step_by(8192);
-    let is_pair = |disk: &[u8], at: usize| disk[at..at + 7] == *b"NRSTRIP";
     for loses_both in [false, true] {
         world.disks.clone_from(&before);
-        let mut holders = 0;
-        for disk in &mut world.disks {
-            let pairs: Vec<usize> = starts().filter(|at| is_pair(disk, *at)).collect();
-            holders += pairs.len();
-            for at in pairs {
-                let newest = usize::from(disk[at + 4096 + 40] > disk[at + 40]);
-                let slots = if loses_both { 0..2 } else { newest..newest + 1 };
-                disk[at + 4096 * slots.start..at + 4096 * slots.end].fill(0);
-            }
+        let holders = world.holders();
+        for member in &holders {
+            world.lose_pages(*member, loses_both);
         }
-        assert_eq!(holders, 2);
+        assert_eq!(holders.len(), 2);
         world.crash();
         world.settle();
         assert!(!world.is_open, "both: {loses_both}");
@@ -385,16 +396,9 @@ fn an_opening_that_is_refused_without_a_member_leaves_it_in_the_array() {
     world.write(0, &vec![0xa2; world.stripe as usize]);
     world.settle();
     world.round();
-    let map = world.machine.label().regions.map;
-    let pairs = |disk: &Vec<u8>| {
-        let starts = (map.offset as usize..map.end() as usize).step_by(8192);
-        starts.filter(|at| disk[*at..*at + 7] == *b"NRSTRIP").collect::<Vec<_>>()
-    };
-    let holders: Vec<usize> = (0..3).filter(|at| !pairs(&world.disks[*at]).is_empty()).collect();
+    let holders = world.holders();
     // One holder's copy rots, and the other holder is away for a while.
-    for at in pairs(&world.disks[holders[0]]) {
-        world.disks[holders[0]][at..at + 8192].fill(0);
-    }
+    world.lose_pages(holders[0], true);
     let away = core::mem::replace(&mut world.disks[holders[1]], vec![0; 1 << 20]);
     world.crash();
     world.settle();
@@ -410,26 +414,12 @@ fn an_opening_that_is_refused_without_a_member_leaves_it_in_the_array() {
 /// the image before it then, the array was closed, and did not open any more.
 #[test]
 fn a_page_that_nobody_has_is_written_again_when_a_member_catches_up() {
-    let mut world = World::new(Level::Raid5, 3);
-    world.fill();
-    for byte in [0xa1, 0xa2] {
-        world.write(0, &vec![byte; world.stripe as usize]);
-        world.settle();
-        world.round();
-    }
-    let map = world.machine.label().regions.map;
-    let starts = || (map.offset as usize..map.end() as usize).step_by(8192);
-    let is_pair = |disk: &[u8], at: usize| disk[at..at + 7] == *b"NRSTRIP";
-    let holders: Vec<usize> =
-        (0..3).filter(|one| starts().any(|at| is_pair(&world.disks[*one], at))).collect();
+    let mut world = World::written_twice();
+    let holders = world.holders();
     let member = MemberIndex(holders[0] as u8);
     world.machine.handle_gone(member, "lost");
     world.settle();
-    for at in starts().filter(|at| is_pair(&world.disks[holders[1]], *at)).collect::<Vec<_>>() {
-        let disk = &mut world.disks[holders[1]];
-        let newest = usize::from(disk[at + 4096 + 40] > disk[at + 40]);
-        disk[at + 4096 * newest..at + 4096 * (newest + 1)].fill(0);
-    }
+    world.lose_pages(holders[1], false);
     world.disks[holders[0]].fill(0);
     let caps = MemberCaps { volatile_cache: true, can_discard: true };
     world.machine.handle_replace(member, NewDevice { uuid: [9; 16], caps });
