@@ -16,8 +16,14 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{cargo, output, root};
 
 /// The crates that hold protocol, layout and planning, and no sockets, clock or threads.
-pub(crate) const PURE: [&str; 5] =
-    ["netraid-block", "netraid-scsi", "netraid-iscsi-proto", "netraid-parity", "netraid-raid"];
+pub(crate) const PURE: [&str; 6] = [
+    "netraid-block",
+    "netraid-scsi",
+    "netraid-iscsi-proto",
+    "netraid-parity",
+    "netraid-raid",
+    "netraid-control",
+];
 
 /// Crates that are `no_std` and yet call the operating system or gather entropy.
 const SYSTEM: [&str; 6] = ["libc", "linux-raw-sys", "rustix", "getrandom", "nix", "syscalls"];

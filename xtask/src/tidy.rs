@@ -62,6 +62,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
         "netraid-scsi" | "netraid-parity" => &["netraid-block"],
         "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi"],
         "netraid-raid" => &["netraid-block", "netraid-parity"],
+        "netraid-control" => &["netraid-block", "netraid-raid"],
         "netraid-engine" | "netraid-sim" => &PURE,
         "netraid-export" => &["netraid-block", "netraid-engine"],
         // The binary and the tasks know everybody.

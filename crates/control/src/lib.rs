@@ -1,0 +1,13 @@
+//! The cluster's decisions as pure logic: who may have how much of what, where, for how long, and
+//! what that allows.
+//!
+//! Nothing here reads, writes, waits, knows the time or draws lots: time and random bytes come in
+//! as parameters, and what is to be kept goes out as data that a shell stores. The mediator, the
+//! agents, the target and the simulator run the same code.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod units;
