@@ -10,4 +10,5 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod mclock;
 pub mod units;
