@@ -10,5 +10,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod ledger;
 pub mod mclock;
 pub mod units;
