@@ -15,6 +15,7 @@ pub mod nbd;
 pub mod scsi_device;
 pub mod stored_state;
 pub mod target_session;
+pub mod token;
 mod wire;
 
 use std::ops::Range;

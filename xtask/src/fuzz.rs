@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{output, root};
 
 /// Every target, as in `fuzz/Cargo.toml`, and the longest input that makes sense for it in bytes.
-const TARGETS: [(&str, u32); 9] = [
+const TARGETS: [(&str, u32); 10] = [
     ("codecs", 4200),
     ("target_session", 4096),
     ("initiator_session", 4096),
@@ -24,6 +24,7 @@ const TARGETS: [(&str, u32); 9] = [
     ("stored_state", 4096),
     ("control_requests", 2048),
     ("nbd", 2048),
+    ("token", 2048),
 ];
 
 /// Coverage as libFuzzer reads it, and the address sanitizer, which also bounds single allocations.

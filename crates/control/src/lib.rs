@@ -10,6 +10,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod derived;
+pub mod keys;
 pub mod ledger;
 pub mod mclock;
+pub mod token;
 pub mod units;
