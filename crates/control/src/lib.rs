@@ -14,5 +14,6 @@ pub mod derived;
 pub mod keys;
 pub mod ledger;
 pub mod mclock;
+pub mod placement;
 pub mod token;
 pub mod units;
