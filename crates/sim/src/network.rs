@@ -274,6 +274,12 @@ impl<M> Network<M> {
         self.cuts.contains(&(one.min(other), one.max(other)))
     }
 
+    /// What is on its way to an end of a connection, in its order.
+    pub fn on_the_way(&self, id: ConnectionId, to: End) -> impl Iterator<Item = &M> {
+        let flow = self.connections.get(&id).map(|connection| &connection.flows[to.index()]);
+        flow.into_iter().flat_map(|flow| flow.messages.iter().map(|(_, message)| message))
+    }
+
     /// When something happens next, if nothing is done before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {

@@ -74,6 +74,17 @@ pub enum Command {
 }
 
 impl Command {
+    /// First block, data, and whether it is to be stable at once, of one that writes.
+    #[must_use]
+    pub const fn as_write(&self) -> Option<(u64, &SgList, bool)> {
+        match self {
+            Self::Write { first, data, fua } => Some((*first, data, *fua)),
+            Self::Read { .. } | Self::Flush | Self::Discard { .. } | Self::Reset | Self::Fence => {
+                None
+            }
+        }
+    }
+
     const fn changes_the_medium(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::Discard { .. })
     }
@@ -230,6 +241,13 @@ impl SimTarget {
     /// First blocks of the last writes that had their effect, the newest first.
     pub fn recent_writes(&self) -> impl Iterator<Item = u64> {
         self.recent_writes.iter().copied()
+    }
+
+    /// Writes that wait for their turn, and that no fence keeps from it: first block, data, and
+    /// whether they are to be stable at once.
+    pub fn waiting_writes(&self) -> impl Iterator<Item = (u64, &SgList, bool)> {
+        let may = |task: &&Task| self.fenced_for.is_none_or(|holder| holder == task.nexus);
+        self.tasks.values().filter(may).filter_map(|task| task.command.as_write())
     }
 
     /// How many commands changed the medium when their session was gone.

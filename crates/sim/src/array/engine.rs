@@ -32,16 +32,47 @@ use crate::{
 /// Users' requests in flight, at least, when an engine dies that serves.
 const CROWD_MIN: u64 = 4;
 
-/// Where an engine writes just before it dies.
+/// When something befalls an engine: instead of which of its member requests.
+#[derive(Debug, Clone)]
+pub struct Due {
+    /// The first after so many.
+    pub after: u64,
+    /// And, then, near a write.
+    pub near: Option<Near>,
+}
+
+/// Near which write of an engine something befalls it.
 #[derive(Debug, Clone)]
 pub struct Near {
     /// Bytes of a member.
     pub region: Range<u64>,
-    /// Member requests from that write to its death; 0: it dies instead of that write.
+    /// Member requests from that write on; 0: instead of that write.
     pub more: u64,
-    /// Member requests that it lives longer at most, to die there.
+    /// Member requests that are waited for that write at most.
     pub within: u64,
 }
+
+impl Due {
+    /// Whether it is due instead of this request, the one of this number.
+    fn comes(&mut self, number: u64, action: &Action) -> bool {
+        if number <= self.after {
+            return false;
+        }
+        let Some(near) = &self.near else { return true };
+        let is_there =
+            matches!(action, Action::Write { offset, .. } if near.region.contains(offset));
+        if is_there {
+            self.after = number + near.more;
+            let comes_first = near.more == 0;
+            self.near = None;
+            return comes_first;
+        }
+        number > self.after.saturating_add(near.within)
+    }
+}
+
+/// Member requests from one moment that is looked at to the next.
+const WATCH_EACH: u64 = 3;
 
 /// What the world hears of an engine.
 #[derive(Debug)]
@@ -57,6 +88,8 @@ pub enum Notice {
     Refused(String),
     /// Its last action has come.
     Dies,
+    /// A moment of its recovery has come that is to be looked at.
+    Watched,
     /// Another engine has a member.
     Fenced(usize),
     /// The machine was told that a member is gone, or has said so.
@@ -118,10 +151,10 @@ pub struct Engine<M> {
     pub sessions: Vec<Session>,
     /// Member requests that it has made.
     pub actions: u64,
-    /// It dies when it has made so many.
-    pub dies_at: Option<u64>,
-    /// And, then, has written there, soon after that.
-    pub dies_near: Option<Near>,
+    /// When it dies.
+    pub dies: Option<Due>,
+    /// Moments of its recovery that are to be looked at: the next one, and how many there are.
+    pub watched: Option<(Due, u32)>,
     fittings: Fittings,
     stage: Stage<M>,
     /// Whether the machine takes the member for live.
@@ -170,8 +203,8 @@ impl<M: Machine> Engine<M> {
             nexus,
             sessions,
             actions: 0,
-            dies_at: None,
-            dies_near: None,
+            dies: None,
+            watched: None,
             fittings,
             stage: Stage::Opening { until, found: vec![None; members] },
             told: vec![false; members],
@@ -583,7 +616,11 @@ impl<M: Machine> Engine<M> {
         self.actions += 1;
         // Who serves dies in the middle of something.
         let is_busy = !self.is_recovered || self.crowd >= CROWD_MIN;
-        if is_busy && self.is_due_to_die(&action) {
+        let number = self.actions;
+        if !self.is_recovered && self.is_watched(number, &action) {
+            context.notices.push_back((id, Notice::Watched));
+        }
+        if is_busy && self.dies.as_mut().is_some_and(|dies| dies.comes(number, &action)) {
             self.is_dying = true;
             context.notices.push_back((id, Notice::Dies));
             return;
@@ -625,19 +662,18 @@ impl<M: Machine> Engine<M> {
 }
 
 impl<M> Engine<M> {
-    /// Whether it dies instead of making this request.
-    fn is_due_to_die(&mut self, action: &Action) -> bool {
-        let Some(at) = self.dies_at.filter(|at| self.actions > *at) else { return false };
-        let Some(near) = &self.dies_near else { return true };
-        let is_there =
-            matches!(action, Action::Write { offset, .. } if near.region.contains(offset));
-        if is_there {
-            self.dies_at = Some(self.actions + near.more);
-            let dies_first = near.more == 0;
-            self.dies_near = None;
-            return dies_first;
+    /// Whether this request is a moment to look at.
+    fn is_watched(&mut self, number: u64, action: &Action) -> bool {
+        let Some((due, left)) = &mut self.watched else { return false };
+        if !due.comes(number, action) {
+            return false;
         }
-        self.actions > at + near.within
+        *due = Due { after: number + WATCH_EACH, near: None };
+        *left -= 1;
+        if *left == 0 {
+            self.watched = None;
+        }
+        true
     }
 }
 

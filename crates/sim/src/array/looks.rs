@@ -8,10 +8,11 @@ use super::{
     faults::Trouble,
     machine::Machine,
     oracle::{EngineId, Wrong},
+    session::Message,
     subset::{self, Ended},
     world::{Host, World},
 };
-use crate::disk::Disk;
+use crate::{disk::Disk, network::End, target::Request};
 
 impl<M: Machine> World<M> {
     /// An engine that served crashes: could the array also lose members now, as many as the level
@@ -68,11 +69,12 @@ impl<M: Machine> World<M> {
         there.splice(0..0, stray);
         there.truncate(kept);
         let loses_power = self.subset_dice.one_in(if stray.is_some() { 5 } else { 2 });
-        self.look_through(&there, loses_power, stray.is_some());
+        let engine = self.subset_dice.one_in(2).then_some(id);
+        self.look_through(&there, engine, loses_power, stray.is_some());
     }
 
-    /// An engine that opens the array crashes: could the power fail now, too, and as many members be
-    /// lost as the level survives?
+    /// An engine opens the array: could it crash now, the power fail, and as many members be lost as
+    /// the level survives?
     pub(super) fn look_at_a_recovery(&mut self, id: EngineId) {
         let is_sound =
             |host: &Host| !host.is_impaired && host.trouble.is_none() && !host.lost_power;
@@ -89,16 +91,18 @@ impl<M: Machine> World<M> {
             return;
         }
         self.subset_dice.shuffle(&mut there);
-        let mut kept = least + self.subset_dice.index(there.len() - least + 1);
-        if self.subset_dice.one_in(2) {
+        let mut kept = least;
+        if self.subset_dice.one_in(4) {
+            kept += self.subset_dice.index(there.len() - least + 1);
+        } else if self.subset_dice.one_in(2) {
             // What recovery has copied is left to those that it was copied to.
-            kept = least;
             there.sort_by_key(|at| {
                 core::cmp::Reverse(self.recent_log_writes(&self.hosts[*at]).count())
             });
         }
         there.truncate(kept);
-        self.look_through(&there, true, false);
+        let engine = self.subset_dice.one_in(2).then_some(id);
+        self.look_through(&there, engine, true, false);
     }
 
     /// The array is closed: it can be read through any members that it needs.
@@ -111,17 +115,27 @@ impl<M: Machine> World<M> {
             let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
             let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
             if lost.count_ones() > 0 && self.plan.geometry.can_serve_from(set.collect()) {
-                self.look_through(&there, false, false);
+                self.look_through(&there, None, false, false);
             }
         }
     }
 
-    /// Reads everything through these members alone. Those that `may_refuse` need not open.
-    fn look_through(&mut self, members: &[usize], loses_power: bool, may_refuse: bool) {
+    /// Reads everything through these members alone, after what an engine has under way had some
+    /// of its effect. Those that `may_refuse` need not open.
+    fn look_through(
+        &mut self,
+        members: &[usize],
+        engine: Option<EngineId>,
+        loses_power: bool,
+        may_refuse: bool,
+    ) {
         self.counts.subsets += 1;
         let mut disks: Vec<Option<Disk>> = self.hosts.iter().map(|_| None).collect();
         for member in members {
             let mut disk = self.sound_copy(*member);
+            if let Some(engine) = engine {
+                self.land_some(engine, *member, &mut disk);
+            }
             if loses_power {
                 disk.lose_power(&mut self.subset_dice);
             }
@@ -138,6 +152,24 @@ impl<M: Machine> World<M> {
         if let Err(text) = checked {
             let power = if loses_power { ", after a failure of all power" } else { "" };
             self.fail(format!("through members {members:?} alone{power}: {text}"));
+        }
+    }
+
+    /// Some of the writes that an engine has sent to a member, and had no answer to, have their
+    /// effect on a copy of it, whole or in part.
+    fn land_some(&mut self, engine: EngineId, member: usize, disk: &mut Disk) {
+        let Some(engine) = self.engines.iter().find(|one| one.id == engine) else { return };
+        let connection = engine.sessions[member].connection();
+        let sent = connection.into_iter().flat_map(|id| self.network.on_the_way(id, End::Acceptor));
+        let sent = sent.filter_map(|message| match message {
+            Message::Request(Request::Command(_, command)) => command.as_write(),
+            Message::Request(Request::Login(_)) | Message::Reply(_) => None,
+        });
+        let waiting = self.hosts[member].target.waiting_writes();
+        for (first, data, fua) in waiting.chain(sent) {
+            if self.subset_dice.one_in(2) {
+                disk.tear(first, data, fua, &mut self.subset_dice);
+            }
         }
     }
 

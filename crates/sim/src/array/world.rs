@@ -18,7 +18,7 @@ use netraid_raid::{
 
 use super::{
     content::{self, SECTOR_LEN, WriteId},
-    engine::{Context, Engine, Fittings, Near, Notice},
+    engine::{Context, Due, Engine, Fittings, Near, Notice},
     faults::{Harm, Trouble},
     machine::Machine,
     oracle::{Change, EngineId, Moment, Oracle, Wrong},
@@ -40,6 +40,8 @@ use crate::{
 const EVENTS_MAX: u64 = 1_000_000;
 /// Most requests of an engine: one whose users only ask for what is done at once dies too.
 const LIFE_REQUESTS_MAX: u64 = 3000;
+/// Moments of a recovery that are looked at.
+const WATCHES: u32 = 5;
 /// Member requests of an engine that dies soon after it has opened the array, on average.
 const SHORT_LIFE: u64 = 20;
 /// Most openings in a row that fail.
@@ -522,10 +524,13 @@ impl<M: Machine> World<M> {
             && self.recovery_depth < 3
             && self.dice.one_in(self.plan.crash_in_recovery)
         {
-            engine.dies_near = near(&self.plan, &mut self.dice, Some(self.recovery_actions));
+            let near = near(&self.plan, &mut self.dice, Some(self.recovery_actions));
             let anywhere = 1 + self.dice.below(self.recovery_actions + 4);
-            engine.dies_at = Some(if engine.dies_near.is_some() { 0 } else { anywhere });
+            engine.dies = Some(Due { after: if near.is_some() { 0 } else { anywhere }, near });
         }
+        let (data, more) = (self.plan.regions.data, self.dice.below(6));
+        let near = Near { region: data.offset..data.end(), more, within: u64::MAX };
+        engine.watched = Some((Due { after: 0, near: Some(near) }, WATCHES));
         self.note(|| format!("engine {}: starts on host {host}", id.0));
         self.engines.push(engine);
     }
@@ -621,6 +626,7 @@ impl<M: Machine> World<M> {
                 self.count_failed_opening(id, false);
             }
             Notice::Dies => self.die(id),
+            Notice::Watched => self.look_at_a_recovery(id),
             Notice::Fenced(_) => {
                 if self.engines.len() > 1 || self.dice.one_in(2) {
                     let wait = Duration::from_micros(self.dice.below(3_000));
@@ -673,8 +679,9 @@ impl<M: Machine> World<M> {
         let soon = self.dice.below(12);
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             let soon = engine.actions + soon;
-            engine.dies_at = engine.dies_at.map(|dies_at| dies_at.min(soon));
-            engine.dies_near = None;
+            if let Some(dies) = &mut engine.dies {
+                *dies = Due { after: dies.after.min(soon), near: None };
+            }
         }
     }
 
@@ -797,14 +804,14 @@ impl<M: Machine> World<M> {
             .unwrap_or(0);
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
             self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
-            engine.dies_at = (!is_last).then_some(engine.actions + life);
-            engine.dies_near = near(&self.plan, &mut self.dice, None);
-            if is_to_read && !is_last {
+            let mut dies =
+                Due { after: engine.actions + life, near: near(&self.plan, &mut self.dice, None) };
+            if is_to_read {
                 let log = self.plan.regions.log;
-                engine.dies_at = Some(engine.actions);
-                engine.dies_near =
-                    Some(Near { region: log.offset..log.end(), more: 0, within: 400 });
+                let near = Near { region: log.offset..log.end(), more: 0, within: 400 };
+                dies = Due { after: engine.actions, near: Some(near) };
             }
+            engine.dies = (!is_last).then_some(dies);
         }
         self.photograph_some();
         if is_last {
