@@ -4,6 +4,7 @@
 //! Invariant: what is given is never changed; results are buffers of their own, or share memory
 //! where the bytes are the same. The parts of lists may be cut anywhere, each list otherwise.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use netraid_block::{Buf, BufMut, Pool, SgList};
@@ -54,6 +55,39 @@ pub fn sums(data: &SgList) -> SmallVec<[u32; 16]> {
         sums.push(sum);
     }
     sums
+}
+
+/// The checksums of all blocks of every column of a row, or of several: those of the first column,
+/// then those of the next.
+///
+/// A check column that is a plain sum of data columns is not read for that: up to what zeros have,
+/// the checksum of a sum is the sum of the checksums. So they also tell whether the bytes of the
+/// sum are right.
+///
+/// # Panics
+/// When there is not each column, or one has no whole number of blocks.
+#[must_use]
+pub fn column_sums(code: &Code, columns: &[SgList]) -> Vec<u32> {
+    assert_eq!(columns.len(), usize::from(code.columns()), "every column");
+    let count = blocks(&columns[0]);
+    let mut all: Vec<u32> = Vec::with_capacity(count * columns.len());
+    let is_plain = |check: u8| (0..code.data_columns()).all(|at| code.check_weight(check, at) <= 1);
+    for (at, column) in (0..).zip(columns) {
+        assert_eq!(blocks(column), count, "columns of one length");
+        if at < code.data_columns() || !is_plain(at) {
+            all.extend(sums(column));
+            continue;
+        }
+        let first = all.len();
+        all.resize(first + count, zero_sum());
+        let (data, check) = all.split_at_mut(first);
+        let summed = (0..code.data_columns()).filter(|data| code.check_weight(at, *data) == 1);
+        for column in summed.map(usize::from) {
+            let data = &data[column * count..(column + 1) * count];
+            check.iter_mut().zip(data).for_each(|(check, sum)| *check ^= sum ^ zero_sum());
+        }
+    }
+    all
 }
 
 /// The checksum of a block of zeros.

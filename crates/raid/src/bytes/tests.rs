@@ -246,6 +246,21 @@ fn sums_are_those_of_the_blocks_however_they_are_cut() {
 }
 
 #[test]
+fn checksums_of_checks_follow_from_those_of_the_data() {
+    let mut rng = StdRng::seed_from_u64(12);
+    let pool = dirty_pool();
+    for (level, members) in SHAPES {
+        let code = code(level, members);
+        let data = data(&mut rng, code, 3 * BLOCK_LEN);
+        let mut columns: Vec<SgList> =
+            data.iter().map(|column| scatter(&mut rng, column)).collect();
+        columns.extend(checks(&pool, &code, &columns));
+        let each: Vec<u32> = columns.iter().flat_map(sums).collect();
+        assert_eq!(column_sums(&code, &columns), each, "{level:?} of {members}");
+    }
+}
+
+#[test]
 fn a_checksum_tells_every_changed_bit() {
     let mut rng = StdRng::seed_from_u64(6);
     let mut bytes = random(&mut rng, BLOCK_LEN);

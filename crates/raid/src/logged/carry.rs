@@ -47,7 +47,7 @@ impl Array {
                 }
                 None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
             };
-            self.state().push_again(record, payload, Note::data(ticket.number(), data));
+            self.state().push_again(record, payload, Note::data(ticket.id(), data));
             tickets.push(ticket);
         }
         for ticket in tickets {

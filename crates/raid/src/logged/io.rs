@@ -5,59 +5,45 @@
 //! is where it has to be. Who reads gets an error at once, and reads elsewhere.
 
 use alloc::{collections::VecDeque, vec::Vec};
-use core::{
-    future::poll_fn,
-    task::{Poll, Waker},
-};
-
 use netraid_block::{ErrorKind, IoError, SgList};
 use smallvec::{SmallVec, smallvec};
 
-use super::{Action, IoId, Rule, state::State, tasks::Array};
+use super::{
+    Action, IoId, Rule,
+    state::State,
+    tasks::Array,
+    waits::{Ticket, WaitId},
+};
 use crate::{
     log::Position,
     member::{MemberIndex, MemberState},
     planted::{Planted, planted},
 };
 
-/// Somebody who waits for one answer.
-#[derive(Debug, Default)]
-pub(super) struct Wait {
-    answer: Option<Result<SgList, IoError>>,
-    waker: Option<Waker>,
+/// Writes to members that are waited for together: one wait, however many there are.
+pub(super) struct Writes {
+    ticket: Ticket,
+    kind: IoKind,
 }
 
-/// A waiting place; it is given up when this is dropped.
-pub(super) struct Ticket {
-    array: Array,
-    number: usize,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.array.state().waits.remove(self.number);
-    }
-}
-
-impl Ticket {
-    pub(super) const fn number(&self) -> usize {
-        self.number
+impl Writes {
+    /// Adds a write.
+    pub(super) fn add(&self, member: MemberIndex, offset: u64, data: SgList) {
+        let id = self.ticket.id();
+        let mut state = self.ticket.array.state();
+        if state.push_write(id, member, offset, data, self.kind) {
+            state.waits.expect_another(id);
+        }
     }
 
-    /// Waits for the answer.
-    pub(super) async fn answer(self) -> Result<SgList, IoError> {
-        poll_fn(|context| {
-            let mut state = self.array.state();
-            let wait = &mut state.waits[self.number];
-            match wait.answer.take() {
-                Some(answer) => Poll::Ready(answer),
-                None => {
-                    wait.waker = Some(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+    /// Ends when all have completed, or their members take no part.
+    ///
+    /// # Errors
+    /// A chunk has no space on its member.
+    pub(super) async fn end(self) -> Result<(), IoError> {
+        let end = self.ticket.answer().await.map(drop);
+        // Else the answer says only that it is over.
+        if self.kind == IoKind::Chunk { end } else { Ok(()) }
     }
 }
 
@@ -78,7 +64,7 @@ pub(super) enum IoKind {
 #[derive(Debug, Clone)]
 enum For {
     /// Waits, each with its share of the bytes.
-    Waits(SmallVec<[(usize, u32); 2]>),
+    Waits(SmallVec<[(WaitId, u32); 2]>),
     /// A batch of the log.
     Batch(Position),
     /// Nobody any more.
@@ -132,9 +118,11 @@ pub(super) fn is_medium(error: &IoError) -> bool {
 }
 
 impl Array {
-    pub(super) fn ticket(&self) -> Ticket {
-        let number = self.state().waits.insert(Wait::default());
-        Ticket { array: self.clone(), number }
+    /// Writes that are waited for together. Of chunks, for free stripes, that may be new space on
+    /// their members, it is an error that there is none left, and the member stays.
+    pub(super) fn writes(&self, are_chunks: bool) -> Writes {
+        let kind = if are_chunks { IoKind::Chunk } else { IoKind::Write };
+        Writes { ticket: self.ticket_for(0), kind }
     }
 
     /// Reads any number of bytes from a member.
@@ -166,32 +154,17 @@ impl Array {
         merge: bool,
     ) -> Result<SgList, IoError> {
         let ticket = self.ticket();
-        self.state().push_read(ticket.number, member, offset, len, merge)?;
+        self.state().push_read(ticket.id(), member, offset, len, merge)?;
         ticket.answer().await
     }
 
     /// Writes to a member. Ends when it has completed, or takes no part.
     pub(super) async fn write_member(&self, member: MemberIndex, offset: u64, data: SgList) {
         let ticket = self.ticket();
-        if self.state().push_write(ticket.number, member, offset, data, IoKind::Write) {
+        if self.state().push_write(ticket.id(), member, offset, data, IoKind::Write) {
             // The answer says only that it is over.
             let _ = ticket.answer().await;
         }
-    }
-
-    /// The same, to a free stripe, which may be new space on the member: that there is none left
-    /// is an error, and the member stays.
-    pub(super) async fn write_chunk(
-        &self,
-        member: MemberIndex,
-        offset: u64,
-        data: SgList,
-    ) -> Result<(), IoError> {
-        let ticket = self.ticket();
-        if self.state().push_write(ticket.number, member, offset, data, IoKind::Chunk) {
-            ticket.answer().await?;
-        }
-        Ok(())
     }
 
     /// Writes a label, or what else its writer judges by its end. It is stable then.
@@ -204,7 +177,7 @@ impl Array {
         let ticket = self.ticket();
         {
             let mut state = self.state();
-            let io = state.new_io(member, IoKind::Label, waits(ticket.number, data.len()));
+            let io = state.new_io(member, IoKind::Label, waits(ticket.id(), data.len()));
             state.outbox.push(member, Action::Write { io, member, offset, data, fua: true }, false);
         }
         ticket.answer().await.map(drop)
@@ -215,10 +188,10 @@ impl Array {
         let ticket = self.ticket();
         {
             let mut state = self.state();
-            match state.defer_or_skip(ticket.number, member) {
+            match state.defer_or_skip(ticket.id(), member) {
                 Some(true) => {
                     let len = data.len();
-                    let io = state.new_io(member, IoKind::Write, waits(ticket.number, len));
+                    let io = state.new_io(member, IoKind::Write, waits(ticket.id(), len));
                     let write = Action::Write { io, member, offset, data, fua: true };
                     state.outbox.push(member, write, false);
                 }
@@ -234,13 +207,13 @@ impl Array {
         let ticket = self.ticket();
         {
             let mut state = self.state();
-            match state.defer_or_skip(ticket.number, member) {
+            match state.defer_or_skip(ticket.id(), member) {
                 Some(true) => {
                     if !state.members[member.as_usize()].unflushed {
                         return;
                     }
                     state.members[member.as_usize()].unflushed = false;
-                    let io = state.new_io(member, IoKind::Flush, waits(ticket.number, 0));
+                    let io = state.new_io(member, IoKind::Flush, waits(ticket.id(), 0));
                     state.outbox.push(member, Action::Flush { io, member }, false);
                 }
                 Some(false) => {}
@@ -255,9 +228,9 @@ impl Array {
         let ticket = self.ticket();
         {
             let mut state = self.state();
-            match state.defer_or_skip(ticket.number, member) {
+            match state.defer_or_skip(ticket.id(), member) {
                 Some(true) => {
-                    let io = state.new_io(member, IoKind::Discard, waits(ticket.number, 0));
+                    let io = state.new_io(member, IoKind::Discard, waits(ticket.id(), 0));
                     state.outbox.push(member, Action::Discard { io, member, offset, len }, false);
                 }
                 Some(false) => {}
@@ -268,7 +241,7 @@ impl Array {
     }
 }
 
-fn waits(number: usize, len: usize) -> For {
+fn waits(number: WaitId, len: usize) -> For {
     // Member requests are bounded by a u32.
     For::Waits(smallvec![(number, u32::try_from(len).unwrap_or(u32::MAX))])
 }
@@ -276,7 +249,7 @@ fn waits(number: usize, len: usize) -> For {
 impl State {
     /// Whether a request to `member` is to be sent: none, it takes no part; false, it is leaving,
     /// and the wait ends when the labels say so.
-    fn defer_or_skip(&mut self, wait: usize, member: MemberIndex) -> Option<bool> {
+    fn defer_or_skip(&mut self, wait: WaitId, member: MemberIndex) -> Option<bool> {
         if self.takes_part(member) {
             return Some(true);
         }
@@ -295,7 +268,7 @@ impl State {
 
     fn push_read(
         &mut self,
-        wait: usize,
+        wait: WaitId,
         member: MemberIndex,
         offset: u64,
         len: u32,
@@ -325,7 +298,7 @@ impl State {
     /// Reads from a device whether it takes part or not.
     pub(super) fn push_foreign_read(
         &mut self,
-        wait: usize,
+        wait: WaitId,
         member: MemberIndex,
         offset: u64,
         len: u32,
@@ -337,7 +310,7 @@ impl State {
     /// Whether there is something to wait for.
     fn push_write(
         &mut self,
-        wait: usize,
+        wait: WaitId,
         member: MemberIndex,
         offset: u64,
         more: SgList,
@@ -441,7 +414,7 @@ impl State {
             self.members[member.as_usize()].caps.volatile_cache;
     }
 
-    fn share_out(&mut self, waits: &[(usize, u32)], result: Result<SgList, IoError>) {
+    fn share_out(&mut self, waits: &[(WaitId, u32)], result: Result<SgList, IoError>) {
         let mut at = 0;
         for (wait, len) in waits {
             let end = at + *len as usize;
@@ -509,13 +482,8 @@ impl State {
     }
 
     /// Gives a wait its answer.
-    pub(super) fn settle(&mut self, wait: usize, answer: Result<SgList, IoError>) {
-        if let Some(wait) = self.waits.get_mut(wait) {
-            wait.answer = Some(answer);
-            if let Some(waker) = wait.waker.take() {
-                waker.wake();
-            }
-        }
+    pub(super) fn settle(&mut self, wait: WaitId, answer: Result<SgList, IoError>) {
+        self.waits.settle(wait, answer);
     }
 }
 

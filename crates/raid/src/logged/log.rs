@@ -16,9 +16,9 @@ use netraid_block::{Buf, SgList};
 use super::{
     Rule,
     dirty::Dirty,
-    io::Ticket,
     state::{Limbo, State},
     tasks::{Array, Change},
+    waits::{Ticket, WaitId},
 };
 use crate::{
     log::{Acked, LogWriter, Position, Record},
@@ -33,7 +33,7 @@ const BLOCKS_OF_DATA: u64 = 2;
 #[derive(Debug)]
 pub(super) struct Note {
     /// Who waits for it.
-    wait: Option<usize>,
+    wait: Option<WaitId>,
     /// The contents of a DATA record.
     data: Option<Buf>,
     /// The space of the stripe that a REMAP leaves is to be given back.
@@ -42,7 +42,7 @@ pub(super) struct Note {
 
 impl Note {
     /// Of contents that somebody waits for.
-    pub(super) const fn data(wait: usize, data: Option<Buf>) -> Self {
+    pub(super) const fn data(wait: WaitId, data: Option<Buf>) -> Self {
         Self { wait: Some(wait), data, discard: false }
     }
 }
@@ -360,7 +360,7 @@ impl Array {
         room.becoming_dirty -= 1;
         let mut state = self.state();
         state.log.promised -= BLOCKS_OF_DATA;
-        let note = Note::data(ticket.number(), Some(data.clone()));
+        let note = Note::data(ticket.id(), Some(data.clone()));
         state.push_record(Record::Data { block, crc }, data.into(), note);
         drop(state);
         ticket
@@ -373,7 +373,7 @@ impl Array {
         room.becoming_dirty -= count;
         let mut state = self.state();
         state.log.promised -= count * BLOCKS_OF_DATA;
-        let note = Note::data(ticket.number(), None);
+        let note = Note::data(ticket.id(), None);
         state.push_record(Record::Zeroes { block, count }, SgList::new(), note);
         drop(state);
         ticket
@@ -382,7 +382,7 @@ impl Array {
     /// Logs any other record, and waits until it is acknowledged.
     pub(super) async fn log_record(&self, record: Record, payload: SgList, discard: bool) {
         let ticket = self.ticket();
-        let note = Note { wait: Some(ticket.number()), data: None, discard };
+        let note = Note { wait: Some(ticket.id()), data: None, discard };
         self.state().push_record(record, payload, note);
         // There is nothing in the answer.
         let _ = ticket.answer().await;

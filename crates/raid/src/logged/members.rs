@@ -141,7 +141,7 @@ impl Array {
         let mut newest: Option<Checkpoint> = None;
         for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
             let ticket = self.ticket();
-            self.state().push_foreign_read(ticket.number(), member, offset, PAGE_LEN);
+            self.state().push_foreign_read(ticket.id(), member, offset, PAGE_LEN);
             let Ok(data) = ticket.answer().await else { continue };
             let Ok(found) = Checkpoint::decode(&data.to_contiguous(), uuid, slot) else { continue };
             let key = |one: &Checkpoint| (one.generation, one.counter);

@@ -34,6 +34,7 @@ mod state;
 mod sums;
 mod tables;
 mod tasks;
+mod waits;
 mod write;
 
 use alloc::{
@@ -428,7 +429,7 @@ impl State {
             requests: BTreeSet::new(),
             operations: BTreeSet::new(),
             next_operation: 0,
-            waits: Slab::new(),
+            waits: waits::Waits::default(),
             ios: Slab::new(),
             outbox: io::Outbox::default(),
             completed: VecDeque::new(),

@@ -268,14 +268,14 @@ impl Array {
         if !planted(Planted::HomeBeforeParityStable) {
             self.flush_for(Rule::HomeAfterParity).await;
         }
-        let mut writes = Vec::new();
+        let writes = self.writes(false);
         for new in &new_rows {
             for (column, data) in &new.columns {
                 let (member, offset) = self.state().home(physical, *column, new.row);
-                writes.push(self.write_member(member, offset, data.clone()));
+                writes.add(member, offset, data.clone());
             }
         }
-        join_all(writes).await;
+        writes.end().await?;
         let mut state = self.state();
         for new in &new_rows {
             state.set_new_sums(physical, new);

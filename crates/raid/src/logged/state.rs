@@ -14,12 +14,13 @@ use sync_wrapper::SyncWrapper;
 use super::{
     Action, Event, Limits, MemberCaps, RequestId, RuleCounts,
     dirty::DirtyBlocks,
-    io::{Io, Outbox, Wait},
+    io::{Io, Outbox},
     labels::LabelUpdates,
     locks::Locks,
     log::LogState,
     sums::SumCache,
     tasks::{Change, Task, Waiters},
+    waits::{WaitId, Waits},
 };
 use crate::{
     checkpoint::Checkpoint,
@@ -91,7 +92,7 @@ pub(super) struct Member {
     /// It completed writes after its last flush was sent.
     pub(super) unflushed: bool,
     /// Who waits for the labels to say that it takes no part.
-    pub(super) deferred: Vec<usize>,
+    pub(super) deferred: Vec<WaitId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +129,7 @@ pub(super) struct State {
     pub(super) operations: BTreeSet<u64>,
     pub(super) next_operation: u64,
 
-    pub(super) waits: Slab<Wait>,
+    pub(super) waits: Waits,
     pub(super) ios: Slab<Io>,
     pub(super) outbox: Outbox,
     pub(super) completed: VecDeque<Action>,

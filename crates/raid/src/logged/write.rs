@@ -5,7 +5,6 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use futures_util::future::join_all;
 use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
@@ -312,29 +311,21 @@ impl Array {
         let mut columns: Vec<SgList> = data.to_vec();
         columns.extend(bytes::checks(&pool, &code, data));
         // While the bytes are near the processor.
-        let sums = columns.iter().flat_map(bytes::sums).collect();
+        let sums = bytes::column_sums(&code, &columns);
         let _sums = self.sums(physical).await;
         let runs = runs_of(&written);
-        let mut writes = Vec::new();
+        let writes = self.writes(may_fail);
         for (column, data) in (0..).zip(&columns) {
             let mut at = 0;
             for run in &runs {
                 let len = ((run.end - run.start) * BLOCK) as usize;
                 let (member, offset) = self.state().home(physical, column, run.start);
-                let part = data.slice(at..at + len);
-                writes.push(async move {
-                    if may_fail {
-                        self.write_chunk(member, offset, part).await
-                    } else {
-                        self.write_member(member, offset, part).await;
-                        Ok(())
-                    }
-                });
+                writes.add(member, offset, data.slice(at..at + len));
                 at += len;
             }
         }
         // All have ended before the stripe may be used for something else.
-        join_all(writes).await.into_iter().collect::<Result<(), IoError>>()?;
+        writes.end().await?;
         let record = Record::Remap {
             stripe: u64::from(logical),
             to: Some(u64::from(physical)),

@@ -1,0 +1,161 @@
+//! Waiting places: somebody waits for an answer, or for the last of several, and whoever has it
+//! knows the place by its number alone.
+//!
+//! Invariant: an answer reaches the place that it was meant for, or nobody: places are used again,
+//! numbers are not, so that who has given up leaves nothing to those after it.
+
+use core::{
+    future::poll_fn,
+    task::{Poll, Waker},
+};
+
+use netraid_block::{IoError, SgList};
+use slab::Slab;
+
+use super::tasks::Array;
+
+/// The number of a waiting place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitId {
+    at: u32,
+    /// Of those that had this place, modulo 2^32.
+    serial: u32,
+}
+
+/// All waiting places.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    places: Slab<Wait>,
+    next_serial: u32,
+}
+
+#[derive(Debug)]
+struct Wait {
+    serial: u32,
+    /// The last answer; an error stays.
+    answer: Option<Result<SgList, IoError>>,
+    /// Answers to come.
+    left: u32,
+    waker: Option<Waker>,
+}
+
+impl Waits {
+    /// A new place, for so many answers; more may be added.
+    fn insert(&mut self, left: u32) -> WaitId {
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let at = self.places.insert(Wait { serial, answer: None, left, waker: None });
+        let Ok(at) = u32::try_from(at) else { unreachable!("{at} waiting places") };
+        WaitId { at, serial }
+    }
+
+    fn get_mut(&mut self, id: WaitId) -> Option<&mut Wait> {
+        self.places.get_mut(id.at as usize).filter(|wait| wait.serial == id.serial)
+    }
+
+    fn remove(&mut self, id: WaitId) {
+        if self.get_mut(id).is_some() {
+            self.places.remove(id.at as usize);
+        }
+    }
+
+    /// One more answer is to come.
+    pub(super) fn expect_another(&mut self, id: WaitId) {
+        if let Some(wait) = self.get_mut(id) {
+            wait.left += 1;
+        }
+    }
+
+    /// Gives a place an answer. Whoever waits there may have given up.
+    pub(super) fn settle(&mut self, id: WaitId, answer: Result<SgList, IoError>) {
+        let Some(wait) = self.get_mut(id) else { return };
+        assert!(wait.left > 0, "more answers than were waited for");
+        wait.left -= 1;
+        if !matches!(wait.answer, Some(Err(_))) {
+            wait.answer = Some(answer);
+        }
+        if wait.left == 0
+            && let Some(waker) = wait.waker.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// The answer, if it is there; else `waker` is told when it is.
+    fn poll(&mut self, id: WaitId, waker: &Waker) -> Poll<Result<SgList, IoError>> {
+        let Some(wait) = self.get_mut(id) else { unreachable!("a ticket has its place") };
+        if wait.left == 0 {
+            return Poll::Ready(wait.answer.take().unwrap_or(Ok(SgList::new())));
+        }
+        wait.waker = Some(waker.clone());
+        Poll::Pending
+    }
+}
+
+/// A waiting place that somebody has; it is given up when this is dropped.
+pub(super) struct Ticket {
+    pub(super) array: Array,
+    id: WaitId,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.array.state().waits.remove(self.id);
+    }
+}
+
+impl Ticket {
+    pub(super) const fn id(&self) -> WaitId {
+        self.id
+    }
+
+    /// Waits for the answer, or for the last of several: the first error, if there was one.
+    pub(super) async fn answer(self) -> Result<SgList, IoError> {
+        poll_fn(|context| self.array.state().waits.poll(self.id, context.waker())).await
+    }
+}
+
+impl Array {
+    /// A place to wait for one answer.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket_for(1)
+    }
+
+    /// A place to wait for so many answers, and those that are added.
+    pub(super) fn ticket_for(&self, answers: u32) -> Ticket {
+        let id = self.state().waits.insert(answers);
+        Ticket { array: self.clone(), id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netraid_block::ErrorKind;
+
+    #[test]
+    fn an_answer_for_who_gave_up_reaches_nobody_else() {
+        let mut waits = Waits::default();
+        let gone = waits.insert(1);
+        waits.remove(gone);
+        let other = waits.insert(1);
+        assert_eq!(other.at, gone.at, "the place is used again");
+        waits.settle(gone, Err(ErrorKind::Device.into()));
+        assert!(waits.poll(other, Waker::noop()).is_pending());
+        waits.settle(other, Ok(SgList::new()));
+        assert!(matches!(waits.poll(other, Waker::noop()), Poll::Ready(Ok(_))));
+    }
+
+    #[test]
+    fn the_last_of_several_answers_ends_a_wait_and_an_error_among_them_stays() {
+        let mut waits = Waits::default();
+        let id = waits.insert(0);
+        (0..3).for_each(|_| waits.expect_another(id));
+        waits.settle(id, Ok(SgList::new()));
+        waits.settle(id, Err(ErrorKind::NoSpace.into()));
+        assert!(waits.poll(id, Waker::noop()).is_pending());
+        waits.settle(id, Ok(SgList::new()));
+        let Poll::Ready(Err(error)) = waits.poll(id, Waker::noop()) else { panic!("no error") };
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+    }
+}
