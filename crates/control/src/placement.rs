@@ -13,6 +13,8 @@
 //! Does not place what is there already: for a new client of an old volume, [`Load`] says what
 //! its members must give.
 
+#[cfg(test)]
+mod cases;
 mod load;
 mod pool;
 mod reason;

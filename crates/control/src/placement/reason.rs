@@ -256,8 +256,10 @@ fn write_unit(
     write!(f, "unit of {}: ", ShowBytes(chunk_len.into()))?;
     match why {
         UnitWhy::Asked => write!(f, "asked for"),
-        UnitWhy::Request => write!(f, "the largest of which {request} fill {columns}"),
-        UnitWhy::Least => write!(f, "the least there is; {request} do not fill {columns} of them"),
+        UnitWhy::Request => write!(f, "the largest of which {request} fills {columns}"),
+        UnitWhy::Least => {
+            write!(f, "the least there is; {request} does not fill {columns} of them")
+        }
         UnitWhy::Most => write!(f, "the largest there is"),
         UnitWhy::SmallVolume => write!(f, "a larger one is too large for so small a volume"),
         UnitWhy::LargeVolume => write!(f, "with a smaller one there would be too many stripes"),

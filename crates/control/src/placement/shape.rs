@@ -23,8 +23,8 @@ const UNIT_MAX: u64 = 16 << 20;
 /// Fewest stripes of a volume: what an array keeps free beside it, and the 16 stripes that it has
 /// at least, would cost more space than the volume otherwise.
 const STRIPES_WANTED_MIN: u64 = 64;
-/// Most stripes of a volume while the unit can be larger: a client keeps some 8 bytes of each in
-/// memory.
+/// Most stripes of a volume whose requests do not fill stripes whatever the unit: a larger one costs
+/// nothing then, and a client keeps some 8 bytes of each stripe in memory.
 const STRIPES_WANTED_MAX: u64 = 1 << 24;
 /// Physical stripes are counted in 32 bits, with one number to spare; 1% of them is kept free.
 const STRIPES_MAX: u64 = (u32::MAX as u64 - 1) / 102 * 100;
@@ -42,7 +42,8 @@ pub enum UnitWhy {
     Most,
     /// The volume is small: with a larger one it would have less than 64 stripes.
     SmallVolume,
-    /// The volume is large: with a smaller one it would have more than 2^24 stripes.
+    /// The volume is large: with a smaller one it would have more stripes than an array can, or than
+    /// a client should keep account of for requests that do not fill stripes anyway.
     LargeVolume,
     /// The checksums of a whole stripe have no room in one record of the log with a larger one.
     Record,
@@ -183,7 +184,8 @@ fn unit(wanted: &Wanted, level: Level, members: usize, data_columns: u64) -> (u3
     if unit > most {
         (unit, why) = (most, UnitWhy::SmallVolume);
     }
-    let least = wanted.size_bytes.div_ceil(data_columns * STRIPES_WANTED_MAX);
+    let stripes_max = if share < UNIT_MIN { STRIPES_WANTED_MAX } else { STRIPES_MAX };
+    let least = wanted.size_bytes.div_ceil(data_columns * stripes_max);
     let least = least.min(UNIT_MAX).next_power_of_two();
     if unit < least {
         (unit, why) = (least, UnitWhy::LargeVolume);
@@ -298,8 +300,12 @@ mod tests {
                 assert!(shape.capacity_bytes().unwrap() >= size_bytes);
                 let less = shape.plan(space - (1 << 20));
                 assert!(less.is_err() || less.is_ok_and(|size| size < size_bytes));
-                let wish = Wish { level, members, chunk_len: shape.chunk_len, block_len: 512 };
-                assert_eq!(member_capacity_for(&wish, shape.is_logged(), size_bytes), Ok(space));
+                // That one looks at twice as much too, which beyond this may be too many stripes.
+                if size_bytes <= 1 << 40 {
+                    let wish = Wish { level, members, chunk_len: shape.chunk_len, block_len: 512 };
+                    let found = member_capacity_for(&wish, shape.is_logged(), size_bytes);
+                    assert_eq!(found, Ok(space));
+                }
             }
         }
     }
@@ -327,6 +333,9 @@ mod tests {
         assert_eq!(unit(&of(1 << 30), 64), (1 << 10, UnitWhy::Record));
         // Of 1 TiB in at most 2^24 stripes each has 64 KiB.
         assert_eq!(unit(&of(4096), 5), (16, UnitWhy::LargeVolume));
+        // Where requests fill stripes there may be more of them, up to what an array can have.
+        assert_eq!(unit(&Wanted::new(200 << 40, Rate(1)), 14), (64, UnitWhy::Request));
+        assert_eq!(unit(&Wanted::new(1 << 54, Rate(1)), 14), (512, UnitWhy::LargeVolume));
         let small = Wanted { size_bytes: 16 << 20, ..usual.clone() };
         assert_eq!(unit(&small, 5), (64, UnitWhy::SmallVolume));
         let tiny = Wanted { size_bytes: 1, ..usual.clone() };

@@ -27,7 +27,7 @@ const fn id(number: u8) -> AgentId {
     AgentId([number; 16])
 }
 
-fn book(agents: &mut [AgentState], placement: &Placement) {
+pub(super) fn book(agents: &mut [AgentState], placement: &Placement) {
     for agent in agents.iter_mut().filter(|agent| placement.members.contains(&agent.id)) {
         assert!(agent.left.holds(&placement.each));
         agent.left = agent.left.saturating_sub(placement.each);
