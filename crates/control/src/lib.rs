@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod booking;
 pub mod derived;
 pub mod keys;
 pub mod ledger;

@@ -1,0 +1,424 @@
+//! A mediator's booking on several agents: on all of them or on none.
+//!
+//! Everything is held first. When all agents hold, the decision to commit is stored, and then all
+//! are told to commit. Whoever crashes before that decision leaves holds, which end by themselves;
+//! whoever crashes after it goes on from the stored [`Record`]. An agent that says that what it held
+//! is gone, or that does not answer for too long, turns the decision round: that is stored too, and
+//! everything is released until each agent has said that it did.
+//!
+//! Invariants: nothing is committed before the decision is stored; [`Outcome::Booked`] comes when
+//! every agent has committed, and that is stored; after any other outcome everything is released,
+//! as soon as the agents that hold it can be reached.
+//!
+//! Requests may be lost, doubled and late, because the ledger's are made for that
+//! ([`crate::ledger`]). The times here only say when to ask again and when to give up: that a clock
+//! is wrong costs patience, never an allotment.
+//!
+//! Does not choose agents ([`crate::placement`]), and does not know what the booking is for: a shell
+//! stores that together with the record.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ledger::{Commit, Hold},
+    units::{AgentId, AllotmentId, Moment, PlanId},
+};
+
+/// From a request that is not answered to the next one, at first and at most.
+const RETRY_MS: core::ops::RangeInclusive<u64> = 200..=10_000;
+
+/// What is wanted of one agent. An agent may have several parts, each with an id of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Of whom.
+    pub agent: AgentId,
+    /// What.
+    pub hold: Hold,
+    /// For rates how long at first, in milliseconds; none for space.
+    pub lease_ms: Option<u64>,
+}
+
+/// What a store keeps of a booking, from the decision on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Which one it is.
+    pub id: PlanId,
+    /// What was decided.
+    pub decision: Decision,
+    /// All that is held.
+    pub parts: Vec<RecordPart>,
+}
+
+/// What becomes of a booking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// All agents are to commit.
+    Commit,
+    /// All agents have committed.
+    Booked,
+    /// All agents are to release.
+    Release,
+}
+
+/// A part, as it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordPart {
+    /// By whom.
+    pub agent: AgentId,
+    /// Under which name.
+    pub allotment: AllotmentId,
+    /// By which hold.
+    pub serial: u64,
+    /// For rates how long at first, in milliseconds; none for space.
+    pub lease_ms: Option<u64>,
+}
+
+/// What is to be done next. Whatever an agent answers comes back by a `handle`; what is not
+/// answered is asked for again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Ask an agent to hold this.
+    Hold(AgentId, Hold),
+    /// Tell an agent to commit this.
+    Commit(AgentId, Commit),
+    /// Tell an agent to release this.
+    Release(AgentId, AllotmentId),
+    /// Store this in the place of what was stored under its id. One that is [`Decision::Booked`]
+    /// goes with what the booking is for, in one transaction.
+    Store(Record),
+    /// Remove what was stored.
+    Forget(PlanId),
+}
+
+/// How a booking ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome<W> {
+    /// Every agent has committed.
+    Booked,
+    /// An agent refused: nothing was booked.
+    Refused(AgentId, W),
+    /// An agent did not answer in time, or what it held was gone before all had answered.
+    TooLate(AgentId),
+    /// The decision could not be stored: nothing was booked.
+    NotStored,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Holding,
+    /// The decision is being stored.
+    Deciding(Decision),
+    Committing,
+    /// Until all agents have released, as was decided.
+    Releasing,
+    /// Nothing was decided: what agents hold ends by itself if they do not hear of it.
+    LettingGo,
+    Over,
+}
+
+#[derive(Debug, Clone)]
+struct PartState {
+    agent: AgentId,
+    allotment: AllotmentId,
+    lease_ms: Option<u64>,
+    /// What to ask for; none after a restart, when all is held.
+    hold: Option<Hold>,
+    serial: Option<u64>,
+    /// It has done what this phase asks for.
+    is_done: bool,
+    /// When it is asked, and how long to wait then.
+    ask_at: Moment,
+    wait_ms: u64,
+}
+
+/// A booking under way. `W` is why an agent refuses.
+#[derive(Debug, Clone)]
+pub struct Booking<W> {
+    id: PlanId,
+    parts: Vec<PartState>,
+    phase: Phase,
+    give_up_at: Moment,
+    actions: VecDeque<Action>,
+    outcome: Option<Outcome<W>>,
+}
+
+impl<W> Booking<W> {
+    /// A booking that begins now, and gives up when some agent has not answered after
+    /// `patience_ms`, which is less than the holds last.
+    ///
+    /// # Panics
+    /// When there are no parts, or two of one name with one agent.
+    #[must_use]
+    pub fn new(now: Moment, id: PlanId, parts: &[Part], patience_ms: u64) -> Self {
+        assert!(!parts.is_empty(), "a booking of nothing");
+        let part = |part: &Part| PartState {
+            agent: part.agent,
+            allotment: part.hold.id,
+            lease_ms: part.lease_ms,
+            hold: Some(part.hold),
+            serial: None,
+            is_done: false,
+            ask_at: now,
+            wait_ms: *RETRY_MS.start(),
+        };
+        let parts: Vec<PartState> = parts.iter().map(part).collect();
+        for (at, one) in parts.iter().enumerate() {
+            let is_same =
+                |other: &PartState| (other.agent, other.allotment) == (one.agent, one.allotment);
+            assert!(!parts[..at].iter().any(is_same), "allotment {} twice", one.allotment);
+        }
+        let mut this = Self {
+            id,
+            parts,
+            phase: Phase::Holding,
+            give_up_at: now.after_ms(patience_ms),
+            actions: VecDeque::new(),
+            outcome: None,
+        };
+        this.ask(now);
+        this
+    }
+
+    /// Goes on from what was stored, after a restart. None when nothing is left to do.
+    #[must_use]
+    pub fn resume(now: Moment, record: &Record, patience_ms: u64) -> Option<Self> {
+        let phase = match record.decision {
+            Decision::Commit => Phase::Committing,
+            Decision::Release => Phase::Releasing,
+            Decision::Booked => return None,
+        };
+        let part = |part: &RecordPart| PartState {
+            agent: part.agent,
+            allotment: part.allotment,
+            lease_ms: part.lease_ms,
+            hold: None,
+            serial: Some(part.serial),
+            is_done: false,
+            ask_at: now,
+            wait_ms: *RETRY_MS.start(),
+        };
+        let mut this = Self {
+            id: record.id,
+            parts: record.parts.iter().map(part).collect(),
+            phase,
+            give_up_at: now.after_ms(patience_ms),
+            actions: VecDeque::new(),
+            outcome: None,
+        };
+        this.ask(now);
+        this.go_on(now);
+        Some(this)
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub const fn id(&self) -> PlanId {
+        self.id
+    }
+
+    /// An agent holds a part, by the hold of that serial.
+    pub fn handle_held(&mut self, now: Moment, agent: AgentId, id: AllotmentId, serial: u64) {
+        if self.phase != Phase::Holding {
+            return;
+        }
+        if let Some(part) = self.part(agent, id) {
+            // Of a hold that ended and was made anew the later one counts.
+            part.serial = part.serial.max(Some(serial));
+            part.is_done = true;
+        }
+        self.go_on(now);
+    }
+
+    /// An agent refuses a part.
+    pub fn handle_refused(&mut self, now: Moment, agent: AgentId, id: AllotmentId, why: W) {
+        if self.phase == Phase::Holding && self.part(agent, id).is_some() {
+            self.let_go(now, Outcome::Refused(agent, why));
+        }
+    }
+
+    /// An agent has committed a part.
+    pub fn handle_committed(&mut self, now: Moment, agent: AgentId, id: AllotmentId) {
+        if self.phase == Phase::Committing {
+            if let Some(part) = self.part(agent, id) {
+                part.is_done = true;
+            }
+            self.go_on(now);
+        }
+    }
+
+    /// What an agent was told to commit is not there.
+    pub fn handle_absent(&mut self, agent: AgentId, id: AllotmentId) {
+        if self.phase == Phase::Committing && self.part(agent, id).is_some() {
+            self.turn_round(Outcome::TooLate(agent));
+        }
+    }
+
+    /// An agent has nothing of a part any more.
+    pub fn handle_released(&mut self, now: Moment, agent: AgentId, id: AllotmentId) {
+        if matches!(self.phase, Phase::Releasing | Phase::LettingGo) {
+            if let Some(part) = self.part(agent, id) {
+                part.is_done = true;
+            }
+            self.go_on(now);
+        }
+    }
+
+    /// The last record that was to be stored is.
+    pub fn handle_stored(&mut self, now: Moment) {
+        let Phase::Deciding(decision) = self.phase else { return };
+        match decision {
+            Decision::Commit => self.begin(now, Phase::Committing),
+            Decision::Release => self.begin(now, Phase::Releasing),
+            Decision::Booked => {
+                self.phase = Phase::Over;
+                self.outcome.get_or_insert(Outcome::Booked);
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// The last record that was to be stored certainly is not. When that is not certain, the only
+    /// way on is [`Self::resume`] from what the store holds.
+    pub fn handle_store_failed(&mut self, now: Moment) {
+        match self.phase {
+            Phase::Deciding(Decision::Commit) => self.let_go(now, Outcome::NotStored),
+            // Committed it is, or has to be released: the store must take it some time.
+            Phase::Deciding(decision) => self.store(decision),
+            Phase::Holding
+            | Phase::Committing
+            | Phase::Releasing
+            | Phase::LettingGo
+            | Phase::Over => {}
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Moment) {
+        let late = self.parts.iter().find(|part| !part.is_done).map(|part| part.agent);
+        match (self.phase, late) {
+            (Phase::Holding, Some(agent)) if now >= self.give_up_at => {
+                self.let_go(now, Outcome::TooLate(agent));
+            }
+            (Phase::Committing, Some(agent)) if now >= self.give_up_at => {
+                self.turn_round(Outcome::TooLate(agent));
+            }
+            _ => self.ask(now),
+        }
+    }
+
+    /// When time matters next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Moment> {
+        let open = self.parts.iter().filter(|part| !part.is_done).map(|part| part.ask_at).min();
+        match self.phase {
+            Phase::Holding | Phase::Committing => open.map(|ask_at| ask_at.min(self.give_up_at)),
+            Phase::Releasing => open,
+            Phase::Deciding(_) | Phase::LettingGo | Phase::Over => None,
+        }
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// How it ended, once that is known; agents may still have to be told.
+    #[must_use]
+    pub const fn outcome(&self) -> Option<&Outcome<W>> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether there is nothing more to be done once all actions are.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over | Phase::LettingGo)
+    }
+
+    fn part(&mut self, agent: AgentId, id: AllotmentId) -> Option<&mut PartState> {
+        self.parts.iter_mut().find(|part| (part.agent, part.allotment) == (agent, id))
+    }
+
+    fn begin(&mut self, now: Moment, phase: Phase) {
+        self.phase = phase;
+        for part in &mut self.parts {
+            part.is_done = false;
+            part.ask_at = now;
+            part.wait_ms = *RETRY_MS.start();
+        }
+        self.ask(now);
+    }
+
+    /// Goes to the next phase when every agent has done what this one asks for.
+    fn go_on(&mut self, now: Moment) {
+        if !self.parts.iter().all(|part| part.is_done) {
+            return;
+        }
+        match self.phase {
+            // Beyond that time some may be gone already.
+            Phase::Holding if now >= self.give_up_at => {
+                let agent = self.parts[0].agent;
+                self.let_go(now, Outcome::TooLate(agent));
+            }
+            Phase::Holding => self.store(Decision::Commit),
+            Phase::Committing => self.store(Decision::Booked),
+            Phase::Releasing => {
+                self.phase = Phase::Over;
+                self.actions.push_back(Action::Forget(self.id));
+            }
+            Phase::Deciding(_) | Phase::LettingGo | Phase::Over => {}
+        }
+    }
+
+    fn store(&mut self, decision: Decision) {
+        self.phase = Phase::Deciding(decision);
+        let part = |part: &PartState| RecordPart {
+            agent: part.agent,
+            allotment: part.allotment,
+            serial: part.serial.unwrap_or(0),
+            lease_ms: part.lease_ms,
+        };
+        let parts = self.parts.iter().map(part).collect();
+        self.actions.push_back(Action::Store(Record { id: self.id, decision, parts }));
+    }
+
+    /// Nothing was decided, and nothing will be.
+    fn let_go(&mut self, now: Moment, outcome: Outcome<W>) {
+        self.outcome.get_or_insert(outcome);
+        self.actions.clear();
+        self.begin(now, Phase::LettingGo);
+    }
+
+    fn turn_round(&mut self, outcome: Outcome<W>) {
+        self.outcome.get_or_insert(outcome);
+        self.actions.clear();
+        self.store(Decision::Release);
+    }
+
+    /// Asks all who are due.
+    fn ask(&mut self, now: Moment) {
+        for part in self.parts.iter_mut().filter(|part| !part.is_done && part.ask_at <= now) {
+            let action = match (self.phase, part.hold, part.serial) {
+                (Phase::Holding, Some(hold), _) => Action::Hold(part.agent, hold),
+                (Phase::Committing, _, Some(serial)) => {
+                    let (id, for_ms) = (part.allotment, part.lease_ms);
+                    Action::Commit(part.agent, Commit { id, serial, for_ms })
+                }
+                (Phase::Releasing | Phase::LettingGo, ..) => {
+                    Action::Release(part.agent, part.allotment)
+                }
+                _ => continue,
+            };
+            self.actions.push_back(action);
+            part.ask_at = now.after_ms(part.wait_ms);
+            part.wait_ms = (part.wait_ms * 2).min(*RETRY_MS.end());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
