@@ -40,7 +40,7 @@
 //! # Clocks
 //! All moments are of the agent's own clock: who asks says for how long, not until when, so that
 //! skew between hosts does not matter. An answer says until when by the agent's clock, which others
-//! may show, and should not reckon with: they count from before they asked.
+//! may show, and should not reckon with: they count from when they asked, not from the answer.
 //! Moments are of the wall clock because they outlast a restart, and so that clock may be set. Set
 //! forward, leases end early: whoever renews them is told that they are absent, and holds anew.
 //! Set back, what is booked would last too long: [`Ledger::expire`] shortens what ends later than
@@ -106,7 +106,11 @@ impl Default for Limits {
 
 /// The place of a change among all changes of a ledger since it was made or restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Order(u64);
+pub struct Order {
+    /// How often the store had failed.
+    failures: u64,
+    number: u64,
+}
 
 /// What an operation came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +170,7 @@ impl Ledger {
             limits,
             book: Book::default(),
             serial: 0,
-            last: Order(0),
+            last: Order::default(),
             unstored: VecDeque::new(),
             handed: 0,
         }
@@ -389,18 +393,20 @@ impl Ledger {
     }
 
     /// Takes back all that is not stored: none of it is in the store, nor will be. All answers
-    /// that wait are to become errors, and none of their orders counts any more.
+    /// that wait are to become errors: their orders never count as stored.
     pub fn handle_store_failed(&mut self) {
         while let Some(Unstored { change, before, .. }) = self.unstored.pop_back() {
             self.book.set(change.key(), before);
         }
         self.handed = 0;
+        self.last.failures += 1;
     }
 
-    /// Whether an answer of this order may leave.
+    /// Whether an answer of this order may leave. Never, when the store failed since.
     #[must_use]
     pub fn is_stored(&self, order: Order) -> bool {
-        self.unstored.front().is_none_or(|first| first.order > order)
+        order.failures == self.last.failures
+            && self.unstored.front().is_none_or(|first| first.order > order)
     }
 
     /// What can be booked yet for this, if nothing ends or is released.
@@ -543,7 +549,7 @@ impl Ledger {
 
     fn change(&mut self, change: Change) {
         let before = self.book.set(change.key(), change.allotment());
-        self.last.0 += 1;
+        self.last.number += 1;
         self.unstored.push_back(Unstored { order: self.last, change, before });
     }
 

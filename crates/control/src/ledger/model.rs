@@ -9,9 +9,9 @@ use super::{tests::*, *};
 
 /// Small enough that all of them are met.
 const LIMITS: Limits = Limits {
-    entries: 12,
-    entries_per_mediator: 7,
-    entries_per_segment: 4,
+    entries: 9,
+    entries_per_mediator: 5,
+    entries_per_segment: 3,
     hold_ms: 40,
     lease_ms: 90,
 };
@@ -71,8 +71,8 @@ impl World {
             store: BTreeMap::new(),
             on_the_way: VecDeque::new(),
             slow: Slow::default(),
-            stored: Order(0),
-            past: Vec::from([(Order(0), Slow::default())]),
+            stored: Order::default(),
+            past: Vec::from([(Order::default(), Slow::default())]),
         }
     }
 
@@ -125,7 +125,7 @@ impl World {
                 let all = self.store.values().copied();
                 self.ledger = Ledger::restore(self.capacity, self.kept, LIMITS, all).unwrap();
                 self.settle();
-                self.stored = Order(0);
+                self.stored = Order::default();
             }
         }
         self.past.push((self.ledger.last, self.slow.clone()));
@@ -180,8 +180,10 @@ impl World {
         }
         let theirs = self.slow.0.iter().filter(|entry| entry.mediator == mediator);
         let too_many = |whose, limit| Err(HoldError::TooMany { whose, limit });
-        if theirs.clone().filter(|entry| entry.segment == segment).count() >= 4 {
-            return too_many(Whose::Segment, 4);
+        if theirs.clone().filter(|entry| entry.segment == segment).count()
+            >= LIMITS.entries_per_segment
+        {
+            return too_many(Whose::Segment, LIMITS.entries_per_segment);
         }
         let all = self.slow.sum(|_| true);
         let clients = self.slow.sum(|entry| entry.purpose == Purpose::Client);
@@ -196,11 +198,11 @@ impl World {
             let frees_at = like.filter_map(Allotment::until).min();
             return Err(Short { asked: resources, left, overbooked, frees_at }.into());
         }
-        if self.slow.0.len() >= 12 {
-            return too_many(Whose::Agent, 12);
+        if self.slow.0.len() >= LIMITS.entries {
+            return too_many(Whose::Agent, LIMITS.entries);
         }
-        if theirs.count() >= 7 {
-            return too_many(Whose::Mediator, 7);
+        if theirs.count() >= LIMITS.entries_per_mediator {
+            return too_many(Whose::Mediator, LIMITS.entries_per_mediator);
         }
         Ok(new)
     }
