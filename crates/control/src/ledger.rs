@@ -47,8 +47,9 @@
 //! anything booked now could. Nothing here relies on time to keep two from writing: that is what
 //! generations are for.
 //!
-//! Does not know segments, generations in force, nor what moves at which rate. Whoever releases
-//! space has removed the data first.
+//! Does not know segments, generations in force, nor what moves at which rate; and takes the word
+//! of its caller for which mediator asks. Whoever releases space has removed the data first.
+//! Nothing grows or shrinks: who needs more holds more by another id.
 
 mod allotment;
 mod book;
@@ -91,8 +92,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Room for a hundred thousand small volumes of one mediator, and for a mediator that takes a
-    /// while to come back.
+    /// Room for a hundred thousand small volumes of one mediator, some 100 MiB if all of it is
+    /// used, and for a mediator that takes a while to come back.
     fn default() -> Self {
         Self {
             entries: 1 << 18,
@@ -337,7 +338,9 @@ impl Ledger {
 
     /// Removes what is over, and shortens what ends later than anything booked now could, because
     /// the clock was set back: some of it, until [`Ledger::next_timeout`] is later than now.
-    /// What is over has no effect before it is removed, but is in the sums and in what is stored.
+    /// What is over has no effect before it is removed, but is in the sums and in what is stored;
+    /// and a hold for which too little is left looks at all of it. So a shell calls this when it
+    /// is time, before it takes a request, and until all is done after it restored a ledger.
     pub fn expire(&mut self, now: Moment) {
         if self.check_store().is_err() {
             return;

@@ -272,7 +272,7 @@ impl World {
     }
 
     fn expire(&mut self) {
-        while self.ledger.next_timeout(self.now).is_some_and(|next| next <= self.now) {
+        if self.ledger.next_timeout(self.now).is_some_and(|next| next <= self.now) {
             self.ledger.expire(self.now);
         }
         // Nothing is leaked, and nothing is lost.
