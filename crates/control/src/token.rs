@@ -13,6 +13,11 @@
 //! gets must be the same for all of them, login status 0x0201 (authentication failure), also where
 //! the segment is not there: so nobody learns what there is.
 //!
+//! What is proven is that the secret is known. The initiator's name is what it says of itself: a
+//! token is useless under another name, so that reservations and the audit log name its owner, but
+//! name and secret together are as good as its owner to whoever lies about the name. CHAP signs and
+//! hides nothing that follows.
+//!
 //! # Clocks
 //!
 //! Hosts of a cluster have the time in common up to [`SKEW_MS`]. An agent takes a token so much

@@ -104,6 +104,23 @@ fn a_key_that_was_taken_back_is_gone_at_the_agent_too() {
 }
 
 #[test]
+fn a_new_key_begins_after_the_lead_or_when_no_other_signs() {
+    let rotation = Rotation { every_ms: 100, lead_ms: 10, term_ms: 50 };
+    for (late_ms, begins) in [(0, 110), (45, 155), (55, 160), (60, 160), (70, 170)] {
+        let mut roots = Ring::default();
+        roots.rotate(Moment(0), &rotation, &[1; KEY_LEN]).unwrap();
+        assert_eq!(roots.next_timeout(&rotation), Moment(100));
+        let last = Moment(100).after_ms(late_ms);
+        roots.rotate(last, &rotation, &[2; KEY_LEN]).unwrap();
+        let new = roots.held().last().unwrap();
+        assert_eq!((new.from, new.until), (Moment(begins), Moment(begins + 160)), "{late_ms}");
+        // In time, there is a key for a full term at every moment.
+        let full = |now: u64| roots.signer(Moment(now)).is_some_and(|key| key.until.0 >= now + 50);
+        assert!(late_ms > 0 || (100..=220).all(full));
+    }
+}
+
+#[test]
 fn an_agent_works_for_so_many_mediators() {
     let mut keys = Keyring::default();
     for number in 0..MEDIATORS_MAX {

@@ -169,6 +169,8 @@ fn a_name_is_not_cut_and_not_extended() {
     for more in ["A", "AA", "AAAA", "=", " ", "\n", &"A".repeat(16), &"A".repeat(100_000)] {
         assert!(matches!(open(&format!("{name}{more}")), Err(Denied::Name(_))), "{more}");
     }
+    let long = "A".repeat(NAME_LEN_MAX + 4);
+    assert_eq!(open(&long), Err(Denied::Name(DecodeError::Text)));
     for other in ["", "joe", "é", "AQ==", "+/+/"] {
         assert!(matches!(open(other), Err(Denied::Name(_))), "{other}");
     }
