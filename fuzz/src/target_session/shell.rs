@@ -65,6 +65,8 @@ impl World {
                     };
                     self.begin(index, task, lun, &cdb, data_out_max);
                 }
+                // This target is not paced: nothing is asked for.
+                Event::AskGrant { task, .. } => unreachable!("{task:?} asks for a grant"),
                 Event::Submit { task } => {
                     let slot = &mut served.slots[task.index()];
                     assert!(slot.generation != 0 && !slot.submitted, "{task:?} cannot begin");

@@ -45,6 +45,10 @@ struct Driver {
     nexus: NexusId,
     shared: Rc<Shared>,
     session: Rc<SessionEntry>,
+    /// Wakes this connection.
+    waker: Rc<Notify>,
+    /// Number of the last grant that was asked for.
+    asked: u32,
     /// By LUN: the incarnation of it that this session is known to use.
     used: Vec<u64>,
     /// Tasks that wait for the background work of a LUN.
@@ -92,6 +96,8 @@ pub(super) async fn serve(
         nexus,
         shared: shared.clone(),
         session: session.clone(),
+        waker: waker.clone(),
+        asked: 0,
         used: Vec::new(),
         waiting: Vec::new(),
         peer,
@@ -106,6 +112,9 @@ pub(super) async fn serve(
     drop(queue);
     while completions.recv().await.is_some() {}
     slots.iter_mut().for_each(|slot| slot.clear(&shared, &session));
+    if let Some(paced) = &shared.paced {
+        paced.leave(shared.started.elapsed(), id);
+    }
     shared.luns.forget_user(id);
     shared.sessions.remove(id);
     shared.units.borrow_mut().remove_nexus(nexus);
@@ -182,6 +191,7 @@ impl Driver {
                 }
                 () = waker.notified() => {
                     self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.take_grants();
                     self.handle_events();
                     self.shared.wake();
                 }
@@ -289,6 +299,7 @@ impl Driver {
                 Event::Command { task, lun, cdb, data_out_max, .. } => {
                     self.handle_command(task, lun, &cdb, data_out_max);
                 }
+                Event::AskGrant { task, len, executes } => self.ask_grant(task, len, executes),
                 Event::Submit { task } => self.handle_submit(task),
                 Event::Release { task } => {
                     self.slots[task.index()].clear(&self.shared, &self.session);
@@ -314,6 +325,9 @@ impl Driver {
                 Event::LoggedIn { initiator, isid, session, .. } => {
                     tracing::info!(peer = %self.peer, ?initiator, ?session, "logged in");
                     // Commands of a session that is not made known are answered with BUSY.
+                    if let (SessionType::Normal, Some(paced)) = (session, &self.shared.paced) {
+                        paced.enter(self.session.connection, &initiator, self.waker.clone());
+                    }
                     let port = InitiatorPort::new(&initiator, isid);
                     if let (SessionType::Normal, Some(port)) = (session, port) {
                         let mut units = self.shared.units.borrow_mut();

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     CommandCounts, Lun, Shared,
     luns::{Gate, ServedLun},
+    pacing::{Pace, PaceError, PaceReport},
     policy::Policy,
     sessions::SessionEntry,
 };
@@ -98,6 +99,8 @@ pub struct SessionReport {
     pub age: Duration,
     /// What it did.
     pub commands: CommandCounts,
+    /// How fast it may go, if the target says: with all sessions of its initiator.
+    pub pace: Option<PaceReport>,
 }
 
 /// How a running target is.
@@ -188,6 +191,17 @@ pub enum CommandError {
         old: u32,
         /// What was asked for.
         new: u32,
+    },
+    /// Nobody's rate is watched.
+    #[error("the target has no rates to share; start it with what its devices and network do")]
+    NotPaced,
+    /// The rates do not fit.
+    #[error("initiator {initiator}: {source}")]
+    Pace {
+        /// Its name.
+        initiator: String,
+        /// Why.
+        source: PaceError,
     },
     /// No such session.
     #[error("session {id}: there is none; `netraid session list` shows those that there are")]
@@ -287,6 +301,24 @@ impl TargetHandle {
         .await
     }
 
+    /// Gives an initiator a pace from now on, whether it is logged in or not; the one for all
+    /// others when none.
+    ///
+    /// # Errors
+    /// When the target is not paced, or floors would be more than what there is.
+    pub async fn set_pace(
+        &self,
+        initiator: String,
+        pace: Option<Pace>,
+    ) -> Result<(), CommandError> {
+        self.call(move |shared| async move {
+            let paced = shared.paced.as_ref().ok_or(CommandError::NotPaced)?;
+            let set = paced.set_pace(shared.started.elapsed(), &initiator, pace);
+            set.map_err(|source| CommandError::Pace { initiator, source })
+        })
+        .await
+    }
+
     /// Carries out `work` on the target's thread.
     async fn call<T, W, F>(&self, work: W) -> Result<T, CommandError>
     where
@@ -313,7 +345,8 @@ impl Shared {
         let handles: BTreeMap<_, _> =
             node.sessions().map(|known| (known.connection, (known.isid, known.tsih))).collect();
         let report = |session: &Rc<SessionEntry>| {
-            report_session(session, handles.get(&session.connection).copied())
+            let pace = self.paced.as_ref().and_then(|paced| paced.report(session.connection));
+            report_session(session, handles.get(&session.connection).copied(), pace)
         };
         let sessions = self.sessions.all().iter().filter_map(report).collect();
         let counters = report_counters(node.counters());
@@ -519,7 +552,11 @@ fn report_registrants(reservations: &Reservations) -> Vec<RegistrantReport> {
     reservations.registrants().map(report).collect()
 }
 
-fn report_session(session: &SessionEntry, handle: Option<([u8; 6], u16)>) -> Option<SessionReport> {
+fn report_session(
+    session: &SessionEntry,
+    handle: Option<([u8; 6], u16)>,
+    pace: Option<PaceReport>,
+) -> Option<SessionReport> {
     let login = session.login()?;
     Some(SessionReport {
         id: session.connection.0,
@@ -529,6 +566,7 @@ fn report_session(session: &SessionEntry, handle: Option<([u8; 6], u16)>) -> Opt
         discovery: login.kind == SessionType::Discovery,
         age: login.since.elapsed(),
         commands: session.counters.snapshot(),
+        pace,
     })
 }
 

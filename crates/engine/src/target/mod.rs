@@ -10,6 +10,7 @@ mod connection;
 mod control;
 mod journal;
 mod luns;
+mod pacing;
 mod policy;
 mod reservations;
 mod sessions;
@@ -44,6 +45,8 @@ use netraid_iscsi_proto::{
 };
 use netraid_scsi::TargetDevice;
 pub use netraid_scsi::{Identity, LUN_MAX, SanitizeState};
+use pacing::Paced;
+pub use pacing::{FlowCounts, Pace, PaceError, PaceReport, Pacing, Rate};
 pub use policy::{Access, Moment, Policy, Verdict};
 pub use reservations::{ReservationStore, ReservationsError};
 use sessions::SessionTable;
@@ -84,6 +87,8 @@ pub struct TargetConfig {
     pub ping_interval: Duration,
     /// Silence after a ping that ends a session.
     pub ping_timeout: Duration,
+    /// How fast sessions may go; as fast as they can when none.
+    pub pacing: Option<Pacing>,
 }
 
 impl TargetConfig {
@@ -104,6 +109,7 @@ impl TargetConfig {
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(120),
+            pacing: None,
         }
     }
 }
@@ -173,6 +179,9 @@ pub enum TargetError {
     /// A secret would be used in both directions, or the target would prove itself to everybody.
     #[error("the target cannot prove itself: {0}")]
     Mutual(&'static str),
+    /// Rates do not fit together.
+    #[error("rates of sessions: {0}")]
+    Pacing(#[from] PaceError),
     /// The thread or its runtime cannot be started.
     #[error("cannot start the target's thread: {0}")]
     Start(io::Error),
@@ -189,6 +198,7 @@ pub struct Target {
     luns: Vec<Lun>,
     limits: Limits,
     pool: Pool,
+    pacing: Option<Pacing>,
     handle: TargetHandle,
     jobs: control::Jobs,
 }
@@ -209,6 +219,7 @@ impl Target {
         let sessions = config.limits.sessions_max;
         check("number of sessions", sessions, (1..=1024).contains(&sessions), "1 to 1024")?;
         check_mutual(&config)?;
+        config.pacing.clone().map(Pacing::build).transpose()?;
         let mut listeners = Vec::new();
         for address in config.listen {
             let fail = |source| TargetError::Listen { address, source };
@@ -230,13 +241,17 @@ impl Target {
             data_digest: config.data_digest,
             ..Wishes::default()
         };
+        if let Some(pacing) = &config.pacing {
+            setup.paced = true;
+            setup.wishes.max_burst_len = pacing.piece_len();
+        }
         setup.queue_depth = config.queue_depth;
         setup.login_timeout = config.login_timeout;
         setup.ping_interval = config.ping_interval;
         setup.ping_timeout = config.ping_timeout;
         let (handle, jobs) = TargetHandle::channel();
         let limits = config.limits;
-        Ok(Self { listeners, setup, luns, limits, pool, handle, jobs })
+        Ok(Self { listeners, setup, luns, limits, pool, pacing: config.pacing, handle, jobs })
     }
 
     /// A way to command the target while it runs.
@@ -283,6 +298,7 @@ impl Target {
     }
 
     async fn serve(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
+        let paced = self.pacing.take().map(Pacing::build).transpose()?.map(Paced::new);
         let shared = Rc::new(Shared {
             units: RefCell::new(TargetDevice::default()),
             luns: LunTable::default(),
@@ -291,6 +307,7 @@ impl Target {
             node: RefCell::new(Node::new(self.limits)),
             wakers: RefCell::new(BTreeMap::new()),
             journal: Journal::default(),
+            paced,
             setup: Arc::new(self.setup),
             pool: self.pool,
             started: tokio::time::Instant::now(),
@@ -300,6 +317,8 @@ impl Target {
             let added = shared.add_lun(Some(number), lun);
             assert!(added.is_ok(), "LUN {number}: {added:?}");
         }
+        // It ends with the thread.
+        tokio::task::spawn_local(pacing::run(shared.clone()));
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
@@ -330,6 +349,7 @@ struct Shared {
     node: RefCell<Node>,
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
     journal: Journal,
+    paced: Option<Paced>,
     setup: Arc<Setup>,
     pool: Pool,
     started: tokio::time::Instant,

@@ -10,6 +10,7 @@ mod logins;
 mod losses;
 mod luns;
 mod meddler;
+mod paces;
 mod portals;
 mod raw;
 mod sanitize;

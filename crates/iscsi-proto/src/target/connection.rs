@@ -209,7 +209,7 @@ impl Connection {
         self.tasks.is_aborted(task)
     }
 
-    /// Whether a task that was planned waits for memory.
+    /// Whether a task that was planned waits for memory, or for a grant to execute.
     #[must_use]
     pub fn is_waiting(&self, task: TaskId) -> bool {
         self.tasks.is_waiting(task)
@@ -342,6 +342,11 @@ impl Connection {
             | Current::Ignored => false,
         };
         self.tasks.plan(task, plan, unsolicited, &mut self.events);
+    }
+
+    /// What a task asked for by [`Event::AskGrant`] is granted.
+    pub fn handle_grant(&mut self, task: TaskId) {
+        self.tasks.grant(task, &mut self.events);
     }
 
     /// How a command ended.
@@ -518,6 +523,9 @@ impl Connection {
     /// Enters full feature phase or leaves it: sets what later PDUs depend on.
     pub(super) fn enter_full_feature(&mut self, params: Params, session: SessionType) {
         self.digests = Digests { header: params.header_digest, data: params.data_digest };
+        if self.setup.paced {
+            self.tasks.pace(params.max_burst_len);
+        }
         self.params = params;
         self.session = session;
         self.phase = Phase::Full;

@@ -125,11 +125,15 @@ impl fmt::Debug for Login {
 
 impl Login {
     pub(super) fn new(setup: &Setup, challenge: Challenge) -> Self {
+        let mut wishes = setup.wishes.clone();
+        if setup.paced {
+            (wishes.initial_r2t, wishes.immediate_data) = (true, false);
+        }
         Self {
             stage: None,
             auth: if setup.chap.is_some() { Auth::Needed } else { Auth::Done },
             challenge,
-            negotiation: Negotiation::new(setup.wishes.clone()),
+            negotiation: Negotiation::new(wishes),
             collector: Collector::default(),
             identity: None,
             claimed: None,

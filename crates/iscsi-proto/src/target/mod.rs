@@ -51,6 +51,9 @@ pub struct Setup {
     pub redirects: Vec<Redirect>,
     /// What it negotiates for.
     pub wishes: Wishes,
+    /// Whether each R2T and each command is granted before it goes ([`Event::AskGrant`]). No data
+    /// is agreed to come unasked then, and R2Ts are as long as `wishes` say of bursts at most.
+    pub paced: bool,
     /// Commands of one session in progress: 1 to 1024.
     pub queue_depth: u16,
     /// Data of one session held in memory, in bytes; one command may exceed it alone.
@@ -78,6 +81,7 @@ impl Setup {
             allow: Vec::new(),
             redirects: Vec::new(),
             wishes: Wishes::default(),
+            paced: false,
             queue_depth: 128,
             data_budget: 64 << 20,
             login_timeout: Duration::from_secs(15),
@@ -166,6 +170,16 @@ pub enum Event {
         data_out_max: u32,
         /// Bytes of Data-In that the initiator takes.
         data_in_max: u32,
+    },
+    /// Something may go that needs a grant, where `Setup::paced` says so: answer with
+    /// `handle_grant`, at any time before the task's `Release`. A task asks for one at a time.
+    AskGrant {
+        /// Which command.
+        task: TaskId,
+        /// Bytes that it moves.
+        len: u32,
+        /// The command is to be executed, else data of it is asked for.
+        executes: bool,
     },
     /// All Data-Out is in and there is memory for Data-In: execute, answer with `handle_outcome`.
     Submit {

@@ -41,6 +41,8 @@ pub(super) enum State {
     Waiting,
     /// Takes Data-Out.
     Gathering,
+    /// Has all its data, and waits for a grant.
+    Asking,
     /// With the shell.
     Executing,
     /// Sends Data-In and status.
@@ -56,6 +58,8 @@ pub(super) struct Out {
     pub(super) wanted: u32,
     /// Bytes that are in, from the start.
     pub(super) received: u32,
+    /// Bytes of them that came unasked.
+    unasked: u32,
     /// End of what was asked for by R2T, or sent unsolicited.
     pub(super) requested: u32,
     /// Unsolicited data is still to come.
@@ -81,6 +85,8 @@ pub(super) struct Task {
     pub(super) immediate: bool,
     /// It is among those that have something to send.
     is_ready: bool,
+    /// A grant was asked for, and has not come.
+    is_asked: bool,
     pub(super) itt: u32,
     pub(super) lun: LunField,
     /// Another logical unit, at whose device a request of the task is.
@@ -119,6 +125,8 @@ pub(super) struct Tasks {
     depth: u16,
     /// Tasks that count against the command window.
     windowed: u16,
+    /// Nothing moves without a grant: longest piece of data that is asked for.
+    paced: Option<u32>,
     budget: u64,
     held: u64,
     /// What all sessions share.
@@ -143,10 +151,16 @@ impl Tasks {
             ready: VecDeque::new(),
             depth,
             windowed: 0,
+            paced: None,
             budget,
             held: 0,
             shared,
         }
+    }
+
+    /// From now on, data in pieces of this length at most, and what is executed, is granted first.
+    pub(super) fn pace(&mut self, piece_len: u32) {
+        self.paced = Some(piece_len);
     }
 
     /// Number of places.
@@ -169,7 +183,7 @@ impl Tasks {
     }
 
     pub(super) fn is_waiting(&self, id: TaskId) -> bool {
-        self.tasks[id.index()].state == State::Waiting
+        matches!(self.tasks[id.index()].state, State::Waiting | State::Asking)
     }
 
     pub(super) fn is_executing(&self, id: TaskId) -> bool {
@@ -257,8 +271,7 @@ impl Tasks {
         }
         let cost = task.cost;
         if cost == 0 {
-            task.state = State::Executing;
-            events.push_back(Event::Submit { task: id });
+            self.begin(id, events);
         } else if task.out.unsolicited {
             if self.fits(cost) {
                 self.hold(id, cost);
@@ -320,7 +333,7 @@ impl Tasks {
                 task.out.fault.get_or_insert(fault);
                 self.make_unready(id);
             }
-            State::Free | State::Waiting | State::Executing | State::Answering => {}
+            State::Free | State::Waiting | State::Asking | State::Executing | State::Answering => {}
         }
     }
 
@@ -418,6 +431,7 @@ impl Tasks {
         if out.unsolicited {
             if last || out.received >= params.first_burst_len.min(out.max) {
                 out.unsolicited = false;
+                out.unasked = out.received;
                 out.requested = out.received;
                 out.sequence_end = out.received;
                 out.data_sn = 0;
@@ -468,10 +482,54 @@ impl Tasks {
             return;
         }
         if out.received >= out.wanted && out.outstanding == 0 {
+            self.begin(id, events);
+        } else if can_request(out, params) {
+            self.seek_data(id, events);
+        }
+    }
+
+    /// A task asks for its next data: at once, or when that is granted.
+    fn seek_data(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
+        let Some(piece_len) = self.paced else { return self.make_ready(id) };
+        let task = &mut self.tasks[id.index()];
+        if !task.is_ready && !core::mem::replace(&mut task.is_asked, true) {
+            let len = (task.out.wanted - task.out.requested).min(piece_len);
+            events.push_back(Event::AskGrant { task: id, len, executes: false });
+        }
+    }
+
+    /// A task executes: at once, or when what it moves besides the data that was asked for is
+    /// granted.
+    fn begin(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
+        let task = &mut self.tasks[id.index()];
+        let memory = task.cost - u64::from(task.out.wanted);
+        let len = memory.saturating_add(task.out.unasked.into());
+        if self.paced.is_some() && (task.out.wanted == 0 || len > 0) {
+            task.state = State::Asking;
+            task.is_asked = true;
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            events.push_back(Event::AskGrant { task: id, len, executes: true });
+        } else {
             task.state = State::Executing;
             events.push_back(Event::Submit { task: id });
-        } else if can_request(out, params) {
-            self.make_ready(id);
+        }
+    }
+
+    /// What a task asked for last is granted.
+    pub(super) fn grant(&mut self, id: TaskId, events: &mut VecDeque<Event>) {
+        let task = &mut self.tasks[id.index()];
+        if !core::mem::take(&mut task.is_asked) || task.aborted {
+            return;
+        }
+        match task.state {
+            // Its data was not as agreed: no more of it is asked for.
+            State::Gathering if task.out.fault.is_some() => {}
+            State::Gathering => self.make_ready(id),
+            State::Asking => {
+                task.state = State::Executing;
+                events.push_back(Event::Submit { task: id });
+            }
+            State::Free | State::New | State::Waiting | State::Executing | State::Answering => {}
         }
     }
 
@@ -488,7 +546,7 @@ impl Tasks {
             State::Gathering => {
                 let header = request(id, task, params);
                 if can_request(&task.out, params) {
-                    self.make_ready(id);
+                    self.seek_data(id, events);
                 }
                 Some(TaskPdu { header, payload: Payload::None, has_status: false })
             }
@@ -501,7 +559,7 @@ impl Tasks {
                 }
                 Some(pdu)
             }
-            State::Free | State::New | State::Waiting | State::Executing => {
+            State::Free | State::New | State::Waiting | State::Asking | State::Executing => {
                 unreachable!("{id:?} has nothing to send in {:?}", task.state)
             }
         }
@@ -578,10 +636,9 @@ impl Tasks {
             let task = &mut self.tasks[id.index()];
             if task.out.wanted > 0 {
                 task.state = State::Gathering;
-                self.make_ready(id);
+                self.seek_data(id, events);
             } else {
-                task.state = State::Executing;
-                events.push_back(Event::Submit { task: id });
+                self.begin(id, events);
             }
         }
     }

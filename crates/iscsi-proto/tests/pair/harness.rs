@@ -68,6 +68,8 @@ pub(crate) struct Host {
     /// Tasks whose preemption has ended.
     pub(crate) preempted: Vec<TaskId>,
     pub(crate) cleared: usize,
+    /// What waits for a grant; the test gives it.
+    pub(crate) asks: VecDeque<(TaskId, u32, bool)>,
     cdbs: Vec<[u8; 16]>,
     pub(crate) data_out: Vec<Vec<u8>>,
     data_in: Vec<Vec<u8>>,
@@ -89,6 +91,7 @@ impl Host {
             settled: 0,
             preempted: Vec::new(),
             cleared: 0,
+            asks: VecDeque::new(),
             cdbs: vec![[0; 16]; count],
             data_out: vec![Vec::new(); count],
             data_in: vec![Vec::new(); count],
@@ -105,11 +108,16 @@ impl Host {
                     self.cdbs[task.index()] = cdb;
                     self.plan(task, data_out_max);
                 }
+                Event::AskGrant { task, len, executes } => {
+                    assert!(self.asks.iter().all(|(known, ..)| *known != task), "one at a time");
+                    self.asks.push_back((task, len, executes));
+                }
                 Event::Submit { task } if self.eager => self.execute(task),
                 Event::Submit { task } => self.executing.push_back(task),
                 Event::Release { task } => {
                     assert!(!self.executing.contains(&task), "released while it executes");
                     self.data_in[task.index()].clear();
+                    self.asks.retain(|(asked, ..)| *asked != task);
                 }
                 Event::LoggedIn { .. } => {}
                 Event::Cleared { .. } => self.cleared += 1,
@@ -118,6 +126,14 @@ impl Host {
                 Event::Reset { .. } => self.resets += 1,
             }
         }
+    }
+
+    /// Grants what waits longest: how many bytes, and whether for a command that is executed.
+    pub(crate) fn grant(&mut self) -> Option<(u32, bool)> {
+        let (task, len, executes) = self.asks.pop_front()?;
+        self.machine.handle_grant(task);
+        self.handle_events();
+        Some((len, executes))
     }
 
     fn plan(&mut self, task: TaskId, data_out_max: u32) {

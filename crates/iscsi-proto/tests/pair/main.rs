@@ -11,6 +11,7 @@ mod liar;
 mod logins;
 mod management;
 mod order;
+mod paced;
 mod preempt;
 mod sequences;
 mod texts;

@@ -21,6 +21,7 @@ use crate::{
     target::{
         Shared,
         luns::ServedLun,
+        pacing::Ticket,
         policy::{Access, Moment},
         sessions::SessionEntry,
     },
@@ -36,6 +37,10 @@ pub(super) struct Slot {
     entered: bool,
     /// Reservations are being stored for it.
     stores: bool,
+    /// Number of the grant that it waits for.
+    asked: Option<u32>,
+    /// It has a place among the requests in flight of a target that is paced.
+    placed: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
     /// That step waits for memory first.
@@ -120,7 +125,40 @@ impl Driver {
         self.slots[task.index()].kept_back = self.machine.is_waiting(task);
     }
 
+    /// A task waits for its grant.
+    #[cold]
+    pub(super) fn ask_grant(&mut self, task: TaskId, len: u32, executes: bool) {
+        let Some(paced) = &self.shared.paced else {
+            unreachable!("{task:?} asks for a grant of a target that is not paced")
+        };
+        self.asked = self.asked.wrapping_add(1);
+        let (connection, number) = (self.session.connection, self.asked);
+        self.slots[task.index()].asked = Some(number);
+        paced.ask(self.now(), Ticket { connection, task, number, executes }, len);
+    }
+
+    /// What was granted goes on.
+    pub(super) fn take_grants(&mut self) {
+        let Some(paced) = &self.shared.paced else { return };
+        while let Some(Ticket { task, number, executes, .. }) = paced.take(self.session.connection)
+        {
+            let slot = &mut self.slots[task.index()];
+            if slot.asked.take_if(|asked| *asked == number).is_some() {
+                slot.placed |= executes;
+                self.machine.handle_grant(task);
+            } else if executes {
+                // It was withdrawn meanwhile.
+                paced.done(self.shared.started.elapsed());
+            }
+        }
+    }
+
     pub(super) fn handle_submit(&mut self, task: TaskId) {
+        if let Some(paced) = &self.shared.paced
+            && !core::mem::replace(&mut self.slots[task.index()].placed, true)
+        {
+            paced.begun();
+        }
         let slot = &mut self.slots[task.index()];
         let step = match (slot.request.take(), &mut slot.task) {
             // What was decided when the command came may not hold any more.
@@ -192,6 +230,8 @@ impl Driver {
                 lun.submit(request, completion);
             }
             Step::Wait => {
+                // That may take hours, and the devices do other things meanwhile.
+                self.slots[task.index()].give_place_back(&self.shared);
                 let completion = self.queue.completion(task.index() as u64);
                 let Some(lun) = &self.slots[task.index()].lun else { return };
                 self.waiting.push((lun.number(), task));
@@ -210,6 +250,7 @@ impl Driver {
     #[cold]
     fn submit_to(&mut self, task: TaskId, lun: u16, request: MediumRequest) {
         let slot = &mut self.slots[task.index()];
+        slot.give_place_back(&self.shared);
         let Some(scsi_task) = &mut slot.task else { return };
         let (op, offset, len) = (request.op, request.offset, request.len);
         let moment = Moment::BeforeRequest;
@@ -288,6 +329,7 @@ impl Driver {
         let slot = &mut self.slots[task.index()];
         slot.task = None;
         slot.leave();
+        slot.give_place_back(&self.shared);
         slot.count(&self.session, response.status, response.data_in.len() as u64);
         let Response { status, sense, data_in } = response;
         let outcome = Outcome { status: status as u8, sense, data_in: data_in.len() as u64 };
@@ -332,6 +374,15 @@ impl Slot {
         }
     }
 
+    /// The command is not among the requests in flight any more.
+    fn give_place_back(&mut self, shared: &Shared) {
+        if core::mem::take(&mut self.placed)
+            && let Some(paced) = &shared.paced
+        {
+            paced.done(shared.started.elapsed());
+        }
+    }
+
     pub(super) fn clear(&mut self, shared: &Shared, session: &SessionEntry) {
         if let Some(task) = self.task.take() {
             shared.units.borrow_mut().handle_abort(task);
@@ -341,6 +392,10 @@ impl Slot {
             }
         }
         self.leave();
+        self.give_place_back(shared);
+        if let (Some(number), Some(paced)) = (self.asked, &shared.paced) {
+            paced.withdraw(session.connection, number);
+        }
         *self = Self::default();
     }
 }
