@@ -85,8 +85,8 @@ pub const CATCH_UP_NS: u64 = 10_000_000;
 pub const CATCH_UP_FLOOR_NS: u64 = 100_000_000;
 /// What a flow owes at most, when its floor gave it more than its weight: its floor in this time.
 pub const DEBT_MAX_NS: u64 = NS_PER_S;
-/// Largest weight.
-pub const WEIGHT_MAX: u32 = 10_000;
+/// Largest weight. What flows with such weights get is in order to some 64 KiB.
+pub const WEIGHT_MAX: u32 = 65_535;
 
 const NS_PER_S: u64 = 1_000_000_000;
 

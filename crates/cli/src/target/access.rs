@@ -70,7 +70,7 @@ pub(super) fn listen_addresses(listen: &[String], access: &AccessArgs) -> Result
     Ok(addresses)
 }
 
-fn initiator_name(text: &str) -> Result<String, String> {
+pub(super) fn initiator_name(text: &str) -> Result<String, String> {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind));
     if !known || text.len() > 223 || text.contains(char::is_whitespace) {
         return Err("is not an iSCSI name; write iqn.YYYY-MM.DOMAIN:NAME".to_owned());

@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use netraid_engine::{
     control::{
-        LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
+        LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,
+        TargetStatus,
     },
     target::CommandCounts,
 };
@@ -220,9 +221,23 @@ fn show_session(session: &SessionStatus) -> String {
     let SessionStatus { initiator, peer, kind, age_s, .. } = session;
     let counts = show_counts(&session.commands);
     let kind = if kind == "normal" { "" } else { " (discovery)" };
+    let pace = session.pace.as_ref().map_or(String::new(), show_pace);
     format!(
-        "  session {}{kind}  {initiator}  from {peer}, for {age_s} s\n      {counts}\n",
+        "  session {}{kind}  {initiator}  from {peer}, for {age_s} s\n      {counts}\n{pace}",
         session.session
+    )
+}
+
+fn show_pace(pace: &PaceStatus) -> String {
+    let PaceStatus { weight, waiting, granted, waited_us, waited_us_max, .. } = *pace;
+    let limit = pace.limit.map_or("none".to_owned(), |limit| size::show(limit) + "/s");
+    let mean_us = waited_us / granted.max(1);
+    format!(
+        "      floor {}/s, limit {limit}, weight {weight}: {waiting} wait, {granted} granted ({}, \
+         {} by the floor), after {mean_us} us, {waited_us_max} at most\n",
+        size::show(pace.floor),
+        size::show(pace.granted_bytes),
+        size::show(pace.floor_bytes),
     )
 }
 

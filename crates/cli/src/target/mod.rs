@@ -3,6 +3,7 @@
 mod access;
 mod commands;
 mod open;
+mod rates;
 mod service;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session
 use netraid_block::Pool;
 use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
 use open::Opened;
+use rates::RateArgs;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use service::{About, TargetService};
@@ -53,6 +55,8 @@ pub(crate) struct TargetArgs {
     filter: Vec<FilterArg>,
     #[command(flatten)]
     access: AccessArgs,
+    #[command(flatten)]
+    rates: RateArgs,
     /// Digests that initiators may, or must, use
     #[arg(long, value_enum, default_value_t = Digests::Allowed)]
     digests: Digests,
@@ -101,6 +105,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     let mut config = TargetConfig::new(args.iqn.clone());
     config.listen = access::listen_addresses(&args.listen, &args.access)?;
     let user = args.access.apply(&mut config)?;
+    args.rates.apply(&mut config)?;
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();

@@ -289,5 +289,6 @@ fn session_status(session: &SessionReport) -> SessionStatus {
         kind: if session.discovery { "discovery" } else { "normal" }.to_owned(),
         age_s: session.age.as_secs(),
         commands: session.commands,
+        pace: session.pace.map(Into::into),
     }
 }

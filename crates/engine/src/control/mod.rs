@@ -33,7 +33,8 @@ pub use self::{
         ScrubMemberStatus, ScrubStatus,
     },
     target::{
-        LunStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest, TargetStatus,
+        LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,
+        TargetStatus,
     },
 };
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::CommandCounts;
+use crate::target::{CommandCounts, PaceReport};
 
 /// What can be asked of a running target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,4 +168,48 @@ pub struct SessionStatus {
     pub age_s: u64,
     /// What it did.
     pub commands: CommandCounts,
+    /// How fast it may go, if the target says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<PaceStatus>,
+}
+
+/// How fast all sessions of an initiator may go together, and what they got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaceStatus {
+    /// Bytes a second that it gets at least.
+    pub floor: u64,
+    /// Bytes a second that it gets at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// How much it gets compared to others where that leaves a choice.
+    pub weight: u32,
+    /// Requests and pieces of data that wait for their turn.
+    pub waiting: usize,
+    /// Those whose turn has come.
+    pub granted: u64,
+    /// Bytes of these.
+    pub granted_bytes: u64,
+    /// Bytes of these whose turn had come by the floor.
+    pub floor_bytes: u64,
+    /// How long they waited, summed up, in microseconds.
+    pub waited_us: u64,
+    /// How long one waited at most, in microseconds.
+    pub waited_us_max: u64,
+}
+
+impl From<PaceReport> for PaceStatus {
+    fn from(report: PaceReport) -> Self {
+        let PaceReport { pace, waiting, counts } = report;
+        Self {
+            floor: pace.floor.0,
+            limit: pace.limit.map(|limit| limit.0),
+            weight: pace.weight,
+            waiting,
+            granted: counts.granted,
+            granted_bytes: counts.bytes,
+            floor_bytes: counts.floor_bytes,
+            waited_us: counts.waited_ns / 1000,
+            waited_us_max: counts.waited_ns_max / 1000,
+        }
+    }
 }

@@ -47,12 +47,11 @@ async fn load(device: Device, op: Op, time: Duration) -> f64 {
                 let data = Buf::copy_from(&vec![7; usize::try_from(LEN).unwrap()]);
                 for turn in 0_u64.. {
                     let offset = (worker + turn * 12) * LEN % SIZE;
-                    match op {
-                        Op::Write => {
-                            let data = data.clone().into();
-                            completions::write(&device, offset, data, false).await.unwrap();
-                        }
-                        _ => drop(completions::read(&device, offset, LEN).await.unwrap()),
+                    if op == Op::Write {
+                        let data = data.clone().into();
+                        completions::write(&device, offset, data, false).await.unwrap();
+                    } else {
+                        completions::read(&device, offset, LEN).await.unwrap();
                     }
                     if begun.elapsed() > time {
                         break;
