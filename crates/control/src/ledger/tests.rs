@@ -379,3 +379,21 @@ fn entries_that_do_not_fit_together_are_no_ledger() {
         assert_eq!(restore(&[impossible]), Some(RestoreError::Impossible { mediator, id: one }));
     }
 }
+
+#[test]
+fn an_id_that_stands_for_something_else_is_refused() {
+    let mut ledger = ledger();
+    let hold = asks(1, some(0, 10, 10));
+    let stands = book(&mut ledger, 1, &hold);
+    for other in [
+        Hold { segment: segment(2), ..hold },
+        Hold { generation: Some(Generation(0)), ..hold },
+        Hold { purpose: Purpose::Rebuild, ..hold },
+        Hold { resources: some(0, 10, 9), ..hold },
+    ] {
+        let refused = Err(HoldError::Different(Box::new(stands)));
+        assert_eq!(ledger.hold(NOW, mediator(1), &other), refused);
+    }
+    let longer = Hold { for_ms: 6_000, ..hold };
+    assert_eq!(ledger.hold(NOW, mediator(1), &longer).unwrap().allotment, stands);
+}
