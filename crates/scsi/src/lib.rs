@@ -33,5 +33,5 @@ pub use sense::{Additional, Sense, SenseKey, Status};
 pub use target::{AddUnitError, LUN_MAX, TargetDevice};
 pub use unit::{
     Background, Identity, LogicalUnit, Marker, MarkerError, MediumRequest, Method, NexusId,
-    Refusal, Response, SanitizeState, Step, Task, UnitAttention, UnitConfig,
+    Refusal, Response, SanitizeState, Step, Task, UnitAttention, UnitConfig, View,
 };

@@ -15,7 +15,7 @@ use crate::{
     sense::{Additional, Sense, SenseFormat, SenseKey},
     unit::{
         Background, LogicalUnit, Marker, MediumRequest, NexusId, Refusal, Response, Step, Task,
-        UnitAttention, UnitConfig, decode_lun, report_luns,
+        UnitAttention, UnitConfig, View, decode_lun, report_luns,
     },
 };
 
@@ -152,6 +152,14 @@ impl TargetDevice {
             self.nexuses.push((id, nexus.clone()));
         }
         added
+    }
+
+    /// What a nexus sees of the device behind a logical unit: see [`LogicalUnit::set_view`]. False
+    /// when there is no such logical unit.
+    pub fn set_view(&mut self, lun: u16, nexus: NexusId, view: View) -> bool {
+        let Some(place) = self.serving(lun) else { return false };
+        place.unit.set_view(nexus, view);
+        true
     }
 
     /// Forgets a nexus that is lost.

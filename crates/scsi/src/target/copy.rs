@@ -283,7 +283,7 @@ impl TargetDevice {
         let largest = PIECE_LEN_MAX.min(source_max).min(place.unit.transfer_len_max());
         let piece_len = u64::from(largest / from_block.max(to_block) * from_block.max(to_block));
         let fua = place.unit.must_write_through();
-        let slot = place.unit.enter_write(*to_at, len).ok_or(Stop::BUSY)?;
+        let slot = place.unit.enter_write(nexus, *to_at, len).ok_or(Stop::BUSY)?;
         let pieces = Pieces::new(*from_at, *to_at, len, piece_len, source == destination);
         Ok(Some(Current { source, destination, pieces, fua, slot }))
     }

@@ -46,7 +46,7 @@ impl LogicalUnit {
     ) -> Result<Step, Stop> {
         let (offset, len) = self.bytes_of(extent);
         let expected = if check == ByteCheck::CompareOne {
-            check_complete(&data, u64::from(self.config.info.block_len))?;
+            check_complete(&data, u64::from(self.info().block_len))?;
             Expected::Every(data.to_contiguous())
         } else {
             check_complete(&data, len)?;
@@ -81,7 +81,7 @@ impl LogicalUnit {
         expected: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), Sense> {
         let Some(at) = first_difference(task, read, expected) else { return Ok(()) };
-        Err(miscompare((task.reading.0 + at) / u64::from(self.config.info.block_len)))
+        Err(miscompare((task.reading.0 + at) / u64::from(self.info().block_len)))
     }
 
     pub(super) fn write_and_verify(

@@ -22,11 +22,12 @@ impl LogicalUnit {
 
     /// The first byte of a range that this nexus may read, or write.
     pub(crate) fn copy_offset(
-        &self,
+        &mut self,
         nexus: NexusId,
         extent: Extent,
         access: Access,
     ) -> Result<u64, Sense> {
+        self.look_as(nexus);
         if self.conflicts(nexus, access) {
             return Err(Sense::illegal(Additional::ACCESS_DENIED));
         }
@@ -41,15 +42,23 @@ impl LogicalUnit {
     }
 
     /// Whether a copy that began may go on with its next piece here.
-    pub(crate) fn admits_copy(&self, nexus: NexusId, access: Access) -> bool {
+    pub(crate) fn admits_copy(&mut self, nexus: NexusId, access: Access) -> bool {
+        self.look_as(nexus);
         let is_ready = self.not_ready(Rules::STRICTEST).is_none();
         let is_allowed = access != Access::Write || self.check_writable().is_ok();
         is_ready && is_allowed && !self.conflicts(nexus, access)
     }
 
     /// Enters a write of these bytes; none when it has to be tried again.
-    pub(crate) fn enter_write(&mut self, offset: u64, len: u64) -> Option<WriteSlot> {
-        self.exclusion.enter(offset..offset + len, false)
+    pub(crate) fn enter_write(
+        &mut self,
+        nexus: NexusId,
+        offset: u64,
+        len: u64,
+    ) -> Option<WriteSlot> {
+        self.look_as(nexus);
+        let range = self.on_device(offset..offset + len);
+        self.exclusion.enter(range, false)
     }
 
     /// A write that was entered has ended.

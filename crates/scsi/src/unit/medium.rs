@@ -66,7 +66,7 @@ impl LogicalUnit {
     /// What a task that waits for its data-out is going to do, as far as its CDB says.
     pub(crate) fn intent(&self, task: &Task) -> Option<(Op, u64, u64)> {
         // Everything, although it is the logical unit that writes it.
-        let everything = Some((Op::Write, 0, self.config.info.capacity));
+        let everything = Some((Op::Write, 0, self.info().capacity));
         if matches!(task.state, State::Wait { .. }) {
             return everything;
         }
@@ -206,7 +206,7 @@ impl LogicalUnit {
     /// A read of this range failed: halves it until the first bad block is known, which the
     /// INFORMATION field names (SPC-4, section 4.5.3).
     fn locate_in(&mut self, task: &mut Task, offset: u64, len: u64, error: ErrorKind) -> Step {
-        let block_len = u64::from(self.config.info.block_len);
+        let block_len = u64::from(self.info().block_len);
         if len > block_len {
             return self.locate(task, offset, offset + len, error);
         }
@@ -216,7 +216,7 @@ impl LogicalUnit {
 
     /// Reads the first half of a range in which a read failed.
     fn locate(&mut self, task: &mut Task, offset: u64, end: u64, error: ErrorKind) -> Step {
-        let block_len = u64::from(self.config.info.block_len);
+        let block_len = u64::from(self.info().block_len);
         let blocks = (end - offset) / block_len;
         if blocks == 0 {
             // It can be read now: which block it was is not known.
@@ -239,7 +239,7 @@ impl LogicalUnit {
             return Ok(respond_good());
         }
         let (offset, len) = self.bytes_of(extent);
-        if fua && self.config.info.volatile_cache {
+        if fua && self.info().volatile_cache {
             task.reading = (offset, len);
             task.state = State::FlushToRead;
             return Ok(submit(Op::Flush, 0, 0));
@@ -322,7 +322,7 @@ impl LogicalUnit {
         if data.len() as u64 == len {
             return data;
         }
-        let block_len = self.config.info.block_len as usize;
+        let block_len = self.info().block_len as usize;
         let whole = data.len().min(usize::try_from(len).unwrap_or(0)) / block_len * block_len;
         data.slice(0..whole)
     }
@@ -361,9 +361,9 @@ impl LogicalUnit {
         if blocks == 0 {
             return Ok(respond_good());
         }
-        let len = blocks.checked_mul(self.config.info.block_len).ok_or(internal_failure())?;
+        let len = blocks.checked_mul(self.info().block_len).ok_or(internal_failure())?;
         task.state = State::Collect(command);
-        let memory = u64::from(held) * u64::from(self.config.info.block_len);
+        let memory = u64::from(held) * u64::from(self.info().block_len);
         Ok(Step::DataOut { len, memory })
     }
 
@@ -378,7 +378,7 @@ impl LogicalUnit {
     /// Refuses a command whose initiator announced other data than its CDB describes: the two
     /// disagree on what is to be written.
     pub(super) fn check_announced(&self, task: &Task, blocks: u32) -> Result<(), Sense> {
-        let expected = u64::from(blocks) * u64::from(self.config.info.block_len);
+        let expected = u64::from(blocks) * u64::from(self.info().block_len);
         if u64::from(task.announced) != expected {
             return Err(task.invalid_length());
         }
@@ -394,23 +394,24 @@ impl LogicalUnit {
         exclusive: bool,
     ) -> Result<(), Stop> {
         assert!(task.slot.is_none(), "a command writes one range at a time");
-        task.slot = self.exclusion.enter(offset..offset + len, exclusive);
+        let range = self.on_device(offset..offset + len);
+        task.slot = self.exclusion.enter(range, exclusive);
         if task.slot.is_some() { Ok(()) } else { Err(Stop::BUSY) }
     }
 
     /// Whether a write has to be stable when it completes.
-    pub(super) const fn through(&self, fua: bool) -> bool {
-        self.config.info.volatile_cache && (fua || !self.mode.write_cache)
+    pub(super) fn through(&self, fua: bool) -> bool {
+        self.info().volatile_cache && (fua || !self.mode.write_cache)
     }
 
     /// Whether the initiator switched a cache off that the device has.
-    pub(crate) const fn must_write_through(&self) -> bool {
-        self.config.info.volatile_cache && !self.mode.write_cache
+    pub(crate) fn must_write_through(&self) -> bool {
+        self.info().volatile_cache && !self.mode.write_cache
     }
 
     /// Offset and length in bytes of a range that was checked.
     pub(super) fn bytes_of(&self, extent: Extent) -> (u64, u64) {
-        let block_len = u64::from(self.config.info.block_len);
+        let block_len = u64::from(self.info().block_len);
         (extent.lba * block_len, u64::from(extent.blocks) * block_len)
     }
 }

@@ -25,6 +25,7 @@ mod sanitize;
 mod task;
 #[cfg(test)]
 pub(crate) mod tests;
+mod view;
 
 use netraid_block::{DeviceInfo, ErrorKind, IoError, SgList};
 
@@ -39,11 +40,13 @@ use self::{
     medium::{State, internal_failure},
     ready::Readiness,
     sanitize::Sanitizer,
+    view::Views,
 };
 pub use self::{
     marker::{Marker, MarkerError, Method},
     sanitize::{Background, SanitizeState},
     task::{MediumRequest, Refusal, Response, Step, Task},
+    view::View,
 };
 pub use crate::inquiry::Identity;
 use crate::{
@@ -86,6 +89,7 @@ pub struct UnitConfig {
 #[derive(Debug)]
 pub struct LogicalUnit {
     config: UnitConfig,
+    views: Views,
     mode: ModeSettings,
     attentions: Attentions,
     exclusion: Exclusion,
@@ -110,6 +114,7 @@ impl LogicalUnit {
         let reservations = config.reservations.clone();
         Self {
             config,
+            views: Views::default(),
             mode,
             attentions: Attentions::default(),
             exclusion: Exclusion::default(),
@@ -149,6 +154,7 @@ impl LogicalUnit {
     /// A nexus is lost (SAM-5, section 6.3.4), and its RESERVE with it.
     pub fn remove_nexus(&mut self, nexus: NexusId) {
         self.attentions.remove(nexus);
+        self.forget_view(nexus);
         self.ready.forget(nexus);
         self.reservations.unbind(nexus);
         if self.reserved_by == Some(nexus) {
@@ -217,6 +223,7 @@ impl LogicalUnit {
         nexus: NexusId,
         cdb: &[u8],
     ) -> Result<(Command, Rules), Response> {
+        self.look_as(nexus);
         let Some(is_pending) = self.attentions.is_pending(nexus) else {
             return Err(Response::status(Status::Busy));
         };
@@ -260,6 +267,7 @@ impl LogicalUnit {
     /// initiator sent less, a plain write takes the whole blocks of it.
     /// What a reservation that came meanwhile keeps out does not reach the medium any more.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
+        self.look_as(task.nexus);
         let step = if self.conflicts(task.nexus, task.rules.access) {
             Step::Respond(Response::status(Status::ReservationConflict))
         } else {
@@ -271,6 +279,7 @@ impl LogicalUnit {
     /// Goes on with a task whose first request, `request`, was kept back for a while: it is not
     /// submitted any more when a reservation, or the medium, keeps the task out by now.
     pub fn handle_kept_back(&mut self, task: &mut Task, request: MediumRequest) -> Step {
+        self.look_as(task.nexus);
         let step = if self.conflicts(task.nexus, task.rules.access) {
             Step::Respond(Response::status(Status::ReservationConflict))
         } else if let Some(sense) = self.not_ready(task.rules) {
@@ -284,6 +293,7 @@ impl LogicalUnit {
     /// Goes on with the end of a task's medium request. A command of several requests ends with
     /// RESERVATION CONFLICT before the next one when a reservation came meanwhile.
     pub fn handle_medium_done(&mut self, task: &mut Task, result: Result<SgList, IoError>) -> Step {
+        self.look_as(task.nexus);
         let step = match result {
             Ok(data) => {
                 let step = self.medium_done(task, data);
@@ -463,22 +473,22 @@ impl LogicalUnit {
         Ok(respond_good())
     }
 
-    const fn mode_medium(&self) -> ModeMedium {
+    fn mode_medium(&self) -> ModeMedium {
         ModeMedium {
-            write_protected: self.config.info.read_only || self.mode.software_write_protect,
+            write_protected: self.info().read_only || self.mode.software_write_protect,
             blocks: self.blocks(),
-            block_len: self.config.info.block_len,
-            cache_switchable: self.config.info.volatile_cache,
+            block_len: self.info().block_len,
+            cache_switchable: self.info().volatile_cache,
         }
     }
 
-    const fn blocks(&self) -> u64 {
-        self.config.info.capacity / self.config.info.block_len as u64
+    fn blocks(&self) -> u64 {
+        self.info().capacity / u64::from(self.info().block_len)
     }
 
     /// Longest transfer in blocks.
-    const fn transfer_max(&self) -> u32 {
-        self.config.info.max_transfer_len / self.config.info.block_len
+    fn transfer_max(&self) -> u32 {
+        self.info().max_transfer_len / self.info().block_len
     }
 
     fn check_range(&self, extent: Extent) -> Result<(), Sense> {
@@ -490,7 +500,7 @@ impl LogicalUnit {
     }
 
     fn check_writable(&self) -> Result<(), Sense> {
-        let additional = if self.config.info.read_only {
+        let additional = if self.info().read_only {
             Additional::WRITE_PROTECTED
         } else if self.mode.software_write_protect {
             Additional::SOFTWARE_WRITE_PROTECTED

@@ -26,7 +26,7 @@ impl LogicalUnit {
 
     fn has(&self, feature: Feature) -> bool {
         match feature {
-            Feature::Discard => self.config.info.can_discard,
+            Feature::Discard => self.info().can_discard,
             Feature::AtomicWrite => self.atomic_max() > 0,
             Feature::Sanitize => self.config.can_sanitize,
         }

@@ -93,11 +93,11 @@ impl LogicalUnit {
             Some(inquiry::PAGE_SERIAL) => identity.serial_page(),
             Some(inquiry::PAGE_IDENTIFICATION) => identity.identification_page(),
             Some(inquiry::PAGE_PORTS) => identity.ports_page(),
-            Some(inquiry::PAGE_EXTENDED) => inquiry::extended_page(self.config.info.volatile_cache),
+            Some(inquiry::PAGE_EXTENDED) => inquiry::extended_page(self.info().volatile_cache),
             Some(inquiry::PAGE_THIRD_PARTY_COPY) => third_party_copy_page(),
             Some(inquiry::PAGE_BLOCK_LIMITS) => self.limits().encode(),
             Some(inquiry::PAGE_CHARACTERISTICS) => {
-                let can_erase = self.config.can_sanitize && self.config.info.can_discard;
+                let can_erase = self.config.can_sanitize && self.info().can_discard;
                 characteristics_page(can_erase)
             }
             Some(inquiry::PAGE_PROVISIONING) => self.provisioning().encode(),
@@ -106,7 +106,7 @@ impl LogicalUnit {
     }
 
     fn capacity(&self) -> Capacity {
-        let block_len = self.config.info.block_len;
+        let block_len = self.info().block_len;
         let exponent = (self.config.physical_len / block_len).checked_ilog2().unwrap_or(0);
         let Provisioning { unmap, reads_zeros, .. } = self.provisioning();
         Capacity {
@@ -119,7 +119,7 @@ impl LogicalUnit {
     }
 
     fn limits(&self) -> BlockLimits {
-        let info = &self.config.info;
+        let info = self.info();
         let optimal = (info.optimal_len / info.block_len).max(1);
         let thin = info.can_discard;
         BlockLimits {
@@ -139,7 +139,10 @@ impl LogicalUnit {
 
     /// Longest WRITE ATOMIC in blocks; 0 when it is not supported.
     pub(super) fn atomic_max(&self) -> u32 {
-        let max = self.config.atomic_len / self.config.info.block_len;
+        if self.is_in_pieces() {
+            return 0;
+        }
+        let max = self.config.atomic_len / self.info().block_len;
         max.min(self.transfer_max()).min(u32::from(u16::MAX))
     }
 
@@ -149,7 +152,7 @@ impl LogicalUnit {
     }
 
     fn provisioning(&self) -> Provisioning {
-        let thin = self.config.info.can_discard;
+        let thin = self.info().can_discard;
         Provisioning {
             unmap: thin,
             write_same_16: thin,

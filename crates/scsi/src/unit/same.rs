@@ -30,7 +30,7 @@ impl LogicalUnit {
         no_data_out: bool,
     ) -> Result<Step, Stop> {
         self.check_writable()?;
-        if unmap && !self.config.info.can_discard {
+        if unmap && !self.info().can_discard {
             return Err(Sense::invalid_cdb(1, Some(3)).into());
         }
         self.check_range(extent)?;
@@ -53,7 +53,7 @@ impl LogicalUnit {
         unmap: bool,
         data: SgList,
     ) -> Result<Step, Stop> {
-        let block_len = self.config.info.block_len as usize;
+        let block_len = self.info().block_len as usize;
         if data.len() != block_len {
             return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT).into());
         }
@@ -70,7 +70,7 @@ impl LogicalUnit {
 
     /// How often WRITE SAME repeats its block in one buffer.
     fn fill_blocks(&self, extent: Extent) -> u32 {
-        let most = FILL_LEN_MAX / self.config.info.block_len;
+        let most = FILL_LEN_MAX / self.info().block_len;
         extent.blocks.min(most).min(self.transfer_max()).max(1)
     }
 
@@ -164,13 +164,13 @@ impl LogicalUnit {
         if lba >= self.blocks() {
             return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE).into());
         }
-        if !self.config.info.can_map {
+        if !self.info().can_map {
             let data = lba_status(lba, [(self.blocks() - lba, true)]);
             return Ok(Step::Respond(Response::data(&data, allocation_len)));
         }
         task.state = State::Extents { lba, allocation_len };
-        let offset = lba * u64::from(self.config.info.block_len);
-        Ok(submit(Op::Extents, offset, self.config.info.capacity - offset))
+        let offset = lba * u64::from(self.info().block_len);
+        Ok(submit(Op::Extents, offset, self.info().capacity - offset))
     }
 
     pub(super) fn lba_status(
@@ -179,7 +179,7 @@ impl LogicalUnit {
         allocation_len: u32,
         answer: &SgList,
     ) -> Result<Step, Stop> {
-        let block_len = u64::from(self.config.info.block_len);
+        let block_len = u64::from(self.info().block_len);
         // The medium may have become smaller meanwhile.
         let len = self.blocks().saturating_sub(lba) * block_len;
         let extents = Extents::decode(answer, len).map_err(|_| internal_failure())?;

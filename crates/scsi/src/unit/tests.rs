@@ -14,6 +14,7 @@ mod report;
 mod same;
 mod sanitize;
 mod transfer;
+mod view;
 
 const NEXUS: NexusId = NexusId(7);
 const OTHER: NexusId = NexusId(8);
