@@ -7,8 +7,8 @@ use core::time::Duration;
 use super::{
     Connection, Event,
     connection::{Current, Phase},
-    login::{End, Identity},
-    node::{Admission, Applicant, Node},
+    login::{Claim, End, Identity, Step},
+    node::{Admission, Applicant, Node, Standing},
     window::Window,
 };
 use crate::{
@@ -80,12 +80,36 @@ impl Connection {
         let step = login.handle(&request, data, &self.setup, self.link.portal);
         // Login requests carry the CmdSN of the first command to come.
         self.window = Window::new(bhs.cmd_sn(), self.tasks.window());
+        self.take_step(node, step, request.cid);
+    }
+
+    /// Who waits for an answer to [`Event::AskStanding`].
+    #[must_use]
+    pub fn claim(&self) -> Option<Claim<'_>> {
+        match &self.phase {
+            Phase::Login(login) => login.claim(),
+            Phase::Admission { .. } | Phase::Full | Phase::Closing => None,
+        }
+    }
+
+    /// What whoever waits for it is let in to; none when it is not let in, which it is told as
+    /// everybody is. Without effect when nobody waits. Poll the node's wakes after.
+    pub fn handle_standing(&mut self, node: &mut Node, standing: Option<Standing>) {
+        let Phase::Login(login) = &mut self.phase else { return };
+        let Some(step) = login.judge(standing.is_some()) else { return };
+        self.standing = standing.unwrap_or_default();
+        let cid = login.cid();
+        self.take_step(node, step, cid);
+    }
+
+    fn take_step(&mut self, node: &mut Node, step: Step, cid: u16) {
         match step.end {
+            End::Judge => self.events.push_back(Event::AskStanding),
             End::Open => self.push_control(step.response.encode(), step.text, true),
             End::Refused => self.refuse_login(&step.response, step.text),
             End::Admit => {
                 if let Phase::Login(login) = core::mem::replace(&mut self.phase, Phase::Closing) {
-                    let (response, text, cid) = (step.response, step.text, request.cid);
+                    let (response, text) = (step.response, step.text);
                     self.phase = Phase::Admission { login, response, text, cid };
                 }
                 self.seek_admission(node, false);
@@ -111,6 +135,7 @@ impl Connection {
             connection: self.id,
             kind: session,
             initiator: &initiator,
+            realm: self.standing.realm,
             isid: response.isid,
             tsih: response.tsih,
             cid,

@@ -8,7 +8,7 @@ use core::{fmt, net::SocketAddr};
 
 use super::{RefusedLogin, Setup};
 use crate::{
-    chap::{Algorithm, Challenge, Question},
+    chap::{Algorithm, Challenge, ChapError, Question, Secret},
     negotiation::{Negotiation, NegotiationError, SessionType},
     pdu::{LoginRequest, LoginResponse},
     text::{self, Collector},
@@ -43,6 +43,9 @@ const NAME_LEN_MAX: usize = 223;
 /// Longest answer: what an initiator takes before it has declared anything.
 const ANSWER_LEN_MAX: usize = 8192;
 
+/// Longest CHAP name that is looked at (RFC 7143, section 6.1).
+const CLAIM_LEN_MAX: usize = 255;
+
 /// How far the initiator has proven itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Auth {
@@ -52,6 +55,8 @@ enum Auth {
     Method,
     /// The challenge was sent.
     Challenged(Algorithm),
+    /// Name and answer are here, and the shell judges them.
+    Claimed,
     /// Proven, or no proof is needed.
     Done,
 }
@@ -68,6 +73,8 @@ pub(super) struct Step {
 pub(super) enum End {
     /// More requests follow.
     Open,
+    /// The initiator is to be judged before anything is said: see [`Login::judge`].
+    Judge,
     /// The initiator is to be admitted before the response leaves.
     Admit,
     /// The response refuses the login.
@@ -90,6 +97,60 @@ pub(super) struct Login {
     keys: usize,
     /// Of [`SECURITY_KEYS`] those that have come.
     seen: u32,
+    proof: Option<Proof>,
+    /// The request that brought the proof, and what follows when it is good.
+    held: Option<(LoginRequest, Step)>,
+}
+
+/// What an initiator gave to prove who it is.
+struct Proof {
+    name: String,
+    algorithm: Algorithm,
+    /// None when it cannot be read.
+    answer: Option<Vec<u8>>,
+}
+
+/// Who wants to log in, as it says: nothing of it is proven.
+#[derive(Clone, Copy)]
+pub struct Claim<'a> {
+    login: &'a Login,
+    proof: &'a Proof,
+    identity: &'a Identity,
+}
+
+impl Claim<'_> {
+    /// The CHAP name: at most 255 bytes, longer ones are cut off.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.proof.name
+    }
+
+    /// The initiator's iSCSI name, in lower case.
+    #[must_use]
+    pub fn initiator(&self) -> &str {
+        &self.identity.initiator
+    }
+
+    /// Kind of session.
+    #[must_use]
+    pub const fn session(&self) -> SessionType {
+        self.identity.session
+    }
+
+    /// Whether whoever claims this knows the secret: one digest, whatever the answer.
+    #[must_use]
+    pub fn proves(&self, secret: &Secret) -> bool {
+        let Challenge { identifier, bytes } = &self.login.challenge;
+        let Proof { algorithm, answer, .. } = self.proof;
+        let answer = answer.as_deref().unwrap_or_default();
+        algorithm.verify(*identifier, secret, bytes, answer)
+    }
+}
+
+impl fmt::Debug for Claim<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({:?})", self.identity)
+    }
 }
 
 /// Keys of the security negotiation: each comes at most once.
@@ -131,7 +192,11 @@ impl Login {
         }
         Self {
             stage: None,
-            auth: if setup.chap.is_some() { Auth::Needed } else { Auth::Done },
+            auth: if setup.chap.is_some() || setup.asks_standing {
+                Auth::Needed
+            } else {
+                Auth::Done
+            },
             challenge,
             negotiation: Negotiation::new(wishes),
             collector: Collector::default(),
@@ -142,6 +207,8 @@ impl Login {
             requests: 0,
             keys: 0,
             seen: 0,
+            proof: None,
+            held: None,
         }
     }
 
@@ -152,6 +219,11 @@ impl Login {
     /// What there is to tell of the login when it is refused.
     pub(super) fn refused(&self, status: u16) -> RefusedLogin {
         RefusedLogin { status, initiator: self.claimed.clone() }
+    }
+
+    /// The connection's number in its session, as the first request said.
+    pub(super) fn cid(&self) -> u16 {
+        self.first.map_or(0, |first| first.cid)
     }
 
     pub(super) fn identity(&self) -> Option<&Identity> {
@@ -167,6 +239,11 @@ impl Login {
         portal: SocketAddr,
     ) -> Step {
         let (status, text) = match self.advance(request, data, setup, portal) {
+            Ok(step) if self.auth == Auth::Claimed => {
+                self.held = Some((*request, step));
+                let response = respond(request);
+                return Step { response, text: Vec::new(), end: End::Judge };
+            }
             Ok(step) => return step,
             Err(Refusal::Status(status)) => (status, Vec::new()),
             Err(Refusal::Moved { status, address }) => {
@@ -179,6 +256,26 @@ impl Login {
         Step { response, text, end: End::Refused }
     }
 
+    /// Who waits to be judged.
+    pub(super) fn claim(&self) -> Option<Claim<'_>> {
+        let (_, proof) = self.held.as_ref().zip(self.proof.as_ref())?;
+        Some(Claim { login: self, proof, identity: self.identity.as_ref()? })
+    }
+
+    /// Goes on with who waits to be judged; none when nobody does. Whoever is refused gets the same
+    /// bytes whatever the reason.
+    pub(super) fn judge(&mut self, is_good: bool) -> Option<Step> {
+        let (request, step) = self.held.take()?;
+        self.proof = None;
+        if is_good {
+            self.auth = Auth::Done;
+            return Some(step);
+        }
+        let response =
+            LoginResponse { status: status::AUTHENTICATION_FAILURE, ..respond(&request) };
+        Some(Step { response, text: Vec::new(), end: End::Refused })
+    }
+
     fn advance(
         &mut self,
         request: &LoginRequest,
@@ -186,6 +283,10 @@ impl Login {
         setup: &Setup,
         portal: SocketAddr,
     ) -> Result<Step, Refusal> {
+        if self.held.is_some() {
+            // Nothing may come before the answer.
+            return Err(status::INITIATOR_ERROR.into());
+        }
         self.check(request)?;
         self.collector.add(data).map_err(|_| status::INITIATOR_ERROR)?;
         if request.more {
@@ -221,7 +322,7 @@ impl Login {
         if out.len() > ANSWER_LEN_MAX {
             return Err(status::INITIATOR_ERROR.into());
         }
-        let transit = request.transit && self.auth == Auth::Done;
+        let transit = request.transit && matches!(self.auth, Auth::Claimed | Auth::Done);
         if transit {
             self.stage = Some(request.next_stage);
         }
@@ -336,7 +437,7 @@ impl Login {
                 Ok(())
             }
             Auth::Needed | Auth::Done => Err(status::AUTHENTICATION_FAILURE),
-            Auth::Method | Auth::Challenged(_) => Err(status::INITIATOR_ERROR),
+            Auth::Method | Auth::Challenged(_) | Auth::Claimed => Err(status::INITIATOR_ERROR),
         }
     }
 
@@ -361,10 +462,12 @@ impl Login {
         setup: &Setup,
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
-        let (Auth::Challenged(algorithm), Some(known)) = (self.auth, &setup.chap) else {
-            return Err(status::INITIATOR_ERROR);
-        };
+        let Auth::Challenged(algorithm) = self.auth else { return Err(status::INITIATOR_ERROR) };
         let refused = |_| status::AUTHENTICATION_FAILURE;
+        if setup.asks_standing {
+            return self.take_claim(algorithm, pairs).map_err(refused);
+        }
+        let Some(known) = &setup.chap else { return Err(status::INITIATOR_ERROR) };
         // First of all: who has proven nothing gets no answer to its own question.
         self.challenge.verify(algorithm, known, pairs).map_err(refused)?;
         if let Some(question) = Question::read(pairs).map_err(refused)? {
@@ -372,6 +475,24 @@ impl Login {
             question.answer(algorithm, own, Some(&self.challenge), out).map_err(refused)?;
         }
         self.auth = Auth::Done;
+        Ok(())
+    }
+
+    /// Keeps what the initiator gave, for the shell.
+    fn take_claim(
+        &mut self,
+        algorithm: Algorithm,
+        pairs: &[(&str, &str)],
+    ) -> Result<(), ChapError> {
+        if Question::read(pairs)?.is_some() {
+            // The target has no secret to prove itself by.
+            return Err(ChapError::Wrong);
+        }
+        let name = text::value(pairs, "CHAP_N").unwrap_or_default();
+        let name = name[..name.floor_char_boundary(CLAIM_LEN_MAX)].to_string();
+        let answer = text::value(pairs, "CHAP_R").and_then(text::binary);
+        self.proof = Some(Proof { name, algorithm, answer });
+        self.auth = Auth::Claimed;
         Ok(())
     }
 }

@@ -85,9 +85,18 @@ impl Connection {
     ) -> Result<Management, TaskResponseCode> {
         // Fields of different forms may name one unit.
         let number = request.lun.number();
-        let unit = || number.filter(|lun| node.has_lun(*lun)).ok_or(TaskResponseCode::NoLun);
+        let (realm, ends_others) = (self.standing.realm, self.standing.ends_others);
+        let unit = || number.filter(|lun| node.has_lun(realm, *lun)).ok_or(TaskResponseCode::NoLun);
         let mut others = None;
         let waits_for = match request.function {
+            TaskFunction::ClearTaskSet
+            | TaskFunction::LogicalUnitReset
+            | TaskFunction::TargetWarmReset
+            | TaskFunction::TargetColdReset
+                if !ends_others =>
+            {
+                return Err(TaskResponseCode::Unauthorized);
+            }
             TaskFunction::AbortTask => match self.tasks.find(request.referenced_itt) {
                 Some(task) if self.tasks.lun(task).number() == number => {
                     self.abort_tasks(|itt, _| itt == request.referenced_itt).0

@@ -22,7 +22,8 @@ use alloc::{string::String, vec::Vec};
 use core::{net::SocketAddr, time::Duration};
 
 pub use connection::Connection;
-pub use node::{ConnectionId, Limits, Link, Node, Seat, SessionView};
+pub use login::Claim;
+pub use node::{ConnectionId, Limits, Link, Node, Realm, Seat, SessionView, Standing};
 pub use statistics::{Count, Counters, Traffic};
 
 pub use crate::chap::Challenge;
@@ -45,6 +46,9 @@ pub struct Setup {
     /// How the target proves itself to initiators that ask for it; the secret is another than
     /// that of `chap` (see [`crate::chap::check_distinct`]).
     pub mutual_chap: Option<Credentials>,
+    /// Whether the shell judges who logs in, by name and proof ([`Event::AskStanding`]); then
+    /// `chap` and `mutual_chap` are not used.
+    pub asks_standing: bool,
     /// Names of the initiators that may log in, compared without case; all when empty.
     pub allow: Vec<String>,
     /// Where logins are sent instead of being served, by the portal they come to.
@@ -78,6 +82,7 @@ impl Setup {
             portals: Vec::new(),
             chap: None,
             mutual_chap: None,
+            asks_standing: false,
             allow: Vec::new(),
             redirects: Vec::new(),
             wishes: Wishes::default(),
@@ -158,6 +163,10 @@ pub enum Event {
         /// Kind of session.
         session: SessionType,
     },
+    /// An initiator gave a name and a proof, where `Setup::asks_standing` says so: look at
+    /// [`Connection::claim`], and answer with `handle_standing` at any time. Whoever is not
+    /// answered before its login has taken too long is gone.
+    AskStanding,
     /// A command has come. Answer with `handle_plan` or `handle_outcome`, before anything else.
     Command {
         /// Its place.

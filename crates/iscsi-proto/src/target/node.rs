@@ -1,7 +1,8 @@
 //! All connections of a target: who is logged in, session handles, reinstatement, and what one
 //! session wants of the others.
 //!
-//! Invariants: of one initiator port (name and ISID) at most one session is admitted; a second
+//! Invariants: of one initiator port (name and ISID) at most one session is admitted to a realm; a
+//! second
 //! login waits until the first session has ended *and* none of its commands runs any more, so no
 //! write of the old session lands after one of the new. Visitors (logins in progress and
 //! discovery sessions) have bounds of their own, in all and for each source, and the oldest leaves
@@ -31,6 +32,31 @@ use crate::negotiation::SessionType;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
+/// Logical units that some sessions share, and others know nothing of. Nothing that a session does
+/// reaches one of another realm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Realm(pub u64);
+
+impl Realm {
+    /// The realm of all sessions of a target that has one only.
+    pub const HOME: Self = Self(0);
+}
+
+/// What a session was let in to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Where its logical units are.
+    pub realm: Realm,
+    /// Whether it may end tasks and sessions of others in its realm, by task management.
+    pub ends_others: bool,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self { realm: Realm::HOME, ends_others: true }
+    }
+}
+
 /// Answer to a request for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -48,6 +74,7 @@ pub(super) struct Applicant<'a> {
     pub(super) connection: ConnectionId,
     pub(super) kind: SessionType,
     pub(super) initiator: &'a str,
+    pub(super) realm: Realm,
     pub(super) isid: [u8; 6],
     pub(super) tsih: u16,
     pub(super) cid: u16,
@@ -145,6 +172,7 @@ pub struct SessionView<'a> {
 #[derive(Debug)]
 struct Session {
     connection: ConnectionId,
+    realm: Realm,
     initiator: String,
     isid: [u8; 6],
     tsih: u16,
@@ -156,6 +184,8 @@ struct Session {
 #[derive(Debug)]
 struct Live {
     connection: ConnectionId,
+    /// Home, until it is a session of another.
+    realm: Realm,
     link: Link,
     traffic: Rc<Traffic>,
     /// It is no session for SCSI commands yet.
@@ -179,7 +209,7 @@ pub struct Node {
     last_tsih: u16,
     counters: Rc<Counters>,
     budget: Rc<Budget>,
-    luns: BTreeSet<u16>,
+    luns: BTreeSet<(Realm, u16)>,
 }
 
 impl Node {
@@ -217,6 +247,7 @@ impl Node {
         let traffic = Rc::new(Traffic::default());
         self.live.push(Live {
             connection,
+            realm: Realm::HOME,
             link,
             traffic: traffic.clone(),
             visits: true,
@@ -284,17 +315,17 @@ impl Node {
     }
 
     /// A logical unit is there: task management functions may name it.
-    pub fn add_lun(&mut self, lun: u16) {
-        self.luns.insert(lun);
+    pub fn add_lun(&mut self, realm: Realm, lun: u16) {
+        self.luns.insert((realm, lun));
     }
 
     /// A logical unit is gone.
-    pub fn remove_lun(&mut self, lun: u16) {
-        self.luns.remove(&lun);
+    pub fn remove_lun(&mut self, realm: Realm, lun: u16) {
+        self.luns.remove(&(realm, lun));
     }
 
-    pub(super) fn has_lun(&self, lun: u16) -> bool {
-        self.luns.contains(&lun)
+    pub(super) fn has_lun(&self, realm: Realm, lun: u16) -> bool {
+        self.luns.contains(&(realm, lun))
     }
 
     /// Number of admitted sessions.
@@ -330,6 +361,15 @@ impl Node {
         true
     }
 
+    /// Ends a connection, whether it has logged in or not, as [`Self::drop_session`] does. Nothing
+    /// happens when it is gone. Poll wakes after.
+    pub fn drop_connection(&mut self, connection: ConnectionId) {
+        if self.live.iter().any(|live| live.connection == connection) {
+            self.counters.dropped_sessions.add(1);
+            self.order(connection, Order::Close);
+        }
+    }
+
     /// What was counted over all connections.
     #[must_use]
     pub fn counters(&self) -> &Counters {
@@ -353,12 +393,14 @@ impl Node {
         const SESSION_DOES_NOT_EXIST: u16 = 0x020a;
         const TOO_MANY_CONNECTIONS: u16 = 0x0206;
         const OUT_OF_RESOURCES: u16 = 0x0302;
-        let Applicant { connection, kind, initiator, isid, tsih, cid } = *applicant;
+        let Applicant { connection, kind, initiator, realm, isid, tsih, cid } = *applicant;
         if kind == SessionType::Discovery {
             self.counters.discoveries.add(1);
             return Admission::Admitted(self.free_tsih());
         }
-        let port = |session: &&Session| session.initiator == initiator && session.isid == isid;
+        let port = |session: &&Session| {
+            session.initiator == initiator && session.isid == isid && session.realm == realm
+        };
         if let Some(old) = self.sessions.iter().find(port) {
             // Another connection for a session is refused: sessions have one.
             if tsih != 0 && (old.tsih != tsih || old.cid != cid) {
@@ -382,9 +424,11 @@ impl Node {
         let taken = tsih == 0 || self.sessions.iter().any(|session| session.tsih == tsih);
         let tsih = if taken { self.free_tsih() } else { tsih };
         let initiator = initiator.to_string();
-        self.sessions.push(Session { connection, initiator, isid, tsih, cid, since: now });
+        let since = now;
+        self.sessions.push(Session { connection, realm, initiator, isid, tsih, cid, since });
         if let Some(live) = self.live.iter_mut().find(|live| live.connection == connection) {
             live.visits = false;
+            live.realm = realm;
         }
         self.counters.logins.add(1);
         Admission::Admitted(tsih)

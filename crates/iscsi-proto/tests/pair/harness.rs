@@ -70,6 +70,8 @@ pub(crate) struct Host {
     pub(crate) cleared: usize,
     /// What waits for a grant; the test gives it.
     pub(crate) asks: VecDeque<(TaskId, u32, bool)>,
+    /// Times that somebody was to be judged; the test does.
+    pub(crate) judged: usize,
     cdbs: Vec<[u8; 16]>,
     pub(crate) data_out: Vec<Vec<u8>>,
     data_in: Vec<Vec<u8>>,
@@ -92,6 +94,7 @@ impl Host {
             preempted: Vec::new(),
             cleared: 0,
             asks: VecDeque::new(),
+            judged: 0,
             cdbs: vec![[0; 16]; count],
             data_out: vec![Vec::new(); count],
             data_in: vec![Vec::new(); count],
@@ -120,6 +123,7 @@ impl Host {
                     self.asks.retain(|(asked, ..)| *asked != task);
                 }
                 Event::LoggedIn { .. } => {}
+                Event::AskStanding => self.judged += 1,
                 Event::Cleared { .. } => self.cleared += 1,
                 Event::Preempted { task } => self.preempted.push(task),
                 Event::Settled => self.settled += 1,
@@ -286,7 +290,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new(target: &target::Setup, initiator: initiator::Setup) -> Self {
         let mut node = Node::new(Limits::default());
-        node.add_lun(0);
+        node.add_lun(netraid_iscsi_proto::target::Realm::HOME, 0);
         let machine = connection(&mut node, target);
         let host = Host::new(machine, 4 << 20);
         Self { now: Duration::ZERO, node, host, guest: Guest::new(initiator), trace: Vec::new() }

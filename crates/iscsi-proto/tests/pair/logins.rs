@@ -12,7 +12,7 @@ use crate::harness::{Pair, TARGET, initiator_setup, target_setup};
 
 pub(crate) const INITIATOR: &str = "iqn.2026-01.org.example:i";
 const SECURITY: u8 = 0;
-const OPERATIONAL: u8 = 1;
+pub(crate) const OPERATIONAL: u8 = 1;
 const FULL: u8 = 3;
 
 /// A login by hand.
@@ -62,16 +62,25 @@ impl Hand {
     }
 
     pub(crate) fn say_bytes(&mut self, data: &[u8]) -> Answer {
+        self.send(data).expect("an answer")
+    }
+
+    /// Sends one request; the answer, if there is one already.
+    pub(crate) fn send(&mut self, data: &[u8]) -> Option<Answer> {
         let len = u32::try_from(data.len()).unwrap();
         let mut bhs = self.request.encode().with_data_len(len);
         bhs.stamp_command(Serial(1), Serial(0));
         self.pair.host.receive(self.pair.now, &mut self.pair.node, &bhs, data).unwrap();
-        let (transmit, text) = self.pair.host.transmit().expect("an answer");
-        Answer { response: LoginResponse::parse(&transmit.header), text }
+        self.answer()
+    }
+
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        let (transmit, text) = self.pair.host.transmit()?;
+        Some(Answer { response: LoginResponse::parse(&transmit.header), text })
     }
 
     /// Names and what is to come in the security stage.
-    fn ask_for_chap(&mut self, algorithms: &str) -> Answer {
+    pub(crate) fn ask_for_chap(&mut self, algorithms: &str) -> Answer {
         let names = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
         let first = self.say(SECURITY, None, &[names[0], names[1], ("AuthMethod", "CHAP,None")]);
         assert_eq!(first.value("AuthMethod").as_deref(), Some("CHAP"));
@@ -92,7 +101,7 @@ fn mutual() -> target::Setup {
 }
 
 /// The answer to the target's challenge, with its own challenge when `asks`.
-fn proof(answer: &Answer, who: &Credentials, asks: Option<&Challenge>) -> Vec<u8> {
+pub(crate) fn proof(answer: &Answer, who: &Credentials, asks: Option<&Challenge>) -> Vec<u8> {
     let pairs = text::parse(&answer.text).unwrap();
     let number = text::value(&pairs, "CHAP_A").and_then(text::number).unwrap();
     let question = Question::read(&pairs).unwrap().unwrap();

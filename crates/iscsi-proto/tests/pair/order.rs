@@ -278,7 +278,7 @@ fn a_new_session_waits_for_what_the_old_one_still_executes() {
 #[test]
 fn task_management_answers_each_function() {
     let mut pair = pair();
-    pair.node.add_lun(1);
+    pair.node.add_lun(netraid_iscsi_proto::target::Realm::HOME, 1);
     pair.host.eager = false;
     give(&mut pair, &read(Serial(1), 5, false)).unwrap();
     give(&mut pair, &read(Serial(2), 6, false)).unwrap();

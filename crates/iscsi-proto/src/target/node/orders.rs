@@ -35,12 +35,13 @@ pub(super) struct Pending {
 }
 
 impl Node {
-    /// Ends every other session. The ticket is finished once they have all gone.
+    /// Ends every other session of the sender's realm. The ticket is finished once they have all gone.
     pub(in crate::target) fn close_others(&mut self, sender: ConnectionId) -> Option<Ticket> {
         self.order_others(sender, |_| Order::Close)
     }
 
-    /// Ends the tasks of a logical unit, or of all, in every other session. The ticket comes from
+    /// Ends the tasks of a logical unit, or of all, in every other session of
+    /// the sender's realm. The ticket comes from
     /// `take_finished` once none of them runs any more; there is none when there are no others.
     pub(in crate::target) fn abort_others(
         &mut self,
@@ -78,7 +79,9 @@ impl Node {
         meant: impl Fn(ConnectionId) -> bool,
         order: impl Fn(Ticket) -> Order,
     ) -> Option<Ticket> {
-        let live = self.live.iter().map(|live| live.connection);
+        let realm = self.live.iter().find(|live| live.connection == sender).map(|live| live.realm);
+        let live = self.live.iter().filter(|live| Some(live.realm) == realm);
+        let live = live.map(|live| live.connection);
         let meant = |connection: &ConnectionId| *connection != sender && meant(*connection);
         let waits_for: Vec<_> = live.filter(meant).collect();
         if waits_for.is_empty() {

@@ -12,7 +12,8 @@ fn ask(
     waited: bool,
 ) -> Admission {
     let (kind, isid) = (SessionType::Normal, [isid; 6]);
-    let applicant = Applicant { connection, kind, initiator: "iqn.i", isid, tsih, cid };
+    let applicant =
+        Applicant { connection, kind, initiator: "iqn.i", realm: Realm::HOME, isid, tsih, cid };
     node.admit(Duration::ZERO, &applicant, waited)
 }
 
@@ -117,4 +118,37 @@ fn sessions_are_listed_and_dropped() {
     assert_eq!((node.poll_wake(), node.take_order(a)), (Some(a), Some(Order::Close)));
     node.closed(a);
     assert_eq!(node.sessions().count(), 0);
+}
+
+#[test]
+fn realms_do_not_reach_each_other() {
+    let mut node = node(4, 4, 4);
+    let connections: Vec<_> = (0..4).map(|_| open(&mut node).unwrap()).collect();
+    // One name and ISID, in two realms; and another session in the first.
+    for (connection, realm, isid) in [(0, 1, 7), (1, 2, 7), (2, 1, 8)] {
+        let applicant = Applicant {
+            connection: connections[connection],
+            kind: SessionType::Normal,
+            initiator: "iqn.i",
+            realm: Realm(realm),
+            isid: [isid; 6],
+            tsih: 0,
+            cid: 0,
+        };
+        let admitted = node.admit(Duration::ZERO, &applicant, false);
+        assert!(matches!(admitted, Admission::Admitted(_)), "{admitted:?}");
+    }
+    node.add_lun(Realm(1), 0);
+    assert!(
+        node.has_lun(Realm(1), 0) && !node.has_lun(Realm(2), 0) && !node.has_lun(Realm::HOME, 0)
+    );
+    let sender = connections[0];
+    assert!(node.abort_others(sender, None, Cause::Reset).is_some());
+    assert!(node.close_others(sender).is_some());
+    assert!(node.abort_in(sender, &connections, 0, Cause::Cleared).is_some());
+    let orders = |node: &mut Node, at: usize| {
+        core::iter::from_fn(|| node.take_order(connections[at])).count()
+    };
+    assert_eq!([0, 1, 2, 3].map(|at| orders(&mut node, at)), [0, 0, 3, 0]);
+    assert_eq!(node.close_others(connections[1]), None, "it is alone");
 }
