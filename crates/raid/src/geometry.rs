@@ -80,6 +80,8 @@ impl Level {
 /// Most stripes of an array: what an engine keeps of each stripe, two bits, has to fit into memory
 /// whatever a label says.
 pub const STRIPES_MAX: u64 = 1 << 32;
+/// Most bytes of all members together.
+pub(crate) const SIZE_MAX: u64 = 1 << 60;
 
 /// Shape of an array; constant for its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,7 +191,7 @@ impl Geometry {
             return Err(GeometryError::Stripes(stripes));
         }
         let total = stripes.checked_mul(u64::from(chunk_len) * members as u64);
-        if total.and_then(|total| total.checked_add(data_offset)).is_none_or(|end| end > 1 << 60) {
+        if total.and_then(|total| total.checked_add(data_offset)).is_none_or(|end| end > SIZE_MAX) {
             return Err(GeometryError::Size { stripes, data_offset });
         }
         let members = u8::try_from(members).unwrap_or(u8::MAX);

@@ -7,7 +7,7 @@ mod logged;
 
 pub use logged::{LoggedShape, plan_logged};
 
-use crate::geometry::{Geometry, GeometryError, Level};
+use crate::geometry::{Geometry, GeometryError, Level, SIZE_MAX};
 
 /// Bytes of a page of metadata; each is written whole.
 pub const PAGE_LEN: u32 = 4096;
@@ -122,6 +122,17 @@ pub enum RegionsError {
         /// Stripes on the members.
         physical: u64,
     },
+    /// No members are large enough for such a volume.
+    #[error(
+        "a volume of {volume} bytes; at most {max} with this level, chunk and number of members: \
+         give a larger chunk, or more members"
+    )]
+    Volume {
+        /// Bytes asked for.
+        volume: u64,
+        /// Most.
+        max: u64,
+    },
     /// The shape itself is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -140,7 +151,8 @@ pub struct Wish {
     pub block_len: u32,
 }
 
-/// Lays out members of `capacity` bytes: as many stripes as fit, less the reserve.
+/// Lays out members of `capacity` bytes: as many stripes as fit and as there may be, less the
+/// reserve.
 ///
 /// # Errors
 /// When the shape is refused or fewer than 16 stripes fit.
@@ -148,8 +160,12 @@ pub fn plan(wish: &Wish, capacity: u64) -> Result<(Regions, Geometry), RegionsEr
     let Wish { level, members, chunk_len, block_len } = *wish;
     let check = Geometry::new(level, members, chunk_len, block_len, 0, 0)?;
     let log_half = (capacity / 128).clamp(ALIGN, LOG_HALF_MAX) / ALIGN * ALIGN;
-    let fits = |stripes| lay_out(&check, stripes, log_half).data.end() <= capacity;
-    let (mut low, mut high) = (0, capacity / u64::from(chunk_len) + 1);
+    let fits = |stripes| {
+        let data = lay_out(&check, stripes, log_half).data;
+        let shape = Geometry::new(level, members, chunk_len, block_len, stripes, data.offset);
+        data.end() <= capacity && shape.is_ok()
+    };
+    let (mut low, mut high) = (0, stripes_max(&check, capacity) + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if fits(middle) { low = middle } else { high = middle }
@@ -170,19 +186,41 @@ pub fn plan(wish: &Wish, capacity: u64) -> Result<(Regions, Geometry), RegionsEr
 /// or without.
 ///
 /// # Errors
-/// As [`plan`] and [`plan_logged`].
+/// As [`plan`] and [`plan_logged`], and when no capacity is enough.
 pub fn member_capacity_for(wish: &Wish, log: bool, volume: u64) -> Result<u64, RegionsError> {
-    let plan = |capacity| match log {
-        true => plan_logged(wish, capacity, None),
-        false => plan(wish, capacity),
+    let size = |capacity| {
+        let planned = match log {
+            true => plan_logged(wish, capacity, None),
+            false => plan(wish, capacity),
+        };
+        planned.map(|(_, shape)| shape.capacity())
     };
-    let (mut low, mut high) = (0, (volume >> 20) * 2 + 1024);
-    let enough = |mib: u64| plan(mib << 20).is_ok_and(|(_, shape)| shape.capacity() >= volume);
+    let max = size(SIZE_MAX)?;
+    if volume > max {
+        return Err(RegionsError::Volume { volume, max });
+    }
+    let enough = |mib: u64| size(mib << 20).is_ok_and(|size| size >= volume);
+    let Wish { level, members, chunk_len, block_len } = *wish;
+    let shape = Geometry::new(level, members, chunk_len, block_len, 0, 0)?;
+    // Not enough: there are labels beside the data.
+    let mut low = volume.div_ceil(shape.data_columns().into()) >> 20;
+    let (mut step, most) = (low / 64 + 4, SIZE_MAX >> 20);
+    let mut high = (low + step).min(most);
+    while high < most && !enough(high) {
+        low = high;
+        step *= 2;
+        high = (high + step).min(most);
+    }
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if enough(middle) { high = middle } else { low = middle }
     }
-    plan(high << 20).map(|_| high << 20)
+    Ok(high << 20)
+}
+
+/// No more stripes than this are on members of that capacity, nor in an array.
+fn stripes_max(shape: &Geometry, capacity: u64) -> u64 {
+    capacity.min(SIZE_MAX / u64::from(shape.members())) / u64::from(shape.chunk_len())
 }
 
 /// Stripes kept free so that full stripes always find room elsewhere: 1%, at least 256, but never
@@ -244,6 +282,42 @@ mod tests {
         let wish = Wish { level: Level::Raid5, members: 5, chunk_len: 64 << 10, block_len: 512 };
         let Err(RegionsError::TooSmall { min, .. }) = plan(&wish, 1 << 20) else { panic!() };
         assert!(plan(&wish, min).is_ok());
+    }
+
+    #[test]
+    fn the_capacity_asked_for_is_reached_also_near_what_there_may_be() {
+        let size = |wish: &Wish, log, capacity| {
+            let planned =
+                if log { plan_logged(wish, capacity, None) } else { plan(wish, capacity) };
+            planned.map(|(_, geometry)| geometry.capacity())
+        };
+        for (level, members) in [
+            (Level::Raid0, 1),
+            (Level::Raid0, 5),
+            (Level::Raid1, 64),
+            (Level::Raid5, 3),
+            (Level::Raid6, 64),
+            (Level::Raid10, 4),
+        ] {
+            for chunk_len in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+                let wish = Wish { level, members, chunk_len, block_len: 512 };
+                let log = level != Level::Raid0;
+                let Ok(max) = size(&wish, log, u64::MAX) else { continue };
+                for volume in
+                    [1, 1 << 30, 1 << 40, 1 << 50, 1 << 54, max - 1, max, max + 1, u64::MAX]
+                {
+                    let found = member_capacity_for(&wish, log, volume);
+                    if volume > max {
+                        assert_eq!(found, Err(RegionsError::Volume { volume, max }));
+                        continue;
+                    }
+                    let found = found.unwrap();
+                    assert!(size(&wish, log, found).unwrap() >= volume, "{wish:?} {volume}");
+                    let less = size(&wish, log, found - (1 << 20));
+                    assert!(less.is_err() || less.unwrap() < volume, "{wish:?} {volume}");
+                }
+            }
+        }
     }
 
     #[test]

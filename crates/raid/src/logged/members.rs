@@ -175,12 +175,13 @@ impl Array {
             if !is_still(&self.state()) {
                 return;
             }
+            let most = self.catch_up_may_take(is_still).await;
             let mut batch = Vec::new();
             {
-                let state = self.state();
+                let mut state = self.state();
                 let lack = state.label.members[member.as_usize()].lack;
                 let room = |batch: &Vec<u32>, next: u32| {
-                    batch.len() < STRIPES_AT_ONCE as usize && next - marked < per_mark
+                    batch.len() < most as usize && next - marked < per_mark
                 };
                 while next < physical && room(&batch, next) {
                     let entry = state.stripes.entry(next);
@@ -188,6 +189,10 @@ impl Array {
                         batch.push(next);
                     }
                     next += 1;
+                }
+                if let Some(allowance) = &mut state.catch_up_allowance {
+                    let taken = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+                    *allowance = allowance.saturating_sub(taken);
                 }
             }
             let work = batch.iter().map(|stripe| self.catch_up_stripe(member, *stripe));
@@ -223,6 +228,17 @@ impl Array {
             state.tell_member(member, "caught up");
             state.events.push_back(Event::CaughtUp(member));
         }
+    }
+
+    /// Waits until stripes may be caught up; how many, at a time. At once when the member is not
+    /// there any more.
+    async fn catch_up_may_take(&self, is_still: impl Fn(&State) -> bool + Send + Sync) -> u32 {
+        self.until(Change::CatchUp, |state| match state.catch_up_allowance {
+            Some(0) if is_still(state) => None,
+            Some(left) => Some(left.clamp(1, STRIPES_AT_ONCE)),
+            None => Some(STRIPES_AT_ONCE),
+        })
+        .await
     }
 
     /// Has a member get all of the log from now on, until the log begins with what it got. False

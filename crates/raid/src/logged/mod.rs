@@ -214,6 +214,24 @@ impl LoggedArray {
         self.input = true;
     }
 
+    /// Members catch up so many stripes more, beside those that were allowed and are not begun yet,
+    /// and then wait; as many as they lack when none.
+    pub fn handle_catch_up_allowance(&mut self, stripes: Option<u32>) {
+        {
+            let mut state = self.array.state();
+            let left = state.catch_up_allowance.unwrap_or(0);
+            state.catch_up_allowance = stripes.map(|stripes| left.saturating_add(stripes));
+            state.waiters.wake(Change::CatchUp);
+        }
+        self.input = true;
+    }
+
+    /// How many stripes members may catch up yet; none when nothing holds them back.
+    #[must_use]
+    pub fn catch_up_allowance(&self) -> Option<u32> {
+        self.array.state().catch_up_allowance
+    }
+
     /// Has everything that is in the log brought home; nothing waits for it.
     pub fn handle_idle(&mut self) {
         if self.array.state().life == Life::Open {
@@ -459,6 +477,7 @@ impl State {
             repairs: BTreeSet::new(),
             stuck: carry::StuckBlocks::new(),
             scrub: scrub::Scrub::default(),
+            catch_up_allowance: None,
             rules: RuleCounts::default(),
             layout: Arc::new(layout),
         }

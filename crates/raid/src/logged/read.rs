@@ -33,6 +33,18 @@ enum Part {
     },
 }
 
+/// What a read without a lock came to.
+enum Tried {
+    Read(SgList),
+    /// What came does not fit what was expected.
+    Overtaken,
+    /// Something is to be computed from all others, which is done once, when nobody changes them.
+    Absent,
+}
+
+/// Rows of a column, verified.
+type Had = (u8, Range<u32>, SgList);
+
 /// Keeps a physical stripe from being used for something else.
 pub(super) struct Pin {
     array: Array,
@@ -70,8 +82,10 @@ impl Array {
         blocks: Range<u32>,
     ) -> Result<SgList, IoError> {
         for _ in 0..TRIES {
-            if let Some(data) = self.try_read(logical, blocks.clone()).await? {
-                return Ok(data);
+            match self.try_read(logical, blocks.clone()).await? {
+                Tried::Read(data) => return Ok(data),
+                Tried::Overtaken => {}
+                Tried::Absent => break,
             }
         }
         // Overtaken, or something is wrong there: nobody changes home now.
@@ -80,27 +94,36 @@ impl Array {
         self.read_locked(logical, blocks).await
     }
 
-    /// Reads without a lock; none when what came does not fit what was expected.
-    async fn try_read(&self, logical: u32, blocks: Range<u32>) -> Result<Option<SgList>, IoError> {
+    /// Reads without a lock.
+    async fn try_read(&self, logical: u32, blocks: Range<u32>) -> Result<Tried, IoError> {
         let Some((physical, _pin, _sums)) = self.place(logical).await else {
-            return Ok(Some(self.state().read_unmapped(logical, blocks)));
+            return Ok(Tried::Read(self.state().read_unmapped(logical, blocks)));
         };
-        let plan = self.state().plan(logical, physical, blocks)?;
-        let Some(mut plan) = plan else { return Ok(None) };
+        let mut plan = {
+            let mut state = self.state();
+            let Some(plan) = state.plan(logical, physical, blocks)? else {
+                return Ok(Tried::Overtaken);
+            };
+            if plan.iter().any(|part| !state.has_part(physical, part)) {
+                return Ok(Tried::Absent);
+            }
+            plan
+        };
         if plan.len() == 1
             && let Some(only) = plan.pop()
         {
-            return Ok(self.read_part(physical, only).await);
+            let data = self.read_part(physical, only).await;
+            return Ok(data.map_or(Tried::Overtaken, Tried::Read));
         }
         let parts = plan.into_iter().map(|part| self.read_part(physical, part));
         let mut whole = SgList::new();
         for part in join_all(parts).await {
             match part {
                 Some(data) => whole.append(data),
-                None => return Ok(None),
+                None => return Ok(Tried::Overtaken),
             }
         }
-        Ok(Some(whole))
+        Ok(Tried::Read(whole))
     }
 
     /// A part as its member has it; none when that is not what it should be.
@@ -108,17 +131,14 @@ impl Array {
         match part {
             Part::Ready(data) => Some(data),
             Part::Home { column, rows, sums } => {
-                let (member, _) = self.state().home(physical, column, 0);
-                if !self.state().readable(member, physical) {
-                    return None;
-                }
                 let data = self.read_column(physical, column, rows, true).await.ok()?;
                 (bytes::sums(&data).as_slice() == sums.as_slice()).then_some(data)
             }
         }
     }
 
-    /// Reads under a lock that keeps home as it is.
+    /// Reads under a lock that keeps home as it is. What can be read is, and then what cannot is
+    /// computed from that and from what else it takes: nothing is read twice.
     pub(super) async fn read_locked(
         &self,
         logical: u32,
@@ -134,15 +154,35 @@ impl Array {
                 break (physical, plan, pin, sums);
             }
         };
-        let parts = plan.into_iter().map(|part| async move {
-            match part {
-                Part::Ready(data) => Ok(data),
-                Part::Home { column, rows, .. } => self.fetch(physical, column, rows).await,
+        let is_there: Vec<bool> = {
+            let state = self.state();
+            plan.iter().map(|part| state.has_part(physical, part)).collect()
+        };
+        let there = plan.iter().zip(&is_there).filter(|(_, is_there)| **is_there);
+        let reads = there.map(|(part, _)| async move {
+            match part.home() {
+                Ok(data) => Ok(data),
+                Err((column, rows)) => self.fetch(physical, column, rows, &mut Vec::new()).await,
             }
         });
+        let mut read = join_all(reads).await.into_iter();
+        let mut had: Vec<Had> = Vec::new();
+        let mut parts: Vec<Option<SgList>> = Vec::with_capacity(plan.len());
+        for (part, is_there) in plan.iter().zip(&is_there) {
+            let data = if *is_there { read.next().transpose()? } else { None };
+            if let (Some(data), Part::Home { column, rows, .. }) = (&data, part) {
+                had.push((*column, rows.clone(), data.clone()));
+            }
+            parts.push(data);
+        }
         let mut whole = SgList::new();
-        for part in join_all(parts).await {
-            whole.append(part?);
+        for (part, data) in plan.iter().zip(parts) {
+            match (data, part.home()) {
+                (Some(data), _) | (None, Ok(data)) => whole.append(data),
+                (None, Err((column, rows))) => {
+                    whole.append(self.fetch(physical, column, rows, &mut had).await?);
+                }
+            }
         }
         Ok(whole)
     }
@@ -156,12 +196,14 @@ impl Array {
     }
 
     /// Rows of a column, verified: read, or computed from the others. The caller holds a lock, and
-    /// the stripe's checksums are pinned.
+    /// the stripe's checksums are pinned. What it `had` of other columns is not
+    /// read again, and what it reads to compute from is added.
     pub(super) async fn fetch(
         &self,
         physical: u32,
         column: u8,
         rows: Range<u32>,
+        had: &mut Vec<Had>,
     ) -> Result<SgList, IoError> {
         let mut whole = SgList::new();
         let runs = self.state().runs(physical, rows)?;
@@ -170,7 +212,7 @@ impl Array {
                 whole.append(bytes::zeroes(((run.end - run.start) * BLOCK) as usize));
                 continue;
             }
-            whole.append(self.fetch_written(physical, column, run).await?);
+            whole.append(self.fetch_written(physical, column, run, had).await?);
         }
         Ok(whole)
     }
@@ -183,7 +225,9 @@ impl Array {
         rows: Range<u32>,
     ) -> Result<SgList, IoError> {
         let readable = self.state().readable_columns(physical).without(column);
-        if let Some(data) = self.compute_run(physical, column, &rows, readable).await? {
+        if let Some(data) =
+            self.compute_run(physical, column, &rows, readable, &mut Vec::new()).await?
+        {
             return Ok(data);
         }
         let mut whole = SgList::new();
@@ -198,6 +242,7 @@ impl Array {
         physical: u32,
         column: u8,
         rows: Range<u32>,
+        had: &mut Vec<Had>,
     ) -> Result<SgList, IoError> {
         let readable = self.state().readable_columns(physical);
         if readable.contains(column) {
@@ -207,7 +252,7 @@ impl Array {
             {
                 return Ok(data);
             }
-        } else if let Some(data) = self.compute_run(physical, column, &rows, readable).await? {
+        } else if let Some(data) = self.compute_run(physical, column, &rows, readable, had).await? {
             return Ok(data);
         }
         // Row by row, each block by itself: what is wrong in one says nothing of the next.
@@ -225,19 +270,28 @@ impl Array {
         column: u8,
         rows: &Range<u32>,
         readable: ColumnSet,
+        had: &mut Vec<Had>,
     ) -> Result<Option<SgList>, IoError> {
         let (code, pool) = {
             let state = self.state();
             (state.layout.code, state.layout.pool.clone())
         };
         let Some(recipe) = code.recipe(column, readable) else { return Ok(None) };
-        let reads = recipe.iter().map(|(other, weight)| async move {
-            (*other, *weight, self.read_column(physical, *other, rows.clone(), true).await)
-        });
         let mut sources = Vec::new();
+        let mut missing = Vec::new();
+        for (other, weight) in recipe.iter() {
+            match rows_of(had, *other, rows) {
+                Some(data) => sources.push((*weight, data)),
+                None => missing.push((*other, *weight)),
+            }
+        }
+        let reads = missing.into_iter().map(|(other, weight)| async move {
+            (other, weight, self.read_column(physical, other, rows.clone(), true).await)
+        });
         for (other, weight, data) in join_all(reads).await {
             match data {
                 Ok(data) if self.state().verify(physical, other, rows, &data)? => {
+                    had.push((other, rows.clone(), data.clone()));
                     sources.push((weight, data));
                 }
                 Ok(_) | Err(_) => return Ok(None),
@@ -324,7 +378,28 @@ impl Array {
     }
 }
 
+impl Part {
+    /// Its bytes, or where they are.
+    fn home(&self) -> Result<SgList, (u8, Range<u32>)> {
+        match self {
+            Self::Ready(data) => Ok(data.clone()),
+            Self::Home { column, rows, .. } => Err((*column, rows.clone())),
+        }
+    }
+}
+
 impl State {
+    /// Whether a part need not be computed, as far as is known.
+    fn has_part(&self, physical: u32, part: &Part) -> bool {
+        match part {
+            Part::Ready(_) => true,
+            Part::Home { column, .. } => {
+                let (member, _) = self.home(physical, *column, 0);
+                self.readable(member, physical)
+            }
+        }
+    }
+
     /// Which member has a block, and where.
     pub(super) fn home(&self, physical: u32, column: u8, row: u32) -> (MemberIndex, u64) {
         let geometry = &self.layout.geometry;
@@ -485,6 +560,14 @@ impl State {
         text.push_str(" are absent, not caught up, or wrong");
         IoError::with_detail(ErrorKind::Redundancy, text)
     }
+}
+
+/// Rows of a column, if all of them were had.
+fn rows_of(had: &[Had], column: u8, rows: &Range<u32>) -> Option<SgList> {
+    let covers = |one: &&Had| one.0 == column && one.1.start <= rows.start && rows.end <= one.1.end;
+    let (_, from, data) = had.iter().find(covers)?;
+    let byte = |row: u32| ((row - from.start) * BLOCK) as usize;
+    Some(data.slice(byte(rows.start)..byte(rows.end)))
 }
 
 fn append_zeroes(list: &mut SgList, blocks: u64) {

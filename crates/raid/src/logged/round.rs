@@ -399,7 +399,7 @@ impl Array {
         {
             return Ok(data);
         }
-        self.fetch(physical, column, rows).await
+        self.fetch(physical, column, rows, &mut Vec::new()).await
     }
 
     /// Check blocks from the old ones and what changes.
@@ -488,7 +488,7 @@ impl Array {
             let new = dirty.binary_search_by_key(&block, |(block, _)| *block).ok();
             match (new.map(|at| &dirty[at].1), from) {
                 (Some(Dirty { data: Some(data), .. }), _) => Ok(SgList::from(data.clone())),
-                (None, Some(from)) => self.fetch(from, column, row..row + 1).await,
+                (None, Some(from)) => self.fetch(from, column, row..row + 1, &mut Vec::new()).await,
                 (Some(Dirty { data: None, .. }), _) | (None, None) => {
                     Ok(bytes::zeroes(BLOCK as usize))
                 }

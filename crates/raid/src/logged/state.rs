@@ -164,6 +164,8 @@ pub(super) struct State {
     /// Blocks of the volume that cannot be brought home.
     pub(super) stuck: super::carry::StuckBlocks,
     pub(super) scrub: super::scrub::Scrub,
+    /// Stripes that members may still catch up; as many as they lack when none.
+    pub(super) catch_up_allowance: Option<u32>,
     /// How often each rule held something back.
     pub(super) rules: RuleCounts,
 }

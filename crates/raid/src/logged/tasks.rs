@@ -45,9 +45,11 @@ pub(super) enum Change {
     Repairs,
     /// A scrub may go on, or is to end.
     Scrub,
+    /// Members may catch up further.
+    CatchUp,
 }
 
-const CHANGES: usize = 9;
+const CHANGES: usize = 10;
 
 /// Who waits for what.
 #[derive(Debug, Default)]

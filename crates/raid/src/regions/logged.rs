@@ -1,6 +1,6 @@
 //! The layout of an array with a log: labels and checkpoints, stripe table, checksums, log, data.
 
-use super::{ALIGN, DATA_ALIGN, Region, Regions, RegionsError, Wish, reserve};
+use super::{ALIGN, DATA_ALIGN, Region, Regions, RegionsError, Wish, reserve, stripes_max};
 use crate::{
     geometry::{Geometry, Level},
     log::{BATCHES_PER_RING_MIN, LOG_BLOCK_LEN, REMAP_SUMS_MAX, remap_blocks},
@@ -11,6 +11,9 @@ use crate::{
 
 /// The longest log, unless another is asked for.
 const LOG_LEN_MAX: u64 = 256 << 20;
+/// What a small member gives for it, up to a 16th of itself: each time that the log is full, writers
+/// wait for a round, whose flushes cost the same however little it brings home.
+const LOG_LEN_USUAL: u64 = 32 << 20;
 /// Blocks of the shortest log: room for a few batches beside what recoveries keep for themselves.
 const LOG_BLOCKS_MIN: u64 = 32;
 /// Blocks of a log at most: what is in it is kept account of in memory.
@@ -65,8 +68,8 @@ impl LoggedShape {
     }
 }
 
-/// Lays out members of `capacity` bytes with a log of `log_blocks` blocks of 4 KiB, or of a 64th
-/// of the capacity: as many stripes as fit, less the reserve.
+/// Lays out members of `capacity` bytes with a log of `log_blocks` blocks of 4 KiB, or of the
+/// usual length (`usual_log`): as many stripes as fit and as there may be, less the reserve.
 ///
 /// # Errors
 /// When the shape is refused or fewer than 16 stripes fit.
@@ -79,7 +82,7 @@ pub fn plan_logged(
     let check = Geometry::new(level, members, chunk_len, block_len, 0, 0)?;
     check_stripe(&check)?;
     let min = log_blocks_min(&check);
-    let usual = (capacity / 64).min(LOG_LEN_MAX) / ALIGN * ALIGN / u64::from(LOG_BLOCK_LEN);
+    let usual = usual_log(capacity) / u64::from(LOG_BLOCK_LEN);
     let log_blocks = log_blocks.unwrap_or(usual.max(min));
     let shape = |physical_stripes| LoggedShape {
         level,
@@ -97,14 +100,24 @@ pub fn plan_logged(
         let min = least.layout()?.0.data.end();
         return Err(RegionsError::TooSmall { capacity, min: min.max(capacity + 1) });
     }
-    let fits = |physical| lay_out(&check, physical, log_blocks).data.end() <= capacity;
-    let most = (capacity / u64::from(chunk_len)).min(PHYSICAL_STRIPES_MAX);
+    let fits = |physical| {
+        let data = lay_out(&check, physical, log_blocks).data;
+        let shape = Geometry::new(level, members, chunk_len, block_len, physical, data.offset);
+        data.end() <= capacity && shape.is_ok()
+    };
+    let most = stripes_max(&check, capacity).min(PHYSICAL_STRIPES_MAX);
     let (mut low, mut high) = (PHYSICAL_STRIPES_MIN, most + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if fits(middle) { low = middle } else { high = middle }
     }
     shape(low).layout()
+}
+
+/// Bytes of the log on members of `capacity` bytes, where nothing else is asked for: a 64th and at most
+/// 256 MiB, but on members below 2 GiB 32 MiB, or a 16th where that is less.
+fn usual_log(capacity: u64) -> u64 {
+    (capacity / 64).min(LOG_LEN_MAX).max((capacity / 16).min(LOG_LEN_USUAL)) / ALIGN * ALIGN
 }
 
 impl Regions {
@@ -259,7 +272,9 @@ mod tests {
             check(&regions, &geometry);
             assert!(regions.data.end() <= capacity);
             let log = regions.log.len;
-            assert!(log <= LOG_LEN_MAX && (log == LOG_LEN_MAX || log <= capacity / 64));
+            assert!(log <= LOG_LEN_MAX && log <= capacity / 16);
+            assert!(log <= LOG_LEN_USUAL || log == LOG_LEN_MAX || log <= capacity / 64);
+            assert!(log >= (capacity / 16).min(LOG_LEN_USUAL) / ALIGN * ALIGN);
             // Nothing more would have fit, or could be counted.
             let physical = regions.physical_stripes(&geometry);
             let more = LoggedShape {
