@@ -100,7 +100,7 @@ impl Default for Limits {
             entries_per_mediator: 1 << 17,
             entries_per_segment: 256,
             hold_ms: 60_000,
-            lease_ms: 3_600_000,
+            lease_ms: crate::lease::TERM_MS_MAX,
         }
     }
 }
@@ -438,6 +438,12 @@ impl Ledger {
     /// All allotments, by mediator and id.
     pub fn entries(&self) -> impl Iterator<Item = &Allotment> {
         self.book.entries()
+    }
+
+    /// What stands by that name, over or not.
+    #[must_use]
+    pub fn get(&self, mediator: MediatorId, id: AllotmentId) -> Option<&Allotment> {
+        self.book.get(&(mediator, id))
     }
 
     /// A mediator's allotments by id, from the one after `after` or from the first: a page of a

@@ -16,7 +16,7 @@
 //! Its bytes, and [`Capacity::request_cost_bytes`] more, so that small requests are not free: a
 //! device of 200 MB/s that does 50,000 requests a second has 4,000. Floors, limits and the capacity
 //! are all counted in this cost: 256 KiB requests at 4 KiB each have 98.5% of a rate as data.
-//! Whoever books rates adds that.
+//! Whoever books rates adds that, as [`placement`](crate::placement) does.
 //!
 //! # Tags
 //!

@@ -10,25 +10,29 @@
 //! whatever the order of the agents.
 //!
 //! Does not book anything, and does not know what others ask for meanwhile: agents' ledgers do.
-//! Does not place what is there already: for a new client of an old volume, [`Load`] says what
-//! its members must give.
+//! Of what is there already only lost members are placed anew ([`replace()`]); for a new client of
+//! an old volume, [`Load`] says what its members must give.
 
 #[cfg(test)]
 mod cases;
 mod load;
 mod pool;
 mod reason;
+mod replace;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use alloc::{boxed::Box, string::String, vec, vec::Vec};
 use core::fmt;
 
 use netraid_raid::geometry::Level;
+use serde::{Deserialize, Serialize};
 
 pub use load::{Load, Traffic};
 pub use reason::{Lacking, LevelWhy, MembersWhy, Reason, Why};
+pub use replace::{NoReplacement, Replacement, Vacancy, replace};
 pub use shape::UnitWhy;
 
 use crate::units::{AgentId, Rate, Resources};
@@ -36,7 +40,8 @@ use pool::{Counts, Need, Pool};
 use shape::{Shape, shapes};
 
 /// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Wanted {
     /// Bytes of the volume.
     pub size_bytes: u64,
@@ -54,10 +59,13 @@ pub struct Wanted {
     /// Whether the rate is promised while so many are lost.
     pub degraded: bool,
     /// The level, if it is not to be chosen.
+    #[serde(default, with = "wire::level_if_any", skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// Bytes of the striping unit, if it is not to be chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_len: Option<u32>,
     /// Number of members, if it is not to be chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<usize>,
     /// Per cent of any agent's rates that one volume should take at most where there are other
     /// agents; 100 for the fewest members that carry the rate.
@@ -95,7 +103,8 @@ impl Wanted {
 }
 
 /// What fails together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Domain {
     /// An agent.
     Agent,
@@ -152,10 +161,11 @@ pub struct AgentState {
     pub usable: bool,
 }
 
-/// Where a volume goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a volume goes. Over a wire reasons go as their text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Placement {
     /// Level.
+    #[serde(with = "wire::level")]
     pub level: Level,
     /// Bytes of the striping unit.
     pub chunk_len: u32,
@@ -168,11 +178,12 @@ pub struct Placement {
     /// Bytes of the volume that comes of it: what was asked for, and what fills the last MiB.
     pub capacity_bytes: u64,
     /// What decided.
+    #[serde(serialize_with = "wire::texts")]
     pub reasons: Vec<Reason>,
 }
 
 /// The most that could be had instead.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Offer {
     /// The highest rate for the same size and resilience.
     pub rate: Rate,
@@ -180,11 +191,12 @@ pub struct Offer {
     pub placement: Placement,
 }
 
-/// Why a volume goes nowhere.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a volume goes nowhere. Over a wire that goes as its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 #[error("{why}")]
 pub struct Refusal {
     /// What is missing.
+    #[serde(serialize_with = "wire::text")]
     pub why: Why,
     /// What could be had now; none when not even the space could, or no rate at all.
     pub offer: Option<Box<Offer>>,

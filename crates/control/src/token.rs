@@ -395,15 +395,14 @@ pub struct AgentView<'a> {
     pub agent: AgentId,
     /// The keys that it shares with its mediators.
     pub keys: &'a Keyring,
-    /// Its segments.
-    pub segment: &'a dyn Fn(SegmentId) -> Option<SegmentInfo>,
+    /// Its segments, by whose they are: mediators that share an agent do not know each other's, and
+    /// may use the same id.
+    pub segment: &'a dyn Fn(MediatorId, SegmentId) -> Option<SegmentInfo>,
 }
 
 /// What a token is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Whose segment it is: nobody else's token opens it.
-    pub mediator: MediatorId,
     /// Its generation.
     pub generation: Generation,
     /// Its bytes.
@@ -433,9 +432,6 @@ pub enum Denied {
     /// It does not hold yet.
     #[error("the token begins at {} ms", .0.0)]
     NotYet(Moment),
-    /// The segment is another mediator's.
-    #[error("the segment is mediator {0}'s")]
-    OtherMediator(MediatorId),
     /// It has expired, is fenced, or its segment is not there.
     #[error("{0}")]
     Lapsed(#[from] Lapsed),
@@ -532,11 +528,8 @@ fn hold(token: Token, initiator: &str, view: &AgentView<'_>, now: Moment) -> Res
     if now.after_ms(SKEW_MS) < token.not_before {
         return Err(Denied::NotYet(token.not_before));
     }
-    let segment = (view.segment)(token.segment).ok_or(Lapsed::Absent)?;
-    // Mediators that share an agent do not know each other's segments, and may not open them.
-    if segment.mediator != token.mediator {
-        return Err(Denied::OtherMediator(segment.mediator));
-    }
+    // Proven by a key of this mediator: it says whose segment is meant.
+    let segment = (view.segment)(token.mediator, token.segment).ok_or(Lapsed::Absent)?;
     let rule = Rule::new(token.terms, segment.capacity, segment.block_len)?;
     rule.holds(segment.generation, now)?;
     Ok(Grant { token, rule })

@@ -29,11 +29,11 @@ fn few(hosts: u8) -> Vec<AgentState> {
     agents(hosts, Resources { space_bytes: TIB, device: mb(100), network: Rate(22_500_000) })
 }
 
-/// After so many streams of 16.5 MB/s.
+/// After so many streams of 16.2 MB/s.
 fn five_after(streams: u32) -> Vec<AgentState> {
     let mut agents = few(5);
     for _ in 0..streams {
-        let placement = place(&Wanted::new(10 * GIB, Rate(16_500_000)), &agents).unwrap();
+        let placement = place(&Wanted::new(10 * GIB, Rate(16_200_000)), &agents).unwrap();
         book(&mut agents, &placement);
     }
     agents
@@ -51,7 +51,7 @@ fn cases() -> Vec<Case> {
     let usual = |rate| Wanted::new(TIB, mb(rate));
     let of = |asked, wanted, agents| Case { asked, wanted, agents };
     let forty = |asked, wanted| of(asked, wanted, forty());
-    let stream = Wanted::new(10 * GIB, Rate(16_500_000));
+    let stream = Wanted::new(10 * GIB, Rate(16_200_000));
     let mut racks = Wanted { spread: Domain::Rack, survives: 2, ..Wanted::new(10 * GIB, mb(10)) };
     racks.may_share = true;
     Vec::from([
@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
         ),
         forty("16 MiB, 50 MB/s", Wanted::new(16 << 20, mb(50))),
         forty("200 TiB, 50 MB/s", Wanted::new(200 * TIB, mb(50))),
-        of("10 GiB, 16.5 MB/s, of five agents with 22.5 MB/s", stream.clone(), five_after(0)),
+        of("10 GiB, 16.2 MB/s, of five agents with 22.5 MB/s", stream.clone(), five_after(0)),
         of("the same, when four have it", stream.clone(), five_after(4)),
         of("the same, when five have it", stream, five_after(5)),
         of("10 GiB, 10 MB/s, of two agents with 22.5 MB/s", Wanted::new(10 * GIB, mb(10)), few(2)),

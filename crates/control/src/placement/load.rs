@@ -11,19 +11,19 @@ use netraid_raid::{
 
 use crate::units::{Rate, Resources};
 
-/// Bytes on the network for each [`NETWORK_PER`] bytes of data, in each direction: headers of 48
-/// bytes (RFC 7143) and digests of 8 on each PDU, commands, R2Ts and answers come to at most 2.6%
-/// of requests of 4 KiB and to less of longer ones. An agent's network rate counts what TCP
-/// carries.
-const NETWORK: u64 = 33;
-/// See [`NETWORK`].
-const NETWORK_PER: u64 = 32;
+/// What a request costs beyond its bytes, as the scheduler counts
+/// ([`crate::mclock::Capacity::request_cost_bytes`]).
+const REQUEST_COST: u64 = 4096;
+/// The shortest pieces that a target cuts a request's data into, of which each is a request to the
+/// scheduler. Fast ones take longer pieces; what is booked for theirs is a little too much.
+const PIECE_LEN: u64 = 64 << 10;
 /// With a log: what pages of checksums and of the stripe table add, both reading and writing. A
-/// page of checksums stands for some 3 MiB of the volume; two members are asked for 8 KiB to read
-/// it, and m + 1 write 4 KiB: less than a 128th at all levels.
-const PAGES: u64 = 129;
+/// page of checksums stands for some 3 MiB of the volume, 4 MiB of its members; two members are
+/// asked for 8 KiB to read it, and m + 1 write 4 KiB, each with a request's cost: less than a 64th
+/// at all levels.
+const PAGES: u64 = 65;
 /// See [`PAGES`].
-const PAGES_PER: u64 = 128;
+const PAGES_PER: u64 = 64;
 /// Requests beyond this length count as so long: less than nothing changes.
 const REQUEST_MAX: u64 = 1 << 32;
 /// Fractions that are not exact are rounded up to multiples of one of so many parts.
@@ -55,12 +55,18 @@ pub struct Traffic {
 /// Streams of short requests are brought home cheaper than that, in whole stripes; this is the
 /// bound for any order. Level 0, which has no log, costs 1/N whatever is moved.
 ///
-/// A promise holds for reading and for writing: the dearer of both is booked. The network's rate
-/// holds in each direction, so the direction that has more to carry counts.
+/// To that comes what each request costs beyond its bytes: one for each piece of up to 64 KiB that
+/// a member is asked to move.
+///
+/// A promise holds for reading and for writing: the dearer of both is booked. It is what the
+/// scheduler of a target counts, which shares the lesser of its devices' rate and its network's
+/// among reads and writes together. So device and network are booked alike, and that is the
+/// session's floor: floors are never more than there is of either. Headers of 48 bytes (RFC 7143)
+/// and digests of 8 on each PDU, commands, R2Ts and answers come to at most 2.6% of requests of
+/// 4 KiB and to less of longer ones: less than what a request costs is booked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    device: Ratio,
-    network: Ratio,
+    each: Ratio,
     through_log: Ratio,
 }
 
@@ -70,36 +76,38 @@ impl Load {
     pub fn new(geometry: &Geometry, traffic: &Traffic) -> Self {
         let request = traffic.request_bytes.clamp(1, REQUEST_MAX);
         let lost = u64::from(traffic.lost).min(geometry.tolerance().into());
-        if geometry.level() == Level::Raid0 {
-            let share = Ratio::new(1, u64::from(geometry.members()));
-            return Self::of(share, share, Ratio::NONE);
-        }
         let partial = partial_bytes(geometry, request, traffic.gathered);
-        let (whole, small) = (Cost::whole(geometry, lost), Cost::small(geometry, request, lost));
-        let mix = |whole, small| Ratio::mix(whole, small, partial, request);
-        Self::of(
-            mix(whole.device(), small.device()),
-            mix(whole.network(), small.network()),
-            Ratio::new(partial, request),
-        )
-    }
-
-    fn of(device: Ratio, network: Ratio, through_log: Ratio) -> Self {
-        Self { device, network: network.times(NETWORK, NETWORK_PER), through_log }
+        // Parts at the ends of requests are half a stripe on average.
+        let part = request.min((geometry.stripe_data_len() / 2).max(1));
+        let is_aligned = request.is_multiple_of(LOG_BLOCK_LEN.into());
+        let part = Part { bytes: if partial == request { request } else { part }, is_aligned };
+        let (whole, small) = match geometry.level() {
+            Level::Raid0 => (Cost::plain_whole(geometry), Cost::plain_small(geometry, &part)),
+            Level::Raid1 | Level::Raid5 | Level::Raid6 | Level::Raid10 => {
+                (Cost::whole(geometry, lost), Cost::small(geometry, &part, lost))
+            }
+        };
+        let is_logged = geometry.level() != Level::Raid0;
+        Self {
+            each: Ratio::mix(whole.ratio(is_logged), small.ratio(is_logged), partial, request),
+            through_log: if is_logged { Ratio::new(partial, request) } else { Ratio::NONE },
+        }
     }
 
     /// What each member must give so that the volume's data moves at `rate`, in that of its device
-    /// and of its network, rounded up; none when that is no rate.
+    /// and of its network, rounded up; none when that is no rate. The former is the floor of the
+    /// sessions with it.
     #[must_use]
     pub fn rates(&self, rate: Rate) -> Option<(Rate, Rate)> {
-        Some((self.device.of(rate)?, self.network.of(rate)?))
+        let each = self.each.of(rate)?;
+        Some((each, each))
     }
 
     /// The highest rate at which the volume's data can be moved when each member can still give
     /// `left`.
     #[must_use]
     pub fn most(&self, left: &Resources) -> Rate {
-        self.device.most(left.device).min(self.network.most(left.network))
+        self.each.most(left.device.min(left.network))
     }
 
     /// Per cent of what is written that is not whole stripes, and goes through the log; rounded up.
@@ -130,64 +138,88 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// What a member does while `per` bytes of the volume are moved.
+/// A request, or a part of one, that is not a whole stripe.
+struct Part {
+    bytes: u64,
+    /// Whether it begins and ends with blocks.
+    is_aligned: bool,
+}
+
+impl Part {
+    /// Chunks that it is in, on average: of requests of r bytes at multiples of g = gcd(r, chunk),
+    /// r - g of each chunk's bytes begin another one.
+    fn chunks(&self, geometry: &Geometry) -> u64 {
+        let chunk = u64::from(geometry.chunk_len());
+        (chunk + self.bytes - gcd(self.bytes, chunk)).div_ceil(chunk)
+    }
+}
+
+/// What a member does while `per` bytes of the volume are moved, as the scheduler counts.
 struct Cost {
-    /// Bytes that it reads, when those are read.
+    /// When those are read.
     read: u64,
-    /// Bytes that it writes, when those are written.
+    /// When those are written, with what is read for that.
     write: u64,
-    /// Bytes that it reads, when those are written.
-    write_reads: u64,
     per: u64,
 }
 
+/// What it counts of so many bytes that are moved by so many commands, of any lengths.
+const fn counted(bytes: u64, commands: u64) -> u64 {
+    bytes + (commands + bytes.saturating_sub(commands) / PIECE_LEN) * REQUEST_COST
+}
+
 impl Cost {
+    /// In whole stripes, without a log.
+    fn plain_whole(geometry: &Geometry) -> Self {
+        let each = counted(geometry.chunk_len().into(), 1);
+        Self { read: each, write: each, per: geometry.stripe_data_len() }
+    }
+
+    /// In requests of less than a stripe, without a log.
+    fn plain_small(geometry: &Geometry, part: &Part) -> Self {
+        let each = counted(part.bytes, part.chunks(geometry));
+        Self { read: each, write: each, per: u64::from(geometry.members()) * part.bytes }
+    }
+
     /// In whole stripes.
     fn whole(geometry: &Geometry, lost: u64) -> Self {
         let live = u64::from(geometry.members()) - lost;
         let rows = geometry.chunk_len() / LOG_BLOCK_LEN;
         let record = remap_blocks(rows, u32::from(geometry.members()) * rows);
-        let record = copies(geometry) * u64::from(record) * u64::from(LOG_BLOCK_LEN);
+        let record = copies(geometry) * counted(u64::from(record) * u64::from(LOG_BLOCK_LEN), 1);
         // Degraded, all that is left of a stripe is read.
-        let read = live * u64::from(geometry.chunk_len());
-        Self { read, write: read + record, write_reads: 0, per: live * geometry.stripe_data_len() }
+        let read = live * counted(geometry.chunk_len().into(), 1);
+        Self { read, write: read + record, per: live * geometry.stripe_data_len() }
     }
 
     /// In requests of less than a stripe, in any order.
-    fn small(geometry: &Geometry, request: u64, lost: u64) -> Self {
+    fn small(geometry: &Geometry, part: &Part, lost: u64) -> Self {
         let members = u64::from(geometry.members());
         let live = members - lost;
         let (copies, checks) = (copies(geometry), logged_checks(geometry));
         let block = u64::from(LOG_BLOCK_LEN);
-        let unaligned = u64::from(!request.is_multiple_of(block));
-        let blocks = request.div_ceil(block) + unaligned;
+        let unaligned = u64::from(!part.is_aligned);
+        let blocks = part.bytes.div_ceil(block) + unaligned;
+        let chunks = part.chunks(geometry);
+        let moved = counted(blocks * block, chunks);
         // Each request may be a batch of its own, and so may its rows' checks: a block of head.
-        let heads = if checks == 0 { 1 } else { 2 };
-        let to_log = copies * (blocks * (1 + checks) + heads);
-        let home = blocks * (u64::from(geometry.tolerance()) + 1);
+        let batch = |blocks: u64| counted((blocks + 1) * block, 1);
+        let parity = if checks == 0 { 0 } else { batch(blocks * checks) };
+        let to_log = copies * (batch(blocks) + parity);
+        let home = moved * (u64::from(geometry.tolerance()) + 1);
         let old = if checks == 0 { 0 } else { (1 + checks) * (1 + lost * lost) };
         // Blocks that are written in part are read before.
-        let reads = blocks * (old + unaligned * (1 + lost));
+        let reads = moved * old + unaligned * (1 + lost) * counted(blocks * block, 2);
         Self {
-            read: blocks * block * (1 + lost) * live,
-            write: (to_log + home) * block * members,
-            write_reads: reads * block * members,
-            per: live * members * request,
+            read: moved * (1 + lost) * live,
+            write: (to_log + home + reads) * members,
+            per: live * members * part.bytes,
         }
     }
 
-    /// A device does one thing at a time.
-    fn device(&self) -> Ratio {
-        self.ratio(self.read.max(self.write + self.write_reads))
-    }
-
-    /// A network carries both directions at the same time.
-    fn network(&self) -> Ratio {
-        self.ratio(self.read.max(self.write).max(self.write_reads))
-    }
-
-    fn ratio(&self, bytes: u64) -> Ratio {
-        Ratio::new(bytes, self.per).times(PAGES, PAGES_PER)
+    fn ratio(&self, is_logged: bool) -> Ratio {
+        let each = Ratio::new(self.read.max(self.write), self.per);
+        if is_logged { each.times(PAGES, PAGES_PER) } else { each }
     }
 }
 
@@ -269,59 +301,94 @@ mod tests {
     #[test]
     fn stripes_without_redundancy_cost_each_member_its_share() {
         let four = geometry(Level::Raid0, 4, 64 << 10);
-        for request in [4096, 64 << 10, 1 << 20] {
-            // A thirty-second more on the network, rounded up.
-            assert_eq!(rates(&four, request, 0, 1000), (250, 258));
+        // A request for each 64 KiB of a member, or each 4 KiB of the volume.
+        for (request, cost) in [(4096, 4096), (64 << 10, 4096), (1 << 20, 4096)] {
+            let data = request.min(64 << 10);
+            let each = 1000 * (data + cost);
+            assert_eq!(rates(&four, request, 0, 1000).0, each.div_ceil(data * 4), "{request}");
         }
+        // Some requests of 24 KiB are in two chunks: counted as if all were.
+        let each = (24_u64 << 10) + 2 * 4096;
+        let rate = 4 * (24 << 10) * 10;
+        assert_eq!(rates(&four, 24 << 10, 0, rate).0, each * 10);
     }
 
     #[test]
-    fn whole_stripes_cost_a_data_column_and_a_record() {
+    fn whole_stripes_cost_a_data_column_and_a_record_and_their_requests() {
         // A stripe of 256 KiB: 64 KiB of each member, and two blocks of log on two of the four
-        // that are left. All with a 128th for pages.
+        // that are left. All with a 64th for pages.
         let five = geometry(Level::Raid5, 5, 64 << 10);
-        let rate = (256 << 10) * 128;
-        let each: u64 = ((64 << 10) + 2 * 4096 / 4) * 129;
-        assert_eq!(rates(&five, 256 << 10, 1, rate), (each, (each * 33).div_ceil(32)));
-        assert_eq!(each, 8_718_336); // Of 33,554,432: 26%.
+        let rate = (256 << 10) * 64;
+        let each: u64 = ((68 << 10) + 2 * (4096 + 4096) / 4) * 65;
+        assert_eq!(rates(&five, 256 << 10, 1, rate), (each, each));
+        assert_eq!(each, 4_792_320); // Of 16,777,216: 28.6%.
         // Healthy, that log is on five.
-        let healthy = ((64_u64 << 10) * 129 * 5 + 2 * 4096 * 129).div_ceil(5);
+        let healthy = ((68_u64 << 10) * 65 * 5 + 2 * 8192 * 65).div_ceil(5);
         assert_eq!(rates(&five, 256 << 10, 0, rate).0, healthy);
-        // A stripe of two data columns of 1 MiB, and three records of two blocks: 1,024 checksums
-        // are 4 KiB.
+        // A stripe of two data columns of 1 MiB, in 16 pieces each, and three records of two blocks:
+        // 1,024 checksums are 4 KiB.
         let four = geometry(Level::Raid6, 4, 1 << 20);
-        let each = (1 << 20) * 129 + 3 * 2 * 4096 * 129 / 2;
-        assert_eq!(rates(&four, 2 << 20, 2, (2 << 20) * 128).0, each);
+        let each = ((1 << 20) + 16 * 4096) * 65 + 3 * 3 * 4096 * 65 / 2;
+        assert_eq!(rates(&four, 2 << 20, 2, (2 << 20) * 64).0, each);
         // Mirrors: everything on each.
         let two = geometry(Level::Raid1, 2, 1 << 20);
-        assert_eq!(rates(&two, 1 << 20, 1, (1 << 20) * 128).0, ((1 << 20) + 2 * 4096) * 129);
+        let each = ((1 << 20) + 16 * 4096 + 2 * 2 * 4096) * 65;
+        assert_eq!(rates(&two, 1 << 20, 1, (1 << 20) * 64).0, each);
     }
 
     #[test]
     fn small_writes_cost_what_the_log_and_the_way_home_do() {
         let blocks = |level, members, request: u64, lost| {
-            let rate = request * 128 * 1000;
+            let rate = request * 64 * 1000;
             let (device, network) = rates(&geometry(level, members, 1 << 20), request, lost, rate);
-            (device.div_ceil(129 * 4096), network.div_ceil(129 * 4096))
+            assert_eq!(device, network);
+            device.div_ceil(65 * 4096)
         };
         let thousand = |blocks: u64, by: u64| (blocks * 1000).div_ceil(by);
-        let network = |blocks: u64, by: u64| (blocks * 1000 * 33).div_ceil(by * 32);
-        // One block: block, check, two heads, on two members each; home both, of which both old
-        // ones are read.
+        // One block: a batch of block and head, and one of check and head, each a request, on two
+        // members each; home both, of which both old ones are read: four requests of a block.
         let five = |lost| blocks(Level::Raid5, 5, 4096, lost);
-        assert_eq!(five(0), (thousand(8 + 2 + 2, 5), network(8 + 2, 5)));
+        assert_eq!(five(0), thousand(2 * (3 + 3) + 2 * (2 + 2), 5));
         // Degraded up to twice as much is read, and four share it.
-        assert_eq!(five(1), (thousand(8 + 2 + 4, 4), network(8 + 2, 4)));
-        // 16 blocks, two checks each, on three members: 3 x (48 + 2); home 48, read 48.
+        assert_eq!(five(1), thousand(2 * (3 + 3) + 2 * 2 + 4 * 2, 4));
+        // 16 blocks in one request, 17 in two, 33 in three: on three members; home three times 16,
+        // and as many read.
         let six = blocks(Level::Raid6, 6, 64 << 10, 0);
-        assert_eq!(six, (thousand(150 + 48 + 48, 6), network(150 + 48, 6)));
+        assert_eq!(six, thousand(3 * ((17 + 2) + (33 + 3)) + 3 * 17 + 3 * 17, 6));
         // Mirrors have no checks to log, and read nothing old.
         let ten = blocks(Level::Raid10, 4, 4096, 0);
-        assert_eq!(ten, (thousand(4 + 2, 4), network(4 + 2, 4)));
-        // Blocks that are written in part are two, and are read before.
+        assert_eq!(ten, thousand(2 * 3 + 2 * 2, 4));
+        // Blocks that are written in part are two, and are read before: in three requests, because
+        // of half of these there is an end in another chunk.
         let mirror = blocks(Level::Raid1, 2, 1000, 0);
-        let edges = |blocks: u64| (blocks * 4096 * 1000 * 1000).div_ceil(2 * 1000 * 4096 * 1000);
-        assert!(mirror.0 >= edges(2 * 3 + 4 + 2));
+        let (log, home, read) = (2 * (3 + 1), 2 * (2 + 2), 2 + 2);
+        assert_eq!(mirror, thousand(log + home + read, 2));
+    }
+
+    #[test]
+    fn a_request_is_booked_for_each_piece_that_the_scheduler_grants() {
+        // Against the pieces themselves: a target cuts each command's data, whatever its place.
+        for bytes in [1, 4096, 65_535, 65_536, 65_537, 131_072, 1 << 20, (1 << 20) + 1] {
+            assert_eq!(counted(bytes, 1), bytes + bytes.div_ceil(64 << 10) * 4096);
+            for cut in
+                [1, 512, 4096, 65_536, 65_537, bytes / 2].into_iter().filter(|cut| *cut < bytes)
+            {
+                let pieces = cut.div_ceil(64 << 10) + (bytes - cut).div_ceil(64 << 10);
+                if cut > 0 {
+                    assert!(counted(bytes, 2) >= bytes + pieces * 4096, "{bytes} {cut}");
+                }
+            }
+        }
+        // And chunks that a request is in, on average over all places where it can be.
+        let shape = geometry(Level::Raid0, 4, 4096);
+        for bytes in [1, 512, 1024, 3072, 4096, 5120, 6144, 8192, 12_288, 14_336] {
+            let chunks = Part { bytes, is_aligned: true }.chunks(&shape);
+            let touched: u64 = (0..4096)
+                .map(|at| (at + 1) * bytes)
+                .map(|end| (end - 1) / 4096 - (end - bytes) / 4096 + 1)
+                .sum();
+            assert_eq!(chunks, touched.div_ceil(4096), "{bytes}");
+        }
     }
 
     /// Reads as the engine makes them: of a lost column's chunk, whatever its recipe says.
@@ -367,17 +434,18 @@ mod tests {
                         together[member] += u64::from(touched);
                     }
                 }
-                // In chunks, out of all of the volume.
-                let all = stripes * u64::from(k);
-                let cost = Cost::small(&geometry, 64 << 10, lost.count_ones().into());
-                let booked = Ratio::new(cost.read, cost.per).of(Rate(all)).unwrap();
+                // In chunks of 17 blocks with their request, out of all of the volume.
+                let all = Rate(stripes * u64::from(k) * 16);
+                let part = Part { bytes: 64 << 10, is_aligned: true };
+                let cost = Cost::small(&geometry, &part, lost.count_ones().into());
+                let booked = Ratio::new(cost.read, cost.per).of(all).unwrap().0;
                 assert!(
-                    alone.iter().all(|reads| *reads <= booked.0),
+                    alone.iter().all(|reads| *reads * 17 <= booked),
                     "{level:?} {lost:b} {alone:?}"
                 );
                 let cost = Cost::whole(&geometry, lost.count_ones().into());
-                let booked = Ratio::new(cost.read, cost.per).of(Rate(all)).unwrap();
-                assert!(together.iter().all(|reads| *reads <= booked.0), "{level:?} {lost:b}");
+                let booked = Ratio::new(cost.read, cost.per).of(all).unwrap().0;
+                assert!(together.iter().all(|reads| *reads * 17 <= booked), "{level:?} {lost:b}");
             }
         }
     }

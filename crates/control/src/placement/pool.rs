@@ -209,7 +209,7 @@ fn spread<'p, 'a>(candidates: Vec<Candidate<'p, 'a>>, members: usize) -> Vec<Can
 }
 
 /// How often `need` is in `left`, by what is scarcest, in parts.
-fn times(left: &Resources, need: &Resources) -> u128 {
+pub(super) fn times(left: &Resources, need: &Resources) -> u128 {
     let pairs = [
         (left.space_bytes, need.space_bytes),
         (left.device.0, need.device.0),

@@ -287,17 +287,24 @@ impl fmt::Display for Why {
                 level.number()
             ),
             Self::Left { level, members, need, domain, have, lacking } => {
-                let Lacking { agents, space, device, network } = lacking;
                 write!(
                     f,
                     "too little {}: level {} over {members} {domain}s takes {} of each, which {} \
-                     left; of {agents} agents {space} lack space, {device} device rate, {network} \
-                     network rate",
+                     left",
                     lacking.limit(),
                     level.number(),
                     ShowResources(need),
                     Have(*have, *domain)
-                )
+                )?;
+                let Lacking { agents, space, device, network } = *lacking;
+                let each = [(space, "space"), (device, "device rate"), (network, "network rate")];
+                for (at, (count, what)) in each.iter().filter(|(count, _)| *count > 0).enumerate() {
+                    match at {
+                        0 => write!(f, "; of {agents} agents {count} lack {what}")?,
+                        _ => write!(f, ", {count} {what}")?,
+                    }
+                }
+                Ok(())
             }
             Self::Beyond { level, members } => write!(
                 f,
@@ -324,7 +331,7 @@ impl fmt::Display for Have {
     }
 }
 
-struct ShowResources<'a>(&'a Resources);
+pub(super) struct ShowResources<'a>(pub(super) &'a Resources);
 
 impl fmt::Display for ShowResources<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

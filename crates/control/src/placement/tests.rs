@@ -49,7 +49,7 @@ fn of_eight_clients_the_five_that_there_is_room_for_are_admitted() {
     // Links of 200 Mbit/s, measured at 90% of that.
     let left = Resources { space_bytes: 1 << 40, device: mb(100), network: Rate(22_500_000) };
     let mut cluster = agents(5, left);
-    let wanted = Wanted::new(10 << 30, Rate(16_500_000));
+    let wanted = Wanted::new(10 << 30, Rate(16_200_000));
     let mut refused = Vec::new();
     let mut plans = 0;
     for _ in 0..8 {
@@ -195,11 +195,12 @@ fn what_cannot_be_had_says_what_is_missing() {
     let text = |wanted: Wanted| place(&wanted, &cluster).unwrap_err().to_string();
     let large = text(Wanted::new(100 << 30, mb(1)));
     assert!(large.starts_with("too little space: level 5 over 3 hosts takes 5"), "{large}");
-    assert!(large.ends_with("of 3 agents 3 lack space, 0 device rate, 0 network rate"), "{large}");
+    assert!(large.ends_with("of 3 agents 3 lack space"), "{large}");
     let fast = place(&Wanted::new(1 << 30, mb(200)), &cluster).unwrap_err();
     assert!(fast.to_string().starts_with("too little device rate: "), "{fast}");
     let offer = fast.offer.unwrap().rate;
-    assert!(offer > mb(96) && offer < mb(100), "{offer:?}");
+    // Two columns of 50 MB/s: a 16th for requests, 1.6% for the log and 1.6% for pages.
+    assert!(offer > mb(91) && offer < mb(92), "{offer:?}");
     assert!(!fast.later);
     assert!(text(Wanted::new(0, mb(1))).contains("give a size"));
     assert!(

@@ -4,16 +4,14 @@ use proptest::prelude::*;
 use std::{cell::Cell, format};
 
 const MEDIATOR: MediatorId = MediatorId([1; 16]);
+/// Shares the agent with it.
+const OTHER: MediatorId = MediatorId([6; 16]);
 const AGENT: AgentId = AgentId([2; 16]);
 const SEGMENT: SegmentId = SegmentId([3; 16]);
 const CLIENT: &str = "iqn.2026-11.org.example:client";
 const NOW: Moment = Moment(1_800_000_000_000);
-const INFO: SegmentInfo = SegmentInfo {
-    mediator: MEDIATOR,
-    generation: Generation(9),
-    capacity: 1 << 30,
-    block_len: 512,
-};
+const INFO: SegmentInfo =
+    SegmentInfo { generation: Generation(9), capacity: 1 << 30, block_len: 512 };
 
 fn sectors(ranges: &[(u64, u64)]) -> Ranges {
     let bytes = |(sector, count): &(u64, u64)| ByteRange {
@@ -50,6 +48,8 @@ struct Cluster {
     keys: Keyring,
     agent: AgentId,
     info: Option<SegmentInfo>,
+    /// Another mediator's segment of the same id.
+    others: Option<SegmentInfo>,
 }
 
 impl Cluster {
@@ -57,8 +57,10 @@ impl Cluster {
         let mut roots = Ring::default();
         roots.rotate(NOW, &Rotation::default(), &[7; KEY_LEN]).unwrap();
         let mut keys = Keyring::default();
-        keys.set(MEDIATOR, roots.of_agent(MEDIATOR, AGENT)).unwrap();
-        Self { roots, keys, agent: AGENT, info: Some(INFO) }
+        for mediator in [MEDIATOR, OTHER] {
+            keys.set(mediator, roots.of_agent(mediator, AGENT)).unwrap();
+        }
+        Self { roots, keys, agent: AGENT, info: Some(INFO), others: None }
     }
 
     fn issue(&self, token: Token) -> Credentials {
@@ -67,7 +69,11 @@ impl Cluster {
 
     /// Logs in with a name by a secret, and sees that the secret is asked for once.
     fn log_in(&self, name: &str, secret: &str, client: &str, now: Moment) -> Result<Grant, Denied> {
-        let segment = |id| self.info.filter(|_| id == SEGMENT);
+        let segment = |mediator, id| {
+            let own = self.info.filter(|_| mediator == MEDIATOR);
+            let other = self.others.filter(|_| mediator == OTHER);
+            own.or(other).filter(|_| id == SEGMENT)
+        };
         let view = AgentView { agent: self.agent, keys: &self.keys, segment: &segment };
         let asked = Cell::new(0);
         let granted = admit(name, client, &view, now, |right| {
@@ -278,10 +284,16 @@ fn a_raised_generation_fences_old_tokens_and_running_sessions() {
 #[test]
 fn a_mediator_opens_its_own_segments_only() {
     let mut cluster = Cluster::new();
-    let owner = MediatorId([6; 16]);
-    cluster.info = Some(SegmentInfo { mediator: owner, ..INFO });
-    assert_eq!(cluster.present(&cluster.issue(token())), Err(Denied::OtherMediator(owner)));
+    cluster.others = Some(SegmentInfo { generation: Generation(1), capacity: 4096, ..INFO });
+    assert!(cluster.present(&cluster.issue(token())).is_ok());
+    // The other one's token opens its own by the same id, and nothing else.
+    let theirs = cluster.issue(Token { mediator: OTHER, ..token() });
+    assert!(cluster.present(&theirs).is_err());
+    cluster.others = None;
+    assert_eq!(cluster.present(&theirs), Err(Denied::Lapsed(Lapsed::Absent)));
+    cluster.others = Some(INFO);
     cluster.info = None;
+    assert!(cluster.present(&theirs).is_ok());
     assert_eq!(cluster.present(&cluster.issue(token())), Err(Denied::Lapsed(Lapsed::Absent)));
     cluster.info = Some(SegmentInfo { capacity: 1 << 20, ..INFO });
     let denied = cluster.present(&cluster.issue(token()));
