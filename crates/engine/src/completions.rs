@@ -41,6 +41,12 @@ impl CompletionQueue {
         (Self { sender: Arc::new(Sender(sender)) }, CompletionReceiver { receiver })
     }
 
+    /// Where ends are told, for devices that make completions of their own.
+    #[must_use]
+    pub fn consumer(&self) -> Arc<dyn Complete> {
+        self.sender.clone()
+    }
+
     /// A completion that arrives at the receiver as `tag`.
     #[must_use]
     pub fn completion(&self, tag: u64) -> Completion {

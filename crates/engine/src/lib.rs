@@ -3,6 +3,7 @@
 
 pub mod array;
 pub mod backings;
+pub mod bytes;
 pub mod completions;
 pub mod control;
 pub mod filters;

@@ -1,10 +1,10 @@
 //! Making an array: the members are checked first, all of them, and labelled last.
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use netraid_block::{Buf, BufMut, Pool};
 use netraid_raid::{
     format::{Image, first_label, format},
-    geometry::Level,
+    geometry::{Geometry, Level},
     label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
     member::MemberIndex,
     regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
@@ -20,6 +20,9 @@ use super::{
 
 /// The smallest member may have this share of the largest, in percent.
 const EQUAL_PERCENT: u64 = 75;
+
+/// Smallest logical block, in bytes.
+const BLOCK_LEN_MIN: u32 = 512;
 
 /// Bytes of a block of a log.
 const LOG_BLOCK: u64 = 4096;
@@ -79,6 +82,68 @@ pub async fn create(
     members: Vec<MemberConfig>,
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
+    check(&options, &members)?;
+    let whole = Given::all(&members);
+    let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
+    let members = try_join_all(members.into_iter().map(connect)).await?;
+    make_and_leave(&options, whole, members).await
+}
+
+/// Labels those of `members` that answer as a new array, which lacks the others: as if they had been
+/// lost right after it was made. As many may lack as its level can do without.
+///
+/// # Errors
+/// As [`create`], and when too few answer.
+pub async fn create_degraded(
+    options: CreateOptions,
+    members: Vec<MemberConfig>,
+    pool: Pool,
+) -> Result<CreateReport, ArrayError> {
+    check(&options, &members)?;
+    let mut given = Given { places: Vec::new(), ..Given::all(&members) };
+    let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
+    let (mut connected, mut refusal) = (Vec::new(), None);
+    for (place, end) in join_all(members.into_iter().map(connect)).await.into_iter().enumerate() {
+        match end {
+            Ok(member) => {
+                given.places.push(place);
+                connected.push(member);
+            }
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    let lacking = given.addresses.len() - connected.len();
+    match refusal {
+        Some(refusal) if lacking > tolerance(&options, given.addresses.len()) => {
+            join_all(connected.iter().map(|member| member.remote.close())).await;
+            Err(refusal)
+        }
+        Some(_) | None => make_and_leave(&options, given, connected).await,
+    }
+}
+
+/// How many members of a new array may be lost.
+fn tolerance(options: &CreateOptions, members: usize) -> usize {
+    let geometry = Geometry::new(options.level, members, options.chunk_len, BLOCK_LEN_MIN, 0, 0);
+    geometry.map_or(0, |geometry| geometry.tolerance() as usize)
+}
+
+/// The members that a new array is to have.
+struct Given {
+    /// All of them.
+    addresses: Vec<String>,
+    /// Which of them are there.
+    places: Vec<usize>,
+}
+
+impl Given {
+    fn all(members: &[MemberConfig]) -> Self {
+        let addresses = members.iter().map(MemberConfig::address).collect();
+        Self { addresses, places: (0..members.len()).collect() }
+    }
+}
+
+fn check(options: &CreateOptions, members: &[MemberConfig]) -> Result<(), ArrayError> {
     check_name(&options.name)?;
     match (options.log, options.level) {
         (Log::Off, level) if level.needs_log() => return Err(ArrayError::NeedsLog(level.number())),
@@ -90,9 +155,16 @@ pub async fn create(
             return Err(ArrayError::Twice { first: first.address(), second: member.address() });
         }
     }
-    let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
-    let mut members = try_join_all(members.into_iter().map(connect)).await?;
-    let result = make(&options, &mut members).await;
+    Ok(())
+}
+
+async fn make_and_leave(
+    options: &CreateOptions,
+    given: Given,
+    members: Vec<Connected>,
+) -> Result<CreateReport, ArrayError> {
+    let mut members = members;
+    let result = make(options, given, &mut members).await;
     for member in &mut members {
         member.set_free().await;
         member.remote.close().await;
@@ -102,9 +174,10 @@ pub async fn create(
 
 async fn make(
     options: &CreateOptions,
+    given: Given,
     members: &mut [Connected],
 ) -> Result<CreateReport, ArrayError> {
-    let images = lay_out(options, members)?;
+    let images = lay_out(options, members, given.addresses.len())?;
     let label = images.label;
     if !options.force {
         check_equal(members)?;
@@ -118,18 +191,23 @@ async fn make(
         let regions = &label.regions;
         try_join_all(members.iter().map(|member| member.reserve_tables(regions))).await?;
     }
-    let (what, written) = ("writing the array's metadata", images.written);
-    let writes = members.iter().zip(&written);
-    try_join_all(writes.map(async |(member, pages)| member.write_stable(pages, what).await))
-        .await?;
-    let labels = (0..).map(MemberIndex).map(|index| Label { index, ..label.clone() });
-    let labelled = members.iter().zip(labels);
-    try_join_all(labelled.map(async |(member, label)| member.write_label(&label).await)).await?;
+    let what = "writing the array's metadata";
+    let placed = || members.iter().zip(&given.places);
+    let writes = placed()
+        .map(async |(member, place)| member.write_stable(&images.written[*place], what).await);
+    try_join_all(writes).await?;
+    let labels: Vec<Label> = (0..)
+        .map(MemberIndex)
+        .take(given.addresses.len())
+        .map(|index| Label { index, ..label.clone() })
+        .collect();
+    let labelled = placed().map(async |(member, place)| member.write_label(&labels[*place]).await);
+    try_join_all(labelled).await?;
     Ok(CreateReport {
         name: label.name.clone(),
         uuid: hex(&label.array_uuid),
         level: label.geometry.level().number(),
-        members: members.iter().map(Connected::address).collect(),
+        members: given.addresses,
         chunk_bytes: label.geometry.chunk_len(),
         block_bytes: label.geometry.block_len(),
         capacity_bytes: label.geometry.capacity(),
@@ -192,10 +270,14 @@ struct Images {
     written: Vec<Vec<(u64, Buf)>>,
 }
 
-fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Images, ArrayError> {
+fn lay_out(
+    options: &CreateOptions,
+    members: &[Connected],
+    count: usize,
+) -> Result<Images, ArrayError> {
     let wish = Wish {
         level: options.level,
-        members: members.len(),
+        members: count,
         chunk_len: options.chunk_len,
         block_len: members.iter().map(|m| m.device.info().block_len).max().unwrap_or(512),
     };
@@ -213,7 +295,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Images, Arr
     };
     members.iter().try_for_each(|member| needs.check(member))?;
     let array_uuid: Uuid = rand::random();
-    let uuids: Vec<Uuid> = members.iter().map(|_| rand::random()).collect();
+    let uuids: Vec<Uuid> = (0..count).map(|_| rand::random()).collect();
     let salt = rand::random();
     let label = first_label(layout, &options.name, array_uuid, &uuids, salt);
     let buf = |(offset, bytes): (u64, Vec<u8>)| (offset, Buf::copy_from(&bytes));
@@ -230,7 +312,7 @@ fn lay_out(options: &CreateOptions, members: &[Connected]) -> Result<Images, Arr
     let page =
         |image: PageImage| buf((regions.written.offset + image.offset, image.bytes.to_vec()));
     let pages: Vec<(u64, Buf)> = images.into_iter().map(page).collect();
-    let written = members.iter().map(|_| pages.clone()).collect();
+    let written = vec![pages; count];
     Ok(Images { label: Label { log: None, ..label }, written })
 }
 

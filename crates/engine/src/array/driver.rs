@@ -45,6 +45,8 @@ const PIECE_SHIFT: u32 = 40;
 pub(super) enum Command {
     Status(oneshot::Sender<ArrayStatus>),
     Control(ControlRequest, Reply),
+    Replace(MemberIndex, Box<MemberConfig>, Reply),
+    LimitRebuild(Option<u64>),
     Close(oneshot::Sender<Result<(), IoError>>),
 }
 
@@ -129,6 +131,8 @@ pub(super) struct Driver {
     busy: bool,
     /// How fast a scrub goes.
     pub(super) pace: Pace,
+    /// How fast members catch up, where that is limited.
+    pub(super) rebuild_pace: Pace,
     /// How members are fenced.
     pub(super) fence: Option<Fence>,
     _lock: Option<ArrayLock>,
@@ -172,6 +176,7 @@ impl Driver {
             ticks: 0,
             busy: false,
             pace: Pace::default(),
+            rebuild_pace: Pace::default(),
             fence: opened.fence,
             _lock: opened.lock,
         }
@@ -201,6 +206,9 @@ impl Driver {
                 }
                 _ = self.tick.tick(), if ticks => self.handle_tick(),
                 _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
+                _ = self.rebuild_pace.tick(), if self.rebuild_pace.is_running() => {
+                    self.allow_rebuild();
+                }
             }
             for (tag, result) in ends.drain(..) {
                 self.end_io(tag, result);
@@ -386,6 +394,8 @@ impl Driver {
                 let _ = reply.send(self.status());
             }
             Command::Close(reply) => self.begin_close(Some(reply)),
+            Command::Replace(member, with, reply) => self.begin_replace_by(member, *with, reply),
+            Command::LimitRebuild(rate) => self.limit_rebuild(rate),
             Command::Control(request, reply) => self.take_control(request, reply),
         }
     }

@@ -10,13 +10,15 @@ use netraid_raid::{
     regions::{LABEL_OFFSETS, Regions, SIGNATURE_LEN},
 };
 
+use tokio::sync::watch;
+
 use super::{
     error::ArrayError,
     lock::{hash, machine_id},
 };
 use crate::{
     completions,
-    initiator::{InitiatorConfig, Remote, Secret},
+    initiator::{Credentials, InitiatorConfig, Remote, Secret},
 };
 
 /// Times that something is written to a device that loses its cache before it is flushed.
@@ -31,6 +33,10 @@ pub struct MemberConfig {
     pub uri: TargetUri,
     /// Its CHAP secret.
     pub secret: Option<Secret>,
+    /// CHAP user and secret that may be replaced while it is in use; before the address's and `secret`.
+    pub live_credentials: Option<watch::Receiver<Credentials>>,
+    /// iSCSI name of this side; the usual when none.
+    pub initiator_name: Option<String>,
     /// What it has to prove in turn: its name, when that matters, and its secret.
     pub mutual: Option<(Option<String>, Secret)>,
     /// Longest that a request to it may take before it is set aside.
@@ -49,6 +55,8 @@ impl MemberConfig {
         Self {
             uri,
             secret,
+            live_credentials: None,
+            initiator_name: None,
             mutual,
             request_timeout: Duration::from_secs(5),
             digests: false,
@@ -101,6 +109,10 @@ impl Connected {
     ) -> Result<Self, ArrayError> {
         let mut initiator = InitiatorConfig::new(config.uri.clone());
         initiator.secret.clone_from(&config.secret);
+        initiator.live_credentials.clone_from(&config.live_credentials);
+        if let Some(name) = &config.initiator_name {
+            initiator.initiator_name.clone_from(name);
+        }
         if let Some((user, secret)) = config.mutual.clone() {
             (initiator.target_user, initiator.target_secret) = (user, Some(secret));
         }

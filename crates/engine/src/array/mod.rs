@@ -23,13 +23,14 @@ mod scrub;
 mod slots;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
+use netraid_raid::member::MemberIndex;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use caches::Caches;
-pub use create::{CreateOptions, CreateReport, Log, create};
+pub use create::{CreateOptions, CreateReport, Log, create, create_degraded};
 pub use error::ArrayError;
 pub use member::MemberConfig;
 pub use open::{
@@ -228,6 +229,27 @@ impl ArrayHandle {
         let sent = self.commands.send(Command::Control(request, reply)).await;
         sent.map_err(|_| ArrayError::Closing)?;
         answer.await.unwrap_or(Err(ArrayError::Closing)).map(|()| Value::Null)
+    }
+
+    /// Puts a device in the place of a member, whatever is on it; answered when its rebuild begins.
+    ///
+    /// # Errors
+    /// When the array refuses, or is closing.
+    pub async fn replace(&self, member: MemberIndex, with: MemberConfig) -> Result<(), ArrayError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Replace(member, Box::new(with), reply)).await;
+        sent.map_err(|_| ArrayError::Closing)?;
+        answer.await.unwrap_or(Err(ArrayError::Closing))
+    }
+
+    /// Limits how fast members catch up and are rebuilt, in bytes a second of stripes with their
+    /// checks; as fast as they can when none, which is the usual. An array without a log knows no limit.
+    ///
+    /// # Errors
+    /// When it is closing.
+    pub async fn limit_rebuild(&self, rate: Option<u64>) -> Result<(), ArrayError> {
+        let sent = self.commands.send(Command::LimitRebuild(rate)).await;
+        sent.map_err(|_| ArrayError::Closing)
     }
 
     /// Waits until somebody asks for the array to be stopped.

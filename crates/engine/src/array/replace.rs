@@ -86,6 +86,21 @@ impl Driver {
         self.begin_join(prepared, expect, reply);
     }
 
+    /// Connects to another device for a member, whatever is on it.
+    pub(super) fn begin_replace_by(
+        &mut self,
+        member: MemberIndex,
+        with: MemberConfig,
+        reply: Reply,
+    ) {
+        let last = MemberIndex(self.machine.geometry().members() - 1);
+        let prepared = match member <= last {
+            true => Ok((member, with)),
+            false => Err(ArrayError::NoSuchMember { given: member.to_string(), last }),
+        };
+        self.begin_join(prepared, Expect::Anything, reply);
+    }
+
     /// Connects to a member's own device again.
     pub(super) fn begin_rebuild(&mut self, member: &str, reply: Reply) {
         let prepared = self.find(member).and_then(|member| {

@@ -1,4 +1,5 @@
-//! Scrub: commands, and the rate. The machine reads and repairs; this says when it may go on.
+//! Scrub and rebuild: commands, and the rate. The machine reads and repairs; this says when it may go
+//! on.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const SECOND: u128 = 1_000_000_000;
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
-/// How fast a scrub goes: a bucket that fills with time, of bytes to read.
+/// How fast a scrub or a rebuild goes: a bucket that fills with time, of bytes to read.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Bytes a second; 0: no limit.
@@ -113,6 +114,29 @@ impl Driver {
             self.pace.begin(Instant::now());
         }
         Ok(())
+    }
+
+    /// Members that lack something catch up at so many bytes a second of the volume's stripes; as
+    /// fast as they can when none.
+    pub(super) fn limit_rebuild(&mut self, rate: Option<u64>) {
+        let Some(machine) = self.machine.scrubbed() else { return };
+        machine.handle_catch_up_allowance(rate.map(|_| 0));
+        match rate {
+            Some(rate) => {
+                self.rebuild_pace.rate = rate.max(1);
+                self.rebuild_pace.begin(Instant::now());
+            }
+            None => self.rebuild_pace.end(),
+        }
+    }
+
+    /// Lets members catch up as far as their rate allows.
+    pub(super) fn allow_rebuild(&mut self) {
+        let Some(machine) = self.machine.scrubbed() else { return };
+        let left = machine.catch_up_allowance().unwrap_or(0);
+        let stripe_len = machine.scrub_stripe_len();
+        let stripes = self.rebuild_pace.stripes(Instant::now(), stripe_len, left.into());
+        machine.handle_catch_up_allowance(Some(stripes));
     }
 
     /// Lets a scrub go as far as its rate allows.

@@ -209,6 +209,9 @@ impl Dialer {
         let mut setup = Setup::clone(&self.setup);
         setup.isid = isid_of(setup.isid, lane);
         setup.login_timeout = limit;
+        if let Some(live) = &self.config.live_credentials {
+            setup.chap = Some(live.borrow().clone());
+        }
         if let Some(secret) = &self.config.target_secret {
             let user = self.config.target_user.clone();
             let (secret, identifier, challenge) = (secret.clone(), rand::random(), rand::random());

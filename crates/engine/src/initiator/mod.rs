@@ -35,7 +35,7 @@ use netraid_iscsi_proto::{
     initiator::{Setup, random_isid},
     negotiation::{DigestPolicy, Wishes},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::{control::Control, dial::Dialer, link::Link};
 pub use self::{
@@ -47,6 +47,10 @@ pub use self::{
 /// Name of this initiator where the owner gives none.
 const INITIATOR_NAME: &str = "iqn.2026-01.io.netraid:initiator";
 
+/// Longest that a busy peer may be silent before it is asked whether it is there, and then before it is
+/// given up.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
 /// Most sessions of one [`Remote`].
 const SESSIONS_MAX: u8 = 8;
 
@@ -57,6 +61,9 @@ pub struct InitiatorConfig {
     pub uri: TargetUri,
     /// The CHAP secret; before the one that the address carries.
     pub secret: Option<Secret>,
+    /// User and secret that their owner may replace while sessions go on; each login takes those of
+    /// the moment, in the place of the address's user and of `secret`.
+    pub live_credentials: Option<watch::Receiver<Credentials>>,
     /// What the target has to prove that it knows (mutual CHAP); another secret than `secret`.
     pub target_secret: Option<Secret>,
     /// The name that the target must give with its proof; none: any.
@@ -94,6 +101,7 @@ impl InitiatorConfig {
         Self {
             uri,
             secret: None,
+            live_credentials: None,
             target_secret: None,
             target_user: None,
             initiator_name: INITIATOR_NAME.to_owned(),
@@ -140,12 +148,17 @@ impl InitiatorConfig {
         setup.queue_depth = self.queue_depth;
         setup.login_timeout = self.login_timeout;
         // A hung peer is found and left in time for requests to be sent to its successor.
-        setup.ping_interval_busy = self.request_timeout / 4;
-        setup.ping_timeout = self.request_timeout / 4;
+        let silence = (self.request_timeout / 4).min(SILENCE_MAX);
+        setup.ping_interval_busy = silence;
+        setup.ping_timeout = silence;
         Ok(setup)
     }
 
+    /// What the next login says.
     fn credentials(&self) -> Result<Option<Credentials>, Reason> {
+        if let Some(live) = &self.live_credentials {
+            return Ok(Some(live.borrow().clone()));
+        }
         let carried = match &self.uri.secret {
             Some(secret) => Some(
                 Secret::new(secret.as_bytes())

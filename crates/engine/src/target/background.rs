@@ -19,8 +19,8 @@ use netraid_iscsi_proto::{machine::TaskId, target::ConnectionId};
 use netraid_scsi::{Background, Marker, MarkerError};
 
 use super::{
-    Shared,
     luns::{Gate, ServedLun},
+    realm::ServedRealm,
 };
 use crate::completions;
 
@@ -209,7 +209,7 @@ impl BackgroundTable {
     }
 }
 
-impl Shared {
+impl ServedRealm {
     /// A command waits for the background work of its LUN, until `completion` ends.
     pub(super) fn wait_for_background(
         self: &Rc<Self>,
@@ -234,16 +234,16 @@ impl Shared {
     }
 }
 
-async fn run(shared: Rc<Shared>, lun: Rc<ServedLun>) {
+async fn run(realm: Rc<ServedRealm>, lun: Rc<ServedLun>) {
     let number = lun.number();
     loop {
-        let next = shared.units.borrow_mut().poll_background(number);
+        let next = realm.units.borrow_mut().poll_background(number);
         let Some(next) = next else {
-            shared.background.end(number);
+            realm.background.end(number);
             return;
         };
         let result = match next {
-            Background::Keep(marker) => match shared.background.keeper(number) {
+            Background::Keep(marker) => match realm.background.keeper(number) {
                 Some(keeper) => {
                     // Whoever has the LUN's file next has to find what was kept.
                     lun.enter();
@@ -275,7 +275,7 @@ async fn run(shared: Rc<Shared>, lun: Rc<ServedLun>) {
                 }
             }
             Background::Wake(result) => {
-                shared.background.wake(number, result);
+                realm.background.wake(number, result);
                 Ok(SgList::new())
             }
         };
@@ -283,7 +283,7 @@ async fn run(shared: Rc<Shared>, lun: Rc<ServedLun>) {
         if lun.gate() == Gate::Leaving {
             return;
         }
-        shared.units.borrow_mut().handle_background_done(number, result);
+        realm.units.borrow_mut().handle_background_done(number, result);
     }
 }
 

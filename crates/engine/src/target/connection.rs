@@ -13,10 +13,11 @@ use std::{net::SocketAddr, panic::AssertUnwindSafe, rc::Rc, time::Duration};
 use futures_util::FutureExt as _;
 use netraid_block::{Buf, SgList};
 use netraid_iscsi_proto::{
+    chap::Secret,
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     negotiation::SessionType,
     pdu::{Bhs, LunField},
-    target::{Challenge, Connection, Event, Link, RefusedLogin},
+    target::{Challenge, Connection, Event, Link, RefusedLogin, Standing},
 };
 use netraid_scsi::{InitiatorPort, Nexus, NexusId, UnitAttention};
 use tokio::{
@@ -26,7 +27,7 @@ use tokio::{
 };
 
 use self::tasks::Slot;
-use super::{Shared, sessions::SessionEntry};
+use super::{Shared, realm::ServedRealm, segments::Knock, sessions::SessionEntry};
 use crate::{
     completions::{CompletionQueue, CompletionReceiver},
     wire::{Side, Wire, WireError},
@@ -43,6 +44,10 @@ struct Driver {
     slots: Vec<Slot>,
     queue: CompletionQueue,
     nexus: NexusId,
+    /// Its logical units.
+    realm: Rc<ServedRealm>,
+    /// Its login waits for its segment.
+    knock: Option<Rc<Knock>>,
     shared: Rc<Shared>,
     session: Rc<SessionEntry>,
     /// Wakes this connection.
@@ -94,6 +99,8 @@ pub(super) async fn serve(
         slots,
         queue,
         nexus,
+        realm: shared.home.clone(),
+        knock: None,
         shared: shared.clone(),
         session: session.clone(),
         waker: waker.clone(),
@@ -108,16 +115,19 @@ pub(super) async fn serve(
     }
     // What devices are doing cannot be called back: the session has ended when they are done.
     driver.abandon_all_waits();
-    let Driver { mut slots, queue, .. } = driver;
+    let Driver { mut slots, queue, realm, .. } = driver;
     drop(queue);
     while completions.recv().await.is_some() {}
-    slots.iter_mut().for_each(|slot| slot.clear(&shared, &session));
+    slots.iter_mut().for_each(|slot| slot.clear(&shared, &realm, &session));
     if let Some(paced) = &shared.paced {
         paced.leave(shared.started.elapsed(), id);
     }
-    shared.luns.forget_user(id);
+    realm.luns.forget_user(id);
     shared.sessions.remove(id);
-    shared.units.borrow_mut().remove_nexus(nexus);
+    realm.units.borrow_mut().remove_nexus(nexus);
+    if let (Some(segments), Some(guest)) = (&shared.segments, session.guest()) {
+        segments.leave(guest);
+    }
     shared.wakers.borrow_mut().remove(&id);
     shared.node.borrow_mut().closed(id);
     shared.wake();
@@ -191,6 +201,7 @@ impl Driver {
                 }
                 () = waker.notified() => {
                     self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.take_segment();
                     self.take_grants();
                     self.handle_events();
                     self.shared.wake();
@@ -299,21 +310,22 @@ impl Driver {
                 Event::Command { task, lun, cdb, data_out_max, .. } => {
                     self.handle_command(task, lun, &cdb, data_out_max);
                 }
+                Event::AskStanding => self.ask_standing(),
                 Event::AskGrant { task, len, executes } => self.ask_grant(task, len, executes),
                 Event::Submit { task } => self.handle_submit(task),
                 Event::Release { task } => {
-                    self.slots[task.index()].clear(&self.shared, &self.session);
+                    self.slots[task.index()].clear(&self.shared, &self.realm, &self.session);
                 }
-                Event::Reset { lun: None } => self.shared.units.borrow_mut().handle_reset(),
+                Event::Reset { lun: None } => self.realm.units.borrow_mut().handle_reset(),
                 Event::Reset { lun: Some(lun) } => {
                     let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.shared.units.borrow_mut().unit_mut(field) {
+                    if let Some(unit) = self.realm.units.borrow_mut().unit_mut(field) {
                         unit.handle_reset();
                     }
                 }
                 Event::Cleared { lun } => {
                     let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.shared.units.borrow_mut().unit_mut(field) {
+                    if let Some(unit) = self.realm.units.borrow_mut().unit_mut(field) {
                         unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
                     }
                 }
@@ -326,12 +338,19 @@ impl Driver {
                     tracing::info!(peer = %self.peer, ?initiator, ?session, "logged in");
                     // Commands of a session that is not made known are answered with BUSY.
                     if let (SessionType::Normal, Some(paced)) = (session, &self.shared.paced) {
-                        paced.enter(self.session.connection, &initiator, self.waker.clone());
+                        let (id, waker) = (self.session.connection, self.waker.clone());
+                        match self.session.guest() {
+                            Some(guest) => paced.enter_plan(self.now(), id, guest, waker),
+                            None => paced.enter(id, &initiator, waker),
+                        }
                     }
                     let port = InitiatorPort::new(&initiator, isid);
                     if let (SessionType::Normal, Some(port)) = (session, port) {
-                        let mut units = self.shared.units.borrow_mut();
+                        let mut units = self.realm.units.borrow_mut();
                         units.add_nexus(self.nexus, &Nexus::new(port));
+                        if let Some(view) = self.session.guest().and_then(|guest| guest.view()) {
+                            units.set_view(0, self.nexus, view.clone());
+                        }
                     }
                     self.session.log_in(initiator, session);
                     self.shared.sessions.insert(self.session.clone());
@@ -341,6 +360,58 @@ impl Driver {
         if !self.waiting.is_empty() {
             self.abandon_waits();
         }
+    }
+}
+
+impl Driver {
+    /// Asks who the initiator is, that gave a name and a proof.
+    fn ask_standing(&mut self) {
+        let (Some(segments), Some(claim)) = (&self.shared.segments, self.machine.claim()) else {
+            return self.answer_standing(None);
+        };
+        let (mut proven, session) = (false, claim.session());
+        let mut proves = |secret: &netraid_control::token::Secret| {
+            // Secrets of tokens have a length that CHAP's may have.
+            let secret = Secret::new(secret.expose());
+            proven = secret.is_ok_and(|secret| claim.proves(&secret));
+            proven
+        };
+        let admission = &*segments.admission;
+        let admitted = admission.admit(claim.name(), claim.initiator(), self.peer, &mut proves);
+        match admitted.filter(|_| proven) {
+            None => self.answer_standing(None),
+            Some(_) if session == SessionType::Discovery => {
+                self.answer_standing(Some(Standing { ends_others: false, ..Standing::default() }));
+            }
+            Some(admitted) => {
+                self.knock = Some(self.shared.knock(segments, admitted, self.waker.clone()));
+                self.take_segment();
+            }
+        }
+    }
+
+    /// The login goes on when it is known whether its segment is open.
+    fn take_segment(&mut self) {
+        let Some(is_open) = self.knock.as_ref().and_then(|knock| knock.answer()) else { return };
+        let (Some(knock), Some(segments)) = (self.knock.take(), &self.shared.segments) else {
+            return;
+        };
+        if !is_open || self.machine.claim().is_none() {
+            return self.answer_standing(None);
+        }
+        let guest = self.shared.enter(segments, self.session.connection, &knock);
+        let standing = guest.map(|guest| {
+            let standing = guest.standing();
+            self.realm = guest.segment.realm().clone();
+            self.session.let_in(guest);
+            standing
+        });
+        self.answer_standing(standing);
+    }
+
+    fn answer_standing(&mut self, standing: Option<Standing>) {
+        self.machine.handle_standing(&mut self.shared.node.borrow_mut(), standing);
+        self.shared.wake();
     }
 }
 

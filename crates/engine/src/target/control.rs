@@ -4,30 +4,27 @@
 //! What changes a LUN waits for the commands at its device, for a bounded time; everything else
 //! is answered at once. Nothing here is on the path of a SCSI command.
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
-use netraid_block::{Device, DeviceInfo};
-use netraid_iscsi_proto::{
-    negotiation::SessionType,
-    target::{ConnectionId, Counters, SessionView},
-};
-use netraid_scsi::{
-    AddUnitError, Identity, LUN_MAX, LogicalUnit, Nexus, Reservations, SanitizeState, UnitConfig,
-};
+use netraid_block::Device;
+use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
+use netraid_iscsi_proto::target::{ConnectionId, Realm, SessionView};
+use netraid_scsi::{AddUnitError, Identity, LUN_MAX, Reservations, UnitConfig};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    CommandCounts, Lun, Shared,
+    Lun, Shared,
     luns::{Gate, ServedLun},
-    pacing::{Pace, PaceError, PaceReport},
+    pacing::{Pace, PaceError},
     policy::Policy,
-    sessions::SessionEntry,
+    realm::ServedRealm,
+    reports::TargetReport,
 };
 
 /// Commands that wait for the target's thread.
 const JOBS_MAX: usize = 16;
 /// How long commands at a device are waited for.
-const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
 type Job = Box<dyn FnOnce(Rc<Shared>) + Send>;
 /// Where the target's thread takes its commands from.
@@ -43,77 +40,6 @@ impl std::fmt::Debug for TargetHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TargetHandle")
     }
-}
-
-/// How one LUN is.
-#[derive(Debug, Clone)]
-pub struct LunReport {
-    /// Its number.
-    pub number: u16,
-    /// What its device is; none while it leaves, or before the target runs.
-    pub info: Option<DeviceInfo>,
-    /// `serving`, `held` (its device is being changed) or `leaving`.
-    pub state: &'static str,
-    /// Commands at its device.
-    pub running: u32,
-    /// Sessions that have used its medium.
-    pub sessions: usize,
-    /// The type of its reservation, and by whom where that is no registrant.
-    pub reservation: Option<String>,
-    /// Who is registered for persistent reservations.
-    pub registrants: Vec<RegistrantReport>,
-    /// The sanitize operation that keeps commands from its medium.
-    pub sanitize: Option<SanitizeState>,
-    /// What it did.
-    pub commands: CommandCounts,
-}
-
-/// A registration for persistent reservations.
-#[derive(Debug, Clone)]
-pub struct RegistrantReport {
-    /// Name of the initiator.
-    pub initiator: String,
-    /// Its part of the session identifier.
-    pub isid: [u8; 6],
-    /// The reservation key.
-    pub key: u64,
-    /// It holds the reservation.
-    pub holds: bool,
-}
-
-/// How one session is.
-#[derive(Debug, Clone)]
-pub struct SessionReport {
-    /// Number of its connection: never used again while the target runs.
-    pub id: u64,
-    /// Name of the initiator.
-    pub initiator: String,
-    /// The initiator's part of the session identifier, and the target's; none of a discovery
-    /// session.
-    pub handle: Option<([u8; 6], u16)>,
-    /// Its address.
-    pub peer: std::net::SocketAddr,
-    /// Whether it only asks for targets.
-    pub discovery: bool,
-    /// Time since it logged in.
-    pub age: Duration,
-    /// What it did.
-    pub commands: CommandCounts,
-    /// How fast it may go, if the target says: with all sessions of its initiator.
-    pub pace: Option<PaceReport>,
-}
-
-/// How a running target is.
-#[derive(Debug, Clone)]
-pub struct TargetReport {
-    /// LUNs, ascending.
-    pub luns: Vec<LunReport>,
-    /// Sessions, oldest first.
-    pub sessions: Vec<SessionReport>,
-    /// Logins, refusals, errors of peers, task management: a name and a number each.
-    pub counters: Vec<(&'static str, u64)>,
-    /// Time since the target began to serve.
-    pub uptime: Duration,
 }
 
 /// Why a target does not do what it was asked for.
@@ -203,6 +129,29 @@ pub enum CommandError {
         /// Why.
         source: PaceError,
     },
+    /// There are LUNs instead.
+    #[error("the target has no segments; it lets nobody in by tokens")]
+    NoSegments,
+    /// Requests of sessions that were ended do not end.
+    #[error(
+        "segment {segment}: {running} commands of ended sessions are still at its device after \
+         {} s, and may change it",
+        DRAIN_LIMIT.as_secs()
+    )]
+    SegmentStuck {
+        /// Which.
+        segment: SegmentId,
+        /// How many.
+        running: u32,
+    },
+    /// A pace that is none.
+    #[error("plan {plan}: {source}")]
+    PlanPace {
+        /// Whose it would be.
+        plan: PlanId,
+        /// Why.
+        source: PaceError,
+    },
     /// No such session.
     #[error("session {id}: there is none; `netraid session list` shows those that there are")]
     NoSession {
@@ -231,7 +180,7 @@ impl TargetHandle {
     /// # Errors
     /// When the number is taken or too large.
     pub async fn add_lun(&self, number: Option<u16>, lun: Lun) -> Result<u16, CommandError> {
-        self.call(move |shared| async move { shared.add_lun(number, lun) }).await
+        self.call(move |shared| async move { shared.add_lun(&shared.home, number, lun) }).await
     }
 
     /// Stops serving a LUN: later commands end with LOGICAL UNIT NOT SUPPORTED, those at the
@@ -295,7 +244,7 @@ impl TargetHandle {
         policy: Option<Box<dyn Policy>>,
     ) -> Result<(), CommandError> {
         self.call(move |shared| async move {
-            shared.lun(number)?.set_policy(policy);
+            shared.home_lun(number)?.set_policy(policy);
             Ok(())
         })
         .await
@@ -319,6 +268,81 @@ impl TargetHandle {
         .await
     }
 
+    /// A segment has this generation from now on, if that is newer: sessions with tokens of an
+    /// older one end, and nothing that they ask for happens any more. Returns when nothing of theirs
+    /// is at the device: no write of theirs lands after that.
+    ///
+    /// # Errors
+    /// When requests of theirs do not end in time; they may land later then. When the target has no
+    /// segments.
+    pub async fn raise_generation(
+        &self,
+        mediator: MediatorId,
+        segment: SegmentId,
+        generation: Generation,
+    ) -> Result<(), CommandError> {
+        self.call(move |shared| async move {
+            shared.raise_generation((mediator, segment), generation).await
+        })
+        .await
+    }
+
+    /// Ends all sessions of a segment, waits until nothing of theirs is at its device, and lets that
+    /// go. Nothing happens when it is not open.
+    ///
+    /// # Errors
+    /// When requests do not end in time; it is let go when they have. When the target has no
+    /// segments.
+    pub async fn close_segment(
+        &self,
+        mediator: MediatorId,
+        segment: SegmentId,
+    ) -> Result<(), CommandError> {
+        self.call(move |shared| async move { shared.close_segment((mediator, segment)).await })
+            .await
+    }
+
+    /// The running sessions of a plan may go on until then, if that is later than what they have;
+    /// how many there are.
+    ///
+    /// # Errors
+    /// When the target has no segments.
+    pub async fn extend_plan(
+        &self,
+        mediator: MediatorId,
+        plan: PlanId,
+        until: Moment,
+    ) -> Result<usize, CommandError> {
+        self.call(move |shared| async move { shared.extend_plan((mediator, plan), until) }).await
+    }
+
+    /// The running sessions of a plan have this pace from now on, together; how many there are. A
+    /// floor that does not fit is made as large as fits.
+    ///
+    /// # Errors
+    /// When the target has no segments, is not paced, or the pace is none.
+    pub async fn set_plan_pace(
+        &self,
+        mediator: MediatorId,
+        plan: PlanId,
+        pace: Pace,
+    ) -> Result<usize, CommandError> {
+        self.call(move |shared| async move { shared.set_plan_pace((mediator, plan), pace) }).await
+    }
+
+    /// Ends the running sessions of a plan, and waits until nothing of theirs is at a device; how
+    /// many there were. Their token lets them in again while it holds.
+    ///
+    /// # Errors
+    /// When requests of theirs do not end in time. When the target has no segments.
+    pub async fn end_plan(
+        &self,
+        mediator: MediatorId,
+        plan: PlanId,
+    ) -> Result<usize, CommandError> {
+        self.call(move |shared| async move { shared.end_plan((mediator, plan)).await }).await
+    }
+
     /// Carries out `work` on the target's thread.
     async fn call<T, W, F>(&self, work: W) -> Result<T, CommandError>
     where
@@ -339,49 +363,6 @@ impl TargetHandle {
 }
 
 impl Shared {
-    fn report(&self) -> TargetReport {
-        let luns = self.luns.all().iter().map(|lun| self.report_lun(lun)).collect();
-        let node = self.node.borrow();
-        let handles: BTreeMap<_, _> =
-            node.sessions().map(|known| (known.connection, (known.isid, known.tsih))).collect();
-        let report = |session: &Rc<SessionEntry>| {
-            let pace = self.paced.as_ref().and_then(|paced| paced.report(session.connection));
-            report_session(session, handles.get(&session.connection).copied(), pace)
-        };
-        let sessions = self.sessions.all().iter().filter_map(report).collect();
-        let counters = report_counters(node.counters());
-        TargetReport { luns, sessions, counters, uptime: self.started.elapsed() }
-    }
-
-    fn report_lun(&self, lun: &ServedLun) -> LunReport {
-        let units = self.units.borrow();
-        let unit = units.unit(lun.number());
-        let registrants = unit.map(|unit| report_registrants(unit.reservations()));
-        let reservation = unit.and_then(|unit| match unit.reservations().reserved() {
-            Some(kind) => Some(kind.name().to_owned()),
-            None => unit.reserved_by().map(|nexus| {
-                let session = self.sessions.get(ConnectionId(nexus.0));
-                let initiator = session.as_ref().map_or("", |session| session.initiator());
-                format!("RESERVE (SPC-2) of {initiator}")
-            }),
-        });
-        LunReport {
-            number: lun.number(),
-            info: lun.device().map(|device| device.info().clone()),
-            state: match lun.gate() {
-                Gate::Open => "serving",
-                Gate::Held => "held",
-                Gate::Leaving => "leaving",
-            },
-            running: lun.running(),
-            sessions: lun.users().len(),
-            reservation,
-            registrants: registrants.unwrap_or_default(),
-            sanitize: unit.and_then(LogicalUnit::sanitize_state),
-            commands: lun.counters.snapshot(),
-        }
-    }
-
     fn drop_sessions(&self, id: Option<u64>) -> Result<usize, CommandError> {
         let chosen = |known: &SessionView<'_>| id.is_none_or(|id| id == known.connection.0);
         let mut node = self.node.borrow_mut();
@@ -401,11 +382,12 @@ impl Shared {
 
     /// Takes a LUN of the configuration, or a new one.
     pub(super) fn add_lun(
-        self: &Rc<Self>,
+        &self,
+        realm: &Rc<ServedRealm>,
         number: Option<u16>,
         lun: Lun,
     ) -> Result<u16, CommandError> {
-        let free = || (0..=LUN_MAX).find(|number| self.luns.get(*number).is_none());
+        let free = || (0..=LUN_MAX).find(|number| realm.luns.get(*number).is_none());
         let number = number.or_else(free).ok_or(CommandError::Full)?;
         let Lun { device, discard_zeroes, physical_len, removable, atomic_len, .. } = lun;
         let Lun { sanitizing, identity, policy, reservations, .. } = lun;
@@ -424,20 +406,20 @@ impl Shared {
             identity,
             reservations,
         };
-        match self.units.borrow_mut().add(number, unit) {
+        match realm.units.borrow_mut().add(number, unit) {
             Ok(()) => {}
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
         }
-        self.luns.insert(number, device, policy, place);
-        self.node.borrow_mut().add_lun(number);
+        realm.luns.insert(number, device, policy, place);
+        self.node.borrow_mut().add_lun(realm.id, number);
         if let Some(mut sanitizing) = sanitizing {
             let found = sanitizing.take_found();
-            self.background.insert(number, sanitizing);
-            if let (Some(marker), Some(lun)) = (found, self.luns.get(number)) {
+            realm.background.insert(number, sanitizing);
+            if let (Some(marker), Some(lun)) = (found, realm.luns.get(number)) {
                 tracing::warn!(lun = number, "goes on with a sanitize operation");
-                self.units.borrow_mut().resume_sanitize(number, marker);
-                self.start_background(&lun);
+                realm.units.borrow_mut().resume_sanitize(number, marker);
+                realm.start_background(&lun);
             }
         }
         Ok(number)
@@ -449,18 +431,18 @@ impl Shared {
             self.check_unused(&lun)?;
         }
         lun.set_gate(Gate::Leaving);
-        self.units.borrow_mut().retire(number);
-        self.background.remove(number);
+        self.home.units.borrow_mut().retire(number);
+        self.home.background.remove(number);
         tracing::info!(lun = number, running = lun.running(), "a LUN is removed");
         let (shared, leaving) = (self.clone(), lun.clone());
         // It goes on when nobody waits for it any more.
         let gone = tokio::task::spawn_local(async move {
             // Nobody moves the gate of a LUN that leaves.
             while !leaving.wait_idle().await {}
-            shared.units.borrow_mut().remove(number);
+            shared.home.units.borrow_mut().remove(number);
             leaving.set_device(None);
-            shared.luns.remove(number);
-            shared.node.borrow_mut().remove_lun(number);
+            shared.home.luns.remove(number);
+            shared.node.borrow_mut().remove_lun(Realm::HOME, number);
         });
         match tokio::time::timeout(DRAIN_LIMIT, gone).await {
             Ok(_) => Ok(()),
@@ -499,15 +481,16 @@ impl Shared {
         if let Some(old) = old.filter(|old| *old != new) {
             return Err(CommandError::BlockLen { number, old, new });
         }
-        self.units.borrow_mut().handle_changed(number, device.info().clone());
+        self.home.units.borrow_mut().handle_changed(number, device.info().clone());
         lun.set_device(Some(device));
         lun.set_gate(Gate::Open);
         Ok(())
     }
 
-    fn lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
-        self.luns.get(number).ok_or_else(|| {
-            let luns: Vec<_> = self.luns.all().iter().map(|lun| lun.number().to_string()).collect();
+    fn home_lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
+        self.home.luns.get(number).ok_or_else(|| {
+            let luns: Vec<_> =
+                self.home.luns.all().iter().map(|lun| lun.number().to_string()).collect();
             let luns = if luns.is_empty() {
                 "none".to_owned()
             } else {
@@ -519,7 +502,7 @@ impl Shared {
 
     /// A LUN that is not on its way out.
     fn steady_lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
-        let lun = self.lun(number)?;
+        let lun = self.home_lun(number)?;
         match lun.gate() {
             Gate::Open | Gate::Held => Ok(lun),
             Gate::Leaving => Err(CommandError::Changing { number }),
@@ -540,57 +523,4 @@ impl Shared {
         let (number, count) = (lun.number(), users.len());
         Err(CommandError::InUse { number, count, initiators: names.join(", ") })
     }
-}
-
-fn report_registrants(reservations: &Reservations) -> Vec<RegistrantReport> {
-    let report = |(nexus, key, holds): (&Nexus, u64, bool)| RegistrantReport {
-        initiator: nexus.initiator.name().to_owned(),
-        isid: nexus.initiator.isid(),
-        key,
-        holds,
-    };
-    reservations.registrants().map(report).collect()
-}
-
-fn report_session(
-    session: &SessionEntry,
-    handle: Option<([u8; 6], u16)>,
-    pace: Option<PaceReport>,
-) -> Option<SessionReport> {
-    let login = session.login()?;
-    Some(SessionReport {
-        id: session.connection.0,
-        initiator: login.initiator.clone(),
-        handle,
-        peer: session.peer,
-        discovery: login.kind == SessionType::Discovery,
-        age: login.since.elapsed(),
-        commands: session.counters.snapshot(),
-        pace,
-    })
-}
-
-fn report_counters(counters: &Counters) -> Vec<(&'static str, u64)> {
-    [
-        ("logins", &counters.logins),
-        ("discoveries", &counters.discoveries),
-        ("reinstatements", &counters.reinstatements),
-        ("redirected", &counters.redirected),
-        ("refused_authentication", &counters.refused_authentication),
-        ("refused_authorization", &counters.refused_authorization),
-        ("refused_not_found", &counters.refused_not_found),
-        ("refused_busy", &counters.refused_busy),
-        ("refused_other", &counters.refused_other),
-        ("login_timeouts", &counters.login_timeouts),
-        ("protocol_errors", &counters.protocol_errors),
-        ("digest_errors", &counters.digest_errors),
-        ("silent_peers", &counters.silent_peers),
-        ("rejected_pdus", &counters.rejected_pdus),
-        ("task_functions", &counters.task_functions),
-        ("task_functions_failed", &counters.task_functions_failed),
-        ("aborted_tasks", &counters.aborted_tasks),
-        ("dropped_sessions", &counters.dropped_sessions),
-    ]
-    .map(|(name, count)| (name, count.get()))
-    .to_vec()
 }

@@ -10,9 +10,11 @@
 use std::{
     cell::{Cell, Ref, RefCell},
     rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use netraid_block::{Completion, Device};
+use netraid_block::{Complete, Completion, Device, IoError, Op, SgList};
+use netraid_control::derived::Pieces;
 use netraid_iscsi_proto::target::ConnectionId;
 use netraid_scsi::{MediumRequest, Refusal};
 use tokio::sync::Notify;
@@ -34,11 +36,31 @@ pub(super) enum Gate {
     Leaving,
 }
 
+/// Where on a device a request goes, whose sender may not see it as it is.
+pub(super) enum Place {
+    /// Where it says.
+    Same,
+    /// There, in order.
+    Pieces(Pieces),
+}
+
+impl Place {
+    /// A request whose bytes are at these places.
+    pub(super) fn of(request: &MediumRequest, pieces: Pieces) -> Self {
+        match pieces.as_slice() {
+            [] => Self::Same,
+            [one] if one.offset == request.offset => Self::Same,
+            _ => Self::Pieces(pieces),
+        }
+    }
+}
+
 /// One LUN.
 pub(super) struct ServedLun {
     number: u16,
     /// Tells apart what had one number at different times; never 0.
     incarnation: u64,
+    block_len: u32,
     device: RefCell<Option<Device>>,
     gate: Cell<Gate>,
     /// Counts moves of the gate.
@@ -61,6 +83,11 @@ impl ServedLun {
 
     pub(super) const fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// Bytes of a logical block, whatever its device is.
+    pub(super) const fn block_len(&self) -> u32 {
+        self.block_len
     }
 
     /// Where its persistent reservations are kept, if they are.
@@ -124,6 +151,36 @@ impl ServedLun {
         }
     }
 
+    /// Submits a request to where its bytes are; where these are several places, as one request for
+    /// each, and it ends when all of them have.
+    #[inline]
+    pub(super) fn submit_at(&self, request: MediumRequest, place: &Place, completion: Completion) {
+        match place {
+            Place::Same => self.submit(request, completion),
+            Place::Pieces(pieces) => self.submit_pieces(request, pieces, completion),
+        }
+    }
+
+    fn submit_pieces(&self, mut request: MediumRequest, pieces: &Pieces, completion: Completion) {
+        if let [one] = pieces.as_slice() {
+            request.offset = one.offset;
+            return self.submit(request, completion);
+        }
+        let gathered = Gathered::new(pieces.as_slice().len(), completion);
+        let mut from = 0;
+        for (piece, tag) in pieces.as_slice().iter().zip(0_u64..) {
+            let len = usize::try_from(piece.len).unwrap_or(usize::MAX);
+            let data = match request.op {
+                Op::Write => request.data.slice(from..from + len),
+                Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => SgList::new(),
+            };
+            from += len;
+            let (op, flags) = (request.op, request.flags);
+            let piece = MediumRequest { op, offset: piece.offset, len: piece.len, flags, data };
+            self.submit(piece, Completion::new(gathered.clone(), tag));
+        }
+    }
+
     pub(super) fn set_gate(&self, gate: Gate) {
         self.gate.set(gate);
         self.moves.set(self.moves.get() + 1);
@@ -148,6 +205,12 @@ impl ServedLun {
     /// Puts another device in its place.
     pub(super) fn set_device(&self, device: Option<Device>) {
         *self.device.borrow_mut() = device;
+    }
+
+    /// Takes the device away; none of its commands may be there.
+    pub(super) fn take_device(&self) -> Option<Device> {
+        assert_eq!(self.running.get(), 0, "LUN {} loses its device under a command", self.number);
+        self.device.borrow_mut().take()
     }
 
     /// Waits until no command is at the device; new ones must be kept off. False as soon as
@@ -209,6 +272,7 @@ impl LunTable {
         let lun = ServedLun {
             number,
             incarnation,
+            block_len: device.info().block_len,
             device: RefCell::new(Some(device)),
             gate: Cell::new(Gate::Open),
             moves: Cell::new(0),
@@ -240,6 +304,50 @@ impl LunTable {
     pub(super) fn forget_user(&self, session: ConnectionId) {
         for lun in self.places.borrow().iter().flatten() {
             lun.users.borrow_mut().retain(|user| *user != session);
+        }
+    }
+}
+
+/// One request that is several at the device: its answer is theirs in order, or the first error.
+struct Gathered(Mutex<Gathering>);
+
+struct Gathering {
+    parts: Vec<SgList>,
+    left: usize,
+    error: Option<IoError>,
+    completion: Option<Completion>,
+}
+
+impl Gathered {
+    fn new(count: usize, completion: Completion) -> Arc<Self> {
+        let parts = vec![SgList::new(); count];
+        let completion = Some(completion);
+        Arc::new(Self(Mutex::new(Gathering { parts, left: count, error: None, completion })))
+    }
+}
+
+impl Complete for Gathered {
+    fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::try_from(tag).unwrap_or(usize::MAX);
+        match (result, all.parts.get_mut(at)) {
+            (Ok(part), Some(place)) => *place = part,
+            (Ok(_), None) => {}
+            (Err(error), _) => {
+                all.error.get_or_insert(error);
+            }
+        }
+        all.left -= 1;
+        if all.left > 0 {
+            return;
+        }
+        let (completion, error) = (all.completion.take(), all.error.take());
+        let parts = core::mem::take(&mut all.parts);
+        drop(all);
+        let mut answer = SgList::new();
+        parts.into_iter().for_each(|part| answer.append(part));
+        if let Some(completion) = completion {
+            completion.finish(error.map_or(Ok(answer), Err));
         }
     }
 }

@@ -5,14 +5,19 @@
 //! goes from socket to buffer, to the device, and its answer from the device's buffer to the
 //! socket.
 
+mod admission;
 mod background;
 mod connection;
 mod control;
+mod guests;
 mod journal;
 mod luns;
 mod pacing;
 mod policy;
+mod realm;
+mod reports;
 mod reservations;
+mod segments;
 mod sessions;
 mod statistics;
 
@@ -26,13 +31,10 @@ use std::{
     time::Duration,
 };
 
-use self::background::BackgroundTable;
+pub use self::admission::{Admission, Admitted, Opened};
 pub use self::background::{MarkerFileError, Sanitizing};
-pub use control::{
-    CommandError, LunReport, RegistrantReport, SessionReport, TargetHandle, TargetReport,
-};
+pub use control::{CommandError, TargetHandle};
 use journal::Journal;
-use luns::LunTable;
 use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
     chap::{Credentials as ChapCredentials, Secret, check_distinct},
@@ -41,14 +43,16 @@ pub use netraid_iscsi_proto::{
 };
 use netraid_iscsi_proto::{
     negotiation::Wishes,
-    target::{ConnectionId, Node, Setup},
+    target::{ConnectionId, Node, Realm, Setup},
 };
-use netraid_scsi::TargetDevice;
 pub use netraid_scsi::{Identity, LUN_MAX, SanitizeState};
 use pacing::Paced;
 pub use pacing::{FlowCounts, Pace, PaceError, PaceReport, Pacing, Rate};
 pub use policy::{Access, Moment, Policy, Verdict};
+use realm::ServedRealm;
+pub use reports::{GrantReport, LunReport, RegistrantReport, SessionReport, TargetReport};
 pub use reservations::{ReservationStore, ReservationsError};
+use segments::Segments;
 use sessions::SessionTable;
 pub use statistics::CommandCounts;
 use tokio::sync::{Notify, oneshot, watch};
@@ -69,6 +73,9 @@ pub struct TargetConfig {
     pub chap: Option<ChapCredentials>,
     /// How the target proves itself to initiators that ask for it; needs `chap`.
     pub mutual_chap: Option<ChapCredentials>,
+    /// Lets in by tokens, to segments: then there are no `luns`, and `chap`, `mutual_chap` and
+    /// `allow` are not used.
+    pub admission: Option<Arc<dyn Admission>>,
     /// Names of the initiators that may log in; all when empty.
     pub allow: Vec<String>,
     /// Where logins are sent instead of being served.
@@ -89,6 +96,8 @@ pub struct TargetConfig {
     pub ping_timeout: Duration,
     /// How fast sessions may go; as fast as they can when none.
     pub pacing: Option<Pacing>,
+    /// How long a segment stays open that no session uses.
+    pub segment_idle_limit: Duration,
 }
 
 impl TargetConfig {
@@ -100,6 +109,7 @@ impl TargetConfig {
             iqn: iqn.into(),
             chap: None,
             mutual_chap: None,
+            admission: None,
             allow: Vec::new(),
             redirects: Vec::new(),
             header_digest: DigestPolicy::Allowed,
@@ -110,6 +120,7 @@ impl TargetConfig {
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(120),
             pacing: None,
+            segment_idle_limit: Duration::from_secs(10),
         }
     }
 }
@@ -199,6 +210,7 @@ pub struct Target {
     limits: Limits,
     pool: Pool,
     pacing: Option<Pacing>,
+    segments: Option<(Arc<dyn Admission>, Duration)>,
     handle: TargetHandle,
     jobs: control::Jobs,
 }
@@ -211,7 +223,12 @@ impl Target {
     pub fn bind(config: TargetConfig, luns: Vec<Lun>, pool: Pool) -> Result<Self, TargetError> {
         let depth = usize::from(config.queue_depth);
         check("queue depth", depth, (1..=1024).contains(&depth), "1 to 1024")?;
-        check("number of LUNs", luns.len(), (1..=16384).contains(&luns.len()), "1 to 16384")?;
+        let (count, by_token) = (luns.len(), config.admission.is_some());
+        if by_token {
+            check("number of LUNs", count, count == 0, "0, where tokens let in")?;
+        } else {
+            check("number of LUNs", count, (1..=16384).contains(&count), "1 to 16384")?;
+        }
         let addresses = config.listen.len();
         check("number of addresses", addresses, (1..=64).contains(&addresses), "1 to 64")?;
         let name = config.iqn.len();
@@ -250,8 +267,15 @@ impl Target {
         setup.ping_interval = config.ping_interval;
         setup.ping_timeout = config.ping_timeout;
         let (handle, jobs) = TargetHandle::channel();
-        let limits = config.limits;
-        Ok(Self { listeners, setup, luns, limits, pool, pacing: config.pacing, handle, jobs })
+        if config.admission.is_some() {
+            // Whoever came is told of the portal that it used, and of nothing else.
+            setup.portals = Vec::new();
+            (setup.chap, setup.mutual_chap, setup.allow) = (None, None, Vec::new());
+            setup.asks_standing = true;
+        }
+        let segments = config.admission.map(|admission| (admission, config.segment_idle_limit));
+        let (limits, pacing) = (config.limits, config.pacing);
+        Ok(Self { listeners, setup, luns, limits, pool, pacing, segments, handle, jobs })
     }
 
     /// A way to command the target while it runs.
@@ -299,10 +323,10 @@ impl Target {
 
     async fn serve(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
         let paced = self.pacing.take().map(Pacing::build).transpose()?.map(Paced::new);
+        let segments = self.segments.take().map(|(admission, idle)| Segments::new(admission, idle));
         let shared = Rc::new(Shared {
-            units: RefCell::new(TargetDevice::default()),
-            luns: LunTable::default(),
-            background: BackgroundTable::default(),
+            home: ServedRealm::new(Realm::HOME),
+            segments,
             sessions: SessionTable::default(),
             node: RefCell::new(Node::new(self.limits)),
             wakers: RefCell::new(BTreeMap::new()),
@@ -314,11 +338,12 @@ impl Target {
         });
         for (lun, number) in self.luns.into_iter().zip(0_u16..) {
             // Their number was checked, and each has a number of its own.
-            let added = shared.add_lun(Some(number), lun);
+            let added = shared.add_lun(&shared.home, Some(number), lun);
             assert!(added.is_ok(), "LUN {number}: {added:?}");
         }
-        // It ends with the thread.
+        // They end with the thread.
         tokio::task::spawn_local(pacing::run(shared.clone()));
+        tokio::task::spawn_local(segments::watch(shared.clone()));
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
@@ -342,9 +367,10 @@ impl Target {
 
 /// What all connections of a target share, on their one thread.
 struct Shared {
-    units: RefCell<TargetDevice>,
-    luns: LunTable,
-    background: BackgroundTable,
+    /// The LUNs of the target itself.
+    home: Rc<ServedRealm>,
+    /// What tokens open, if they let in.
+    segments: Option<Segments>,
     sessions: SessionTable,
     node: RefCell<Node>,
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,

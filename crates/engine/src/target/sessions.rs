@@ -11,13 +11,14 @@ use std::{
 
 use netraid_iscsi_proto::{negotiation::SessionType, target::ConnectionId};
 
-use super::statistics::Counters;
+use super::{guests::Guest, statistics::Counters};
 
 /// One connection, which is one session once it has logged in.
 pub(super) struct SessionEntry {
     pub(super) connection: ConnectionId,
     pub(super) peer: SocketAddr,
     login: OnceCell<Login>,
+    guest: OnceCell<Rc<Guest>>,
     pub(super) counters: Counters,
 }
 
@@ -30,8 +31,8 @@ pub(super) struct Login {
 
 impl SessionEntry {
     pub(super) fn new(connection: ConnectionId, peer: SocketAddr) -> Rc<Self> {
-        let (login, counters) = (OnceCell::new(), Counters::default());
-        Rc::new(Self { connection, peer, login, counters })
+        let (login, guest) = (OnceCell::new(), OnceCell::new());
+        Rc::new(Self { connection, peer, login, guest, counters: Counters::default() })
     }
 
     /// The session has logged in.
@@ -39,6 +40,17 @@ impl SessionEntry {
         let login = Login { initiator, kind, since: Instant::now() };
         // A connection logs in once.
         let _ = self.login.set(login);
+    }
+
+    /// A token let it in.
+    pub(super) fn let_in(&self, guest: Rc<Guest>) {
+        // Once, as a connection logs in.
+        let _ = self.guest.set(guest);
+    }
+
+    /// What it was let in to, if by a token.
+    pub(super) fn guest(&self) -> Option<&Rc<Guest>> {
+        self.guest.get()
     }
 
     pub(super) fn login(&self) -> Option<&Login> {

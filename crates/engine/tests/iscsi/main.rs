@@ -14,4 +14,5 @@ mod paces;
 mod portals;
 mod raw;
 mod sanitize;
+mod segments;
 mod sessions;

@@ -16,7 +16,7 @@ const LEN: u64 = 64 << 10;
 const HOLDER: &str = "iqn.2026-01.org.example:Holder";
 const GREEDY: &str = "iqn.2026-01.org.example:greedy";
 
-fn pace(floor: u64, limit: Option<u64>, weight: u32) -> Pace {
+pub(crate) fn pace(floor: u64, limit: Option<u64>, weight: u32) -> Pace {
     Pace { floor: Rate(floor), limit: limit.map(Rate), weight }
 }
 
@@ -37,7 +37,7 @@ async fn connect_as(target: &Running, name: &str, sessions: u8) -> Device {
 }
 
 /// Bytes a second that a client moves that always has some requests under way.
-async fn load(device: Device, op: Op, time: Duration) -> f64 {
+pub(crate) async fn load(device: Device, op: Op, time: Duration) -> f64 {
     let begun = Instant::now();
     let workers: Vec<_> = (0..12_u64)
         .map(|worker| {
@@ -71,7 +71,7 @@ async fn load(device: Device, op: Op, time: Duration) -> f64 {
 
 /// Within a fifth.
 #[track_caller]
-fn assert_about(rate: f64, expected: f64) {
+pub(crate) fn assert_about(rate: f64, expected: f64) {
     let about = expected * 0.8..=expected * 1.2;
     assert!(about.contains(&rate), "{rate:.0} bytes/s, not about {expected:.0}");
 }

@@ -41,10 +41,15 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    /// A connection that somebody else logs in.
+    pub(crate) async fn dial(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        Ok(Self { stream, cmd_sn: Serial(1), itt: 0, lun: 0 })
+    }
+
     /// Logs in; the inner error is the status of a refusal.
     pub(crate) async fn log_in(address: SocketAddr, isid: u8) -> io::Result<Result<Self, u16>> {
-        let stream = TcpStream::connect(address).await?;
-        let mut raw = Self { stream, cmd_sn: Serial(1), itt: 0, lun: 0 };
+        let mut raw = Self::dial(address).await?;
         let request = LoginRequest {
             transit: true,
             more: false,
@@ -81,7 +86,7 @@ impl Raw {
     }
 
     /// The next PDU, and its data.
-    async fn receive_with(&mut self) -> io::Result<(Bhs, Vec<u8>)> {
+    pub(crate) async fn receive_with(&mut self) -> io::Result<(Bhs, Vec<u8>)> {
         let mut bhs = Bhs([0; 48]);
         self.stream.read_exact(&mut bhs.0).await?;
         let len = usize::try_from(bhs.data_len()).unwrap().next_multiple_of(4);

@@ -40,6 +40,11 @@ impl Slow {
         Arc::new(Self { inner, op, held, arrived: tokio::sync::Notify::new() })
     }
 
+    /// Number of requests that are held.
+    pub(crate) fn holds(&self) -> usize {
+        self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
+    }
+
     pub(crate) fn release(&self) {
         let held = self.held.lock().unwrap().take().unwrap_or_default();
         held.into_iter().for_each(|request| self.inner.submit(request));

@@ -30,7 +30,9 @@ use tokio::{
 };
 
 use self::{replies::Replies, volume::Volume};
-use crate::{bytes::ByteDevice, flush};
+use netraid_engine::bytes::ByteDevice;
+
+use crate::flush;
 
 /// Threads that take requests from the kernel.
 const THREADS_MAX: usize = 4;

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use tokio::sync::watch;
 
 use super::replies::{Owed, Replies};
-use crate::bytes::{ByteDevice, ByteRequest, Port};
+use netraid_engine::bytes::{ByteDevice, ByteRequest, Port};
 
 const DIRECTORY: INodeNo = INodeNo::ROOT;
 const FILE: INodeNo = INodeNo(2);

@@ -20,7 +20,7 @@ use super::{
     stream::Stream,
     wire::{CMD_FLAG_DF, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CommandType, ReplyHead, RequestHead},
 };
-use crate::bytes::{ByteDevice, ByteRequest, Port};
+use netraid_engine::bytes::{ByteDevice, ByteRequest, Port};
 
 /// Most requests of one client under way.
 const REQUESTS_MAX: usize = 256;

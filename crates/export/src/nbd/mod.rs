@@ -30,7 +30,9 @@ use self::{
     handshake::{Export, Outcome, negotiate},
     stream::Stream,
 };
-use crate::{bytes::ByteDevice, flush};
+use netraid_engine::bytes::ByteDevice;
+
+use crate::flush;
 
 /// Longest read or write in bytes, which every client may rely on (NBD, block size constraints).
 const PAYLOAD_LEN_MAX: u32 = 32 << 20;

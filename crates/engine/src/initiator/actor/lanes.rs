@@ -170,6 +170,11 @@ impl Actor {
             return;
         }
         self.state.connected.store(false, Ordering::Release);
+        if matches!(reason, Reason::Forgotten) {
+            // It was restarted, and no session can be made that would say so: who asks for nothing
+            // learns it all the same, before the next disk restarts.
+            self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
+        }
         let portals = self.dialer.portals();
         let down = self.down.get_or_insert_with(|| Down {
             since: Instant::now(),

@@ -10,7 +10,7 @@ use netraid_iscsi_proto::{
     target::{ConnectionId, Outcome, Plan},
 };
 use netraid_scsi::{
-    MediumRequest, NexusId, Refusal, Response, Status, Step,
+    Additional, MediumRequest, NexusId, Refusal, Response, Sense, Status, Step,
     cdb::{self, CommandKind},
     unit::decode_lun,
 };
@@ -20,9 +20,11 @@ use crate::{
     completions::Completed,
     target::{
         Shared,
-        luns::ServedLun,
+        guests::{Barred, Guest, Needs},
+        luns::{Place, ServedLun},
         pacing::Ticket,
         policy::{Access, Moment},
+        realm::ServedRealm,
         sessions::SessionEntry,
     },
 };
@@ -43,6 +45,10 @@ pub(super) struct Slot {
     placed: bool,
     /// A first step that waits for the machine's word.
     request: Option<MediumRequest>,
+    /// What it takes that its session may lose.
+    needs: Needs,
+    /// A request is under way that moved the end of its segment: from where, to where.
+    appended: Option<(u64, u64)>,
     /// That step waits for memory first.
     kept_back: bool,
     /// The first step was to wait for the logical unit.
@@ -60,7 +66,7 @@ impl Driver {
     pub(super) fn abandon_waits(&mut self) {
         for (lun, task) in &self.waiting {
             if self.machine.is_aborted(*task) {
-                self.shared.background.abandon(*lun, self.session.connection, *task);
+                self.realm.background.abandon(*lun, self.session.connection, *task);
             }
         }
     }
@@ -68,7 +74,7 @@ impl Driver {
     /// Background work may take hours: the session does not last that long.
     pub(super) fn abandon_all_waits(&mut self) {
         for (lun, task) in self.waiting.drain(..) {
-            self.shared.background.abandon(lun, self.session.connection, task);
+            self.realm.background.abandon(lun, self.session.connection, task);
         }
     }
 
@@ -79,13 +85,21 @@ impl Driver {
         cdb: &[u8],
         data_out_max: u32,
     ) {
-        let mut units = self.shared.units.borrow_mut();
+        if let Some(guest) = self.session.guest() {
+            let needs = Needs::of(cdb.first().copied().unwrap_or_default());
+            self.slots[task.index()].needs = needs;
+            if needs != Needs::Nothing && may(&self.shared, guest, needs).is_err() {
+                let denied = Sense::illegal(Additional::ACCESS_DENIED);
+                return self.respond(task, Response::check(&denied));
+            }
+        }
+        let mut units = self.realm.units.borrow_mut();
         let (scsi_task, step) = units.handle_command(self.nexus, lun.0, cdb, data_out_max);
         drop(units);
         let slot = &mut self.slots[task.index()];
         slot.task = Some(scsi_task);
         slot.kind = cdb.first().map_or(CommandKind::Other, |opcode| cdb::kind(*opcode));
-        slot.lun = decode_lun(lun.0).and_then(|number| self.shared.luns.get(number));
+        slot.lun = decode_lun(lun.0).and_then(|number| self.realm.luns.get(number));
         if slot.kind != CommandKind::Other
             && let Some(lun) = &slot.lun
             && self.used.get(usize::from(lun.number())) != Some(&lun.incarnation())
@@ -96,6 +110,11 @@ impl Driver {
             Step::Respond(response) => return self.respond(task, response),
             Step::DataOut { .. } | Step::Wait
                 if self.slots[task.index()].is_guarded() && self.refuse(task, None) =>
+            {
+                return;
+            }
+            Step::DataOut { .. } | Step::Wait
+                if self.session.guest().is_some() && self.bars_intent(task) =>
             {
                 return;
             }
@@ -148,7 +167,7 @@ impl Driver {
                 self.machine.handle_grant(task);
             } else if executes {
                 // It was withdrawn meanwhile.
-                paced.done(self.shared.started.elapsed());
+                paced.done(self.shared.started.elapsed(), self.session.connection);
             }
         }
     }
@@ -157,20 +176,30 @@ impl Driver {
         if let Some(paced) = &self.shared.paced
             && !core::mem::replace(&mut self.slots[task.index()].placed, true)
         {
-            paced.begun();
+            paced.begun(self.shared.started.elapsed(), self.session.connection);
         }
         let slot = &mut self.slots[task.index()];
         let step = match (slot.request.take(), &mut slot.task) {
             // What was decided when the command came may not hold any more.
             (Some(request), Some(scsi_task)) if slot.kept_back => {
-                self.shared.units.borrow_mut().handle_kept_back(scsi_task, request)
+                self.realm.units.borrow_mut().handle_kept_back(scsi_task, request)
             }
             (Some(request), _) => Step::Submit(request),
             (None, _) if slot.waits => Step::Wait,
+            (None, Some(scsi_task))
+                if slot.needs != Needs::Nothing
+                    && self
+                        .session
+                        .guest()
+                        .is_some_and(|guest| may(&self.shared, guest, slot.needs).is_err()) =>
+            {
+                let refusal = Refusal::AccessDenied;
+                Step::Respond(self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal))
+            }
             (None, Some(scsi_task)) => {
                 let data = slot.data_out.take().map(|data| data.freeze().into());
                 let data = data.unwrap_or_default();
-                self.shared.units.borrow_mut().handle_data_out(scsi_task, data)
+                self.realm.units.borrow_mut().handle_data_out(scsi_task, data)
             }
             (None, None) => unreachable!("{task:?} was submitted without a command"),
         };
@@ -185,13 +214,21 @@ impl Driver {
         };
         if let Some(lun) = slot.copies_at.take() {
             lun.leave();
+            if let Some(guest) = self.session.guest() {
+                guest.leave();
+            }
             self.machine.handle_visit(task, None);
+        }
+        if let (Some((before, end)), Err(_)) = (slot.appended.take(), &result)
+            && let Some(guest) = self.session.guest()
+        {
+            guest.segment.take_back(before, end);
         }
         let Some(scsi_task) = &mut slot.task else { return };
         if !self.waiting.is_empty() {
             self.waiting.retain(|(_, waiting)| *waiting != task);
         }
-        let mut units = self.shared.units.borrow_mut();
+        let mut units = self.realm.units.borrow_mut();
         let step = if core::mem::take(&mut slot.stores) {
             units.handle_persisted(scsi_task, result.is_ok())
         } else {
@@ -219,6 +256,7 @@ impl Driver {
                 if self.slots[task.index()].is_guarded() && self.refuse(task, Some(&request)) {
                     return;
                 }
+                let Some(place) = self.place(task, &request) else { return };
                 let completion = self.queue.completion(task.index() as u64);
                 let slot = &mut self.slots[task.index()];
                 // Without a LUN the completion is dropped, and ends as aborted.
@@ -226,17 +264,20 @@ impl Driver {
                 if !slot.entered {
                     slot.entered = true;
                     lun.enter();
+                    if let Some(guest) = self.session.guest() {
+                        guest.enter();
+                    }
                 }
-                lun.submit(request, completion);
+                lun.submit_at(request, &place, completion);
             }
             Step::Wait => {
                 // That may take hours, and the devices do other things meanwhile.
-                self.slots[task.index()].give_place_back(&self.shared);
+                self.slots[task.index()].give_place_back(&self.shared, &self.session);
                 let completion = self.queue.completion(task.index() as u64);
                 let Some(lun) = &self.slots[task.index()].lun else { return };
                 self.waiting.push((lun.number(), task));
                 let connection = self.session.connection;
-                self.shared.wait_for_background(lun, connection, task, completion);
+                self.realm.wait_for_background(lun, connection, task, completion);
             }
             Step::SubmitTo { lun, request } => self.submit_to(task, lun, request),
             Step::Respond(response) => self.respond(task, response),
@@ -250,25 +291,30 @@ impl Driver {
     #[cold]
     fn submit_to(&mut self, task: TaskId, lun: u16, request: MediumRequest) {
         let slot = &mut self.slots[task.index()];
-        slot.give_place_back(&self.shared);
-        let Some(scsi_task) = &mut slot.task else { return };
+        slot.give_place_back(&self.shared, &self.session);
         let (op, offset, len) = (request.op, request.offset, request.len);
         let moment = Moment::BeforeRequest;
         let access = Access { initiator: self.session.initiator(), op, offset, len, moment };
-        let refusal = match self.shared.luns.get(lun) {
+        let refusal = match self.realm.luns.get(lun) {
             None => Refusal::Gone,
             Some(lun) => match lun.refusal(&access, false) {
                 Some(refusal) => refusal,
                 None => {
+                    let Some(place) = self.place(task, &request) else { return };
                     lun.enter();
+                    if let Some(guest) = self.session.guest() {
+                        guest.enter();
+                    }
                     self.machine.handle_visit(task, Some(lun.number()));
-                    lun.submit(request, self.queue.completion(task.index() as u64));
-                    slot.copies_at = Some(lun);
+                    let completion = self.queue.completion(task.index() as u64);
+                    lun.submit_at(request, &place, completion);
+                    self.slots[task.index()].copies_at = Some(lun);
                     return;
                 }
             },
         };
-        let response = self.shared.units.borrow_mut().handle_refusal(scsi_task, refusal);
+        let Some(scsi_task) = &mut self.slots[task.index()].task else { return };
+        let response = self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal);
         self.respond(task, response);
     }
 
@@ -282,6 +328,9 @@ impl Driver {
         if !slot.entered {
             slot.entered = true;
             lun.enter();
+            if let Some(guest) = self.session.guest() {
+                guest.enter();
+            }
         }
         if let Some(place) = lun.reservations() {
             place.save(bytes, completion);
@@ -300,7 +349,7 @@ impl Driver {
 
     pub(super) fn handle_preempted(&mut self, task: TaskId) {
         let Some(scsi_task) = &mut self.slots[task.index()].task else { return };
-        let step = self.shared.units.borrow_mut().handle_aborted(scsi_task);
+        let step = self.realm.units.borrow_mut().handle_aborted(scsi_task);
         self.go_on(task, step);
     }
 
@@ -309,7 +358,7 @@ impl Driver {
     fn refuse(&mut self, task: TaskId, request: Option<&MediumRequest>) -> bool {
         let slot = &mut self.slots[task.index()];
         let (Some(scsi_task), Some(lun)) = (&mut slot.task, &slot.lun) else { return false };
-        let mut units = self.shared.units.borrow_mut();
+        let mut units = self.realm.units.borrow_mut();
         let (moment, wanted) = match request {
             Some(request) => {
                 (Moment::BeforeRequest, Some((request.op, request.offset, request.len)))
@@ -325,17 +374,74 @@ impl Driver {
         true
     }
 
+    /// Ends a task whose data its session's grant does not want. False when it may go on.
+    #[cold]
+    fn bars_intent(&mut self, task: TaskId) -> bool {
+        let (Some(guest), Some(segments)) = (self.session.guest(), &self.shared.segments) else {
+            return false;
+        };
+        let Some(scsi_task) = &mut self.slots[task.index()].task else { return false };
+        let mut units = self.realm.units.borrow_mut();
+        let Some(intent) = units.intent(scsi_task) else { return false };
+        let at = self.shared.started.elapsed();
+        if guest.foresee(&*segments.admission, intent, at).is_ok() {
+            return false;
+        }
+        let response = units.handle_refusal(scsi_task, Refusal::AccessDenied);
+        drop(units);
+        self.respond(task, response);
+        true
+    }
+
+    /// Where on the device a task's next request goes; none when it must not, and the task has
+    /// ended.
+    #[inline]
+    fn place(&mut self, task: TaskId, request: &MediumRequest) -> Option<Place> {
+        match self.session.guest().cloned() {
+            None => Some(Place::Same),
+            Some(guest) => self.place_of(&guest, task, request),
+        }
+    }
+
+    fn place_of(&mut self, guest: &Guest, task: TaskId, request: &MediumRequest) -> Option<Place> {
+        let segments = self.shared.segments.as_ref()?;
+        let wanted = (request.op, request.offset, request.len);
+        let before = guest.segment.end_bytes();
+        let at = self.shared.started.elapsed();
+        let slot = &mut self.slots[task.index()];
+        match guest.judge(&*segments.admission, wanted, at) {
+            Ok(pieces) => {
+                let end = guest.segment.end_bytes();
+                slot.appended = Some((before, end)).filter(|_| guest.appends() && before != end);
+                Some(Place::of(request, pieces))
+            }
+            Err(Barred) => {
+                let scsi_task = slot.task.as_mut()?;
+                let refusal = Refusal::AccessDenied;
+                let response = self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal);
+                self.respond(task, response);
+                None
+            }
+        }
+    }
+
     fn respond(&mut self, task: TaskId, response: Response) {
         let slot = &mut self.slots[task.index()];
         slot.task = None;
-        slot.leave();
-        slot.give_place_back(&self.shared);
+        slot.leave(&self.session);
+        slot.give_place_back(&self.shared, &self.session);
         slot.count(&self.session, response.status, response.data_in.len() as u64);
         let Response { status, sense, data_in } = response;
         let outcome = Outcome { status: status as u8, sense, data_in: data_in.len() as u64 };
         slot.data_in = data_in;
         self.machine.handle_outcome(task, outcome);
     }
+}
+
+/// Whether a session may still do what a command takes.
+fn may(shared: &Shared, guest: &Guest, needs: Needs) -> Result<(), Barred> {
+    let segments = shared.segments.as_ref().ok_or(Barred)?;
+    guest.may(&*segments.admission, needs, shared.started.elapsed())
 }
 
 /// Notes that a session uses the medium of a LUN: once for each.
@@ -363,36 +469,42 @@ impl Slot {
     }
 
     /// The command is not at the device any more.
-    fn leave(&mut self) {
-        if core::mem::take(&mut self.entered)
-            && let Some(lun) = &self.lun
-        {
-            lun.leave();
+    fn leave(&mut self, session: &SessionEntry) {
+        if core::mem::take(&mut self.entered) {
+            if let Some(lun) = &self.lun {
+                lun.leave();
+            }
+            if let Some(guest) = session.guest() {
+                guest.leave();
+            }
         }
         if let Some(lun) = self.copies_at.take() {
             lun.leave();
+            if let Some(guest) = session.guest() {
+                guest.leave();
+            }
         }
     }
 
     /// The command is not among the requests in flight any more.
-    fn give_place_back(&mut self, shared: &Shared) {
+    fn give_place_back(&mut self, shared: &Shared, session: &SessionEntry) {
         if core::mem::take(&mut self.placed)
             && let Some(paced) = &shared.paced
         {
-            paced.done(shared.started.elapsed());
+            paced.done(shared.started.elapsed(), session.connection);
         }
     }
 
-    pub(super) fn clear(&mut self, shared: &Shared, session: &SessionEntry) {
+    pub(super) fn clear(&mut self, shared: &Shared, realm: &ServedRealm, session: &SessionEntry) {
         if let Some(task) = self.task.take() {
-            shared.units.borrow_mut().handle_abort(task);
+            realm.units.borrow_mut().handle_abort(task);
             session.counters.count_aborted();
             if let Some(lun) = &self.lun {
                 lun.counters.count_aborted();
             }
         }
-        self.leave();
-        self.give_place_back(shared);
+        self.leave(session);
+        self.give_place_back(shared, session);
         if let (Some(number), Some(paced)) = (self.asked, &shared.paced) {
             paced.withdraw(session.connection, number);
         }

@@ -31,12 +31,17 @@ const HOLDS_GATE: u64 = 1 << 63;
 
 /// A request for a range of bytes.
 #[derive(Debug)]
-pub(crate) struct ByteRequest {
-    pub(crate) op: Op,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) flags: RequestFlags,
-    pub(crate) data: SgList,
+pub struct ByteRequest {
+    /// What is to be done.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// How.
+    pub flags: RequestFlags,
+    /// What is written.
+    pub data: SgList,
 }
 
 /// A device that takes requests for bytes. Clones share it; all exports of one device have to.
@@ -53,7 +58,7 @@ struct Shared {
 }
 
 /// One consumer's way to the device.
-pub(crate) struct Port {
+pub struct Port {
     shared: Arc<Shared>,
     completer: Arc<Completer>,
 }
@@ -66,14 +71,23 @@ impl ByteDevice {
         Self { shared: Arc::new(Shared { device, gate, aligner: OnceLock::new() }) }
     }
 
-    pub(crate) fn device(&self) -> &Device {
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
     /// A way to the device whose ends go to `consumer`.
-    pub(crate) fn port(&self, consumer: Arc<dyn Complete>) -> Port {
+    #[must_use]
+    pub fn port(&self, consumer: Arc<dyn Complete>) -> Port {
         let completer = Arc::new(Completer { gate: self.shared.gate.clone(), consumer });
         Port { shared: self.shared.clone(), completer }
+    }
+}
+
+impl std::fmt::Debug for ByteDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ByteDevice({:?})", self.shared.device)
     }
 }
 
@@ -85,7 +99,10 @@ impl From<Device> for ByteDevice {
 
 impl Port {
     /// Submits a request that ends as `tag`, which is below 2^63.
-    pub(crate) fn submit(&self, request: ByteRequest, tag: u64) {
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn submit(&self, request: ByteRequest, tag: u64) {
         assert_eq!(tag & HOLDS_GATE, 0, "tags are below 2^63");
         let info = self.shared.device.info();
         let Some(end) = request.offset.checked_add(request.len).filter(|end| *end <= info.capacity)

@@ -1,0 +1,310 @@
+//! What a session may do that a token let in: its grant, asked at each request.
+//!
+//! Invariant: no request of a session goes to the device that its grant does not allow at that
+//! moment, with the generation that the segment has then; and none at all once the session was
+//! ended.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use netraid_block::Op;
+use netraid_control::{
+    derived::Verdict,
+    derived::{ByteRange, Denial, Lapsed, Pieces, Rights, Rule, RuleError, SegmentNow, Terms},
+    token::Grant,
+    units::{MediatorId, Moment, PlanId},
+};
+use netraid_iscsi_proto::target::{ConnectionId, Standing};
+use netraid_scsi::View;
+
+use super::{Admission, Admitted, GrantReport, segments::Segment};
+
+/// Denials of one session are told so often at most.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One session that a token let in.
+pub(super) struct Guest {
+    pub(super) connection: ConnectionId,
+    pub(super) segment: Rc<Segment>,
+    pub(super) admitted: Admitted,
+    /// The grant's, until when it was extended.
+    rule: RefCell<Rule>,
+    /// What its logical unit looks like to it, where that is not the segment.
+    view: Option<View>,
+    /// It is to go, and nothing that it asks for happens any more.
+    ended: Cell<bool>,
+    /// Commands at the device.
+    running: Cell<u32>,
+    told: Cell<Option<Duration>>,
+}
+
+/// A request must not happen.
+#[derive(Debug)]
+pub(super) struct Barred;
+
+impl Guest {
+    /// Whoever was admitted, at the segment as it is.
+    ///
+    /// # Errors
+    /// When the grant does not fit it, or does not hold any more.
+    pub(super) fn new(
+        connection: ConnectionId,
+        segment: Rc<Segment>,
+        admitted: Admitted,
+        now: Moment,
+    ) -> Result<Self, GuestError> {
+        let terms = *admitted.grant.rule().terms();
+        let (info, generation) = (segment.info().ok_or(Lapsed::Absent)?, segment.generation());
+        // Computed from the device itself: what the grant was made for may have been another.
+        let rule = Rule::new(terms, info.capacity, info.block_len)?;
+        rule.holds(generation, now)?;
+        let can_discard =
+            info.can_discard && terms.rights.contain(Rights::DISCARD) && !terms.append_only;
+        let ranges = terms.ranges.as_slice();
+        let view = View {
+            info: netraid_block::DeviceInfo {
+                capacity: rule.capacity(),
+                read_only: info.read_only || rule.is_read_only(),
+                can_discard,
+                can_map: info.can_map && ranges.is_empty(),
+                ..info.clone()
+            },
+            ranges: if ranges.is_empty() {
+                core::iter::once(0..info.capacity).collect()
+            } else {
+                ranges.iter().map(|range| range.offset..range.end()).collect()
+            },
+        };
+        Ok(Self {
+            connection,
+            segment,
+            admitted,
+            rule: RefCell::new(rule),
+            view: Some(view).filter(|view| view.info != info || !ranges.is_empty()),
+            ended: Cell::new(false),
+            running: Cell::new(0),
+            told: Cell::new(None),
+        })
+    }
+
+    pub(super) const fn grant(&self) -> &Grant {
+        &self.admitted.grant
+    }
+
+    pub(super) fn is_of(&self, (mediator, plan): (MediatorId, PlanId)) -> bool {
+        let token = self.grant().token();
+        token.mediator == mediator && token.plan == plan
+    }
+
+    pub(super) fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// What it may do beside requests to the device. Whoever may write all of it may also say how
+    /// the unit behaves for all, and end what others do there.
+    pub(super) fn standing(&self) -> Standing {
+        let ends_others = self.governs();
+        Standing { realm: self.segment.realm().id, ends_others }
+    }
+
+    fn governs(&self) -> bool {
+        let rule = self.rule.borrow();
+        let terms = rule.terms();
+        terms.rights.contain(Rights::WRITE) && !terms.append_only
+    }
+
+    pub(super) fn report(&self) -> GrantReport {
+        let (token, rule) = (self.grant().token(), self.rule.borrow());
+        GrantReport {
+            mediator: token.mediator,
+            plan: token.plan,
+            segment: token.segment,
+            generation: token.terms.generation,
+            until: rule.terms().expires,
+        }
+    }
+
+    /// Commands at the device.
+    pub(super) const fn running(&self) -> u32 {
+        self.running.get()
+    }
+
+    /// A command goes to the device; [`Self::leave`] when it has ended.
+    pub(super) fn enter(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    pub(super) fn leave(&self) {
+        let left = self.running.get() - 1;
+        self.running.set(left);
+        if left == 0 && self.ended.get() {
+            self.segment.notify();
+        }
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Nothing that it asks for happens from now on. False when that was so already.
+    pub(super) fn end(&self) -> bool {
+        !self.ended.replace(true)
+    }
+
+    /// Whether it may only write behind what is written.
+    pub(super) const fn appends(&self) -> bool {
+        self.admitted.grant.token().terms.append_only
+    }
+
+    /// Whether the grant holds.
+    pub(super) fn holds(&self, now: Moment) -> Result<(), Lapsed> {
+        self.rule.borrow().holds(self.segment.generation(), now)
+    }
+
+    /// It may go on until then, if that is later.
+    pub(super) fn extend(&self, until: Moment) {
+        let mut rule = self.rule.borrow_mut();
+        let terms = Terms { expires: until.max(rule.terms().expires), ..*rule.terms() };
+        if let Some(info) = self.segment.info()
+            && let Ok(extended) = Rule::new(terms, info.capacity, info.block_len)
+        {
+            *rule = extended;
+        }
+    }
+
+    /// Whether a request may go to the device now, and where. The end of what is written moves on
+    /// with it.
+    pub(super) fn judge(
+        &self,
+        admission: &dyn Admission,
+        (op, offset, len): (Op, u64, u64),
+        at: Duration,
+    ) -> Result<Pieces, Barred> {
+        let pieces = self.weigh(admission, (op, offset, len), at)?;
+        if matches!(op, Op::Write | Op::WriteZeroes) {
+            self.segment.write_to(pieces.end());
+        }
+        Ok(pieces)
+    }
+
+    /// As [`Self::judge`], and nothing changes: the request may come later.
+    pub(super) fn foresee(
+        &self,
+        admission: &dyn Admission,
+        request: (Op, u64, u64),
+        at: Duration,
+    ) -> Result<(), Barred> {
+        // Where that ends is known when the writes before it are on their way.
+        if self.rule.borrow().terms().append_only && request.0 == Op::Write {
+            return Ok(());
+        }
+        self.weigh(admission, request, at).map(|_| ())
+    }
+
+    /// Whether a command may be carried out that is no request to the device, but takes a right.
+    pub(super) fn may(
+        &self,
+        admission: &dyn Admission,
+        needs: Needs,
+        at: Duration,
+    ) -> Result<(), Barred> {
+        if self.ended.get() {
+            return Err(Barred);
+        }
+        let (generation, now) = (self.segment.generation(), admission.now());
+        let allowed = match needs {
+            Needs::Nothing => Ok(()),
+            Needs::Reserve => self.rule.borrow().may_reserve(generation, now),
+            Needs::Govern if !self.governs() => {
+                let held = self.rule.borrow().terms().rights;
+                Err(Denial::Right { needed: Rights::WRITE, held })
+            }
+            Needs::Govern => self.holds(now).map_err(Denial::from),
+        };
+        allowed.map_err(|denial| self.tell(admission, &denial, at))
+    }
+
+    fn weigh(
+        &self,
+        admission: &dyn Admission,
+        (op, offset, len): (Op, u64, u64),
+        at: Duration,
+    ) -> Result<Pieces, Barred> {
+        if self.ended.get() {
+            return Err(Barred);
+        }
+        let segment =
+            SegmentNow { generation: self.segment.generation(), end: self.segment.end_bytes() };
+        let range = ByteRange { offset, len };
+        let verdict = self.rule.borrow().judge(op, range, segment, admission.now());
+        match verdict {
+            Verdict::Allow(pieces) => Ok(pieces),
+            Verdict::Deny(denial) => Err(self.tell(admission, &denial, at)),
+        }
+    }
+
+    #[cold]
+    fn tell(&self, admission: &dyn Admission, denial: &Denial, at: Duration) -> Barred {
+        if self.told.get().is_none_or(|told| at.saturating_sub(told) >= TELL_INTERVAL) {
+            self.told.set(Some(at));
+            admission.denied(self.grant(), denial);
+        }
+        Barred
+    }
+}
+
+/// What a command takes that leaves the medium alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Needs {
+    #[default]
+    Nothing,
+    /// It makes or changes reservations.
+    Reserve,
+    /// It changes how the logical unit is, for all.
+    Govern,
+}
+
+impl Needs {
+    /// What the command with this operation code takes.
+    pub(super) const fn of(opcode: u8) -> Self {
+        match opcode {
+            // RESERVE and RELEASE (6) and (10), PERSISTENT RESERVE OUT.
+            0x16 | 0x17 | 0x56 | 0x57 | 0x5f => Self::Reserve,
+            // FORMAT UNIT, MODE SELECT (6) and (10), START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL,
+            // SANITIZE, LOG SELECT, SET TARGET PORT GROUPS and its like.
+            0x04 | 0x15 | 0x55 | 0x1b | 0x1e | 0x48 | 0x4c | 0xa4 => Self::Govern,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// Why nobody is let in to a segment that is open.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GuestError {
+    #[error(transparent)]
+    Lapsed(#[from] Lapsed),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_a_unit_for_others_takes_a_right() {
+        for opcode in [0x5f, 0x16, 0x56] {
+            assert_eq!(Needs::of(opcode), Needs::Reserve);
+        }
+        for opcode in [0x15, 0x55, 0x1b] {
+            assert_eq!(Needs::of(opcode), Needs::Govern);
+        }
+        // TEST UNIT READY, READ and WRITE (16), PERSISTENT RESERVE IN.
+        for opcode in [0x00, 0x88, 0x8a, 0x5e] {
+            assert_eq!(Needs::of(opcode), Needs::Nothing);
+        }
+    }
+}

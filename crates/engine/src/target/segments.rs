@@ -1,0 +1,501 @@
+//! The segments of a target that lets in by tokens: which are open, who uses them, and the orders of
+//! their owner.
+//!
+//! ```text
+//! (unknown) -> opening -> open <-> asleep      nobody has used it for a while: its device is
+//!                                              closed, its reservations are remembered
+//! opening, open, asleep -> closing -> (unknown)
+//! ```
+//!
+//! A segment is a realm of its own, with one logical unit, LUN 0.
+//!
+//! Invariants: a session that a token let in is among its segment's guests until none of its
+//! commands is at the device, whatever has become of its connection. A generation never goes back,
+//! and one that was raised while the segment was being opened counts.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use netraid_block::DeviceInfo;
+use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
+use netraid_iscsi_proto::target::{ConnectionId, Realm};
+use netraid_scsi::Identity;
+use tokio::{sync::Notify, task::JoinHandle, time::Instant};
+
+use super::{
+    Admission, Admitted, Lun, Opened, Shared,
+    control::{CommandError, DRAIN_LIMIT},
+    guests::Guest,
+    pacing::Pace,
+    realm::ServedRealm,
+};
+
+/// How often it is looked after whose time is over.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// Segments that are asleep, and hold no reservations, are forgotten beyond so many.
+const ASLEEP_MAX: usize = 1024;
+
+/// Whose segment, and which.
+pub(super) type Key = (MediatorId, SegmentId);
+
+/// What a target knows of its segments.
+pub(super) struct Segments {
+    pub(super) admission: Arc<dyn Admission>,
+    idle_limit: Duration,
+    table: RefCell<BTreeMap<Key, Rc<Segment>>>,
+    last_realm: Cell<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    Open,
+    Asleep,
+    Closing,
+    Gone,
+}
+
+/// One segment.
+pub(super) struct Segment {
+    key: Key,
+    realm: Rc<ServedRealm>,
+    stage: Cell<Stage>,
+    generation: Cell<Generation>,
+    /// Behind its last byte that was ever written.
+    end_bytes: Cell<u64>,
+    guests: RefCell<Vec<Rc<Guest>>>,
+    /// Since when there are no guests.
+    idle_since: Cell<Instant>,
+    /// Logins that wait for it to be open.
+    knocks: RefCell<Vec<Rc<Knock>>>,
+    /// Its device, as long as it is being closed.
+    closing: RefCell<Option<JoinHandle<()>>>,
+    /// Something has ended here.
+    changed: Notify,
+}
+
+/// A login that waits for its segment.
+pub(super) struct Knock {
+    pub(super) admitted: Admitted,
+    segment: Rc<Segment>,
+    /// Whether it is open, once that is known.
+    answer: Cell<Option<bool>>,
+    waker: Rc<Notify>,
+}
+
+impl Knock {
+    pub(super) fn answer(&self) -> Option<bool> {
+        self.answer.get()
+    }
+}
+
+impl Segment {
+    pub(super) const fn realm(&self) -> &Rc<ServedRealm> {
+        &self.realm
+    }
+
+    pub(super) const fn generation(&self) -> Generation {
+        self.generation.get()
+    }
+
+    pub(super) const fn end_bytes(&self) -> u64 {
+        self.end_bytes.get()
+    }
+
+    /// A write up to here is on its way.
+    pub(super) fn write_to(&self, end: u64) {
+        self.end_bytes.set(self.end_bytes.get().max(end));
+    }
+
+    /// An append from `before` to `end` has failed: if it was the last one, it may be tried again.
+    pub(super) fn take_back(&self, before: u64, end: u64) {
+        if self.end_bytes.get() == end {
+            self.end_bytes.set(before);
+        }
+    }
+
+    /// What its device is; none while that is closed.
+    pub(super) fn info(&self) -> Option<DeviceInfo> {
+        let lun = self.realm.luns.get(0)?;
+        let device = lun.device()?;
+        Some(device.info().clone())
+    }
+
+    /// Something has ended here that somebody may wait for.
+    pub(super) fn notify(&self) {
+        self.changed.notify_waiters();
+    }
+
+    fn raise(&self, generation: Generation) {
+        self.generation.set(self.generation.get().max(generation));
+    }
+
+    /// Commands at the device of guests that `chosen` names.
+    fn running(&self, chosen: impl Fn(&Guest) -> bool) -> u32 {
+        let guests = self.guests.borrow();
+        guests.iter().filter(|guest| chosen(guest)).map(|guest| guest.running()).sum()
+    }
+
+    /// Waits until no command of theirs is at the device, for a bounded time.
+    async fn drain(&self, chosen: impl Fn(&Guest) -> bool) -> Result<(), CommandError> {
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        loop {
+            let running = self.running(&chosen);
+            if running == 0 {
+                return Ok(());
+            }
+            if tokio::time::timeout_at(deadline, self.changed.notified()).await.is_err() {
+                return Err(CommandError::SegmentStuck { segment: self.key.1, running });
+            }
+        }
+    }
+
+    fn answer_knocks(&self, is_open: bool) {
+        for knock in self.knocks.take() {
+            knock.answer.set(Some(is_open));
+            knock.waker.notify_one();
+        }
+    }
+
+    /// Lets the device go, on a thread that may block.
+    fn close_device(&self) {
+        let device = self.realm.luns.get(0).and_then(|lun| lun.take_device());
+        if let Some(device) = device {
+            *self.closing.borrow_mut() = Some(tokio::task::spawn_blocking(move || drop(device)));
+        }
+    }
+
+    /// Waits until the device that was let go is closed.
+    async fn closed(&self) {
+        let closing = self.closing.take();
+        if let Some(closing) = closing {
+            // A panic there has told of itself.
+            let _ = closing.await;
+        }
+    }
+}
+
+impl Segments {
+    pub(super) fn new(admission: Arc<dyn Admission>, idle_limit: Duration) -> Self {
+        Self { admission, idle_limit, table: RefCell::default(), last_realm: Cell::new(0) }
+    }
+
+    fn get(&self, key: Key) -> Option<Rc<Segment>> {
+        self.table.borrow().get(&key).cloned()
+    }
+
+    fn all(&self) -> Vec<Rc<Segment>> {
+        self.table.borrow().values().cloned().collect()
+    }
+
+    fn guests_of(&self, plan: (MediatorId, PlanId)) -> Vec<Rc<Guest>> {
+        let mut found = Vec::new();
+        for segment in self.table.borrow().values() {
+            let guests = segment.guests.borrow();
+            found.extend(guests.iter().filter(|guest| guest.is_of(plan)).cloned());
+        }
+        found
+    }
+
+    /// A session is gone, and none of its commands runs any more.
+    pub(super) fn leave(&self, guest: &Guest) {
+        let segment = &guest.segment;
+        let mut guests = segment.guests.borrow_mut();
+        guests.retain(|known| known.connection != guest.connection);
+        if guests.is_empty() {
+            segment.idle_since.set(Instant::now());
+        }
+        drop(guests);
+        segment.notify();
+    }
+}
+
+impl Shared {
+    /// A login was admitted to a segment: waits until that is open, as `Knock::answer` and `waker`
+    /// will say; perhaps it is.
+    pub(super) fn knock(
+        self: &Rc<Self>,
+        segments: &Segments,
+        admitted: Admitted,
+        waker: Rc<Notify>,
+    ) -> Rc<Knock> {
+        let token = admitted.grant.token();
+        let key = (token.mediator, token.segment);
+        let segment = segments.get(key).unwrap_or_else(|| {
+            let realm = segments.last_realm.get() + 1;
+            segments.last_realm.set(realm);
+            let segment = Rc::new(Segment {
+                key,
+                realm: ServedRealm::new(Realm(realm)),
+                stage: Cell::new(Stage::Asleep),
+                generation: Cell::default(),
+                end_bytes: Cell::default(),
+                guests: RefCell::default(),
+                idle_since: Cell::new(Instant::now()),
+                knocks: RefCell::default(),
+                closing: RefCell::default(),
+                changed: Notify::new(),
+            });
+            segments.table.borrow_mut().insert(key, segment.clone());
+            segment
+        });
+        let answer = Cell::new(None);
+        let knock = Rc::new(Knock { admitted, segment: segment.clone(), answer, waker });
+        match segment.stage.get() {
+            Stage::Open => knock.answer.set(Some(true)),
+            Stage::Closing | Stage::Gone => knock.answer.set(Some(false)),
+            Stage::Opening => segment.knocks.borrow_mut().push(knock.clone()),
+            Stage::Asleep => {
+                segment.knocks.borrow_mut().push(knock.clone());
+                segment.stage.set(Stage::Opening);
+                let open = open(self.clone(), segments.admission.clone(), segment);
+                tokio::task::spawn_local(open);
+            }
+        }
+        knock
+    }
+
+    /// Makes a guest of a login whose segment is open; none when its grant does not fit that, or
+    /// does not hold any more.
+    pub(super) fn enter(
+        &self,
+        segments: &Segments,
+        connection: ConnectionId,
+        knock: &Knock,
+    ) -> Option<Rc<Guest>> {
+        let segment = knock.segment.clone();
+        if segment.stage.get() != Stage::Open {
+            return None;
+        }
+        // Its agent has raised it already, and is about to say so.
+        segment.raise(knock.admitted.grant.token().terms.generation);
+        let now = segments.admission.now();
+        match Guest::new(connection, segment.clone(), knock.admitted, now) {
+            Ok(guest) => {
+                let guest = Rc::new(guest);
+                segment.guests.borrow_mut().push(guest.clone());
+                Some(guest)
+            }
+            Err(error) => {
+                if self.may_tell() {
+                    tracing::warn!(segment = %segment.key.1, %error, "nobody is let in");
+                }
+                None
+            }
+        }
+    }
+
+    fn opened(&self, segment: &Segment, opened: Opened) -> Result<(), String> {
+        let Opened { mut lun, generation, end_bytes } = opened;
+        let info = lun.device.info().clone();
+        segment.raise(generation);
+        segment.write_to(end_bytes);
+        if let Some(known) = segment.realm.luns.get(0) {
+            let was = known.block_len();
+            if was != info.block_len {
+                return Err(format!("its blocks had {was} bytes, and now have {}", info.block_len));
+            }
+            segment.realm.units.borrow_mut().handle_changed(0, info);
+            known.set_policy(lun.policy.take());
+            known.set_device(Some(lun.device));
+            return Ok(());
+        }
+        let (mediator, id) = segment.key;
+        let lun = Lun {
+            sanitizing: None,
+            removable: false,
+            identity: Some(lun.identity.unwrap_or_else(|| Identity {
+                target_name: self.setup.name.clone(),
+                ..Identity::for_lun(&format!("{mediator}/{id}"), 0)
+            })),
+            ..lun
+        };
+        self.add_lun(&segment.realm, Some(0), lun).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Ends the sessions of these guests: nothing of theirs begins any more.
+    fn end_guests<'a>(&self, guests: impl Iterator<Item = &'a Rc<Guest>>, why: &str) -> usize {
+        let mut count = 0;
+        for guest in guests {
+            if guest.end() {
+                count += 1;
+                let (session, token) = (guest.connection.0, guest.grant().token());
+                tracing::info!(session, plan = %token.plan, segment = %token.segment, "{why}");
+                self.node.borrow_mut().drop_connection(guest.connection);
+            }
+        }
+        self.wake();
+        count
+    }
+
+    fn segments(&self) -> Result<&Segments, CommandError> {
+        self.segments.as_ref().ok_or(CommandError::NoSegments)
+    }
+
+    pub(super) async fn raise_generation(
+        self: Rc<Self>,
+        key: Key,
+        generation: Generation,
+    ) -> Result<(), CommandError> {
+        // Whoever opens one later learns its generation then.
+        let Some(segment) = self.segments()?.get(key) else { return Ok(()) };
+        segment.raise(generation);
+        let current = segment.generation();
+        let fenced = |guest: &Guest| guest.grant().token().terms.generation < current;
+        let guests = segment.guests.borrow().clone();
+        self.end_guests(guests.iter().filter(|guest| fenced(guest)), "fenced: the session ends");
+        segment.drain(fenced).await
+    }
+
+    pub(super) async fn close_segment(self: Rc<Self>, key: Key) -> Result<(), CommandError> {
+        let Some(segment) = self.segments()?.get(key) else { return Ok(()) };
+        let is_first = segment.stage.get() != Stage::Closing;
+        let opens = segment.stage.replace(Stage::Closing) == Stage::Opening;
+        let guests = segment.guests.borrow().clone();
+        self.end_guests(guests.iter(), "its segment is closed: the session ends");
+        if is_first && !opens {
+            // It goes on when nobody waits for it any more.
+            tokio::task::spawn_local(close(self.clone(), segment.clone()));
+        }
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        while segment.stage.get() != Stage::Gone {
+            if tokio::time::timeout_at(deadline, segment.changed.notified()).await.is_err() {
+                let running = segment.running(|_| true);
+                return Err(CommandError::SegmentStuck { segment: key.1, running });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn extend_plan(
+        &self,
+        plan: (MediatorId, PlanId),
+        until: Moment,
+    ) -> Result<usize, CommandError> {
+        let mut guests = self.segments()?.guests_of(plan);
+        guests.retain(|guest| !guest.has_ended());
+        guests.iter().for_each(|guest| guest.extend(until));
+        Ok(guests.len())
+    }
+
+    pub(super) fn set_plan_pace(
+        &self,
+        plan: (MediatorId, PlanId),
+        pace: Pace,
+    ) -> Result<usize, CommandError> {
+        let guests = self.segments()?.guests_of(plan);
+        let paced = self.paced.as_ref().ok_or(CommandError::NotPaced)?;
+        let set = paced.set_plan_pace(self.started.elapsed(), plan, pace);
+        set.map_err(|source| CommandError::PlanPace { plan: plan.1, source })?;
+        Ok(guests.len())
+    }
+
+    pub(super) async fn end_plan(
+        self: Rc<Self>,
+        plan: (MediatorId, PlanId),
+    ) -> Result<usize, CommandError> {
+        let guests = self.segments()?.guests_of(plan);
+        let count = self.end_guests(guests.iter(), "its plan is ended: the session ends");
+        for guest in &guests {
+            guest.segment.drain(|other| other.is_of(plan) && other.has_ended()).await?;
+        }
+        Ok(count)
+    }
+}
+
+/// Opens a segment, and tells those who wait for it.
+async fn open(shared: Rc<Shared>, admission: Arc<dyn Admission>, segment: Rc<Segment>) {
+    let (mediator, id) = segment.key;
+    segment.closed().await;
+    let opened = tokio::task::spawn_blocking(move || admission.open(mediator, id)).await;
+    let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
+    if segment.stage.get() == Stage::Closing {
+        drop(opened);
+        segment.answer_knocks(false);
+        return close(shared, segment).await;
+    }
+    match opened.and_then(|opened| shared.opened(&segment, opened)) {
+        Ok(()) => {
+            segment.idle_since.set(Instant::now());
+            segment.stage.set(Stage::Open);
+            segment.answer_knocks(true);
+        }
+        Err(error) => {
+            if shared.may_tell() {
+                tracing::warn!(%mediator, segment = %id, %error, "a segment cannot be opened");
+            }
+            segment.stage.set(Stage::Asleep);
+            segment.answer_knocks(false);
+            if segment.realm.luns.get(0).is_none() {
+                forget(&shared, &segment);
+            }
+        }
+    }
+}
+
+/// Closes a segment for good, once nothing is at its device.
+async fn close(shared: Rc<Shared>, segment: Rc<Segment>) {
+    while segment.running(|_| true) > 0 {
+        segment.changed.notified().await;
+    }
+    segment.close_device();
+    segment.closed().await;
+    forget(&shared, &segment);
+}
+
+fn forget(shared: &Shared, segment: &Segment) {
+    segment.stage.set(Stage::Gone);
+    if let Some(segments) = &shared.segments {
+        segments.table.borrow_mut().remove(&segment.key);
+    }
+    shared.node.borrow_mut().remove_lun(segment.realm.id, 0);
+    segment.notify();
+}
+
+/// Ends sessions whose time is over, and closes the devices that nobody uses, as long as the target
+/// serves.
+pub(super) async fn watch(shared: Rc<Shared>) {
+    let Some(segments) = &shared.segments else { return };
+    loop {
+        tokio::time::sleep(WATCH_INTERVAL).await;
+        let now = segments.admission.now();
+        let mut asleep = Vec::new();
+        for segment in segments.all() {
+            let guests = segment.guests.borrow().clone();
+            let is_over = |guest: &Guest| {
+                guest.holds(now).is_err() || !segments.admission.stands(guest.grant())
+            };
+            let lapsed = guests.iter().filter(|guest| is_over(guest));
+            shared.end_guests(lapsed, "its grant is over: the session ends");
+            let is_idle = guests.is_empty() && segment.knocks.borrow().is_empty();
+            if segment.stage.get() == Stage::Open
+                && is_idle
+                && segment.idle_since.get().elapsed() >= segments.idle_limit
+            {
+                segment.stage.set(Stage::Asleep);
+                segment.close_device();
+            }
+            if segment.stage.get() == Stage::Asleep {
+                asleep.push(segment);
+            }
+        }
+        if asleep.len() > ASLEEP_MAX {
+            asleep.retain(|segment| !segment.holds_reservations());
+            asleep.sort_by_key(|segment| segment.idle_since.get());
+            let excess = asleep.len().saturating_sub(ASLEEP_MAX);
+            asleep.iter().take(excess).for_each(|segment| forget(&shared, segment));
+        }
+    }
+}
+
+impl Segment {
+    fn holds_reservations(&self) -> bool {
+        let units = self.realm.units.borrow();
+        units.unit(0).is_some_and(|unit| unit.reservations().registration_count() > 0)
+    }
+}
