@@ -1,0 +1,353 @@
+//! What the devices and the network of an agent do, measured while it does not run: requests of two
+//! kinds in a file of its own, and bytes to and from a peer. Simple, and only a part of what came out is given
+//! away. It says what there was at that time, and nothing of a device that slows down after hours of writing.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use netraid_block::Pool;
+use netraid_cluster::{
+    now,
+    store::{OpenError, StoreError},
+};
+use netraid_control::units::Rate;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::records;
+
+/// Of what was measured, so much is counted on, in percent.
+pub const COUNTED_PERCENT: u64 = 90;
+
+/// How long each kind of request is measured.
+const TERM: Duration = Duration::from_secs(4);
+/// The file that is written and read, at most; and at most this part of what is free.
+const FILE_LEN_MAX: u64 = 4 << 30;
+const FREE_PART: u64 = 4;
+/// Requests at a time.
+const THREADS: usize = 4;
+const LARGE_LEN: u64 = 1 << 20;
+const SMALL_LEN: u64 = 64 << 10;
+/// Connections to the peer at a time.
+const STREAMS: usize = 4;
+/// How long a peer may be silent.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// What a connection asks of the peer.
+const TAKE: u8 = b'T';
+const GIVE: u8 = b'G';
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// Of this structure: 1.
+    pub version: u32,
+    /// Milliseconds since 1970 at which it was measured.
+    pub at_ms: u64,
+    /// Whether the requests went around the page cache.
+    pub direct: bool,
+    /// Writes of 1 MiB one after the other, stable at the end.
+    pub sequential_write: Rate,
+    /// Reads of 1 MiB one after the other.
+    pub sequential_read: Rate,
+    /// Writes of 64 KiB here and there, stable at the end.
+    pub scattered_write: Rate,
+    /// Reads of 64 KiB here and there.
+    pub scattered_read: Rate,
+    /// To and from a peer, the lesser of both; none when there was none.
+    pub network: Option<Rate>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A file or a connection.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Too little to measure.
+    #[error("{path}: {free} bytes are free, too few to measure anything")]
+    Space {
+        /// Where.
+        path: String,
+        /// How much is.
+        free: u64,
+    },
+    /// The store cannot be opened: perhaps the agent runs.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// What was measured is not kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Calibration {
+    /// What devices and network may be counted on for.
+    #[must_use]
+    pub fn capacity(&self) -> (Rate, Option<Rate>) {
+        let Self { sequential_write, sequential_read, scattered_write, scattered_read, .. } = *self;
+        let device = sequential_write.min(sequential_read).min(scattered_write).min(scattered_read);
+        let counted = |rate: Rate| Rate((rate.0 / 100 * COUNTED_PERCENT).max(1));
+        (counted(device), self.network.map(counted))
+    }
+}
+
+/// Measures the file system of a directory, and the way to a peer if there is one. Blocks.
+///
+/// # Errors
+/// When something cannot be read or written.
+pub fn measure(directory: &Path, peer: Option<SocketAddr>) -> Result<Calibration, CalibrateError> {
+    fs::create_dir_all(directory).map_err(told(directory))?;
+    let path = directory.join("calibration.tmp");
+    let measured = measure_file(&path);
+    let _ = fs::remove_file(&path);
+    let mut measured = measured?;
+    measured.network = peer.map(measure_network).transpose()?;
+    Ok(measured)
+}
+
+/// Keeps what was measured, for an agent that does not run now.
+///
+/// # Errors
+/// When it is not kept: perhaps because the agent runs.
+pub async fn keep(state: &Path, calibration: Calibration) -> Result<(), CalibrateError> {
+    let store = records::open(state)?;
+    Ok(records::put_calibration(&store, calibration).await?)
+}
+
+fn measure_file(path: &Path) -> Result<Calibration, CalibrateError> {
+    let told = told(path);
+    let (file, direct) = open(path).map_err(&told)?;
+    let found = rustix::fs::fstatvfs(&file).map_err(|error| told(error.into()))?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let threads = THREADS as u64;
+    let part = FILE_LEN_MAX.min(free / FREE_PART) / threads / LARGE_LEN * LARGE_LEN;
+    if part == 0 {
+        return Err(CalibrateError::Space { path: path.display().to_string(), free });
+    }
+    file.set_len(part * threads).map_err(&told)?;
+    let file = Arc::new(file);
+    let run = |kind| run(&file, kind).map_err(&told);
+    // Only what was written is read: a hole is read quickly.
+    let written = Arc::new([const { AtomicU64::new(0) }; THREADS]);
+    let kind = |len, writes, scattered| Kind {
+        len,
+        writes,
+        scattered,
+        part,
+        written: Arc::clone(&written),
+    };
+    Ok(Calibration {
+        version: 1,
+        at_ms: now().0,
+        direct,
+        sequential_write: run(kind(LARGE_LEN, true, false))?,
+        sequential_read: run(kind(LARGE_LEN, false, false))?,
+        scattered_write: run(kind(SMALL_LEN, true, true))?,
+        scattered_read: run(kind(SMALL_LEN, false, true))?,
+        network: None,
+    })
+}
+
+/// Around the page cache, where the file system has a way.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = File::options();
+    options.create(true).truncate(true).read(true).write(true).mode(0o600);
+    let mut direct = options.clone();
+    direct.custom_flags(OFlags::DIRECT.bits().cast_signed());
+    match direct.open(path) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            Ok((options.open(path)?, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Kind {
+    len: u64,
+    writes: bool,
+    scattered: bool,
+    /// Bytes of the file for each thread.
+    part: u64,
+    /// What of its part each thread has written from its beginning.
+    written: Arc<[AtomicU64; THREADS]>,
+}
+
+fn run(file: &Arc<File>, kind: Kind) -> io::Result<Rate> {
+    let begun = Instant::now();
+    let threads = (0..THREADS).map(|number| {
+        let (file, kind) = (Arc::clone(file), kind.clone());
+        thread::spawn(move || requests(&file, &kind, number, begun + TERM))
+    });
+    let threads: Vec<_> = threads.collect();
+    let mut bytes = 0;
+    for thread in threads {
+        let ended = thread.join().map_err(|_| io::Error::other("a thread ended early"))?;
+        bytes += ended?;
+    }
+    if kind.writes {
+        file.sync_all()?;
+    }
+    Ok(per_second(bytes, begun.elapsed()))
+}
+
+/// Requests of one thread, until it is time, or its part is written.
+fn requests(file: &File, kind: &Kind, number: usize, end: Instant) -> io::Result<u64> {
+    let pool = Pool::new();
+    let mut buf = pool.get(usize::try_from(kind.len).unwrap_or(0));
+    // Nothing that a device could leave out.
+    rand::fill(&mut *buf);
+    let (first, mut bytes) = (number as u64 * kind.part, 0);
+    let fills = kind.writes && !kind.scattered;
+    let reach = if fills { kind.part } else { kind.written[number].load(Ordering::Acquire) };
+    let places = reach / kind.len;
+    let mut next = 0;
+    while places > 0 && Instant::now() < end && !(fills && next == places) {
+        let place = if kind.scattered { rand::random_range(0..places) } else { next % places };
+        let offset = first + place * kind.len;
+        if kind.writes {
+            file.write_all_at(&buf, offset)?;
+        } else {
+            file.read_exact_at(&mut buf, offset)?;
+        }
+        (next, bytes) = (next + 1, bytes + kind.len);
+    }
+    if fills {
+        kind.written[number].store(bytes, Ordering::Release);
+    }
+    Ok(bytes)
+}
+
+/// Serves measurements of the network to peers, one after the other, until the process ends. Whoever
+/// reaches the address can make traffic: serve while measuring only.
+///
+/// # Errors
+/// When it cannot be listened.
+pub fn serve(
+    address: SocketAddr,
+    listening: impl FnOnce(SocketAddr),
+) -> Result<(), CalibrateError> {
+    let told = |source| CalibrateError::Io { what: address.to_string(), source };
+    let listener = TcpListener::bind(address).map_err(told)?;
+    listening(listener.local_addr().map_err(told)?);
+    let busy = Arc::new(AtomicU64::new(0));
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        if busy.fetch_add(1, Ordering::AcqRel) >= 2 * STREAMS as u64 {
+            busy.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let busy = Arc::clone(&busy);
+        thread::spawn(move || {
+            if let Err(error) = answer(stream) {
+                tracing::warn!("measuring the network: {error}");
+            }
+            busy.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+    stream.set_write_timeout(Some(SILENCE_LIMIT))?;
+    let mut what = [0];
+    stream.read_exact(&mut what)?;
+    match what {
+        [TAKE] => {
+            let bytes = take(&mut stream)?;
+            stream.write_all(&bytes.to_le_bytes())
+        }
+        [GIVE] => give(&mut stream, Instant::now() + TERM),
+        _ => Err(io::Error::other("a peer that asks for something else")),
+    }
+}
+
+/// The lesser of both directions.
+fn measure_network(peer: SocketAddr) -> Result<Rate, CalibrateError> {
+    let told = |source| CalibrateError::Io { what: peer.to_string(), source };
+    let out = streams(peer, |mut stream| {
+        stream.write_all(&[TAKE])?;
+        give(&mut stream, Instant::now() + TERM)?;
+        let mut taken = [0; 8];
+        stream.read_exact(&mut taken)?;
+        Ok(u64::from_le_bytes(taken))
+    });
+    let back = streams(peer, |mut stream| {
+        stream.write_all(&[GIVE])?;
+        take(&mut stream)
+    });
+    Ok(out.map_err(told)?.min(back.map_err(told)?))
+}
+
+fn streams(
+    peer: SocketAddr,
+    each: impl Fn(TcpStream) -> io::Result<u64> + Copy + Send + 'static,
+) -> io::Result<Rate> {
+    let begun = Instant::now();
+    let threads = (0..STREAMS).map(|_| {
+        thread::spawn(move || {
+            let stream = TcpStream::connect_timeout(&peer, SILENCE_LIMIT)?;
+            stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+            stream.set_write_timeout(Some(SILENCE_LIMIT))?;
+            each(stream)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let mut bytes = 0;
+    for thread in threads {
+        let ended = thread.join().map_err(|_| io::Error::other("a thread ended early"))?;
+        bytes += ended?;
+    }
+    Ok(per_second(bytes, begun.elapsed()))
+}
+
+fn give(stream: &mut TcpStream, end: Instant) -> io::Result<()> {
+    let buf = vec![0x5a; 256 << 10];
+    while Instant::now() < end {
+        stream.write_all(&buf)?;
+    }
+    stream.shutdown(Shutdown::Write)
+}
+
+/// Takes bytes until there are no more, for a bounded time.
+fn take(stream: &mut TcpStream) -> io::Result<u64> {
+    let (mut buf, mut bytes, end) = (vec![0; 256 << 10], 0, Instant::now() + 2 * TERM);
+    while Instant::now() < end {
+        match stream.read(&mut buf)? {
+            0 => break,
+            len => bytes += len as u64,
+        }
+    }
+    Ok(bytes)
+}
+
+fn per_second(bytes: u64, elapsed: Duration) -> Rate {
+    let ms = elapsed.as_millis().max(1);
+    Rate(u64::try_from(u128::from(bytes) * 1000 / ms).unwrap_or(u64::MAX))
+}
+
+fn told(path: &Path) -> impl Fn(io::Error) -> CalibrateError + use<> {
+    let path: PathBuf = path.to_owned();
+    move |source| CalibrateError::Io { what: path.display().to_string(), source }
+}

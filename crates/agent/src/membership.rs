@@ -1,0 +1,353 @@
+//! For whom the agent works: joining a mediator, being heard of by it, its keys, and the end of that.
+//!
+//! A membership is durable before anybody is told that there is one, and so are new keys before they count.
+//! After a restart the agent is heard of again; it joins once.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use netraid_cluster::{
+    Code, Problem,
+    access::{AccessFile, Bearer},
+    agent::Fault,
+    http::{Client, ClientError, RequestError},
+    mediator::{Beat, Beaten, Join, Joined},
+    now,
+    store::{Store, StoreError},
+};
+use netraid_control::{
+    keys::{Key, KeyError, Ring},
+    units::{AgentId, MediatorId},
+};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::{
+    api::{MemberStatus, StatusSource},
+    audit::Audit,
+    keeper::Keeper,
+    records::{Membership, put_membership},
+    view::{Caller, View},
+};
+
+/// How long a mediator has to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Bounds of how often a mediator is to hear of the agent, in milliseconds.
+const BEAT_MS: std::ops::RangeInclusive<u64> = 50..=60_000;
+/// The longest wait after beats that failed.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// The memberships; clones are the same ones.
+#[derive(Clone)]
+pub(crate) struct Members(Arc<Inner>);
+
+struct Inner {
+    agent: AgentId,
+    /// Whom mediators are to trust when they call.
+    authority: Option<String>,
+    store: Store,
+    view: Arc<View>,
+    keeper: Keeper,
+    status: StatusSource,
+    audit: Audit,
+    members: Mutex<BTreeMap<MediatorId, Member>>,
+}
+
+struct Member {
+    membership: Membership,
+    is_heard: bool,
+    /// Nothing of it is stored any more.
+    is_ending: bool,
+    /// Ends its task when it goes.
+    _task: oneshot::Sender<()>,
+}
+
+/// Why a mediator was not joined.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// It refused, or cannot be reached.
+    #[error("joining: {0}")]
+    Request(#[from] RequestError),
+    /// Its access file says nothing of use.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// It sent keys that are none.
+    #[error("joining: the mediator's keys: {0}")]
+    Keys(#[from] KeyError),
+    /// It is not kept.
+    #[error("joining: {0}")]
+    Store(#[from] StoreError),
+    /// The agent ends.
+    #[error("joining: {0}")]
+    Agent(#[from] Fault),
+}
+
+/// What memberships need of the agent.
+pub(crate) struct Of {
+    pub(crate) agent: AgentId,
+    pub(crate) authority: Option<String>,
+    pub(crate) store: Store,
+    pub(crate) view: Arc<View>,
+    pub(crate) keeper: Keeper,
+    pub(crate) status: StatusSource,
+    pub(crate) audit: Audit,
+}
+
+impl Members {
+    /// The memberships that a store holds; each is heard of from now on.
+    ///
+    /// # Errors
+    /// When one cannot be used.
+    pub(crate) fn start(of: Of, stored: Vec<(MediatorId, Membership)>) -> Result<Self, KeyError> {
+        let Of { agent, authority, store, view, keeper, status, audit } = of;
+        let members = Mutex::default();
+        let this =
+            Self(Arc::new(Inner { agent, authority, store, view, keeper, status, audit, members }));
+        for (mediator, membership) in stored {
+            this.take(mediator, membership)?;
+        }
+        Ok(this)
+    }
+
+    /// Whether there is a membership of the mediator at this URL.
+    pub(crate) fn knows(&self, url: &str) -> bool {
+        self.members().values().any(|member| member.membership.url == url)
+    }
+
+    pub(crate) fn is_draining(&self, mediator: MediatorId) -> bool {
+        self.members().get(&mediator).is_some_and(|member| member.membership.draining)
+    }
+
+    /// Asks a mediator to be used.
+    pub(crate) async fn join(&self, access: &AccessFile) -> Result<MediatorId, JoinError> {
+        let client = Client::with_access(access, ANSWER_LIMIT)?;
+        let hears = Bearer::draw();
+        let join = Join {
+            status: self.0.status.status(false).await?,
+            token: hears.expose().to_owned(),
+            authority: self.0.authority.clone(),
+        };
+        let joined: Joined = client.post("/v1/agents", &join).await?;
+        let Joined { mediator, token, beat_ms, keys } = joined;
+        Ring::<Key>::restore(&keys)?;
+        let (url, authority) = (access.mediator.clone(), access.authority.clone());
+        let says = Bearer::from_text(token);
+        let membership = Membership::new(url, authority, says, hears.digest(), keys, beat_ms);
+        put_membership(&self.0.store, mediator, Some(membership.clone())).await?;
+        self.0.audit.tell("joined", json!({ "mediator": mediator, "url": access.mediator }));
+        self.take(mediator, membership)?;
+        Ok(mediator)
+    }
+
+    /// Joins, again and again until it is done.
+    pub(crate) async fn join_in_time(&self, access: AccessFile) {
+        let mut wait = Duration::from_millis(500);
+        loop {
+            match self.join(&access).await {
+                Ok(mediator) => {
+                    tracing::info!(%mediator, "joined");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!("{error}; {} s until the next try", wait.as_secs_f32());
+                }
+            }
+            tokio::time::sleep(jittered(wait)).await;
+            wait = (wait * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// Ends a membership.
+    pub(crate) async fn leave(&self, mediator: MediatorId, force: bool) -> Result<(), Problem> {
+        if !self.members().contains_key(&mediator) {
+            return Err(Problem::absent(format!("the agent does not work for {mediator}")));
+        }
+        let count = self.0.keeper.change(move |book, _| book.count_segments(mediator)).await;
+        let count = count.map_err(|fault| Problem::new(Code::Unavailable, fault.detail))?;
+        if count > 0 && !force {
+            let detail = format!(
+                "mediator {mediator} has {count} segments here; drain the agent there first, or \
+                 use --force: their data stays, and serves nobody"
+            );
+            return Err(Problem::new(Code::Conflict, detail));
+        }
+        self.end(mediator, "left").await.map_err(Problem::internal)
+    }
+
+    pub(crate) async fn report(&self) -> Result<Vec<MemberStatus>, Fault> {
+        let members: Vec<_> = self
+            .members()
+            .iter()
+            .map(|(mediator, member)| MemberStatus {
+                mediator: *mediator,
+                url: member.membership.url.clone(),
+                draining: member.membership.draining,
+                segments: 0,
+                is_heard: member.is_heard,
+            })
+            .collect();
+        let count = |book: &mut crate::book::Book, _| {
+            let count = |member: MemberStatus| MemberStatus {
+                segments: book.count_segments(member.mediator),
+                ..member
+            };
+            members.into_iter().map(count).collect()
+        };
+        self.0.keeper.change(count).await
+    }
+
+    /// Lets a mediator in, and is heard of by it.
+    fn take(&self, mediator: MediatorId, membership: Membership) -> Result<(), KeyError> {
+        let ring = Ring::<Key>::restore(&membership.keys)?;
+        let mut view = self.0.view.write();
+        view.set_keys(mediator, ring, now())?;
+        view.callers.retain(|_, caller| *caller != Caller::Mediator(mediator));
+        if let Some(digest) = membership.hears() {
+            view.callers.insert(digest, Caller::Mediator(mediator));
+        }
+        drop(view);
+        let (task, ended) = oneshot::channel();
+        let member = Member { membership, is_heard: false, is_ending: false, _task: task };
+        self.members().insert(mediator, member);
+        let this = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = this.beat_on(mediator) => {}
+                _ = ended => {}
+            }
+        });
+        Ok(())
+    }
+
+    async fn beat_on(&self, mediator: MediatorId) {
+        let mut failures = 0_u32;
+        loop {
+            let Some(membership) = self.membership(mediator) else { return };
+            let beaten = self.beat(mediator, &membership).await;
+            let is_heard = beaten.is_ok();
+            if let Some(member) = self.members().get_mut(&mediator) {
+                member.is_heard = is_heard;
+            }
+            let mut beat_ms = membership.beat_ms;
+            match beaten {
+                Ok(beaten) => {
+                    if failures > 0 {
+                        tracing::info!(%mediator, "hears of the agent again");
+                    }
+                    failures = 0;
+                    beat_ms = beaten.beat_ms;
+                    if let Err(why) = self.learn(mediator, membership, beaten).await {
+                        tracing::error!(%mediator, "what it said is not kept: {why}");
+                    }
+                }
+                Err(why) => {
+                    if failures == 0 {
+                        tracing::warn!(%mediator, "does not hear of the agent: {why}");
+                    }
+                    failures = failures.saturating_add(1);
+                }
+            }
+            let pause = Duration::from_millis(beat_ms.clamp(*BEAT_MS.start(), *BEAT_MS.end()));
+            let pause = pause * (1 << failures.saturating_sub(1).min(8));
+            tokio::time::sleep(jittered(pause.min(BACKOFF_MAX))).await;
+        }
+    }
+
+    async fn beat(
+        &self,
+        mediator: MediatorId,
+        membership: &Membership,
+    ) -> Result<Beaten, JoinError> {
+        let Membership { url, says, authority, draining, .. } = membership;
+        let client = Client::new(url, says, authority.as_deref(), ANSWER_LIMIT)?;
+        let status = self.0.status.status(*draining).await?;
+        let newest_key = {
+            let view = self.0.view.read();
+            view.ring(mediator).and_then(|ring| ring.held().last()).map_or(0, |held| held.id.0)
+        };
+        let path = format!("/v1/agents/{}", self.0.agent);
+        Ok(client.put(&path, &Beat { status, newest_key }).await?)
+    }
+
+    /// Keeps what a mediator said, durably first.
+    async fn learn(
+        &self,
+        mediator: MediatorId,
+        mut membership: Membership,
+        beaten: Beaten,
+    ) -> Result<(), String> {
+        let Beaten { beat_ms, keys, draining, retired } = beaten;
+        if retired {
+            return self.end(mediator, "retired").await;
+        }
+        let ring = keys.as_ref().map(Ring::<Key>::restore).transpose();
+        let ring = ring.map_err(|error| error.to_string())?;
+        let drains = draining != membership.draining;
+        if ring.is_none() && !drains && beat_ms == membership.beat_ms {
+            return Ok(());
+        }
+        (membership.beat_ms, membership.draining) = (beat_ms, draining);
+        if let Some(keys) = keys {
+            membership.keys = keys;
+        }
+        if self.members().get(&mediator).is_none_or(|member| member.is_ending) {
+            return Ok(());
+        }
+        let stored = put_membership(&self.0.store, mediator, Some(membership.clone())).await;
+        stored.map_err(|error| error.to_string())?;
+        if let Some(ring) = ring {
+            let set = self.0.view.write().set_keys(mediator, ring, now());
+            set.map_err(|error| error.to_string())?;
+        }
+        if drains {
+            let fields = json!({ "mediator": mediator, "draining": draining });
+            self.0.audit.tell("draining", fields);
+            let set = self.0.keeper.change(move |book, _| book.set_draining(mediator, draining));
+            set.await.map_err(|fault| fault.detail)?;
+        }
+        if let Some(member) = self.members().get_mut(&mediator) {
+            member.membership = membership;
+        }
+        Ok(())
+    }
+
+    /// Forgets a mediator: it gets in no more, its tokens open nothing, and what it has booked is free
+    /// but for space with data in it.
+    async fn end(&self, mediator: MediatorId, how: &str) -> Result<(), String> {
+        if let Some(member) = self.members().get_mut(&mediator) {
+            member.is_ending = true;
+        }
+        let stored = put_membership(&self.0.store, mediator, None).await;
+        stored.map_err(|error| error.to_string())?;
+        {
+            let mut view = self.0.view.write();
+            view.callers.retain(|_, caller| *caller != Caller::Mediator(mediator));
+            view.keys.remove(mediator);
+        }
+        self.0.audit.tell("membership_ended", json!({ "mediator": mediator, "how": how }));
+        let left = self.0.keeper.change(move |book, _| book.forget(mediator)).await;
+        let left = left.and_then(|left| left).map_err(|fault| fault.detail)?;
+        if left > 0 {
+            tracing::error!(%mediator, "is forgotten, and {left} segments of it stay here");
+        }
+        // The task that may be the one that does this ends with it.
+        self.members().remove(&mediator);
+        Ok(())
+    }
+
+    fn membership(&self, mediator: MediatorId) -> Option<Membership> {
+        self.members().get(&mediator).map(|member| member.membership.clone())
+    }
+
+    fn members(&self) -> MutexGuard<'_, BTreeMap<MediatorId, Member>> {
+        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// About so long: not all agents at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.9..1.1))
+}

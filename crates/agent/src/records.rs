@@ -1,0 +1,240 @@
+//! What an agent's store holds (docs/agent.md).
+
+use netraid_cluster::{
+    access::{Bearer, TokenDigest},
+    agent::Label,
+    store::{OpenError, Store, StoreError},
+};
+use netraid_control::{
+    keys::StoredRing,
+    lease::nobody,
+    ledger::{Allotment, Change},
+    units::{AgentId, Generation, MediatorId, PlanId, SegmentId},
+};
+use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::path::Path;
+use zeroize::Zeroizing;
+
+use crate::calibrate::Calibration;
+
+/// Whose a segment is, and which: two mediators may use the same id.
+pub(crate) type Key = (MediatorId, SegmentId);
+
+/// Name of the store's files.
+const NAME: &str = "agent";
+
+const STEPS: &[&str] = &["
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE allotments (
+        mediator BLOB NOT NULL, id BLOB NOT NULL, allotment TEXT NOT NULL,
+        PRIMARY KEY (mediator, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE segments (
+        mediator BLOB NOT NULL, segment BLOB NOT NULL, row TEXT NOT NULL,
+        PRIMARY KEY (mediator, segment)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE memberships (
+        mediator BLOB PRIMARY KEY, membership TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+"];
+
+/// A segment, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SegmentRow {
+    pub(crate) len_bytes: u64,
+    pub(crate) generation: Generation,
+    /// For which plan that was taken.
+    #[serde(default = "nobody")]
+    pub(crate) taken_by: PlanId,
+    /// Its data is being removed, or is gone already.
+    pub(crate) removing: bool,
+    pub(crate) label: Label,
+}
+
+/// A mediator for which the agent works.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Membership {
+    /// Its URL.
+    pub(crate) url: String,
+    /// Whom to trust when calling it, in PEM.
+    pub(crate) authority: Option<String>,
+    /// What the agent says.
+    pub(crate) says: Bearer,
+    /// The digest of what the mediator says, in hexadecimal digits.
+    hears: String,
+    /// What verifies its tokens.
+    pub(crate) keys: StoredRing,
+    /// How often it is to hear of the agent.
+    pub(crate) beat_ms: u64,
+    /// Nothing new is made for it.
+    pub(crate) draining: bool,
+}
+
+impl Membership {
+    pub(crate) fn new(
+        url: String,
+        authority: Option<String>,
+        says: Bearer,
+        hears: TokenDigest,
+        keys: StoredRing,
+        beat_ms: u64,
+    ) -> Self {
+        let hears = hears.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { url, authority, says, hears, keys, beat_ms, draining: false }
+    }
+
+    /// The digest of what the mediator says; none when it was not written by an agent.
+    pub(crate) fn hears(&self) -> Option<TokenDigest> {
+        let mut digest = [0; 32];
+        let all = self.hears.get(..64).filter(|_| self.hears.len() == 64)?;
+        for (at, byte) in digest.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(all.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(TokenDigest(digest))
+    }
+}
+
+/// All that a store holds.
+pub(crate) struct Records {
+    pub(crate) agent: AgentId,
+    pub(crate) allotments: Vec<Allotment>,
+    pub(crate) segments: Vec<(Key, SegmentRow)>,
+    pub(crate) memberships: Vec<(MediatorId, Membership)>,
+    pub(crate) calibration: Option<Calibration>,
+}
+
+/// What changes together.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// In this order.
+    pub(crate) changes: Vec<Change>,
+    /// Segments as they are now; none where there is none any more.
+    pub(crate) segments: Vec<(Key, Option<SegmentRow>)>,
+}
+
+pub(crate) fn open(state: &Path) -> Result<Store, OpenError> {
+    Store::open(state, NAME, STEPS)
+}
+
+/// Reads everything; draws the agent's id when it has none.
+pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
+    store.write(draw_id).await?;
+    store
+        .read(|connection| {
+            let agent: AgentId =
+                meta(connection, "agent")?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+            let calibration = meta(connection, "calibration")?;
+            let mut rows = connection.prepare("SELECT allotment FROM allotments")?;
+            let allotments = rows.query_map([], |row| json(&row.get::<_, String>(0)?))?;
+            let allotments = allotments.collect::<Result<_, _>>()?;
+            let mut rows = connection.prepare("SELECT mediator, segment, row FROM segments")?;
+            let segments = rows.query_map([], |row| {
+                let key = (MediatorId(row.get(0)?), SegmentId(row.get(1)?));
+                Ok((key, json(&row.get::<_, String>(2)?)?))
+            })?;
+            let segments = segments.collect::<Result<_, _>>()?;
+            let mut rows = connection.prepare("SELECT mediator, membership FROM memberships")?;
+            let memberships = rows.query_map([], |row| {
+                let text = Zeroizing::new(row.get::<_, String>(1)?);
+                Ok((MediatorId(row.get(0)?), json(&text)?))
+            })?;
+            let memberships = memberships.collect::<Result<_, _>>()?;
+            Ok(Records { agent, allotments, segments, memberships, calibration })
+        })
+        .await
+}
+
+/// Stores a batch.
+pub(crate) fn apply(connection: &Connection, batch: &Batch) -> rusqlite::Result<()> {
+    let mut put =
+        connection.prepare_cached("INSERT OR REPLACE INTO allotments VALUES (?, ?, ?)")?;
+    let mut remove =
+        connection.prepare_cached("DELETE FROM allotments WHERE mediator = ? AND id = ?")?;
+    for change in &batch.changes {
+        match change {
+            Change::Put(entry) => {
+                put.execute(params![entry.mediator.0, entry.id.0, text(entry)?])?;
+            }
+            Change::Remove { mediator, id } => {
+                remove.execute(params![mediator.0, id.0])?;
+            }
+        }
+    }
+    let mut put = connection.prepare_cached("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)")?;
+    let mut remove =
+        connection.prepare_cached("DELETE FROM segments WHERE mediator = ? AND segment = ?")?;
+    for ((mediator, segment), row) in &batch.segments {
+        match row {
+            Some(row) => put.execute(params![mediator.0, segment.0, text(row)?])?,
+            None => remove.execute(params![mediator.0, segment.0])?,
+        };
+    }
+    Ok(())
+}
+
+/// Stores a membership, or that there is none any more.
+pub(crate) async fn put_membership(
+    store: &Store,
+    mediator: MediatorId,
+    membership: Option<Membership>,
+) -> Result<(), StoreError> {
+    store
+        .write(move |connection| match &membership {
+            Some(membership) => {
+                let text = Zeroizing::new(text(membership)?);
+                connection
+                    .execute(
+                        "INSERT OR REPLACE INTO memberships VALUES (?, ?)",
+                        params![mediator.0, *text],
+                    )
+                    .map(drop)
+            }
+            None => connection
+                .execute("DELETE FROM memberships WHERE mediator = ?", [mediator.0])
+                .map(drop),
+        })
+        .await
+}
+
+/// Stores what was measured.
+pub(crate) async fn put_calibration(
+    store: &Store,
+    calibration: Calibration,
+) -> Result<(), StoreError> {
+    store.write(move |connection| put_meta(connection, "calibration", &calibration)).await
+}
+
+fn draw_id(connection: &Connection) -> rusqlite::Result<()> {
+    match meta::<AgentId>(connection, "agent")? {
+        Some(_) => Ok(()),
+        None => put_meta(connection, "agent", &AgentId(rand::random())),
+    }
+}
+
+fn meta<T: DeserializeOwned>(connection: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
+    let found = connection
+        .query_row("SELECT value FROM meta WHERE key = ?", [key], |row| row.get::<_, String>(0))
+        .optional()?;
+    found.map(|text| json(&text)).transpose()
+}
+
+fn put_meta<T: Serialize>(connection: &Connection, key: &str, value: &T) -> rusqlite::Result<()> {
+    let value = text(value)?;
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", params![key, value]).map(drop)
+}
+
+fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+/// What serde says of wrong text could show a secret: only where it is wrong.
+fn json<T: DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| {
+        let place = format!("not as expected at column {}", error.column());
+        rusqlite::Error::FromSqlConversionFailure(0, Type::Text, place.into())
+    })
+}

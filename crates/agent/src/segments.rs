@@ -1,0 +1,385 @@
+//! Where the data of segments is: sparse files of a directory, or memory. Everything here may block.
+//!
+//! ```text
+//! D/segments/MEDIATOR/SEGMENT                 the data
+//! D/segments/MEDIATOR/SEGMENT.label           what it is of, in JSON, to be found without the store
+//! D/segments/MEDIATOR/SEGMENT.reservations    persistent reservations (docs/formats/reservations.md)
+//! ```
+//!
+//! A file without a row in the store was made and not answered, and is removed, unless there is data in it: then
+//! the store is not the one that goes with it, and nothing is removed.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io::{self, ErrorKind},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use netraid_block::Pool;
+use netraid_cluster::{access::write_secret, agent::Label};
+use netraid_control::units::{AgentId, MediatorId, SegmentId};
+use netraid_engine::{
+    backings::{Backing, FileOptions},
+    target::{Identity, Lun, ReservationStore},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    book::BLOCK_LEN,
+    records::{Key, SegmentRow},
+};
+
+/// The segments of an agent.
+pub(crate) struct Segments {
+    agent: AgentId,
+    place: Place,
+    pool: Pool,
+}
+
+enum Place {
+    /// The directory `segments`.
+    Files(PathBuf),
+    Memory {
+        held: Mutex<HashMap<Key, Backing>>,
+        /// Where reservations are kept.
+        state: PathBuf,
+    },
+}
+
+/// A segment's label as it stands beside its file.
+#[derive(Serialize)]
+struct LabelFile<'a> {
+    version: u32,
+    agent: AgentId,
+    mediator: MediatorId,
+    segment: SegmentId,
+    len_bytes: u64,
+    label: &'a Label,
+}
+
+/// Whose data a label says that it is beside.
+#[derive(PartialEq, Eq, Deserialize)]
+struct Whose {
+    agent: AgentId,
+    mediator: MediatorId,
+    segment: SegmentId,
+    len_bytes: u64,
+}
+
+impl std::fmt::Debug for Segments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Segments")
+    }
+}
+
+impl Segments {
+    /// Segments in files of `directory`.
+    pub(crate) fn in_files(directory: &Path, agent: AgentId) -> io::Result<Self> {
+        let root = directory.join("segments");
+        make_directory(&root)?;
+        Ok(Self { agent, place: Place::Files(root), pool: Pool::new() })
+    }
+
+    /// Segments in memory; what they are reserved for is kept in `state`.
+    pub(crate) fn in_memory(state: &Path, agent: AgentId) -> io::Result<Self> {
+        let state = state.join("reservations");
+        make_directory(&state)?;
+        Ok(Self {
+            agent,
+            place: Place::Memory { held: Mutex::default(), state },
+            pool: Pool::new(),
+        })
+    }
+
+    pub(crate) fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
+    /// Compares what is there with the rows: those that cannot be served. Files that were made and never answered are
+    /// removed; what was never written and is not there is made again.
+    pub(crate) fn tidy(&self, rows: &[(Key, SegmentRow)]) -> io::Result<HashSet<Key>> {
+        self.remove_strays(&rows.iter().map(|(key, _)| *key).collect())?;
+        let mut lost = HashSet::new();
+        for (key, row) in rows.iter().filter(|(_, row)| !row.removing) {
+            let found = match &self.place {
+                Place::Files(_) => match fs::metadata(self.path(*key)) {
+                    Ok(found) => Some(found.len()),
+                    Err(error) if error.kind() == ErrorKind::NotFound => None,
+                    Err(error) => return Err(error),
+                },
+                Place::Memory { .. } => None,
+            };
+            let why = match found {
+                Some(len) if len == row.len_bytes => match self.mend_label(*key, row)? {
+                    None => continue,
+                    Some(whose) => format!(
+                        "its label says segment {} of mediator {}, {} bytes, on agent {}",
+                        whose.segment, whose.mediator, whose.len_bytes, whose.agent
+                    ),
+                },
+                None if row.generation.0 == 0 => match self.make(*key, row.len_bytes, &row.label) {
+                    Ok(()) => continue,
+                    Err(why) => why,
+                },
+                None => "its data is gone".to_owned(),
+                Some(len) => format!("has {len} bytes instead of {}", row.len_bytes),
+            };
+            let path = &row.label.path;
+            tracing::error!(
+                "segment {} of {path}: {why}; it is NOT SERVED: what was in it is lost here",
+                key.1
+            );
+            lost.insert(*key);
+        }
+        Ok(lost)
+    }
+
+    /// Makes a segment of zeros; nothing when it is there, and was never written.
+    pub(crate) fn make(&self, key: Key, len_bytes: u64, label: &Label) -> Result<(), String> {
+        let told = |error: io::Error| format!("segment {}: cannot be made: {error}", key.1);
+        match &self.place {
+            Place::Files(_) => {
+                let path = self.path(key);
+                make_directory(parent(&path)).map_err(told)?;
+                make_file(&path, len_bytes).map_err(told)?;
+            }
+            Place::Memory { held, .. } => {
+                let backing = Backing::ram(len_bytes, BLOCK_LEN, false, self.pool.clone());
+                let backing = backing.map_err(|error| error.to_string())?;
+                lock(held).insert(key, backing);
+            }
+        }
+        self.write_label(key, len_bytes, label)
+    }
+
+    /// Replaces the label that is beside the data.
+    pub(crate) fn write_label(
+        &self,
+        key: Key,
+        len_bytes: u64,
+        label: &Label,
+    ) -> Result<(), String> {
+        let Place::Files(_) = &self.place else { return Ok(()) };
+        let told = |error: io::Error| format!("segment {}: its label: {error}", key.1);
+        let text = self.label_text(key, len_bytes, label).map_err(told)?;
+        write_secret(&self.beside(key, "label"), &text).map_err(told)
+    }
+
+    /// Removes all that there is of a segment, durably. Its sessions have ended.
+    pub(crate) fn remove(&self, key: Key) -> Result<(), String> {
+        let told = |error: io::Error| format!("segment {}: cannot be removed: {error}", key.1);
+        gone(fs::remove_file(self.beside(key, "reservations"))).map_err(told)?;
+        match &self.place {
+            Place::Files(_) => {
+                let path = self.path(key);
+                gone(fs::remove_file(&path)).map_err(told)?;
+                gone(fs::remove_file(self.beside(key, "label"))).map_err(told)?;
+                gone(File::open(parent(&path)).and_then(|directory| directory.sync_all()))
+                    .map_err(told)
+            }
+            Place::Memory { held, .. } => {
+                lock(held).remove(&key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens a segment to be served, and says whether something was ever written.
+    pub(crate) fn open(&self, key: Key, len_bytes: u64) -> Result<(Lun, bool), String> {
+        let used;
+        let device = match &self.place {
+            Place::Files(_) => {
+                let path = self.path(key);
+                let options = FileOptions { block_len: BLOCK_LEN, ..FileOptions::default() };
+                let backing = Backing::file(&path, &options, self.pool.clone());
+                let backing = backing.map_err(|error| error.to_string())?;
+                used = backing.used_bytes();
+                backing.device().clone()
+            }
+            Place::Memory { held, .. } => {
+                let held = lock(held);
+                let backing = held.get(&key).ok_or("it is not in memory")?;
+                used = backing.used_bytes();
+                backing.device().clone()
+            }
+        };
+        let found = device.info().capacity;
+        if found != len_bytes {
+            return Err(format!("has {found} bytes instead of {len_bytes}"));
+        }
+        let reservations = ReservationStore::open(self.beside(key, "reservations"));
+        let identity = Identity::for_lun(&format!("{} {} {}", self.agent, key.0, key.1), 0);
+        let lun = Lun {
+            discard_zeroes: true,
+            physical_len: device.info().optimal_len.max(BLOCK_LEN),
+            identity: Some(Identity { serial: key.1.to_string(), ..identity }),
+            reservations: Some(reservations.map_err(|error| error.to_string())?),
+            ..Lun::from(device)
+        };
+        Ok((lun, used != Some(0)))
+    }
+
+    /// Bytes that a segment has, and takes; none when its data is gone.
+    pub(crate) fn found(&self, key: Key) -> Option<(u64, u64)> {
+        match &self.place {
+            Place::Files(_) => {
+                let found = fs::metadata(self.path(key)).ok()?;
+                Some((found.len(), used(&found)))
+            }
+            Place::Memory { held, .. } => {
+                let held = lock(held);
+                let backing = held.get(&key)?;
+                let len_bytes = backing.device().info().capacity;
+                Some((len_bytes, backing.used_bytes().unwrap_or(len_bytes)))
+            }
+        }
+    }
+
+    /// Bytes that the file system has for segments, those that they take among them; none of memory.
+    pub(crate) fn space_bytes(&self, rows: &[(Key, SegmentRow)]) -> io::Result<Option<u64>> {
+        let Place::Files(root) = &self.place else { return Ok(None) };
+        let found = rustix::fs::statvfs(root)?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        let taken = rows.iter().filter_map(|(key, _)| Some(self.found(*key)?.1));
+        Ok(Some(taken.fold(free, u64::saturating_add)))
+    }
+
+    fn path(&self, (mediator, segment): Key) -> PathBuf {
+        match &self.place {
+            Place::Files(root) => root.join(mediator.to_string()).join(segment.to_string()),
+            Place::Memory { state, .. } => state.join(format!("{mediator}-{segment}")),
+        }
+    }
+
+    fn beside(&self, key: Key, what: &str) -> PathBuf {
+        let mut name = self.path(key).into_os_string();
+        name.push(".");
+        name.push(what);
+        name.into()
+    }
+
+    fn label_text(&self, key: Key, len_bytes: u64, label: &Label) -> io::Result<Vec<u8>> {
+        let (agent, (mediator, segment)) = (self.agent, key);
+        let file = LabelFile { version: 1, agent, mediator, segment, len_bytes, label };
+        let mut text = serde_json::to_vec_pretty(&file)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// A crash may have come between the row and the file of a label, and what is no label says nothing.
+    /// One that says that the data is another segment's is given back, and stays.
+    fn mend_label(&self, key: Key, row: &SegmentRow) -> io::Result<Option<Whose>> {
+        let text = self.label_text(key, row.len_bytes, &row.label)?;
+        let path = self.beside(key, "label");
+        let found = fs::read(&path).unwrap_or_default();
+        if found == text {
+            return Ok(None);
+        }
+        let (agent, (mediator, segment), len_bytes) = (self.agent, key, row.len_bytes);
+        let own = Whose { agent, mediator, segment, len_bytes };
+        match serde_json::from_slice::<Whose>(&found) {
+            Ok(whose) if whose != own => Ok(Some(whose)),
+            Ok(_) | Err(_) => write_secret(&path, &text).map(|()| None),
+        }
+    }
+
+    /// Removes a file beside a segment's data that was being written when the agent was killed, or
+    /// whose segment is gone.
+    fn remove_beside(
+        &self,
+        mediator: MediatorId,
+        file: &fs::DirEntry,
+        rows: &HashSet<Key>,
+    ) -> io::Result<()> {
+        let name = file.file_name();
+        let parts = name.to_str().and_then(|name| name.split_once('.'));
+        let Some((Ok(segment), beside)) = parts.map(|(id, rest)| (id.parse(), rest)) else {
+            return Ok(());
+        };
+        let key = (mediator, segment);
+        let is_unfinished = beside.contains(".new");
+        if is_unfinished || !(rows.contains(&key) || self.path(key).exists()) {
+            gone(fs::remove_file(file.path()))?;
+        }
+        Ok(())
+    }
+
+    fn remove_strays(&self, rows: &HashSet<Key>) -> io::Result<()> {
+        let Place::Files(root) = &self.place else { return Ok(()) };
+        for mediator in fs::read_dir(root)? {
+            let mediator = mediator?;
+            let Some(id) = name_as::<MediatorId>(&mediator) else { continue };
+            for file in fs::read_dir(mediator.path())? {
+                let file = file?;
+                let Some(segment) = name_as::<SegmentId>(&file) else {
+                    self.remove_beside(id, &file, rows)?;
+                    continue;
+                };
+                if rows.contains(&(id, segment)) {
+                    continue;
+                }
+                let (found, path) = (file.metadata()?, file.path());
+                if used(&found) > 0 {
+                    tracing::error!(
+                        "{}: holds data, and the store does not know it: it is left as it is, and \
+                         not served; was the store replaced?",
+                        path.display()
+                    );
+                    continue;
+                }
+                self.remove((id, segment)).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_as<T: std::str::FromStr>(entry: &fs::DirEntry) -> Option<T> {
+    entry.file_name().to_str()?.parse().ok()
+}
+
+fn used(found: &fs::Metadata) -> u64 {
+    // Linux counts in 512 bytes, whatever the file system's block is.
+    found.blocks().saturating_mul(512)
+}
+
+fn make_file(path: &Path, len_bytes: u64) -> io::Result<()> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if used(&found) > 0 {
+        return Err(io::Error::other("there is a file with data already; nothing was changed"));
+    }
+    file.set_len(len_bytes)?;
+    file.sync_all()?;
+    File::open(parent(path))?.sync_all()
+}
+
+/// Makes a directory for its owner alone, durably, if it is not there.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    File::open(parent(path))?.sync_all()
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// That there is none is as good as removed.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,9 @@
+//! An agent over real sockets: documents, restarts, crashes, tokens, several mediators.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod crash;
+mod documents;
+mod mediators;
+mod support;
+mod tokens;

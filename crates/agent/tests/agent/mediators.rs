@@ -1,0 +1,163 @@
+//! Two mediators that share an agent.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use netraid_cluster::{
+    access::Bearer,
+    agent::{AgentStatus, FaultCode, Operation},
+    http::Client,
+};
+use netraid_control::{
+    ledger::Commit,
+    units::{AllotmentId, Generation, PlanId},
+};
+
+use crate::support::{MIB, Mediator, Running, audit, config, create, rates, space};
+
+/// How often each client books and gives back.
+const ROUNDS: &str = "NETRAID_AGENT_ROUNDS";
+
+#[tokio::test]
+async fn mediators_see_and_reach_nothing_of_one_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, other) = (Mediator::start().await, Mediator::start().await);
+    let agent = Running::start(config(directory.path(), &[&one, &other]));
+    let (mine, theirs) = (one.at(&agent.ready), other.at(&agent.ready));
+    let segment = mine.segment(MIB).await;
+    let plan = mine.plan(segment, MIB).await.unwrap();
+    assert!(theirs.ledger().await.is_empty());
+    assert!(theirs.segments().await.entries.is_empty());
+    for operation in [
+        Operation::Renew { id: AllotmentId(plan.0), for_ms: 1000 },
+        Operation::RaiseGeneration {
+            segment,
+            generation: Generation(7),
+            taken_by: PlanId([5; 16]),
+        },
+        create(segment, MIB),
+    ] {
+        assert_eq!(theirs.fault(operation).await, FaultCode::Absent);
+    }
+    for operation in [
+        Operation::Release { id: AllotmentId(plan.0) },
+        Operation::RemoveSegment { segment },
+        Operation::EndPlan { plan },
+    ] {
+        theirs.one(operation).await.unwrap();
+    }
+    assert_eq!(mine.ledger().await.len(), 2);
+    assert_eq!(mine.segments().await.entries[0].generation, Generation(0));
+    // The same id is another one.
+    let held = theirs.hold(space(segment, 2 * MIB)).await.unwrap();
+    let commit = Commit { id: held.id, serial: held.serial, for_ms: None };
+    for answer in theirs.ask(&[Operation::Commit(commit), create(segment, 2 * MIB)]).await {
+        answer.unwrap();
+    }
+    assert_eq!(theirs.segments().await.entries[0].len_bytes, 2 * MIB);
+    assert_eq!(mine.segments().await.entries[0].len_bytes, MIB);
+    theirs.one(Operation::RemoveSegment { segment }).await.unwrap();
+    assert_eq!(mine.segments().await.entries.len(), 1);
+}
+
+#[tokio::test]
+async fn who_says_no_token_or_another_one_gets_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let limit = std::time::Duration::from_secs(10);
+    let stranger = Client::new(&agent.ready.api, &Bearer::draw(), None, limit).unwrap();
+    for path in ["/v1/status", "/v1/ledger", "/v1/segments", "/v1/local"] {
+        let refused = stranger.get::<serde_json::Value>(path).await.unwrap_err();
+        assert_eq!(refused.problem().unwrap().code, netraid_cluster::Code::Unauthorized);
+    }
+    let refused = mediator.at(&agent.ready).client.get::<serde_json::Value>("/v1/local").await;
+    assert_eq!(refused.unwrap_err().problem().unwrap().code, netraid_cluster::Code::Forbidden);
+    audit(directory.path(), "request_refused", 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_of_two_mediators_cannot_overcommit_an_agent() {
+    let rounds = std::env::var(ROUNDS).map_or(40_u64, |rounds| rounds.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let mediators = [Mediator::start().await, Mediator::start().await];
+    let agent = Running::start(config(directory.path(), &[&mediators[0], &mediators[1]]));
+    let clients = mediators.each_ref().map(|mediator| mediator.at(&agent.ready));
+    let segments = [clients[0].segment(MIB).await, clients[1].segment(MIB).await];
+    let (granted, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let tasks = (0..16_usize).map(|number| {
+        let (client, segment) = (clients[number % 2].clone(), segments[number % 2]);
+        let (granted, refused) = (Arc::clone(&granted), Arc::clone(&refused));
+        tokio::spawn(async move {
+            for round in 0..rounds {
+                // Odd numbers: what is left is never the same.
+                let rate = (3 + (round + number as u64) % 11) * MIB + 1;
+                let plan = PlanId(rand::random());
+                let Ok(held) = client.hold(rates(plan, segment, rate)).await else {
+                    refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                granted.fetch_add(1, Ordering::Relaxed);
+                let commit = Commit { id: held.id, serial: held.serial, for_ms: Some(60_000) };
+                client.one(Operation::Commit(commit)).await.unwrap();
+                if round % 3 != 0 || number == 0 {
+                    client.one(Operation::EndPlan { plan }).await.unwrap();
+                } else {
+                    client.one(Operation::Release { id: held.id }).await.unwrap();
+                }
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let mut looks = 0;
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        let status: AgentStatus = clients[0].client.get("/v1/status").await.unwrap();
+        // What is left for rebuilding never goes below what is kept for it.
+        assert!(status.left_for_rebuild.device.0 >= 20 * MIB, "{status:?}");
+        looks += 1;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (granted, refused) = (granted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
+    assert!(granted > 50 && refused > 5, "{granted} granted, {refused} refused, {looks} looks");
+    let status: AgentStatus = clients[0].client.get("/v1/status").await.unwrap();
+    assert_eq!(status.left.device.0, 80 * MIB);
+}
+
+#[tokio::test]
+async fn an_agent_is_open_to_other_hosts_over_tls_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let open = netraid_agent::AgentConfig {
+        listen: "0.0.0.0:0".parse().unwrap(),
+        advertise: Some("localhost".to_owned()),
+        ..config(directory.path(), &[])
+    };
+    let refused = netraid_agent::Agent::start(open).await.unwrap_err().to_string();
+    assert!(refused.contains("not a loopback address"), "{refused}");
+    let secure = netraid_agent::AgentConfig {
+        insecure: false,
+        advertise: Some("localhost".to_owned()),
+        ..config(directory.path(), &[&mediator])
+    };
+    let agent = Running::start(secure);
+    assert!(agent.ready.api.starts_with("https://localhost:"), "{:?}", agent.ready);
+    let status: AgentStatus = mediator.at(&agent.ready).client.get("/v1/status").await.unwrap();
+    assert_eq!(status.agent, agent.ready.agent);
+    let limit = std::time::Duration::from_secs(10);
+    let trusting_nobody = Client::new(&agent.ready.api, &Bearer::draw(), None, limit).unwrap();
+    assert!(trusting_nobody.get::<AgentStatus>("/v1/status").await.is_err());
+    // Its owner's access file is enough for its owner.
+    let access = netraid_cluster::access::AccessFile::read(&agent.ready.access).unwrap();
+    let owner = Client::with_access(&access, limit).unwrap();
+    let local: netraid_agent::agent::LocalStatus = owner.get("/v1/local").await.unwrap();
+    assert_eq!(local.memberships.len(), 1);
+    let leave = netraid_agent::agent::Leave { mediator: mediator.id, force: false };
+    let local: netraid_agent::agent::LocalStatus =
+        owner.post("/v1/local/leave", &leave).await.unwrap();
+    assert!(local.memberships.is_empty());
+    assert!(mediator.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await.is_err());
+}
