@@ -1,0 +1,31 @@
+//! What the daemons and clients of a cluster have in common: the documents that they exchange, who
+//! may send them, TLS, HTTP both ways, and an SQLite store that commits many changes at once.
+//!
+//! - [`agent`] and [`mediator`]: the documents.
+//! - [`audit`]: the audit log, as it is read.
+//! - [`access`]: access files and roles. Bearer tokens are drawn here, and stored as digests only.
+//! - [`tls`]: an authority of one's own, and whom a client trusts.
+//! - [`serve`] and [`http`]: a server, which refuses to be open to others without TLS, and a client.
+//! - [`store`]: changes of many requests in one transaction.
+//!
+//! Decides nothing about volumes, allotments or plans: `netraid_control` does.
+
+pub mod access;
+pub mod agent;
+pub mod audit;
+pub mod http;
+pub mod mediator;
+pub mod problem;
+pub mod serve;
+pub mod store;
+pub mod tls;
+
+pub use problem::{Code, Problem};
+
+/// The moment by this host's clock.
+#[must_use]
+pub fn now() -> netraid_control::units::Moment {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    netraid_control::units::Moment(ms)
+}

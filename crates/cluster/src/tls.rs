@@ -1,0 +1,154 @@
+//! An authority of one's own, and whom a client trusts.
+//!
+//! A daemon that is not given a certificate makes an authority in its directory at its first start, and by it a certificate
+//! for the names under which it is reached at each start. Clients are told the authority by an access file, agents' by
+//! the document with which they join: no other authority counts for them.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+
+use crate::access::write_secret;
+
+/// Why TLS cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A certificate or key is none.
+    #[error("{what}: {why}")]
+    Pem {
+        /// Which.
+        what: String,
+        /// Why not.
+        why: String,
+    },
+    /// A certificate cannot be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A certificate cannot be used.
+    #[error("cannot use the certificate: {0}")]
+    Use(#[from] rustls::Error),
+}
+
+/// What a server shows, and what its clients are to trust.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// For the server.
+    pub server: Arc<ServerConfig>,
+    /// For its clients, in PEM.
+    pub authority: String,
+}
+
+impl Identity {
+    /// By the authority of `directory`, made there if there is none, for these names and addresses.
+    ///
+    /// # Errors
+    /// When files or certificates fail.
+    pub fn own(directory: &Path, names: &[String]) -> Result<Self, TlsError> {
+        let (key_path, cert_path) =
+            (directory.join("authority.key"), directory.join("authority.pem"));
+        let io = |path: &Path| {
+            let path = path.display().to_string();
+            move |source| TlsError::Io { path, source }
+        };
+        let key = match fs::read_to_string(&key_path) {
+            Ok(text) => KeyPair::from_pem(&text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key = KeyPair::generate()?;
+                write_secret(&key_path, key.serialize_pem().as_bytes()).map_err(io(&key_path))?;
+                key
+            }
+            Err(error) => return Err(io(&key_path)(error)),
+        };
+        let params = authority_params()?;
+        let authority = match fs::read_to_string(&cert_path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = params.self_signed(&key)?.pem();
+                write_secret(&cert_path, text.as_bytes()).map_err(io(&cert_path))?;
+                text
+            }
+            Err(error) => return Err(io(&cert_path)(error)),
+        };
+        let server_key = KeyPair::generate()?;
+        let mut server = CertificateParams::new(names)?;
+        server.distinguished_name.push(DnType::CommonName, "netraid");
+        server.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        server.not_after = date_time_ymd(2099, 1, 1);
+        let cert = server.signed_by(&server_key, &Issuer::new(params, key))?;
+        let key = PrivateKeyDer::try_from(server_key.serialize_der())
+            .map_err(|why| TlsError::Pem { what: "new key".to_owned(), why: why.to_owned() })?;
+        Ok(Self { server: server_config(vec![cert.der().clone()], key)?, authority })
+    }
+
+    /// By a certificate and key of the user's, in PEM; `authority` is whom clients are to trust for it.
+    ///
+    /// # Errors
+    /// When files or certificates fail.
+    pub fn given(cert: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
+        let pem = |path: &Path, error: rustls::pki_types::pem::Error| TlsError::Pem {
+            what: path.display().to_string(),
+            why: error.to_string(),
+        };
+        let chain = CertificateDer::pem_file_iter(cert).map_err(|error| pem(cert, error))?;
+        let chain: Result<Vec<_>, _> = chain.collect();
+        let chain = chain.map_err(|error| pem(cert, error))?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| pem(key, error))?;
+        let authority = fs::read_to_string(authority)
+            .map_err(|source| TlsError::Io { path: authority.display().to_string(), source })?;
+        Ok(Self { server: server_config(chain, key)?, authority })
+    }
+}
+
+fn authority_params() -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::<String>::new())?;
+    params.distinguished_name.push(DnType::CommonName, "netraid authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_after = date_time_ymd(2099, 1, 1);
+    Ok(params)
+}
+
+fn server_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// What a client uses that trusts these authorities alone; nobody when none.
+///
+/// # Errors
+/// When they are none.
+pub fn client_config(authority: Option<&str>) -> Result<ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for cert in CertificateDer::pem_slice_iter(authority.unwrap_or_default().as_bytes()) {
+        let what = || "authority".to_owned();
+        let cert = cert.map_err(|error| TlsError::Pem { what: what(), why: error.to_string() })?;
+        roots.add(cert)?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,430 @@
+//! Making and removing what has a name.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use netraid_cluster::{
+    Code, Problem,
+    agent::{Fault, FaultCode, NewSegment, Operation, space_of},
+    mediator::{Create, Entry, Kind, Layout, Named, Offer, Spread, Stored, StoredMember},
+    now,
+};
+use netraid_control::{
+    booking::{Outcome, Part},
+    ledger::{Hold, Purpose},
+    placement::{self, Domain, Placement, Refusal, Wanted, Why, place},
+    promise,
+    units::{AgentId, Rate, Resources, SegmentId, VolumeId},
+};
+use netraid_raid::geometry::Level;
+use rusqlite::Connection;
+
+use crate::{
+    book::{HOLD_MS, Work, book},
+    core::Core,
+    end,
+    link::AskError,
+    names::{self, Name, Path},
+    plan::{self, Plan},
+    store::{Sql, change},
+    volume::{self, Member, Placed, State, Volume},
+};
+
+/// How often members are chosen anew when agents refuse.
+const ATTEMPTS_MAX: usize = 3;
+/// Bytes of anything; far beyond what agents have.
+const SIZE_MAX: u64 = 1 << 60;
+/// From one attempt to make segments to the next.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Makes something with a name.
+pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Problem> {
+    let path = Path::parse(&create.path)?;
+    check(&create)?;
+    let wanted = wanted(&create)?;
+    let id = VolumeId(rand::random());
+    let _busy = core.busy_volumes.enter(id);
+    let (at, request) = (path.clone(), create.clone());
+    let (name, made) =
+        change(&core.store, move |connection| begin(connection, &at, &request, id)).await?;
+    core.names.fetch_add(made, Ordering::Relaxed);
+    let Some(wanted) = wanted else { return Ok(name.entry(path.to_string())) };
+    let space = match book_space(core, id, &wanted).await {
+        Ok(()) => finish(core, id).await,
+        Err(problem) => {
+            change(&core.store, move |connection| {
+                names::remove(connection, id)?;
+                volume::delete(connection, id)?;
+                Ok(Ok(()))
+            })
+            .await?;
+            core.names.fetch_sub(1, Ordering::Relaxed);
+            Err(problem)
+        }
+    };
+    let (name, volume) = space?;
+    Ok(entry(core, &name, path.to_string(), Some(&volume)))
+}
+
+fn check(create: &Create) -> Result<(), Problem> {
+    let Create { kind, size_bytes, .. } = *create;
+    match kind {
+        Kind::Directory if size_bytes > 0 => Err(Problem::invalid("a directory has no bytes")),
+        Kind::Volume if size_bytes == 0 => Err(Problem::invalid("a volume of no bytes")),
+        _ if size_bytes > SIZE_MAX => {
+            Err(Problem::invalid(format!("{size_bytes} bytes, {SIZE_MAX} at most")))
+        }
+        Kind::Directory | Kind::Volume | Kind::Data => Ok(()),
+    }
+}
+
+/// What is asked of the placement; nothing for what has no bytes.
+fn wanted(create: &Create) -> Result<Option<Wanted>, Problem> {
+    if create.size_bytes == 0 {
+        return Ok(None);
+    }
+    let layout = &create.layout;
+    let level = match layout.level {
+        None => None,
+        Some(number) => Some(Level::from_number(number).ok_or_else(|| {
+            Problem::invalid(format!("there is no level {number}; 0, 1, 5, 6 and 10 are"))
+        })?),
+    };
+    Ok(Some(Wanted {
+        request_bytes: layout.request_bytes.max(1),
+        gathered: create.kind == Kind::Data,
+        survives: layout.survives,
+        degraded: layout.degraded,
+        level,
+        chunk_len: layout.chunk_len,
+        members: layout.members.map(usize::from),
+        spread: domain(layout),
+        may_share: layout.may_share,
+        ..Wanted::new(create.size_bytes, promise::booked(layout.rate, is_degraded(layout)))
+    }))
+}
+
+/// Whether the rate holds while members are lost.
+const fn is_degraded(layout: &Layout) -> bool {
+    layout.degraded && layout.survives > 0
+}
+
+pub(crate) const fn domain(layout: &Layout) -> Domain {
+    match layout.spread {
+        Spread::Agent => Domain::Agent,
+        Spread::Host => Domain::Host,
+        Spread::Rack => Domain::Rack,
+    }
+}
+
+/// Takes the name; what has bytes is not seen by it yet. Says how many names are new.
+fn begin(
+    connection: &Connection,
+    path: &Path,
+    create: &Create,
+    id: VolumeId,
+) -> Sql<Result<(Name, u64), Problem>> {
+    let Some((above, own)) = path.split() else {
+        return Ok(Err(names::exists(path)));
+    };
+    let now = now();
+    let parent = match create.parents {
+        true => names::make_directories(connection, above, now, || VolumeId(rand::random()))?,
+        false => names::directory(connection, above)?.map(|parent| (parent, 0)),
+    };
+    let (parent, made) = match parent {
+        Ok(parent) => parent,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    if names::child(connection, parent, own)?.is_some() {
+        return Ok(Err(names::exists(path)));
+    }
+    let is_pending = create.size_bytes > 0;
+    let name = Name { is_pending, ..Name::new(parent, own, id, create.kind, now) };
+    name.insert(connection)?;
+    if create.kind != Kind::Directory {
+        let mut volume = Volume::new(id, create.kind, create.layout.clone());
+        if is_pending {
+            volume.state = State::Creating;
+        }
+        volume.insert(connection)?;
+    }
+    Ok(Ok((name, made + 1)))
+}
+
+/// Chooses members and books their space; again with what agents say anew when one refuses.
+async fn book_space(core: &Arc<Core>, id: VolumeId, wanted: &Wanted) -> Result<(), Problem> {
+    // Rates are booked by plans only: nobody would refuse one that is not there any more.
+    let mut is_fresh = wanted.rate > Rate::ZERO;
+    if is_fresh {
+        refresh_all(core).await;
+    }
+    let mut last = None;
+    for _ in 0..ATTEMPTS_MAX {
+        let placement = match place(wanted, &core.agents.placement()) {
+            Ok(placement) => placement,
+            Err(_) if !is_fresh => {
+                // Nothing is refused by what was left some time ago.
+                refresh_all(core).await;
+                place(wanted, &core.agents.placement())
+                    .map_err(|refusal| refused(&refusal, wanted))?
+            }
+            Err(refusal) => return Err(refused(&refusal, wanted)),
+        };
+        let space = Resources { space_bytes: placement.each.space_bytes, ..Resources::default() };
+        let placed = placed(&placement);
+        let part = |member: &Member| Part {
+            agent: member.agent,
+            hold: Hold {
+                id: space_of(member.segment),
+                segment: member.segment,
+                generation: None,
+                purpose: Purpose::Client,
+                resources: space,
+                for_ms: HOLD_MS,
+            },
+            lease_ms: None,
+        };
+        let parts: Vec<Part> = placed.members.iter().map(part).collect();
+        let debit = core.agents.debit(&placement.members, space);
+        let outcome = book(core, &parts, Work::Create { volume: id, placed }).await;
+        core.agents.settle(debit, outcome == Outcome::Booked);
+        match outcome {
+            Outcome::Booked => return Ok(()),
+            Outcome::Refused(agent, fault) => last = Some(unavailable(agent, &fault)),
+            Outcome::TooLate(agent) => {
+                let detail = format!("agent {agent} did not answer in time; ask again");
+                last = Some(Problem::new(Code::Unavailable, detail));
+            }
+            Outcome::NotStored => {
+                return Err(Problem::new(Code::Unavailable, "not stored; ask again"));
+            }
+        }
+        refresh_all(core).await;
+        is_fresh = true;
+    }
+    let none = || Problem::new(Code::Unavailable, "agents refuse; ask again");
+    Err(last.unwrap_or_else(none))
+}
+
+async fn refresh_all(core: &Arc<Core>) {
+    core.agents.refresh(core.agents.ids()).await;
+}
+
+/// What a client is told when an agent refuses.
+pub(crate) fn unavailable(agent: AgentId, fault: &Fault) -> Problem {
+    let code = match fault.code {
+        FaultCode::Short => Code::Short,
+        FaultCode::Absent
+        | FaultCode::Conflict
+        | FaultCode::Invalid
+        | FaultCode::Draining
+        | FaultCode::Busy
+        | FaultCode::Failed => Code::Unavailable,
+    };
+    Problem::new(code, format!("agent {agent}: {}", fault.detail))
+}
+
+fn placed(placement: &Placement) -> Placed {
+    let member = |agent: &AgentId| Member {
+        agent: *agent,
+        segment: SegmentId(rand::random()),
+        is_fresh: false,
+    };
+    Placed {
+        level: placement.level.number(),
+        chunk_len: placement.chunk_len,
+        logged: placement.logged,
+        member_bytes: placement.each.space_bytes,
+        capacity_bytes: placement.capacity_bytes,
+        reasons: placement.reasons.iter().map(ToString::to_string).collect(),
+        members: placement.members.iter().map(member).collect(),
+    }
+}
+
+fn refused(refusal: &Refusal, wanted: &Wanted) -> Problem {
+    let is_degraded = wanted.degraded && wanted.survives > 0;
+    let code = match refusal.why {
+        Why::Size | Why::Resilience { .. } | Why::Shape(_) | Why::Beyond { .. } => Code::Invalid,
+        Why::Domains { .. } | Why::Left { .. } => Code::Short,
+    };
+    let later = match (code, refusal.later) {
+        (Code::Short, true) => "; it could be had if less were booked",
+        _ => "",
+    };
+    let offer = refusal.offer.as_deref().map(|offer: &placement::Offer| Offer {
+        rate: promise::promised(offer.rate, is_degraded),
+        reasons: offer.placement.reasons.iter().map(ToString::to_string).collect(),
+    });
+    Problem { code, detail: format!("{}{later}", refusal.why), offer }
+}
+
+/// Makes the segments of a volume whose space is booked, and lets it be seen; or takes it back.
+pub(crate) async fn finish(core: &Arc<Core>, id: VolumeId) -> Result<(Name, Volume), Problem> {
+    let made = make_segments(core, id).await;
+    let is_made = made.is_ok();
+    let finished = change(&core.store, move |connection| {
+        let found = (Volume::load(connection, id)?, names::by_id(connection, id)?);
+        let (Some(mut volume), Some(mut name)) = found else {
+            return Ok(Err(Problem::internal("a volume that is gone while it is made")));
+        };
+        if !is_made {
+            names::remove(connection, id)?;
+            volume.state = State::Removing;
+            volume.save(connection)?;
+            volume::drop_segments(connection, id)?;
+            return Ok(Ok((name, volume)));
+        }
+        let capacity = volume.record.placed.as_ref().map_or(0, |placed| placed.capacity_bytes);
+        name.capacity_bytes = capacity;
+        name.length_bytes = if name.kind == Kind::Volume { capacity } else { 0 };
+        name.is_pending = false;
+        name.update(connection)?;
+        volume.state = State::Ready;
+        volume.save(connection)?;
+        Ok(Ok((name, volume)))
+    })
+    .await;
+    if !is_made {
+        core.names.fetch_sub(1, Ordering::Relaxed);
+        core.wake.notify_one();
+    }
+    made.and(finished)
+}
+
+async fn make_segments(core: &Arc<Core>, id: VolumeId) -> Result<(), Problem> {
+    let found = core.store.read(move |connection| {
+        Ok((Volume::load(connection, id)?, names::path_of(connection, id)?))
+    });
+    let (volume, path) = found.await.map_err(crate::store::not_stored)?;
+    let gone = || Problem::internal("a volume that is gone while it is made");
+    let volume = volume.ok_or_else(gone)?;
+    let placed = volume.record.placed.as_ref().ok_or_else(gone)?;
+    let path = path.ok_or_else(gone)?;
+    let length = if volume.record.kind == Kind::Volume { placed.capacity_bytes } else { 0 };
+    let each = placed.members.iter().enumerate().map(|(at, member)| {
+        let label = volume.label(at, &path, length);
+        let (agent, segment, len_bytes) = (member.agent, member.segment, placed.member_bytes);
+        async move {
+            let new = NewSegment { segment, len_bytes, label: label.ok_or_else(gone)? };
+            make_segment(core, agent, new).await
+        }
+    });
+    futures_util::future::try_join_all(each).await.map(drop)
+}
+
+/// Makes a segment; asks again when the answer is lost.
+pub(crate) async fn make_segment(
+    core: &Core,
+    agent: AgentId,
+    new: NewSegment,
+) -> Result<(), Problem> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS_MAX {
+        match core.agents.ask(agent, Operation::CreateSegment(new.clone())).await {
+            Ok(_) => return Ok(()),
+            Err(AskError::Fault(fault))
+                if !matches!(fault.code, FaultCode::Busy | FaultCode::Failed) =>
+            {
+                return Err(unavailable(agent, &fault));
+            }
+            Err(error) => last = Some(error),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+    let why = last.map_or_else(String::new, |last| last.to_string());
+    Err(Problem::new(Code::Unavailable, format!("agent {agent}: {why}")))
+}
+
+/// What a client sees of something.
+pub(crate) fn entry(core: &Core, name: &Name, path: String, volume: Option<&Volume>) -> Entry {
+    let placed = volume.and_then(|volume| Some((volume, volume.record.placed.as_ref()?)));
+    let member = |member: &Member| {
+        let place = core.agents.place(member.agent);
+        StoredMember {
+            agent: member.agent,
+            host: place.host,
+            segment: member.segment,
+            reachable: place.is_reachable,
+            fresh: member.is_fresh,
+        }
+    };
+    let stored = placed.map(|(volume, placed)| Stored {
+        level: placed.level,
+        chunk_len: placed.chunk_len,
+        logged: placed.logged,
+        member_bytes: placed.member_bytes,
+        formatted: volume.record.is_formatted,
+        generation: volume.lease.generation(),
+        members: placed.members.iter().map(member).collect(),
+        reasons: placed.reasons.clone(),
+    });
+    Entry { stored, ..name.entry(path) }
+}
+
+/// Removes something with its name; what it took of agents is free when this is over, of all that
+/// answer.
+pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem> {
+    let path = Path::parse(&named.path)?;
+    let removed =
+        change(&core.store, move |connection| begin_removal(connection, &path, named.force)).await;
+    let (id, is_volume) = removed?;
+    core.names.fetch_sub(1, Ordering::Relaxed);
+    if is_volume {
+        end::finish_removal(core, id).await;
+    }
+    Ok(())
+}
+
+fn begin_removal(
+    connection: &Connection,
+    path: &Path,
+    force: bool,
+) -> Sql<Result<(VolumeId, bool), Problem>> {
+    let conflict = |detail: String| Ok(Err(Problem::new(Code::Conflict, detail)));
+    if path.split().is_none() {
+        return conflict("/ cannot be removed".to_owned());
+    }
+    let name = match names::find(connection, path)? {
+        Ok(name) => name,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    if name.kind == Kind::Directory {
+        if !names::is_empty(connection, name.id)? {
+            return conflict(format!("{path} is not empty"));
+        }
+        names::remove(connection, name.id)?;
+        return Ok(Ok((name.id, false)));
+    }
+    Ok(drop_named(connection, &name, path, force)?.map(|()| (name.id, true)))
+}
+
+/// Takes the name from a volume, and lets its plans and segments be removed. Refuses, before it changes
+/// anything, while somebody uses it, unless by force.
+pub(crate) fn drop_named(
+    connection: &Connection,
+    name: &Name,
+    path: &Path,
+    force: bool,
+) -> Sql<Result<(), Problem>> {
+    if let Some(mut volume) = Volume::load(connection, name.id)? {
+        let now = now();
+        let used = volume.lease.holders().find(|(_, holder)| !holder.is_over(now));
+        if let (Some((_, holder)), false) = (used, force) {
+            let plan = holder.plan;
+            let detail = format!("{path} is open by plan {plan}; end that, or remove it by force");
+            return Ok(Err(Problem::new(Code::Conflict, detail)));
+        }
+        for plan in Plan::of_volume(connection, name.id)? {
+            plan::set_state(connection, plan.id, plan::State::Ending)?;
+        }
+        volume.state = State::Removing;
+        volume.save(connection)?;
+        volume.save_lease(connection)?;
+        volume::drop_segments(connection, name.id)?;
+    }
+    names::remove(connection, name.id)?;
+    Ok(Ok(()))
+}

@@ -1,0 +1,395 @@
+//! What ends: plans and volumes, and all that is finished in the background.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use netraid_cluster::{
+    Code, Problem,
+    access::TokenDigest,
+    agent::{FaultCode, Operation},
+    now,
+};
+use netraid_control::units::{AgentId, Moment, PlanId, SegmentId, VolumeId};
+
+use crate::{
+    audit,
+    book::{self},
+    core::{BusyGuard, Core},
+    create,
+    link::AskError,
+    lock, names,
+    open::raise,
+    plan::{self, Plan},
+    renew::own,
+    store::change,
+    volume::{self, SegmentState, Volume},
+};
+
+/// From one look at what is left to do to the next.
+const TICK: Duration = Duration::from_secs(1);
+/// How long those who remove or release something wait for agents.
+const FINISH_LIMIT: Duration = Duration::from_secs(4);
+/// A plan that is over so long ended by itself: also where clocks are apart, and its owner slow.
+const SWEEP_AFTER_MS: u64 = 30_000;
+/// After its start, the mediator gives clients so long to renew what ended meanwhile.
+const START_GRACE: Duration = Duration::from_secs(30);
+/// Whatever an agent that did not answer still has of a plan has ended by itself so long after it.
+const FORGET_AFTER_MS: u64 = 60_000;
+/// From one look whether a plan is free to the next.
+const BUSY_RETRY: Duration = Duration::from_millis(10);
+/// Ending plans in one look: those that wait for agents that are away are among them.
+const ENDING_MAX: u32 = 1024;
+/// Of each kind in one look.
+const LOOK_MAX: u32 = 256;
+
+/// How a plan ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Its client says so, and has stopped.
+    Closed,
+    /// Its client may go on: it is shut out.
+    Revoked,
+}
+
+/// Ends a plan whose client has stopped, as it says by a key that it alone has. Its lease is free at
+/// once, its rates when this is over, of all agents that answer.
+pub(crate) async fn close(
+    core: &Arc<Core>,
+    owner: Option<u64>,
+    id: PlanId,
+    key: TokenDigest,
+) -> Result<(), Problem> {
+    let is_its = move |plan: &Plan| match plan.record.close_key {
+        Some(its) if its == key => Ok(()),
+        Some(_) => {
+            let detail = format!("plan {id}: another key; who does not have its own may end it");
+            Err(Problem::new(Code::Forbidden, detail))
+        }
+        None => {
+            let detail = format!("plan {id} was opened without a key to close it; end it");
+            Err(Problem::new(Code::Conflict, detail))
+        }
+    };
+    finish(core, (owner, id), is_its, How::Closed).await
+}
+
+/// Ends a plan, whoever asks, and shuts its client out: agents that answer let a writer in no more when
+/// this is over, and others wait for those that do not.
+pub(crate) async fn revoke(
+    core: &Arc<Core>,
+    owner: Option<u64>,
+    id: PlanId,
+) -> Result<(), Problem> {
+    finish(core, (owner, id), |_| Ok(()), How::Revoked).await
+}
+
+async fn finish(
+    core: &Arc<Core>,
+    (owner, id): (Option<u64>, PlanId),
+    may: impl FnOnce(&Plan) -> Result<(), Problem> + Send + 'static,
+    how: How,
+) -> Result<(), Problem> {
+    let _busy = alone(core, id).await?;
+    let ending = change(&core.store, move |connection| {
+        let plan = match own(connection, id, owner)?.and_then(|plan| may(&plan).map(|()| plan)) {
+            Ok(plan) => plan,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let volume = begin_end(connection, &plan, how)?;
+        Ok(Ok((plan, volume)))
+    });
+    let (plan, volume) = ending.await?;
+    let told = async {
+        let raised = async {
+            if let Some(volume) = volume.filter(|volume| !volume.lease.is_raised()) {
+                raise(core, &volume).await;
+            }
+        };
+        match how {
+            How::Closed => end_plan(core, plan).await,
+            How::Revoked => drop(tokio::join!(raised, end_plan(core, plan))),
+        }
+    };
+    let _ = tokio::time::timeout(FINISH_LIMIT, told).await;
+    Ok(())
+}
+
+/// Waits for a renewal of the plan that is under way.
+async fn alone(core: &Core, id: PlanId) -> Result<BusyGuard<PlanId>, Problem> {
+    let began = Instant::now();
+    loop {
+        if let Some(guard) = core.busy_plans.enter(id) {
+            return Ok(guard);
+        }
+        if began.elapsed() > FINISH_LIMIT {
+            let detail = format!("plan {id} is under way; ask again");
+            return Err(Problem::new(Code::Conflict, detail));
+        }
+        tokio::time::sleep(BUSY_RETRY).await;
+    }
+}
+
+fn begin_end(
+    connection: &rusqlite::Connection,
+    plan: &Plan,
+    how: How,
+) -> rusqlite::Result<Option<Volume>> {
+    plan::set_state(connection, plan.id, plan::State::Ending)?;
+    let mut volume = Volume::load(connection, plan.volume)?;
+    if let Some(volume) = &mut volume {
+        volume.lease = match how {
+            How::Closed => volume.lease.release(plan.id),
+            How::Revoked => volume.lease.revoke(plan.id),
+        };
+        volume.save_lease(connection)?;
+    }
+    Ok(volume)
+}
+
+/// Tells a plan's agents that it is over, and forgets it when all know. Whoever calls it is alone with
+/// the plan.
+async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
+    let id = plan.id;
+    let mut agents = plan.record.agents.clone();
+    agents.extend(plan.record.parts.iter().map(|part| part.agent));
+    agents.sort_unstable();
+    agents.dedup();
+    let told = agents.into_iter().map(|agent| {
+        // Of an agent that is not known any more nobody has anything.
+        let is_known = core.agents.link(agent).is_some();
+        let is_there = core.agents.is_reachable(agent);
+        let asked = is_there.then(|| core.agents.ask(agent, Operation::EndPlan { plan: id }));
+        async move {
+            let is_told = match asked {
+                None => !is_known,
+                Some(asked) => match asked.await {
+                    Ok(_) => true,
+                    Err(AskError::Fault(fault)) => fault.code == FaultCode::Absent,
+                    Err(AskError::Lost(_)) => false,
+                },
+            };
+            (!is_told).then_some(agent)
+        }
+    });
+    let left: Vec<AgentId> = join_all(told).await.into_iter().flatten().collect();
+    // Stored some time: until then it is ended again.
+    if left.is_empty() {
+        drop(core.store.write(move |connection| plan::delete(connection, id)));
+    } else if left != plan.record.agents {
+        plan.state = plan::State::Ending;
+        plan.record.parts.retain(|part| left.contains(&part.agent));
+        plan.record.agents = left;
+        drop(core.store.write(move |connection| plan.save(connection)));
+    }
+}
+
+/// Removes what a volume has on agents that answer.
+pub(crate) async fn finish_removal(core: &Arc<Core>, id: VolumeId) {
+    let work = async {
+        let found = core.store.read(move |connection| {
+            Ok((Plan::of_volume(connection, id)?, volume::segments_of_volume(connection, id)?))
+        });
+        let Ok((plans, segments)) = found.await else { return };
+        end_all(core, plans).await;
+        remove_segments(core, id, segments).await;
+    };
+    let _ = tokio::time::timeout(FINISH_LIMIT, work).await;
+    lock(&core.known).remove(&id);
+    core.wake.notify_one();
+}
+
+/// Removes segments of a volume, or of what is left of it, and forgets it when it has no others.
+async fn remove_segments(core: &Core, id: VolumeId, segments: Vec<(SegmentId, AgentId)>) {
+    let asked = segments.into_iter().map(|(segment, agent)| {
+        let asked = core.agents.ask(agent, Operation::RemoveSegment { segment });
+        async move {
+            let is_gone = match asked.await {
+                Ok(_) => true,
+                Err(AskError::Fault(fault)) => fault.code == FaultCode::Absent,
+                Err(AskError::Lost(_)) => false,
+            };
+            is_gone.then_some(segment)
+        }
+    });
+    let removed: Vec<SegmentId> = join_all(asked).await.into_iter().flatten().collect();
+    let stored = core.store.write(move |connection| {
+        removed.iter().try_for_each(|segment| volume::delete_segment(connection, *segment))?;
+        volume::forget(connection, id)
+    });
+    // Else they are removed again.
+    let _ = stored.await;
+}
+
+/// Ends all plans that are ending.
+async fn end_plans(core: &Arc<Core>) {
+    let before = Moment(now().0.saturating_sub(FORGET_AFTER_MS));
+    drop(core.store.write(move |connection| plan::forget_ended(connection, before)));
+    let ending = core.store.read(|connection| {
+        Plan::ended_before(connection, plan::State::Ending, Moment(u64::MAX), ENDING_MAX)
+    });
+    if let Ok(plans) = ending.await {
+        end_all(core, plans).await;
+    }
+}
+
+/// Ends those that nobody works on.
+async fn end_all(core: &Arc<Core>, plans: Vec<Plan>) {
+    let ended = plans.into_iter().map(|plan| async move {
+        if let Some(_busy) = core.busy_plans.enter(plan.id) {
+            end_plan(core, plan).await;
+        }
+    });
+    join_all(ended).await;
+}
+
+/// Removes segments that are to be removed, of agents that answer.
+async fn reap(core: &Arc<Core>) {
+    let agents = core.store.read(volume::agents_with_gone).await.unwrap_or_default();
+    let there = agents.into_iter().filter(|agent| core.agents.is_reachable(*agent));
+    let each = there.map(|agent| async move {
+        let gone =
+            core.store.read(move |connection| volume::gone_segments(connection, agent, LOOK_MAX));
+        let gone = gone.await.unwrap_or_default();
+        let removed =
+            gone.into_iter().map(|(segment, id)| remove_segments(core, id, vec![(segment, agent)]));
+        join_all(removed).await;
+    });
+    join_all(each).await;
+}
+
+/// Goes on with all that was under way when the mediator ended.
+pub(crate) async fn recover(core: &Arc<Core>) -> Result<(), Problem> {
+    let bookings = core.store.read(book::stored).await.map_err(crate::store::not_stored)?;
+    let mut creating = Vec::new();
+    for (record, work) in bookings {
+        let made = match &work {
+            book::Work::Create { volume, .. } => Some(*volume),
+            book::Work::Open { .. } | book::Work::Again { .. } | book::Work::Replace { .. } => None,
+        };
+        let ended = book::resume(core, &record, work);
+        if let (Some(volume), Some(ended)) = (made, ended) {
+            creating.push((volume, ended));
+        }
+    }
+    let waited: Vec<VolumeId> = creating.iter().map(|(volume, _)| *volume).collect();
+    let booked = change(&core.store, move |connection| {
+        for id in volume::in_state(connection, volume::State::Creating, u32::MAX)? {
+            if !waited.contains(&id) {
+                names::remove(connection, id)?;
+                volume::delete(connection, id)?;
+            }
+        }
+        let resumed = book::stored(connection)?;
+        let is_resumed = |id: PlanId| {
+            resumed
+                .iter()
+                .any(|(_, work)| matches!(work, book::Work::Open { plan, .. } if *plan == id))
+        };
+        let opening =
+            Plan::ended_before(connection, plan::State::Opening, Moment(u64::MAX), u32::MAX)?;
+        for plan in opening.iter().filter(|plan| !is_resumed(plan.id)) {
+            book::abandon(connection, plan.id)?;
+        }
+        for segment in volume::spare_segments(connection)? {
+            volume::set_segment(connection, segment, SegmentState::Gone)?;
+        }
+        let mut booked = volume::in_state(connection, volume::State::Booked, u32::MAX)?;
+        booked.retain(|id| !waited.contains(id));
+        Ok(Ok(booked))
+    })
+    .await?;
+    for id in booked {
+        let core = Arc::clone(core);
+        tokio::spawn(async move {
+            let _busy = core.busy_volumes.enter(id);
+            let _ = create::finish(&core, id).await;
+        });
+    }
+    for (id, ended) in creating {
+        let core = Arc::clone(core);
+        tokio::spawn(async move {
+            let _busy = core.busy_volumes.enter(id);
+            if let Ok(netraid_control::booking::Outcome::Booked) = ended.await {
+                let _ = create::finish(&core, id).await;
+                return;
+            }
+            let removed = core.store.write(move |connection| {
+                names::remove(connection, id)?;
+                volume::delete(connection, id)
+            });
+            let _ = removed.await;
+        });
+    }
+    Ok(())
+}
+
+/// Looks after all that goes on by itself, until the store is broken.
+pub(crate) async fn run(core: Arc<Core>) -> Problem {
+    let started = Instant::now();
+    let mut looks: u64 = 0;
+    let mut raise_after = names::ROOT;
+    loop {
+        let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
+        if core.store.is_broken() {
+            return Problem::internal("the store is broken; start the mediator again");
+        }
+        looks += 1;
+        let away = core.agents.away();
+        if !away.is_empty() {
+            let core = Arc::clone(&core);
+            tokio::spawn(async move { core.agents.refresh(away).await });
+        }
+        if started.elapsed() > START_GRACE {
+            sweep(&core).await;
+        }
+        let limited = async {
+            end_plans(&core).await;
+            reap(&core).await;
+        };
+        let _ = tokio::time::timeout(FINISH_LIMIT, limited).await;
+        if looks.is_multiple_of(4) {
+            raise_after = raise_all(&core, raise_after).await;
+        }
+        if let Err(problem) = core.rotate().await {
+            tracing::error!("keys: {problem}");
+        }
+        if looks.is_multiple_of(3600) {
+            let _ = core.store.write(audit::prune).await;
+        }
+    }
+}
+
+/// Ends plans that ended by themselves some time ago. Whoever has one may go on all the same where
+/// clocks are wrong.
+async fn sweep(core: &Core) {
+    let before = Moment(now().0.saturating_sub(SWEEP_AFTER_MS));
+    let swept = core.store.write(move |connection| {
+        let over = Plan::ended_before(connection, plan::State::Open, before, LOOK_MAX)?;
+        over.iter().try_for_each(|plan| begin_end(connection, plan, How::Revoked).map(drop))
+    });
+    let _ = swept.await;
+}
+
+/// Raises generations on agents that were away when that was done, now that all of a volume's are
+/// there; some volumes at a time, by id.
+async fn raise_all(core: &Arc<Core>, after: VolumeId) -> VolumeId {
+    let ids = core
+        .store
+        .read(move |connection| volume::unraised(connection, after, LOOK_MAX))
+        .await
+        .unwrap_or_default();
+    for id in &ids {
+        let id = *id;
+        let volume = core.store.read(move |connection| Volume::load(connection, id)).await;
+        let Ok(Some(volume)) = volume else { continue };
+        let Some(placed) = &volume.record.placed else { continue };
+        let all_there = placed.agents().all(|agent| core.agents.is_reachable(agent));
+        if volume.state == volume::State::Ready && all_there {
+            raise(core, &volume).await;
+        }
+    }
+    ids.last().copied().unwrap_or(names::ROOT)
+}

@@ -1,0 +1,369 @@
+//! Names: a tree of directories, of which each name is a row under its directory's id. So a page is
+//! read from where it begins, however many names there are, and a directory with all that is in it
+//! gets another name by a change of one row.
+
+use netraid_cluster::{
+    Code, Problem,
+    mediator::{Entry, Kind, NAME_LEN_MAX, PAGE_MAX, PATH_LEN_MAX, Page},
+};
+use netraid_control::units::{Moment, VolumeId};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use crate::store::{Sql, from_word, int, moment, uint, word};
+
+/// The uppermost directory.
+pub(crate) const ROOT: VolumeId = VolumeId([0; 16]);
+/// Directories in directories, at most.
+const DEPTH_MAX: usize = 128;
+
+/// An absolute path, whose names are none of `.`, `..` and nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Path {
+    parts: Vec<String>,
+}
+
+impl Path {
+    pub(crate) fn parse(text: &str) -> Result<Self, Problem> {
+        let wrong = |why: &str| {
+            let shown: String = text.chars().take(80).collect();
+            Problem::invalid(format!("path '{}': {why}", shown.escape_debug()))
+        };
+        if text.len() > PATH_LEN_MAX {
+            return Err(wrong(&format!("{} bytes, {PATH_LEN_MAX} at most", text.len())));
+        }
+        let Some(rest) = text.strip_prefix('/') else {
+            return Err(wrong("begins with /"));
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let parts: Vec<String> = match rest {
+            "" => Vec::new(),
+            rest => rest.split('/').map(str::to_owned).collect(),
+        };
+        if parts.len() > DEPTH_MAX {
+            return Err(wrong(&format!("{} names deep, {DEPTH_MAX} at most", parts.len())));
+        }
+        for part in &parts {
+            if matches!(part.as_str(), "" | "." | "..") {
+                return Err(wrong("a name in it is empty, '.' or '..'"));
+            }
+            if part.len() > NAME_LEN_MAX {
+                return Err(wrong(&format!("a name in it is longer than {NAME_LEN_MAX} bytes")));
+            }
+            if part.chars().any(char::is_control) {
+                return Err(wrong("a control character"));
+            }
+        }
+        Ok(Self { parts })
+    }
+
+    /// Its directory's names, and its own; none for the uppermost directory.
+    pub(crate) fn split(&self) -> Option<(&[String], &str)> {
+        self.parts.split_last().map(|(name, above)| (above, name.as_str()))
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.parts.is_empty() {
+            true => f.write_str("/"),
+            false => self.parts.iter().try_for_each(|part| write!(f, "/{part}")),
+        }
+    }
+}
+
+/// A row.
+#[derive(Debug, Clone)]
+pub(crate) struct Name {
+    pub(crate) parent: VolumeId,
+    pub(crate) name: String,
+    pub(crate) id: VolumeId,
+    pub(crate) kind: Kind,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) length_bytes: u64,
+    pub(crate) made: Moment,
+    pub(crate) changed: Moment,
+    pub(crate) is_pending: bool,
+}
+
+const COLUMNS: &str = "parent, name, id, kind, capacity, length, made, changed, is_pending";
+
+impl Name {
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        Ok(Self {
+            parent: VolumeId(row.get(0)?),
+            name: row.get(1)?,
+            id: VolumeId(row.get(2)?),
+            kind: from_word(&row.get::<_, String>(3)?)?,
+            capacity_bytes: uint(row.get(4)?),
+            length_bytes: uint(row.get(5)?),
+            made: moment(row.get(6)?),
+            changed: moment(row.get(7)?),
+            is_pending: row.get(8)?,
+        })
+    }
+
+    /// A new one.
+    pub(crate) fn new(parent: VolumeId, name: &str, id: VolumeId, kind: Kind, now: Moment) -> Self {
+        let name = name.to_owned();
+        let (capacity_bytes, length_bytes, is_pending) = (0, 0, false);
+        let (made, changed) = (now, now);
+        Self { parent, name, id, kind, capacity_bytes, length_bytes, made, changed, is_pending }
+    }
+
+    /// What a client sees of it, without how it is stored.
+    pub(crate) fn entry(&self, path: String) -> Entry {
+        let Self { id, kind, capacity_bytes, length_bytes, made, changed, .. } = *self;
+        Entry { path, kind, id, capacity_bytes, length_bytes, made, changed, stored: None }
+    }
+
+    pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
+        let sql = "INSERT INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let values = params![
+            self.parent.0,
+            self.name,
+            self.id.0,
+            word(&self.kind)?,
+            int(self.capacity_bytes),
+            int(self.length_bytes),
+            int(self.made.0),
+            int(self.changed.0),
+            self.is_pending,
+        ];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    /// Writes what may change beside the name.
+    pub(crate) fn update(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE names SET capacity = ?2, length = ?3, changed = ?4, is_pending = ?5 \
+                   WHERE id = ?1";
+        let (capacity, length) = (int(self.capacity_bytes), int(self.length_bytes));
+        let values = params![self.id.0, capacity, length, int(self.changed.0), self.is_pending];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+}
+
+/// What is there by that name in a directory, pending or not.
+pub(crate) fn child(connection: &Connection, parent: VolumeId, name: &str) -> Sql<Option<Name>> {
+    let sql = format!("SELECT {COLUMNS} FROM names WHERE parent = ?1 AND name = ?2");
+    let mut query = connection.prepare_cached(&sql)?;
+    query.query_row(params![parent.0, name], Name::read).optional()
+}
+
+/// The row of an id.
+pub(crate) fn by_id(connection: &Connection, id: VolumeId) -> Sql<Option<Name>> {
+    let sql = format!("SELECT {COLUMNS} FROM names WHERE id = ?1");
+    connection.prepare_cached(&sql)?.query_row([id.0], Name::read).optional()
+}
+
+/// The directory of these names.
+pub(crate) fn directory(
+    connection: &Connection,
+    parts: &[String],
+) -> Sql<Result<VolumeId, Problem>> {
+    let mut at = ROOT;
+    for (depth, part) in parts.iter().enumerate() {
+        let shown = || Path { parts: parts[..=depth].to_vec() };
+        match child(connection, at, part)? {
+            Some(name) if name.kind == Kind::Directory => at = name.id,
+            Some(_) => return Ok(Err(Problem::invalid(format!("{} is no directory", shown())))),
+            None => return Ok(Err(absent(&shown()))),
+        }
+    }
+    Ok(Ok(at))
+}
+
+/// What has that path, and is not pending.
+pub(crate) fn find(connection: &Connection, path: &Path) -> Sql<Result<Name, Problem>> {
+    let Some((above, name)) = path.split() else {
+        let root = Name::new(ROOT, "", ROOT, Kind::Directory, Moment(0));
+        return Ok(Ok(root));
+    };
+    let parent = match directory(connection, above)? {
+        Ok(parent) => parent,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let found = child(connection, parent, name)?.filter(|name| !name.is_pending);
+    Ok(found.ok_or_else(|| absent(path)))
+}
+
+pub(crate) fn absent(path: &Path) -> Problem {
+    Problem::absent(format!("{path}: there is no such thing"))
+}
+
+pub(crate) fn exists(path: &Path) -> Problem {
+    Problem::new(Code::Exists, format!("{path} is there already"))
+}
+
+/// The path of an id.
+pub(crate) fn path_of(connection: &Connection, id: VolumeId) -> Sql<Option<String>> {
+    let mut parts = Vec::new();
+    let mut at = id;
+    while at != ROOT {
+        let Some(name) = by_id(connection, at)? else { return Ok(None) };
+        parts.push(name.name);
+        at = name.parent;
+    }
+    parts.reverse();
+    Ok(Some(Path { parts }.to_string()))
+}
+
+/// The directory of these names; those that are missing are made. Refuses before it makes any.
+pub(crate) fn make_directories(
+    connection: &Connection,
+    parts: &[String],
+    now: Moment,
+    mut draw: impl FnMut() -> VolumeId,
+) -> Sql<Result<(VolumeId, u64), Problem>> {
+    let mut at = ROOT;
+    let mut made = 0;
+    for part in parts {
+        at = match child(connection, at, part)? {
+            Some(name) if name.kind == Kind::Directory => name.id,
+            Some(name) => {
+                return Ok(Err(Problem::invalid(format!("'{}' is no directory", name.name))));
+            }
+            None => {
+                let name = Name::new(at, part, draw(), Kind::Directory, now);
+                name.insert(connection)?;
+                made += 1;
+                name.id
+            }
+        };
+    }
+    Ok(Ok((at, made)))
+}
+
+/// The SQL of a page, whose plan a test looks at.
+pub(crate) const PAGE: &str = "SELECT parent, name, id, kind, capacity, length, made, changed, is_pending \
+    FROM names WHERE parent = ?1 AND name > ?2 AND is_pending = 0 ORDER BY name LIMIT ?3";
+
+/// A part of a directory.
+pub(crate) fn page(
+    connection: &Connection,
+    path: &Path,
+    after: Option<&str>,
+    limit: Option<u32>,
+) -> Sql<Result<Page, Problem>> {
+    let parent = match find(connection, path)? {
+        Ok(name) if name.kind == Kind::Directory => name.id,
+        Ok(_) => return Ok(Err(Problem::invalid(format!("{path} is no directory")))),
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let limit = limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let mut query = connection.prepare_cached(PAGE)?;
+    let values = params![parent.0, after.unwrap_or(""), limit + 1];
+    let rows = query.query_map(values, Name::read)?.collect::<Sql<Vec<_>>>()?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = rows.len() > limit;
+    let above = if path.parts.is_empty() { String::new() } else { path.to_string() };
+    let entry = |name: &Name| name.entry(format!("{above}/{}", name.name));
+    let entries: Vec<Entry> = rows.iter().take(limit).map(entry).collect();
+    let next = has_more.then(|| rows[limit - 1].name.clone());
+    Ok(Ok(Page { entries, next }))
+}
+
+/// What is to get another name, and where.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    pub(crate) name: Name,
+    parent: VolumeId,
+    new: String,
+    /// What has that name now.
+    pub(crate) there: Option<Name>,
+}
+
+/// Looks whether something can have another name, if nothing else has it. Changes nothing.
+pub(crate) fn look_to_move(
+    connection: &Connection,
+    from: &Path,
+    to: &Path,
+    id: Option<VolumeId>,
+) -> Sql<Result<Moved, Problem>> {
+    let (Some(_), Some((above, new))) = (from.split(), to.split()) else {
+        return Ok(Err(Problem::invalid("the uppermost directory keeps its name")));
+    };
+    let name = match find(connection, from)? {
+        Ok(name) => name,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    if id.is_some_and(|id| id != name.id) {
+        return Ok(Err(Problem::new(Code::Conflict, format!("{from} is something else by now"))));
+    }
+    let parent = match directory(connection, above)? {
+        Ok(parent) => parent,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let there = child(connection, parent, new)?;
+    // A directory within itself could not be reached any more.
+    let mut at = parent;
+    while at != ROOT {
+        if at == name.id {
+            return Ok(Err(Problem::invalid(format!("{to} is in {from} itself"))));
+        }
+        at = by_id(connection, at)?.map_or(ROOT, |name| name.parent);
+    }
+    Ok(Ok(Moved { name, parent, new: new.to_owned(), there }))
+}
+
+/// Gives something its other name, which nothing has any more.
+pub(crate) fn set(connection: &Connection, moved: Moved) -> Sql<Name> {
+    let Moved { name, parent, new, .. } = moved;
+    let sql = "UPDATE names SET parent = ?2, name = ?3 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![name.id.0, parent.0, new])?;
+    Ok(Name { parent, name: new, ..name })
+}
+
+/// Whether there is anything in a directory.
+pub(crate) fn is_empty(connection: &Connection, id: VolumeId) -> Sql<bool> {
+    let mut query = connection.prepare_cached("SELECT 1 FROM names WHERE parent = ?1 LIMIT 1")?;
+    Ok(!query.exists([id.0])?)
+}
+
+pub(crate) fn remove(connection: &Connection, id: VolumeId) -> Sql<()> {
+    connection.prepare_cached("DELETE FROM names WHERE id = ?1")?.execute([id.0]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::STEPS;
+
+    fn steps(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> i32 {
+        let mut query = connection.prepare(sql).unwrap();
+        let rows = query.query_map(values, Name::read).unwrap().count();
+        assert!(rows > 0);
+        query.get_status(rusqlite::StatementStatus::VmStep)
+    }
+
+    #[test]
+    fn a_page_costs_the_same_however_many_names_there_are() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(STEPS[0]).unwrap();
+        let mut costs = Vec::new();
+        let mut number: u128 = 1;
+        for count in [2_000, 100_000] {
+            connection.execute_batch("BEGIN").unwrap();
+            while number < count {
+                let (id, name) = (VolumeId(number.to_be_bytes()), format!("{number:06}"));
+                Name::new(ROOT, &name, id, Kind::Data, Moment(0)).insert(&connection).unwrap();
+                number += 1;
+            }
+            connection.execute_batch("COMMIT").unwrap();
+            let values = params![ROOT.0, "001000", 900];
+            costs.push(steps(&connection, PAGE, values));
+        }
+        assert_eq!(costs[0], costs[1]);
+        // All of them, page after page.
+        let (mut seen, mut after) = (0, None);
+        loop {
+            let root = Path::parse("/").unwrap();
+            let page = page(&connection, &root, after.as_deref(), None).unwrap().unwrap();
+            seen += page.entries.len();
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, 99_999);
+    }
+}

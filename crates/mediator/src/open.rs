@@ -1,0 +1,565 @@
+//! Transfer plans: the lease first, then its generation on the agents, then rates, then tokens.
+//!
+//! Whatever fails takes the plan back. Tokens leave when all that they rest on is stored, here and on
+//! the agents.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use netraid_cluster::{
+    Code, Problem,
+    access::Bearer,
+    agent::{Done, FaultCode, Operation, rates_of},
+    mediator::{Mode, Offer, Open, PlanMember, TransferPlan},
+    now,
+};
+use netraid_control::{
+    booking::{self, Outcome},
+    derived::{Ranges, Rights, Terms},
+    lease::{Access, LeaseState, Request, TERM_MS_MAX},
+    ledger::{Hold, Purpose},
+    placement::Load,
+    promise,
+    token::{Initiator, Rates, SKEW_MS, Token},
+    units::{Generation, Moment, PlanId, Rate, Resources, VolumeId},
+};
+use netraid_raid::member::{MemberIndex, MemberSet};
+use rusqlite::Connection;
+
+use crate::{
+    access::Caller,
+    book::{self, HOLD_MS, Work, book},
+    core::Core,
+    create::{entry, unavailable},
+    lock,
+    names::{self, Name, Path},
+    plan::{self, Part, Plan, Record},
+    renew::{renew_lease, renew_opened},
+    store::{Sql, change},
+    volume::{Member, Placed, State, Volume, members_that},
+};
+
+/// How long one agent is waited for: others of the volume may be enough.
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3);
+/// How often rates are booked anew when agents refuse what they said they have.
+const ATTEMPTS_MAX: usize = 3;
+/// Bytes of an iSCSI name (RFC 7143, section 4.2.7.1).
+const INITIATOR_LEN_MAX: usize = 223;
+/// The longest that a client can be told.
+const FOR_MS_MAX: u64 = TERM_MS_MAX - SKEW_MS;
+/// The largest rate that a token says.
+const RATE_MAX: Rate = Rate((1 << 48) - 1);
+/// Of all tokens: what is left over is shared evenly.
+const WEIGHT: u16 = 100;
+
+/// A plan with what it is of.
+#[derive(Debug, Clone)]
+pub(crate) struct Opened {
+    pub(crate) plan: Plan,
+    pub(crate) volume: Volume,
+    pub(crate) name: Name,
+    pub(crate) path: String,
+}
+
+impl Opened {
+    pub(crate) fn placed(&self) -> Result<&Placed, Problem> {
+        let placed = self.volume.record.placed.as_ref();
+        placed.ok_or_else(|| Problem::internal("a plan of what lies nowhere"))
+    }
+
+    /// How many members may be lost while the rate is there.
+    fn lost(&self) -> Result<u8, Problem> {
+        let tolerance = u8::try_from(self.placed()?.geometry()?.tolerance()).unwrap_or(u8::MAX);
+        let survives = self.volume.record.layout.survives.min(tolerance);
+        Ok(if self.plan.record.degraded { survives } else { 0 })
+    }
+
+    /// What each member has to give for the plan's rate.
+    pub(crate) fn resources(&self) -> Result<Option<Resources>, Problem> {
+        let rate = promise::booked(self.plan.record.rate, self.lost()? > 0);
+        let rates = self.load()?.rates(rate);
+        Ok(rates.map(|(device, network)| Resources { space_bytes: 0, device, network }))
+    }
+
+    pub(crate) fn load(&self) -> Result<Load, Problem> {
+        let kind = self.volume.record.kind;
+        self.placed()?.load(kind, self.plan.record.request_bytes, self.lost()?)
+    }
+}
+
+/// Gives a plan, or says what could be had.
+pub(crate) async fn open(
+    core: &Arc<Core>,
+    caller: &Caller,
+    open: Open,
+) -> Result<TransferPlan, Problem> {
+    let path = Path::parse(&open.path)?;
+    let for_ms = check(core, &open)?;
+    let id = open.plan.unwrap_or_else(|| PlanId(rand::random()));
+    let busy = core.busy_plans.enter(id);
+    let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
+    let _busy = busy.ok_or_else(under_way)?;
+    let owner = caller.id;
+    let begun =
+        change(&core.store, move |connection| begin(connection, &path, &open, id, owner, for_ms));
+    let (mut opened, is_new) = begun.await?;
+    if !is_new {
+        return renew_opened(core, opened).await;
+    }
+    let prepared = prepare(core, &mut opened).await;
+    match prepared {
+        Ok(reachable) => issue(core, &opened, reachable),
+        Err(problem) => {
+            change(&core.store, move |connection| {
+                // Nobody has its tokens, also where nothing more was to be stored for it.
+                if let Some(plan) = Plan::load(connection, id)?
+                    && plan.state == plan::State::Open
+                {
+                    plan::set_state(connection, id, plan::State::Opening)?;
+                }
+                book::abandon(connection, id)?;
+                Ok(Ok(()))
+            })
+            .await?;
+            Err(problem)
+        }
+    }
+}
+
+fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
+    let Open { initiator, rate, limit, .. } = open;
+    if initiator.is_empty() || initiator.len() > INITIATOR_LEN_MAX {
+        let detail = format!("an initiator's name has 1 to {INITIATOR_LEN_MAX} bytes");
+        return Err(Problem::invalid(detail));
+    }
+    if *rate > RATE_MAX || limit.is_some_and(|limit| limit > RATE_MAX) {
+        return Err(Problem::invalid(format!("{} bytes/s are the most", RATE_MAX.0)));
+    }
+    if limit.is_some_and(|limit| limit < *rate || limit == Rate::ZERO) {
+        return Err(Problem::invalid("a limit below the rate, or of nothing"));
+    }
+    let for_ms = open.for_ms.unwrap_or(core.term_ms);
+    match for_ms {
+        1..=FOR_MS_MAX => Ok(for_ms),
+        _ => Err(Problem::invalid(format!("a plan lasts 1 to {FOR_MS_MAX} ms"))),
+    }
+}
+
+/// Gives the lease, in one change with the plan; or finds the plan that was given before.
+fn begin(
+    connection: &Connection,
+    path: &Path,
+    open: &Open,
+    id: PlanId,
+    owner: u64,
+    for_ms: u64,
+) -> Sql<Result<(Opened, bool), Problem>> {
+    let name = match names::find(connection, path)? {
+        Ok(name) => name,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let Some(mut volume) = Volume::load(connection, name.id)? else {
+        return Ok(Err(Problem::invalid(format!("{path} is a directory"))));
+    };
+    let Some(placed) = volume.record.placed.clone().filter(|_| volume.state == State::Ready) else {
+        return Ok(Err(Problem::invalid(format!("{path} has no bytes: there is nothing to open"))));
+    };
+    let access = match open.mode {
+        Mode::Read => Access::Read,
+        Mode::Write => Access::Write,
+    };
+    let before = Plan::load(connection, id)?;
+    if let Some(plan) = before {
+        let record = &plan.record;
+        let is_same = plan.volume == volume.id
+            && plan.owner == owner
+            && plan.state == plan::State::Open
+            && (record.mode, &record.initiator, record.rate)
+                == (open.mode, &open.initiator, open.rate)
+            && record.close_key == open.close_key.as_ref().map(Bearer::digest);
+        if !is_same {
+            let detail = format!("plan {id} is something else, or over; take a new one");
+            return Ok(Err(Problem::new(Code::Conflict, detail)));
+        }
+        return renew_lease(connection, plan).map(|opened| Ok((opened?, false)));
+    }
+    let record = Record::new(open, for_ms, placed.agents().collect());
+    let take_over = open.take_over.then(|| volume.lease.generation());
+    let request = Request { plan: id, access, term_ms: record.lease_ms(), take_over };
+    let (lease, granted) = match volume.lease.open(now(), &request) {
+        Ok(opened) => opened,
+        Err(error) => return Ok(Err(Problem::new(Code::Conflict, error.to_string()))),
+    };
+    for (_, old) in volume.lease.holders() {
+        if !lease.holders().any(|(_, new)| new.plan == old.plan) {
+            plan::set_state(connection, old.plan, plan::State::Ending)?;
+        }
+    }
+    volume.lease = lease;
+    volume.save_lease(connection)?;
+    // Nothing more is to be stored for it.
+    let is_done = open.rate == Rate::ZERO && !granted.must_raise;
+    let state = if is_done { plan::State::Open } else { plan::State::Opening };
+    let plan = Plan { id, volume: volume.id, owner, until: granted.until, state, record };
+    plan.insert(connection)?;
+    Ok(Ok((Opened { plan, volume, name, path: path.to_string() }, true)))
+}
+
+/// What tokens need: the generation on the agents, and rates. Says which members can be used.
+async fn prepare(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
+    let reachable = reach(core, opened).await?;
+    if opened.plan.record.rate > Rate::ZERO {
+        book_rates(core, opened, reachable).await?;
+    } else if opened.plan.state == plan::State::Opening {
+        let id = opened.plan.id;
+        change(&core.store, move |connection| {
+            if let Some(plan) = Plan::load(connection, id)?
+                && plan.state == plan::State::Opening
+            {
+                plan::set_state(connection, id, plan::State::Open)?;
+            }
+            Ok(Ok(()))
+        })
+        .await?;
+    }
+    opened.plan.state = plan::State::Open;
+    Ok(reachable)
+}
+
+/// Members that can be used: whose agents are there, and have the generation. Refuses when they are
+/// too few to serve, or when those that do not have it are enough for somebody who was shut out.
+async fn reach(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
+    let reachable = raise_for(core, opened).await?;
+    let (placed, volume) = (opened.placed()?, &opened.volume);
+    let geometry = placed.geometry()?;
+    let generation = volume.lease.generation();
+    let rest = members_that(&placed.members, |at, _| !has(reachable, at));
+    if !geometry.can_serve_from(reachable) {
+        let (there, all) = (reachable.len(), placed.members.len());
+        let detail = format!("{there} of {all} agents can be reached, too few to serve; ask again");
+        return Err(Problem::new(Code::Unavailable, detail));
+    }
+    let quiet_at = volume.lease.quiet_at();
+    if !volume.lease.is_raised() && geometry.can_serve_from(rest) && now() < quiet_at {
+        let (late, all) = (rest.len(), placed.members.len());
+        let detail = format!(
+            "{late} of {all} agents do not know generation {} yet, and serve whoever had the volume \
+             before, who may go on until {} ms since 1970; ask again when they can be reached, or then",
+            generation.0, quiet_at.0
+        );
+        return Err(Problem::new(Code::Unavailable, detail));
+    }
+    Ok(reachable)
+}
+
+pub(crate) fn has(set: MemberSet, at: usize) -> bool {
+    u8::try_from(at).is_ok_and(|at| set.contains(MemberIndex(at)))
+}
+
+/// Members whose agents are there, and have the generation; one that they have seen for nobody else.
+async fn raise_for(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
+    let is_known = lock(&core.known).contains(&opened.volume.id);
+    if opened.volume.lease.is_raised() && is_known {
+        let members = &opened.placed()?.members;
+        return Ok(members_that(members, |_, member| core.agents.is_reachable(member.agent)));
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let Raised { confirmed, surpassed } = raise(core, &opened.volume).await;
+        let Some(seen) = surpassed else { return Ok(confirmed) };
+        tracing::warn!(
+            "{}: agents have generation {} of it, the store {}: it is an older copy",
+            opened.path,
+            seen.0,
+            opened.volume.lease.generation().0
+        );
+        let (id, plan) = (opened.volume.id, opened.plan.id);
+        let lifted = change(&core.store, move |connection| lift(connection, id, plan, seen));
+        opened.volume = lifted.await?;
+    }
+    Err(Problem::new(Code::Unavailable, "agents do not agree on a generation; ask again"))
+}
+
+/// Takes a generation that no agent has seen, for a plan that nobody has tokens of.
+fn lift(
+    connection: &Connection,
+    id: VolumeId,
+    plan: PlanId,
+    seen: Generation,
+) -> Sql<Result<Volume, Problem>> {
+    let gone = || Problem::new(Code::Conflict, "it was opened or removed meanwhile; ask again");
+    let volume = Volume::load(connection, id)?;
+    let is_its = |volume: &Volume| volume.lease.holders().any(|(_, holder)| holder.plan == plan);
+    let Some(mut volume) = volume.filter(is_its) else { return Ok(Err(gone())) };
+    let lease = match volume.lease.surpassed(now(), seen, plan) {
+        Ok(lease) => lease,
+        Err(spent) => return Ok(Err(Problem::new(Code::Conflict, spent.to_string()))),
+    };
+    for (_, old) in volume.lease.holders().filter(|(_, old)| old.plan != plan) {
+        plan::set_state(connection, old.plan, plan::State::Ending)?;
+    }
+    volume.lease = lease;
+    volume.save_lease(connection)?;
+    Ok(Ok(volume))
+}
+
+/// What agents say to a generation.
+#[derive(Debug, Default)]
+pub(crate) struct Raised {
+    /// Members whose agents have it.
+    pub(crate) confirmed: MemberSet,
+    /// The largest that agents have which the store does not know.
+    surpassed: Option<Generation>,
+}
+
+/// What one says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It has it.
+    Raised,
+    /// It has this one, for somebody else.
+    Surpassed(Generation),
+    Nothing,
+}
+
+/// Raises a volume's generation on its agents.
+pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
+    let members = volume.record.placed.as_ref().map_or(&[][..], |placed| &placed.members);
+    let generation = volume.lease.generation();
+    let one = |member: &Member| raise_one(core, *member, &volume.lease);
+    let told = join_all(members.iter().map(one)).await;
+    let confirmed = members_that(members, |at, _| told[at] == Told::Raised);
+    let seen = |told: &Told| if let Told::Surpassed(seen) = told { Some(*seen) } else { None };
+    let surpassed = told.iter().filter_map(seen).max();
+    let all = told.iter().all(|told| *told == Told::Raised);
+    if all {
+        lock(&core.known).insert(volume.id);
+    }
+    if all && !volume.lease.is_raised() {
+        let id = volume.id;
+        let stored = change(&core.store, move |connection| {
+            if let Some(mut volume) = Volume::load(connection, id)? {
+                volume.lease = volume.lease.raised(generation);
+                volume.save_lease(connection)?;
+            }
+            Ok(Ok(()))
+        });
+        // It only saves asking again.
+        let _ = stored.await;
+    }
+    Raised { confirmed, surpassed }
+}
+
+/// Raises the generation of one member.
+pub(crate) async fn raise_one(core: &Core, member: Member, lease: &LeaseState) -> Told {
+    let Member { agent, segment, .. } = member;
+    let wanted = (lease.generation(), lease.taken_by());
+    let operation =
+        Operation::RaiseGeneration { segment, generation: wanted.0, taken_by: wanted.1 };
+    let asked = core.agents.ask(agent, operation);
+    match tokio::time::timeout(ASK_LIMIT, asked).await {
+        Ok(Ok(Done::Raised { generation, taken_by })) if (generation, taken_by) == wanted => {
+            Told::Raised
+        }
+        Ok(Ok(Done::Raised { generation, .. })) => Told::Surpassed(generation),
+        _ => Told::Nothing,
+    }
+}
+
+/// Books the plan's rate on all members that can be used.
+async fn book_rates(
+    core: &Arc<Core>,
+    opened: &mut Opened,
+    mut reachable: MemberSet,
+) -> Result<(), Problem> {
+    let lost = opened.lost()?;
+    let load = opened.load()?;
+    let rate = opened.plan.record.rate;
+    let members = opened.placed()?.members.clone();
+    let resources = opened.resources()?;
+    let mut last = Problem::new(Code::Unavailable, "agents refuse; ask again");
+    for _ in 0..ATTEMPTS_MAX {
+        let missing = members.len() - usize::try_from(reachable.len()).unwrap_or(usize::MAX);
+        if missing > usize::from(lost) {
+            let detail = format!(
+                "{missing} of {} agents cannot be reached, and the rate is not promised without \
+                 them; ask again, or for a promise that holds meanwhile",
+                members.len()
+            );
+            return Err(Problem::new(Code::Unavailable, detail));
+        }
+        let on: Vec<Member> =
+            (0..).zip(&members).filter(|(at, _)| has(reachable, *at)).map(|(_, on)| *on).collect();
+        let Some(resources) = resources else {
+            return Err(short(core, (&load, lost > 0), &on, "no agent has such rates"));
+        };
+        let parts = plan_parts(&on, resources);
+        let work = Work::Open { plan: opened.plan.id, parts: parts.clone() };
+        match book(core, &booking_parts(opened, &parts), work).await {
+            Outcome::Booked => {
+                opened.plan.record.parts = parts;
+                return Ok(());
+            }
+            Outcome::Refused(agent, fault) if fault.code == FaultCode::Short => {
+                core.agents.refresh(on.iter().map(|member| member.agent)).await;
+                last = short(
+                    core,
+                    (&load, lost > 0),
+                    &on,
+                    &format!("agent {agent}: {}", fault.detail),
+                );
+                let most = last.offer.as_ref().map_or(Rate::ZERO, |offer| offer.rate);
+                if most < rate {
+                    return Err(last);
+                }
+            }
+            Outcome::Refused(agent, fault) => {
+                last = unavailable(agent, &fault);
+                if fault.code != FaultCode::Failed {
+                    return Err(last);
+                }
+                reachable = (0..)
+                    .map(MemberIndex)
+                    .zip(&members)
+                    .filter(|(at, member)| reachable.contains(*at) && member.agent != agent)
+                    .map(|(at, _)| at)
+                    .collect();
+            }
+            // A decision was turned round: the plan's place in the store goes with that.
+            Outcome::TooLate(agent) => {
+                let detail = format!("agent {agent} did not answer in time; ask again");
+                return Err(Problem::new(Code::Unavailable, detail));
+            }
+            Outcome::NotStored => {
+                return Err(Problem::new(Code::Unavailable, "not stored; ask again"));
+            }
+        }
+    }
+    Err(last)
+}
+
+pub(crate) fn plan_parts(members: &[Member], resources: Resources) -> Vec<Part> {
+    let part = |member: &Member| Part { agent: member.agent, segment: member.segment, resources };
+    members.iter().map(part).collect()
+}
+
+/// What is to be booked for a plan.
+pub(crate) fn booking_parts(opened: &Opened, parts: &[Part]) -> Vec<booking::Part> {
+    let (plan, generation) = (&opened.plan, opened.volume.lease.generation());
+    let part = |part: &Part| rates_part(plan, generation, part, Purpose::Client);
+    parts.iter().map(part).collect()
+}
+
+pub(crate) fn rates_part(
+    plan: &Plan,
+    generation: Generation,
+    part: &Part,
+    purpose: Purpose,
+) -> booking::Part {
+    booking::Part {
+        agent: part.agent,
+        hold: Hold {
+            id: rates_of(plan.id),
+            segment: part.segment,
+            generation: Some(generation),
+            purpose,
+            resources: part.resources,
+            for_ms: HOLD_MS,
+        },
+        lease_ms: Some(plan.record.lease_ms()),
+    }
+}
+
+/// The refusal of a rate, with the most that the members have left.
+fn short(
+    core: &Core,
+    (load, is_degraded): (&Load, bool),
+    members: &[Member],
+    why: &str,
+) -> Problem {
+    let left = |member: &Member| {
+        let status = core.agents.status(member.agent);
+        let most = status.map_or(Rate::ZERO, |status| load.most(&status.left));
+        promise::promised(most, is_degraded)
+    };
+    let scarce = members.iter().map(|member| (left(member), member.agent)).min();
+    let (rate, agent) = scarce.map_or((Rate::ZERO, None), |(rate, agent)| (rate, Some(agent)));
+    let mut reasons = Vec::new();
+    if let Some(agent) = agent {
+        reasons.push(format!("agent {agent} has the least left of this volume's"));
+    }
+    Problem { code: Code::Short, detail: why.to_owned(), offer: Some(Offer { rate, reasons }) }
+}
+
+/// Signs the tokens of a plan.
+pub(crate) fn issue(
+    core: &Core,
+    opened: &Opened,
+    reachable: MemberSet,
+) -> Result<TransferPlan, Problem> {
+    let (plan, volume, placed) = (&opened.plan, &opened.volume, opened.placed()?);
+    let record = &plan.record;
+    let limit = match record.limit {
+        Some(limit) => opened.load()?.rates(limit).map(|(device, _)| device),
+        None => None,
+    };
+    let generation = volume.lease.generation();
+    let rights = match record.mode {
+        Mode::Write => Rights::ALL,
+        // A client that reads makes sure of nothing, but may ask.
+        Mode::Read => Rights::READ.and(Rights::FLUSH),
+    };
+    let now = now();
+    let ring = lock(&core.keys).clone();
+    let member = |(at, member): (usize, &Member)| {
+        let booked = record.booked(member.segment);
+        let floor = booked.device;
+        let limit = limit.map(|limit| limit.max(floor).max(Rate(1)));
+        let terms = Terms {
+            ranges: Ranges::WHOLE,
+            rights,
+            append_only: false,
+            generation,
+            expires: plan.until,
+        };
+        let token = Token {
+            mediator: core.id,
+            key: Default::default(),
+            agent: member.agent,
+            segment: member.segment,
+            plan: plan.id,
+            initiator: Initiator::named(&record.initiator),
+            terms,
+            rates: Rates { floor, limit, weight: WEIGHT },
+            not_before: Moment(now.0.min(plan.until.0.saturating_sub(1))),
+        };
+        let credentials =
+            token.issue(&ring, now).map_err(|error| Problem::internal(error.to_string()))?;
+        let place = core.agents.place(member.agent);
+        Ok(PlanMember {
+            agent: member.agent,
+            segment: member.segment,
+            portal: place.portal,
+            target: place.target,
+            chap_name: credentials.name,
+            chap_secret: credentials.secret.expose().to_owned(),
+            rate: floor,
+            reachable: has(reachable, at),
+            fresh: member.is_fresh,
+        })
+    };
+    let members = placed.members.iter().enumerate().map(member).collect::<Result<_, Problem>>()?;
+    // A promise of which too much has ended meanwhile is none.
+    let unbooked = placed.members.iter().filter(|member| {
+        record.rate > Rate::ZERO && record.booked(member.segment) == Resources::default()
+    });
+    let holds = unbooked.count() <= usize::from(opened.lost()?);
+    Ok(TransferPlan {
+        plan: plan.id,
+        entry: entry(core, &opened.name, opened.path.clone(), Some(volume)),
+        mode: record.mode,
+        generation,
+        for_ms: record.for_ms,
+        rate: if holds { record.rate } else { Rate::ZERO },
+        members,
+    })
+}

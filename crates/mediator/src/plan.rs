@@ -1,0 +1,206 @@
+//! Transfer plans as they are stored.
+
+use netraid_cluster::{
+    access::{Bearer, TokenDigest},
+    mediator::{Mode, Open},
+};
+use netraid_control::{
+    token::SKEW_MS,
+    units::{AgentId, Moment, PlanId, Rate, Resources, SegmentId, VolumeId},
+};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Sql, decode, encode, from_word, int, moment, uint, word};
+
+/// How far a plan is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    /// Nobody has its tokens.
+    Opening,
+    /// In force.
+    Open,
+    /// Agents are being told that it is over.
+    Ending,
+}
+
+/// What is kept of a plan beside its columns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) version: u32,
+    pub(crate) mode: Mode,
+    pub(crate) initiator: String,
+    pub(crate) rate: Rate,
+    pub(crate) limit: Option<Rate>,
+    pub(crate) request_bytes: u64,
+    pub(crate) degraded: bool,
+    /// What its client was told.
+    pub(crate) for_ms: u64,
+    /// What is booked on agents.
+    pub(crate) parts: Vec<Part>,
+    /// Who may have sessions of it.
+    pub(crate) agents: Vec<AgentId>,
+    /// Of what its client says when it has stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) close_key: Option<TokenDigest>,
+}
+
+impl Record {
+    /// Of a request, on these agents.
+    pub(crate) fn new(open: &Open, for_ms: u64, agents: Vec<AgentId>) -> Self {
+        Self {
+            version: 1,
+            mode: open.mode,
+            initiator: open.initiator.clone(),
+            rate: open.rate,
+            limit: open.limit,
+            request_bytes: open.request_bytes.unwrap_or(1 << 20),
+            degraded: open.degraded,
+            for_ms,
+            parts: Vec::new(),
+            agents,
+            close_key: open.close_key.as_ref().map(Bearer::digest),
+        }
+    }
+
+    /// How long its lease, tokens and bookings last: longer than its client was told, so that none is
+    /// over while the client counts on it, whatever of two clocks is ahead.
+    pub(crate) const fn lease_ms(&self) -> u64 {
+        self.for_ms.saturating_add(SKEW_MS)
+    }
+
+    /// What it has booked for a segment.
+    pub(crate) fn booked(&self, segment: SegmentId) -> Resources {
+        let part = self.parts.iter().find(|part| part.segment == segment);
+        part.map_or(Resources::default(), |part| part.resources)
+    }
+}
+
+/// Rates that are booked on an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    pub(crate) agent: AgentId,
+    pub(crate) segment: SegmentId,
+    pub(crate) resources: Resources,
+}
+
+/// A row.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) id: PlanId,
+    pub(crate) volume: VolumeId,
+    /// The number of the bearer token by which it was opened.
+    pub(crate) owner: u64,
+    pub(crate) until: Moment,
+    pub(crate) state: State,
+    pub(crate) record: Record,
+}
+
+const COLUMNS: &str = "id, volume, owner, until, state, record";
+
+impl Plan {
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        Ok(Self {
+            id: PlanId(row.get(0)?),
+            volume: VolumeId(row.get(1)?),
+            owner: uint(row.get(2)?),
+            until: moment(row.get(3)?),
+            state: from_word(row.get_ref(4)?.as_str()?)?,
+            record: decode(row.get_ref(5)?.as_str()?)?,
+        })
+    }
+
+    pub(crate) fn load(connection: &Connection, id: PlanId) -> Sql<Option<Self>> {
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE id = ?1");
+        connection.prepare_cached(&sql)?.query_row([id.0], Self::read).optional()
+    }
+
+    pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
+        let sql = "INSERT INTO plans VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let (state, record) = (word(&self.state)?, encode(&self.record)?);
+        let (owner, until) = (int(self.owner), int(self.until.0));
+        let values = params![self.id.0, self.volume.0, owner, until, state, record];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE plans SET until = ?2, state = ?3, record = ?4 WHERE id = ?1";
+        let (state, record) = (word(&self.state)?, encode(&self.record)?);
+        let values = params![self.id.0, int(self.until.0), state, record];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    /// Until when it holds, and nothing else.
+    pub(crate) fn save_until(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE plans SET until = ?2 WHERE id = ?1";
+        connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)]).map(drop)
+    }
+
+    pub(crate) fn of_volume(connection: &Connection, volume: VolumeId) -> Sql<Vec<Self>> {
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1");
+        connection.prepare_cached(&sql)?.query_map([volume.0], Self::read)?.collect()
+    }
+
+    /// Those in a state that end before a moment; as many at most.
+    pub(crate) fn ended_before(
+        connection: &Connection,
+        state: State,
+        before: Moment,
+        limit: u32,
+    ) -> Sql<Vec<Self>> {
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE state = ?1 AND until < ?2 LIMIT ?3");
+        let values = params![word(&state)?, int(before.0), limit];
+        connection.prepare_cached(&sql)?.query_map(values, Self::read)?.collect()
+    }
+
+    /// A page of them by id; of one owner only if that is given.
+    pub(crate) fn page(
+        connection: &Connection,
+        after: Option<PlanId>,
+        owner: Option<u64>,
+        limit: u32,
+    ) -> Sql<Vec<Self>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM plans WHERE id > ?1 AND (?2 IS NULL OR owner = ?2) \
+             AND state = 'open' ORDER BY id LIMIT ?3"
+        );
+        let after = after.map_or(Vec::new(), |after| after.0.to_vec());
+        let values = params![after, owner.map(int), limit];
+        connection.prepare_cached(&sql)?.query_map(values, Self::read)?.collect()
+    }
+
+    /// How many are in force.
+    pub(crate) fn count(connection: &Connection) -> Sql<u64> {
+        let sql = "SELECT count(*) FROM plans WHERE state = 'open'";
+        connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).map(uint)
+    }
+
+    /// A page of all by id, whatever their state.
+    pub(crate) fn all(
+        connection: &Connection,
+        after: Option<PlanId>,
+        limit: u32,
+    ) -> Sql<Vec<Self>> {
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2");
+        let after = after.map_or(Vec::new(), |after| after.0.to_vec());
+        connection.prepare_cached(&sql)?.query_map(params![after, limit], Self::read)?.collect()
+    }
+}
+
+pub(crate) fn set_state(connection: &Connection, id: PlanId, state: State) -> Sql<()> {
+    let sql = "UPDATE plans SET state = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![id.0, word(&state)?]).map(drop)
+}
+
+pub(crate) fn delete(connection: &Connection, id: PlanId) -> Sql<()> {
+    connection.prepare_cached("DELETE FROM plans WHERE id = ?1")?.execute([id.0]).map(drop)
+}
+
+/// Forgets plans of which nothing can be left on an agent, whether it was told or not.
+pub(crate) fn forget_ended(connection: &Connection, before: Moment) -> Sql<usize> {
+    let sql = "DELETE FROM plans WHERE state = 'ending' AND until < ?1";
+    connection.prepare_cached(sql)?.execute([int(before.0)])
+}

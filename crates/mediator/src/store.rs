@@ -1,0 +1,172 @@
+//! What a mediator keeps: its tables, and how ids and documents stand in them.
+//!
+//! A change that rests on what is stored is one function from the store to itself: changes run one after
+//! the other, so nothing comes between what it reads and what it writes.
+
+use netraid_cluster::{
+    Code, Problem,
+    store::{Store, StoreError},
+};
+use netraid_control::units::Moment;
+use rusqlite::{Connection, types::Type};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Of SQLite.
+pub(crate) type Sql<T> = rusqlite::Result<T>;
+
+/// Name of the store in its directory.
+pub(crate) const NAME: &str = "mediator";
+
+/// From each version of the store to the next.
+pub(crate) const STEPS: &[&str] = &[
+    "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+-- One row a name; all that a page of a directory says. A pending one is being made.
+CREATE TABLE names (
+    parent BLOB NOT NULL, name TEXT NOT NULL, id BLOB NOT NULL UNIQUE, kind TEXT NOT NULL,
+    capacity INTEGER NOT NULL, length INTEGER NOT NULL, made INTEGER NOT NULL,
+    changed INTEGER NOT NULL, is_pending INTEGER NOT NULL,
+    PRIMARY KEY (parent, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE volumes (
+    id BLOB PRIMARY KEY, state TEXT NOT NULL, lease TEXT NOT NULL, is_raised INTEGER NOT NULL,
+    quiet_at INTEGER NOT NULL, record TEXT NOT NULL
+) STRICT;
+CREATE INDEX volumes_unfinished ON volumes (state, id) WHERE state <> 'ready';
+CREATE INDEX volumes_unraised ON volumes (id) WHERE is_raised = 0;
+-- Whatever may be on an agent. A spare one is to take a lost member's place; one that is gone is
+-- to be removed.
+CREATE TABLE segments (
+    segment BLOB PRIMARY KEY, agent BLOB NOT NULL, volume BLOB NOT NULL,
+    state TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX segments_of_agent ON segments (agent, segment);
+CREATE INDEX segments_of_volume ON segments (volume);
+CREATE INDEX segments_unsettled ON segments (state, agent) WHERE state <> 'live';
+CREATE TABLE bookings (
+    id BLOB PRIMARY KEY, record TEXT NOT NULL, work TEXT NOT NULL
+) STRICT;
+CREATE TABLE plans (
+    id BLOB PRIMARY KEY, volume BLOB NOT NULL, owner INTEGER NOT NULL, until INTEGER NOT NULL,
+    state TEXT NOT NULL, record TEXT NOT NULL
+) STRICT;
+CREATE INDEX plans_of_volume ON plans (volume);
+CREATE INDEX plans_by_end ON plans (state, until);
+CREATE TABLE agents (
+    id BLOB PRIMARY KEY, status TEXT NOT NULL, token TEXT NOT NULL, authority TEXT,
+    state TEXT NOT NULL, has_beaten INTEGER NOT NULL
+) STRICT;
+CREATE TABLE access (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB NOT NULL UNIQUE, role TEXT NOT NULL,
+    name TEXT NOT NULL, made INTEGER NOT NULL, until INTEGER, agent BLOB
+) STRICT;
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, who TEXT NOT NULL,
+    role TEXT NOT NULL, what TEXT NOT NULL, outcome TEXT NOT NULL
+) STRICT;
+",
+    "
+-- Until when whoever was shut out may go on stands in the lease, with what clocks may be apart.
+UPDATE volumes SET lease = json_set(lease, '$.quiet_at', quiet_at + 10000);
+ALTER TABLE volumes DROP COLUMN quiet_at;
+",
+];
+
+/// A number as it stands in a table. What is larger than SQLite's is refused before.
+pub(crate) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number from a table.
+pub(crate) fn uint(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A moment from a table.
+pub(crate) fn moment(number: i64) -> Moment {
+    Moment(uint(number))
+}
+
+/// A document as it stands in a table.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Sql<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+/// A document from a table. Says where it is wrong, and not what stands there: that may be secret.
+pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Sql<T> {
+    serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let why = format!("a stored document is wrong at line {line}, column {column}");
+        rusqlite::Error::FromSqlConversionFailure(0, Type::Text, why.into())
+    })
+}
+
+/// The document that means one of a table's words, as serde writes it.
+pub(crate) fn word<T: Serialize>(value: &T) -> Sql<String> {
+    Ok(encode(value)?.trim_matches('"').to_owned())
+}
+
+/// What a table's word means.
+pub(crate) fn from_word<T: DeserializeOwned>(text: &str) -> Sql<T> {
+    decode(&format!("\"{text}\""))
+}
+
+/// Changes the store, or refuses and changes nothing: `change` refuses before its first change.
+pub(crate) async fn change<T: Send + 'static>(
+    store: &Store,
+    change: impl FnOnce(&Connection) -> Sql<Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    store.write(change).await.map_err(not_stored)?
+}
+
+/// Reads the store, or refuses.
+pub(crate) async fn look<T: Send + 'static>(
+    store: &Store,
+    query: impl FnOnce(&Connection) -> Sql<Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    store.read(query).await.map_err(not_stored)?
+}
+
+/// What a client is told when the store fails.
+pub(crate) fn not_stored(error: StoreError) -> Problem {
+    tracing::error!("store: {error}");
+    match error {
+        StoreError::Failed(_) => Problem::new(Code::Unavailable, "not stored; ask again"),
+        StoreError::Broken(_) => Problem::internal("the mediator's store is broken"),
+    }
+}
+
+/// What stands under a key of the table of odds and ends.
+pub(crate) fn meta(connection: &Connection, key: &str) -> Sql<Option<String>> {
+    use rusqlite::OptionalExtension as _;
+    let mut query = connection.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    query.query_row([key], |row| row.get(0)).optional()
+}
+
+/// Puts something there.
+pub(crate) fn set_meta(connection: &Connection, key: &str, value: &str) -> Sql<()> {
+    let sql = "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+    connection.prepare_cached(sql)?.execute([key, value]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use netraid_control::lease::LeaseState;
+
+    use super::*;
+
+    #[test]
+    fn an_older_store_goes_on_with_the_leases_that_it_had() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(STEPS[0]).unwrap();
+        let lease = r#"{"generation":7,"is_raised":false,"held":"nobody"}"#;
+        let insert = "INSERT INTO volumes VALUES (x'01', 'ready', ?1, 0, 5000, '{}')";
+        connection.execute(insert, [lease]).unwrap();
+        STEPS[1..].iter().for_each(|step| connection.execute_batch(step).unwrap());
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+        let lease = connection.query_row("SELECT lease FROM volumes", [], read).unwrap();
+        let lease: LeaseState = decode(&lease).unwrap();
+        assert_eq!((lease.generation().0, lease.quiet_at()), (7, Moment(15_000)));
+    }
+}

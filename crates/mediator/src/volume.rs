@@ -1,0 +1,336 @@
+//! Volumes and data as they are stored: how they lie on agents, and who has them.
+
+use netraid_cluster::{
+    Problem,
+    agent::Label,
+    mediator::{Kind, Layout},
+};
+use netraid_control::{
+    lease::LeaseState,
+    placement::{Load, Traffic},
+    units::{AgentId, SegmentId, VolumeId},
+};
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    member::{MemberIndex, MemberSet},
+};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Sql, decode, encode, from_word, word};
+
+/// Logical block of what lies on agents.
+const BLOCK_LEN: u32 = 512;
+
+/// How far a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    /// Its space is being booked.
+    Creating,
+    /// Its segments are being made.
+    Booked,
+    /// It can be opened.
+    Ready,
+    /// Its segments are being removed. It has no name any more.
+    Removing,
+}
+
+/// How it lies on agents, and what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) version: u32,
+    pub(crate) kind: Kind,
+    pub(crate) layout: Layout,
+    /// None for what has no bytes, or is not placed yet.
+    pub(crate) placed: Option<Placed>,
+    pub(crate) is_formatted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Placed {
+    pub(crate) level: u8,
+    pub(crate) chunk_len: u32,
+    pub(crate) logged: bool,
+    pub(crate) member_bytes: u64,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) reasons: Vec<String>,
+    /// In the array's order.
+    pub(crate) members: Vec<Member>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Member {
+    pub(crate) agent: AgentId,
+    pub(crate) segment: SegmentId,
+    /// In the place of a lost one, and not known to be rebuilt.
+    pub(crate) is_fresh: bool,
+}
+
+impl Placed {
+    pub(crate) fn geometry(&self) -> Result<Geometry, Problem> {
+        let level = Level::from_number(self.level);
+        let geometry = level.and_then(|level| {
+            Geometry::new(level, self.members.len(), self.chunk_len, BLOCK_LEN, 0, 0).ok()
+        });
+        geometry.ok_or_else(|| Problem::internal("a stored volume of no possible shape"))
+    }
+
+    /// What moving its data takes of each member.
+    pub(crate) fn load(&self, kind: Kind, request_bytes: u64, lost: u8) -> Result<Load, Problem> {
+        let traffic = Traffic { request_bytes, gathered: kind == Kind::Data, lost };
+        Ok(Load::new(&self.geometry()?, &traffic))
+    }
+
+    pub(crate) fn agents(&self) -> impl Iterator<Item = AgentId> {
+        self.members.iter().map(|member| member.agent)
+    }
+}
+
+/// Those members for which `is` holds.
+pub(crate) fn members_that(
+    members: &[Member],
+    mut is: impl FnMut(usize, &Member) -> bool,
+) -> MemberSet {
+    let indices = (0..).map(MemberIndex);
+    let those = members.iter().enumerate().zip(indices);
+    those.filter(|((at, member), _)| is(*at, member)).map(|(_, index)| index).collect()
+}
+
+/// A row.
+#[derive(Debug, Clone)]
+pub(crate) struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) state: State,
+    pub(crate) lease: LeaseState,
+    pub(crate) record: Record,
+}
+
+impl Volume {
+    pub(crate) fn new(id: VolumeId, kind: Kind, layout: Layout) -> Self {
+        let record = Record { version: 1, kind, layout, placed: None, is_formatted: false };
+        let lease = LeaseState::default();
+        Self { id, state: State::Ready, lease, record }
+    }
+
+    pub(crate) fn load(connection: &Connection, id: VolumeId) -> Sql<Option<Self>> {
+        let sql = "SELECT state, lease, record FROM volumes WHERE id = ?1";
+        let mut query = connection.prepare_cached(sql)?;
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(Self {
+                id,
+                state: from_word(row.get_ref(0)?.as_str()?)?,
+                lease: decode(row.get_ref(1)?.as_str()?)?,
+                record: decode(row.get_ref(2)?.as_str()?)?,
+            })
+        };
+        query.query_row([id.0], read).optional()
+    }
+
+    pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
+        let sql = "INSERT INTO volumes VALUES (?1, ?2, ?3, ?4, ?5)";
+        let (lease, record) = (encode(&self.lease)?, encode(&self.record)?);
+        let values = params![self.id.0, word(&self.state)?, lease, self.has_no_raise_due(), record];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    /// Stores who has it.
+    pub(crate) fn save_lease(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE volumes SET lease = ?2, is_raised = ?3 WHERE id = ?1";
+        let values = params![self.id.0, encode(&self.lease)?, self.has_no_raise_due()];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    /// Whether nobody has to look after its generation: all agents have it, or it is being removed.
+    fn has_no_raise_due(&self) -> bool {
+        self.lease.is_raised() || self.state == State::Removing
+    }
+
+    /// Stores how it is, but not who has it.
+    pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {
+        let sql = "UPDATE volumes SET state = ?2, record = ?3 WHERE id = ?1";
+        let values = params![self.id.0, word(&self.state)?, encode(&self.record)?];
+        connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    pub(crate) fn label(&self, member: usize, path: &str, length_bytes: u64) -> Option<Label> {
+        let placed = self.record.placed.as_ref()?;
+        Some(Label {
+            version: 1,
+            volume: self.id,
+            path: path.to_owned(),
+            kind: self.record.kind,
+            member: u16::try_from(member).ok()?,
+            members: u16::try_from(placed.members.len()).ok()?,
+            level: placed.level,
+            chunk_len: placed.chunk_len,
+            logged: placed.logged,
+            capacity_bytes: placed.capacity_bytes,
+            length_bytes,
+            generation: self.lease.generation(),
+        })
+    }
+}
+
+pub(crate) fn delete(connection: &Connection, id: VolumeId) -> Sql<()> {
+    connection.prepare_cached("DELETE FROM volumes WHERE id = ?1")?.execute([id.0]).map(drop)
+}
+
+/// Ids of volumes in some state that is not `ready`; as many at most.
+pub(crate) fn in_state(connection: &Connection, state: State, limit: u32) -> Sql<Vec<VolumeId>> {
+    let sql = "SELECT id FROM volumes WHERE state = ?1 AND state <> 'ready' LIMIT ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    query.query_map(params![word(&state)?, limit], |row| row.get(0).map(VolumeId))?.collect()
+}
+
+/// Volumes by id whose agents are not all known to have their generation.
+pub(crate) fn unraised(connection: &Connection, after: VolumeId, limit: u32) -> Sql<Vec<VolumeId>> {
+    let sql = "SELECT id FROM volumes WHERE is_raised = 0 AND id > ?1 ORDER BY id LIMIT ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    query.query_map(params![after.0, limit], |row| row.get(0).map(VolumeId))?.collect()
+}
+
+/// What a row of segments says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SegmentState {
+    /// A member.
+    Live,
+    /// To take the place of one.
+    Spare,
+    /// Was a member until another took its place, which is not rebuilt yet: what is lost of the others
+    /// may be found here.
+    Former,
+    /// To be removed.
+    Gone,
+}
+
+pub(crate) fn insert_segment(
+    connection: &Connection,
+    volume: VolumeId,
+    member: &Member,
+    state: SegmentState,
+) -> Sql<()> {
+    let sql = "INSERT OR REPLACE INTO segments VALUES (?1, ?2, ?3, ?4)";
+    let values = params![member.segment.0, member.agent.0, volume.0, word(&state)?];
+    connection.prepare_cached(sql)?.execute(values).map(drop)
+}
+
+pub(crate) fn set_segment(
+    connection: &Connection,
+    segment: SegmentId,
+    state: SegmentState,
+) -> Sql<()> {
+    let sql = "UPDATE segments SET state = ?2 WHERE segment = ?1";
+    connection.prepare_cached(sql)?.execute(params![segment.0, word(&state)?]).map(drop)
+}
+
+pub(crate) fn delete_segment(connection: &Connection, segment: SegmentId) -> Sql<()> {
+    let sql = "DELETE FROM segments WHERE segment = ?1";
+    connection.prepare_cached(sql)?.execute([segment.0]).map(drop)
+}
+
+/// All segments of a volume are to be removed.
+pub(crate) fn drop_segments(connection: &Connection, volume: VolumeId) -> Sql<()> {
+    let sql = "UPDATE segments SET state = 'gone' WHERE volume = ?1";
+    connection.prepare_cached(sql)?.execute([volume.0]).map(drop)
+}
+
+/// Segments of a volume that others have replaced are to be removed.
+pub(crate) fn drop_former(connection: &Connection, volume: VolumeId) -> Sql<()> {
+    let sql = "UPDATE segments SET state = 'gone' WHERE volume = ?1 AND state = 'former'";
+    connection.prepare_cached(sql)?.execute([volume.0]).map(drop)
+}
+
+pub(crate) fn has_segments(connection: &Connection, volume: VolumeId) -> Sql<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM segments WHERE volume = ?1 LIMIT 1")?
+        .exists([volume.0])
+}
+
+/// An agent's segments that are to be removed; as many at most.
+pub(crate) fn gone_segments(
+    connection: &Connection,
+    agent: AgentId,
+    limit: u32,
+) -> Sql<Vec<(SegmentId, VolumeId)>> {
+    let sql = "SELECT segment, volume FROM segments \
+               WHERE state = 'gone' AND state <> 'live' AND agent = ?1 LIMIT ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    let read = |row: &rusqlite::Row<'_>| Ok((SegmentId(row.get(0)?), VolumeId(row.get(1)?)));
+    query.query_map(params![agent.0, limit], read)?.collect()
+}
+
+/// A volume's segments that are to be removed, and where they are.
+pub(crate) fn segments_of_volume(
+    connection: &Connection,
+    volume: VolumeId,
+) -> Sql<Vec<(SegmentId, AgentId)>> {
+    let sql = "SELECT segment, agent FROM segments WHERE volume = ?1 AND state = 'gone'";
+    let mut query = connection.prepare_cached(sql)?;
+    let read = |row: &rusqlite::Row<'_>| Ok((SegmentId(row.get(0)?), AgentId(row.get(1)?)));
+    query.query_map([volume.0], read)?.collect()
+}
+
+/// Agents that have segments to be removed.
+pub(crate) fn agents_with_gone(connection: &Connection) -> Sql<Vec<AgentId>> {
+    let sql = "SELECT DISTINCT agent FROM segments WHERE state = 'gone' AND state <> 'live'";
+    let mut query = connection.prepare_cached(sql)?;
+    query.query_map([], |row| row.get(0).map(AgentId))?.collect()
+}
+
+/// Segments that were to take the place of a member.
+pub(crate) fn spare_segments(connection: &Connection) -> Sql<Vec<SegmentId>> {
+    let sql = "SELECT segment FROM segments WHERE state = 'spare' AND state <> 'live'";
+    connection.prepare_cached(sql)?.query_map([], |row| row.get(0).map(SegmentId))?.collect()
+}
+
+pub(crate) fn is_spare(connection: &Connection, segment: SegmentId) -> Sql<bool> {
+    let sql = "SELECT 1 FROM segments WHERE segment = ?1 AND state = 'spare'";
+    connection.prepare_cached(sql)?.exists([segment.0])
+}
+
+/// A part of the segments on an agent that are not to be removed, by id.
+pub(crate) fn segments_of(
+    connection: &Connection,
+    agent: AgentId,
+    after: Option<SegmentId>,
+    limit: u32,
+) -> Sql<Vec<(SegmentId, SegmentState, VolumeId)>> {
+    let sql = "SELECT segment, state, volume FROM segments \
+               WHERE agent = ?1 AND segment > ?2 ORDER BY segment LIMIT ?3";
+    let after = after.map_or(Vec::new(), |after| after.0.to_vec());
+    let mut query = connection.prepare_cached(sql)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let state = from_word(row.get_ref(1)?.as_str()?)?;
+        Ok((SegmentId(row.get(0)?), state, VolumeId(row.get(2)?)))
+    };
+    query.query_map(params![agent.0, after, limit], read)?.collect()
+}
+
+/// Segments that are, or are to be, members, on an agent.
+pub(crate) fn count_segments(connection: &Connection, agent: AgentId) -> Sql<u64> {
+    let sql = "SELECT count(*) FROM segments WHERE agent = ?1 AND state <> 'gone'";
+    connection.prepare_cached(sql)?.query_row([agent.0], |row| row.get(0)).map(crate::store::uint)
+}
+
+/// Forgets segments that were to be removed from an agent, and volumes that have no others.
+pub(crate) fn forget_agent(connection: &Connection, agent: AgentId) -> Sql<()> {
+    let sql = "DELETE FROM segments WHERE agent = ?1 AND state = 'gone' RETURNING volume";
+    let mut query = connection.prepare_cached(sql)?;
+    let volumes = query.query_map([agent.0], |row| row.get(0).map(VolumeId))?;
+    volumes.collect::<Sql<Vec<_>>>()?.into_iter().try_for_each(|id| forget(connection, id))
+}
+
+/// Forgets a volume that is being removed once it has no segments.
+pub(crate) fn forget(connection: &Connection, id: VolumeId) -> Sql<()> {
+    let volume = Volume::load(connection, id)?;
+    let is_removing = volume.is_some_and(|volume| volume.state == State::Removing);
+    if is_removing && !has_segments(connection, id)? {
+        delete(connection, id)?;
+    }
+    Ok(())
+}
