@@ -1,0 +1,264 @@
+//! A mediator, as its clients use it.
+
+use std::{path::Path, time::Duration};
+
+use netraid_cluster::{
+    access::{AccessError, AccessFile, Bearer},
+    http::{Client, ClientError, RequestError, encode},
+    mediator::{
+        AccessEntry, AgentEntry, CheckReport, Close, Create, Entry, MediatorStatus, NewAccess,
+        NewToken, Open, Page, PlanPage, Rename, Replace, SetState, TransferPlan,
+    },
+};
+use netraid_control::units::{AgentId, PlanId, VolumeId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A mediator; clones share its connections.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    client: Client,
+    /// How many plans were asked for and not given back yet.
+    held: watch::Sender<usize>,
+}
+
+/// A plan that is to be given back; dropped when it was.
+#[derive(Debug)]
+pub(crate) struct Held(watch::Sender<usize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.send_modify(|held| *held -= 1);
+    }
+}
+
+/// Why there is no way to a mediator.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The access file cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// What it says is none.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// An answer without content.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl Cluster {
+    /// The mediator that an access file leads to. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// When the file is none.
+    pub fn with_access_file(path: &Path) -> Result<Self, ConnectError> {
+        Ok(Self::with_access(&AccessFile::read(path)?)?)
+    }
+
+    /// The mediator that this leads to.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn with_access(access: &AccessFile) -> Result<Self, ClientError> {
+        Ok(Self { client: Client::with_access(access, TIMEOUT)?, held: watch::Sender::new(0) })
+    }
+
+    /// Waits until all that was opened through this or a clone of it was closed and given back, or could
+    /// not be: also what was dropped instead. To be awaited before a runtime ends.
+    pub async fn settled(&self) {
+        // The other end is here.
+        let _ = self.held.subscribe().wait_for(|held| *held == 0).await;
+    }
+
+    pub(crate) fn hold(&self) -> Held {
+        self.held.send_modify(|held| *held += 1);
+        Held(self.held.clone())
+    }
+
+    /// Makes a volume, data, or a directory.
+    ///
+    /// # Errors
+    /// When it is refused: with an offer, where that is for want of space or rate.
+    pub async fn create(&self, create: &Create) -> Result<Entry, RequestError> {
+        self.client.post("/v1/names", create).await
+    }
+
+    /// What a name stands for.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn stat(&self, path: &str) -> Result<Entry, RequestError> {
+        self.client.get(&format!("/v1/name?path={}", encode(path))).await
+    }
+
+    /// What is in a directory: a page after some name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn list(&self, path: &str, after: Option<&str>) -> Result<Page, RequestError> {
+        let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
+        self.client.get(&format!("/v1/names?path={}{after}", encode(path))).await
+    }
+
+    /// Gives something another name; with an id, if it is still that.
+    ///
+    /// # Errors
+    /// When it is not there, or the other name is taken.
+    pub async fn rename(
+        &self,
+        from: &str,
+        to: &str,
+        id: Option<VolumeId>,
+    ) -> Result<Entry, RequestError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let rename = Rename { from, to, replace: false, force: false, id };
+        self.client.post("/v1/rename", &rename).await
+    }
+
+    /// Gives something another name as [`Cluster::rename`] does, and removes what has that name, in one
+    /// step: nobody finds anything under it but the one or the other, whole. With `force`,
+    /// although somebody uses what is removed.
+    ///
+    /// # Errors
+    /// When it is not there, or what has the name is in use, or of another kind.
+    pub async fn replace_name(
+        &self,
+        from: &str,
+        to: &str,
+        id: Option<VolumeId>,
+        force: bool,
+    ) -> Result<Entry, RequestError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let rename = Rename { from, to, replace: true, force, id };
+        self.client.post("/v1/rename", &rename).await
+    }
+
+    /// Removes something; with `force`, although somebody uses it.
+    ///
+    /// # Errors
+    /// When it is not there, is in use, or a directory that is not empty.
+    pub async fn remove(&self, path: &str, force: bool) -> Result<(), RequestError> {
+        let path = format!("/v1/name?path={}&force={force}", encode(path));
+        self.client.delete::<Nothing>(&path).await.map(drop)
+    }
+
+    /// Asks for a plan.
+    ///
+    /// # Errors
+    /// When it is refused: with an offer, where that is for want of rate.
+    pub async fn open(&self, open: &Open) -> Result<TransferPlan, RequestError> {
+        self.client.post("/v1/plans", open).await
+    }
+
+    /// Prolongs a plan.
+    ///
+    /// # Errors
+    /// When it is not in force any more, or nobody answers.
+    pub async fn renew(&self, plan: PlanId) -> Result<TransferPlan, RequestError> {
+        self.client.post(&format!("/v1/plans/{plan}/renew"), &Nothing {}).await
+    }
+
+    /// Says what became of what is open.
+    ///
+    /// # Errors
+    /// When the plan is not in force any more, or nobody answers.
+    pub async fn set_state(&self, plan: PlanId, state: &SetState) -> Result<Entry, RequestError> {
+        self.client.post(&format!("/v1/plans/{plan}/state"), state).await
+    }
+
+    /// Asks for a segment in the place of a lost one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn replace(
+        &self,
+        plan: PlanId,
+        replace: &Replace,
+    ) -> Result<TransferPlan, RequestError> {
+        self.client.post(&format!("/v1/plans/{plan}/replace"), replace).await
+    }
+
+    /// Gives a plan back, with the key that was drawn for it: nothing that was asked for under it is
+    /// under way any more.
+    ///
+    /// # Errors
+    /// When it is another key, or nobody answers.
+    pub async fn close(&self, plan: PlanId, key: &Bearer) -> Result<(), RequestError> {
+        let close = Close { key: key.clone() };
+        self.client.post::<_, Nothing>(&format!("/v1/plans/{plan}/close"), &close).await.map(drop)
+    }
+
+    /// Ends a plan, and shuts out whoever has it.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn end(&self, plan: PlanId) -> Result<(), RequestError> {
+        self.client.delete::<Nothing>(&format!("/v1/plans/{plan}")).await.map(drop)
+    }
+
+    /// Plans in force: a page after some plan.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn plans(&self, after: Option<PlanId>) -> Result<PlanPage, RequestError> {
+        let after = after.map(|after| format!("?after={after}")).unwrap_or_default();
+        self.client.get(&format!("/v1/plans{after}")).await
+    }
+
+    /// All agents.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn agents(&self) -> Result<Vec<AgentEntry>, RequestError> {
+        self.client.get("/v1/agents").await
+    }
+
+    /// `drain`, `undrain` or `retire` an agent.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn change_agent(
+        &self,
+        agent: AgentId,
+        change: &str,
+    ) -> Result<AgentEntry, RequestError> {
+        self.client.post(&format!("/v1/agents/{agent}/{change}"), &Nothing {}).await
+    }
+
+    /// A new bearer token.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn new_access(&self, new: &NewAccess) -> Result<NewToken, RequestError> {
+        self.client.post("/v1/access", new).await
+    }
+
+    /// All bearer tokens, without themselves.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn access(&self) -> Result<Vec<AccessEntry>, RequestError> {
+        self.client.get("/v1/access").await
+    }
+
+    /// Compares what agents have booked with what the mediator knows.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers.
+    pub async fn check(&self) -> Result<CheckReport, RequestError> {
+        self.client.get("/v1/check").await
+    }
+
+    /// How the mediator is.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn status(&self) -> Result<MediatorStatus, RequestError> {
+        self.client.get("/v1/status").await
+    }
+}

@@ -1,0 +1,82 @@
+//! What goes wrong, for who uses this library.
+
+use netraid_block::IoError;
+use netraid_cluster::http::{ClientError, RequestError};
+use netraid_engine::array::ArrayError;
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The mediator refused, or could not be asked.
+    #[error(transparent)]
+    Mediator(#[from] RequestError),
+    /// The access file is none.
+    #[error(transparent)]
+    Access(#[from] ClientError),
+    /// The array that the agents make up.
+    #[error("{path}: {source}")]
+    Array {
+        /// What was opened.
+        path: String,
+        /// Why not.
+        source: Box<ArrayError>,
+    },
+    /// A request to an open volume failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// What is open.
+        path: String,
+        /// Why.
+        source: IoError,
+    },
+    /// The plan says what this program cannot use.
+    #[error("{path}: the mediator's plan is none: {why}")]
+    Plan {
+        /// What was opened.
+        path: String,
+        /// Why not.
+        why: String,
+    },
+    /// Somebody else has it now, or the mediator was away for too long.
+    #[error("{path}: is no longer open: {why}")]
+    Lost {
+        /// What was open.
+        path: String,
+        /// Why not any more.
+        why: String,
+    },
+    /// Beyond what there is.
+    #[error("{path}: {what} ends at {end}, limit {limit}")]
+    Beyond {
+        /// What is open.
+        path: String,
+        /// What was wanted.
+        what: &'static str,
+        /// Where that would end.
+        end: u64,
+        /// Where it has to.
+        limit: u64,
+    },
+    /// It is a directory, or something else that has no bytes.
+    #[error("{path}: {what}")]
+    Kind {
+        /// What was named.
+        path: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A file of this host.
+    #[error("{path}: {source}")]
+    Local {
+        /// Which.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        Self::other(error)
+    }
+}

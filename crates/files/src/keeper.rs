@@ -1,0 +1,488 @@
+//! Keeps a volume open: renews its plan, and has lost members replaced.
+//!
+//! Invariant: no request is made to the mediator while data waits for it: this task and the array's are two.
+
+use std::time::Duration;
+
+use netraid_block::Pool;
+use netraid_cluster::{
+    Code,
+    access::Bearer,
+    http::RequestError,
+    mediator::{Replace, SetState, TransferPlan},
+};
+use netraid_control::{
+    promise,
+    units::{PlanId, Rate, SegmentId},
+};
+use netraid_engine::{
+    array::{self, Array, Event, MemberConfig},
+    initiator::Credentials,
+};
+use netraid_raid::member::MemberIndex;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    Cluster, Error,
+    cluster::Held,
+    volume::{Order, credentials, spread},
+};
+
+/// From a renewal that had no answer to the next one.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often members that are away are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// From a replacement that was refused to the next attempt.
+const REPLACE_RETRY: Duration = Duration::from_secs(10);
+/// A rebuild is not slower than this, in bytes a second.
+const REBUILD_RATE_MIN: u64 = 512 << 10;
+/// How long a last word to the mediator is tried.
+const LAST_WORD: Duration = Duration::from_secs(30);
+
+/// A member's place in an open array.
+pub(crate) struct Place {
+    pub(crate) segment: SegmentId,
+    /// Replaced by each renewal.
+    pub(crate) credentials: watch::Sender<Credentials>,
+    pub(crate) config: MemberConfig,
+    pub(crate) away_since: Option<Instant>,
+    /// It took the place of a lost one, and was never rebuilt.
+    pub(crate) fresh: bool,
+}
+
+pub(crate) struct Keeper {
+    cluster: Cluster,
+    /// Until the plan is given back.
+    held: Held,
+    array: Array,
+    places: Vec<Place>,
+    plan: TransferPlan,
+    /// By which the plan is given back.
+    close_key: Bearer,
+    initiator: String,
+    replace_after: Option<Duration>,
+    events: mpsc::Sender<Event>,
+    lost: watch::Sender<Option<String>>,
+    /// When the plan ends unless it is renewed: counted from before it was asked for.
+    ends_at: Instant,
+    renew_at: Instant,
+    look_at: Instant,
+    replace_at: Instant,
+    /// Asked of the mediator, each in a task of its own.
+    answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
+    renewing: bool,
+    replacing: bool,
+    telling: bool,
+    /// Members that were rebuilt, to be told.
+    rebuilt: Vec<u16>,
+}
+
+/// What the mediator said, and when it was asked; or what became of a replacement.
+enum Answer {
+    Renewed(Instant, Result<TransferPlan, RequestError>),
+    Replaced(Instant, usize, Result<TransferPlan, RequestError>),
+    Joined(usize, Result<(), String>),
+    /// Whether it knows now that these members are rebuilt.
+    Told(Vec<u16>, Result<(), RequestError>),
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        (cluster, held): (Cluster, Held),
+        array: Array,
+        places: Vec<Place>,
+        (plan, close_key): (TransferPlan, Bearer),
+        (initiator, replace_after): (String, Option<Duration>),
+        (events, lost): (mpsc::Sender<Event>, watch::Sender<Option<String>>),
+        began: Instant,
+    ) -> Self {
+        let now = Instant::now();
+        let mut this = Self {
+            cluster,
+            held,
+            array,
+            places,
+            plan,
+            close_key,
+            initiator,
+            replace_after,
+            events,
+            lost,
+            ends_at: now,
+            renew_at: now,
+            look_at: now,
+            replace_at: now,
+            answers: mpsc::channel(16),
+            renewing: false,
+            replacing: false,
+            telling: false,
+            rebuilt: Vec::new(),
+        };
+        this.holds_from(began);
+        this
+    }
+
+    /// Until it is told to close, or the array or the plan has ended.
+    pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        let rate = self.plan.rate;
+        let limit = (rate > Rate::ZERO).then(|| promise::rebuild(rate).0.max(REBUILD_RATE_MIN));
+        if self.array.handle().limit_rebuild(limit).await.is_err() {
+            return self.end_with_array().await;
+        }
+        loop {
+            let next = self.renew_at.min(self.look_at).min(self.ends_at);
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(Order::State(state, reply)) => {
+                        let (cluster, plan) = (self.cluster.clone(), self.plan.plan);
+                        tokio::spawn(async move {
+                            let end = cluster.set_state(plan, &state).await;
+                            // Whoever asked may have gone.
+                            let _ = reply.send(end.map_err(Error::from));
+                        });
+                    }
+                    Some(Order::Close(length, reply)) => return self.close(length, Some(reply)).await,
+                    None => return self.close(None, None).await,
+                },
+                event = self.array.event() => match event {
+                    Some(event) => self.take_event(event),
+                    None => return self.end_with_array().await,
+                },
+                Some(answer) = self.answers.1.recv() => {
+                    if let Err(why) = self.take_answer(answer) {
+                        return self.give_up(&why).await;
+                    }
+                }
+                () = sleep_until(next) => {
+                    let now = Instant::now();
+                    if now >= self.ends_at {
+                        let why = "the mediator did not prolong the plan in time";
+                        return self.give_up(why).await;
+                    }
+                    if now >= self.renew_at {
+                        self.renew(now);
+                    }
+                    if now >= self.look_at {
+                        self.look(now).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn term(&self) -> Duration {
+        Duration::from_millis(self.plan.for_ms.max(1))
+    }
+
+    /// The plan holds for its term from this moment on.
+    fn holds_from(&mut self, asked: Instant) {
+        let term = self.term();
+        self.ends_at = asked + term;
+        self.renew_at = asked + term.mul_f64(0.25 + 0.1 * spread(self.plan.plan));
+    }
+
+    fn renew(&mut self, now: Instant) {
+        self.renew_at = now + RETRY.min(self.term() / 4);
+        if self.renewing {
+            return;
+        }
+        self.renewing = true;
+        let (cluster, plan, sender) =
+            (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
+        tokio::spawn(async move {
+            // The keeper has ended: nobody needs it.
+            let _ = sender.send(Answer::Renewed(now, cluster.renew(plan).await)).await;
+        });
+    }
+
+    /// Looks for members that are away for too long, or new.
+    async fn look(&mut self, now: Instant) {
+        self.look_at = now + LOOK;
+        self.tell_rebuilt();
+        let Ok(status) = self.array.handle().status().await else { return };
+        // Of an array that has failed every member may be needed as it is.
+        if status.read_only || status.failure.is_some() {
+            return;
+        }
+        for (place, member) in self.places.iter_mut().zip(&status.members) {
+            let away = matches!(member.state.as_str(), "faulty" | "missing");
+            place.away_since = away.then(|| place.away_since.unwrap_or(now));
+        }
+        if self.replacing || now < self.replace_at {
+            return;
+        }
+        let is_late = |place: &Place| {
+            let away = place.away_since.map(|since| now - since);
+            away.zip(self.replace_after).is_some_and(|(away, patience)| away >= patience)
+        };
+        let late = self.places.iter().position(is_late);
+        let fresh = self.places.iter().position(|place| place.fresh && place.away_since.is_some());
+        match (late, fresh) {
+            (Some(at), _) => self.ask_for_another(at, now),
+            (None, Some(at)) => self.join(at),
+            (None, None) => {}
+        }
+    }
+
+    /// Tells the mediator what was rebuilt, until it knows.
+    fn tell_rebuilt(&mut self) {
+        if self.telling || self.rebuilt.is_empty() {
+            return;
+        }
+        self.telling = true;
+        let rebuilt = std::mem::take(&mut self.rebuilt);
+        let (cluster, plan, sender) =
+            (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
+        tokio::spawn(async move {
+            let state = SetState { formatted: false, length_bytes: None, rebuilt: rebuilt.clone() };
+            let end = cluster.set_state(plan, &state).await.map(drop);
+            // The keeper has ended: whoever opens it next finds the member whole, and says so.
+            let _ = sender.send(Answer::Told(rebuilt, end)).await;
+        });
+    }
+
+    fn ask_for_another(&mut self, at: usize, now: Instant) {
+        self.replacing = true;
+        let member = u16::try_from(at).unwrap_or(u16::MAX);
+        let replace = Replace { member, segment: self.places[at].segment };
+        let (cluster, plan, sender) =
+            (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
+        tracing::info!(member, "a member is away; another segment is asked for");
+        tokio::spawn(async move {
+            let answer = cluster.replace(plan, &replace).await;
+            // The keeper has ended: nobody needs it.
+            let _ = sender.send(Answer::Replaced(now, at, answer)).await;
+        });
+    }
+
+    /// Puts a new segment in its place in the array.
+    fn join(&mut self, at: usize) {
+        self.replacing = true;
+        let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
+        let config = self.places[at].config.clone();
+        let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
+        tokio::spawn(async move {
+            let end = handle.replace(member, config).await;
+            // The keeper has ended: nobody needs it.
+            let _ = sender.send(Answer::Joined(at, end.map_err(|error| error.to_string()))).await;
+        });
+    }
+
+    /// Puts a member's own segment in its place where it has nothing of the array: it was away when that
+    /// was made. One that has something comes back by itself.
+    fn join_own(&mut self, at: usize) {
+        self.replacing = true;
+        let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
+        let (config, name) = (self.places[at].config.clone(), self.plan.entry.id.to_string());
+        let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
+        tokio::spawn(async move {
+            let found = array::examine(vec![config.clone()], Pool::new()).await;
+            let has_something = found.iter().filter_map(|found| found.label.as_ref());
+            let end = match has_something.into_iter().any(|label| label.name == name) {
+                true => Ok(()),
+                false => handle.replace(member, config).await,
+            };
+            // The keeper has ended: nobody needs it.
+            let _ = sender.send(Answer::Joined(at, end.map_err(|error| error.to_string()))).await;
+        });
+    }
+
+    /// # Errors
+    /// When the plan is over.
+    fn take_answer(&mut self, answer: Answer) -> Result<(), String> {
+        match answer {
+            Answer::Renewed(asked, answer) => {
+                self.renewing = false;
+                match answer {
+                    Ok(plan) => self.adopt(asked, plan)?,
+                    Err(error) => Self::is_over(&error)?,
+                }
+            }
+            Answer::Told(members, end) => {
+                self.telling = false;
+                if let Err(error) = end {
+                    tracing::warn!("the mediator does not know yet what was rebuilt: {error}");
+                    self.rebuilt.extend(members);
+                }
+            }
+            Answer::Replaced(asked, at, answer) => {
+                self.replacing = false;
+                match answer {
+                    Ok(plan) => {
+                        self.adopt(asked, plan)?;
+                        if self.places[at].fresh {
+                            self.join(at);
+                        }
+                    }
+                    Err(error) => {
+                        self.replace_at = Instant::now() + REPLACE_RETRY;
+                        tracing::warn!(
+                            member = at,
+                            "no segment in the place of a lost one: {error}"
+                        );
+                        Self::is_over(&error)?;
+                        if error.problem().is_some() {
+                            self.join_own(at);
+                        }
+                    }
+                }
+            }
+            Answer::Joined(at, end) => {
+                self.replacing = false;
+                match end {
+                    Ok(()) => self.places[at].fresh = false,
+                    Err(error) => {
+                        self.replace_at = Instant::now() + REPLACE_RETRY;
+                        tracing::warn!(member = at, "a new segment does not take part: {error}");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a refusal says that the plan is in force no more.
+    fn is_over(error: &RequestError) -> Result<(), String> {
+        match error.problem().map(|problem| problem.code) {
+            Some(Code::Absent) => Err(error.to_string()),
+            _ => {
+                tracing::warn!("the plan is not prolonged yet: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes on under what the mediator says now.
+    fn adopt(&mut self, asked: Instant, plan: TransferPlan) -> Result<(), String> {
+        if plan.members.len() != self.places.len() || plan.generation != self.plan.generation {
+            return Err("the mediator speaks of another array".to_owned());
+        }
+        let path = &plan.entry.path;
+        for (place, member) in self.places.iter_mut().zip(&plan.members) {
+            let told = |error: Error| error.to_string();
+            if place.segment == member.segment {
+                place.fresh &= member.fresh;
+                place.credentials.send_replace(credentials(path, member).map_err(told)?);
+            } else {
+                let new = Place::new(path, member, &self.initiator).map_err(told)?;
+                *place = Place { fresh: true, ..new };
+            }
+        }
+        self.plan = plan;
+        self.holds_from(asked);
+        Ok(())
+    }
+
+    fn take_event(&mut self, event: Event) {
+        if let Event::Rebuilt { member } = &event {
+            if let Some(place) = self.places.get_mut(usize::from(*member)) {
+                place.fresh = false;
+            }
+            self.rebuilt.push(u16::from(*member));
+        }
+        // Nobody fetches them, or not fast enough: they are in the log.
+        let _ = self.events.try_send(event);
+    }
+
+    async fn close(self, length: Option<u64>, reply: Option<oneshot::Sender<Result<(), Error>>>) {
+        let path = self.plan.entry.path.clone();
+        let end = self.close_all(length).await;
+        if let Err(error) = &end {
+            tracing::debug!(path, "closed with: {error}");
+        }
+        if let Some(reply) = reply {
+            // Whoever asked may have gone.
+            let _ = reply.send(end);
+        }
+    }
+
+    /// The array first: what it says of data has to be stable before the mediator says it. Whatever
+    /// becomes of that, nobody else has to wait for the plan's end.
+    async fn close_all(self, length: Option<u64>) -> Result<(), Error> {
+        let Self { cluster, held, array, plan, close_key, renew_at, ends_at, .. } = self;
+        let (path, plan) = (plan.entry.path, plan.plan);
+        let closed = tokio::select! {
+            closed = array.close() => Some(closed),
+            // Closing may take longer than the plan lasts.
+            () = keep_renewing(&cluster, plan, renew_at) => None,
+        };
+        let has_stopped = matches!(closed, Some(Ok(())));
+        let closed = closed.unwrap_or(Ok(()));
+        let closed = closed.map_err(|source| Error::Array { path, source: Box::new(source) });
+        let said = match (&closed, length) {
+            (Ok(()), Some(_)) => say_length(&cluster, plan, length, ends_at).await,
+            (Ok(()), None) | (Err(_), _) => Ok(()),
+        };
+        give_back(&cluster, plan, has_stopped.then_some(&close_key)).await;
+        drop(held);
+        closed?;
+        Ok(said?)
+    }
+
+    /// Nobody can read or write any more: nobody else is to wait for the plan's end.
+    async fn end_with_array(self) {
+        self.fail("the array has ended");
+        let Self { cluster, array, plan, .. } = self;
+        drop(array);
+        give_back(&cluster, plan.plan, None).await;
+    }
+
+    fn fail(&self, why: &str) {
+        self.lost.send_replace(Some(why.to_owned()));
+    }
+
+    /// The plan is over: agents let this side in no more.
+    async fn give_up(self, why: &str) {
+        tracing::error!(path = self.plan.entry.path, "no longer open: {why}");
+        self.fail(why);
+        // What is not stable yet cannot be made so.
+        let _ = self.array.close().await;
+    }
+}
+
+/// Says of how many bytes data is, until the mediator knows or the plan has ended.
+async fn say_length(
+    cluster: &Cluster,
+    plan: PlanId,
+    length_bytes: Option<u64>,
+    ends_at: Instant,
+) -> Result<(), RequestError> {
+    let state = SetState { formatted: false, length_bytes, rebuilt: Vec::new() };
+    let until = ends_at.max(Instant::now() + LAST_WORD);
+    loop {
+        match cluster.set_state(plan, &state).await {
+            Err(RequestError::Lost { .. }) if Instant::now() < until => {
+                tokio::time::sleep(RETRY).await;
+            }
+            said => return said.map(drop),
+        }
+    }
+}
+
+/// Gives a plan back: with its key where nothing is under way any more; else whatever is late is shut
+/// out.
+pub(crate) async fn give_back(cluster: &Cluster, plan: PlanId, stopped: Option<&Bearer>) {
+    let end = match stopped {
+        Some(key) => cluster.close(plan, key).await,
+        None => cluster.end(plan).await,
+    };
+    if let Err(error) = end {
+        tracing::warn!(%plan, "the plan ends by itself: {error}");
+    }
+}
+
+/// Prolongs a plan, for ever.
+async fn keep_renewing(cluster: &Cluster, plan: PlanId, first: Instant) {
+    let mut renew_at = first;
+    loop {
+        sleep_until(renew_at).await;
+        renew_at = Instant::now() + RETRY;
+        match cluster.renew(plan).await {
+            Ok(renewed) => renew_at += Duration::from_millis(renewed.for_ms / 3),
+            Err(error) => tracing::warn!("the plan is not prolonged yet: {error}"),
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The distribution agent: a volume that is open under a transfer plan.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    time::Duration,
+};
+
+use netraid_block::{Device, Pool, TargetUri};
+use netraid_cluster::{
+    access::Bearer,
+    mediator::{Entry, Mode, Open, PlanMember, SetState, TransferPlan},
+};
+use netraid_control::units::{PlanId, Rate};
+use netraid_engine::{
+    array::{
+        self, Array, ArrayError, ArrayHandle, Caches, CreateOptions, Event, Log, MemberConfig,
+        OpenOptions,
+    },
+    bytes::ByteDevice,
+    initiator::{Credentials, Secret},
+};
+use netraid_raid::geometry::{Geometry, Level};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::{JoinError, JoinHandle},
+};
+
+use crate::{
+    Cluster, Error,
+    cluster::Held,
+    keeper::{Keeper, Place, give_back},
+};
+
+/// Bytes of requests that one member has at a time, at most, as whole files are moved.
+const UNDER_WAY_MAX: u64 = 16 << 20;
+/// Bytes of a segment's logical block.
+const BLOCK_LEN: u32 = 512;
+/// How often it is looked whether all members hold everything.
+const LOOK: Duration = Duration::from_millis(100);
+/// Events that wait to be fetched; more are dropped, they are in the log too.
+const EVENTS_MAX: usize = 1024;
+
+/// How a volume is opened.
+#[derive(Debug, Clone)]
+pub struct VolumeOptions {
+    /// To read, or to write.
+    pub mode: Mode,
+    /// Bytes a second that are to be there whatever others do; zero for no promise.
+    pub rate: Rate,
+    /// Bytes a second at most; none for no limit.
+    pub limit: Option<Rate>,
+    /// Bytes of the requests that it is used by, where a rate is promised.
+    pub request_bytes: u64,
+    /// Whether the rate is promised while members are lost, too.
+    pub degraded: bool,
+    /// How long it stays open when the mediator is not heard of; its usual when none.
+    pub term: Option<Duration>,
+    /// Whether whoever has it now is fenced.
+    pub take_over: bool,
+    /// How long a member may be away before another segment takes its place; never when none.
+    pub replace_after: Option<Duration>,
+    /// iSCSI name of this side; one of this host when none.
+    pub initiator: Option<String>,
+    /// What the array keeps in memory.
+    pub caches: Caches,
+}
+
+impl VolumeOptions {
+    /// The usual for that mode.
+    #[must_use]
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            rate: Rate::ZERO,
+            limit: None,
+            request_bytes: 1 << 20,
+            degraded: true,
+            term: None,
+            take_over: false,
+            replace_after: Some(Duration::from_secs(30)),
+            initiator: None,
+            caches: Caches::default(),
+        }
+    }
+}
+
+/// An open volume. Dropped without [`Volume::close`] it is closed by its keeper, as long as the
+/// runtime goes on ([`Cluster::settled`]), and nobody hears of an error.
+#[derive(Debug)]
+pub struct Volume {
+    path: String,
+    plan: PlanId,
+    entry: Entry,
+    device: Device,
+    bytes: ByteDevice,
+    handle: ArrayHandle,
+    notes: Vec<String>,
+    events: mpsc::Receiver<Event>,
+    lost: watch::Receiver<Option<String>>,
+    orders: mpsc::Sender<Order>,
+    keeper: JoinHandle<()>,
+}
+
+/// What the keeper of a volume is told.
+pub(crate) enum Order {
+    /// Say something of the volume to the mediator.
+    State(SetState, oneshot::Sender<Result<Entry, Error>>),
+    /// Close the array, then give the plan back.
+    Close(Option<u64>, oneshot::Sender<Result<(), Error>>),
+}
+
+impl Volume {
+    /// Opens what has this name: asks for a plan, logs in to its agents, writes the labels if that was
+    /// never done, and runs the array. When this is dropped before its end, what it opens is closed by
+    /// itself.
+    ///
+    /// # Errors
+    /// When the plan is refused, or its agents do not make up the array.
+    pub async fn open(
+        cluster: &Cluster,
+        path: &str,
+        options: VolumeOptions,
+        pool: &Pool,
+    ) -> Result<Self, Error> {
+        // Whoever does not wait for its end leaves it to this task: it is closed then.
+        let (cluster, held, pool) = (cluster.clone(), cluster.hold(), pool.clone());
+        let opening = tokio::spawn({
+            let path = path.to_owned();
+            async move { Self::open_held((cluster, held), &path, options, &pool).await }
+        });
+        let ended =
+            |error: JoinError| Error::Lost { path: path.to_owned(), why: error.to_string() };
+        opening.await.map_err(ended)?
+    }
+
+    async fn open_held(
+        (cluster, held): (Cluster, Held),
+        path: &str,
+        options: VolumeOptions,
+        pool: &Pool,
+    ) -> Result<Self, Error> {
+        let (plan, close_key) = (PlanId(rand::random()), Bearer::draw());
+        let initiator = options.initiator.clone().unwrap_or_else(|| initiator_name(plan));
+        let open = Open {
+            path: path.to_owned(),
+            mode: options.mode,
+            initiator: initiator.clone(),
+            rate: options.rate,
+            limit: options.limit,
+            request_bytes: Some(options.request_bytes),
+            degraded: options.degraded,
+            for_ms: options.term.map(|term| u64::try_from(term.as_millis()).unwrap_or(u64::MAX)),
+            take_over: options.take_over,
+            plan: Some(plan),
+            close_key: Some(close_key.clone()),
+        };
+        let began = tokio::time::Instant::now();
+        let granted = match cluster.open(&open).await {
+            Ok(granted) => granted,
+            Err(error) => {
+                // It may have been granted all the same: then nobody else is to wait for its end.
+                if error.problem().is_none() {
+                    let _ = cluster.close(plan, &close_key).await;
+                }
+                return Err(error.into());
+            }
+        };
+        let opened = assemble(&cluster, &granted, &initiator, &options, pool).await;
+        let (array, places) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // What it sent last may still be under way.
+                give_back(&cluster, plan, None).await;
+                return Err(error);
+            }
+        };
+        let keeps = (initiator, options.replace_after);
+        Ok(Self::keep((cluster, held), (granted, close_key), (array, places), keeps, began))
+    }
+
+    fn keep(
+        cluster: (Cluster, Held),
+        (granted, close_key): (TransferPlan, Bearer),
+        (array, places): (Array, Vec<Place>),
+        (initiator, replace_after): (String, Option<Duration>),
+        began: tokio::time::Instant,
+    ) -> Self {
+        let (device, handle) = (array.device().clone(), array.handle().clone());
+        let notes = array.notes().to_vec();
+        let (orders, order_receiver) = mpsc::channel(16);
+        let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+        let (lost_sender, lost) = watch::channel(None);
+        let (path, plan, entry) = (granted.entry.path.clone(), granted.plan, granted.entry.clone());
+        let keeper = Keeper::new(
+            cluster,
+            array,
+            places,
+            (granted, close_key),
+            (initiator, replace_after),
+            (event_sender, lost_sender),
+            began,
+        );
+        let keeper = tokio::spawn(keeper.run(order_receiver));
+        let bytes = ByteDevice::new(device.clone());
+        Self { path, plan, entry, device, bytes, handle, notes, events, lost, orders, keeper }
+    }
+
+    /// Its path when it was opened.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What it was when it was opened.
+    #[must_use]
+    pub const fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The plan that it is open under.
+    #[must_use]
+    pub const fn plan(&self) -> PlanId {
+        self.plan
+    }
+
+    /// The array's blocks.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The array's bytes. All writers of partial blocks have to share this.
+    #[must_use]
+    pub const fn bytes(&self) -> &ByteDevice {
+        &self.bytes
+    }
+
+    /// A way to command the array.
+    #[must_use]
+    pub const fn handle(&self) -> &ArrayHandle {
+        &self.handle
+    }
+
+    /// What was noticed while it was opened, one line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The next event; cancel safe. None when the array has ended.
+    pub async fn event(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// Waits until all members hold everything, or `limit` has passed: whether they do.
+    ///
+    /// # Errors
+    /// When the array has ended.
+    pub async fn whole(&self, limit: Duration) -> Result<bool, Error> {
+        let end = tokio::time::Instant::now() + limit;
+        loop {
+            let status = self.handle.status().await.map_err(|_| self.ended())?;
+            match (status.state.as_str(), tokio::time::Instant::now() < end) {
+                ("optimal", _) => return Ok(true),
+                ("failed", _) | (_, false) => return Ok(false),
+                (_, true) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Why it is no longer open, if so: it was fenced, or the mediator was away for too long.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.lost.borrow().clone()
+    }
+
+    /// Says something of it to the mediator.
+    ///
+    /// # Errors
+    /// When the plan is not in force any more, or nobody answers.
+    pub async fn set_state(&self, state: SetState) -> Result<Entry, Error> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.orders.send(Order::State(state, reply)).await;
+        match (sent, answer.await) {
+            (Ok(()), Ok(end)) => end,
+            (Ok(()) | Err(_), _) => Err(self.ended()),
+        }
+    }
+
+    /// Makes all stable, says of how many bytes the data is, closes the array, and gives the plan
+    /// back.
+    ///
+    /// # Errors
+    /// When the array has failed, or the length could not be said.
+    pub async fn close(self, length_bytes: Option<u64>) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.orders.send(Order::Close(length_bytes, reply)).await;
+        let end = match (sent, answer.await) {
+            (Ok(()), Ok(end)) => end,
+            (Ok(()) | Err(_), _) => Err(self.ended()),
+        };
+        // It ends right after it answered.
+        let _ = self.keeper.await;
+        end
+    }
+
+    /// Closes it in the background: of so many bytes the data is.
+    pub(crate) fn let_go(self, length_bytes: Option<u64>) {
+        let (reply, _) = oneshot::channel();
+        // Where there is no room for it, it is closed all the same when the last order is done.
+        let _ = self.orders.try_send(Order::Close(length_bytes, reply));
+    }
+
+    fn ended(&self) -> Error {
+        let why = self.lost().unwrap_or_else(|| "the array has ended".to_owned());
+        Error::Lost { path: self.path.clone(), why }
+    }
+}
+
+/// The name of this side in a plan: one of its own, so that nobody else's sessions are mixed up
+/// with it.
+fn initiator_name(plan: PlanId) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let host = host.trim().to_ascii_lowercase();
+    let host: String = host.chars().filter(|c| plain(*c)).take(60).collect();
+    format!("iqn.2026-01.io.netraid:client.{host}.{plan}")
+}
+
+/// Logs in to the agents of a plan, and opens the array that they make up.
+async fn assemble(
+    cluster: &Cluster,
+    plan: &TransferPlan,
+    initiator: &str,
+    options: &VolumeOptions,
+    pool: &Pool,
+) -> Result<(Array, Vec<Place>), Error> {
+    let path = &plan.entry.path;
+    let wrong = |why: &str| Error::Plan { path: path.clone(), why: why.to_owned() };
+    let stored = plan.entry.stored.as_ref().ok_or_else(|| wrong("it has no bytes"))?;
+    let places = plan.members.iter().map(|member| Place::new(path, member, initiator));
+    let places: Vec<Place> = places.collect::<Result<_, _>>()?;
+    let configs = || places.iter().map(|place| place.config.clone()).collect::<Vec<_>>();
+    let failed = |source: ArrayError| Error::Array { path: path.clone(), source: Box::new(source) };
+    let mut is_new = false;
+    if !stored.formatted {
+        if plan.mode == Mode::Read {
+            return Err(wrong("nothing was ever written to it"));
+        }
+        let level = Level::from_number(stored.level).ok_or_else(|| wrong("a level of its own"))?;
+        let create = CreateOptions {
+            name: plan.entry.id.to_string(),
+            level,
+            chunk_len: stored.chunk_len,
+            // The lease says that nobody else has it, and the mediator that nothing is in it.
+            force: true,
+            log: if stored.logged { Log::On(None) } else { Log::Off },
+        };
+        is_new = label(create, configs(), pool).await.map_err(failed)?;
+        let state = SetState { formatted: true, length_bytes: None, rebuilt: Vec::new() };
+        cluster.set_state(plan.plan, &state).await?;
+    }
+    let open = OpenOptions {
+        read_only: plan.mode == Mode::Read,
+        // The lease is the proof that whoever had it has it no more: agents let nobody else in.
+        take_over: plan.mode == Mode::Write,
+        // Nobody else can have anything of what was made just now.
+        force: is_new,
+        caches: options.caches,
+    };
+    let array = Array::open(open, configs(), pool.clone()).await.map_err(failed)?;
+    if array.device().info().capacity < plan.entry.capacity_bytes {
+        let _ = array.close().await;
+        return Err(wrong("its members are too small for it"));
+    }
+    Ok((array, places))
+}
+
+/// Makes the array, unless it is there. What is lost before anything was written is no loss: the array
+/// lacks it, and has it replaced as any other. Whether it was made.
+async fn label(
+    create: CreateOptions,
+    members: Vec<MemberConfig>,
+    pool: &Pool,
+) -> Result<bool, ArrayError> {
+    // A mediator whose store is older than the volume does not know what is there.
+    let found = array::examine(members.clone(), pool.clone()).await;
+    let is_own = |one: &&array::ExamineReport| {
+        one.label.as_ref().is_some_and(|label| label.name == create.name)
+    };
+    let own = found.iter().filter(is_own).count();
+    let geometry = Geometry::new(create.level, members.len(), create.chunk_len, BLOCK_LEN, 0, 0);
+    let tolerance = geometry.map_or(0, |geometry| geometry.tolerance() as usize);
+    match own {
+        0 => array::create_degraded(create, members, pool.clone()).await.map(|_| true),
+        // Its making was interrupted: whoever is away may have what the others lack.
+        _ if own + tolerance < members.len() => {
+            array::create(create, members, pool.clone()).await.map(|_| true)
+        }
+        _ => Ok(false),
+    }
+}
+
+impl Place {
+    /// How a member of a plan is reached.
+    pub(crate) fn new(path: &str, member: &PlanMember, initiator: &str) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Plan { path: path.to_owned(), why };
+        let address = format!("iscsi://{}/{}/0", member.portal, member.target);
+        let uri = TargetUri::parse(&address).map_err(|error| wrong(error.to_string()))?;
+        let (credentials, live) = watch::channel(credentials(path, member)?);
+        let mut config = MemberConfig::new(uri, None);
+        config.live_credentials = Some(live);
+        config.initiator_name = Some(initiator.to_owned());
+        config.request_timeout = patience(member.rate);
+        Ok(Self {
+            segment: member.segment,
+            credentials,
+            config,
+            away_since: None,
+            fresh: member.fresh,
+        })
+    }
+}
+
+/// Longest that an agent may take for a request of a client to whom it has promised so much: what may
+/// be under way at a time takes its time at a low rate, and without one others go first. An agent that
+/// does not answer at all is noticed before.
+fn patience(promised: Rate) -> Duration {
+    let ms = (UNDER_WAY_MAX * 1000).checked_div(promised.0).unwrap_or(u64::MAX);
+    Duration::from_millis(ms).clamp(Duration::from_secs(5), Duration::from_secs(30))
+}
+
+/// The token that opens a member of a plan.
+pub(crate) fn credentials(path: &str, member: &PlanMember) -> Result<Credentials, Error> {
+    let secret = Secret::new(member.chap_secret.as_bytes())
+        .map_err(|error| Error::Plan { path: path.to_owned(), why: error.to_string() })?;
+    Ok(Credentials { user: member.chap_name.clone(), secret })
+}
+
+/// Something between zero and one that is the same for a plan each time: so that renewals of many
+/// plans do not come at one moment.
+pub(crate) fn spread(plan: PlanId) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    plan.hash(&mut hasher);
+    f64::from(u16::try_from(hasher.finish() & 0xffff).unwrap_or(0)) / 65_536.0
+}

@@ -1,0 +1,174 @@
+//! Agents that are lost while data is written and read, and a mediator that is away.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{House, LIMIT, bytes, data, to_read, to_write};
+use netraid_block::Pool;
+use netraid_files::{Cluster, Data, Error, VolumeOptions};
+
+const LEN: usize = 3 << 20;
+/// Bytes of one write.
+const STEP: usize = 50_000;
+
+fn soon() -> VolumeOptions {
+    VolumeOptions { replace_after: Some(Duration::from_millis(500)), ..to_write() }
+}
+
+async fn open(cluster: &Cluster, path: &str, options: VolumeOptions) -> Data {
+    Data::open(cluster, path, options, &Pool::new()).await.unwrap()
+}
+
+/// Reads all of it, and compares.
+async fn assert_holds(data: &Data, expected: &[u8]) {
+    let mut at = 0;
+    while at < expected.len() {
+        let mut into = vec![0; 1 << 20];
+        let len = data.read_at(at as u64, &mut into).await.unwrap();
+        assert!(len > 0 && into[..len] == expected[at..at + len], "within {len} bytes from {at}");
+        at += len;
+    }
+    assert_eq!(data.length(), expected.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_lost_while_writing_and_reading() {
+    let mut house = House::new(4).await;
+    let cluster = house.cluster.clone();
+    let create = data("/x", LEN as u64, 5, 3);
+    let mut writing = Data::create(&cluster, &create, soon(), &Pool::new()).await.unwrap();
+    let agents = |entry: &netraid_cluster::mediator::Entry| {
+        let members = &entry.stored.as_ref().unwrap().members;
+        members.iter().map(|member| member.agent).collect::<Vec<_>>()
+    };
+    let before = agents(writing.volume().unwrap().entry());
+    let mut expected = Vec::new();
+    while expected.len() < LEN {
+        if expected.len() == 10 * STEP {
+            house.stop_agent(house.place_of(before[1]));
+        }
+        let from = bytes(1, expected.len() as u64, STEP.min(LEN - expected.len()));
+        assert_eq!(writing.write(&from).await.unwrap(), from.len());
+        expected.extend_from_slice(&from);
+    }
+    assert_holds(&writing, &expected).await;
+    // Rebuilt elsewhere, while it is written on.
+    let began = Instant::now();
+    let mut version = 2;
+    loop {
+        let at = usize::try_from(version * 77_777).unwrap() % (LEN - STEP);
+        let from = bytes(version, at as u64, STEP);
+        writing.write_at(at as u64, &from).await.unwrap();
+        expected[at..at + STEP].copy_from_slice(&from);
+        version += 1;
+        let after = agents(&cluster.stat("/x").await.unwrap());
+        if after != before && writing.volume().unwrap().whole(Duration::ZERO).await.unwrap() {
+            break;
+        }
+        assert!(began.elapsed() < LIMIT, "not rebuilt");
+    }
+    assert_holds(&writing, &expected).await;
+    writing.close().await.unwrap();
+
+    // What is there now stands the loss of another, that a reader does not notice.
+    let reading = open(&cluster, "/x", to_read()).await;
+    house.stop_agent(house.place_of(before[0]));
+    assert_holds(&reading, &expected).await;
+    reading.close().await.unwrap();
+    // Nor one that comes after.
+    let reading = open(&cluster, "/x", to_read()).await;
+    assert_holds(&reading, &expected).await;
+    reading.close().await.unwrap();
+    house.nothing_is_open().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mediator_that_is_away_is_not_missed_until_the_plan_ends() {
+    let mut house = House::new(3).await;
+    let cluster = house.cluster.clone();
+    let term = Duration::from_secs(6);
+    let options = VolumeOptions { term: Some(term), ..to_write() };
+    let create = data("/x", LEN as u64, 5, 3);
+    let began = Instant::now();
+    let mut writing = Data::create(&cluster, &create, options.clone(), &Pool::new()).await.unwrap();
+    let mut expected = vec![0; LEN];
+    let mut version = 1;
+    let mut work = async |writing: &mut Data, until: Duration| {
+        while began.elapsed() < until {
+            let at = usize::try_from(version * 77_777).unwrap() % (LEN - STEP);
+            let from = bytes(version, at as u64, STEP);
+            writing.write_at(at as u64, &from).await?;
+            expected[at..at + STEP].copy_from_slice(&from);
+            let mut into = vec![0; STEP];
+            writing.read_at(at as u64, &mut into).await?;
+            assert!(into == from);
+            version += 1;
+        }
+        Ok::<_, Error>(())
+    };
+    house.stop_mediator();
+    // Longer than to the renewal, less than to the end.
+    work(&mut writing, term.mul_f64(0.6)).await.unwrap();
+    house.start_mediator();
+    // It is renewed: it lasts for longer than it was asked for.
+    work(&mut writing, term * 2).await.unwrap();
+    let length = writing.length();
+    writing.close().await.unwrap();
+    let mut writing = open(&cluster, "/x", options).await;
+    assert_eq!(writing.length(), length);
+    // Away for too long: it is said so, and nothing hangs.
+    house.stop_mediator();
+    let began_again = began.elapsed();
+    let error = tokio::time::timeout(2 * LIMIT, work(&mut writing, began_again + LIMIT)).await;
+    let error = error.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert!(tokio::time::timeout(LIMIT, writing.close()).await.unwrap().is_err());
+    house.start_mediator();
+    house.nothing_is_open().await;
+    // Nobody closed it: only a writer can bring it in order.
+    let reading = open(&cluster, "/x", to_write()).await;
+    assert_eq!(reading.length(), length);
+    reading.close().await.unwrap();
+}
+
+/// An array that was never made lacks who is lost before it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_never_opened_is_opened_without_a_lost_agent() {
+    let mut house = House::new(4).await;
+    let cluster = house.cluster.clone();
+    let expected = bytes(1, 0, LEN);
+    for (level, members, survives) in [(1, 2, 1), (5, 3, 1), (6, 4, 2), (10, 4, 1)] {
+        let path = format!("/level/{level}");
+        let made = cluster.create(&data(&path, LEN as u64, level, members)).await.unwrap();
+        let agents = made.stored.unwrap().members;
+        let lost: Vec<_> = agents[..survives].iter().map(|one| house.place_of(one.agent)).collect();
+        for at in &lost {
+            house.stop_agent(*at);
+        }
+        let mut writing = open(&cluster, &path, to_write()).await;
+        assert_eq!(writing.write(&expected).await.unwrap(), LEN);
+        writing.close().await.unwrap();
+        assert_holds(&open(&cluster, &path, to_read()).await, &expected).await;
+        for at in lost {
+            house.start_agent(at);
+        }
+        house.nothing_is_open().await;
+        // Nothing of it is on the one that is back: it is rebuilt there, or elsewhere.
+        let writing = open(&cluster, &path, soon()).await;
+        assert!(writing.volume().unwrap().whole(LIMIT).await.unwrap(), "level {level}");
+        writing.close().await.unwrap();
+        if matches!(level, 1 | 10) {
+            // One of a pair cannot know whether the other one was written alone.
+            continue;
+        }
+        let other = house.place_of(agents[survives].agent);
+        house.stop_agent(other);
+        assert_holds(&open(&cluster, &path, to_read()).await, &expected).await;
+        house.start_agent(other);
+    }
+    // Without redundancy there is nothing to go on with.
+    let made = cluster.create(&data("/level/0", LEN as u64, 0, 2)).await.unwrap();
+    let lost = house.place_of(made.stored.unwrap().members[0].agent);
+    house.stop_agent(lost);
+    let refused = Data::open(&cluster, "/level/0", to_write(), &Pool::new()).await;
+    assert!(matches!(refused, Err(Error::Mediator(_) | Error::Array { .. })), "{refused:?}");
+}
