@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_engine::{
-    array::{Array, Caches, Event, OpenOptions},
+    array::{Array, ArrayHandle, Caches, Event, OpenOptions},
+    bytes::ByteDevice,
     control::ArrayStatus,
 };
 use netraid_export::{
-    ByteDevice,
     fuse::FuseMount,
     nbd::{NbdAddress, NbdServer},
 };
@@ -65,7 +65,7 @@ pub(crate) struct AttachArgs {
 
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
-struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// Export as an NBD device on this address, or on unix:PATH; may be given more than once
     #[arg(long, value_name = "ADDR:PORT")]
     nbd: Vec<NbdAddress>,
@@ -96,23 +96,26 @@ pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
     if args.exit_with_parent {
         stop_with_parent()?;
     }
-    check_addresses(args)?;
+    args.exports.check(args.insecure)?;
     runtime()?.block_on(serve(args, output))
 }
 
-fn check_addresses(args: &AttachArgs) -> Result<()> {
-    for address in &args.exports.nbd {
-        if let NbdAddress::Tcp(at) = address
-            && !at.ip().is_loopback()
-            && !args.insecure
-        {
-            bail!(
-                "address {at}: NBD has no login, so other hosts could read and write; give a \
-                 loopback address or unix:PATH, or --insecure where everybody is trusted"
-            );
+impl ExportArgs {
+    /// Refuses what other hosts could use, unless the user allows everybody in.
+    pub(crate) fn check(&self, insecure: bool) -> Result<()> {
+        for address in &self.nbd {
+            if let NbdAddress::Tcp(at) = address
+                && !at.ip().is_loopback()
+                && !insecure
+            {
+                bail!(
+                    "address {at}: NBD has no login, so other hosts could read and write; give a \
+                     loopback address or unix:PATH, or --insecure where everybody is trusted"
+                );
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn caches(args: &AttachArgs) -> Result<Caches> {
@@ -137,30 +140,56 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     for note in array.notes() {
         tracing::warn!("{note}");
     }
-    let served = export(args, &mut array, &pool, &mut stop, output).await;
+    let bytes = ByteDevice::new(array.device().clone());
+    let exports = (&args.exports, args.control.as_deref());
+    let served = export(exports, &mut array, &bytes, &pool, (&mut stop, output)).await;
     // Whatever happened to the exports, the array is closed in good order.
     let closed = array.close().await;
     served?;
     Ok(closed?)
 }
 
-/// Exports the array until told to stop.
-async fn export(
-    args: &AttachArgs,
-    array: &mut Array,
+/// An array that runs, however its members are reached.
+pub(crate) trait Running {
+    /// A way to command it.
+    fn handle(&self) -> &ArrayHandle;
+    /// What was noticed while it was opened.
+    fn notes(&self) -> &[String];
+    /// The next event; cancel safe. None when it has ended.
+    fn event(&mut self) -> impl Future<Output = Option<Event>>;
+}
+
+impl Running for Array {
+    fn handle(&self) -> &ArrayHandle {
+        self.handle()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.notes()
+    }
+
+    async fn event(&mut self) -> Option<Event> {
+        self.event().await
+    }
+}
+
+/// Exports an array until told to stop.
+pub(crate) async fn export(
+    (args, control_address): (&ExportArgs, Option<&str>),
+    array: &mut impl Running,
+    bytes: &ByteDevice,
     pool: &Pool,
-    stop: &mut Stop,
-    output: Output,
+    (stop, output): (&mut Stop, Output),
 ) -> Result<()> {
     let mut handle = array.handle().clone();
     let status = handle.status().await?;
     let mut tasks = Tasks::default();
-    let exports = start(&args.exports, array, &status.name, pool, &mut tasks).await?;
-    let control = args.control.as_deref().map(bind_control).transpose()?;
+    let exports = start(args, bytes, &status.name, pool, &mut tasks).await?;
+    let control = control_address.map(bind_control).transpose()?;
     let ready = Ready {
         event: "ready",
         exports: &exports,
-        control: args.control.as_deref(),
+        control: control_address,
         array: &status,
         notes: array.notes(),
     };
@@ -231,13 +260,12 @@ impl Tasks {
 
 async fn start(
     args: &ExportArgs,
-    array: &Array,
+    // One for all exports: partial blocks of their writes must not overtake each other.
+    device: &ByteDevice,
     name: &str,
     pool: &Pool,
     tasks: &mut Tasks,
 ) -> Result<Vec<Export>> {
-    // One for all exports: partial blocks of their writes must not overtake each other.
-    let device = ByteDevice::new(array.device().clone());
     let mut exports = Vec::new();
     for address in &args.nbd {
         let server = NbdServer::bind(address, device.clone(), name, pool.clone()).await?;
@@ -246,7 +274,7 @@ async fn start(
         tasks.running.spawn(async move { Ok(server.run(stopped).await?) });
     }
     if let Some(dir) = &args.fuse {
-        let mount = FuseMount::mount(dir, device, name, pool.clone())?;
+        let mount = FuseMount::mount(dir, device.clone(), name, pool.clone())?;
         exports.push(Export::Fuse { path: mount.file().to_path_buf() });
         let stopped = tasks.stopped();
         tasks.running.spawn(async move { Ok(mount.run(stopped).await?) });

@@ -22,7 +22,8 @@ pub(crate) struct CreateArgs {
     /// themselves. The usual, but for level 0, which cannot have one; levels 6 and 10 must
     #[arg(long, value_enum)]
     log: Option<Switch>,
-    /// Bytes of the log on each member; the usual is a 64th of it, at most 256MiB
+    /// Bytes of the log on each member; the usual is a 64th of it, at least 32MiB
+    /// (or a 16th) and at most 256MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     log_size: Option<u64>,
     /// Checksums of all that is stored; an array with a log has them

@@ -3,8 +3,10 @@
 //! A command reads what was typed, calls the engine, and says what came of it. Errors go to
 //! standard error as "what, which, limit; what to do" with exit code 1, usage errors with 2.
 
+mod agent;
 mod attach;
 mod bench;
+mod cluster;
 mod control;
 mod create;
 mod examine;
@@ -12,7 +14,9 @@ mod filter;
 mod hammer;
 mod load;
 mod lun;
+mod mediator;
 mod member;
+mod names;
 mod nbd_client;
 mod output;
 mod pattern;
@@ -23,6 +27,7 @@ mod secret;
 mod signal;
 mod size;
 mod target;
+mod volume;
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
@@ -48,6 +53,8 @@ struct Cli {
 enum Command {
     /// Start targets on this machine, an array over them and its export
     Quickstart(quickstart::QuickstartArgs),
+    /// Serve segments for the mediators of a cluster
+    Agent(agent::AgentArgs),
     /// Serve LUNs over iSCSI
     Target(target::TargetArgs),
     /// Label members as a new array
@@ -76,6 +83,26 @@ enum Command {
     Session(target::SessionArgs),
     /// Close a running array, or stop a running target, and end its process
     Stop(control::ControlArgs),
+    /// Block volumes of a cluster: make, list, show, remove, run and export them
+    Volume(volume::VolumeArgs),
+    /// Store a file in a cluster
+    Put(Box<names::PutArgs>),
+    /// Fetch a file from a cluster
+    Get(names::GetArgs),
+    /// Write what a cluster has by a name to standard output
+    Cat(names::CatArgs),
+    /// List a directory of a cluster
+    Ls(names::ListArgs),
+    /// Show what a name of a cluster stands for, where it is stored, and why
+    Stat(names::PathArgs),
+    /// Remove names from a cluster, and what they stand for
+    Rm(names::RemoveArgs),
+    /// Give something in a cluster another name
+    Mv(names::MoveArgs),
+    /// Make a directory in a cluster
+    Mkdir(names::MakeDirectoryArgs),
+    /// Run or look after a cluster's mediator
+    Mediator(mediator::MediatorArgs),
     /// Measure a member or a volume: rates, latencies, processor time
     Bench(bench::BenchArgs),
     /// Write data that can be verified to an NBD export, or verify it
@@ -105,6 +132,7 @@ fn run(cli: Cli) -> Result<()> {
     let output = Output::new(cli.json);
     match cli.command {
         Command::Quickstart(args) => quickstart::run(&args, output),
+        Command::Agent(args) => agent::run(&args, output),
         Command::Target(args) => target::run(&args, output),
         Command::Create(args) => create::run(&args, output),
         Command::Examine(args) => examine::run(&args, output),
@@ -118,6 +146,16 @@ fn run(cli: Cli) -> Result<()> {
         Command::Filter(args) => target::filter(&args, output),
         Command::Session(args) => target::session(&args, output),
         Command::Stop(args) => control::stop(&args, output),
+        Command::Volume(args) => volume::run(&args, output),
+        Command::Put(args) => names::put(&args, output),
+        Command::Get(args) => names::get(&args, output),
+        Command::Cat(args) => names::cat(&args, output),
+        Command::Ls(args) => names::list(&args, output),
+        Command::Stat(args) => names::stat(&args, output),
+        Command::Rm(args) => names::remove(&args, output),
+        Command::Mv(args) => names::rename(&args, output),
+        Command::Mkdir(args) => names::make_directory(&args, output),
+        Command::Mediator(args) => mediator::run(&args, output),
         Command::Bench(args) => bench::run(&args, output),
         Command::Load(args) => load::run(&args, output),
         Command::Hammer(args) => hammer::run(&args, output),

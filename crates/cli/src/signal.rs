@@ -1,15 +1,28 @@
 //! Being told to stop: SIGTERM and SIGINT end every command that runs for long cleanly.
 
 use anyhow::{Context as _, Result, bail};
+use netraid_files::Cluster;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
 
-/// Whether SIGTERM or SIGINT arrived.
+/// How often SIGTERM or SIGINT arrived.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop(watch::Receiver<bool>);
+pub(crate) struct Stop(watch::Receiver<u32>);
+
+/// Ended by a signal.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted by a signal")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 impl Stop {
     /// Takes the signals over. Must be called on a runtime, and before anything is announced, so
@@ -17,17 +30,16 @@ impl Stop {
     pub(crate) fn listen() -> Result<Self> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-        let (sender, receiver) = watch::channel(false);
+        let (sender, receiver) = watch::channel(0);
+        // It ends with the runtime: nobody may take the end of this channel for a signal.
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                sender.send_modify(|signals| *signals += 1);
             }
-            // Whoever does not listen any more is stopping already.
-            let _ = sender.send(true);
-            // The runtime goes with the process; until then nobody may take the end of this
-            // channel for a signal.
-            std::future::pending::<()>().await;
         });
         Ok(Self(receiver))
     }
@@ -35,21 +47,45 @@ impl Stop {
     /// Waits for the signal.
     pub(crate) async fn wait(&mut self) {
         // An error means that the listener is gone, and then nothing would ever tell us.
-        let _ = self.0.wait_for(|stop| *stop).await;
+        let _ = self.0.wait_for(|signals| *signals > 0).await;
+    }
+
+    /// Waits for one signal more than came until now.
+    async fn wait_for_another(&mut self) {
+        let before = *self.0.borrow();
+        let _ = self.0.wait_for(|signals| *signals > before).await;
     }
 
     /// Whether it came.
     pub(crate) fn is_set(&self) -> bool {
-        *self.0.borrow()
+        *self.0.borrow() > 0
     }
 
     /// Fails when it came.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_set() {
-            bail!("interrupted by a signal");
+            bail!(Interrupted);
         }
         Ok(())
     }
+}
+
+/// Does this until a signal comes, then gives back what it has open at the cluster. A second signal ends
+/// that as well: the rest ends by itself, in minutes.
+pub(crate) async fn until_stopped<T>(
+    cluster: &Cluster,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut stop = Stop::listen()?;
+    let end = tokio::select! {
+        end = work => end,
+        () = stop.wait() => Err(Interrupted.into()),
+    };
+    tokio::select! {
+        () = cluster.settled() => {}
+        () = stop.wait_for_another() => tracing::warn!("not closed in good order"),
+    }
+    end
 }
 
 /// Gets SIGTERM when the parent dies, however it dies.

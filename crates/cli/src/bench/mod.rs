@@ -4,6 +4,8 @@
 
 mod drive;
 mod measure;
+mod mediator;
+mod stream;
 mod subject;
 
 use std::time::{Duration, Instant};
@@ -39,6 +41,11 @@ enum What {
         #[command(flatten)]
         options: Options,
     },
+    /// Data of a cluster, read or written at a promised rate with a second of buffer, or as fast as
+    /// it goes
+    Stream(Box<stream::StreamArgs>),
+    /// Plans that a cluster's mediator gives and takes back
+    Mediator(mediator::MediatorArgs),
     /// A volume: an NBD export, an array of these members, or an array of our own in memory
     Volume {
         /// nbd://host:port/name, nbd+unix:///name?socket=PATH, or the members' addresses
@@ -126,7 +133,11 @@ struct SubjectReport {
 }
 
 pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
-    let (What::Member { options, .. } | What::Volume { options, .. }) = &args.what;
+    let options = match &args.what {
+        What::Stream(args) => return runtime()?.block_on(stream::run(args, output)),
+        What::Mediator(args) => return mediator::run(args, output),
+        What::Member { options, .. } | What::Volume { options, .. } => options,
+    };
     if !(0.01..=3600.0).contains(&options.seconds) {
         bail!("--seconds {}: give 0.01 to 3600", options.seconds);
     }
@@ -134,6 +145,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let report = runtime.block_on(async {
         let stop = Stop::listen()?;
         let mut benches = match &args.what {
+            What::Stream(_) | What::Mediator(_) => Vec::new(),
             What::Member { url, .. } => vec![Bench::member(url.as_deref(), options).await?],
             What::Volume {
                 urls,

@@ -2,6 +2,7 @@
 //! process of its own; with `--check` taken through a loss, a rebuild and a restart.
 
 mod check;
+mod cluster;
 mod house;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{output::Output, signal::Stop, size};
+use cluster::Cluster;
 use house::House;
 
 /// What the volume's size is when the user does not say.
@@ -30,6 +32,10 @@ pub(crate) struct QuickstartArgs {
     /// Size of the volume
     #[arg(long, default_value = SIZE, value_parser = size::parse)]
     size: u64,
+    /// A mediator and agents instead of plain targets, with a volume, and a file by name; --members
+    /// is the number of agents
+    #[arg(long, conflicts_with = "level")]
+    cluster: bool,
     /// Go through a loss, a rebuild and a restart, verify all data at each step, and exit
     #[arg(long)]
     check: bool,
@@ -53,6 +59,15 @@ pub(crate) fn run(args: &QuickstartArgs, output: Output) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut stop = runtime.block_on(async { Stop::listen() })?;
+    if args.cluster {
+        let mut cluster = Cluster::start(args, dir, stop.clone())?;
+        if args.check {
+            return cluster::check(cluster, output);
+        }
+        cluster::show(&mut cluster, output)?;
+        runtime.block_on(stop.wait());
+        return cluster.close();
+    }
     let mut house = House::new(args, dir, stop.clone())?;
     if args.check {
         return check::run(args, house, output);

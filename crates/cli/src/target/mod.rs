@@ -137,7 +137,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
 
 /// Each I/O thread of a backing has its file open, and each session a socket: takes as many open
 /// files as the process may have.
-fn take_all_files() {
+pub(crate) fn take_all_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where that is refused, opening or accepting one too many says so.

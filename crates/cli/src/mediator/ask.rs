@@ -1,0 +1,264 @@
+//! Commands to a running mediator.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use netraid_cluster::{
+    access::{AccessFile, Bearer, Role},
+    audit::{LogEntry, LogPage},
+    http::Client,
+    mediator::{
+        AgentEntry, AgentState, CheckReport, DifferenceKind, MediatorStatus, NewAccess, NewToken,
+        PAGE_MAX,
+    },
+    now,
+};
+use netraid_control::units::AgentId;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cluster::{AccessArgs, parse_duration},
+    output::Output,
+    runtime, size,
+};
+
+/// How long a command waits for an answer; a check looks at everything.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const CHECK_LIMIT: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NewAccessArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+    /// What whoever has it may do
+    #[arg(long, value_enum)]
+    role: RoleArg,
+    /// Who that is, for the audit log
+    #[arg(long)]
+    name: String,
+    /// How long it is good; for ever when that is not given
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    term: Option<Duration>,
+    /// File to write, readable for its owner alone; standard output when none
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleArg {
+    /// Everything
+    Admin,
+    /// Names, volumes, data and plans
+    Client,
+    /// The same without changing anything
+    Reader,
+    /// Joining as an agent
+    Agent,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+    /// Its id
+    #[arg(value_name = "AGENT")]
+    agent: AgentId,
+}
+
+fn client(access: &AccessArgs, limit: Duration) -> Result<Client> {
+    Ok(Client::with_access(&access.file()?, limit)?)
+}
+
+pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
+    let own = args.access.file()?;
+    let client = Client::with_access(&own, ANSWER_LIMIT)?;
+    let role = match args.role {
+        RoleArg::Admin => Role::Admin,
+        RoleArg::Client => Role::Client,
+        RoleArg::Reader => Role::Reader,
+        RoleArg::Agent => Role::Agent,
+    };
+    let for_ms = args.term.map(|term| u64::try_from(term.as_millis())).transpose()?;
+    let new = NewAccess { role, name: args.name.clone(), for_ms };
+    let made: NewToken = runtime()?.block_on(client.post("/v1/access", &new))?;
+    let made = AccessFile { token: Bearer::from_text(made.token), ..own };
+    match &args.output {
+        Some(path) => Ok(made.write(path)?),
+        None => output.document(&made, || serde_json::to_string_pretty(&made).unwrap_or_default()),
+    }
+}
+
+pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
+    let client = client(&args.access, CHECK_LIMIT)?;
+    let report: CheckReport = runtime()?.block_on(client.get("/v1/check"))?;
+    output.document(&report, || {
+        let mut text = format!(
+            "{} agents, {} segments, {} allotments\n",
+            report.agents, report.segments, report.allotments
+        );
+        for agent in &report.silent {
+            text += &format!("agent {agent} does not answer\n");
+        }
+        for difference in &report.differences {
+            let kind = match difference.kind {
+                DifferenceKind::Leaked => "leaked",
+                DifferenceKind::Missing => "missing",
+                DifferenceKind::Different => "different",
+                DifferenceKind::Lost => "lost",
+            };
+            let (agent, id, detail) = (difference.agent, &difference.id, &difference.detail);
+            text += &format!("{kind} {id} on agent {agent}: {detail}\n");
+        }
+        text
+    })?;
+    match report.differences.len() {
+        0 => Ok(()),
+        differences => bail!("{differences} differences between agents and the mediator's store"),
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+    /// So far back; all there is without it
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    since: Option<Duration>,
+}
+
+/// One line each, or one document with all.
+pub(crate) fn log(args: &LogArgs, output: Output) -> Result<()> {
+    let client = client(&args.access, ANSWER_LIMIT)?;
+    let since = args.since.map(|since| u64::try_from(since.as_millis())).transpose()?;
+    let since = since.map(|since| now().0.saturating_sub(since));
+    let since = since.map(|since| format!("&since={since}")).unwrap_or_default();
+    let mut entries = Vec::new();
+    runtime()?.block_on(async {
+        let mut after = String::new();
+        loop {
+            let path = format!("/v1/log?limit={PAGE_MAX}{since}{after}");
+            let page: LogPage = client.get(&path).await?;
+            if output.is_json() {
+                entries.extend(page.entries);
+            } else if !page.entries.is_empty() {
+                output.say(&page.entries.iter().map(log_line).collect::<Vec<_>>().join("\n"))?;
+            }
+            match page.next {
+                Some(next) => after = format!("&after={next}"),
+                None => return anyhow::Ok(()),
+            }
+        }
+    })?;
+    match output.is_json() {
+        true => output.document(&json!({ "entries": entries }), String::new),
+        false => Ok(()),
+    }
+}
+
+fn log_line(entry: &LogEntry) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(entry.at.0));
+    let at = at.map_or_else(|| entry.at.0.to_string(), httpdate::fmt_http_date);
+    let who = if entry.who.is_empty() { "somebody" } else { &entry.who };
+    let line = format!("{at}  {who} ({}): {}: {}", entry.role, entry.what, entry.outcome);
+    // What clients said is in it, and is not to be taken for lines, nor for orders to a terminal.
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    line.chars().map(shown).collect()
+}
+
+pub(crate) fn status(access: &AccessArgs, output: Output) -> Result<()> {
+    let client = client(access, ANSWER_LIMIT)?;
+    let status: MediatorStatus = runtime()?.block_on(client.get("/v1/status"))?;
+    output.document(&status, || {
+        let MediatorStatus { mediator, names, plans, agents, reachable, bookings } = &status;
+        format!(
+            "mediator {mediator}: {names} names, {plans} plans, {bookings} bookings under way, \
+             {reachable} of {agents} agents reachable"
+        )
+    })
+}
+
+/// An agent in one line.
+fn line(entry: &AgentEntry) -> String {
+    let state = match entry.state {
+        AgentState::InService => "in service",
+        AgentState::Draining => "draining",
+        AgentState::Away => "away",
+    };
+    let status = &entry.status;
+    let (left, all) = (status.left, status.capacity);
+    format!(
+        "{}  {state}  {} {}  {} segments  left: space {} of {}, device {}/s of {}/s, network {}/s of {}/s",
+        status.agent,
+        status.host,
+        status.portal,
+        entry.segments,
+        size::show(left.space_bytes),
+        size::show(all.space_bytes),
+        size::show(left.device.0),
+        size::show(all.device.0),
+        size::show(left.network.0),
+        size::show(all.network.0),
+    )
+}
+
+#[derive(Debug, Serialize)]
+struct Agents {
+    agents: Vec<AgentEntry>,
+}
+
+pub(crate) fn agents(access: &AccessArgs, output: Output) -> Result<()> {
+    let client = client(access, ANSWER_LIMIT)?;
+    let agents: Vec<AgentEntry> = runtime()?.block_on(client.get("/v1/agents"))?;
+    let agents = Agents { agents };
+    output.document(&agents, || {
+        let lines: Vec<String> = agents.agents.iter().map(line).collect();
+        lines.join("\n")
+    })
+}
+
+pub(crate) fn set_agent(args: &AgentArgs, what: &str, output: Output) -> Result<()> {
+    let client = client(&args.access, ANSWER_LIMIT)?;
+    let path = format!("/v1/agents/{}/{what}", args.agent);
+    let entry: AgentEntry = runtime()?.block_on(client.post(&path, &()))?;
+    output.document(&entry, || line(&entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use netraid_control::units::Moment;
+
+    use super::*;
+
+    #[test]
+    fn what_a_client_said_makes_no_line_of_the_log_of_its_own() {
+        let entry = LogEntry {
+            id: 1,
+            at: Moment(0),
+            who: "eve".to_owned(),
+            role: "client".to_owned(),
+            what: "renames /a\nThu, 01 Jan 1970 00:00:00 GMT  admin (admin): drains\u{1b}[2J"
+                .to_owned(),
+            outcome: "refused".to_owned(),
+        };
+        let line = log_line(&entry);
+        assert!(!line.chars().any(char::is_control), "{line}");
+        assert!(
+            line.starts_with("Thu, 01 Jan 1970 00:00:00 GMT  eve (client): renames /a\\nThu"),
+            "{line}"
+        );
+    }
+}

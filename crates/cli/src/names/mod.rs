@@ -1,0 +1,174 @@
+//! `netraid ls`, `stat`, `rm`, `mv`, `mkdir`: names of a cluster; `put`, `get` and `cat` beside.
+
+mod transfer;
+
+use anyhow::Result;
+use clap::Args;
+use netraid_cluster::mediator::{Create, Entry, Kind, Layout};
+use serde_json::json;
+
+use crate::{cluster::AccessArgs, output::Output, runtime, size};
+
+pub(crate) use transfer::{CatArgs, GetArgs, PutArgs, cat, get, put};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ListArgs {
+    /// Absolute path of a directory
+    #[arg(default_value = "/")]
+    path: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PathArgs {
+    /// Absolute path
+    path: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RemoveArgs {
+    /// Absolute paths
+    #[arg(required = true)]
+    paths: Vec<String>,
+    /// Also when somebody uses it: they are fenced
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MoveArgs {
+    /// Absolute path
+    from: String,
+    /// Absolute path, where nothing is yet unless it is to be replaced
+    to: String,
+    /// Remove what has that name, in the same step
+    #[arg(long)]
+    replace: bool,
+    /// Also when somebody uses it: they are fenced
+    #[arg(long, requires = "replace")]
+    force: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MakeDirectoryArgs {
+    /// Absolute path
+    path: String,
+    /// Make missing directories above it
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// One entry a line, or one document with all.
+pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let mut entries = Vec::new();
+    runtime()?.block_on(async {
+        let mut after: Option<String> = None;
+        loop {
+            let page = cluster.list(&args.path, after.as_deref()).await?;
+            if output.is_json() {
+                entries.extend(page.entries);
+            } else {
+                let lines: Vec<String> = page.entries.iter().map(line).collect();
+                if !lines.is_empty() {
+                    output.say(&lines.join("\n"))?;
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return anyhow::Ok(());
+            }
+        }
+    })?;
+    match output.is_json() {
+        true => output.document(&json!({ "entries": entries }), String::new),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn stat(args: &PathArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let entry = runtime()?.block_on(cluster.stat(&args.path))?;
+    output.document(&entry, || describe(&entry))
+}
+
+pub(crate) fn remove(args: &RemoveArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    runtime()?.block_on(async {
+        for path in &args.paths {
+            cluster.remove(path, args.force).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    output.document(&json!({ "removed": args.paths }), || {
+        format!("removed: {}", args.paths.join(" "))
+    })
+}
+
+pub(crate) fn rename(args: &MoveArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let (from, to) = (args.from.as_str(), args.to.as_str());
+    let entry = runtime()?.block_on(async {
+        match args.replace {
+            true => cluster.replace_name(from, to, None, args.force).await,
+            false => cluster.rename(from, to, None).await,
+        }
+    })?;
+    output.document(&entry, || format!("{} is {} now", args.from, entry.path))
+}
+
+pub(crate) fn make_directory(args: &MakeDirectoryArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let create = Create {
+        path: args.path.clone(),
+        kind: Kind::Directory,
+        size_bytes: 0,
+        layout: Layout::default(),
+        parents: args.parents,
+    };
+    let entry = runtime()?.block_on(cluster.create(&create))?;
+    output.document(&entry, || format!("{}: made", entry.path))
+}
+
+/// An entry in a line.
+fn line(entry: &Entry) -> String {
+    let name = entry.path.rsplit('/').next().unwrap_or_default();
+    match entry.kind {
+        Kind::Directory => format!("{:>12}  {name}/", "-"),
+        Kind::Volume | Kind::Data => format!("{:>12}  {name}", size::show(entry.length_bytes)),
+    }
+}
+
+/// An entry in full.
+pub(crate) fn describe(entry: &Entry) -> String {
+    let kind = match entry.kind {
+        Kind::Directory => return format!("{}: directory", entry.path),
+        Kind::Volume => "volume",
+        Kind::Data => "data",
+    };
+    let length = entry.length_bytes;
+    let mut text = format!("{}: {kind}, {length} bytes ({})\n", entry.path, size::show(length));
+    if let Some(stored) = &entry.stored {
+        let chunk = size::show(u64::from(stored.chunk_len));
+        let (level, members) = (stored.level, stored.members.len());
+        text += &format!("level {level} over {members} members, striping unit {chunk}\n");
+        for (at, member) in stored.members.iter().enumerate() {
+            let away = if member.reachable { "" } else { ", away" };
+            let fresh = if member.fresh { ", not rebuilt yet" } else { "" };
+            text += &format!("  {at}: agent {} on {}{away}{fresh}\n", member.agent, member.host);
+        }
+        for reason in &stored.reasons {
+            text += &format!("  because: {reason}\n");
+        }
+    }
+    text
+}

@@ -1,0 +1,215 @@
+//! `netraid volume`: block volumes of a cluster.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use netraid_block::Pool;
+use netraid_cluster::mediator::{Create, Kind, Mode};
+use netraid_engine::array::{ArrayHandle, Event};
+use netraid_files::{Cluster, Volume, VolumeOptions};
+
+use crate::{
+    attach::{ExportArgs, Running, export},
+    cluster::{AccessArgs, LayoutArgs, RateArgs, parse_duration, with_offer},
+    names::{self, ListArgs, PathArgs, RemoveArgs},
+    output::Output,
+    runtime,
+    signal::{Stop, stop_with_parent, until_stopped},
+    size,
+};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct VolumeArgs {
+    #[command(subcommand)]
+    command: VolumeCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum VolumeCommand {
+    /// Make a volume: agents, level, members and striping unit are chosen from what is asked for
+    Create(CreateArgs),
+    /// List a directory
+    Ls(ListArgs),
+    /// Show what a volume is, where, and why
+    Stat(PathArgs),
+    /// Remove a volume, and all that is in it
+    Rm(RemoveArgs),
+    /// Have lost members of a volume, or of data, replaced and rebuilt
+    Heal(HealArgs),
+    /// Run a volume and export it until told to stop
+    Attach(Box<AttachArgs>),
+}
+
+#[derive(Debug, Clone, Args)]
+struct CreateArgs {
+    /// Absolute path: /directory/name
+    path: String,
+    /// Bytes
+    #[arg(long, value_parser = size::parse)]
+    size: u64,
+    /// Make missing directories above it
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    #[command(flatten)]
+    rates: RateArgs,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+struct HealArgs {
+    /// Absolute path
+    path: String,
+    /// How long a member may be away before another segment takes its place
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    replace_after: Duration,
+    /// How long the rebuild may take
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_duration)]
+    limit: Duration,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+struct AttachArgs {
+    /// Absolute path: /directory/name
+    path: String,
+    #[command(flatten)]
+    exports: ExportArgs,
+    /// Allow everybody in, also from other hosts
+    #[arg(long, requires = "nbd")]
+    insecure: bool,
+    /// Change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// Fence whoever has it open
+    #[arg(long)]
+    take_over: bool,
+    /// How long a member may be away before another segment takes its place: 30s, 10m, or `never`
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_patience)]
+    replace_after: Patience,
+    /// How long it goes on when the mediator is not heard of; the mediator's usual
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    term: Option<Duration>,
+    /// Socket for `netraid status`, `fail`, `scrub`, ...: unix:PATH
+    #[arg(long, value_name = "unix:PATH")]
+    control: Option<String>,
+    #[command(flatten)]
+    rates: RateArgs,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Patience(Option<Duration>);
+
+fn parse_patience(text: &str) -> Result<Patience, String> {
+    if text == "never" { Ok(Patience(None)) } else { parse_duration(text).map(Some).map(Patience) }
+}
+
+pub(crate) fn run(args: &VolumeArgs, output: Output) -> Result<()> {
+    match &args.command {
+        VolumeCommand::Create(args) => create(args, output),
+        VolumeCommand::Ls(args) => names::list(args, output),
+        VolumeCommand::Stat(args) => names::stat(args, output),
+        VolumeCommand::Rm(args) => names::remove(args, output),
+        VolumeCommand::Heal(args) => heal(args, output),
+        VolumeCommand::Attach(args) => attach(args, output),
+    }
+}
+
+fn create(args: &CreateArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let create = Create {
+        path: args.path.clone(),
+        kind: Kind::Volume,
+        size_bytes: args.size,
+        layout: args.layout.layout(&args.rates)?,
+        parents: args.parents,
+    };
+    let made = runtime()?.block_on(cluster.create(&create));
+    let entry = made.map_err(|error| with_offer(error.into()))?;
+    output.document(&entry, || names::describe(&entry))
+}
+
+/// Opens it to write, and closes it when all members hold everything.
+fn heal(args: &HealArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let healed = async {
+        let replace_after = Some(args.replace_after);
+        let options = VolumeOptions { replace_after, ..VolumeOptions::new(Mode::Write) };
+        let volume = Volume::open(&cluster, &args.path, options, &Pool::new()).await?;
+        let is_whole = volume.whole(args.limit).await;
+        volume.close(None).await?;
+        if !is_whole? {
+            bail!("{}: not all members hold everything yet; see `netraid stat`", args.path);
+        }
+        Ok(cluster.stat(&args.path).await?)
+    };
+    let entry = runtime()?.block_on(until_stopped(&cluster, healed))?;
+    output.document(&entry, || names::describe(&entry))
+}
+
+fn attach(args: &AttachArgs, output: Output) -> Result<()> {
+    if args.exit_with_parent {
+        stop_with_parent()?;
+    }
+    args.exports.check(args.insecure)?;
+    runtime()?.block_on(serve(args, output))
+}
+
+async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    let served = serve_until_stopped(args, &cluster, output).await;
+    // What was opened while the signal came is given back, too.
+    cluster.settled().await;
+    served
+}
+
+async fn serve_until_stopped(args: &AttachArgs, cluster: &Cluster, output: Output) -> Result<()> {
+    let mut stop = Stop::listen()?;
+    let pool = Pool::new();
+    let mode = if args.read_only { Mode::Read } else { Mode::Write };
+    let options = VolumeOptions {
+        term: args.term,
+        take_over: args.take_over,
+        replace_after: args.replace_after.0,
+        ..args.rates.options(mode)
+    };
+    let mut volume = tokio::select! {
+        volume = Volume::open(cluster, &args.path, options, &pool) => {
+            volume.map_err(|error| with_offer(error.into()))?
+        }
+        () = stop.wait() => bail!("interrupted while the volume was opened"),
+    };
+    for note in volume.notes() {
+        tracing::warn!("{note}");
+    }
+    let bytes = volume.bytes().clone();
+    let exports = (&args.exports, args.control.as_deref());
+    let served = export(exports, &mut volume, &bytes, &pool, (&mut stop, output)).await;
+    drop(bytes);
+    // Whatever happened to the exports, the array is closed in good order.
+    let closed = volume.close(None).await;
+    served?;
+    Ok(closed?)
+}
+
+impl Running for Volume {
+    fn handle(&self) -> &ArrayHandle {
+        self.handle()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.notes()
+    }
+
+    async fn event(&mut self) -> Option<Event> {
+        self.event().await
+    }
+}
