@@ -12,6 +12,8 @@
 
 pub mod agenda;
 pub mod array;
+pub mod campaign;
+pub mod cluster;
 pub mod dice;
 pub mod disk;
 pub mod network;

@@ -7,11 +7,12 @@ use netraid_raid::logged::LoggedArray;
 use netraid_sim::{
     Seed,
     array::{
-        campaign::{self, Extent},
+        campaign,
         plan::{Choice, Plan},
         trace::{Keep, Lines},
         world::{Outcome, World},
     },
+    campaign::Extent,
 };
 
 const KEPT: &str = include_str!("../seeds/array.txt");

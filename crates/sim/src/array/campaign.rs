@@ -1,14 +1,6 @@
-//! Many runs: by seed after seed, on a few threads, for a time or for a number.
+//! Many runs of arrays, and what they saw.
 
 use core::fmt;
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
 
 use netraid_raid::logged::Rule;
 
@@ -18,42 +10,16 @@ use super::{
     trace::Keep,
     world::{Counts, Violation, World},
 };
-use crate::dice::Seed;
-
-/// How long a campaign lasts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// So many runs.
-    Runs(u64),
-    /// Until so much time has passed.
-    Time(Duration),
-}
-
-/// A run in which something was wrong.
-#[derive(Debug, Clone)]
-pub struct Failure {
-    /// Its seed.
-    pub seed: Seed,
-    /// What was wrong.
-    pub what: String,
-}
+use crate::{
+    campaign::{self, Extent, Sum},
+    dice::Seed,
+};
 
 /// What a campaign found.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// Runs that ended.
-    pub runs: u64,
-    /// What they saw, together.
-    pub counts: Counts,
-    /// Those in which something was wrong.
-    pub failures: Vec<Failure>,
-    /// How long it took.
-    pub elapsed: Duration,
-}
+pub type Report = campaign::Report<Counts>;
 
 /// Runs seeds from `first` on, until the extent is reached or so many runs have failed.
 #[must_use]
-#[allow(clippy::disallowed_methods, reason = "a campaign lasts as long as it was told")]
 pub fn run<M: Machine>(
     first: Seed,
     choice: &Choice,
@@ -61,60 +27,10 @@ pub fn run<M: Machine>(
     threads: usize,
     failures_max: usize,
 ) -> Report {
-    let began = Instant::now();
-    let next = AtomicU64::new(0);
-    let enough = AtomicBool::new(false);
-    let report = Mutex::new(Report::default());
-    let work = || {
-        while !enough.load(Ordering::Relaxed) {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let is_over = match extent {
-                Extent::Runs(runs) => number >= runs,
-                Extent::Time(time) => began.elapsed() >= time,
-            };
-            if is_over {
-                return;
-            }
-            let seed = Seed(first.0.wrapping_add(number));
-            let (violation, counts) = one::<M>(seed, choice);
-            let Ok(mut report) = report.lock() else { return };
-            report.runs += 1;
-            report.counts.add(&counts);
-            if let Some(Violation(what)) = violation {
-                report.failures.push(Failure { seed, what });
-                if report.failures.len() >= failures_max {
-                    enough.store(true, Ordering::Relaxed);
-                }
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let mut report = report.into_inner().unwrap_or_default();
-    report.failures.sort_by_key(|failure| failure.seed);
-    report.elapsed = began.elapsed();
-    report
-}
-
-/// One run; a panic of the machine is a violation like others.
-fn one<M: Machine>(seed: Seed, choice: &Choice) -> (Option<Violation>, Counts) {
-    let plan = Plan::new(seed, choice);
-    let outcome = catch_unwind(AssertUnwindSafe(|| World::<M>::new(plan, Keep::Hash).run()));
-    match outcome {
-        Ok(outcome) => (outcome.violation, outcome.counts),
-        Err(panic) => (Some(Violation(panic_text(panic.as_ref()))), Counts::default()),
-    }
-}
-
-/// What a panic says.
-#[must_use]
-pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
-    format!("panic: {}", text.unwrap_or_default())
+    campaign::run(first, extent, threads, failures_max, |seed| {
+        let outcome = World::<M>::new(Plan::new(seed, choice), Keep::Hash).run();
+        (outcome.violation.map(|Violation(what)| what), outcome.counts)
+    })
 }
 
 impl Report {
@@ -126,9 +42,8 @@ impl Report {
     }
 }
 
-impl Counts {
-    /// Adds those of another run.
-    pub fn add(&mut self, other: &Self) {
+impl Sum for Counts {
+    fn add(&mut self, other: &Self) {
         self.crashes += other.crashes;
         self.crashes_in_recovery += other.crashes_in_recovery;
         for (sum, depth) in self.depths.iter_mut().zip(other.depths) {

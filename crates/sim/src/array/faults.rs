@@ -195,6 +195,12 @@ impl<M: Machine> World<M> {
         if self.tolerance() == 0 && matches!(fault, Fault::Replaced | Fault::OlderImage) {
             return false;
         }
+        // Whom another engine pushes aside may still say that a member is out, and that cannot be told
+        // from the truth by who has lost what it was told since.
+        let is_for_good = matches!(fault, Fault::Replaced | Fault::OlderImage);
+        if is_for_good && self.engines.len() > 1 {
+            return false;
+        }
         if fault == Fault::OlderImage && self.hosts.iter().all(|host| host.photograph.is_none()) {
             return false;
         }

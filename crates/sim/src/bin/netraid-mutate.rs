@@ -16,10 +16,8 @@ use netraid_raid::{
 };
 use netraid_sim::{
     Seed,
-    array::{
-        campaign::{self, Extent, Failure},
-        plan::Choice,
-    },
+    array::{campaign, plan::Choice},
+    campaign::{Extent, Failure},
 };
 
 const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--seed S] [--seconds N | --runs N] [--threads N]";

@@ -1,4 +1,5 @@
-//! Simulates the array with a log: `cargo xtask simulate`, or one seed again with its trace.
+//! Simulates the array with a log, or with `cluster` a cluster: `cargo xtask simulate`, or one seed
+//! again with its trace.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
 use std::{
@@ -11,17 +12,21 @@ use netraid_raid::logged::LoggedArray;
 use netraid_sim::{
     Seed,
     array::{
-        campaign::{self, Extent},
+        self,
         plan::{Choice, Mode, Plan},
         trace::Keep,
         world::World,
     },
+    campaign::{Extent, panic_text},
+    cluster,
 };
 
 const USAGE: &str = "\
 usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--mode within|beyond]
                         [--threads N] [--failures N]
-       netraid-simulate --replay S [--level L] [--mode within|beyond] [--last N]";
+       netraid-simulate --replay S [--level L] [--mode within|beyond] [--last N]
+       netraid-simulate cluster [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
+       netraid-simulate cluster --replay S [--last N]";
 
 /// Runs after which each rule of the machine has held something back.
 const WHOLE_RUNS: u64 = 500;
@@ -37,13 +42,18 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match parse(std::env::args().skip(1)) {
+    let mut args = std::env::args().skip(1).peekable();
+    let is_cluster = args.next_if(|first| first == "cluster").is_some();
+    let args = match parse(args) {
         Ok(args) => args,
         Err(why) => {
             eprintln!("{why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
+    if is_cluster {
+        return clusters(&args);
+    }
     if args.replay {
         let keep = args.last.map_or(Keep::All, Keep::Last);
         return if replay(args.seed, &args.choice, keep) {
@@ -54,7 +64,7 @@ fn main() -> ExitCode {
     }
     println!("seeds from {}", args.seed);
     std::panic::set_hook(Box::new(|_| {}));
-    let report = campaign::run::<LoggedArray>(
+    let report = array::campaign::run::<LoggedArray>(
         args.seed,
         &args.choice,
         args.extent,
@@ -76,6 +86,41 @@ fn main() -> ExitCode {
     println!("the end of seed {}; all of it by --replay {}:", first.seed, first.seed);
     replay(first.seed, &args.choice, Keep::Last(60));
     ExitCode::FAILURE
+}
+
+/// Many clusters, or one with its trace.
+fn clusters(args: &Args) -> ExitCode {
+    let replay = |seed, keep| {
+        let plan = cluster::plan::Plan::new(seed, None);
+        println!("seed {seed}: {plan:?}");
+        let world = cluster::world::World::new(plan, keep);
+        let lines = world.lines();
+        let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+        lines.borrow().iter().for_each(|line| println!("{line}"));
+        let wrong = match &ended {
+            Ok(outcome) => outcome.violation.clone(),
+            Err(panic) => Some(panic_text(panic.as_ref())),
+        };
+        match wrong {
+            Some(wrong) => {
+                println!("WRONG: {wrong}");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        }
+    };
+    if args.replay {
+        return replay(args.seed, args.last.map_or(Keep::All, Keep::Last));
+    }
+    println!("seeds from {}", args.seed);
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = cluster::campaign::run(args.seed, args.extent, None, args.threads, args.failures);
+    let _ = std::panic::take_hook();
+    print!("{report}");
+    let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
+    println!("commit {}", commit());
+    println!("the end of seed {}; all of it by cluster --replay {}:", first.seed, first.seed);
+    replay(first.seed, Keep::Last(60))
 }
 
 /// What, with a seed, replays a run.
@@ -116,7 +161,7 @@ fn replay(seed: Seed, choice: &Choice, keep: Keep) -> bool {
             outcome.violation.is_none()
         }
         Err(panic) => {
-            println!("WRONG: {}", campaign::panic_text(panic.as_ref()));
+            println!("WRONG: {}", panic_text(panic.as_ref()));
             false
         }
     }

@@ -1,0 +1,189 @@
+//! Users: what they ask for, what they are told, and when they leave the array alone.
+
+use core::time::Duration;
+
+use netraid_block::{Op, SgList};
+use netraid_raid::logged::{RequestId, UserRequest};
+
+use super::{Happening, LIFE_REQUESTS_MAX, Pending, Phase, World};
+use crate::array::{
+    content::{self, SECTOR_LEN},
+    machine::Machine,
+    oracle::{Change, EngineId, Wrong},
+    plan::Mode,
+    workload::Wanted,
+};
+
+impl<M: Machine> World<M> {
+    pub(super) fn complete(
+        &mut self,
+        id: EngineId,
+        request: RequestId,
+        result: Result<SgList, netraid_block::IoError>,
+    ) {
+        let Some(pending) = self.requests.remove(&(id, request.0)) else {
+            return self.fail(format!("request {} ended twice, or never was", request.0));
+        };
+        if let Pending::Read { is_sweep: true, .. } = pending
+            && self.serving == Some(id)
+        {
+            self.sweeps_in_flight = self.sweeps_in_flight.saturating_sub(1);
+        }
+        self.note(|| match &result {
+            Ok(data) => format!("engine {}: request {} done, {data:?}", id.0, request.0),
+            Err(error) => format!("engine {}: request {} failed: {error}", id.0, request.0),
+        });
+        let checked = match (pending, &result) {
+            (Pending::Read { first, submitted, .. }, Ok(data)) => {
+                self.oracle.end_read(id, submitted, first, data)
+            }
+            (Pending::Write(write), result) => self.oracle.end_write(write, result.is_ok()),
+            (Pending::Flush(submitted), Ok(_)) => {
+                self.oracle.end_flush(submitted);
+                Ok(())
+            }
+            (Pending::Read { .. } | Pending::Flush(_), Err(_)) => Ok(()),
+        };
+        if let Err(Wrong(text)) = checked {
+            return self.fail(text);
+        }
+        match result {
+            Ok(_) => self.counts.requests += 1,
+            Err(error) => {
+                self.counts.errors += 1;
+                self.has_lost_rows |= self.plan.mode == Mode::Beyond && self.phase != Phase::Lives;
+                let is_superseded = self.serving != Some(id);
+                if !self.is_excused(id) && !is_superseded {
+                    self.fail(format!("request {} failed: {error}", request.0));
+                }
+            }
+        }
+    }
+
+    /// Keeps as many requests in flight as the plan wants, and moves on when there is nothing more to do.
+    pub(super) fn look_after_users(&mut self) {
+        let Some(id) = self.serving else { return };
+        let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
+        let outstanding = self.engines[at].outstanding();
+        let in_flight = self.in_flight(id);
+        if in_flight > 0 && outstanding == 0 {
+            let machine = self.engines[at].machine().map(Machine::describe).unwrap_or_default();
+            self.note(|| format!("it is {machine}"));
+            return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
+        }
+        let mut submitted = 0;
+        while self.in_flight(id) < self.depth {
+            if self.is_thinking || submitted == 64 {
+                // Requests that end at once take some time too.
+                if !core::mem::replace(&mut self.is_thinking, true) {
+                    self.agenda.put_in(Duration::from_micros(100), Happening::Think);
+                }
+                return;
+            }
+            submitted += 1;
+            if self.life_requests > LIFE_REQUESTS_MAX {
+                return self.kill(id, "its users only ask for what is done at once");
+            }
+            if let Some(next) = self.sweep {
+                self.read_next(at, next);
+            } else if (self.sweeps_alone && self.sweeps_in_flight > 0)
+                || self.is_resting
+                || self.phase != Phase::Lives
+            {
+                break;
+            } else {
+                let wanted = self.workload.draw();
+                self.submit(at, wanted, false);
+            }
+            if self.violation.is_some() || self.serving != Some(id) {
+                return;
+            }
+        }
+        if self.in_flight(id) > 0 || self.sweep.is_some() {
+            return;
+        }
+        if self.phase == Phase::Ending {
+            self.try_to_close(at);
+        } else if self.is_resting && self.try_to_rest(at) {
+            self.is_resting = false;
+            self.look_after_users();
+        }
+    }
+
+    /// Everything was read: is all home, and as it should be? False while something is under way.
+    fn try_to_rest(&mut self, at: usize) -> bool {
+        if !core::mem::replace(&mut self.was_asked_to_idle, true) {
+            self.with(at, |engine, context| engine.handle_wish(context, false));
+        }
+        if self.engines[at].outstanding() > 0 || !self.notices.is_empty() {
+            return false;
+        }
+        let id = self.engines[at].id;
+        let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
+        if !self.is_excused(id) && is_calm && self.sessions_are_ready(at) {
+            self.look_at_media(false);
+        }
+        true
+    }
+
+    fn try_to_close(&mut self, at: usize) {
+        if self.engines[at].outstanding() > 0 {
+            return;
+        }
+        if (0..self.hosts.len()).all(|member| self.engines[at].is_in_sync(member)) {
+            self.phase = Phase::Closing;
+            self.note(|| "the array is to close".into());
+            self.with(at, |engine, context| engine.handle_wish(context, true));
+        }
+    }
+
+    fn read_next(&mut self, at: usize, next: u64) {
+        let stripe = self.plan.geometry.stripe_data_len() / SECTOR_LEN as u64;
+        let end = (next + stripe).min(self.oracle.len());
+        self.sweep = (end < self.oracle.len()).then_some(end);
+        self.sweeps_in_flight += 1;
+        self.submit(at, Wanted { op: Op::Read, sectors: next..end, fua: false }, true);
+    }
+
+    fn submit(&mut self, at: usize, wanted: Wanted, is_sweep: bool) {
+        let Wanted { op, sectors, fua } = wanted;
+        let engine = self.engines[at].id;
+        let id = self.next_request;
+        self.next_request += 1;
+        self.life_requests += 1;
+        let count = sectors.end - sectors.start;
+        let mut data = SgList::new();
+        let pending = match op {
+            Op::Read => Pending::Read {
+                first: sectors.start,
+                submitted: self.oracle.begin_read(),
+                is_sweep,
+            },
+            Op::Flush | Op::Extents => Pending::Flush(self.oracle.begin_flush()),
+            Op::Write => {
+                let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
+                let bytes = content::make(write, sectors.start, count);
+                data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
+                Pending::Write(write)
+            }
+            Op::WriteZeroes | Op::Discard => {
+                let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
+                Pending::Write(self.oracle.begin_write(engine, change, sectors.clone(), fua))
+            }
+        };
+        self.note(|| {
+            let what = match &pending {
+                Pending::Write(write) => format!(" w{}", write.0),
+                Pending::Read { .. } | Pending::Flush(_) => String::new(),
+            };
+            let fua = if fua { " with FUA" } else { "" };
+            format!("request {id}: {op:?}{fua}{what} of sectors {sectors:?}")
+        });
+        self.trace.mix(&[6, id, sectors.start, count]);
+        self.requests.insert((engine, id), pending);
+        let offset = sectors.start * SECTOR_LEN as u64;
+        let user = UserRequest { op, offset, len: count * SECTOR_LEN as u64, fua, data };
+        self.with(at, |engine, context| engine.handle_request(context, RequestId(id), user));
+        self.hear_all();
+    }
+}
