@@ -16,7 +16,7 @@ refused 'this array needs' "$NETRAID" create vol --level 5 --log-size 4KiB "${UR
 refused 'no netraid label' "$NETRAID" examine "${URLS[0]}"
 expect 0 "$(log 0)" "level 0"
 expect 0 "$(log 5 --log off)" "level 5 without"
-for level in 1 5 6; do expect 1048576 "$(log $level --checksums crc32c)" "level $level"; done
+for level in 1 5 6; do expect 4194304 "$(log $level --checksums crc32c)" "level $level"; done
 expect 2097152 "$(log 5 --log-size 2MiB)" "a size that was asked for"
 # What was made last is what is attached; it says how full its log is.
 attach "${URLS[@]}"

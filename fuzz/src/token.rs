@@ -113,13 +113,8 @@ impl Agent {
     }
 
     fn log_in(&self, name: &str, secret: &str) -> Option<Grant> {
-        let info = SegmentInfo {
-            mediator: MEDIATOR,
-            generation: Generation(1),
-            capacity: CAPACITY,
-            block_len: 512,
-        };
-        let segment = |id| (id == SEGMENT).then_some(info);
+        let info = SegmentInfo { generation: Generation(1), capacity: CAPACITY, block_len: 512 };
+        let segment = |mediator, id| ((mediator, id) == (MEDIATOR, SEGMENT)).then_some(info);
         let view = AgentView { agent: AGENT, keys: &self.keys, segment: &segment };
         let mut asked = 0;
         let granted = admit(name, "iqn.client", &view, NOW, |right| {

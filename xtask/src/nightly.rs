@@ -13,8 +13,14 @@ use crate::{
 };
 
 /// What the tests are told to do more of; what the environment says already stays.
-const MORE: [(&str, &str); 3] =
-    [("NETRAID_NIGHTLY", "1"), ("NETRAID_MODEL_RUNS", "10000"), ("PROPTEST_CASES", "2048")];
+const MORE: [(&str, &str); 6] = [
+    ("NETRAID_NIGHTLY", "1"),
+    ("NETRAID_MODEL_RUNS", "10000"),
+    ("PROPTEST_CASES", "2048"),
+    ("NETRAID_AGENT_CRASHES", "100"),
+    ("NETRAID_AGENT_ROUNDS", "400"),
+    ("NETRAID_MEDIATOR_CRASHES", "100"),
+];
 
 /// Longest that the tests may take, in seconds.
 const TEST_S_MAX: u32 = 2400;
@@ -26,13 +32,14 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
         let minutes = number("NETRAID_SIMULATE_MINUTES", SIMULATE_MIN).to_string();
         simulate(&["--minutes", &minutes, "--failures", "20"])
     }),
+    ("simulate cluster", || simulate(&["cluster", "--runs", "4000"])),
     ("coverage", || coverage::run(None, true)),
     ("mutate", || mutate(&[])),
     ("blackbox", || blackbox::run(Set::Blackbox, None, true)),

@@ -65,6 +65,18 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
         "netraid-control" => &["netraid-block", "netraid-raid"],
         "netraid-engine" | "netraid-sim" => &PURE,
         "netraid-export" => &["netraid-block", "netraid-engine"],
+        "netraid-cluster" => &["netraid-control"],
+        "netraid-agent" => {
+            &["netraid-block", "netraid-cluster", "netraid-control", "netraid-engine"]
+        }
+        "netraid-mediator" => &["netraid-cluster", "netraid-control", "netraid-raid"],
+        "netraid-files" => &[
+            "netraid-block",
+            "netraid-cluster",
+            "netraid-control",
+            "netraid-engine",
+            "netraid-raid",
+        ],
         // The binary and the tasks know everybody.
         _ => return,
     };

@@ -5,12 +5,12 @@ use netraid_iscsi_proto::{
     machine::TaskId,
     negotiation::SessionType,
     pdu::{Bhs, LunField},
-    target::{ConnectionId, Event, Outcome, Plan},
+    target::{ConnectionId, Event, Outcome, Plan, Standing},
 };
 use netraid_scsi::{InitiatorPort, MediumRequest, Nexus, NexusId, Step, Task, UnitAttention};
 
 use super::{BLOCK_LEN, BLOCKS, World};
-use crate::{named, pattern};
+use crate::{named, pattern, wire::credentials};
 
 /// What the shell keeps of one task.
 #[derive(Default)]
@@ -64,6 +64,13 @@ impl World {
                         ..Slot::default()
                     };
                     self.begin(index, task, lun, &cdb, data_out_max);
+                }
+                Event::AskStanding => {
+                    let claim = served.machine.claim().expect("somebody waits");
+                    let known = credentials();
+                    let knows = claim.proves(&known.secret) && claim.name() == known.user;
+                    let standing = knows.then(Standing::default);
+                    served.machine.handle_standing(&mut self.node, standing);
                 }
                 // This target is not paced: nothing is asked for.
                 Event::AskGrant { task, .. } => unreachable!("{task:?} asks for a grant"),

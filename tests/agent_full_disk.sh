@@ -1,0 +1,97 @@
+# The disk under an agent's store and audit log is full: what is asked for then is refused and not promised,
+# data that is there is served, the agent goes on, and when there is space again so does all else. The agent
+# ends with a full disk, and starts on one.
+. "$(dirname "$0")/lib.sh"
+need jq
+[ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
+
+leave() {
+    ! mountpoint -q "$WORK/state" || umount --lazy "$WORK/state"
+}
+at_end leave
+mkdir "$WORK/state"
+mount -t tmpfs -o size=6m none "$WORK/state"
+# full: not one byte is left, however small the writes.
+full() {
+    dd if=/dev/zero of="$WORK/state/ballast" bs=64k status=none 2>/dev/null || true
+    dd if=/dev/zero of="$WORK/state/ballast" bs=1 oflag=append conv=notrunc status=none 2>/dev/null || true
+}
+space() { rm "$WORK/state/ballast"; }
+
+launch mediator "$NETRAID" mediator run --json --dir "$WORK/mediator" --listen 127.0.0.1:0
+export NETRAID_ACCESS=$WORK/mediator/client.access
+ADMIN=$WORK/mediator/admin.access
+# The store and the audit log of the first are on the small disk: its segments too, which are in its directory.
+agent() {
+    launch "agent$1" "$NETRAID" agent run --json --dir "$2" --listen "${3:-127.0.0.1:0}" \
+        --portal "${4:-127.0.0.1:0}" --space 4GiB --rate 1GiB --host "host$1" \
+        --mediator "$WORK/mediator/agent.access"
+}
+agent 1 "$WORK/state/agent"
+agent 2 "$WORK/agent2"
+agent 3 "$WORK/agent3"
+known() { [ "$("$NETRAID" mediator status --json --access "$ADMIN" | jq .reachable)" = "$1" ]; }
+# soon COMMAND...: within some seconds.
+soon() {
+    local deadline=$((SECONDS + 30))
+    until "$@"; do
+        [ $SECONDS -lt $deadline ] || fail "not in time: $*: $(tail -n 3 "$WORK/said" 2>/dev/null)"
+        sleep 0.1
+    done
+}
+soon known 3
+put() { timeout 60 "$NETRAID" put --level 5 --members 3 "$@" >"$WORK/said" 2>&1; }
+agree() { "$NETRAID" mediator check --json --access "$ADMIN" >"$WORK/said" 2>/dev/null; }
+booked() { "$NETRAID" agent status --json --dir "$WORK/state/agent" | jq -c '[.status.left.space_bytes, .status.segments]'; }
+
+head -c 300000 /dev/urandom >"$WORK/in"
+put "$WORK/in" /one || fail "put: $(cat "$WORK/said")"
+"$NETRAID" cat /one | cmp - "$WORK/in"
+before=$(booked)
+
+full
+put "$WORK/in" /two && fail "put on a full disk"
+grep -q 'netraid: ' "$WORK/said" || fail "no error: $(cat "$WORK/said")"
+# Reads need nothing of it: who opens is let in, and books no rate.
+"$NETRAID" cat /one | cmp - "$WORK/in"
+kill -0 "${PID[agent1]}" || fail "the agent ended"
+# Refusals are to be told, and cannot be: that harms nobody.
+for _ in 1 2 3; do
+    curl --silent --insecure "$(jq -r .api <<<"${READY[agent1]}")/v1/status" >/dev/null || true
+done
+
+# It starts on a full disk, or says why it does not.
+api=$(jq -r .api <<<"${READY[agent1]}") portal=$(jq -r .portal <<<"${READY[agent1]}")
+crash agent1
+if timeout 20 "$NETRAID" agent run --json --dir "$WORK/state/agent" --listen "${api#*://}" --portal "$portal" \
+    --space 4GiB --rate 1GiB --host host1 >"$WORK/started" 2>"$WORK/start.err"; then
+    fail "ended well by itself"
+fi
+if [ ! -s "$WORK/started" ]; then
+    say "on a full disk: $(tail -n 1 "$WORK/start.err")"
+    grep -q '^netraid: ' "$WORK/start.err" || fail "no reason: $(cat "$WORK/start.err")"
+fi
+
+space
+agent 1 "$WORK/state/agent" "${api#*://}" "$portal"
+soon known 3
+"$NETRAID" cat /one | cmp - "$WORK/in"
+two() { put --force "$WORK/in" /two; }
+soon two
+"$NETRAID" cat /two | cmp - "$WORK/in"
+"$NETRAID" rm /two >/dev/null
+soon agree
+expect 0 "$(jq '.differences | length' "$WORK/said")" "differences"
+expect "$before" "$(booked)" "what is booked"
+jq -e . "$WORK/state/agent/audit.jsonl" >/dev/null || fail "a spoiled line in the audit log"
+
+# Full while it runs and empty again: it goes on without a restart.
+full
+put "$WORK/in" /three && fail "put on a full disk"
+space
+three() { put --force "$WORK/in" /three; }
+soon three
+"$NETRAID" cat /three | cmp - "$WORK/in"
+for path in /one /three; do "$NETRAID" rm $path >/dev/null; done
+soon agree
+expect 0 "$(jq .segments "$WORK/said")" "segments that are left"
