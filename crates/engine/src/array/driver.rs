@@ -48,6 +48,7 @@ pub(super) enum Command {
     Replace(MemberIndex, Box<MemberConfig>, Reply),
     LimitRebuild(Option<u64>),
     Close(oneshot::Sender<Result<(), IoError>>),
+    Abandon(oneshot::Sender<()>),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<(), ArrayError>>;
@@ -125,6 +126,8 @@ pub(super) struct Driver {
     closing: Option<oneshot::Sender<Result<(), IoError>>>,
     close_begun: bool,
     closed: bool,
+    /// Who is to be told when it has ended at once.
+    abandoned: Option<oneshot::Sender<()>>,
     tick: Interval,
     ticks: u32,
     /// Somebody asked for something since the last tick.
@@ -172,6 +175,7 @@ impl Driver {
             closing: None,
             close_begun: false,
             closed: false,
+            abandoned: None,
             tick,
             ticks: 0,
             busy: false,
@@ -189,7 +193,7 @@ impl Driver {
         let mut ends: Vec<Completed> = Vec::with_capacity(BATCH);
         let mut requests: Vec<Request> = Vec::with_capacity(BATCH);
         self.pump();
-        while !self.closed {
+        while !self.closed && self.abandoned.is_none() {
             let accepts =
                 self.ready.is_none() && self.closing.is_none() && self.users.len() < REQUESTS_MAX;
             tokio::select! {
@@ -217,6 +221,9 @@ impl Driver {
                 self.take_request(request);
             }
             self.pump();
+        }
+        if let Some(reply) = self.abandoned.take() {
+            return self.end_at_once(reply).await;
         }
         tracing::debug!("the machine has closed");
         self.end_returns().await;
@@ -246,6 +253,30 @@ impl Driver {
             // Nobody waits for the end.
             let _ = reply.send(end);
         }
+    }
+
+    /// Leaves everything as it is.
+    async fn end_at_once(mut self, reply: oneshot::Sender<()>) {
+        for slot in &mut self.slots {
+            let (attempt, leaving) = (slot.returning.attempt.take(), slot.leaving.take());
+            attempt.into_iter().chain(leaving).for_each(|task| task.abort());
+        }
+        if let Some(joining) = self.joining.take() {
+            joining.abort();
+        }
+        let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
+        futures_util::future::join_all(sessions.map(|member| member.remote.cut())).await;
+        if let Some(asked) = self.asked.take() {
+            asked.refuse();
+        }
+        if let Some(closing) = self.closing.take() {
+            // Nobody waits for the end.
+            let _ = closing.send(Err(ErrorKind::Aborted.into()));
+        }
+        // All requests end with this.
+        drop(self);
+        // Nobody waits for the end.
+        let _ = reply.send(());
     }
 
     /// Executes everything that the machine asks for.
@@ -394,6 +425,7 @@ impl Driver {
                 let _ = reply.send(self.status());
             }
             Command::Close(reply) => self.begin_close(Some(reply)),
+            Command::Abandon(reply) => self.abandoned = Some(reply),
             Command::Replace(member, with, reply) => self.begin_replace_by(member, *with, reply),
             Command::LimitRebuild(rate) => self.limit_rebuild(rate),
             Command::Control(request, reply) => self.take_control(request, reply),

@@ -196,11 +196,9 @@ impl Array {
     /// When the array has failed: what was not stable before may not be stable now.
     pub async fn close(self) -> Result<(), ArrayError> {
         let (reply, closed) = oneshot::channel();
-        let sent = self.handle.commands.send(Command::Close(reply)).await;
-        match (sent, closed.await) {
-            (Ok(()), Ok(end)) => end.map_err(ArrayError::Failed),
-            (Ok(()) | Err(_), _) => Err(ArrayError::Closing),
-        }
+        // What cannot be sent is dropped, and its reply with it: that ends the wait.
+        drop(self.handle.commands.send(Command::Close(reply)).await);
+        closed.await.map_or(Err(ArrayError::Closing), |end| end.map_err(ArrayError::Failed))
     }
 }
 
@@ -250,6 +248,17 @@ impl ArrayHandle {
     pub async fn limit_rebuild(&self, rate: Option<u64>) -> Result<(), ArrayError> {
         let sent = self.commands.send(Command::LimitRebuild(rate)).await;
         sent.map_err(|_| ArrayError::Closing)
+    }
+
+    /// Ends it at once, as if this process had died: requests end as aborted, what was not made stable
+    /// may be lost, and whoever opens it next recovers. For an array whose members let nobody in any
+    /// more.
+    pub async fn abandon(&self) {
+        let (reply, ended) = oneshot::channel();
+        if self.commands.send(Command::Abandon(reply)).await.is_ok() {
+            // The array's task is gone: so are the sessions.
+            let _ = ended.await;
+        }
     }
 
     /// Waits until somebody asks for the array to be stopped.

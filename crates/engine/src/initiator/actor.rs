@@ -72,8 +72,12 @@ pub(super) struct Actor {
     /// Commands that timed out, and until when the target has to abort them.
     aborting: VecDeque<Aborting>,
     closing: Vec<oneshot::Sender<()>>,
-    /// No more requests will come.
+    /// No more requests are taken.
     pub(super) closed: bool,
+    /// All handles are gone: nothing more can come.
+    deserted: bool,
+    /// Nothing is waited for any more.
+    cut: bool,
     /// Since when there is no session at all, and what the latest attempt at each portal met.
     down: Option<Down>,
     /// The registration of this side's key is gone; final.
@@ -93,8 +97,9 @@ struct Aborting {
 struct Down {
     since: Instant,
     failure: String,
-    /// Portals whose latest attempt since then showed that the peer is surely not there.
-    refused: Vec<bool>,
+    /// Of each portal how long it is waited for, where the latest attempt since then showed that the
+    /// peer is surely not there, or lets nobody in.
+    refused: Vec<Option<Duration>>,
 }
 
 impl Actor {
@@ -126,6 +131,8 @@ impl Actor {
             aborting: VecDeque::new(),
             closing: Vec::new(),
             closed: false,
+            deserted: false,
+            cut: false,
             down: None,
             fenced: false,
             zeros: Buf::empty(),
@@ -142,7 +149,8 @@ impl Actor {
             self.advance_controls();
             self.issue();
             self.transmit();
-            if self.closed && self.requests.is_empty() && self.controls.is_empty() {
+            let idle = self.requests.is_empty() && self.controls.is_empty();
+            if self.cut || (self.closed && idle) {
                 break;
             }
             if let Some(wake) = self.next_wake()
@@ -155,7 +163,7 @@ impl Actor {
                 (lane, news) = poll_fn(|context| poll_lanes(&mut self.lanes, &mut self.turn, context)) => {
                     self.take_news(lane, news);
                 }
-                count = self.receiver.recv_many(&mut messages, MESSAGES_MAX), if !self.closed => {
+                count = self.receiver.recv_many(&mut messages, MESSAGES_MAX), if !self.deserted => {
                     self.take(count, &mut messages);
                 }
                 () = &mut timer => {
@@ -171,7 +179,8 @@ impl Actor {
         self.state.connected.store(false, Ordering::Release);
         let links = self.lanes.drain(..).filter_map(|mut lane| {
             match std::mem::replace(&mut lane.stage, Stage::GivenUp) {
-                Stage::Up(link) => Some(link.log_out(LOGOUT_LIMIT)),
+                Stage::Up(link) if !self.cut => Some(link.log_out(LOGOUT_LIMIT)),
+                Stage::Up(_) => None,
                 Stage::Dialing(task) | Stage::Examining(task) => {
                     task.abort();
                     None
@@ -180,7 +189,10 @@ impl Actor {
             }
         });
         futures_util::future::join_all(links).await;
-        for done in self.closing {
+        // What is left of requests ends as it is dropped.
+        let Self { closing, requests, controls, receiver, .. } = self;
+        drop((requests, controls, receiver));
+        for done in closing {
             // Who asked may have gone.
             let _ = done.send(());
         }
@@ -194,15 +206,21 @@ impl Actor {
     }
 
     fn take(&mut self, count: usize, messages: &mut Vec<Message>) {
-        // Nothing means that all handles are gone.
-        self.closed |= count == 0;
+        self.deserted |= count == 0;
+        self.closed |= self.deserted;
         let deadline = Instant::now() + self.dialer.config.request_timeout;
         for message in messages.drain(..) {
             match message {
+                // Dropping it ends it as aborted.
+                Message::Request(_) | Message::Control(_) if self.closed => {}
                 Message::Request(request) => self.requests.insert(request, deadline),
                 Message::Control(control) => self.controls.insert(control, deadline, &self.place),
                 Message::Close(done) => {
                     self.closed = true;
+                    self.closing.push(done);
+                }
+                Message::Cut(done) => {
+                    (self.closed, self.cut) = (true, true);
                     self.closing.push(done);
                 }
             }

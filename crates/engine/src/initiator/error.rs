@@ -134,6 +134,14 @@ impl Reason {
             | Self::Redirection { .. } => false,
         }
     }
+
+    /// Whether the peer lets this side in no more: a token is over, or its segment is gone.
+    pub(super) const fn is_denial(&self) -> bool {
+        matches!(
+            self,
+            Self::Login(LoginError::Authentication | LoginError::Forbidden | LoginError::NotFound)
+        )
+    }
 }
 
 impl InitiatorError {

@@ -195,6 +195,7 @@ enum Message {
     Request(Request),
     Control(Control),
     Close(oneshot::Sender<()>),
+    Cut(oneshot::Sender<()>),
 }
 
 /// What can be seen of the sessions from outside their task.
@@ -287,6 +288,16 @@ impl Remote {
         if self.sender.send(Message::Close(done)).is_ok() {
             // The task is gone: so is the session.
             let _ = closed.await;
+        }
+    }
+
+    /// Ends the sessions at once, as if this process had died: requests end as aborted, and what was
+    /// under way may still be carried out.
+    pub async fn cut(&self) {
+        let (done, cut) = oneshot::channel();
+        if self.sender.send(Message::Cut(done)).is_ok() {
+            // The task is gone: so is the session.
+            let _ = cut.await;
         }
     }
 }

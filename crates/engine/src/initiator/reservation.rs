@@ -134,11 +134,9 @@ impl Remote {
 
     async fn order(&self, order: Order) -> Result<Vec<u8>, IoError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.sender.send(Message::Control(Control { order, reply }));
-        match (sent, answer.await) {
-            (Ok(()), Ok(end)) => end,
-            (Ok(()) | Err(_), _) => Err(ErrorKind::Aborted.into()),
-        }
+        // What cannot be sent is dropped, and its reply with it: that ends the wait.
+        drop(self.sender.send(Message::Control(Control { order, reply })));
+        answer.await.unwrap_or_else(|_| Err(ErrorKind::Aborted.into()))
     }
 
     fn unreadable(&self, what: &str) -> IoError {

@@ -1,5 +1,7 @@
 //! Arrays with a log.
 
+use tokio::time::timeout;
+
 use super::*;
 
 fn logged(level: Level, log_len: u64) -> CreateOptions {
@@ -125,4 +127,36 @@ async fn read_only_writes_nothing_and_needs_an_array_that_was_closed() {
     verify(array.device(), 1).await;
     array.close().await.unwrap();
     assert!(media().await == before, "a member was written to");
+}
+
+#[tokio::test]
+async fn an_array_that_is_abandoned_ends_at_once_and_is_recovered() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let (mut targets, configs) = members(3).await;
+    create(logged(Level::Raid5, 1 << 20), configs.clone(), Pool::new()).await.unwrap();
+    let mut patient = configs.clone();
+    patient.iter_mut().for_each(|config| config.request_timeout = Duration::from_secs(3600));
+    let array = open(&patient).await;
+    write(array.device(), 1).await;
+    completions::flush(array.device()).await.unwrap();
+    for target in &mut targets {
+        target.kill().await;
+    }
+    // Neither what waits for members, nor a good end of it, is waited for.
+    let (device, handle) = (array.device().clone(), array.handle().clone());
+    let reading = tokio::spawn(async move { completions::read(&device, 0, 4096).await });
+    let closing = tokio::spawn(array.close());
+    timeout(LIMIT, handle.abandon()).await.unwrap();
+    assert!(timeout(LIMIT, reading).await.unwrap().unwrap().is_err());
+    assert!(timeout(LIMIT, closing).await.unwrap().unwrap().is_err());
+    assert!(handle.status().await.is_err());
+
+    for target in &mut targets {
+        target.restart().await;
+    }
+    let array = open(&configs).await;
+    verify(array.device(), 1).await;
+    // Its end is told to whoever asks for it later, too.
+    array.handle().abandon().await;
+    assert!(timeout(LIMIT, array.close()).await.unwrap().is_err());
 }

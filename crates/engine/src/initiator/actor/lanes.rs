@@ -1,6 +1,6 @@
 //! The sessions: each is made again when it is lost, and what was found of the disk is compared.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use netraid_block::{ErrorKind, IoError};
 use tokio::time::Instant;
@@ -15,6 +15,10 @@ use super::{
     },
     Actor, Down,
 };
+
+/// How long a target is waited for that lets this side in no more: it may be set up anew right after a
+/// restart, and who is let in by a token may get another one.
+const DENIAL_LIMIT: Duration = Duration::from_secs(10);
 
 impl Actor {
     /// Begins what is due on lanes that carry nothing.
@@ -179,11 +183,16 @@ impl Actor {
         let down = self.down.get_or_insert_with(|| Down {
             since: Instant::now(),
             failure: String::new(),
-            refused: vec![false; portals],
+            refused: vec![None; portals],
         });
         down.failure = reason.to_string();
         if let Some(refused) = down.refused.get_mut(portal) {
-            *refused = reason.is_refusal();
+            let limit = self.dialer.config.refusal_limit;
+            *refused = match reason {
+                reason if reason.is_refusal() => Some(limit),
+                reason if reason.is_denial() => Some(limit.max(DENIAL_LIMIT)),
+                _ => None,
+            };
         }
         if self.is_gone() {
             // Whoever waits has waited for the attempt that just failed.
@@ -193,9 +202,9 @@ impl Actor {
 
     /// Whether the peer is surely not there, for longer than a restart takes.
     pub(super) fn is_gone(&self) -> bool {
-        let limit = self.dialer.config.refusal_limit;
         self.down.as_ref().is_some_and(|down| {
-            down.refused.iter().all(|refused| *refused) && down.since.elapsed() >= limit
+            let since = down.since.elapsed();
+            down.refused.iter().all(|limit| limit.is_some_and(|limit| since >= limit))
         })
     }
 

@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use netraid_block::Device;
+use netraid_block::{Device, Pool};
 use netraid_control::{
     token::Token,
     units::{Generation, PlanId, SegmentId},
 };
-use netraid_engine::target::{CommandError, TargetConfig};
+use netraid_engine::{
+    initiator::{InitiatorConfig, Remote},
+    target::{CommandError, TargetConfig},
+};
 use netraid_iscsi_proto::pdu::TaskFunction;
 use netraid_scsi::{Additional, Sense};
 use tokio::time::{Instant, timeout};
@@ -250,4 +253,47 @@ async fn a_target_of_luns_has_no_segments() {
     assert_eq!(handle.raise_generation(MEDIATOR, id, Generation(1)).await, none);
     assert_eq!(handle.close_segment(MEDIATOR, id).await, none);
     target.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_let_in_no_more_does_not_wait_as_long_as_requests_may() {
+    let agent = Agent::new(&[ram()]);
+    let target = agent.start();
+    let config = InitiatorConfig {
+        request_timeout: Duration::from_secs(3600),
+        ..agent.initiator(&target, agent.token(1))
+    };
+    let device = Device::new(Arc::new(Remote::connect(config, Pool::new()).await.unwrap()));
+    write(&device, 0, 1).await.unwrap();
+    // Its token is over.
+    agent.sleep(TERM_MS + 60_000);
+    let refused =
+        timeout(Duration::from_secs(600), async { while write(&device, 0, 1).await.is_ok() {} });
+    refused.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_ends_requests_and_sessions_at_once() {
+    let sticky = Arc::new(Sticky::new(ram()));
+    let agent = Agent::new(&[Device::new(sticky.clone())]);
+    let target = agent.start();
+    let config = InitiatorConfig {
+        request_timeout: Duration::from_secs(3600),
+        ..agent.initiator(&target, agent.token(1))
+    };
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let writing = write_later(&Device::new(remote.clone()), &sticky);
+    until_kept(&sticky, 1).await;
+    // Whoever waits for a good end does not keep it from being cut.
+    let closing = tokio::spawn({
+        let remote = remote.clone();
+        async move { remote.close().await }
+    });
+    timeout(LIMIT, remote.cut()).await.unwrap();
+    assert!(!timeout(LIMIT, writing).await.unwrap().unwrap());
+    timeout(LIMIT, closing).await.unwrap().unwrap();
+    assert!(timeout(LIMIT, remote.reservation()).await.unwrap().is_err());
+    assert!(write(&Device::new(remote), 0, 1).await.is_err());
+    sticky.go_on();
+    until_left(&target, 0).await;
 }
