@@ -22,7 +22,7 @@ use netraid_engine::{
 use netraid_raid::member::MemberIndex;
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use crate::{
@@ -39,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const REPLACE_RETRY: Duration = Duration::from_secs(10);
 /// A rebuild is not slower than this, in bytes a second.
 const REBUILD_RATE_MIN: u64 = 512 << 10;
+/// Why a plan is over of which nothing was heard.
+const NOT_PROLONGED: &str = "the mediator did not prolong the plan in time";
 /// How long a last word to the mediator is tried.
 const LAST_WORD: Duration = Duration::from_secs(30);
 
@@ -159,8 +161,7 @@ impl Keeper {
                 () = sleep_until(next) => {
                     let now = Instant::now();
                     if now >= self.ends_at {
-                        let why = "the mediator did not prolong the plan in time";
-                        return self.give_up(why).await;
+                        return self.give_up(NOT_PROLONGED).await;
                     }
                     if now >= self.renew_at {
                         self.renew(now);
@@ -404,19 +405,22 @@ impl Keeper {
     async fn close_all(self, length: Option<u64>) -> Result<(), Error> {
         let Self { cluster, held, array, plan, close_key, renew_at, ends_at, .. } = self;
         let (path, plan) = (plan.entry.path, plan.plan);
+        let handle = array.handle().clone();
         let closed = tokio::select! {
-            closed = array.close() => Some(closed),
+            closed = array.close() => {
+                closed.map_err(|source| Error::Array { path, source: Box::new(source) })
+            }
             // Closing may take longer than the plan lasts.
-            () = keep_renewing(&cluster, plan, renew_at) => None,
+            why = keep_renewing(&cluster, plan, (renew_at, ends_at)) => {
+                handle.abandon().await;
+                Err(Error::Lost { path, why })
+            }
         };
-        let has_stopped = matches!(closed, Some(Ok(())));
-        let closed = closed.unwrap_or(Ok(()));
-        let closed = closed.map_err(|source| Error::Array { path, source: Box::new(source) });
         let said = match (&closed, length) {
             (Ok(()), Some(_)) => say_length(&cluster, plan, length, ends_at).await,
             (Ok(()), None) | (Err(_), _) => Ok(()),
         };
-        give_back(&cluster, plan, has_stopped.then_some(&close_key)).await;
+        give_back(&cluster, plan, closed.is_ok().then_some(&close_key)).await;
         drop(held);
         closed?;
         Ok(said?)
@@ -439,7 +443,7 @@ impl Keeper {
         tracing::error!(path = self.plan.entry.path, "no longer open: {why}");
         self.fail(why);
         // What is not stable yet cannot be made so.
-        let _ = self.array.close().await;
+        self.array.handle().abandon().await;
     }
 }
 
@@ -474,15 +478,30 @@ pub(crate) async fn give_back(cluster: &Cluster, plan: PlanId, stopped: Option<&
     }
 }
 
-/// Prolongs a plan, for ever.
-async fn keep_renewing(cluster: &Cluster, plan: PlanId, first: Instant) {
-    let mut renew_at = first;
+/// Prolongs a plan until that is over: why it is.
+async fn keep_renewing(
+    cluster: &Cluster,
+    plan: PlanId,
+    (mut renew_at, mut ends_at): (Instant, Instant),
+) -> String {
     loop {
-        sleep_until(renew_at).await;
-        renew_at = Instant::now() + RETRY;
-        match cluster.renew(plan).await {
-            Ok(renewed) => renew_at += Duration::from_millis(renewed.for_ms / 3),
-            Err(error) => tracing::warn!("the plan is not prolonged yet: {error}"),
+        sleep_until(renew_at.min(ends_at)).await;
+        let asked = Instant::now();
+        if asked >= ends_at {
+            return NOT_PROLONGED.to_owned();
+        }
+        renew_at = asked + RETRY;
+        match timeout_at(ends_at, cluster.renew(plan)).await {
+            Ok(Ok(renewed)) => {
+                let term = Duration::from_millis(renewed.for_ms.max(1));
+                (renew_at, ends_at) = (asked + (term / 3).max(RETRY), asked + term);
+            }
+            Ok(Err(error)) => {
+                if let Err(why) = Keeper::is_over(&error) {
+                    return why;
+                }
+            }
+            Err(_) => {}
         }
     }
 }

@@ -281,11 +281,9 @@ impl Volume {
     /// When the plan is not in force any more, or nobody answers.
     pub async fn set_state(&self, state: SetState) -> Result<Entry, Error> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.orders.send(Order::State(state, reply)).await;
-        match (sent, answer.await) {
-            (Ok(()), Ok(end)) => end,
-            (Ok(()) | Err(_), _) => Err(self.ended()),
-        }
+        // What cannot be sent is dropped, and its reply with it: that ends the wait.
+        drop(self.orders.send(Order::State(state, reply)).await);
+        answer.await.unwrap_or_else(|_| Err(self.ended()))
     }
 
     /// Makes all stable, says of how many bytes the data is, closes the array, and gives the plan
@@ -295,11 +293,9 @@ impl Volume {
     /// When the array has failed, or the length could not be said.
     pub async fn close(self, length_bytes: Option<u64>) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.orders.send(Order::Close(length_bytes, reply)).await;
-        let end = match (sent, answer.await) {
-            (Ok(()), Ok(end)) => end,
-            (Ok(()) | Err(_), _) => Err(self.ended()),
-        };
+        // What cannot be sent is dropped, and its reply with it: that ends the wait.
+        drop(self.orders.send(Order::Close(length_bytes, reply)).await);
+        let end = answer.await.unwrap_or_else(|_| Err(self.ended()));
         // It ends right after it answered.
         let _ = self.keeper.await;
         end

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::{runtime::Builder, sync::oneshot};
 
 /// Longest that anything is waited for.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A part of a cluster with a runtime of its own.
 struct Daemon {
