@@ -64,7 +64,11 @@ impl Work {
             Self::Replace { volume, new, .. } => {
                 volume::insert_segment(connection, *volume, new, SegmentState::Spare)
             }
-            Self::Open { .. } | Self::Again { .. } => Ok(()),
+            // Where what it was for is gone, or was never stored, nothing is decided.
+            Self::Open { plan, .. } | Self::Again { plan, .. } => {
+                let found = Plan::load(connection, *plan)?;
+                found.map(drop).ok_or(rusqlite::Error::QueryReturnedNoRows)
+            }
         }
     }
 

@@ -35,7 +35,7 @@ use crate::{
     names::{self, Name, Path},
     plan::{self, Part, Plan, Record},
     renew::{renew_lease, renew_opened},
-    store::{Sql, change},
+    store::{Sql, change, change_ahead, not_stored},
     volume::{Member, Placed, State, Volume, members_that},
 };
 
@@ -100,13 +100,25 @@ pub(crate) async fn open(
     let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
     let _busy = busy.ok_or_else(under_way)?;
     let owner = caller.id;
-    let begun =
-        change(&core.store, move |connection| begin(connection, &path, &open, id, owner, for_ms));
-    let (mut opened, is_new) = begun.await?;
+    let begun = change_ahead(&core.store, move |connection| {
+        begin(connection, &path, &open, id, owner, for_ms)
+    });
+    let ((mut opened, is_new), durable) = begun.await?;
     if !is_new {
+        durable.wait().await.map_err(not_stored)?;
         return renew_opened(core, opened).await;
     }
-    let prepared = prepare(core, &mut opened).await;
+    // What agents hold meanwhile ends by itself, and the decision to commit finds no plan, should this
+    // not be stored. A generation that they have seen does not end.
+    let prepared = if opened.volume.lease.is_raised() {
+        let (prepared, stored) = tokio::join!(prepare(core, &mut opened), durable.wait());
+        stored.map_err(not_stored).and(prepared)
+    } else {
+        match durable.wait().await {
+            Ok(()) => prepare(core, &mut opened).await,
+            Err(error) => Err(not_stored(error)),
+        }
+    };
     match prepared {
         Ok(reachable) => issue(core, &opened, reachable),
         Err(problem) => {
