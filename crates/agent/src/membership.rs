@@ -264,12 +264,9 @@ impl Members {
         let Membership { url, says, authority, draining, .. } = membership;
         let client = Client::new(url, says, authority.as_deref(), ANSWER_LIMIT)?;
         let status = self.0.status.status(*draining).await?;
-        let newest_key = {
-            let view = self.0.view.read();
-            view.ring(mediator).and_then(|ring| ring.held().last()).map_or(0, |held| held.id.0)
-        };
+        let keys_mark = self.0.view.read().ring(mediator).map(Ring::mark).unwrap_or_default();
         let path = format!("/v1/agents/{}", self.0.agent);
-        Ok(client.put(&path, &Beat { status, newest_key }).await?)
+        Ok(client.put(&path, &Beat { status, keys_mark }).await?)
     }
 
     /// Keeps what a mediator said, durably first.

@@ -479,8 +479,8 @@ pub struct Beat {
     /// How it is.
     #[schema(value_type = Object)]
     pub status: AgentStatus,
-    /// The largest number of the mediator's keys that it has.
-    pub newest_key: u32,
+    /// Tells which of the mediator's keys it has; empty for none.
+    pub keys_mark: String,
 }
 
 /// What an agent is to know.

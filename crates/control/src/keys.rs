@@ -40,6 +40,10 @@ pub const RING_VERSION: u32 = 1;
 
 /// Bytes that HMAC-SHA256 works on at once; a shorter key is filled up with zeros (RFC 2104).
 const HMAC_BLOCK_LEN: usize = 64;
+/// What [`Ring::mark`] is made for, and nothing else is.
+const MARK_LABEL: &[u8] = b"netraid ring mark\0";
+/// Bytes of a mark.
+const MARK_LEN: usize = 12;
 /// What an agent's keys are derived for, and nothing else is.
 const AGENT_KEY_LABEL: &[u8] = b"netraid agent key\0";
 
@@ -320,6 +324,22 @@ impl<K: Material> Ring<K> {
         let before = self.held.len();
         self.held.retain(|held| held.id != id);
         self.held.len() < before
+    }
+
+    /// Tells this ring from any other, and nothing of its secrets: two sides that have the same one
+    /// have the same keys, for the same times. Empty without keys.
+    #[must_use]
+    pub fn mark(&self) -> String {
+        let chain = |before: Zeroizing<[u8; 32]>, held: &Held<K>| {
+            let (id, from) = (held.id.0.to_le_bytes(), held.from.0.to_le_bytes());
+            let until = held.until.0.to_le_bytes();
+            held.key.key().mac(&[MARK_LABEL, &*before, &id, &from, &until])
+        };
+        if self.held.is_empty() {
+            return String::new();
+        }
+        let mark = self.held.iter().fold(Zeroizing::new([0; 32]), chain);
+        Base64UrlUnpadded::encode_string(&mark[..MARK_LEN])
     }
 
     /// Removes keys that have ended.

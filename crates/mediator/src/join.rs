@@ -82,7 +82,7 @@ pub(crate) async fn join(core: &Arc<Core>, caller: &Caller, join: Join) -> Resul
 /// An agent says how it is.
 pub(crate) async fn beat(core: &Arc<Core>, id: AgentId, beat: Beat) -> Result<Beaten, Problem> {
     let asked = Instant::now();
-    let Beat { status, newest_key } = beat;
+    let Beat { status, keys_mark } = beat;
     if status.agent != id {
         return Err(Problem::invalid("a status of another agent"));
     }
@@ -110,10 +110,11 @@ pub(crate) async fn beat(core: &Arc<Core>, id: AgentId, beat: Beat) -> Result<Be
     }
     core.agents.handle_status(status, asked);
     let ring = lock(&core.keys).of_agent(core.id, id);
-    let is_behind = ring.held().last().is_some_and(|newest| newest.id.0 > newest_key);
+    // Also where this store is an older copy, and other keys have these numbers now.
+    let is_other = ring.mark() != keys_mark;
     Ok(Beaten {
         beat_ms: beat_ms(),
-        keys: is_behind.then(|| ring.expose()),
+        keys: is_other.then(|| ring.expose()),
         draining: service != Service::Serving,
         retired: service == Service::Retired,
     })

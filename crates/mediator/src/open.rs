@@ -43,6 +43,9 @@ use crate::{
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// How often rates are booked anew when agents refuse what they said they have.
 const ATTEMPTS_MAX: usize = 3;
+/// Generations that a store may lack, at most: so many were never taken, and whoever says more would use
+/// them all up.
+const LEAD_MAX: u64 = 1 << 32;
 /// Bytes of an iSCSI name (RFC 7143, section 4.2.7.1).
 const INITIATOR_LEN_MAX: usize = 223;
 /// The longest that a client can be told.
@@ -371,6 +374,17 @@ pub(crate) async fn raise_one(core: &Core, member: Member, lease: &LeaseState) -
     match tokio::time::timeout(ASK_LIMIT, asked).await {
         Ok(Ok(Done::Raised { generation, taken_by })) if (generation, taken_by) == wanted => {
             Told::Raised
+        }
+        Ok(Ok(Done::Raised { generation, .. }))
+            if generation.0.saturating_sub(wanted.0.0) > LEAD_MAX =>
+        {
+            tracing::error!(
+                "agent {agent}: segment {segment}: says generation {}, of which {} are known; it is \
+                 taken for one that does not answer",
+                generation.0,
+                wanted.0.0
+            );
+            Told::Nothing
         }
         Ok(Ok(Done::Raised { generation, .. })) => Told::Surpassed(generation),
         _ => Told::Nothing,

@@ -18,6 +18,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     derived::Rights,
+    keys::{KEY_LEN, Ring, RootKey, Rotation},
     token::{AgentView, Denied, Initiator, SKEW_MS, Secret, SegmentInfo, Token, admit},
     units::{Generation, Moment, PlanId, Rate, Resources},
 };
@@ -454,4 +455,36 @@ async fn a_mediator_of_an_older_store_gives_no_generation_twice() {
     let reads = house.open(&opening("/read", Mode::Read, 0)).await.unwrap();
     assert!(admitted(&house, &reads, 0, now()).is_ok());
     assert!(admitted(&house, &read, 0, now()).is_err());
+}
+
+#[tokio::test]
+async fn an_agent_with_other_keys_of_the_same_numbers_gets_its_mediators() {
+    let house = House::new(1).await;
+    let inner = &house.agents[0].inner;
+    let mark = inner.keys_mark();
+    // As if the store were an older copy, in which other keys have these numbers.
+    let mut other = Ring::<RootKey>::default();
+    other.rotate(now(), &Rotation::default(), &[1; KEY_LEN]).unwrap();
+    let mediator = inner.mediator.lock().unwrap().unwrap();
+    inner.keys.lock().unwrap().set(mediator, other.of_agent(mediator, inner.id)).unwrap();
+    assert_ne!(inner.keys_mark(), mark);
+    let learnt = async {
+        while inner.keys_mark() != mark {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), learnt).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_that_says_absurd_generations_uses_none_up() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let segments = &house.agents[0].inner.segments;
+    segments.lock().unwrap().values_mut().for_each(|one| one.generation = Generation(u64::MAX));
+    let plan = house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+    assert!(plan.generation < Generation(100), "{:?}", plan.generation);
+    let unreachable = plan.members.iter().filter(|member| !member.reachable);
+    let agents: Vec<_> = unreachable.map(|member| member.agent).collect();
+    assert_eq!(agents, [house.agents[0].inner.id]);
 }

@@ -231,3 +231,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_mark_tells_rings_apart_also_where_numbers_are_alike() {
+    let ring = |held: &[Held<RootKey>]| {
+        let mut ring = Ring::default();
+        held.iter().for_each(|held| ring.add(held.clone()).unwrap());
+        ring.of_agent(MEDIATOR, AGENT)
+    };
+    let other_key = Held { key: RootKey::new(&[99; KEY_LEN]), ..held(2, 20, 50) };
+    let rings = [
+        ring(&[]),
+        ring(&[held(1, 0, 30)]),
+        ring(&[held(2, 20, 50)]),
+        ring(&[held(1, 0, 30), held(2, 20, 50)]),
+        ring(&[held(1, 0, 30), held(2, 21, 50)]),
+        ring(&[held(1, 0, 30), held(2, 20, 51)]),
+        ring(&[held(1, 0, 30), other_key]),
+    ];
+    for (at, one) in rings.iter().enumerate() {
+        assert!(rings[..at].iter().all(|other| other.mark() != one.mark()), "{at}");
+        assert_eq!(Ring::<Key>::restore(&one.expose()).unwrap().mark(), one.mark());
+    }
+    assert_eq!(rings[0].mark(), "");
+}

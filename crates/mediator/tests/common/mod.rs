@@ -32,7 +32,7 @@ use netraid_cluster::{
     serve::bearer,
 };
 use netraid_control::{
-    keys::{Key, Keyring, Ring},
+    keys::{Key, Keyring, Ring, StoredRing},
     lease::nobody,
     ledger::{HoldError, Ledger, Limits, Purpose},
     units::{AgentId, AllotmentId, Generation, MediatorId, PlanId, Rate, Resources, SegmentId},
@@ -118,9 +118,10 @@ impl FakeAgent {
         self.tasks.push(tokio::spawn(async move {
             loop {
                 if !inner.is_deaf.load(Ordering::Relaxed) {
-                    let beat = Beat { status: inner.status(), newest_key: u32::MAX };
+                    let beat = Beat { status: inner.status(), keys_mark: inner.keys_mark() };
                     let path = format!("/v1/agents/{}", inner.id);
-                    let _: Result<Beaten, _> = client.put(&path, &beat).await;
+                    let beaten: Result<Beaten, _> = client.put(&path, &beat).await;
+                    inner.learn(beaten.ok().and_then(|beaten| beaten.keys));
                 }
                 tokio::time::sleep(beat).await;
             }
@@ -162,6 +163,19 @@ impl Inner {
             segments: self.segments.lock().unwrap().len() as u64,
             sessions: 0,
         }
+    }
+
+    /// What it has of its mediator's keys.
+    pub fn keys_mark(&self) -> String {
+        let (mediator, keys) = (*self.mediator.lock().unwrap(), self.keys.lock().unwrap());
+        let of = |(id, ring): (MediatorId, &Ring<Key>)| (Some(id) == mediator).then(|| ring.mark());
+        keys.rings().find_map(of).unwrap_or_default()
+    }
+
+    fn learn(&self, keys: Option<StoredRing>) {
+        let (Some(keys), Some(mediator)) = (keys, *self.mediator.lock().unwrap()) else { return };
+        let ring = Ring::<Key>::restore(&keys).unwrap();
+        self.keys.lock().unwrap().set(mediator, ring).unwrap();
     }
 
     async fn enter(&self, headers: &HeaderMap) -> Result<(), Problem> {
