@@ -51,7 +51,7 @@ impl Stop {
     }
 
     /// Waits for one signal more than came until now.
-    async fn wait_for_another(&mut self) {
+    pub(crate) async fn wait_for_another(&mut self) {
         let before = *self.0.borrow();
         let _ = self.0.wait_for(|signals| *signals > before).await;
     }
@@ -81,11 +81,20 @@ pub(crate) async fn until_stopped<T>(
         end = work => end,
         () = stop.wait() => Err(Interrupted.into()),
     };
+    settle(cluster, &mut stop).await;
+    end
+}
+
+/// Waits until all that was opened at the cluster is given back, unless a second signal came or another one
+/// comes.
+pub(crate) async fn settle(cluster: &Cluster, stop: &mut Stop) {
+    if *stop.0.borrow() > 1 {
+        return;
+    }
     tokio::select! {
         () = cluster.settled() => {}
         () = stop.wait_for_another() => tracing::warn!("not closed in good order"),
     }
-    end
 }
 
 /// Gets SIGTERM when the parent dies, however it dies.

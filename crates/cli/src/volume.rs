@@ -15,7 +15,7 @@ use crate::{
     names::{self, ListArgs, PathArgs, RemoveArgs},
     output::Output,
     runtime,
-    signal::{Stop, stop_with_parent, until_stopped},
+    signal::{Stop, settle, stop_with_parent, until_stopped},
     size,
 };
 
@@ -165,14 +165,19 @@ fn attach(args: &AttachArgs, output: Output) -> Result<()> {
 
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
-    let served = serve_until_stopped(args, &cluster, output).await;
+    let mut stop = Stop::listen()?;
+    let served = serve_until_stopped(args, &cluster, &mut stop, output).await;
     // What was opened while the signal came is given back, too.
-    cluster.settled().await;
+    settle(&cluster, &mut stop).await;
     served
 }
 
-async fn serve_until_stopped(args: &AttachArgs, cluster: &Cluster, output: Output) -> Result<()> {
-    let mut stop = Stop::listen()?;
+async fn serve_until_stopped(
+    args: &AttachArgs,
+    cluster: &Cluster,
+    stop: &mut Stop,
+    output: Output,
+) -> Result<()> {
     let pool = Pool::new();
     let mode = if args.read_only { Mode::Read } else { Mode::Write };
     let options = VolumeOptions {
@@ -192,10 +197,14 @@ async fn serve_until_stopped(args: &AttachArgs, cluster: &Cluster, output: Outpu
     }
     let bytes = volume.bytes().clone();
     let exports = (&args.exports, args.control.as_deref());
-    let served = export(exports, &mut volume, &bytes, &pool, (&mut stop, output)).await;
+    let served = export(exports, &mut volume, &bytes, &pool, (&mut *stop, output)).await;
     drop(bytes);
     // Whatever happened to the exports, the array is closed in good order.
-    let closed = volume.close(None).await;
+    let closed = tokio::select! {
+        closed = volume.close(None) => closed,
+        // What is lost by that is what a crash loses: its keeper goes on for as long as this process does.
+        () = stop.wait_for_another() => bail!("not closed in good order"),
+    };
     served?;
     Ok(closed?)
 }
