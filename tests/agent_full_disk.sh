@@ -1,8 +1,7 @@
 # The disk under an agent's store and audit log is full: what is asked for then is refused and not promised,
 # data that is there is served, the agent goes on, and when there is space again so does all else. The agent
 # ends with a full disk, and starts on one.
-. "$(dirname "$0")/lib.sh"
-need jq
+. "$(dirname "$0")/cluster/lib.sh"
 [ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
 
 leave() {
@@ -18,30 +17,13 @@ full() {
 }
 space() { rm "$WORK/state/ballast"; }
 
-launch mediator "$NETRAID" mediator run --json --dir "$WORK/mediator" --listen 127.0.0.1:0
-export NETRAID_ACCESS=$WORK/mediator/client.access
-ADMIN=$WORK/mediator/admin.access
+mediator
 # The store and the audit log of the first are on the small disk: its segments too, which are in its directory.
-agent() {
-    launch "agent$1" "$NETRAID" agent run --json --dir "$2" --listen "${3:-127.0.0.1:0}" \
-        --portal "${4:-127.0.0.1:0}" --space 4GiB --rate 1GiB --host "host$1" \
-        --mediator "$WORK/mediator/agent.access"
-}
 agent 1 "$WORK/state/agent"
-agent 2 "$WORK/agent2"
-agent 3 "$WORK/agent3"
-known() { [ "$("$NETRAID" mediator status --json --access "$ADMIN" | jq .reachable)" = "$1" ]; }
-# soon COMMAND...: within some seconds.
-soon() {
-    local deadline=$((SECONDS + 30))
-    until "$@"; do
-        [ $SECONDS -lt $deadline ] || fail "not in time: $*: $(tail -n 3 "$WORK/said" 2>/dev/null)"
-        sleep 0.1
-    done
-}
+agent 2
+agent 3
 soon known 3
 put() { timeout 60 "$NETRAID" put --level 5 --members 3 "$@" >"$WORK/said" 2>&1; }
-agree() { "$NETRAID" mediator check --json --access "$ADMIN" >"$WORK/said" 2>/dev/null; }
 booked() { "$NETRAID" agent status --json --dir "$WORK/state/agent" | jq -c '[.status.left.space_bytes, .status.segments]'; }
 
 head -c 300000 /dev/urandom >"$WORK/in"
@@ -61,10 +43,9 @@ for _ in 1 2 3; do
 done
 
 # It starts on a full disk, or says why it does not.
-api=$(jq -r .api <<<"${READY[agent1]}") portal=$(jq -r .portal <<<"${READY[agent1]}")
 crash agent1
-if timeout 20 "$NETRAID" agent run --json --dir "$WORK/state/agent" --listen "${api#*://}" --portal "$portal" \
-    --space 4GiB --rate 1GiB --host host1 >"$WORK/started" 2>"$WORK/start.err"; then
+if timeout 20 "$NETRAID" agent run --json --dir "$WORK/state/agent" --listen "${API[1]}" --portal "${PORTAL[1]}" \
+    --space 4GiB --rate 512MiB --host host1 >"$WORK/started" 2>"$WORK/start.err"; then
     fail "ended well by itself"
 fi
 if [ ! -s "$WORK/started" ]; then
@@ -73,7 +54,7 @@ if [ ! -s "$WORK/started" ]; then
 fi
 
 space
-agent 1 "$WORK/state/agent" "${api#*://}" "$portal"
+agent 1 "$WORK/state/agent"
 soon known 3
 "$NETRAID" cat /one | cmp - "$WORK/in"
 two() { put --force "$WORK/in" /two; }
@@ -81,7 +62,7 @@ soon two
 "$NETRAID" cat /two | cmp - "$WORK/in"
 "$NETRAID" rm /two >/dev/null
 soon agree
-expect 0 "$(jq '.differences | length' "$WORK/said")" "differences"
+expect 0 "$(jq '.differences | length' "$WORK/check.json")" "differences"
 expect "$before" "$(booked)" "what is booked"
 jq -e . "$WORK/state/agent/audit.jsonl" >/dev/null || fail "a spoiled line in the audit log"
 
@@ -94,4 +75,4 @@ soon three
 "$NETRAID" cat /three | cmp - "$WORK/in"
 for path in /one /three; do "$NETRAID" rm $path >/dev/null; done
 soon agree
-expect 0 "$(jq .segments "$WORK/said")" "segments that are left"
+expect 0 "$(jq .segments "$WORK/check.json")" "segments that are left"

@@ -1,19 +1,9 @@
 # Data by name: put, get, cat, resume, rename, remove; who may not, may not; secrets are nowhere.
-. "$(dirname "$0")/lib.sh"
-need jq
+. "$(dirname "$0")/cluster/lib.sh"
 
-launch mediator "$NETRAID" mediator run --json --dir "$WORK/mediator" --listen 127.0.0.1:0
-for i in 1 2 3; do
-    launch "agent$i" "$NETRAID" agent run --json --dir "$WORK/agent$i" --listen 127.0.0.1:0 \
-        --portal 127.0.0.1:0 --rate 500MiB --space 4GiB --host "h$i" \
-        --mediator "$WORK/mediator/agent.access"
-done
-export NETRAID_ACCESS=$WORK/mediator/client.access
-ADMIN=$WORK/mediator/admin.access
-for _ in $(seq 200); do
-    [ "$("$NETRAID" mediator status --json --access "$ADMIN" | jq .reachable)" = 3 ] && break
-    sleep 0.1
-done
+mediator
+for i in 1 2 3; do agent $i; done
+soon known 3
 
 for len in 0 1 4095 1048577 33554433; do
     head -c $len /dev/urandom >"$WORK/in"

@@ -2,8 +2,7 @@
 # are opened, renewed and given back all the time, a volume is written and read, a film is played at its rate,
 # files are put, compared and removed. What runs goes on, what was acknowledged is there, and what
 # agents have booked is what the mediator knows. Of level 5 one agent is away at a time.
-. "$(dirname "$0")/lib.sh"
-need jq
+. "$(dirname "$0")/cluster/lib.sh"
 
 ROUNDS=${NETRAID_CLUSTER_KILLS:-$([ "$NIGHTLY" = 1 ] && echo 100 || echo 2)}
 SEED=${NETRAID_CLUSTER_KILL_SEED:-$(date +%s)}
@@ -17,11 +16,6 @@ CONTROL=unix:$WORK/control.sock
 # pause MS: a random instant of so many milliseconds.
 pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $((RANDOM % $1 % 1000)))" || true; }
 coin() { [ $((RANDOM % 2)) = 0 ]; }
-# again NAME COMMAND...: starts a daemon; what an earlier one of this name said last is not read any more.
-again() {
-    [ -z "${EVENTS[$1]:-}" ] || exec {EVENTS[$1]}<&-
-    launch "$@"
-}
 # awaited SECONDS WHAT COMMAND...: asks until it is so.
 awaited() {
     local deadline=$((SECONDS + $1)) what=$2
@@ -37,37 +31,15 @@ awaited() {
     done
 }
 
-mediator=127.0.0.1:0
-start_mediator() {
-    again mediator "$NETRAID" mediator run --json --dir "$WORK/mediator" --listen "$mediator"
-    mediator=$(jq -r .url <<<"${READY[mediator]}")
-    mediator=${mediator#*://}
-}
-declare -A API=() PORTAL=()
-start_agent() {
-    again "agent$1" "$NETRAID" agent run --json --dir "$WORK/agent$1" --space 2GiB --rate 256MiB \
-        --listen "${API[$1]:-127.0.0.1:0}" --portal "${PORTAL[$1]:-127.0.0.1:0}" --host "host$1" \
-        --mediator "$WORK/mediator/agent.access"
-    API[$1]=$(jq -r .api <<<"${READY[agent$1]}")
-    API[$1]=${API[$1]#*://}
-    PORTAL[$1]=$(jq -r .portal <<<"${READY[agent$1]}")
-}
-all_known() {
-    [ "$("$NETRAID" mediator status --json --access "$ADMIN" 2>/dev/null | jq .reachable)" = ${#AGENTS[@]} ]
-}
-# checked: agents and the mediator agree.
-checked() { "$NETRAID" mediator check --json --access "$ADMIN" >"$WORK/check.json" 2>"$WORK/check.text"; }
 # left: what nobody has booked of each agent.
 left() {
     local i
     for i in "${AGENTS[@]}"; do "$NETRAID" agent status --json --dir "$WORK/agent$i" | jq -c .status.left; done
 }
 
-start_mediator
-for i in "${AGENTS[@]}"; do start_agent "$i"; done
-export NETRAID_ACCESS=$WORK/mediator/client.access
-ADMIN=$WORK/mediator/admin.access
-awaited 20 "the mediator knows all agents" all_known
+mediator
+for i in "${AGENTS[@]}"; do agent "$i"; done
+awaited 60 "the mediator knows all agents" known ${#AGENTS[@]}
 before=$(left)
 
 # A volume that is written and read by a client that keeps its own record.
@@ -191,14 +163,14 @@ for ((round = 1; round <= ROUNDS; round++)); do
         lost=${AGENTS[RANDOM % ${#AGENTS[@]}]}
         crash "agent$lost"
     fi
-    coin && start_agent "$lost" && lost=
-    start_mediator
+    coin && agent "$lost" && lost=
+    mediator
     pause 600
-    [ -z "$lost" ] || start_agent "$lost"
+    [ -z "$lost" ] || agent "$lost"
     whole
     going_on
     if [ $((round % CHECK_EVERY)) = 0 ]; then
-        awaited 20 "agents and mediator agree" checked
+        awaited 20 "agents and mediator agree" agree
         say "round $round: $(cat "$WORK/files.done") files"
     fi
 done
@@ -212,7 +184,7 @@ stop engine
 for path in $("$NETRAID" ls --json / | jq -r '.entries[].path'); do "$NETRAID" rm --force "$path" >/dev/null; done
 all_free() { [ "$(left)" = "$before" ]; }
 awaited 30 "nothing is booked" all_free
-awaited 10 "agents and mediator agree" checked
+awaited 10 "agents and mediator agree" agree
 expect 0 "$(jq '.segments' "$WORK/check.json")" "segments that are left"
 expect 0 "$(find "$WORK"/agent*/segments -type f | wc -l)" "files of segments that are left"
 say "plans: $(jq -s -c '{opened: map(.opens) | add, refused: map(.refused) | add, not_released: map(.not_released) | add}' "$WORK/bench")"
