@@ -281,12 +281,6 @@ async fn raise_for(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, P
     for _ in 0..ATTEMPTS_MAX {
         let Raised { confirmed, surpassed } = raise(core, &opened.volume).await;
         let Some(seen) = surpassed else { return Ok(confirmed) };
-        tracing::warn!(
-            "{}: agents have generation {} of it, the store {}: it is an older copy",
-            opened.path,
-            seen.0,
-            opened.volume.lease.generation().0
-        );
         let (id, plan) = (opened.volume.id, opened.plan.id);
         let lifted = change(&core.store, move |connection| lift(connection, id, plan, seen));
         opened.volume = lifted.await?;
@@ -346,6 +340,15 @@ pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
     let seen = |told: &Told| if let Told::Surpassed(seen) = told { Some(*seen) } else { None };
     let surpassed = told.iter().filter_map(seen).max();
     let all = told.iter().all(|told| *told == Told::Raised);
+    if let Some(seen) = surpassed {
+        tracing::warn!(
+            "volume {}: agents have generation {}, the store {}: it is an older copy; opening the \
+             volume anew puts that right",
+            volume.id,
+            seen.0,
+            generation.0
+        );
+    }
     if all {
         lock(&core.known).insert(volume.id);
     }
