@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use netraid_block::Pool;
 use netraid_cluster::{
     access::{AccessError, AccessFile, Bearer},
     agent::AgentStatus,
@@ -29,6 +30,7 @@ use crate::{
     api::{About, Api, NOTHING, StatusSource, router},
     audit::Audit,
     book::Book,
+    disk::{Disk, Wanted},
     gate::Gate,
     keeper::{Keeper, KeeperTask},
     membership::{Members, Of},
@@ -39,10 +41,11 @@ use crate::{
 };
 pub use crate::{
     api::{Leave, LocalStatus, MemberStatus},
+    disk::DiskError,
     membership::JoinError,
 };
 
-/// Of what a file system has, segments may have so much, in percent.
+/// Of what a file system or disk has, segments may have so much, in percent.
 const SPACE_PERCENT: u64 = 90;
 /// The owner's access file, in the state directory.
 const OWNER_FILE: &str = "owner.access";
@@ -54,6 +57,13 @@ pub enum Medium {
     Directory(PathBuf),
     /// Memory, of so many bytes.
     Memory(u64),
+    /// A block device, or a file that is used as one, all of it.
+    Disk {
+        /// Which.
+        path: PathBuf,
+        /// Format it whatever is on it, unless that is this agent's own: ALL ON IT IS LOST.
+        force: bool,
+    },
 }
 
 /// What an agent is to be.
@@ -62,9 +72,9 @@ pub struct AgentConfig {
     /// Where its segments are.
     pub medium: Medium,
     /// Where its store is: in the directory of its segments when none; of memory a new one that goes
-    /// with the agent, which is another agent each time.
+    /// with the agent, which is another agent each time. Of a disk it has to be given.
     pub state: Option<PathBuf>,
-    /// Bytes that may be booked; of a directory what the file system has when none.
+    /// Bytes that may be booked; of a directory or disk most of what it has when none.
     pub space_bytes: Option<u64>,
     /// Bytes a second of its devices; as measured when none.
     pub device: Option<Rate>,
@@ -125,6 +135,19 @@ pub enum AgentError {
         "it is not known what the {0} do a second; give --rate, or measure it: netraid agent calibrate"
     )]
     Rate(&'static str),
+    /// A disk without a place for the store.
+    #[error("a disk needs a state directory, which is kept as long as the disk; give --state DIR")]
+    NoState,
+    /// The disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The state directory is of an agent with segments elsewhere.
+    #[error(
+        "{}: is the state of an agent whose segments are elsewhere (on a disk, or not on one); start it \
+         with these, or give another state directory",
+        .0.display()
+    )]
+    OtherMedium(PathBuf),
     /// There is no space.
     #[error("there is no space for segments; give --space, or another directory")]
     Space,
@@ -198,17 +221,30 @@ impl Agent {
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         let (state, temporary) = state_directory(&config)?;
         let store = records::open(&state)?;
-        let Records { agent, allotments, segments: rows, memberships, calibration } =
+        let Records { agent, allotments, segments: rows, memberships, calibration, disk } =
             records::load(&store).await?;
         let io = |path: &Path| {
             let path = path.display().to_string();
             move |source| AgentError::Io { path, source }
         };
+        let is_disk = matches!(config.medium, Medium::Disk { .. });
+        if is_disk != disk.is_some() && !rows.is_empty() {
+            return Err(AgentError::OtherMedium(state));
+        }
         let (root, segments) = match &config.medium {
             Medium::Directory(directory) => {
                 (directory.clone(), Segments::in_files(directory, agent))
             }
             Medium::Memory(_) => (state.clone(), Segments::in_memory(&state, agent)),
+            Medium::Disk { path, force } => {
+                let pool = Pool::new();
+                let wanted = Wanted { agent, disk, new: rand::random(), force: *force };
+                let opened = Disk::open_path(path, wanted, pool.clone())?;
+                if disk != Some(opened.id()) {
+                    records::put_disk(&store, opened.id()).await?;
+                }
+                (state.clone(), Segments::on_disk(opened, &state, agent, pool))
+            }
         };
         let segments = Arc::new(segments.map_err(io(&root))?);
         let lost = segments.tidy(&rows).map_err(io(&root))?;
@@ -394,6 +430,7 @@ fn state_directory(
     match (&config.state, &config.medium) {
         (Some(state), _) => Ok((state.clone(), None)),
         (None, Medium::Directory(directory)) => Ok((state_of(directory), None)),
+        (None, Medium::Disk { .. }) => Err(AgentError::NoState),
         (None, Medium::Memory(_)) => {
             let io = |source| AgentError::Io { path: "a temporary directory".to_owned(), source };
             let directory = tempfile::Builder::new().prefix("netraid-agent-").tempdir();
@@ -411,7 +448,7 @@ fn space(
     let found = match (config.space_bytes, &config.medium) {
         (Some(space), _) => Some(space),
         (None, Medium::Memory(size)) => Some(*size),
-        (None, Medium::Directory(_)) => {
+        (None, Medium::Directory(_) | Medium::Disk { .. }) => {
             let found = segments.space_bytes(rows)?;
             found.map(|found| found / 100 * SPACE_PERCENT)
         }

@@ -1,9 +1,9 @@
 //! What the devices and the network of an agent do, measured while it does not run: requests of two
-//! kinds in a file of its own, and bytes to and from a peer. Simple, and only a part of what came out is given
-//! away. It says what there was at that time, and nothing of a device that slows down after hours of writing.
+//! kinds in a file of its own, or in what is free of its disk, and bytes to and from a peer. Simple, and only
+//! a part of what came out is given away. It says what there was at that time, and nothing of a device that slows down after hours of writing.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
@@ -25,7 +25,10 @@ use netraid_control::units::Rate;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::records;
+use crate::{
+    disk::{Disk, DiskError, Wanted},
+    records::{self, Records},
+};
 
 /// Of what was measured, so much is counted on, in percent.
 pub const COUNTED_PERCENT: u64 = 90;
@@ -88,6 +91,9 @@ pub enum CalibrateError {
         /// How much is.
         free: u64,
     },
+    /// The disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// The store cannot be opened: perhaps the agent runs.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -121,6 +127,34 @@ pub fn measure(directory: &Path, peer: Option<SocketAddr>) -> Result<Calibration
     Ok(measured)
 }
 
+/// Measures a disk, and the way to a peer if there is one, and keeps that, for an agent that does not run
+/// now. Only what no segment has is written; a disk that is new is formatted for the agent of `state`.
+/// Blocks for as long.
+///
+/// # Errors
+/// When something cannot be read or written, or the agent runs, or the disk is not its own.
+pub async fn measure_disk(
+    path: &Path,
+    state: &Path,
+    peer: Option<SocketAddr>,
+) -> Result<Calibration, CalibrateError> {
+    let store = records::open(state)?;
+    let Records { agent, disk, .. } = records::load(&store).await?;
+    let wanted = Wanted { agent, disk, new: rand::random(), force: false };
+    let opened = Disk::open_path(path, wanted, Pool::new())?;
+    if disk != Some(opened.id()) {
+        records::put_disk(&store, opened.id()).await?;
+    }
+    let told = told(path);
+    let mut options = File::options();
+    let (file, direct) = open(options.read(true).write(true), path).map_err(&told)?;
+    let (from, free) = opened.free_range();
+    let mut measured = measure_range(path, file, direct, (from, free))?;
+    measured.network = peer.map(measure_network).transpose()?;
+    records::put_calibration(&store, measured).await?;
+    Ok(measured)
+}
+
 /// Keeps what was measured, for an agent that does not run now.
 ///
 /// # Errors
@@ -132,15 +166,37 @@ pub async fn keep(state: &Path, calibration: Calibration) -> Result<(), Calibrat
 
 fn measure_file(path: &Path) -> Result<Calibration, CalibrateError> {
     let told = told(path);
-    let (file, direct) = open(path).map_err(&told)?;
+    let mut options = File::options();
+    options.create(true).truncate(true).read(true).write(true).mode(0o600);
+    let (file, direct) = open(&options, path).map_err(&told)?;
     let found = rustix::fs::fstatvfs(&file).map_err(|error| told(error.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
-    let threads = THREADS as u64;
-    let part = FILE_LEN_MAX.min(free / FREE_PART) / threads / LARGE_LEN * LARGE_LEN;
+    // Not all that is free, as somebody else may need it.
+    let len = part_of(free / FREE_PART) * THREADS as u64;
+    if len == 0 {
+        return Err(CalibrateError::Space { path: path.display().to_string(), free });
+    }
+    file.set_len(len).map_err(&told)?;
+    measure_range(path, file, direct, (0, len))
+}
+
+/// Bytes for each thread, where so many are free.
+fn part_of(free: u64) -> u64 {
+    FILE_LEN_MAX.min(free) / THREADS as u64 / LARGE_LEN * LARGE_LEN
+}
+
+/// Writes and reads in a range of a file that nobody uses: where it begins, and its length.
+fn measure_range(
+    path: &Path,
+    file: File,
+    direct: bool,
+    (from, free): (u64, u64),
+) -> Result<Calibration, CalibrateError> {
+    let told = told(path);
+    let part = part_of(free);
     if part == 0 {
         return Err(CalibrateError::Space { path: path.display().to_string(), free });
     }
-    file.set_len(part * threads).map_err(&told)?;
     let file = Arc::new(file);
     let run = |kind| run(&file, kind).map_err(&told);
     // Only what was written is read: a hole is read quickly.
@@ -149,6 +205,7 @@ fn measure_file(path: &Path) -> Result<Calibration, CalibrateError> {
         len,
         writes,
         scattered,
+        from,
         part,
         written: Arc::clone(&written),
     };
@@ -165,9 +222,7 @@ fn measure_file(path: &Path) -> Result<Calibration, CalibrateError> {
 }
 
 /// Around the page cache, where the file system has a way.
-fn open(path: &Path) -> io::Result<(File, bool)> {
-    let mut options = File::options();
-    options.create(true).truncate(true).read(true).write(true).mode(0o600);
+fn open(options: &OpenOptions, path: &Path) -> io::Result<(File, bool)> {
     let mut direct = options.clone();
     direct.custom_flags(OFlags::DIRECT.bits().cast_signed());
     match direct.open(path) {
@@ -184,6 +239,8 @@ struct Kind {
     len: u64,
     writes: bool,
     scattered: bool,
+    /// Where the first thread's begin.
+    from: u64,
     /// Bytes of the file for each thread.
     part: u64,
     /// What of its part each thread has written from its beginning.
@@ -214,7 +271,7 @@ fn requests(file: &File, kind: &Kind, number: usize, end: Instant) -> io::Result
     let mut buf = pool.get(usize::try_from(kind.len).unwrap_or(0));
     // Nothing that a device could leave out.
     rand::fill(&mut *buf);
-    let (first, mut bytes) = (number as u64 * kind.part, 0);
+    let (first, mut bytes) = (kind.from + number as u64 * kind.part, 0);
     let fills = kind.writes && !kind.scattered;
     let reach = if fills { kind.part } else { kind.written[number].load(Ordering::Acquire) };
     let places = reach / kind.len;

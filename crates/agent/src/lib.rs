@@ -16,7 +16,7 @@
 //! - `keeper`: the book's task. It stores what changed, many documents at once, and lets an answer
 //!   go when all that it rests on is durable.
 //! - `operations`: the documents of `netraid_cluster::agent`, and the order of their effects.
-//! - `segments`: their files, or memory.
+//! - `segments`: their files, or memory, or a disk. `disk`: the table of a disk, and segments on it.
 //! - `gate`: the target's admission. `view` is all that it knows.
 //! - `membership`: joining mediators, and being heard of.
 //! - [`calibrate`]: what the devices and the network do.
@@ -35,6 +35,7 @@ pub mod calibrate;
 mod api;
 mod audit;
 mod book;
+mod disk;
 mod gate;
 mod keeper;
 mod membership;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-use crate::calibrate::Calibration;
+use crate::{calibrate::Calibration, disk::DiskId};
 
 /// Whose a segment is, and which: two mediators may use the same id.
 pub(crate) type Key = (MediatorId, SegmentId);
@@ -104,6 +104,8 @@ pub(crate) struct Records {
     pub(crate) segments: Vec<(Key, SegmentRow)>,
     pub(crate) memberships: Vec<(MediatorId, Membership)>,
     pub(crate) calibration: Option<Calibration>,
+    /// The disk of its segments.
+    pub(crate) disk: Option<DiskId>,
 }
 
 /// What changes together.
@@ -127,6 +129,7 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
             let agent: AgentId =
                 meta(connection, "agent")?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
             let calibration = meta(connection, "calibration")?;
+            let disk = meta(connection, "disk")?;
             let mut rows = connection.prepare("SELECT allotment FROM allotments")?;
             let allotments = rows.query_map([], |row| json(&row.get::<_, String>(0)?))?;
             let allotments = allotments.collect::<Result<_, _>>()?;
@@ -142,7 +145,7 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 Ok((MediatorId(row.get(0)?), json(&text)?))
             })?;
             let memberships = memberships.collect::<Result<_, _>>()?;
-            Ok(Records { agent, allotments, segments, memberships, calibration })
+            Ok(Records { agent, allotments, segments, memberships, calibration, disk })
         })
         .await
 }
@@ -205,6 +208,11 @@ pub(crate) async fn put_calibration(
     calibration: Calibration,
 ) -> Result<(), StoreError> {
     store.write(move |connection| put_meta(connection, "calibration", &calibration)).await
+}
+
+/// Stores which disk has the segments.
+pub(crate) async fn put_disk(store: &Store, disk: DiskId) -> Result<(), StoreError> {
+    store.write(move |connection| put_meta(connection, "disk", &disk)).await
 }
 
 fn draw_id(connection: &Connection) -> rusqlite::Result<()> {

@@ -1,10 +1,12 @@
-//! Where the data of segments is: sparse files of a directory, or memory. Everything here may block.
+//! Where the data of segments is: sparse files of a directory, memory, or a disk. Everything here may block.
 //!
 //! ```text
 //! D/segments/MEDIATOR/SEGMENT                 the data
 //! D/segments/MEDIATOR/SEGMENT.label           what it is of, in JSON, to be found without the store
 //! D/segments/MEDIATOR/SEGMENT.reservations    persistent reservations (docs/formats/reservations.md)
 //! ```
+//!
+//! On a disk (`disk`), data and labels are on the disk itself, and reservations in the state directory.
 //!
 //! A file without a row in the store was made and not answered, and is removed, unless there is data in it: then
 //! the store is not the one that goes with it, and nothing is removed.
@@ -29,8 +31,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     book::BLOCK_LEN,
+    disk::Disk,
     records::{Key, SegmentRow},
 };
+
+/// Characters of a path that is cut: they fit into a disk's table however they are written.
+const CUT_PATH_CHARS: usize = 200;
 
 /// The segments of an agent.
 pub(crate) struct Segments {
@@ -44,6 +50,11 @@ enum Place {
     Files(PathBuf),
     Memory {
         held: Mutex<HashMap<Key, Backing>>,
+        /// Where reservations are kept.
+        state: PathBuf,
+    },
+    Disk {
+        disk: Disk,
         /// Where reservations are kept.
         state: PathBuf,
     },
@@ -94,6 +105,19 @@ impl Segments {
         })
     }
 
+    /// Segments on a disk; what they are reserved for is kept in `state`. The pool is the one that the disk
+    /// was opened with.
+    pub(crate) fn on_disk(
+        disk: Disk,
+        state: &Path,
+        agent: AgentId,
+        pool: Pool,
+    ) -> io::Result<Self> {
+        let state = state.join("reservations");
+        make_directory(&state)?;
+        Ok(Self { agent, place: Place::Disk { disk, state }, pool })
+    }
+
     pub(crate) fn pool(&self) -> Pool {
         self.pool.clone()
     }
@@ -111,8 +135,14 @@ impl Segments {
                     Err(error) => return Err(error),
                 },
                 Place::Memory { .. } => None,
+                Place::Disk { disk, .. } => disk.found(*key).map(|found| found.len_bytes),
+            };
+            let unreadable = match &self.place {
+                Place::Disk { disk, .. } => disk.found(*key).and_then(|found| found.lost),
+                Place::Files(_) | Place::Memory { .. } => None,
             };
             let why = match found {
+                Some(_) if unreadable.is_some() => unreadable.unwrap_or_default().to_owned(),
                 Some(len) if len == row.len_bytes => match self.mend_label(*key, row)? {
                     None => continue,
                     Some(whose) => format!(
@@ -151,6 +181,12 @@ impl Segments {
                 let backing = backing.map_err(|error| error.to_string())?;
                 lock(held).insert(key, backing);
             }
+            // With its label.
+            Place::Disk { disk, .. } => {
+                let text = self.row_text(key, len_bytes, label).map_err(told)?;
+                let made = disk.make(key, len_bytes, &text);
+                return made.map_err(|why| format!("segment {}: cannot be made: {why}", key.1));
+            }
         }
         self.write_label(key, len_bytes, label)
     }
@@ -162,10 +198,19 @@ impl Segments {
         len_bytes: u64,
         label: &Label,
     ) -> Result<(), String> {
-        let Place::Files(_) = &self.place else { return Ok(()) };
         let told = |error: io::Error| format!("segment {}: its label: {error}", key.1);
-        let text = self.label_text(key, len_bytes, label).map_err(told)?;
-        write_secret(&self.beside(key, "label"), &text).map_err(told)
+        match &self.place {
+            Place::Files(_) => {
+                let text = self.label_text(key, len_bytes, label).map_err(told)?;
+                write_secret(&self.beside(key, "label"), &text).map_err(told)
+            }
+            Place::Memory { .. } => Ok(()),
+            Place::Disk { disk, .. } => {
+                let text = self.row_text(key, len_bytes, label).map_err(told)?;
+                let written = disk.write_label(key, &text);
+                written.map_err(|why| format!("segment {}: its label: {why}", key.1))
+            }
+        }
     }
 
     /// Removes all that there is of a segment, durably. Its sessions have ended.
@@ -183,6 +228,10 @@ impl Segments {
             Place::Memory { held, .. } => {
                 lock(held).remove(&key);
                 Ok(())
+            }
+            Place::Disk { disk, .. } => {
+                let removed = disk.remove(key);
+                removed.map_err(|why| format!("segment {}: cannot be removed: {why}", key.1))
             }
         }
     }
@@ -204,6 +253,10 @@ impl Segments {
                 let backing = held.get(&key).ok_or("it is not in memory")?;
                 used = backing.used_bytes();
                 backing.device().clone()
+            }
+            Place::Disk { disk, .. } => {
+                used = disk.found(key).map(|found| found.written_bytes);
+                disk.volume(key)?
             }
         };
         let found = device.info().capacity;
@@ -235,12 +288,20 @@ impl Segments {
                 let len_bytes = backing.device().info().capacity;
                 Some((len_bytes, backing.used_bytes().unwrap_or(len_bytes)))
             }
+            Place::Disk { disk, .. } => {
+                let found = disk.found(key)?;
+                Some((found.len_bytes, found.written_bytes))
+            }
         }
     }
 
-    /// Bytes that the file system has for segments, those that they take among them; none of memory.
+    /// Bytes that the file system or disk has for segments, those that they take among them; none of memory.
     pub(crate) fn space_bytes(&self, rows: &[(Key, SegmentRow)]) -> io::Result<Option<u64>> {
-        let Place::Files(root) = &self.place else { return Ok(None) };
+        let root = match &self.place {
+            Place::Files(root) => root,
+            Place::Memory { .. } => return Ok(None),
+            Place::Disk { disk, .. } => return Ok(Some(disk.space_bytes())),
+        };
         let found = rustix::fs::statvfs(root)?;
         let free = found.f_bavail.saturating_mul(found.f_frsize);
         let taken = rows.iter().filter_map(|(key, _)| Some(self.found(*key)?.1));
@@ -250,7 +311,9 @@ impl Segments {
     fn path(&self, (mediator, segment): Key) -> PathBuf {
         match &self.place {
             Place::Files(root) => root.join(mediator.to_string()).join(segment.to_string()),
-            Place::Memory { state, .. } => state.join(format!("{mediator}-{segment}")),
+            Place::Memory { state, .. } | Place::Disk { state, .. } => {
+                state.join(format!("{mediator}-{segment}"))
+            }
         }
     }
 
@@ -269,9 +332,31 @@ impl Segments {
         Ok(text)
     }
 
+    /// A label as it stands in the table of a disk. A path that is too long for that is cut.
+    fn row_text(&self, key: Key, len_bytes: u64, label: &Label) -> io::Result<Vec<u8>> {
+        let (agent, (mediator, segment)) = (self.agent, key);
+        let text = |label: &Label| {
+            let file = LabelFile { version: 1, agent, mediator, segment, len_bytes, label };
+            serde_json::to_vec(&file)
+        };
+        let whole = text(label)?;
+        if whole.len() <= Disk::label_len_max() {
+            return Ok(whole);
+        }
+        let path = label.path.chars().take(CUT_PATH_CHARS).collect();
+        Ok(text(&Label { path, ..label.clone() })?)
+    }
+
     /// A crash may have come between the row and the file of a label, and what is no label says nothing.
     /// One that says that the data is another segment's is given back, and stays.
     fn mend_label(&self, key: Key, row: &SegmentRow) -> io::Result<Option<Whose>> {
+        if let Place::Disk { disk, .. } = &self.place {
+            let text = self.row_text(key, row.len_bytes, &row.label)?;
+            if disk.found(key).is_some_and(|found| found.label != text) {
+                disk.write_label(key, &text).map_err(io::Error::other)?;
+            }
+            return Ok(None);
+        }
         let text = self.label_text(key, row.len_bytes, &row.label)?;
         let path = self.beside(key, "label");
         let found = fs::read(&path).unwrap_or_default();
@@ -308,7 +393,11 @@ impl Segments {
     }
 
     fn remove_strays(&self, rows: &HashSet<Key>) -> io::Result<()> {
-        let Place::Files(root) = &self.place else { return Ok(()) };
+        let root = match &self.place {
+            Place::Files(root) => root,
+            Place::Memory { .. } => return Ok(()),
+            Place::Disk { disk, .. } => return remove_strays_on(disk, rows),
+        };
         for mediator in fs::read_dir(root)? {
             let mediator = mediator?;
             let Some(id) = name_as::<MediatorId>(&mediator) else { continue };
@@ -335,6 +424,24 @@ impl Segments {
         }
         Ok(())
     }
+}
+
+fn remove_strays_on(disk: &Disk, rows: &HashSet<Key>) -> io::Result<()> {
+    for found in disk.segments() {
+        let (mediator, segment) = found.key;
+        if rows.contains(&found.key) {
+            continue;
+        }
+        if found.written_bytes > 0 || found.lost.is_some() {
+            tracing::error!(
+                "segment {segment} of mediator {mediator} is on the disk, and the store does not know it: it is \
+                 left as it is, and not served; was the store replaced?"
+            );
+            continue;
+        }
+        disk.remove(found.key).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 fn name_as<T: std::str::FromStr>(entry: &fs::DirEntry) -> Option<T> {

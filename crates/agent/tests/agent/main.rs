@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod crash;
+mod disk;
 mod documents;
 mod mediators;
 mod support;

@@ -23,7 +23,12 @@ use crate::support::{AgentClient, MIB, Mediator, Running, audit, config, file_of
 
 const CLIENT: &str = "iqn.2026-11.org.example:client";
 
-fn token(mediator: &Mediator, agent: AgentId, segment: SegmentId, generation: u64) -> Token {
+pub(crate) fn token(
+    mediator: &Mediator,
+    agent: AgentId,
+    segment: SegmentId,
+    generation: u64,
+) -> Token {
     Token {
         mediator: mediator.id,
         key: KeyId(0),
@@ -63,23 +68,27 @@ async fn login(ready: &Ready, name: &str, secret: &str, client: &str) -> Result<
     }
 }
 
-async fn open(ready: &Ready, mediator: &Mediator, token: Token) -> Result<Device, String> {
+pub(crate) async fn open(
+    ready: &Ready,
+    mediator: &Mediator,
+    token: Token,
+) -> Result<Device, String> {
     let (name, secret) = issue(mediator, token);
     login(ready, &name, &secret, CLIENT).await
 }
 
-async fn put(device: &Device, byte: u8) -> bool {
+pub(crate) async fn put(device: &Device, byte: u8) -> bool {
     let data: SgList = Buf::copy_from(&[byte; 4096]).into();
     completions::write(device, 4096, data, true).await.is_ok()
 }
 
-async fn got(device: &Device) -> Option<u8> {
+pub(crate) async fn got(device: &Device) -> Option<u8> {
     let data = completions::read(device, 4096, 4096).await.ok()?.to_contiguous();
     assert!(data.iter().all(|byte| *byte == data[0]));
     Some(data[0])
 }
 
-async fn raise(client: &AgentClient, segment: SegmentId, generation: u64) {
+pub(crate) async fn raise(client: &AgentClient, segment: SegmentId, generation: u64) {
     let generation = Generation(generation);
     client
         .one(Operation::RaiseGeneration { segment, generation, taken_by: PlanId([5; 16]) })

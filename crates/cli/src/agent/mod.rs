@@ -43,7 +43,7 @@ pub(crate) struct AgentArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum What {
-    /// Serve segments of a directory, or of memory, until told to stop
+    /// Serve segments of a directory, of a disk, or of memory, until told to stop
     Run(Box<RunArgs>),
     /// Measure what the devices and the network do, and keep that for `netraid agent run`
     Calibrate(CalibrateArgs),
@@ -56,12 +56,18 @@ enum What {
 #[derive(Debug, Clone, Args)]
 struct RunArgs {
     /// Directory of the segments, and of the agent's state and audit log
-    #[arg(long, value_name = "DIR", required_unless_present = "ram")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["ram", "disk"])]
     dir: Option<PathBuf>,
+    /// Keep segments on this block device, all of which is the agent's; state and audit log are in --state
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "ram"], requires = "state")]
+    disk: Option<PathBuf>,
+    /// Format the disk whatever is on it, unless that is this agent's own: ALL ON IT IS LOST
+    #[arg(long, requires = "disk")]
+    force: bool,
     /// Keep segments in memory, so many bytes of it: they are LOST when the agent ends
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "dir")]
     ram: Option<u64>,
-    /// Space that may be booked; without it 90% of what the file system has for segments
+    /// Space that may be booked; without it 90% of what the file system or disk has for segments
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     space: Option<u64>,
     /// Where mediators reach it; port 0 takes a free one
@@ -118,8 +124,12 @@ struct RunArgs {
 #[derive(Debug, Clone, Args)]
 struct CalibrateArgs {
     /// Directory of the agent, which must not run
-    #[arg(long, value_name = "DIR", required_unless_present = "serve")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["serve", "disk"])]
     dir: Option<PathBuf>,
+    /// Disk of the agent, which must not run: only what no segment has is written, and one that is new is
+    /// formatted
+    #[arg(long, value_name = "PATH", conflicts_with = "dir", requires = "state")]
+    disk: Option<PathBuf>,
     /// Directory of its state; without it DIR/state
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -127,7 +137,7 @@ struct CalibrateArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     network: Option<String>,
     /// Only be the other end of that, for whoever reaches this address, until told to stop
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["dir", "network"])]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["dir", "disk", "network"])]
     serve: Option<String>,
 }
 
@@ -202,11 +212,19 @@ fn calibrate(args: &CalibrateArgs, output: Output) -> Result<()> {
             }
         })?);
     }
-    let Some(dir) = &args.dir else { bail!("--dir is not given") };
-    let state = args.state.clone().unwrap_or_else(|| state_of(dir));
     let peer = args.network.as_deref().map(address).transpose()?;
-    let measured = calibrate::measure(dir, peer)?;
-    runtime()?.block_on(calibrate::keep(&state, measured))?;
+    let measured = match (&args.disk, &args.dir, &args.state) {
+        (Some(disk), _, Some(state)) => {
+            runtime()?.block_on(calibrate::measure_disk(disk, state, peer))?
+        }
+        (None, Some(dir), state) => {
+            let state = state.clone().unwrap_or_else(|| state_of(dir));
+            let measured = calibrate::measure(dir, peer)?;
+            runtime()?.block_on(calibrate::keep(&state, measured))?;
+            measured
+        }
+        _ => bail!("neither --dir nor --disk and --state are given"),
+    };
     output.document(&measured, || show_measured(&measured))
 }
 
@@ -231,10 +249,11 @@ fn show_measured(measured: &Calibration) -> String {
 
 impl RunArgs {
     fn config(&self) -> Result<AgentConfig> {
-        let medium = match (&self.dir, self.ram) {
-            (Some(dir), _) => Medium::Directory(dir.clone()),
-            (None, Some(size)) => Medium::Memory(size),
-            (None, None) => bail!("neither --dir nor --ram is given"),
+        let medium = match (&self.dir, &self.disk, self.ram) {
+            (Some(dir), ..) => Medium::Directory(dir.clone()),
+            (None, Some(disk), _) => Medium::Disk { path: disk.clone(), force: self.force },
+            (None, None, Some(size)) => Medium::Memory(size),
+            (None, None, None) => bail!("neither --dir nor --disk nor --ram is given"),
         };
         let identity = match (&self.tls_cert, &self.tls_key, &self.tls_authority) {
             (Some(cert), Some(key), Some(authority)) => {

@@ -304,7 +304,8 @@ fn better(
 }
 
 /// What the first bytes of a disk are usually known by: offset, bytes, name.
-const SIGNATURES: [(usize, &[u8], &str); 10] = [
+const SIGNATURES: [(usize, &[u8], &str); 11] = [
+    (0, b"NETRAID\n", "a member of a netraid array"),
     (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
     (0, b"XFSB", "an xfs file system"),
     (0x1_0040, b"_BHRfS_M", "a btrfs file system"),
@@ -317,7 +318,9 @@ const SIGNATURES: [(usize, &[u8], &str); 10] = [
     (510, &[0x55, 0xaa], "a boot sector or partition table"),
 ];
 
-fn signature(head: &[u8]) -> Option<&'static str> {
+/// What the first bytes of a disk say that is on it, where that is something well known.
+#[must_use]
+pub fn signature(head: &[u8]) -> Option<&'static str> {
     let carried = |(offset, bytes, _): &&(usize, &[u8], &str)| {
         head.get(*offset..offset + bytes.len()) == Some(*bytes)
     };
