@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use netraid_raid::{
-    assemble::{Found, Permissions, assemble},
+    assemble::{CleanClose, Found, Permissions, assemble, choose_array},
     geometry::Level,
     label::{Closure, Holder, LABEL_LEN, Label, LogLabel, MemberEntry},
     lack::Lack,
@@ -55,8 +55,15 @@ pub fn run(input: &[u8]) {
             found.push(Found { address: format!("m{number}"), label });
         }
     }
-    for bits in 0..8 {
+    let labels = || found.iter().map(|one| &one.label);
+    if let Some(chosen) = choose_array(labels()) {
+        assert!(labels().any(|label| label.array_uuid == chosen));
+        assert!(labels().all(|label| label.array_uuid == chosen || !label.was_opened()));
+    }
+    let closed = labels().find_map(CleanClose::of);
+    for bits in 0..16 {
         let permissions = Permissions {
+            clean_close: closed.filter(|_| bits & 8 != 0),
             read_only: bits & 1 != 0,
             holder_is_dead: bits & 2 != 0,
             force: bits & 4 != 0,

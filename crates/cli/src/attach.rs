@@ -132,7 +132,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let pool = Pool::new();
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
-    let options = OpenOptions { read_only, take_over, force, caches };
+    let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };
     let mut array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),
@@ -146,7 +146,8 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     // Whatever happened to the exports, the array is closed in good order.
     let closed = array.close().await;
     served?;
-    Ok(closed?)
+    closed?;
+    Ok(())
 }
 
 /// An array that runs, however its members are reached.

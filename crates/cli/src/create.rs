@@ -74,6 +74,7 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
         level: args.level,
         chunk_len: args.chunk,
         force: args.force,
+        keep_opened: false,
         log: args.log()?,
     };
     let members = args.members.configs()?;

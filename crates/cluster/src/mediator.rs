@@ -332,6 +332,24 @@ pub struct TransferPlan {
     pub rate: Rate,
     /// Where its members are, in the array's order.
     pub members: Vec<PlanMember>,
+    /// How the array was when this was granted, where its last writer closed it and said so: nobody but
+    /// whoever has this plan wrote to it since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_close: Option<CleanClose>,
+}
+
+/// How a writer left an array that it closed in good order, with nothing left to do. By this the rest
+/// of a mirror is known to hold everything while members are away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CleanClose {
+    /// The generation that the array's labels had then.
+    pub generation: u64,
+    /// Their epoch.
+    pub epoch: u64,
+    /// Segments that held everything.
+    #[schema(value_type = Vec<String>)]
+    pub in_sync: Vec<SegmentId>,
 }
 
 /// A member of a plan.
@@ -398,6 +416,10 @@ pub struct Close {
     /// What the client drew for that when it opened.
     #[schema(value_type = String)]
     pub key: Bearer,
+    /// How it left the array, if it could write and closed that in good order; what it was told of that
+    /// when it opened, if it never began to write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_close: Option<CleanClose>,
 }
 
 /// Asks for a segment elsewhere in the place of one that is lost.

@@ -6,8 +6,8 @@ use netraid_cluster::{
     access::{AccessError, AccessFile, Bearer},
     http::{Client, ClientError, RequestError, encode},
     mediator::{
-        AccessEntry, AgentEntry, CheckReport, Close, Create, Entry, MediatorStatus, NewAccess,
-        NewToken, Open, Page, PlanPage, Rename, Replace, SetState, TransferPlan,
+        AccessEntry, AgentEntry, CheckReport, CleanClose, Close, Create, Entry, MediatorStatus,
+        NewAccess, NewToken, Open, Page, PlanPage, Rename, Replace, SetState, TransferPlan,
     },
 };
 use netraid_control::units::{AgentId, PlanId, VolumeId};
@@ -184,12 +184,17 @@ impl Cluster {
     }
 
     /// Gives a plan back, with the key that was drawn for it: nothing that was asked for under it is
-    /// under way any more.
+    /// under way any more. Says how a writer left the array, where it closed that in good order.
     ///
     /// # Errors
     /// When it is another key, or nobody answers.
-    pub async fn close(&self, plan: PlanId, key: &Bearer) -> Result<(), RequestError> {
-        let close = Close { key: key.clone() };
+    pub async fn close(
+        &self,
+        plan: PlanId,
+        key: &Bearer,
+        clean_close: Option<CleanClose>,
+    ) -> Result<(), RequestError> {
+        let close = Close { key: key.clone(), clean_close };
         self.client.post::<_, Nothing>(&format!("/v1/plans/{plan}/close"), &close).await.map(drop)
     }
 

@@ -21,6 +21,17 @@ pub enum Error {
         /// Why not.
         source: Box<ArrayError>,
     },
+    /// Members that are away may have what the others lack: its last writer did not close it.
+    #[error(
+        "{path}: not usable: {missing}; whoever wrote last did not close it, and may have gone on with \
+         those that are away: start their agents again, and open it then"
+    )]
+    Contested {
+        /// What was opened.
+        path: String,
+        /// The members that are away.
+        missing: String,
+    },
     /// A request to an open volume failed.
     #[error("{path}: {source}")]
     Io {

@@ -9,17 +9,17 @@ use netraid_cluster::{
     Code,
     access::Bearer,
     http::RequestError,
-    mediator::{Replace, SetState, TransferPlan},
+    mediator::{CleanClose, Replace, SetState, TransferPlan},
 };
 use netraid_control::{
     promise,
     units::{PlanId, Rate, SegmentId},
 };
 use netraid_engine::{
-    array::{self, Array, Event, MemberConfig},
+    array::{self, Array, ArrayError, ArrayHandle, Event, MemberConfig},
     initiator::Credentials,
 };
-use netraid_raid::member::MemberIndex;
+use netraid_raid::{assemble, member::MemberIndex};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until, timeout_at},
@@ -53,6 +53,8 @@ pub(crate) struct Place {
     pub(crate) away_since: Option<Instant>,
     /// It took the place of a lost one, and was never rebuilt.
     pub(crate) fresh: bool,
+    /// The segment that the array has there; none while that is not certain.
+    pub(crate) in_array: Option<SegmentId>,
 }
 
 pub(crate) struct Keeper {
@@ -86,7 +88,7 @@ pub(crate) struct Keeper {
 enum Answer {
     Renewed(Instant, Result<TransferPlan, RequestError>),
     Replaced(Instant, usize, Result<TransferPlan, RequestError>),
-    Joined(usize, Result<(), String>),
+    Joined(usize, SegmentId, Result<(), String>),
     /// Whether it knows now that these members are rebuilt.
     Told(Vec<u16>, Result<(), RequestError>),
 }
@@ -263,12 +265,14 @@ impl Keeper {
     fn join(&mut self, at: usize) {
         self.replacing = true;
         let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
-        let config = self.places[at].config.clone();
+        let place = &mut self.places[at];
+        let (config, segment) = (place.config.clone(), place.segment);
+        place.in_array = None;
         let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
         tokio::spawn(async move {
-            let end = handle.replace(member, config).await;
+            let end = handle.replace(member, config).await.map_err(|error| error.to_string());
             // The keeper has ended: nobody needs it.
-            let _ = sender.send(Answer::Joined(at, end.map_err(|error| error.to_string()))).await;
+            let _ = sender.send(Answer::Joined(at, segment, end)).await;
         });
     }
 
@@ -277,17 +281,14 @@ impl Keeper {
     fn join_own(&mut self, at: usize) {
         self.replacing = true;
         let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
-        let (config, name) = (self.places[at].config.clone(), self.plan.entry.id.to_string());
+        let place = &mut self.places[at];
+        let (config, segment) = (place.config.clone(), place.segment);
+        place.in_array = None;
         let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
         tokio::spawn(async move {
-            let found = array::examine(vec![config.clone()], Pool::new()).await;
-            let has_something = found.iter().filter_map(|found| found.label.as_ref());
-            let end = match has_something.into_iter().any(|label| label.name == name) {
-                true => Ok(()),
-                false => handle.replace(member, config).await,
-            };
+            let end = replace_if_empty(&handle, member, config).await;
             // The keeper has ended: nobody needs it.
-            let _ = sender.send(Answer::Joined(at, end.map_err(|error| error.to_string()))).await;
+            let _ = sender.send(Answer::Joined(at, segment, end)).await;
         });
     }
 
@@ -331,10 +332,14 @@ impl Keeper {
                     }
                 }
             }
-            Answer::Joined(at, end) => {
+            Answer::Joined(at, segment, end) => {
                 self.replacing = false;
                 match end {
-                    Ok(()) => self.places[at].fresh = false,
+                    Ok(()) => {
+                        let place = &mut self.places[at];
+                        place.fresh &= place.segment != segment;
+                        place.in_array = Some(segment);
+                    }
                     Err(error) => {
                         self.replace_at = Instant::now() + REPLACE_RETRY;
                         tracing::warn!(member = at, "a new segment does not take part: {error}");
@@ -369,7 +374,7 @@ impl Keeper {
                 place.credentials.send_replace(credentials(path, member).map_err(told)?);
             } else {
                 let new = Place::new(path, member, &self.initiator).map_err(told)?;
-                *place = Place { fresh: true, ..new };
+                *place = Place { fresh: true, in_array: place.in_array, ..new };
             }
         }
         self.plan = plan;
@@ -403,13 +408,14 @@ impl Keeper {
     /// The array first: what it says of data has to be stable before the mediator says it. Whatever
     /// becomes of that, nobody else has to wait for the plan's end.
     async fn close_all(self, length: Option<u64>) -> Result<(), Error> {
-        let Self { cluster, held, array, plan, close_key, renew_at, ends_at, .. } = self;
+        let Self { cluster, held, array, places, plan, close_key, renew_at, ends_at, .. } = self;
         let (path, plan) = (plan.entry.path, plan.plan);
         let handle = array.handle().clone();
         let closed = tokio::select! {
-            closed = array.close() => {
-                closed.map_err(|source| Error::Array { path, source: Box::new(source) })
-            }
+            closed = array.close() => match closed {
+                Ok(clean_close) => Ok(clean_close.map(|close| by_segment(&close, &places))),
+                Err(source) => Err(Error::Array { path, source: Box::new(source) }),
+            },
             // Closing may take longer than the plan lasts.
             why = keep_renewing(&cluster, plan, (renew_at, ends_at)) => {
                 handle.abandon().await;
@@ -417,12 +423,16 @@ impl Keeper {
             }
         };
         let said = match (&closed, length) {
-            (Ok(()), Some(_)) => say_length(&cluster, plan, length, ends_at).await,
-            (Ok(()), None) | (Err(_), _) => Ok(()),
+            (Ok(_), Some(_)) => say_length(&cluster, plan, length, ends_at).await,
+            (Ok(_), None) | (Err(_), _) => Ok(()),
         };
-        give_back(&cluster, plan, closed.is_ok().then_some(&close_key)).await;
+        let (stopped, end) = match closed {
+            Ok(clean_close) => (Some((&close_key, clean_close)), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        give_back(&cluster, plan, stopped).await;
         drop(held);
-        closed?;
+        end?;
         Ok(said?)
     }
 
@@ -447,6 +457,28 @@ impl Keeper {
     }
 }
 
+/// Puts a segment in a member's place, unless it has something that was written.
+async fn replace_if_empty(
+    handle: &ArrayHandle,
+    member: MemberIndex,
+    config: MemberConfig,
+) -> Result<(), String> {
+    let told = |error: ArrayError| error.to_string();
+    let array = handle.status().await.map_err(told)?;
+    let found = array::examine(vec![config.clone()], Pool::new()).await;
+    let own = found.into_iter().find_map(|one| one.label).filter(|own| own.name == array.name);
+    match own {
+        Some(own) if own.array_uuid == array.uuid => Ok(()),
+        // Its making was cut short, and nobody ever opened it.
+        Some(own) if !own.was_opened() => handle.replace(member, config).await.map_err(told),
+        Some(own) => Err(format!(
+            "it has data of another array '{}' ({}): it is left as it is",
+            own.name, own.array_uuid
+        )),
+        None => handle.replace(member, config).await.map_err(told),
+    }
+}
+
 /// Says of how many bytes data is, until the mediator knows or the plan has ended.
 async fn say_length(
     cluster: &Cluster,
@@ -466,11 +498,22 @@ async fn say_length(
     }
 }
 
-/// Gives a plan back: with its key where nothing is under way any more; else whatever is late is shut
-/// out.
-pub(crate) async fn give_back(cluster: &Cluster, plan: PlanId, stopped: Option<&Bearer>) {
+/// Who held everything when the array was closed, by the segments that it had.
+fn by_segment(close: &assemble::CleanClose, places: &[Place]) -> CleanClose {
+    let held_all = (0..).map(MemberIndex).zip(places).filter(|(at, _)| close.in_sync.contains(*at));
+    let in_sync = held_all.filter_map(|(_, place)| place.in_array).collect();
+    CleanClose { generation: close.generation, epoch: close.epoch, in_sync }
+}
+
+/// Gives a plan back: with its key, and how the array was left, where nothing is under way any more;
+/// else whatever is late is shut out.
+pub(crate) async fn give_back(
+    cluster: &Cluster,
+    plan: PlanId,
+    stopped: Option<(&Bearer, Option<CleanClose>)>,
+) {
     let end = match stopped {
-        Some(key) => cluster.close(plan, key).await,
+        Some((key, clean_close)) => cluster.close(plan, key, clean_close).await,
         None => cluster.end(plan).await,
     };
     if let Err(error) = end {

@@ -12,6 +12,7 @@
 //!
 //! Does not place or book anything: the mediator and its agents do.
 
+mod assemble;
 pub mod blocking;
 mod cluster;
 mod data;

@@ -13,14 +13,10 @@ use netraid_cluster::{
 };
 use netraid_control::units::{PlanId, Rate};
 use netraid_engine::{
-    array::{
-        self, Array, ArrayError, ArrayHandle, Caches, CreateOptions, Event, Log, MemberConfig,
-        OpenOptions,
-    },
+    array::{Array, ArrayHandle, Caches, Event, MemberConfig},
     bytes::ByteDevice,
     initiator::{Credentials, Secret},
 };
-use netraid_raid::geometry::{Geometry, Level};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinHandle},
@@ -28,14 +24,13 @@ use tokio::{
 
 use crate::{
     Cluster, Error,
+    assemble::{Failed, assemble},
     cluster::Held,
     keeper::{Keeper, Place, give_back},
 };
 
 /// Bytes of requests that one member has at a time, at most, as whole files are moved.
 const UNDER_WAY_MAX: u64 = 16 << 20;
-/// Bytes of a segment's logical block.
-const BLOCK_LEN: u32 = 512;
 /// How often it is looked whether all members hold everything.
 const LOOK: Duration = Duration::from_millis(100);
 /// Events that wait to be fetched; more are dropped, they are in the log too.
@@ -161,7 +156,7 @@ impl Volume {
             Err(error) => {
                 // It may have been granted all the same: then nobody else is to wait for its end.
                 if error.problem().is_none() {
-                    let _ = cluster.close(plan, &close_key).await;
+                    let _ = cluster.close(plan, &close_key, None).await;
                 }
                 return Err(error.into());
             }
@@ -169,9 +164,10 @@ impl Volume {
         let opened = assemble(&cluster, &granted, &initiator, &options, pool).await;
         let (array, places) = match opened {
             Ok(opened) => opened,
-            Err(error) => {
-                // What it sent last may still be under way.
-                give_back(&cluster, plan, None).await;
+            Err(Failed { error, is_as_before }) => {
+                // What it sent last may still be under way, unless it only looked.
+                let stopped = is_as_before.then_some((&close_key, granted.clean_close));
+                give_back(&cluster, plan, stopped).await;
                 return Err(error);
             }
         };
@@ -324,80 +320,6 @@ fn initiator_name(plan: PlanId) -> String {
     format!("iqn.2026-01.io.netraid:client.{host}.{plan}")
 }
 
-/// Logs in to the agents of a plan, and opens the array that they make up.
-async fn assemble(
-    cluster: &Cluster,
-    plan: &TransferPlan,
-    initiator: &str,
-    options: &VolumeOptions,
-    pool: &Pool,
-) -> Result<(Array, Vec<Place>), Error> {
-    let path = &plan.entry.path;
-    let wrong = |why: &str| Error::Plan { path: path.clone(), why: why.to_owned() };
-    let stored = plan.entry.stored.as_ref().ok_or_else(|| wrong("it has no bytes"))?;
-    let places = plan.members.iter().map(|member| Place::new(path, member, initiator));
-    let places: Vec<Place> = places.collect::<Result<_, _>>()?;
-    let configs = || places.iter().map(|place| place.config.clone()).collect::<Vec<_>>();
-    let failed = |source: ArrayError| Error::Array { path: path.clone(), source: Box::new(source) };
-    let mut is_new = false;
-    if !stored.formatted {
-        if plan.mode == Mode::Read {
-            return Err(wrong("nothing was ever written to it"));
-        }
-        let level = Level::from_number(stored.level).ok_or_else(|| wrong("a level of its own"))?;
-        let create = CreateOptions {
-            name: plan.entry.id.to_string(),
-            level,
-            chunk_len: stored.chunk_len,
-            // The lease says that nobody else has it, and the mediator that nothing is in it.
-            force: true,
-            log: if stored.logged { Log::On(None) } else { Log::Off },
-        };
-        is_new = label(create, configs(), pool).await.map_err(failed)?;
-        let state = SetState { formatted: true, length_bytes: None, rebuilt: Vec::new() };
-        cluster.set_state(plan.plan, &state).await?;
-    }
-    let open = OpenOptions {
-        read_only: plan.mode == Mode::Read,
-        // The lease is the proof that whoever had it has it no more: agents let nobody else in.
-        take_over: plan.mode == Mode::Write,
-        // Nobody else can have anything of what was made just now.
-        force: is_new,
-        caches: options.caches,
-    };
-    let array = Array::open(open, configs(), pool.clone()).await.map_err(failed)?;
-    if array.device().info().capacity < plan.entry.capacity_bytes {
-        let _ = array.close().await;
-        return Err(wrong("its members are too small for it"));
-    }
-    Ok((array, places))
-}
-
-/// Makes the array, unless it is there. What is lost before anything was written is no loss: the array
-/// lacks it, and has it replaced as any other. Whether it was made.
-async fn label(
-    create: CreateOptions,
-    members: Vec<MemberConfig>,
-    pool: &Pool,
-) -> Result<bool, ArrayError> {
-    // A mediator whose store is older than the volume does not know what is there.
-    let found = array::examine(members.clone(), pool.clone()).await;
-    let is_own = |one: &&array::ExamineReport| {
-        one.label.as_ref().is_some_and(|label| label.name == create.name)
-    };
-    let own = found.iter().filter(is_own).count();
-    let geometry = Geometry::new(create.level, members.len(), create.chunk_len, BLOCK_LEN, 0, 0);
-    let tolerance = geometry.map_or(0, |geometry| geometry.tolerance() as usize);
-    match own {
-        0 => array::create_degraded(create, members, pool.clone()).await.map(|_| true),
-        // Its making was interrupted: whoever is away may have what the others lack.
-        _ if own + tolerance < members.len() => {
-            array::create(create, members, pool.clone()).await.map(|_| true)
-        }
-        _ => Ok(false),
-    }
-}
-
 impl Place {
     /// How a member of a plan is reached.
     pub(crate) fn new(path: &str, member: &PlanMember, initiator: &str) -> Result<Self, Error> {
@@ -415,6 +337,7 @@ impl Place {
             config,
             away_since: None,
             fresh: member.fresh,
+            in_array: Some(member.segment),
         })
     }
 }

@@ -377,8 +377,10 @@ async fn close_plan(
 ) -> Answer<Nothing> {
     who.has(&core, "close plans", READERS)?;
     let (plan, owner, shared): (PlanId, _, _) = (id(&plan)?, who.owner(), Arc::clone(&core));
-    let key = body::<Close>(&bytes)?.key.digest();
-    let work = to_the_end(async move { end::close(&shared, owner, plan, key).await.map(nothing) });
+    let Close { key, clean_close } = body(&bytes)?;
+    let work = to_the_end(async move {
+        end::close(&shared, owner, plan, key.digest(), clean_close).await.map(nothing)
+    });
     noted(&core, &who, format!("close plan {plan}"), work).await
 }
 

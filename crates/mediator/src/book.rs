@@ -123,7 +123,8 @@ pub(crate) fn abandon(connection: &Connection, id: PlanId) -> Sql<()> {
         return Ok(());
     }
     if let Some(mut volume) = Volume::load(connection, plan.volume)? {
-        volume.lease = volume.lease.release(id);
+        // It could not be written to: it is as it was before.
+        volume.release(id, plan.record.clean_close);
         volume.save_lease(connection)?;
     }
     plan::delete(connection, id)

@@ -10,6 +10,7 @@ use netraid_cluster::{
     Code, Problem,
     access::TokenDigest,
     agent::{FaultCode, Operation},
+    mediator::CleanClose,
     now,
 };
 use netraid_control::units::{AgentId, Moment, PlanId, SegmentId, VolumeId};
@@ -46,10 +47,10 @@ const ENDING_MAX: u32 = 1024;
 const LOOK_MAX: u32 = 256;
 
 /// How a plan ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum How {
-    /// Its client says so, and has stopped.
-    Closed,
+    /// Its client says so, and has stopped; and how it left the array.
+    Closed(Option<CleanClose>),
     /// Its client may go on: it is shut out.
     Revoked,
 }
@@ -61,6 +62,7 @@ pub(crate) async fn close(
     owner: Option<u64>,
     id: PlanId,
     key: TokenDigest,
+    clean_close: Option<CleanClose>,
 ) -> Result<(), Problem> {
     let is_its = move |plan: &Plan| match plan.record.close_key {
         Some(its) if its == key => Ok(()),
@@ -73,7 +75,7 @@ pub(crate) async fn close(
             Err(Problem::new(Code::Conflict, detail))
         }
     };
-    finish(core, (owner, id), is_its, How::Closed).await
+    finish(core, (owner, id), is_its, How::Closed(clean_close)).await
 }
 
 /// Ends a plan, whoever asks, and shuts its client out: agents that answer let a writer in no more when
@@ -93,6 +95,7 @@ async fn finish(
     how: How,
 ) -> Result<(), Problem> {
     let _busy = alone(core, id).await?;
+    let is_closed = matches!(how, How::Closed(_));
     let ending = change(&core.store, move |connection| {
         let plan = match own(connection, id, owner)?.and_then(|plan| may(&plan).map(|()| plan)) {
             Ok(plan) => plan,
@@ -108,9 +111,9 @@ async fn finish(
                 raise(core, &volume).await;
             }
         };
-        match how {
-            How::Closed => end_plan(core, plan).await,
-            How::Revoked => drop(tokio::join!(raised, end_plan(core, plan))),
+        match is_closed {
+            true => end_plan(core, plan).await,
+            false => drop(tokio::join!(raised, end_plan(core, plan))),
         }
     };
     let _ = tokio::time::timeout(FINISH_LIMIT, told).await;
@@ -140,10 +143,10 @@ fn begin_end(
     plan::set_state(connection, plan.id, plan::State::Ending)?;
     let mut volume = Volume::load(connection, plan.volume)?;
     if let Some(volume) = &mut volume {
-        volume.lease = match how {
-            How::Closed => volume.lease.release(plan.id),
-            How::Revoked => volume.lease.revoke(plan.id),
-        };
+        match how {
+            How::Closed(clean_close) => volume.release(plan.id, clean_close),
+            How::Revoked => volume.lease = volume.lease.revoke(plan.id),
+        }
         volume.save_lease(connection)?;
     }
     Ok(volume)

@@ -198,7 +198,8 @@ fn begin(
         }
         return renew_lease(connection, plan).map(|opened| Ok((opened?, false)));
     }
-    let record = Record::new(open, for_ms, placed.agents().collect());
+    let mut record = Record::new(open, for_ms, placed.agents().collect());
+    record.clean_close = volume.clean_close().cloned();
     let take_over = open.take_over.then(|| volume.lease.generation());
     let request = Request { plan: id, access, term_ms: record.lease_ms(), take_over };
     let (lease, granted) = match volume.lease.open(now(), &request) {
@@ -211,6 +212,7 @@ fn begin(
         }
     }
     volume.lease = lease;
+    // With the generation goes what is known of the one before.
     volume.save_lease(connection)?;
     // Nothing more is to be stored for it.
     let is_done = open.rate == Rate::ZERO && !granted.must_raise;
@@ -284,6 +286,7 @@ async fn raise_for(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, P
         let (id, plan) = (opened.volume.id, opened.plan.id);
         let lifted = change(&core.store, move |connection| lift(connection, id, plan, seen));
         opened.volume = lifted.await?;
+        opened.plan.record.clean_close = None;
     }
     Err(Problem::new(Code::Unavailable, "agents do not agree on a generation; ask again"))
 }
@@ -308,7 +311,18 @@ fn lift(
     }
     volume.lease = lease;
     volume.save_lease(connection)?;
+    forget_close(connection, plan)?;
     Ok(Ok(volume))
+}
+
+/// How a volume was left is known from a time before others had it: a plan must not rest on that.
+pub(crate) fn forget_close(connection: &Connection, id: PlanId) -> Sql<()> {
+    if let Some(mut plan) = Plan::load(connection, id)?
+        && plan.record.clean_close.take().is_some()
+    {
+        plan.save(connection)?;
+    }
+    Ok(())
 }
 
 /// What agents say to a generation.
@@ -317,7 +331,7 @@ pub(crate) struct Raised {
     /// Members whose agents have it.
     pub(crate) confirmed: MemberSet,
     /// The largest that agents have which the store does not know.
-    surpassed: Option<Generation>,
+    pub(crate) surpassed: Option<Generation>,
 }
 
 /// What one says.
@@ -590,5 +604,6 @@ pub(crate) fn issue(
         for_ms: record.for_ms,
         rate: if holds { record.rate } else { Rate::ZERO },
         members,
+        clean_close: record.clean_close.clone(),
     })
 }

@@ -2,7 +2,7 @@
 
 use netraid_cluster::{
     access::{Bearer, TokenDigest},
-    mediator::{Mode, Open},
+    mediator::{CleanClose, Mode, Open},
 };
 use netraid_control::{
     token::SKEW_MS,
@@ -45,6 +45,9 @@ pub(crate) struct Record {
     /// Of what its client says when it has stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) close_key: Option<TokenDigest>,
+    /// How the volume was left before this plan was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) clean_close: Option<CleanClose>,
 }
 
 impl Record {
@@ -62,6 +65,7 @@ impl Record {
             parts: Vec::new(),
             agents,
             close_key: open.close_key.as_ref().map(Bearer::digest),
+            clean_close: None,
         }
     }
 

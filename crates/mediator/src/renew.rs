@@ -15,14 +15,15 @@ use netraid_control::{
     booking::Outcome,
     units::{PlanId, Rate, Resources},
 };
+use netraid_raid::member::MemberSet;
 use rusqlite::Connection;
 
 use crate::{
     book::{Work, book},
     core::Core,
     link::AskError,
-    names,
-    open::{ASK_LIMIT, Opened, booking_parts, has, issue, plan_parts, raise},
+    lock, names,
+    open::{ASK_LIMIT, Opened, Raised, booking_parts, forget_close, has, issue, plan_parts, raise},
     plan::{self, Part, Plan},
     store::{Sql, change},
     volume::{Member, Volume, members_that},
@@ -100,10 +101,7 @@ pub(crate) async fn renew_opened(
     mut opened: Opened,
 ) -> Result<TransferPlan, Problem> {
     let placed = opened.placed()?.clone();
-    let raised = match opened.volume.lease.is_raised() {
-        true => None,
-        false => Some(raise(core, &opened.volume).await.confirmed),
-    };
+    let raised = raised_again(core, &mut opened).await?;
     let one = |member: &Member| renew_on(core, &opened.plan, *member);
     let renewed = join_all(placed.members.iter().map(one)).await;
     let reachable = members_that(&placed.members, |at, _| {
@@ -118,6 +116,21 @@ pub(crate) async fn renew_opened(
         book_again(core, &mut opened, &without).await?;
     }
     issue(core, &opened, reachable)
+}
+
+/// Members that have the plan's generation, where that is not known of all.
+async fn raised_again(core: &Core, opened: &mut Opened) -> Result<Option<MemberSet>, Problem> {
+    let record = &opened.plan.record;
+    let is_known = record.clean_close.is_none() || lock(&core.known).contains(&opened.volume.id);
+    if opened.volume.lease.is_raised() && is_known {
+        return Ok(None);
+    }
+    let Raised { confirmed, surpassed } = raise(core, &opened.volume).await;
+    if surpassed.is_some() && opened.plan.record.clean_close.take().is_some() {
+        let id = opened.plan.id;
+        change(&core.store, move |connection| forget_close(connection, id).map(Ok)).await?;
+    }
+    Ok(Some(confirmed))
 }
 
 async fn renew_on(core: &Core, plan: &Plan, member: Member) -> Renewed {

@@ -70,6 +70,10 @@ CREATE TABLE audit (
 UPDATE volumes SET lease = json_set(lease, '$.quiet_at', quiet_at + 10000);
 ALTER TABLE volumes DROP COLUMN quiet_at;
 ",
+    "
+-- How the last writer left it; none while somebody may write, and when nobody said so.
+ALTER TABLE volumes ADD COLUMN closed TEXT;
+",
 ];
 
 /// A number as it stands in a table. What is larger than SQLite's is refused before.

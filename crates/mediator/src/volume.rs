@@ -3,12 +3,12 @@
 use netraid_cluster::{
     Problem,
     agent::Label,
-    mediator::{Kind, Layout},
+    mediator::{CleanClose, Kind, Layout},
 };
 use netraid_control::{
-    lease::LeaseState,
+    lease::{Access, Holder, LeaseState},
     placement::{Load, Traffic},
-    units::{AgentId, SegmentId, VolumeId},
+    units::{AgentId, Generation, PlanId, SegmentId, VolumeId},
 };
 use netraid_raid::{
     geometry::{Geometry, Level},
@@ -100,6 +100,18 @@ pub(crate) fn members_that(
     those.filter(|((at, member), _)| is(*at, member)).map(|(_, index)| index).collect()
 }
 
+/// How the last writer left a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Closed {
+    version: u32,
+    /// Who that was.
+    plan: PlanId,
+    /// Of the volume, that it had.
+    generation: Generation,
+    clean_close: CleanClose,
+}
+
 /// A row.
 #[derive(Debug, Clone)]
 pub(crate) struct Volume {
@@ -107,17 +119,18 @@ pub(crate) struct Volume {
     pub(crate) state: State,
     pub(crate) lease: LeaseState,
     pub(crate) record: Record,
+    closed: Option<Closed>,
 }
 
 impl Volume {
     pub(crate) fn new(id: VolumeId, kind: Kind, layout: Layout) -> Self {
         let record = Record { version: 1, kind, layout, placed: None, is_formatted: false };
         let lease = LeaseState::default();
-        Self { id, state: State::Ready, lease, record }
+        Self { id, state: State::Ready, lease, record, closed: None }
     }
 
     pub(crate) fn load(connection: &Connection, id: VolumeId) -> Sql<Option<Self>> {
-        let sql = "SELECT state, lease, record FROM volumes WHERE id = ?1";
+        let sql = "SELECT state, lease, record, closed FROM volumes WHERE id = ?1";
         let mut query = connection.prepare_cached(sql)?;
         let read = |row: &rusqlite::Row<'_>| {
             Ok(Self {
@@ -125,23 +138,53 @@ impl Volume {
                 state: from_word(row.get_ref(0)?.as_str()?)?,
                 lease: decode(row.get_ref(1)?.as_str()?)?,
                 record: decode(row.get_ref(2)?.as_str()?)?,
+                closed: row.get_ref(3)?.as_str_or_null()?.map(decode).transpose()?,
             })
         };
         query.query_row([id.0], read).optional()
     }
 
     pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
-        let sql = "INSERT INTO volumes VALUES (?1, ?2, ?3, ?4, ?5)";
+        let sql = "INSERT INTO volumes (id, state, lease, is_raised, record) \
+                   VALUES (?1, ?2, ?3, ?4, ?5)";
         let (lease, record) = (encode(&self.lease)?, encode(&self.record)?);
         let values = params![self.id.0, word(&self.state)?, lease, self.has_no_raise_due(), record];
         connection.prepare_cached(sql)?.execute(values).map(drop)
     }
 
-    /// Stores who has it.
+    /// Stores who has it, or how it was left.
     pub(crate) fn save_lease(&self, connection: &Connection) -> Sql<()> {
-        let sql = "UPDATE volumes SET lease = ?2, is_raised = ?3 WHERE id = ?1";
-        let values = params![self.id.0, encode(&self.lease)?, self.has_no_raise_due()];
+        let sql = "UPDATE volumes SET lease = ?2, is_raised = ?3, closed = ?4 WHERE id = ?1";
+        let closed = self.closed.as_ref().filter(|closed| self.is_of_now(closed));
+        let closed = closed.map(encode).transpose()?;
+        let values = params![self.id.0, encode(&self.lease)?, self.has_no_raise_due(), closed];
         connection.prepare_cached(sql)?.execute(values).map(drop)
+    }
+
+    /// How it was left, if nobody could write to it since: each writer has a generation of its own, and
+    /// so has everybody who comes after one that was shut out, or that is not known here.
+    pub(crate) fn clean_close(&self) -> Option<&CleanClose> {
+        let closed = self.closed.as_ref().filter(|closed| self.is_of_now(closed));
+        closed.map(|closed| &closed.clean_close)
+    }
+
+    fn is_of_now(&self, closed: &Closed) -> bool {
+        (closed.plan, closed.generation) == (self.lease.taken_by(), self.lease.generation())
+    }
+
+    /// A plan gives it back, which says how it left it. Counts from a writer alone, and for segments
+    /// that are members.
+    pub(crate) fn release(&mut self, plan: PlanId, clean_close: Option<CleanClose>) {
+        let is_writer = |(access, by): (_, &Holder)| access == Access::Write && by.plan == plan;
+        let writes = self.lease.holders().any(is_writer);
+        let generation = self.lease.generation();
+        self.lease = self.lease.release(plan);
+        let members = self.record.placed.as_ref().map_or(&[][..], |placed| &placed.members);
+        let is_member = |segment: &SegmentId| members.iter().any(|one| one.segment == *segment);
+        if let Some(mut clean_close) = clean_close.filter(|_| writes) {
+            clean_close.in_sync.retain(is_member);
+            self.closed = Some(Closed { version: 1, plan, generation, clean_close });
+        }
     }
 
     /// Whether nobody has to look after its generation: all agents have it, or it is being removed.

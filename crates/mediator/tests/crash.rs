@@ -74,7 +74,9 @@ async fn keep_busy(client: Client, worker: usize, stop: Arc<AtomicBool>, done: A
             let _ = client.post::<_, TransferPlan>(&renew, &()).await;
             if turn % 3 == 1 {
                 let path = format!("/v1/plans/{}/close", plan.plan);
-                let _ = client.post::<_, IgnoredAny>(&path, &Close { key: close_key() }).await;
+                let _ = client
+                    .post::<_, IgnoredAny>(&path, &Close { key: close_key(), clean_close: None })
+                    .await;
             } else if turn % 3 == 2 {
                 let _ = client.delete::<IgnoredAny>(&format!("/v1/plans/{}", plan.plan)).await;
             }

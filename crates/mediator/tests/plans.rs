@@ -5,15 +5,12 @@ mod common;
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{CAPACITY, House, code, opening};
+use common::{CAPACITY, House, code, copy_store, opening, reachable};
 use netraid_cluster::{
     Code,
     access::Bearer,
     agent::rates_of,
-    mediator::{
-        CheckReport, Close, Entry, MediatorStatus, Mode, Open, PlanPage, Replace, SetState,
-        TransferPlan,
-    },
+    mediator::{CheckReport, Close, Entry, Mode, Open, PlanPage, Replace, SetState, TransferPlan},
     now,
 };
 use netraid_control::{
@@ -216,7 +213,7 @@ async fn a_plan_that_others_end_shuts_its_client_out_and_one_that_is_closed_is_o
     let first = house.open(&write).await.unwrap();
     // By another key nothing happens, whoever says it.
     for client in [&house.client, &house.admin] {
-        let close = Close { key: Bearer::draw() };
+        let close = Close { key: Bearer::draw(), clean_close: None };
         let path = format!("/v1/plans/{}/close", first.plan);
         assert_eq!(code(client.post::<_, IgnoredAny>(&path, &close).await), Code::Forbidden);
     }
@@ -256,18 +253,6 @@ async fn a_plan_that_others_end_shuts_its_client_out_and_one_that_is_closed_is_o
 /// When a plan's tokens end, as they say.
 fn token_end(plan: &TransferPlan) -> u64 {
     Token::from_name(&plan.members[0].chap_name).unwrap().terms.expires.0
-}
-
-/// Waits until so many agents are.
-async fn reachable(house: &House, count: u32) {
-    for _ in 0..200 {
-        let status: MediatorStatus = house.admin.get("/v1/status").await.unwrap();
-        if status.reachable == count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("agents do not come back");
 }
 
 #[tokio::test]
@@ -393,29 +378,6 @@ async fn the_store_is_all_that_a_mediator_needs() {
     assert_eq!((renewed.generation, renewed.rate), (plan.generation, plan.rate));
     assert_eq!(check(&house).await.differences, []);
     assert!(house.agents.iter().all(|agent| !agent.inner.is_deaf.load(Ordering::Relaxed)));
-}
-
-/// Copies a store when the mediator that was stopped has let go of it: its thread closes it a little
-/// later, and what it does then is meant for the files that it had.
-async fn copy_store(from: &std::path::Path, to: &std::path::Path) {
-    let is_used = || {
-        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-        let names = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        names.into_iter().any(|name| name.starts_with(from) || name.starts_with(to))
-    };
-    let closed = async {
-        while is_used() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), closed).await.unwrap();
-    for ending in ["", "-wal", "-shm"] {
-        let name = format!("mediator.sqlite{ending}");
-        let _ = std::fs::remove_file(to.join(&name));
-        if from.join(&name).exists() {
-            std::fs::copy(from.join(&name), to.join(&name)).unwrap();
-        }
-    }
 }
 
 #[tokio::test]

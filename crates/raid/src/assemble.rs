@@ -8,7 +8,7 @@ use alloc::{string::String, vec::Vec};
 use core::fmt::Write;
 
 use crate::{
-    label::{Closure, Label},
+    label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
 };
 
@@ -24,12 +24,49 @@ pub struct Found {
 /// What the opener knows beside the labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Permissions {
+    /// How the array was closed, from somebody who knows that nobody had it open to write since: then
+    /// members that are not here can hold nothing newer than those that held everything.
+    pub clean_close: Option<CleanClose>,
     /// Nothing will be written.
     pub read_only: bool,
     /// The holder in the labels is this machine, and its lock is ours now: it is dead.
     pub holder_is_dead: bool,
     /// An administrator's word that overrides doubts about other writers and about parity.
     pub force: bool,
+}
+
+/// How an array was left that was closed in good order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanClose {
+    /// The generation of its labels.
+    pub generation: u64,
+    /// Their epoch.
+    pub epoch: u64,
+    /// Members that held everything.
+    pub in_sync: MemberSet,
+}
+
+impl CleanClose {
+    /// What a label says of that; none unless the array was closed in good order.
+    #[must_use]
+    pub fn of(label: &Label) -> Option<Self> {
+        let Label { generation, epoch, .. } = *label;
+        let is_clean = label.closure == Closure::Clean;
+        is_clean.then(|| Self { generation, epoch, in_sync: in_sync(label) })
+    }
+
+    /// Whether a member with this label is as it was when the array was closed, and held everything.
+    fn vouches_for(&self, label: &Label) -> bool {
+        label.closure == Closure::Clean
+            && (label.generation, label.epoch) == (self.generation, self.epoch)
+            && self.in_sync.contains(label.index)
+    }
+}
+
+/// Members that are in sync by a label, here or not.
+fn in_sync(label: &Label) -> MemberSet {
+    let indices = label.geometry.member_indices();
+    indices.filter(|index| label.state(*index) == MemberState::InSync).collect()
 }
 
 /// An array that may be opened.
@@ -192,7 +229,7 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
     let mut assembly = place(found, truth)?;
     let here: MemberSet = assembly.current().collect();
     check_enough(&assembly, truth, here)?;
-    check_exclusive(&assembly, truth, here, permissions)?;
+    check_exclusive(found, &assembly, truth, permissions)?;
     for index in truth.label.geometry.member_indices() {
         let entry = &mut assembly.label.members[index.as_usize()];
         if entry.state.is_live() && assembly.found[index.as_usize()].is_none() {
@@ -201,6 +238,19 @@ pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, A
         }
     }
     Ok(assembly)
+}
+
+/// The array to go on with, where labels are of several of one name and one of these at most was ever
+/// opened: that one, or the one with most members. The making of the others was cut short: nothing is
+/// in them. None when there is nothing to choose from, or no such choice.
+#[must_use]
+pub fn choose_array<'a>(labels: impl Iterator<Item = &'a Label> + Clone) -> Option<Uuid> {
+    let members = |uuid| labels.clone().filter(|label| label.array_uuid == uuid).count();
+    let rank = |label: &&Label| (label.was_opened(), members(label.array_uuid), label.array_uuid);
+    let chosen = labels.clone().max_by_key(rank)?;
+    let mut others = labels.clone().filter(|label| label.array_uuid != chosen.array_uuid);
+    let is_empty = |label: &Label| !label.was_opened() && label.name == chosen.name;
+    others.all(is_empty).then_some(chosen.array_uuid)
 }
 
 impl Assembly {
@@ -269,10 +319,6 @@ fn check_one_history(found: &[Found], truth: &Found) -> Result<(), AssembleError
 /// count when a member was in sync for both, since nobody goes on without all of those.
 #[must_use]
 pub fn has_diverged(newest: &Label, other: &Label) -> bool {
-    let in_sync = |label: &Label| -> MemberSet {
-        let indices = label.geometry.member_indices();
-        indices.filter(|index| label.state(*index) == MemberState::InSync).collect()
-    };
     let at = newest.index.as_usize();
     let (truth, told) = (&newest.members[at], &other.members[at]);
     let set_aside = matches!(told.state, MemberState::Faulty | MemberState::Missing);
@@ -324,12 +370,12 @@ fn check_enough(assembly: &Assembly, truth: &Found, here: MemberSet) -> Result<(
 }
 
 fn check_exclusive(
+    found: &[Found],
     assembly: &Assembly,
     truth: &Found,
-    here: MemberSet,
     permissions: Permissions,
 ) -> Result<(), AssembleError> {
-    let label = &truth.label;
+    let (label, here): (&Label, MemberSet) = (&truth.label, assembly.current().collect());
     let name = || label.name.clone();
     if label.read_only_compatible != 0 && !permissions.read_only {
         let features = label.read_only_compatible;
@@ -339,16 +385,18 @@ fn check_exclusive(
         return Ok(());
     }
     let geometry = &label.geometry;
-    let in_sync = |index: &MemberIndex| label.state(*index) == MemberState::InSync;
-    let away: MemberSet =
-        geometry.member_indices().filter(in_sync).filter(|index| !here.contains(*index)).collect();
+    let away: MemberSet = in_sync(label).iter().filter(|index| !here.contains(*index)).collect();
     let holder = || match label.holder.name.as_str() {
         "" => String::from("unknown"),
         name => name.into(),
     };
     let generation = label.generation;
+    let own = |member: MemberIndex| assembly.found[member.as_usize()].map(|at| &found[at].label);
+    let is_vouched = permissions
+        .clean_close
+        .is_some_and(|close| here.iter().filter_map(own).all(|label| close.vouches_for(label)));
     // That the last holder known here is dead does not say what the absent ones saw after it.
-    if !away.is_empty() && geometry.can_serve_from(away) {
+    if !away.is_empty() && geometry.can_serve_from(away) && !is_vouched {
         let missing = describe_absent(assembly, here);
         return Err(AssembleError::Contested {
             name: name(),
@@ -388,203 +436,4 @@ fn describe_absent(assembly: &Assembly, here: MemberSet) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        geometry::Level,
-        label::tests::{logged_sample, sample},
-        lack::Lack,
-    };
-
-    fn labels(level: Level, members: u8) -> Vec<Found> {
-        labelled(&sample(level, usize::from(members)))
-    }
-
-    /// With a log, and nobody away.
-    fn in_sync(level: Level, members: usize) -> Label {
-        let mut label = logged_sample(level, members);
-        for entry in &mut label.members {
-            (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
-        }
-        label
-    }
-
-    fn labelled(label: &Label) -> Vec<Found> {
-        let members = label.geometry.members();
-        let one = |at| {
-            let label = Label { index: MemberIndex(at), ..label.clone() };
-            Found { address: alloc::format!("m{at}"), label }
-        };
-        (0..members).map(one).collect()
-    }
-
-    fn set_aside(found: &mut [Found], who: usize) {
-        for (at, found) in found.iter_mut().enumerate() {
-            if at != who {
-                found.label.members[who].state = MemberState::Faulty;
-                found.label.epoch += 1;
-            }
-        }
-    }
-
-    #[test]
-    fn a_member_that_was_set_aside_is_not_current_when_it_comes_back() {
-        let mut found = labels(Level::Raid5, 4);
-        set_aside(&mut found, 2);
-        let assembly = assemble(&found, Permissions::default()).unwrap();
-        assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
-        assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
-    }
-
-    #[test]
-    fn with_a_log_a_member_that_was_away_has_its_place_and_does_not_count() {
-        let mut found = labelled(&in_sync(Level::Raid5, 4));
-        set_aside(&mut found, 2);
-        let assembly = assemble(&found, Permissions::default()).unwrap();
-        assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[][..], Some(2)));
-        assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
-        found.remove(0);
-        let few = assemble(&found, Permissions::default()).unwrap_err();
-        assert!(matches!(few, AssembleError::TooFew { current: 2, .. }), "{few}");
-    }
-
-    #[test]
-    fn with_a_log_an_old_word_of_a_member_that_has_caught_up_is_no_second_history() {
-        let mut found = labelled(&in_sync(Level::Raid6, 4));
-        // Member 3 was set aside, then member 2, which never heard that 3 is back.
-        found[2].label.members[3].state = MemberState::Faulty;
-        found[2].label.epoch += 1;
-        for other in [0, 1, 3] {
-            found[other].label.members[2].state = MemberState::Faulty;
-            found[other].label.epoch += 4;
-        }
-        assert!(assemble(&found, Permissions::default()).is_ok());
-        // Two halves of a mirror that went on alone are two histories, log or not.
-        let mut found = labelled(&in_sync(Level::Raid1, 2));
-        found[0].label.members[1].state = MemberState::Faulty;
-        found[0].label.epoch += 1;
-        found[1].label.members[0].state = MemberState::Missing;
-        found[1].label.generation += 1;
-        let error = assemble(&found, Permissions::default()).unwrap_err();
-        assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
-    }
-
-    #[test]
-    fn pairs_of_a_level_10_decide_what_is_enough_and_who_could_have_gone_on() {
-        let label = in_sync(Level::Raid10, 4);
-        let all = labelled(&label);
-        let pick = |members: &[u8]| -> Vec<Found> {
-            members.iter().map(|member| all[usize::from(*member)].clone()).collect()
-        };
-        let halves: Vec<[u8; 2]> = (0..4).flat_map(|a| (a + 1..4).map(move |b| [a, b])).collect();
-        let force = Permissions { force: true, ..Permissions::default() };
-        let opened = halves.iter().filter(|half| assemble(&pick(*half), force).is_ok()).count();
-        assert_eq!(opened, 4, "one of each pair");
-        for half in halves {
-            assert!(assemble(&pick(&half), Permissions::default()).is_err(), "{half:?}");
-        }
-        assert!(assemble(&pick(&[0, 1, 2]), Permissions::default()).is_ok());
-    }
-
-    #[test]
-    fn a_level_that_needs_a_log_is_not_assembled_without_one() {
-        for level in [Level::Raid6, Level::Raid10] {
-            let refused = assemble(&labels(level, 4), Permissions::default()).unwrap_err();
-            assert!(matches!(refused, AssembleError::NoLog { .. }), "{refused}");
-        }
-    }
-
-    #[test]
-    fn a_replaced_member_is_not_taken_for_its_replacement() {
-        let mut found = labels(Level::Raid5, 4);
-        for other in [0, 1, 3] {
-            found[other].label.members[2].uuid = [77; 16];
-            found[other].label.epoch += 1;
-        }
-        assert_eq!(assemble(&found, Permissions::default()).unwrap().stale, [2]);
-    }
-
-    #[test]
-    fn one_side_of_a_mirror_alone_does_not_open() {
-        let mut found = labels(Level::Raid1, 2);
-        set_aside(&mut found, 1);
-        let stale = found.pop().unwrap();
-        assert!(assemble(&found, Permissions::default()).is_ok(), "the survivor knows");
-        let error = assemble(core::slice::from_ref(&stale), Permissions::default()).unwrap_err();
-        assert!(matches!(error, AssembleError::Contested { .. }), "{error}");
-        let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
-        let error = assemble(core::slice::from_ref(&stale), dead).unwrap_err();
-        assert!(
-            matches!(error, AssembleError::Contested { .. }),
-            "a dead holder is no proof: {error}"
-        );
-        let force = Permissions { force: true, ..Permissions::default() };
-        assert!(assemble(&[stale], force).is_ok());
-    }
-
-    #[test]
-    fn two_halves_that_went_on_without_each_other_are_not_mixed() {
-        let mut found = labels(Level::Raid1, 2);
-        found[0].label.members[1].state = MemberState::Faulty;
-        found[0].label.epoch += 1;
-        found[1].label.members[0].state = MemberState::Missing;
-        found[1].label.generation += 1;
-        let error = assemble(&found, Permissions::default()).unwrap_err();
-        assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
-    }
-
-    #[test]
-    fn too_few_foreign_and_doubled_members_are_refused() {
-        let mut found = labels(Level::Raid5, 4);
-        let few = assemble(&found[..2], Permissions::default()).unwrap_err();
-        assert!(
-            few.to_string().contains("2 of 4") && few.to_string().contains("member 3"),
-            "{few}"
-        );
-        found[3].label.index = MemberIndex(1);
-        assert!(matches!(
-            assemble(&found, Permissions::default()),
-            Err(AssembleError::Twice { index: MemberIndex(1), .. })
-        ));
-        found[3].label.array_uuid = [5; 16];
-        let different = assemble(&found, Permissions::default());
-        assert!(matches!(different, Err(AssembleError::DifferentArrays { .. })));
-    }
-
-    #[test]
-    fn an_unclean_array_opens_only_on_proof_and_with_all_its_parity() {
-        let mut found = labels(Level::Raid5, 4);
-        found.iter_mut().for_each(|found| found.label.closure = Closure::Open);
-        let held = assemble(&found, Permissions::default()).unwrap_err();
-        assert!(matches!(held, AssembleError::Held { .. }));
-        let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
-        assert!(assemble(&found, dead).unwrap().unclean);
-        let error = assemble(&found[..3], dead).unwrap_err();
-        assert!(matches!(error, AssembleError::UncleanDegraded { .. }));
-    }
-
-    #[test]
-    fn a_log_says_what_parity_should_be_when_a_member_is_away() {
-        let mut label = Label { closure: Closure::Open, ..logged_sample(Level::Raid5, 4) };
-        label.members[3].state = MemberState::InSync;
-        let found = labelled(&label);
-        let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
-        assert!(assemble(&found[..3], dead).unwrap().unclean);
-    }
-
-    #[test]
-    fn labels_that_differ_in_the_log_are_not_of_one_array() {
-        let (logged, plain) = (logged_sample(Level::Raid5, 4), sample(Level::Raid5, 4));
-        type Change = fn(&mut Option<crate::label::LogLabel>);
-        let changes: [Change; 2] = [|log| log.as_mut().unwrap().salt ^= 1, |log| *log = None];
-        for change in changes {
-            let mut found = labelled(&logged);
-            change(&mut found[2].label.log);
-            let error = assemble(&found, Permissions::default()).unwrap_err();
-            assert!(matches!(error, AssembleError::Disagree { .. }), "{error}");
-        }
-        assert!(assemble(&labelled(&plain), Permissions::default()).is_ok());
-    }
-
-    use alloc::string::ToString;
-}
+mod tests;

@@ -8,7 +8,7 @@ use alloc::{string::String, vec::Vec};
 use crate::{
     checkpoint::Checkpoint,
     geometry::Geometry,
-    label::{Closure, Holder, Label, LogLabel, MemberEntry, NAME_LEN_MAX, Uuid},
+    label::{Closure, FIRST_GENERATION, Holder, Label, LogLabel, MemberEntry, NAME_LEN_MAX, Uuid},
     lack::Lack,
     log::{Beginnings, Link},
     member::{MemberIndex, MemberState},
@@ -45,7 +45,7 @@ pub fn first_label(
         index: MemberIndex(0),
         geometry,
         regions,
-        generation: 1,
+        generation: FIRST_GENERATION,
         epoch: 1,
         holder: Holder::default(),
         closure: Closure::Clean,

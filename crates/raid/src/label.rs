@@ -22,6 +22,8 @@ use crate::{
 
 /// Bytes of a label.
 pub const LABEL_LEN: usize = 4096;
+/// The generation of labels that were written when an array was made.
+pub const FIRST_GENERATION: u64 = 1;
 /// Longest name of an array, in bytes.
 pub const NAME_LEN_MAX: usize = 63;
 
@@ -236,6 +238,12 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == LABEL_LEN, "a label fills its slot");
 
 impl Label {
+    /// Whether the array was ever opened for writing.
+    #[must_use]
+    pub const fn was_opened(&self) -> bool {
+        self.generation > FIRST_GENERATION
+    }
+
     /// The state of one member.
     ///
     /// # Panics

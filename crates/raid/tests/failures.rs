@@ -18,8 +18,10 @@ use netraid_raid::{
 };
 use rand::{SeedableRng, rngs::StdRng};
 
-const DEAD: Permissions = Permissions { read_only: false, holder_is_dead: true, force: false };
-const FORCE: Permissions = Permissions { read_only: false, holder_is_dead: false, force: true };
+const DEAD: Permissions =
+    Permissions { clean_close: None, read_only: false, holder_is_dead: true, force: false };
+const FORCE: Permissions =
+    Permissions { clean_close: None, read_only: false, holder_is_dead: false, force: true };
 
 struct Scene {
     model: Model,

@@ -182,7 +182,7 @@ async fn ask(
             Ok(plan) => {
                 tally.open_us.record(micros(began))?;
                 let began = Instant::now();
-                let close = Close { key };
+                let close = Close { key, clean_close: None };
                 let path = format!("/v1/plans/{}/close", plan.plan);
                 match client.post::<_, IgnoredAny>(&path, &close).await {
                     Ok(_) => tally.release_us.record(micros(began))?,

@@ -6,7 +6,8 @@ use netraid_raid::{
     format::{Image, first_label, format},
     geometry::{Geometry, Level},
     label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
-    member::MemberIndex,
+    lack::Lack,
+    member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
     written::{PageImage, WrittenBits},
 };
@@ -38,6 +39,8 @@ pub struct CreateOptions {
     pub chunk_len: u32,
     /// Overwrite what is on the members, and accept unequal ones.
     pub force: bool,
+    /// All the same, refuse members of an array that was ever opened.
+    pub keep_opened: bool,
     /// Whether it has a log.
     pub log: Log,
 }
@@ -82,15 +85,12 @@ pub async fn create(
     members: Vec<MemberConfig>,
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
-    check(&options, &members)?;
-    let whole = Given::all(&members);
-    let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
-    let members = try_join_all(members.into_iter().map(connect)).await?;
-    make_and_leave(&options, whole, members).await
+    let count = members.len();
+    create_of(options, members, pool, |places| places.len() == count).await
 }
 
-/// Labels those of `members` that answer as a new array, which lacks the others: as if they had been
-/// lost right after it was made. As many may lack as its level can do without.
+/// Labels those of `members` that answer as a new array, which lacks the others: its labels say that
+/// they are missing, and have nothing. As many may lack as its level can do without.
 ///
 /// # Errors
 /// As [`create`], and when too few answer.
@@ -99,8 +99,29 @@ pub async fn create_degraded(
     members: Vec<MemberConfig>,
     pool: Pool,
 ) -> Result<CreateReport, ArrayError> {
+    let (level, count, chunk_len) = (options.level, members.len(), options.chunk_len);
+    let geometry = Geometry::new(level, count, chunk_len, BLOCK_LEN_MIN, 0, 0);
+    let can_serve = |places: &[usize]| match &geometry {
+        Ok(geometry) => {
+            let places = places.iter().filter_map(|place| u8::try_from(*place).ok());
+            geometry.can_serve_from(places.map(MemberIndex).collect())
+        }
+        // What is wrong with it is found when it is laid out.
+        Err(_) => places.len() == count,
+    };
+    create_of(options, members, pool, can_serve).await
+}
+
+/// Makes an array of those members that answer, if these places of it are enough.
+async fn create_of(
+    options: CreateOptions,
+    members: Vec<MemberConfig>,
+    pool: Pool,
+    are_enough: impl FnOnce(&[usize]) -> bool,
+) -> Result<CreateReport, ArrayError> {
     check(&options, &members)?;
-    let mut given = Given { places: Vec::new(), ..Given::all(&members) };
+    let addresses = members.iter().map(MemberConfig::address).collect();
+    let mut given = Given { addresses, places: Vec::new() };
     let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
     let (mut connected, mut refusal) = (Vec::new(), None);
     for (place, end) in join_all(members.into_iter().map(connect)).await.into_iter().enumerate() {
@@ -112,20 +133,13 @@ pub async fn create_degraded(
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    let lacking = given.addresses.len() - connected.len();
     match refusal {
-        Some(refusal) if lacking > tolerance(&options, given.addresses.len()) => {
+        Some(refusal) if !are_enough(&given.places) => {
             join_all(connected.iter().map(|member| member.remote.close())).await;
             Err(refusal)
         }
         Some(_) | None => make_and_leave(&options, given, connected).await,
     }
-}
-
-/// How many members of a new array may be lost.
-fn tolerance(options: &CreateOptions, members: usize) -> usize {
-    let geometry = Geometry::new(options.level, members, options.chunk_len, BLOCK_LEN_MIN, 0, 0);
-    geometry.map_or(0, |geometry| geometry.tolerance() as usize)
 }
 
 /// The members that a new array is to have.
@@ -134,13 +148,6 @@ struct Given {
     addresses: Vec<String>,
     /// Which of them are there.
     places: Vec<usize>,
-}
-
-impl Given {
-    fn all(members: &[MemberConfig]) -> Self {
-        let addresses = members.iter().map(MemberConfig::address).collect();
-        Self { addresses, places: (0..members.len()).collect() }
-    }
 }
 
 fn check(options: &CreateOptions, members: &[MemberConfig]) -> Result<(), ArrayError> {
@@ -185,6 +192,9 @@ async fn make(
     } else {
         try_join_all(members.iter_mut().map(Connected::seize)).await?;
     }
+    if options.keep_opened {
+        try_join_all(members.iter().map(Connected::check_never_opened)).await?;
+    }
     check_distinct(members).await?;
     try_join_all(members.iter().map(Connected::erase_label)).await?;
     if label.log.is_some() {
@@ -196,11 +206,7 @@ async fn make(
     let writes = placed()
         .map(async |(member, place)| member.write_stable(&images.written[*place], what).await);
     try_join_all(writes).await?;
-    let labels: Vec<Label> = (0..)
-        .map(MemberIndex)
-        .take(given.addresses.len())
-        .map(|index| Label { index, ..label.clone() })
-        .collect();
+    let labels = labels(&label, &given);
     let labelled = placed().map(async |(member, place)| member.write_label(&labels[*place]).await);
     try_join_all(labelled).await?;
     Ok(CreateReport {
@@ -213,6 +219,20 @@ async fn make(
         capacity_bytes: label.geometry.capacity(),
         log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
     })
+}
+
+/// The first labels of all members: those that are not there lack everything, so that nobody takes
+/// what they carry later for a part of this array.
+fn labels(first: &Label, given: &Given) -> Vec<Label> {
+    let mut first = first.clone();
+    for (place, entry) in first.members.iter_mut().enumerate() {
+        if !given.places.contains(&place) {
+            entry.state = MemberState::Missing;
+            entry.lack = if first.log.is_some() { Lack::ALL } else { Lack::NOTHING };
+        }
+    }
+    let members = first.geometry.member_indices();
+    members.map(|index| Label { index, ..first.clone() }).collect()
 }
 
 fn check_name(name: &str) -> Result<(), ArrayError> {

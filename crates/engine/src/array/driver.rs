@@ -5,6 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use netraid_block::{Completion, ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
 use netraid_raid::{
     array::{IoId, RequestId},
+    assemble::CleanClose,
     member::{MEMBERS_MAX, MemberIndex, MemberState},
 };
 use slab::Slab;
@@ -47,11 +48,14 @@ pub(super) enum Command {
     Control(ControlRequest, Reply),
     Replace(MemberIndex, Box<MemberConfig>, Reply),
     LimitRebuild(Option<u64>),
-    Close(oneshot::Sender<Result<(), IoError>>),
+    Close(Closing),
     Abandon(oneshot::Sender<()>),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<(), ArrayError>>;
+
+/// Who is told how the array was closed.
+type Closing = oneshot::Sender<Result<Option<CleanClose>, IoError>>;
 
 /// Where inputs come from and events go.
 pub(super) struct Channels {
@@ -123,7 +127,7 @@ pub(super) struct Driver {
     /// Prepares a device that is to join; until it has ended, it may register it.
     pub(super) joining: Option<JoinHandle<()>>,
     ready: Option<oneshot::Sender<Result<(), IoError>>>,
-    closing: Option<oneshot::Sender<Result<(), IoError>>>,
+    closing: Option<Closing>,
     close_begun: bool,
     closed: bool,
     /// Who is to be told when it has ended at once.
@@ -249,7 +253,7 @@ impl Driver {
             has_left(slot.leaving.take()).await;
         }
         if let Some(reply) = self.closing.take() {
-            let end = self.machine.failure().map_or(Ok(()), Err);
+            let end = self.machine.failure().map_or(Ok(self.machine.clean_close()), Err);
             // Nobody waits for the end.
             let _ = reply.send(end);
         }
@@ -464,7 +468,7 @@ impl Driver {
         self.closing.is_some() || self.closed
     }
 
-    fn begin_close(&mut self, reply: Option<oneshot::Sender<Result<(), IoError>>>) {
+    fn begin_close(&mut self, reply: Option<Closing>) {
         if self.closing.is_none() {
             self.closing = Some(reply.unwrap_or_else(|| oneshot::channel().0));
         }

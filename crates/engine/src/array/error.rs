@@ -50,6 +50,14 @@ pub enum ArrayError {
         /// What was found on it.
         what: String,
     },
+    /// A member of an array that may hold data.
+    #[error("{address} is a member of array '{name}', which was opened before; bring its others")]
+    WasOpened {
+        /// The member.
+        address: String,
+        /// The array's name.
+        name: String,
+    },
     /// One LUN under two addresses.
     #[error("{first} and {second} are the same lun; give each member once")]
     Twice {

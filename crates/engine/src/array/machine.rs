@@ -10,6 +10,7 @@ use netraid_raid::{
         Action as PlainAction, ArrayMachine, Background, BufferId, CommandError,
         Event as PlainEvent, IoId, MemberCaps, RequestId, UserRequest as PlainRequest,
     },
+    assemble::CleanClose,
     executor::Executor,
     geometry::Geometry,
     label::{Label, Uuid},
@@ -398,6 +399,14 @@ impl Machine {
         match self {
             Self::Plain(plain) => plain.machine.label().clone(),
             Self::Logged(logged) => logged.machine.label(),
+        }
+    }
+
+    /// How the array was closed, once it is; nothing when its labels do not say so.
+    pub(super) fn clean_close(&self) -> Option<CleanClose> {
+        match self.is_read_only() {
+            true => None,
+            false => CleanClose::of(&self.label()),
         }
     }
 

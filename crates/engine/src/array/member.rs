@@ -258,6 +258,16 @@ impl Connected {
         }
     }
 
+    /// Refuses a member of an array that was ever opened.
+    pub(super) async fn check_never_opened(&self) -> Result<(), ArrayError> {
+        match self.label().await? {
+            Ok(label) if label.was_opened() => {
+                Err(ArrayError::WasOpened { address: self.address(), name: label.name })
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     async fn check_empty(&self) -> Result<(), ArrayError> {
         let in_use = |what| ArrayError::InUse { address: self.address(), what };
         match self.label().await? {

@@ -23,7 +23,7 @@ mod scrub;
 mod slots;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
-use netraid_raid::member::MemberIndex;
+use netraid_raid::{assemble::CleanClose, member::MemberIndex};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -190,11 +190,12 @@ impl Array {
         self.events.recv().await
     }
 
-    /// Ends all requests, makes everything stable, and closes the sessions.
+    /// Ends all requests, makes everything stable, and closes the sessions. Says who held everything
+    /// then; nothing when it was open for reading, or something is left to do for the next opening.
     ///
     /// # Errors
     /// When the array has failed: what was not stable before may not be stable now.
-    pub async fn close(self) -> Result<(), ArrayError> {
+    pub async fn close(self) -> Result<Option<CleanClose>, ArrayError> {
         let (reply, closed) = oneshot::channel();
         // What cannot be sent is dropped, and its reply with it: that ends the wait.
         drop(self.handle.commands.send(Command::Close(reply)).await);

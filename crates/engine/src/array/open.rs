@@ -4,9 +4,9 @@ use futures_util::future::{join_all, try_join_all};
 use netraid_block::{DeviceInfo, Pool};
 use netraid_raid::{
     array::{ArrayMachine, MemberCaps, OpenConfig},
-    assemble::{AssembleError, Assembly, Found, Permissions, assemble},
+    assemble::{AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array},
     executor::Executor,
-    label::Label,
+    label::{FIRST_GENERATION, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::MemberState,
     regions::{PAGE_LEN, Region},
@@ -36,6 +36,11 @@ pub struct OpenOptions {
     pub take_over: bool,
     /// An administrator's word, against all doubts.
     pub force: bool,
+    /// How the array was closed, from somebody who knows that nobody had it open to write since: half of
+    /// a mirror opens then without the other.
+    pub clean_close: Option<CleanClose>,
+    /// Labels of another array of the same name that was made and never opened count as none.
+    pub ignore_unopened: bool,
     /// What an array with a log may keep in memory.
     pub caches: Caches,
 }
@@ -82,6 +87,14 @@ pub struct LabelReport {
     pub log_bytes: u64,
     /// What is where on the member.
     pub regions: Vec<RegionReport>,
+}
+
+impl LabelReport {
+    /// Whether the array was ever opened for writing.
+    #[must_use]
+    pub const fn was_opened(&self) -> bool {
+        self.generation > FIRST_GENERATION
+    }
 }
 
 /// A region of a member.
@@ -292,7 +305,10 @@ async fn decide_and_load(
     notes: &mut Vec<String>,
     pool: &Pool,
 ) -> Result<Decided, ArrayError> {
-    let found = read_labels(connected, notes).await?;
+    let mut found = read_labels(connected, notes).await?;
+    if options.ignore_unopened {
+        leave_out_unopened(&mut found, notes);
+    }
     let (assembly, lock) = decide(options, &found, notes)?;
     if assembly.label.log.is_some() && options.read_only && assembly.unclean {
         return Err(ArrayError::NotClosed(assembly.label.name));
@@ -483,6 +499,19 @@ async fn read_labels(
     }
 }
 
+/// Takes labels of arrays whose making was cut short from those of the one that is opened.
+fn leave_out_unopened(found: &mut Vec<(usize, Found)>, notes: &mut Vec<String>) {
+    let Some(chosen) = choose_array(found.iter().map(|(_, found)| &found.label)) else { return };
+    found.retain(|(_, Found { address, label })| {
+        let is_its = label.array_uuid == chosen;
+        if !is_its {
+            let name = &label.name;
+            notes.push(format!("{address}: of another array '{name}', which was never opened"));
+        }
+        is_its
+    });
+}
+
 fn decide(
     options: OpenOptions,
     found: &[(usize, Found)],
@@ -498,6 +527,7 @@ fn decide(
     };
     let ours = lock.as_ref().is_some_and(|lock| lock.outlives(&newest.label.holder));
     let permissions = Permissions {
+        clean_close: options.clean_close,
         read_only: options.read_only,
         holder_is_dead: ours || options.take_over,
         force: options.force,

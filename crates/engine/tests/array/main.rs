@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod fencing;
+mod halves;
 mod logged;
 
 use std::{
@@ -19,13 +20,16 @@ use netraid_block::{
     BlockDevice, BufMut, Device, DeviceInfo, ErrorKind, Op, Pool, Request, TargetUri,
 };
 use netraid_engine::{
-    array::{Array, ArrayError, CreateOptions, Event, Log, MemberConfig, OpenOptions, create},
+    array::{
+        Array, ArrayError, CreateOptions, Event, Log, MemberConfig, OpenOptions, create,
+        create_degraded,
+    },
     backings, completions,
     control::ControlRequest,
     initiator::{InitiatorConfig, Remote, ReservationType, Secret},
     target::{ChapCredentials, Target, TargetConfig, TargetHandle},
 };
-use netraid_raid::geometry::Level;
+use netraid_raid::{assemble::AssembleError, geometry::Level, member::MemberIndex};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -100,7 +104,7 @@ async fn members(count: usize) -> (Vec<Member>, Vec<MemberConfig>) {
 
 fn options(level: Level) -> CreateOptions {
     let (name, log) = ("test".into(), Log::Off);
-    CreateOptions { name, level, chunk_len: 64 << 10, force: false, log }
+    CreateOptions { name, level, chunk_len: 64 << 10, force: false, keep_opened: false, log }
 }
 
 async fn open(configs: &[MemberConfig]) -> Array {

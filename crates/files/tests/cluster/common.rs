@@ -10,13 +10,14 @@ use std::{
 };
 
 use netraid_agent::{Agent, AgentConfig, Medium, Ready};
+use netraid_block::Pool;
 use netraid_cluster::{
     Code,
     access::AccessFile,
     mediator::{Create, Kind, Layout, Mode},
 };
-use netraid_control::units::{AgentId, Rate};
-use netraid_files::{Cluster, Error, VolumeOptions};
+use netraid_control::units::{AgentId, PlanId, Rate};
+use netraid_files::{Cluster, Data, Error, VolumeOptions};
 use netraid_mediator::{Config, Mediator, Tls};
 use tempfile::TempDir;
 use tokio::{runtime::Builder, sync::oneshot};
@@ -220,6 +221,46 @@ pub(crate) fn to_read() -> VolumeOptions {
 
 pub(crate) fn to_write() -> VolumeOptions {
     VolumeOptions::new(Mode::Write)
+}
+
+/// To write, where lost members are replaced at once.
+pub(crate) fn soon() -> VolumeOptions {
+    VolumeOptions { replace_after: Some(Duration::from_millis(500)), ..to_write() }
+}
+
+pub(crate) async fn open(cluster: &Cluster, path: &str, options: VolumeOptions) -> Data {
+    Data::open(cluster, path, options, &Pool::new()).await.unwrap()
+}
+
+/// Reads all of it, and compares.
+pub(crate) async fn assert_holds(data: &Data, expected: &[u8]) {
+    let mut at = 0;
+    while at < expected.len() {
+        let mut into = vec![0; 1 << 20];
+        let len = data.read_at(at as u64, &mut into).await.unwrap();
+        assert!(len > 0 && into[..len] == expected[at..at + len], "within {len} bytes from {at}");
+        at += len;
+    }
+    assert_eq!(data.length(), expected.len() as u64);
+}
+
+/// Opens something and writes to it, stable, and dies: its plan, which nobody gives back.
+pub(crate) fn writer_that_dies(house: &House, path: &str, from: &[u8]) -> PlanId {
+    // With connections of its own: they die with it.
+    let cluster = Cluster::with_access_file(&house.access()).unwrap();
+    let (path, from) = (path.to_owned(), from.to_vec());
+    let (writer, plan) = Daemon::start(move |ready| async move {
+        let mut writing = open(&cluster, &path, to_write()).await;
+        assert_eq!(writing.write_at(0, &from).await.unwrap(), from.len());
+        writing.flush().await.unwrap();
+        let plan = writing.volume().unwrap().plan();
+        // Dropped, it would be closed.
+        std::mem::forget(writing);
+        ready.send(plan).unwrap();
+        std::future::pending().await
+    });
+    writer.kill();
+    plan
 }
 
 /// Bytes that differ from place to place and from one version to the next.

@@ -6,3 +6,4 @@ mod blocking;
 mod common;
 mod data;
 mod loss;
+mod mirror;

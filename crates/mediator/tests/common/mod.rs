@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -26,7 +27,8 @@ use netraid_cluster::{
     },
     http::{Client, RequestError},
     mediator::{
-        Beat, Beaten, Close, Create, Entry, Join, Joined, Kind, Layout, Mode, Open, TransferPlan,
+        Beat, Beaten, Close, Create, Entry, Join, Joined, Kind, Layout, MediatorStatus, Mode, Open,
+        PlanPage, TransferPlan,
     },
     now,
     serve::bearer,
@@ -335,7 +337,7 @@ pub struct House {
     running: Option<tokio::task::JoinHandle<()>>,
 }
 
-pub fn config(directory: &std::path::Path) -> Config {
+pub fn config(directory: &Path) -> Config {
     Config {
         directory: directory.to_owned(),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -410,8 +412,14 @@ impl House {
 
     /// Gives a plan back, as its client.
     pub async fn close(&self, plan: PlanId) -> Result<IgnoredAny, RequestError> {
-        let close = Close { key: close_key() };
+        let close = Close { key: close_key(), clean_close: None };
         self.client.post(&format!("/v1/plans/{plan}/close"), &close).await
+    }
+
+    /// What is open.
+    pub async fn plans(&self) -> Vec<PlanId> {
+        let page: PlanPage = self.admin.get("/v1/plans").await.unwrap();
+        page.entries.iter().map(|entry| entry.plan).collect()
     }
 
     pub async fn open(&self, open: &Open) -> Result<TransferPlan, RequestError> {
@@ -424,7 +432,7 @@ pub fn close_key() -> Bearer {
     Bearer::from_text("said by the client alone".to_owned())
 }
 
-pub fn access(directory: &std::path::Path, role: &str) -> AccessFile {
+pub fn access(directory: &Path, role: &str) -> AccessFile {
     AccessFile::read(&directory.join(format!("{role}.access"))).unwrap()
 }
 
@@ -455,4 +463,39 @@ pub fn opening(path: &str, mode: Mode, rate: u64) -> Open {
 
 pub fn code<T>(result: Result<T, RequestError>) -> netraid_cluster::Code {
     result.err().expect("an error").problem().expect("a refusal").code
+}
+
+/// Waits until so many agents are.
+pub async fn reachable(house: &House, count: u32) {
+    for _ in 0..2400 {
+        let status: MediatorStatus = house.admin.get("/v1/status").await.unwrap();
+        if status.reachable == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("agents do not come back");
+}
+
+/// Copies a store when the mediator that was stopped has let go of it: its thread closes it a little
+/// later, and what it does then is meant for the files that it had.
+pub async fn copy_store(from: &Path, to: &Path) {
+    let is_used = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let names = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        names.into_iter().any(|name| name.starts_with(from) || name.starts_with(to))
+    };
+    let closed = async {
+        while is_used() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), closed).await.unwrap();
+    for ending in ["", "-wal", "-shm"] {
+        let name = format!("mediator.sqlite{ending}");
+        let _ = std::fs::remove_file(to.join(&name));
+        if from.join(&name).exists() {
+            std::fs::copy(from.join(&name), to.join(&name)).unwrap();
+        }
+    }
 }

@@ -1,0 +1,313 @@
+//! Labels that belong together, and what they may be opened to.
+
+use alloc::string::ToString;
+
+use super::*;
+use crate::{
+    geometry::Level,
+    label::tests::{logged_sample, sample},
+    lack::Lack,
+};
+
+fn labels(level: Level, members: u8) -> Vec<Found> {
+    labelled(&sample(level, usize::from(members)))
+}
+
+/// With a log, and nobody away.
+fn in_sync(level: Level, members: usize) -> Label {
+    let mut label = logged_sample(level, members);
+    for entry in &mut label.members {
+        (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
+    }
+    label
+}
+
+fn labelled(label: &Label) -> Vec<Found> {
+    let members = label.geometry.members();
+    let one = |at| {
+        let label = Label { index: MemberIndex(at), ..label.clone() };
+        Found { address: alloc::format!("m{at}"), label }
+    };
+    (0..members).map(one).collect()
+}
+
+fn set_aside(found: &mut [Found], who: usize) {
+    for (at, found) in found.iter_mut().enumerate() {
+        if at != who {
+            found.label.members[who].state = MemberState::Faulty;
+            found.label.epoch += 1;
+        }
+    }
+}
+
+#[test]
+fn a_member_that_was_set_aside_is_not_current_when_it_comes_back() {
+    let mut found = labels(Level::Raid5, 4);
+    set_aside(&mut found, 2);
+    let assembly = assemble(&found, Permissions::default()).unwrap();
+    assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[2][..], None));
+    assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+}
+
+#[test]
+fn with_a_log_a_member_that_was_away_has_its_place_and_does_not_count() {
+    let mut found = labelled(&in_sync(Level::Raid5, 4));
+    set_aside(&mut found, 2);
+    let assembly = assemble(&found, Permissions::default()).unwrap();
+    assert_eq!((assembly.stale.as_slice(), assembly.found[2]), (&[][..], Some(2)));
+    assert_eq!(assembly.label.state(MemberIndex(2)), MemberState::Faulty);
+    found.remove(0);
+    let few = assemble(&found, Permissions::default()).unwrap_err();
+    assert!(matches!(few, AssembleError::TooFew { current: 2, .. }), "{few}");
+}
+
+#[test]
+fn with_a_log_an_old_word_of_a_member_that_has_caught_up_is_no_second_history() {
+    let mut found = labelled(&in_sync(Level::Raid6, 4));
+    // Member 3 was set aside, then member 2, which never heard that 3 is back.
+    found[2].label.members[3].state = MemberState::Faulty;
+    found[2].label.epoch += 1;
+    for other in [0, 1, 3] {
+        found[other].label.members[2].state = MemberState::Faulty;
+        found[other].label.epoch += 4;
+    }
+    assert!(assemble(&found, Permissions::default()).is_ok());
+    // Two halves of a mirror that went on alone are two histories, log or not.
+    let mut found = labelled(&in_sync(Level::Raid1, 2));
+    found[0].label.members[1].state = MemberState::Faulty;
+    found[0].label.epoch += 1;
+    found[1].label.members[0].state = MemberState::Missing;
+    found[1].label.generation += 1;
+    let error = assemble(&found, Permissions::default()).unwrap_err();
+    assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
+}
+
+#[test]
+fn pairs_of_a_level_10_decide_what_is_enough_and_who_could_have_gone_on() {
+    let label = in_sync(Level::Raid10, 4);
+    let all = labelled(&label);
+    let pick = |members: &[u8]| -> Vec<Found> {
+        members.iter().map(|member| all[usize::from(*member)].clone()).collect()
+    };
+    let halves: Vec<[u8; 2]> = (0..4).flat_map(|a| (a + 1..4).map(move |b| [a, b])).collect();
+    let force = Permissions { force: true, ..Permissions::default() };
+    let opened = halves.iter().filter(|half| assemble(&pick(*half), force).is_ok()).count();
+    assert_eq!(opened, 4, "one of each pair");
+    for half in halves {
+        assert!(assemble(&pick(&half), Permissions::default()).is_err(), "{half:?}");
+    }
+    assert!(assemble(&pick(&[0, 1, 2]), Permissions::default()).is_ok());
+}
+
+#[test]
+fn a_level_that_needs_a_log_is_not_assembled_without_one() {
+    for level in [Level::Raid6, Level::Raid10] {
+        let refused = assemble(&labels(level, 4), Permissions::default()).unwrap_err();
+        assert!(matches!(refused, AssembleError::NoLog { .. }), "{refused}");
+    }
+}
+
+#[test]
+fn a_replaced_member_is_not_taken_for_its_replacement() {
+    let mut found = labels(Level::Raid5, 4);
+    for other in [0, 1, 3] {
+        found[other].label.members[2].uuid = [77; 16];
+        found[other].label.epoch += 1;
+    }
+    assert_eq!(assemble(&found, Permissions::default()).unwrap().stale, [2]);
+}
+
+#[test]
+fn one_side_of_a_mirror_alone_does_not_open() {
+    let mut found = labels(Level::Raid1, 2);
+    set_aside(&mut found, 1);
+    let stale = found.pop().unwrap();
+    assert!(assemble(&found, Permissions::default()).is_ok(), "the survivor knows");
+    let error = assemble(core::slice::from_ref(&stale), Permissions::default()).unwrap_err();
+    assert!(matches!(error, AssembleError::Contested { .. }), "{error}");
+    let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
+    let error = assemble(core::slice::from_ref(&stale), dead).unwrap_err();
+    assert!(matches!(error, AssembleError::Contested { .. }), "a dead holder is no proof: {error}");
+    let force = Permissions { force: true, ..Permissions::default() };
+    assert!(assemble(&[stale], force).is_ok());
+}
+
+#[test]
+fn two_halves_that_went_on_without_each_other_are_not_mixed() {
+    let mut found = labels(Level::Raid1, 2);
+    found[0].label.members[1].state = MemberState::Faulty;
+    found[0].label.epoch += 1;
+    found[1].label.members[0].state = MemberState::Missing;
+    found[1].label.generation += 1;
+    let error = assemble(&found, Permissions::default()).unwrap_err();
+    assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
+}
+
+#[test]
+fn too_few_foreign_and_doubled_members_are_refused() {
+    let mut found = labels(Level::Raid5, 4);
+    let few = assemble(&found[..2], Permissions::default()).unwrap_err();
+    assert!(few.to_string().contains("2 of 4") && few.to_string().contains("member 3"), "{few}");
+    found[3].label.index = MemberIndex(1);
+    assert!(matches!(
+        assemble(&found, Permissions::default()),
+        Err(AssembleError::Twice { index: MemberIndex(1), .. })
+    ));
+    found[3].label.array_uuid = [5; 16];
+    let different = assemble(&found, Permissions::default());
+    assert!(matches!(different, Err(AssembleError::DifferentArrays { .. })));
+}
+
+#[test]
+fn an_unclean_array_opens_only_on_proof_and_with_all_its_parity() {
+    let mut found = labels(Level::Raid5, 4);
+    found.iter_mut().for_each(|found| found.label.closure = Closure::Open);
+    let held = assemble(&found, Permissions::default()).unwrap_err();
+    assert!(matches!(held, AssembleError::Held { .. }));
+    let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
+    assert!(assemble(&found, dead).unwrap().unclean);
+    let error = assemble(&found[..3], dead).unwrap_err();
+    assert!(matches!(error, AssembleError::UncleanDegraded { .. }));
+}
+
+#[test]
+fn a_log_says_what_parity_should_be_when_a_member_is_away() {
+    let mut label = Label { closure: Closure::Open, ..logged_sample(Level::Raid5, 4) };
+    label.members[3].state = MemberState::InSync;
+    let found = labelled(&label);
+    let dead = Permissions { holder_is_dead: true, ..Permissions::default() };
+    assert!(assemble(&found[..3], dead).unwrap().unclean);
+}
+
+#[test]
+fn labels_that_differ_in_the_log_are_not_of_one_array() {
+    let (logged, plain) = (logged_sample(Level::Raid5, 4), sample(Level::Raid5, 4));
+    type Change = fn(&mut Option<crate::label::LogLabel>);
+    let changes: [Change; 2] = [|log| log.as_mut().unwrap().salt ^= 1, |log| *log = None];
+    for change in changes {
+        let mut found = labelled(&logged);
+        change(&mut found[2].label.log);
+        let error = assemble(&found, Permissions::default()).unwrap_err();
+        assert!(matches!(error, AssembleError::Disagree { .. }), "{error}");
+    }
+    assert!(assemble(&labelled(&plain), Permissions::default()).is_ok());
+}
+
+/// What somebody knows who saw this array closed.
+fn knowing(label: &Label) -> Permissions {
+    Permissions { clean_close: CleanClose::of(label), ..Permissions::default() }
+}
+
+/// Members of `all` by number.
+fn pick(all: &[Found], members: &[usize]) -> Vec<Found> {
+    members.iter().map(|member| all[*member].clone()).collect()
+}
+
+#[test]
+fn half_of_what_was_closed_in_good_order_opens_to_whoever_knows_that_nobody_went_on() {
+    let halves: [(Level, usize, &[usize]); 5] = [
+        (Level::Raid1, 2, &[0]),
+        (Level::Raid1, 2, &[1]),
+        (Level::Raid1, 3, &[1]),
+        (Level::Raid10, 4, &[1, 2]),
+        (Level::Raid6, 4, &[0, 3]),
+    ];
+    for (level, members, half) in halves {
+        let label = in_sync(level, members);
+        let found = pick(&labelled(&label), half);
+        let refused = assemble(&found, Permissions::default()).unwrap_err();
+        assert!(matches!(refused, AssembleError::Contested { .. }), "{refused}");
+        let assembly = assemble(&found, knowing(&label)).unwrap();
+        for member in 0..members {
+            let is_here = half.contains(&member);
+            let state = assembly.label.members[member].state;
+            assert_eq!(is_here, state == MemberState::InSync, "{level:?} {half:?} {member}");
+        }
+        let reads = Permissions { read_only: true, ..knowing(&label) };
+        assert!(assemble(&found, reads).is_ok());
+    }
+}
+
+#[test]
+fn knowing_how_an_array_was_closed_does_not_make_up_for_members_that_are_too_few() {
+    let label = in_sync(Level::Raid10, 4);
+    let pair = pick(&labelled(&label), &[0, 2]);
+    let few = assemble(&pair, knowing(&label)).unwrap_err();
+    assert!(matches!(few, AssembleError::TooFew { .. }), "{few}");
+    let foreign = Label { array_uuid: [5; 16], ..label.clone() };
+    let mixed = [pick(&labelled(&label), &[0]), pick(&labelled(&foreign), &[2])].concat();
+    let mixed = assemble(&mixed, knowing(&label)).unwrap_err();
+    assert!(matches!(mixed, AssembleError::DifferentArrays { .. }), "{mixed}");
+}
+
+#[test]
+fn what_is_known_of_a_close_counts_for_labels_of_that_close_alone() {
+    let closed = in_sync(Level::Raid1, 2);
+    let known = knowing(&closed);
+    let changes: [fn(&mut Label); 5] = [
+        // Somebody opened it since, and went on or not.
+        |label| label.generation += 1,
+        |label| label.epoch += 1,
+        |label| label.closure = Closure::Open,
+        // The device was set back to what it was before.
+        |label| label.epoch -= 1,
+        |label| label.generation -= 1,
+    ];
+    for change in changes {
+        let mut label = closed.clone();
+        change(&mut label);
+        let half = pick(&labelled(&label), &[0]);
+        let refused = assemble(&half, known).unwrap_err();
+        assert!(matches!(refused, AssembleError::Contested { .. }), "{refused}");
+    }
+    // One of several that was set back is enough.
+    let closed = in_sync(Level::Raid10, 4);
+    let mut half = pick(&labelled(&closed), &[1, 2]);
+    assert!(assemble(&half, knowing(&closed)).is_ok());
+    half[0].label.epoch -= 1;
+    let refused = assemble(&half, knowing(&closed)).unwrap_err();
+    assert!(matches!(refused, AssembleError::Contested { .. }), "{refused}");
+}
+
+#[test]
+fn a_member_that_did_not_hold_everything_at_the_close_is_not_vouched_for() {
+    let closed = in_sync(Level::Raid1, 2);
+    let mut known = knowing(&closed);
+    if let Some(close) = &mut known.clean_close {
+        close.in_sync.remove(MemberIndex(1));
+    }
+    assert!(assemble(&pick(&labelled(&closed), &[0]), known).is_ok());
+    let refused = assemble(&pick(&labelled(&closed), &[1]), known).unwrap_err();
+    assert!(matches!(refused, AssembleError::Contested { .. }), "{refused}");
+}
+
+#[test]
+fn an_array_that_was_not_closed_in_good_order_has_nothing_to_be_known_of_that() {
+    for closure in [Closure::Open, Closure::Unsynced] {
+        let label = Label { closure, ..in_sync(Level::Raid1, 2) };
+        assert_eq!(CleanClose::of(&label), None);
+    }
+    let mut label = in_sync(Level::Raid10, 4);
+    label.members[3].state = MemberState::Faulty;
+    label.members[2].state = MemberState::CatchingUp;
+    let close = CleanClose::of(&label).unwrap();
+    assert_eq!(close.in_sync, [0, 1].map(MemberIndex).into_iter().collect());
+}
+
+#[test]
+fn of_arrays_of_one_name_the_one_that_was_opened_is_chosen_and_never_one_of_two() {
+    let label = |uuid: u8, generation| Label {
+        array_uuid: [uuid; 16],
+        generation,
+        ..in_sync(Level::Raid6, 4)
+    };
+    let choose = |labels: &[Label]| choose_array(labels.iter());
+    let (new, other, opened) = (label(3, 1), label(4, 1), label(2, 7));
+    assert_eq!(choose(&[new.clone(), opened.clone(), other.clone()]), Some([2; 16]));
+    assert_eq!(choose(&[new.clone(), other.clone(), new.clone()]), Some([3; 16]));
+    assert_eq!(choose(&[opened.clone(), opened.clone()]), Some([2; 16]));
+    assert_eq!(choose(&[new.clone(), opened.clone(), label(5, 2)]), None);
+    let strange = Label { name: "another".to_string(), ..new };
+    assert_eq!(choose(&[opened, strange]), None);
+    assert_eq!(choose(&[]), None);
+}
