@@ -171,6 +171,7 @@ impl World {
 
     /// Power was lost and is back: everything holds what it may, and that is certain from now on.
     fn check_all(&mut self, disk: &Disk) {
+        assert_eq!(disk.shared.table().damaged_rows(), 0, "one copy of each is whole");
         let found: Vec<_> = disk.segments();
         for segment in &found {
             assert_eq!(segment.lost, None, "{segment:?}");
