@@ -80,11 +80,12 @@ impl Pen {
         let job = Box::new(move |scribe: &Scribe| {
             let _ = answer.send(job(scribe));
         });
-        let sent = self.sender.as_ref().map(|sender| sender.send(Order::Job(job)));
-        match (sent, answered.recv()) {
-            (Some(Ok(())), Ok(answer)) => answer,
-            _ => Err("the disk is being closed".to_owned()),
+        // What cannot be sent is dropped, and its answer with it: that ends the wait.
+        match &self.sender {
+            Some(sender) => drop(sender.send(Order::Job(job))),
+            None => drop(job),
         }
+        answered.recv().unwrap_or_else(|_| Err("the disk is being closed".to_owned()))
     }
 }
 
