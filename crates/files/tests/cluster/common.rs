@@ -49,7 +49,8 @@ impl Daemon {
                     _ = killed => {}
                 }
             });
-            runtime.shutdown_background();
+            // Nothing of it may go on: neither what it was doing, nor its connections.
+            runtime.shutdown_timeout(LIMIT);
         });
         let said = said.recv_timeout(LIMIT).expect("it does not serve");
         (Self { kill, thread }, said)
