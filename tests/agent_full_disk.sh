@@ -2,20 +2,7 @@
 # data that is there is served, the agent goes on, and when there is space again so does all else. The agent
 # ends with a full disk, and starts on one.
 . "$(dirname "$0")/cluster/lib.sh"
-[ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
-
-leave() {
-    ! mountpoint -q "$WORK/state" || umount --lazy "$WORK/state"
-}
-at_end leave
-mkdir "$WORK/state"
-mount -t tmpfs -o size=6m none "$WORK/state"
-# full: not one byte is left, however small the writes.
-full() {
-    dd if=/dev/zero of="$WORK/state/ballast" bs=64k status=none 2>/dev/null || true
-    dd if=/dev/zero of="$WORK/state/ballast" bs=1 oflag=append conv=notrunc status=none 2>/dev/null || true
-}
-space() { rm "$WORK/state/ballast"; }
+small_disk
 
 mediator
 # The store and the audit log of the first are on the small disk: its segments too, which are in its directory.

@@ -2,20 +2,7 @@
 # goes on, and when there is space again so does all else, without a restart. It is killed on a full disk, and
 # starts on one or says why it does not. Nothing is leaked.
 . "$(dirname "$0")/cluster/lib.sh"
-[ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
-
-leave() {
-    ! mountpoint -q "$WORK/state" || umount --lazy "$WORK/state"
-}
-at_end leave
-mkdir "$WORK/state"
-mount -t tmpfs -o size=6m none "$WORK/state"
-# full: not one byte is left, however small the writes.
-full() {
-    dd if=/dev/zero of="$WORK/state/ballast" bs=64k status=none 2>/dev/null || true
-    dd if=/dev/zero of="$WORK/state/ballast" bs=1 oflag=append conv=notrunc status=none 2>/dev/null || true
-}
-space() { rm "$WORK/state/ballast"; }
+small_disk
 
 MEDIATOR_DIR=$WORK/state/mediator
 mediator

@@ -48,3 +48,18 @@ soon() {
         sleep 0.1
     done
 }
+
+# small_disk: mounts one of 6 MiB at $WORK/state. full: not one byte of it is left, however small the writes;
+# space: there is room again.
+small_disk() {
+    [ "$(id -u)" = 0 ] || { say "needs root for mount"; exit 77; }
+    at_end leave_small_disk
+    mkdir "$WORK/state"
+    mount -t tmpfs -o size=6m none "$WORK/state"
+}
+leave_small_disk() { ! mountpoint -q "$WORK/state" || umount --lazy "$WORK/state"; }
+full() {
+    dd if=/dev/zero of="$WORK/state/ballast" bs=64k status=none 2>/dev/null || true
+    dd if=/dev/zero of="$WORK/state/ballast" bs=1 oflag=append conv=notrunc status=none 2>/dev/null || true
+}
+space() { rm "$WORK/state/ballast"; }
