@@ -10,7 +10,7 @@ use netraid_block::Device;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm, SessionView};
 use netraid_scsi::{AddUnitError, Identity, LUN_MAX, Reservations, UnitConfig};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     Lun, Shared,
@@ -29,11 +29,14 @@ pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 type Job = Box<dyn FnOnce(Rc<Shared>) + Send>;
 /// Where the target's thread takes its commands from.
 pub(super) type Jobs = mpsc::Receiver<Job>;
+/// What a target holds as long as anything of it is left.
+pub(super) type Life = watch::Sender<()>;
 
 /// A way to command a running target; clones lead to the same one.
 #[derive(Clone)]
 pub struct TargetHandle {
     jobs: mpsc::Sender<Job>,
+    life: watch::Receiver<()>,
 }
 
 impl std::fmt::Debug for TargetHandle {
@@ -161,9 +164,17 @@ pub enum CommandError {
 }
 
 impl TargetHandle {
-    pub(super) fn channel() -> (Self, Jobs) {
+    pub(super) fn channel() -> (Self, Jobs, Life) {
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
-        (Self { jobs }, receiver)
+        let (held, life) = watch::channel(());
+        (Self { jobs, life }, receiver, held)
+    }
+
+    /// Waits until the target has ended, and nothing of it is left: no connection, and no address
+    /// that it listened on.
+    pub async fn ended(&self) {
+        let mut life = self.life.clone();
+        while life.changed().await.is_ok() {}
     }
 
     /// How the target is.

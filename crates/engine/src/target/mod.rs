@@ -213,6 +213,7 @@ pub struct Target {
     segments: Option<(Arc<dyn Admission>, Duration)>,
     handle: TargetHandle,
     jobs: control::Jobs,
+    life: control::Life,
 }
 
 impl Target {
@@ -266,7 +267,7 @@ impl Target {
         setup.login_timeout = config.login_timeout;
         setup.ping_interval = config.ping_interval;
         setup.ping_timeout = config.ping_timeout;
-        let (handle, jobs) = TargetHandle::channel();
+        let (handle, jobs, life) = TargetHandle::channel();
         if config.admission.is_some() {
             // Whoever came is told of the portal that it used, and of nothing else.
             setup.portals = Vec::new();
@@ -275,7 +276,7 @@ impl Target {
         }
         let segments = config.admission.map(|admission| (admission, config.segment_idle_limit));
         let (limits, pacing) = (config.limits, config.pacing);
-        Ok(Self { listeners, setup, luns, limits, pool, pacing, segments, handle, jobs })
+        Ok(Self { listeners, setup, luns, limits, pool, pacing, segments, handle, jobs, life })
     }
 
     /// A way to command the target while it runs.
@@ -291,8 +292,9 @@ impl Target {
     }
 
     /// Serves until `shutdown` resolves; then asks initiators to log out, for a bounded time.
-    /// Dropping the future ends the target at once, as a crash would. The work is done on the
-    /// target's own thread, whatever runtime awaits this.
+    /// Dropping the future ends the target as a crash would, and does not wait for it:
+    /// [`TargetHandle::ended`] does. The work is done on the target's own thread, whatever
+    /// runtime awaits this.
     ///
     /// # Errors
     /// When the thread cannot be started, or dies.
@@ -300,6 +302,8 @@ impl Target {
         let (stop, stopped) = watch::channel(false);
         let (done, ended) = oneshot::channel();
         let serve = move || {
+            // Its end is told when everything else here is gone.
+            let _life = self.life.clone();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let result = runtime.map_err(TargetError::Start).and_then(|runtime| {
                 tokio::task::LocalSet::new().block_on(&runtime, self.serve(stopped))

@@ -82,6 +82,7 @@ impl Member {
     async fn kill(&mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
+        self.handle.ended().await;
     }
 
     /// Ends and begins again in good order, with what it had stored.

@@ -76,7 +76,7 @@ async fn a_lost_cache_is_heard_of_though_the_session_that_was_told_is_lost() {
         portal.cut(code);
         let address = target.address;
         target.kill().await;
-        let target = restart(address, std::slice::from_ref(&disk)).await;
+        let target = restart(address, std::slice::from_ref(&disk));
         completions::flush(&device).await.unwrap();
         assert!(!portal.is_to_cut(), "no session was cut");
         assert_eq!(remote.cache_losses(), 1, "{code:#x}");

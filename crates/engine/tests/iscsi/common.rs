@@ -13,7 +13,7 @@ use netraid_block::{BlockDevice, Buf, Device, DeviceInfo, Op, Pool, Request, SgL
 use netraid_engine::{
     backings, completions,
     initiator::{InitiatorConfig, Reason, Remote},
-    target::{Lun, Target, TargetConfig, TargetError, TargetHandle},
+    target::{Lun, Target, TargetConfig, TargetHandle},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::sync::oneshot;
@@ -97,19 +97,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(config: TargetConfig, devices: &[Device]) -> Self {
-        Self::try_start(config, devices).unwrap()
+        Self::start_luns(config, devices.iter().cloned().map(Into::into).collect())
     }
 
     pub(crate) fn start_luns(config: TargetConfig, luns: Vec<Lun>) -> Self {
-        Self::try_start_luns(config, luns).unwrap()
-    }
-
-    fn try_start(config: TargetConfig, devices: &[Device]) -> Result<Self, TargetError> {
-        Self::try_start_luns(config, devices.iter().cloned().map(Into::into).collect())
-    }
-
-    fn try_start_luns(config: TargetConfig, luns: Vec<Lun>) -> Result<Self, TargetError> {
-        let target = Target::bind(config, luns, Pool::new())?;
+        let target = Target::bind(config, luns, Pool::new()).unwrap();
         let addresses = target.local_addrs();
         let address = addresses[0];
         let handle = target.handle().clone();
@@ -120,7 +112,7 @@ impl Running {
             };
             target.run(stopped).await.unwrap();
         });
-        Ok(Self { address, addresses, handle, stop, task })
+        Self { address, addresses, handle, stop, task }
     }
 
     pub(crate) async fn stop(self) {
@@ -132,6 +124,7 @@ impl Running {
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
+        self.handle.ended().await;
     }
 
     pub(crate) fn uri(&self, lun: u16) -> TargetUri {
@@ -207,15 +200,7 @@ pub(crate) async fn exercise(device: &Device, rounds: usize, seed: u64) {
     }
 }
 
-/// Starts a target on an address that a killed one is about to leave.
-pub(crate) async fn restart(address: SocketAddr, devices: &[Device]) -> Running {
-    let config = TargetConfig { listen: vec![address], ..config() };
-    for _ in 0..5000 {
-        match Running::try_start(config.clone(), devices) {
-            Ok(running) => return running,
-            Err(TargetError::Listen { .. }) => tokio::time::sleep(Duration::from_millis(1)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("{address} is still taken");
+/// Starts a target on the address of one that has ended.
+pub(crate) fn restart(address: SocketAddr, devices: &[Device]) -> Running {
+    Running::start(TargetConfig { listen: vec![address], ..config() }, devices)
 }

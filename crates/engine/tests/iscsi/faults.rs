@@ -65,7 +65,7 @@ async fn requests_survive_a_restart_of_the_target() {
             } else {
                 target.kill().await;
             }
-            target = restart(address, std::slice::from_ref(&disk)).await;
+            target = restart(address, std::slice::from_ref(&disk));
             // Served by the new session, whatever happened to the old one.
             completions::read(&device, 0, 4096).await.unwrap();
             assert!(remote.cache_losses() >= round, "a new session was not told");

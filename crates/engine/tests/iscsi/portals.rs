@@ -304,7 +304,7 @@ async fn a_peer_that_is_surely_gone_is_not_waited_for() {
     let started = Instant::now();
     completions::read(&device, 0, 4096).await.unwrap_err();
     assert!(started.elapsed() < Duration::from_millis(400), "it waits again");
-    let target = restart(address, std::slice::from_ref(&disk)).await;
+    let target = restart(address, std::slice::from_ref(&disk));
     // A request is ended only by an attempt that failed after it came.
     completions::read(&device, 0, 4096).await.unwrap();
     remote.close().await;
@@ -322,7 +322,7 @@ async fn a_redirection_is_followed() {
         let address = target.address;
         assert_eq!(gate.connections(), 1);
         target.kill().await;
-        let target = restart(address, &[ram()]).await;
+        let target = restart(address, &[ram()]);
         until("a new session", || remote.reconnects() == 1).await;
         // Who moved for good is not asked where any more (RFC 7143, section 11.13.5).
         assert_eq!(gate.connections(), if permanent { 1 } else { 2 }, "{status:#x}");
