@@ -404,9 +404,10 @@ pub struct SetState {
     /// How many bytes data has, exactly.
     #[serde(default)]
     pub length_bytes: Option<u64>,
-    /// Members by index that were fresh, and are rebuilt.
+    /// Segments that were fresh, and are rebuilt. What is no member any more is passed over.
     #[serde(default)]
-    pub rebuilt: Vec<u16>,
+    #[schema(value_type = Vec<String>)]
+    pub rebuilt: Vec<SegmentId>,
 }
 
 /// Gives a plan back: nothing that was asked for under it is under way any more, nor ever will be.

@@ -17,6 +17,7 @@ use netraid_control::{
 };
 use netraid_engine::{
     array::{self, Array, ArrayError, ArrayHandle, Event, MemberConfig},
+    control::MemberStatus,
     initiator::Credentials,
 };
 use netraid_raid::{assemble, member::MemberIndex};
@@ -51,10 +52,20 @@ pub(crate) struct Place {
     pub(crate) credentials: watch::Sender<Credentials>,
     pub(crate) config: MemberConfig,
     pub(crate) away_since: Option<Instant>,
-    /// It took the place of a lost one, and was never rebuilt.
+    /// It took the place of a lost one, and the array does not have it yet.
     pub(crate) fresh: bool,
     /// The segment that the array has there; none while that is not certain.
     pub(crate) in_array: Option<SegmentId>,
+    /// It took the place of a lost one, and the mediator was not told that it is rebuilt.
+    pub(crate) is_untold: bool,
+}
+
+impl Place {
+    /// Whether the mediator is to be told that its segment is rebuilt. Another one that is in sync in its
+    /// place says nothing: who was given up may be back before the new one takes part.
+    fn is_rebuilt_untold(&self, state: &str) -> bool {
+        self.is_untold && self.in_array == Some(self.segment) && state == "in_sync"
+    }
 }
 
 pub(crate) struct Keeper {
@@ -80,8 +91,6 @@ pub(crate) struct Keeper {
     renewing: bool,
     replacing: bool,
     telling: bool,
-    /// Members that were rebuilt, to be told.
-    rebuilt: Vec<u16>,
 }
 
 /// What the mediator said, and when it was asked; or what became of a replacement.
@@ -89,8 +98,8 @@ enum Answer {
     Renewed(Instant, Result<TransferPlan, RequestError>),
     Replaced(Instant, usize, Result<TransferPlan, RequestError>),
     Joined(usize, SegmentId, Result<(), String>),
-    /// Whether it knows now that these members are rebuilt.
-    Told(Vec<u16>, Result<(), RequestError>),
+    /// Whether it knows now that these are rebuilt.
+    Told(Vec<SegmentId>, Result<(), RequestError>),
 }
 
 impl Keeper {
@@ -123,7 +132,6 @@ impl Keeper {
             renewing: false,
             replacing: false,
             telling: false,
-            rebuilt: Vec::new(),
         };
         this.holds_from(began);
         this
@@ -204,7 +212,6 @@ impl Keeper {
     /// Looks for members that are away for too long, or new.
     async fn look(&mut self, now: Instant) {
         self.look_at = now + LOOK;
-        self.tell_rebuilt();
         let Ok(status) = self.array.handle().status().await else { return };
         // Of an array that has failed every member may be needed as it is.
         if status.read_only || status.failure.is_some() {
@@ -214,6 +221,7 @@ impl Keeper {
             let away = matches!(member.state.as_str(), "faulty" | "missing");
             place.away_since = away.then(|| place.away_since.unwrap_or(now));
         }
+        self.tell_rebuilt(&status.members);
         if self.replacing || now < self.replace_at {
             return;
         }
@@ -230,13 +238,18 @@ impl Keeper {
         }
     }
 
-    /// Tells the mediator what was rebuilt, until it knows.
-    fn tell_rebuilt(&mut self) {
-        if self.telling || self.rebuilt.is_empty() {
+    /// Tells the mediator what is rebuilt, until it knows.
+    fn tell_rebuilt(&mut self, members: &[MemberStatus]) {
+        if self.telling {
+            return;
+        }
+        let places = self.places.iter().zip(members);
+        let untold = places.filter(|(place, member)| place.is_rebuilt_untold(&member.state));
+        let rebuilt: Vec<SegmentId> = untold.map(|(place, _)| place.segment).collect();
+        if rebuilt.is_empty() {
             return;
         }
         self.telling = true;
-        let rebuilt = std::mem::take(&mut self.rebuilt);
         let (cluster, plan, sender) =
             (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
         tokio::spawn(async move {
@@ -303,11 +316,17 @@ impl Keeper {
                     Err(error) => Self::is_over(&error)?,
                 }
             }
-            Answer::Told(members, end) => {
+            Answer::Told(segments, end) => {
                 self.telling = false;
-                if let Err(error) = end {
-                    tracing::warn!("the mediator does not know yet what was rebuilt: {error}");
-                    self.rebuilt.extend(members);
+                match end {
+                    Ok(()) => {
+                        for place in &mut self.places {
+                            place.is_untold &= !segments.contains(&place.segment);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!("the mediator does not know yet what is rebuilt: {error}");
+                    }
                 }
             }
             Answer::Replaced(asked, at, answer) => {
@@ -371,10 +390,11 @@ impl Keeper {
             let told = |error: Error| error.to_string();
             if place.segment == member.segment {
                 place.fresh &= member.fresh;
+                place.is_untold &= member.fresh;
                 place.credentials.send_replace(credentials(path, member).map_err(told)?);
             } else {
                 let new = Place::new(path, member, &self.initiator).map_err(told)?;
-                *place = Place { fresh: true, in_array: place.in_array, ..new };
+                *place = Place { fresh: true, is_untold: true, in_array: place.in_array, ..new };
             }
         }
         self.plan = plan;
@@ -382,13 +402,7 @@ impl Keeper {
         Ok(())
     }
 
-    fn take_event(&mut self, event: Event) {
-        if let Event::Rebuilt { member } = &event {
-            if let Some(place) = self.places.get_mut(usize::from(*member)) {
-                place.fresh = false;
-            }
-            self.rebuilt.push(u16::from(*member));
-        }
+    fn take_event(&self, event: Event) {
         // Nobody fetches them, or not fast enough: they are in the log.
         let _ = self.events.try_send(event);
     }
@@ -546,5 +560,41 @@ async fn keep_renewing(
             }
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use netraid_cluster::mediator::PlanMember;
+    use netraid_control::units::AgentId;
+
+    use super::*;
+
+    #[test]
+    fn who_was_given_up_and_is_back_is_not_told_as_the_new_one() {
+        let member = PlanMember {
+            agent: AgentId([1; 16]),
+            segment: SegmentId([2; 16]),
+            portal: "127.0.0.1:3260".to_owned(),
+            target: "iqn.2026-01.org.example:segment".to_owned(),
+            chap_name: "token".to_owned(),
+            chap_secret: "0123456789abcdef".to_owned(),
+            rate: Rate::ZERO,
+            reachable: true,
+            fresh: true,
+        };
+        let mut place = Place::new("/x", &member, "iqn.2026-01.org.example:client").unwrap();
+        assert!(place.is_rebuilt_untold("in_sync"), "rebuilt when it was open before");
+        assert!(!place.is_rebuilt_untold("rebuilding"));
+        // The array has the old one still, or it is not certain what it has.
+        for in_array in [Some(SegmentId([1; 16])), None] {
+            place.in_array = in_array;
+            assert!(!place.is_rebuilt_untold("in_sync"));
+        }
+        place.in_array = Some(SegmentId([2; 16]));
+        place.is_untold = false;
+        assert!(!place.is_rebuilt_untold("in_sync"));
     }
 }

@@ -338,6 +338,7 @@ impl Place {
             away_since: None,
             fresh: member.fresh,
             in_array: Some(member.segment),
+            is_untold: member.fresh,
         })
     }
 }

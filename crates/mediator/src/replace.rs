@@ -78,11 +78,8 @@ pub(crate) async fn set_state(
         }
         let members =
             volume.record.placed.as_mut().map_or(&mut [][..], |placed| &mut placed.members);
-        for at in &state.rebuilt {
-            match members.get_mut(usize::from(*at)) {
-                Some(member) => member.is_fresh = false,
-                None => return Ok(Err(Problem::invalid(format!("there is no member {at}")))),
-            }
+        for member in members.iter_mut() {
+            member.is_fresh &= !state.rebuilt.contains(&member.segment);
         }
         let is_whole = !members.iter().any(|member| member.is_fresh);
         if is_whole && !state.rebuilt.is_empty() {

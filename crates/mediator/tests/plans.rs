@@ -297,7 +297,7 @@ async fn a_lost_member_is_replaced_elsewhere_and_its_segment_removed_later() {
     // Asked again, nothing more happens.
     let again: TransferPlan = house.client.post(&path, &replace).await.unwrap();
     assert_eq!(again.members[1].segment, new.segment);
-    let rebuilt = SetState { formatted: false, length_bytes: None, rebuilt: vec![1] };
+    let rebuilt = SetState { formatted: false, length_bytes: None, rebuilt: vec![new.segment] };
     let state = format!("/v1/plans/{}/state", plan.plan);
     house.client.post::<_, Entry>(&state, &rebuilt).await.unwrap();
     let renewed: TransferPlan =
