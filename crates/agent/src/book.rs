@@ -132,6 +132,11 @@ impl Book {
                 let answer = self.ledger.commit(now, mediator, &commit).map_err(lease_fault)?;
                 only(Done::Booked(answer.allotment))
             }
+            Operation::Book { hold, lease_ms } => {
+                check_name(&hold)?;
+                let answer = self.ledger.book(now, mediator, &hold, lease_ms);
+                only(Done::Booked(answer.map_err(hold_fault)?.allotment))
+            }
             Operation::Renew { id, for_ms } => {
                 let answer = self.ledger.renew(now, mediator, id, for_ms).map_err(lease_fault)?;
                 only(Done::Booked(answer.allotment))
@@ -353,14 +358,7 @@ impl Book {
     }
 
     fn hold(&mut self, now: Moment, mediator: MediatorId, hold: &Hold) -> Result<Allotment, Fault> {
-        let space = space_of(hold.segment);
-        if (hold.resources.space_bytes > 0) != (hold.id == space) {
-            let detail = format!(
-                "allotment {}: the space of segment {} is allotment {space}, and nothing else is",
-                hold.id, hold.segment
-            );
-            return Err(fault(FaultCode::Invalid, detail));
-        }
+        check_name(hold)?;
         // Rates are of segments that are there: who uses them, or takes them elsewhere, needs those.
         let is_new = hold.resources.space_bytes > 0;
         if is_new && self.ledger.get(mediator, hold.id).is_none() {
@@ -524,11 +522,26 @@ fn check_label(label: &Label) -> Result<(), Fault> {
     Ok(())
 }
 
+/// The space of a segment has its name, and nothing else does.
+fn check_name(hold: &Hold) -> Result<(), Fault> {
+    let space = space_of(hold.segment);
+    if (hold.resources.space_bytes > 0) != (hold.id == space) {
+        let detail = format!(
+            "allotment {}: the space of segment {} is allotment {space}, and nothing else is",
+            hold.id, hold.segment
+        );
+        return Err(fault(FaultCode::Invalid, detail));
+    }
+    Ok(())
+}
+
 fn hold_fault(error: HoldError) -> Fault {
     let code = match error {
         HoldError::Short(_) | HoldError::TooMany { .. } => FaultCode::Short,
         HoldError::Different(_) => FaultCode::Conflict,
-        HoldError::Mixed { .. } | HoldError::Term(_) => FaultCode::Invalid,
+        HoldError::Mixed { .. } | HoldError::Space { .. } | HoldError::Term(_) => {
+            FaultCode::Invalid
+        }
         HoldError::Busy(_) => FaultCode::Busy,
     };
     fault(code, error.to_string())

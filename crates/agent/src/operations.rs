@@ -328,6 +328,7 @@ const fn segment_of(operation: &Operation) -> Option<SegmentId> {
         | Operation::RemoveSegment { segment } => Some(*segment),
         Operation::Hold(_)
         | Operation::Commit(_)
+        | Operation::Book { .. }
         | Operation::Renew { .. }
         | Operation::Release { .. }
         | Operation::ExtendPlan { .. }

@@ -47,6 +47,14 @@ pub enum Operation {
     Hold(Hold),
     /// Book what is held.
     Commit(Commit),
+    /// Book rates at once: whoever asks has stored that it does, and ends the plan wherever they may be
+    /// when it does not go on with it.
+    Book {
+        /// What; how long that would be held does not matter.
+        hold: Hold,
+        /// For how long at first: milliseconds from now.
+        lease_ms: u64,
+    },
     /// Prolong committed rates.
     Renew {
         /// Which.

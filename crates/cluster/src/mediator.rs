@@ -296,7 +296,7 @@ pub struct Open {
     #[serde(default)]
     pub take_over: bool,
     /// Drawn by the client, so that a request whose answer was lost gives the same plan again; one
-    /// is drawn when none.
+    /// is drawn when none. After a refusal take a new one.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub plan: Option<PlanId>,

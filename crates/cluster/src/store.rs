@@ -96,20 +96,6 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// A change that was made, on its way to the disk.
-#[derive(Debug)]
-pub struct Durable(oneshot::Receiver<Result<(), StoreError>>);
-
-impl Durable {
-    /// Waits until it is there.
-    ///
-    /// # Errors
-    /// When it is not, or when that is not known.
-    pub async fn wait(self) -> Result<(), StoreError> {
-        self.0.await.unwrap_or_else(|_| Err(ended()))
-    }
-}
-
 /// Makes a directory for its owner alone, if it is not there.
 ///
 /// # Errors
@@ -184,36 +170,6 @@ impl Store {
         async move {
             sent?;
             receiver.await.unwrap_or_else(|_| Err(ended()))
-        }
-    }
-
-    /// Changes something; what it became comes when it is made, and whether it is durable later.
-    /// Whoever acts on the first must undo that, or see it end by itself, where the second is an error.
-    ///
-    /// # Errors
-    /// When it is not made, or when that is not known.
-    pub fn write_ahead<T, C>(
-        &self,
-        change: C,
-    ) -> impl Future<Output = Result<(T, Durable), StoreError>> + Send + use<T, C>
-    where
-        T: Send + 'static,
-        C: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        let (made_sender, made) = oneshot::channel();
-        let (sender, receiver) = oneshot::channel();
-        let write: Write = Box::new(move |connection| {
-            // Nobody may wait any more, here and below.
-            let _ = made_sender.send(alone(connection, change));
-            Box::new(move |committed| {
-                let _ = sender.send(committed);
-            })
-        });
-        let sent = self.send(&self.writes, write);
-        async move {
-            sent?;
-            let made = made.await.unwrap_or_else(|_| Err(ended()))?;
-            Ok((made, Durable(receiver)))
         }
     }
 
@@ -362,19 +318,6 @@ mod tests {
         assert!(matches!(again.await, Err(StoreError::Failed(_))));
         assert!(half.await.is_err());
         assert_eq!(store.read(count).await.unwrap(), 2);
-    }
-
-    #[tokio::test]
-    async fn what_was_made_is_seen_by_later_changes_and_durable_later() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(directory.path(), "store", STEPS).unwrap();
-        let (made, durable) = store.write_ahead(put(1)).await.unwrap();
-        assert_eq!(made, 1);
-        let later = store.write(count);
-        durable.wait().await.unwrap();
-        assert_eq!(store.read(count).await.unwrap(), 1);
-        assert_eq!(later.await.unwrap(), 1);
-        assert!(store.write_ahead(put(1)).await.is_err());
     }
 
     #[tokio::test]

@@ -6,9 +6,13 @@
 //! is gone, or that does not answer for too long, turns the decision round: that is stored too, and
 //! everything is released until each agent has said that it did.
 //!
-//! Invariants: nothing is committed before the decision is stored; [`Outcome::Booked`] comes when
-//! every agent has committed, and that is stored; after any other outcome everything is released,
-//! as soon as the agents that hold it can be reached.
+//! Rates of a plan that is stored already are booked at once ([`Booking::leased`]): two steps less, and
+//! whoever crashes, or ends with another outcome, ends that plan on all its agents.
+//!
+//! Invariants: nothing is committed before the decision, or what it is for, is stored;
+//! [`Outcome::Booked`] comes when every agent has committed, and that is stored; after any other
+//! outcome everything is released, as soon as the agents that hold it can be reached: here what was
+//! held, by the shell what was booked at once.
 //!
 //! Requests may be lost, doubled and late, because the ledger's are made for that
 //! ([`crate::ledger`]). The times here only say when to ask again and when to give up: that a clock
@@ -86,6 +90,8 @@ pub enum Action {
     Hold(AgentId, Hold),
     /// Tell an agent to commit this.
     Commit(AgentId, Commit),
+    /// Ask an agent to book this at once, for so many milliseconds.
+    Book(AgentId, Hold, u64),
     /// Tell an agent to release this.
     Release(AgentId, AllotmentId),
     /// Store this in the place of what was stored under its id. One that is [`Decision::Booked`]
@@ -114,6 +120,8 @@ enum Phase {
     /// The decision is being stored.
     Deciding(Decision),
     Committing,
+    /// All are asked to book at once.
+    Leasing,
     /// Until all agents have released, as was decided.
     Releasing,
     /// Nothing was decided: what agents hold ends by itself if they do not hear of it.
@@ -142,8 +150,13 @@ pub struct Booking<W> {
     id: PlanId,
     parts: Vec<PartState>,
     phase: Phase,
+    /// Booked at once, for what is stored already.
+    is_leased: bool,
     give_up_at: Moment,
     actions: VecDeque<Action>,
+    /// An agent will not book at once: told when all others have answered, so that what ends the plan
+    /// overtakes none of them.
+    refused: Option<Outcome<W>>,
     outcome: Option<Outcome<W>>,
 }
 
@@ -155,33 +168,21 @@ impl<W> Booking<W> {
     /// When there are no parts, or two of one name with one agent.
     #[must_use]
     pub fn new(now: Moment, id: PlanId, parts: &[Part], patience_ms: u64) -> Self {
-        assert!(!parts.is_empty(), "a booking of nothing");
-        let part = |part: &Part| PartState {
-            agent: part.agent,
-            allotment: part.hold.id,
-            lease_ms: part.lease_ms,
-            hold: Some(part.hold),
-            serial: None,
-            is_done: false,
-            ask_at: now,
-            wait_ms: *RETRY_MS.start(),
-        };
-        let parts: Vec<PartState> = parts.iter().map(part).collect();
-        for (at, one) in parts.iter().enumerate() {
-            let is_same =
-                |other: &PartState| (other.agent, other.allotment) == (one.agent, one.allotment);
-            assert!(!parts[..at].iter().any(is_same), "allotment {} twice", one.allotment);
-        }
-        let mut this = Self {
-            id,
-            parts,
-            phase: Phase::Holding,
-            give_up_at: now.after_ms(patience_ms),
-            actions: VecDeque::new(),
-            outcome: None,
-        };
-        this.ask(now);
-        this
+        Self::begun(now, id, parts, patience_ms, Phase::Holding)
+    }
+
+    /// A booking of rates for what is stored already, with all its agents: none of it is held first.
+    /// No decision but [`Decision::Booked`] is stored, and nothing is released here: unless that is the
+    /// outcome, also after a restart, the shell ends what it is for on all those agents. A refusal may
+    /// be followed by another booking of the same parts, or of some: what stands answers again.
+    ///
+    /// # Panics
+    /// As [`Self::new`], and when a part has no lease.
+    #[must_use]
+    pub fn leased(now: Moment, id: PlanId, parts: &[Part], patience_ms: u64) -> Self {
+        let unleased = parts.iter().find(|part| part.lease_ms.is_none());
+        assert!(unleased.is_none(), "{unleased:?} has no end of its own");
+        Self::begun(now, id, parts, patience_ms, Phase::Leasing)
     }
 
     /// Goes on from what was stored, after a restart. None when nothing is left to do.
@@ -205,9 +206,11 @@ impl<W> Booking<W> {
         let mut this = Self {
             id: record.id,
             parts: record.parts.iter().map(part).collect(),
+            is_leased: false,
             phase,
             give_up_at: now.after_ms(patience_ms),
             actions: VecDeque::new(),
+            refused: None,
             outcome: None,
         };
         this.ask(now);
@@ -236,14 +239,26 @@ impl<W> Booking<W> {
 
     /// An agent refuses a part.
     pub fn handle_refused(&mut self, now: Moment, agent: AgentId, id: AllotmentId, why: W) {
-        if self.phase == Phase::Holding && self.part(agent, id).is_some() {
-            self.let_go(now, Outcome::Refused(agent, why));
+        let phase = self.phase;
+        let Some(part) = self.part(agent, id) else { return };
+        match phase {
+            Phase::Holding => self.let_go(now, Outcome::Refused(agent, why)),
+            Phase::Leasing => {
+                part.is_done = true;
+                self.refused.get_or_insert(Outcome::Refused(agent, why));
+                self.go_on(now);
+            }
+            Phase::Deciding(_)
+            | Phase::Committing
+            | Phase::Releasing
+            | Phase::LettingGo
+            | Phase::Over => {}
         }
     }
 
-    /// An agent has committed a part.
+    /// An agent has committed a part, or booked it at once.
     pub fn handle_committed(&mut self, now: Moment, agent: AgentId, id: AllotmentId) {
-        if self.phase == Phase::Committing {
+        if matches!(self.phase, Phase::Committing | Phase::Leasing) {
             if let Some(part) = self.part(agent, id) {
                 part.is_done = true;
             }
@@ -287,10 +302,14 @@ impl<W> Booking<W> {
     pub fn handle_store_failed(&mut self, now: Moment) {
         match self.phase {
             Phase::Deciding(Decision::Commit) => self.let_go(now, Outcome::NotStored),
+            Phase::Deciding(Decision::Booked) if self.is_leased => {
+                self.let_go(now, Outcome::NotStored);
+            }
             // Committed it is, or has to be released: the store must take it some time.
             Phase::Deciding(decision) => self.store(decision),
             Phase::Holding
             | Phase::Committing
+            | Phase::Leasing
             | Phase::Releasing
             | Phase::LettingGo
             | Phase::Over => {}
@@ -301,8 +320,9 @@ impl<W> Booking<W> {
     pub fn handle_timeout(&mut self, now: Moment) {
         let late = self.parts.iter().find(|part| !part.is_done).map(|part| part.agent);
         match (self.phase, late) {
-            (Phase::Holding, Some(agent)) if now >= self.give_up_at => {
-                self.let_go(now, Outcome::TooLate(agent));
+            (Phase::Holding | Phase::Leasing, Some(agent)) if now >= self.give_up_at => {
+                let outcome = self.refused.take().unwrap_or(Outcome::TooLate(agent));
+                self.let_go(now, outcome);
             }
             (Phase::Committing, Some(agent)) if now >= self.give_up_at => {
                 self.turn_round(Outcome::TooLate(agent));
@@ -316,7 +336,9 @@ impl<W> Booking<W> {
     pub fn next_timeout(&self) -> Option<Moment> {
         let open = self.parts.iter().filter(|part| !part.is_done).map(|part| part.ask_at).min();
         match self.phase {
-            Phase::Holding | Phase::Committing => open.map(|ask_at| ask_at.min(self.give_up_at)),
+            Phase::Holding | Phase::Committing | Phase::Leasing => {
+                open.map(|ask_at| ask_at.min(self.give_up_at))
+            }
             Phase::Releasing => open,
             Phase::Deciding(_) | Phase::LettingGo | Phase::Over => None,
         }
@@ -337,6 +359,38 @@ impl<W> Booking<W> {
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over | Phase::LettingGo)
+    }
+
+    fn begun(now: Moment, id: PlanId, parts: &[Part], patience_ms: u64, phase: Phase) -> Self {
+        assert!(!parts.is_empty(), "a booking of nothing");
+        let part = |part: &Part| PartState {
+            agent: part.agent,
+            allotment: part.hold.id,
+            lease_ms: part.lease_ms,
+            hold: Some(part.hold),
+            serial: None,
+            is_done: false,
+            ask_at: now,
+            wait_ms: *RETRY_MS.start(),
+        };
+        let parts: Vec<PartState> = parts.iter().map(part).collect();
+        for (at, one) in parts.iter().enumerate() {
+            let is_same =
+                |other: &PartState| (other.agent, other.allotment) == (one.agent, one.allotment);
+            assert!(!parts[..at].iter().any(is_same), "allotment {} twice", one.allotment);
+        }
+        let mut this = Self {
+            id,
+            parts,
+            is_leased: phase == Phase::Leasing,
+            phase,
+            give_up_at: now.after_ms(patience_ms),
+            actions: VecDeque::new(),
+            refused: None,
+            outcome: None,
+        };
+        this.ask(now);
+        this
     }
 
     fn part(&mut self, agent: AgentId, id: AllotmentId) -> Option<&mut PartState> {
@@ -365,7 +419,12 @@ impl<W> Booking<W> {
                 self.let_go(now, Outcome::TooLate(agent));
             }
             Phase::Holding => self.store(Decision::Commit),
-            Phase::Committing => self.store(Decision::Booked),
+            Phase::Leasing if self.refused.is_some() => {
+                if let Some(refused) = self.refused.take() {
+                    self.let_go(now, refused);
+                }
+            }
+            Phase::Committing | Phase::Leasing => self.store(Decision::Booked),
             Phase::Releasing => {
                 self.phase = Phase::Over;
                 self.actions.push_back(Action::Forget(self.id));
@@ -390,6 +449,10 @@ impl<W> Booking<W> {
     fn let_go(&mut self, now: Moment, outcome: Outcome<W>) {
         self.outcome.get_or_insert(outcome);
         self.actions.clear();
+        if self.is_leased {
+            self.phase = Phase::Over;
+            return;
+        }
         self.begin(now, Phase::LettingGo);
     }
 
@@ -404,6 +467,10 @@ impl<W> Booking<W> {
         for part in self.parts.iter_mut().filter(|part| !part.is_done && part.ask_at <= now) {
             let action = match (self.phase, part.hold, part.serial) {
                 (Phase::Holding, Some(hold), _) => Action::Hold(part.agent, hold),
+                (Phase::Leasing, Some(hold), _) => {
+                    let lease_ms = part.lease_ms.unwrap_or(0);
+                    Action::Book(part.agent, hold, lease_ms)
+                }
                 (Phase::Committing, _, Some(serial)) => {
                     let (id, for_ms) = (part.allotment, part.lease_ms);
                     Action::Commit(part.agent, Commit { id, serial, for_ms })

@@ -14,7 +14,7 @@
 //! nothing more is booked of what there is too little of.
 //!
 //! ```text
-//! request -> hold, commit, renew, release, release_segment -> answer, with an Order
+//! request -> hold, commit, book, renew, release, release_segment -> answer, with an Order
 //!                      |                                        |
 //!                      v                                        | waits
 //!                 poll_change -> the store, in this order       |
@@ -35,7 +35,8 @@
 //! # Repeating
 //! Each operation may be asked again when its answer was lost, and then does nothing more. Delayed
 //! copies of requests do no harm either: a hold that comes after its release ends by itself,
-//! because the commit beside it names the serial of another hold; a renewal never shortens.
+//! because the commit beside it names the serial of another hold; what is booked at once ends with its
+//! lease; a renewal never shortens.
 //!
 //! # Clocks
 //! All moments are of the agent's own clock: who asks says for how long, not until when, so that
@@ -234,22 +235,37 @@ impl Ledger {
             };
         }
         let until = end(now, hold.for_ms, self.limits.hold_ms)?;
-        let kind = Kind::of(&hold.resources).ok_or(HoldError::Mixed { id: hold.id })?;
-        self.check_store()?;
-        for (mediator, id) in self.make_room(now, mediator, hold, kind)? {
-            self.change(Change::Remove { mediator, id });
+        self.enter(now, mediator, hold, State::Held { until })
+    }
+
+    /// Puts rates to use at once, without holding them first: for who has stored elsewhere that it
+    /// asks, and releases them wherever they may be. Asked again, it answers what stands by that id.
+    /// A copy that comes after the release stands until the lease ends.
+    ///
+    /// # Errors
+    /// As [`Ledger::hold`]; or it is of space.
+    pub fn book(
+        &mut self,
+        now: Moment,
+        mediator: MediatorId,
+        hold: &Hold,
+        lease_ms: u64,
+    ) -> Result<Answer, HoldError> {
+        let id = hold.id;
+        if Kind::of(&hold.resources) == Some(Kind::Space) {
+            return Err(HoldError::Space { id });
         }
-        // Larger than before a restart too, when all that had serials then is gone: no agent holds
-        // a million times a second for long.
-        self.serial = self.serial.saturating_add(1).max(now.0.saturating_mul(1000));
-        let Hold { id, segment, generation, purpose, resources, for_ms: _ } = *hold;
-        let (serial, state) = (self.serial, State::Held { until });
-        let allotment =
-            Allotment { mediator, id, segment, generation, purpose, resources, serial, state };
-        let answer = self.put(allotment);
-        let over = self.overbooked();
-        assert!(!overlap(&over, &resources), "{resources:?} booked, now too much by {over:?}");
-        Ok(answer)
+        let until = end(now, lease_ms, self.limits.lease_ms)?;
+        let state = State::Committed { until: Some(until) };
+        match self.standing(now, mediator, id) {
+            None => self.enter(now, mediator, hold, state),
+            Some(stands) if !stands.answers(hold) => Err(HoldError::Different(Box::new(stands))),
+            Some(stands) if matches!(stands.state, State::Held { .. }) => {
+                self.check_store()?;
+                Ok(self.put(Allotment { state, ..stands }))
+            }
+            Some(stands) => Ok(self.answer(stands)),
+        }
     }
 
     /// Puts what is held to use. Asked again, it answers what stands.
@@ -459,6 +475,32 @@ impl Ledger {
     /// What stands by that name, and is not over.
     fn standing(&self, now: Moment, mediator: MediatorId, id: AllotmentId) -> Option<Allotment> {
         self.book.get(&(mediator, id)).filter(|entry| !entry.is_over(now)).copied()
+    }
+
+    /// Takes something new into the book.
+    fn enter(
+        &mut self,
+        now: Moment,
+        mediator: MediatorId,
+        hold: &Hold,
+        state: State,
+    ) -> Result<Answer, HoldError> {
+        let kind = Kind::of(&hold.resources).ok_or(HoldError::Mixed { id: hold.id })?;
+        self.check_store()?;
+        for (mediator, id) in self.make_room(now, mediator, hold, kind)? {
+            self.change(Change::Remove { mediator, id });
+        }
+        // Larger than before a restart too, when all that had serials then is gone: no agent holds
+        // a million times a second for long.
+        self.serial = self.serial.saturating_add(1).max(now.0.saturating_mul(1000));
+        let Hold { id, segment, generation, purpose, resources, for_ms: _ } = *hold;
+        let serial = self.serial;
+        let allotment =
+            Allotment { mediator, id, segment, generation, purpose, resources, serial, state };
+        let answer = self.put(allotment);
+        let over = self.overbooked();
+        assert!(!overlap(&over, &resources), "{resources:?} booked, now too much by {over:?}");
+        Ok(answer)
     }
 
     /// Finds what is over and stands in the way of this. Removing that leaves room for it.

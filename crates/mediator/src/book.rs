@@ -10,7 +10,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     booking::{Action, Booking, Decision, Outcome, Part, Record},
-    units::{AgentId, AllotmentId, PlanId, VolumeId},
+    units::{AgentId, AllotmentId, PlanId, Rate, VolumeId},
 };
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ const STORE_RETRY: Duration = Duration::from_millis(200);
 pub(crate) enum Work {
     /// Space of a new volume.
     Create { volume: VolumeId, placed: Placed },
-    /// Rates of a new plan.
+    /// Rates of a new plan, which is stored already: they are booked at once.
     Open { plan: PlanId, parts: Vec<plan::Part> },
     /// Rates of a plan anew, where they had ended.
     Again { plan: PlanId, parts: Vec<plan::Part> },
@@ -64,42 +64,41 @@ impl Work {
             Self::Replace { volume, new, .. } => {
                 volume::insert_segment(connection, *volume, new, SegmentState::Spare)
             }
-            // Where what it was for is gone, or was never stored, nothing is decided.
-            Self::Open { plan, .. } | Self::Again { plan, .. } => {
-                let found = Plan::load(connection, *plan)?;
-                found.map(drop).ok_or(rusqlite::Error::QueryReturnedNoRows)
-            }
+            Self::Open { .. } | Self::Again { .. } => Ok(()),
         }
     }
 
-    /// All agents have committed.
-    fn handle_booked(&self, connection: &Connection) -> Sql<()> {
+    /// All agents have committed. Whether what it was for is there.
+    fn handle_booked(&self, connection: &Connection) -> Sql<bool> {
         match self {
             Self::Create { volume, .. } => {
-                let Some(mut volume) = Volume::load(connection, *volume)? else { return Ok(()) };
+                let Some(mut volume) = Volume::load(connection, *volume)? else {
+                    return Ok(false);
+                };
                 volume.state = volume::State::Booked;
-                volume.save(connection)
+                volume.save(connection)?;
             }
             Self::Open { plan, parts } | Self::Again { plan, parts } => {
-                let Some(mut plan) = Plan::load(connection, *plan)? else { return Ok(()) };
+                let Some(mut plan) = Plan::load(connection, *plan)? else { return Ok(false) };
                 plan.record.parts.retain(|old| !parts.iter().any(|new| new.agent == old.agent));
                 plan.record.parts.extend(parts);
                 if plan.state == plan::State::Opening {
                     plan.state = plan::State::Open;
                 }
-                plan.save(connection)
+                plan.save(connection)?;
             }
             Self::Replace { plan, new, part, .. } => {
                 // After a restart nobody goes on with it: then the segment is to be removed.
                 let is_wanted = volume::is_spare(connection, new.segment)?;
                 let plan = Plan::load(connection, *plan)?.filter(|_| is_wanted);
-                let (Some(mut plan), Some(part)) = (plan, part) else { return Ok(()) };
+                let (Some(mut plan), Some(part)) = (plan, part) else { return Ok(false) };
                 plan.record.parts.retain(|old| old.agent != part.agent);
                 plan.record.parts.push(*part);
                 plan.record.agents.push(part.agent);
-                plan.save(connection)
+                plan.save(connection)?;
             }
         }
+        Ok(true)
     }
 
     /// All agents have released it.
@@ -116,7 +115,8 @@ impl Work {
     }
 }
 
-/// Takes back a plan whose tokens nobody has.
+/// Takes back a plan whose tokens nobody has. What agents have for it is to be ended: then it is
+/// forgotten.
 pub(crate) fn abandon(connection: &Connection, id: PlanId) -> Sql<()> {
     let Some(plan) = Plan::load(connection, id)? else { return Ok(()) };
     if plan.state != plan::State::Opening {
@@ -127,15 +127,23 @@ pub(crate) fn abandon(connection: &Connection, id: PlanId) -> Sql<()> {
         volume.release(id, plan.record.clean_close);
         volume.save_lease(connection)?;
     }
+    if plan.record.rate > Rate::ZERO {
+        return plan::set_state(connection, id, plan::State::Ending);
+    }
     plan::delete(connection, id)
 }
 
 fn store_record(connection: &Connection, record: &Record, work: &Work) -> Sql<()> {
     match record.decision {
-        // Nothing is left to be done: no record of it is needed.
+        // Nothing is left to be done: no record of it is needed. What was decided is booked, whatever it
+        // was for; what is booked at once ends with that.
         Decision::Booked => {
-            work.handle_booked(connection)?;
-            return forget(connection, record.id);
+            let is_there = work.handle_booked(connection)?;
+            let was_decided = forget(connection, record.id)?;
+            return match is_there || was_decided {
+                true => Ok(()),
+                false => Err(rusqlite::Error::QueryReturnedNoRows),
+            };
         }
         Decision::Commit => work.handle_decided(connection)?,
         Decision::Release => {}
@@ -145,8 +153,10 @@ fn store_record(connection: &Connection, record: &Record, work: &Work) -> Sql<()
     connection.prepare_cached(sql)?.execute(values).map(drop)
 }
 
-fn forget(connection: &Connection, id: PlanId) -> Sql<()> {
-    connection.prepare_cached("DELETE FROM bookings WHERE id = ?1")?.execute([id.0]).map(drop)
+/// Whether there was one.
+fn forget(connection: &Connection, id: PlanId) -> Sql<bool> {
+    let sql = "DELETE FROM bookings WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute([id.0]).map(|count| count > 0)
 }
 
 /// All that are stored.
@@ -161,9 +171,16 @@ pub(crate) fn stored(connection: &Connection) -> Sql<Vec<(Record, Work)>> {
 /// How a booking ended for whoever wants it.
 pub(crate) type Booked = Outcome<Fault>;
 
-/// Books all parts or none. What has to be done after that is known goes on by itself.
+/// Books all parts or none. What has to be done after that is known goes on by itself; but a plan whose
+/// rates are not booked is ended by the caller.
 pub(crate) async fn book(core: &Arc<Core>, parts: &[Part], work: Work) -> Booked {
-    let booking = Booking::new(now(), PlanId(rand::random()), parts, PATIENCE_MS);
+    let id = PlanId(rand::random());
+    let booking = match work {
+        Work::Open { .. } => Booking::leased(now(), id, parts, PATIENCE_MS),
+        Work::Create { .. } | Work::Again { .. } | Work::Replace { .. } => {
+            Booking::new(now(), id, parts, PATIENCE_MS)
+        }
+    };
     let last = parts.last().map_or(AgentId([0; 16]), |part| part.agent);
     // When the driver ends without a word, the store is broken.
     start(core, booking, work).await.unwrap_or(Outcome::TooLate(last))
@@ -193,6 +210,7 @@ fn start(core: &Arc<Core>, booking: Booking<Fault>, work: Work) -> oneshot::Rece
 enum Event {
     Held(AgentId, AllotmentId, Result<Done, AskError>),
     Committed(AgentId, AllotmentId, Result<Done, AskError>),
+    Leased(AgentId, AllotmentId, Result<Done, AskError>),
     Released(AgentId, AllotmentId, Result<Done, AskError>),
     Stored(Result<(), StoreError>),
     Forgotten(PlanId, Result<(), StoreError>),
@@ -261,6 +279,10 @@ impl Driver<'_> {
                 let asked = agents.ask(agent, Operation::Commit(commit));
                 async move { Event::Committed(agent, commit.id, asked.await) }.boxed()
             }
+            Action::Book(agent, hold, lease_ms) => {
+                let asked = agents.ask(agent, Operation::Book { hold, lease_ms });
+                async move { Event::Leased(agent, hold.id, asked.await) }.boxed()
+            }
             Action::Release(agent, id) => {
                 let asked = agents.ask(agent, Operation::Release { id });
                 async move { Event::Released(agent, id, asked.await) }.boxed()
@@ -284,7 +306,7 @@ impl Driver<'_> {
                 let work = self.work.clone();
                 let forgotten = self.core.store.write(move |connection| {
                     work.handle_released(connection)?;
-                    forget(connection, id)
+                    forget(connection, id).map(drop)
                 });
                 async move { Event::Forgotten(id, forgotten.await) }.boxed()
             }
@@ -298,16 +320,22 @@ impl Driver<'_> {
             Event::Held(agent, id, Ok(Done::Booked(allotment))) => {
                 self.booking.handle_held(now, agent, id, allotment.serial);
             }
-            Event::Held(agent, id, Err(AskError::Fault(fault))) if is_final(&fault) => {
+            Event::Held(agent, id, Err(AskError::Fault(fault)))
+            | Event::Leased(agent, id, Err(AskError::Fault(fault)))
+                if is_final(&fault) =>
+            {
                 self.booking.handle_refused(now, agent, id, fault);
             }
             Event::Held(agent, id, Err(AskError::Lost(detail)))
+            | Event::Leased(agent, id, Err(AskError::Lost(detail)))
                 if !self.core.agents.is_reachable(agent) =>
             {
                 let fault = Fault { code: FaultCode::Failed, detail };
                 self.booking.handle_refused(now, agent, id, fault);
             }
-            Event::Committed(agent, id, Ok(_)) => self.booking.handle_committed(now, agent, id),
+            Event::Committed(agent, id, Ok(_)) | Event::Leased(agent, id, Ok(_)) => {
+                self.booking.handle_committed(now, agent, id);
+            }
             Event::Committed(agent, id, Err(AskError::Fault(fault)))
                 if fault.code == FaultCode::Absent =>
             {
@@ -315,7 +343,7 @@ impl Driver<'_> {
             }
             Event::Released(agent, id, Ok(_)) => self.booking.handle_released(now, agent, id),
             // Asked again when it is time.
-            Event::Held(..) | Event::Committed(..) | Event::Released(..) => {}
+            Event::Held(..) | Event::Committed(..) | Event::Leased(..) | Event::Released(..) => {}
             Event::Stored(Ok(())) => self.booking.handle_stored(now),
             Event::Stored(Err(StoreError::Failed(why))) => {
                 tracing::error!("a booking is not stored: {why}");

@@ -154,7 +154,7 @@ fn begin_end(
 
 /// Tells a plan's agents that it is over, and forgets it when all know. Whoever calls it is alone with
 /// the plan.
-async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
+pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
     let id = plan.id;
     let mut agents = plan.record.agents.clone();
     agents.extend(plan.record.parts.iter().map(|part| part.agent));

@@ -31,11 +31,12 @@ use crate::{
     book::{self, HOLD_MS, Work, book},
     core::Core,
     create::{entry, unavailable},
+    end::end_plan,
     lock,
     names::{self, Name, Path},
     plan::{self, Part, Plan, Record},
     renew::{renew_lease, renew_opened},
-    store::{Sql, change, change_ahead, not_stored},
+    store::{Sql, change},
     volume::{Member, Placed, State, Volume, members_that},
 };
 
@@ -103,42 +104,38 @@ pub(crate) async fn open(
     let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
     let _busy = busy.ok_or_else(under_way)?;
     let owner = caller.id;
-    let begun = change_ahead(&core.store, move |connection| {
-        begin(connection, &path, &open, id, owner, for_ms)
-    });
-    let ((mut opened, is_new), durable) = begun.await?;
+    let begun =
+        change(&core.store, move |connection| begin(connection, &path, &open, id, owner, for_ms));
+    let (mut opened, is_new) = begun.await?;
     if !is_new {
-        durable.wait().await.map_err(not_stored)?;
         return renew_opened(core, opened).await;
     }
-    // What agents hold meanwhile ends by itself, and the decision to commit finds no plan, should this
-    // not be stored. A generation that they have seen does not end.
-    let prepared = if opened.volume.lease.is_raised() {
-        let (prepared, stored) = tokio::join!(prepare(core, &mut opened), durable.wait());
-        stored.map_err(not_stored).and(prepared)
-    } else {
-        match durable.wait().await {
-            Ok(()) => prepare(core, &mut opened).await,
-            Err(error) => Err(not_stored(error)),
-        }
-    };
-    match prepared {
+    match prepare(core, &mut opened).await {
         Ok(reachable) => issue(core, &opened, reachable),
         Err(problem) => {
-            change(&core.store, move |connection| {
-                // Nobody has its tokens, also where nothing more was to be stored for it.
-                if let Some(plan) = Plan::load(connection, id)?
-                    && plan.state == plan::State::Open
-                {
-                    plan::set_state(connection, id, plan::State::Opening)?;
-                }
-                book::abandon(connection, id)?;
-                Ok(Ok(()))
-            })
-            .await?;
+            take_back(core, id).await?;
             Err(problem)
         }
     }
+}
+
+/// Takes back a plan that is not given: its lease is free, and what agents have for it ends. Those that
+/// do not answer are told again in the background.
+async fn take_back(core: &Arc<Core>, id: PlanId) -> Result<(), Problem> {
+    let left = change(&core.store, move |connection| {
+        // Nobody has its tokens, also where nothing more was to be stored for it.
+        if let Some(plan) = Plan::load(connection, id)?
+            && plan.state == plan::State::Open
+        {
+            plan::set_state(connection, id, plan::State::Opening)?;
+        }
+        book::abandon(connection, id)?;
+        Plan::load(connection, id).map(Ok)
+    });
+    if let Some(plan) = left.await? {
+        let _ = tokio::time::timeout(ASK_LIMIT, end_plan(core, plan)).await;
+    }
+    Ok(())
 }
 
 fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
@@ -467,7 +464,6 @@ async fn book_rates(
                     .map(|(at, _)| at)
                     .collect();
             }
-            // A decision was turned round: the plan's place in the store goes with that.
             Outcome::TooLate(agent) => {
                 let detail = format!("agent {agent} did not answer in time; ask again");
                 return Err(Problem::new(Code::Unavailable, detail));

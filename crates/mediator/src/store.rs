@@ -5,7 +5,7 @@
 
 use netraid_cluster::{
     Code, Problem,
-    store::{Durable, Store, StoreError},
+    store::{Store, StoreError},
 };
 use netraid_control::units::Moment;
 use rusqlite::{Connection, types::Type};
@@ -122,15 +122,6 @@ pub(crate) async fn change<T: Send + 'static>(
     change: impl FnOnce(&Connection) -> Sql<Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     store.write(change).await.map_err(not_stored)?
-}
-
-/// As [`change`], but goes on when the change is made: it is durable later.
-pub(crate) async fn change_ahead<T: Send + 'static>(
-    store: &Store,
-    change: impl FnOnce(&Connection) -> Sql<Result<T, Problem>> + Send + 'static,
-) -> Result<(T, Durable), Problem> {
-    let (made, durable) = store.write_ahead(change).await.map_err(not_stored)?;
-    Ok((made?, durable))
 }
 
 /// Reads the store, or refuses.

@@ -16,8 +16,9 @@ use netraid_cluster::{
 use netraid_control::{
     derived::Rights,
     keys::{KEY_LEN, Ring, RootKey, Rotation},
+    ledger::{Hold, Purpose},
     token::{AgentView, Denied, Initiator, SKEW_MS, Secret, SegmentInfo, Token, admit},
-    units::{Generation, Moment, PlanId, Rate, Resources},
+    units::{AllotmentId, Generation, MediatorId, Moment, PlanId, Rate, Resources, SegmentId},
 };
 use serde::de::IgnoredAny;
 
@@ -125,6 +126,43 @@ async fn what_cannot_be_had_is_refused_with_the_most_that_can() {
         house.close(plan.plan).await.unwrap();
     }
     house.client.post::<_, Entry>("/v1/names", &create).await.unwrap();
+}
+
+/// What is booked at once is ended where it was booked when another agent refuses, however long that takes.
+#[tokio::test]
+async fn a_refused_rate_is_ended_on_an_agent_that_cannot_do_so_at_first() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    // The mediator of others takes all that the third has.
+    let hold = Hold {
+        id: AllotmentId([9; 16]),
+        segment: SegmentId([9; 16]),
+        generation: None,
+        purpose: Purpose::Client,
+        resources: Resources { space_bytes: 0, ..CAPACITY },
+        for_ms: 60_000,
+    };
+    let full = &house.agents[2].inner.ledger;
+    full.lock().unwrap().hold(now(), MediatorId([9; 16]), &hold).unwrap();
+    let slow = &house.agents[0];
+    slow.inner.keeps_plans.store(true, Ordering::Relaxed);
+    let plan = PlanId([7; 16]);
+    let open = Open { plan: Some(plan), ..opening("/x", Mode::Write, 20_000_000) };
+    assert_eq!(code(house.open(&open).await), Code::Short);
+    assert_eq!((slow.booked().device > Rate(0), house.agents[1].booked().device), (true, Rate(0)));
+    assert_eq!(check(&house).await.differences, [], "the plan is known");
+    let again = code(house.open(&open).await);
+    assert_eq!(again, Code::Conflict, "what is left of it would be taken for the new one's");
+    slow.inner.keeps_plans.store(false, Ordering::Relaxed);
+    for _ in 0..100 {
+        if slow.booked().device == Rate(0) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(slow.booked().device, Rate(0));
+    // Its lease is free.
+    house.close(house.open(&opening("/x", Mode::Write, 0)).await.unwrap().plan).await.unwrap();
 }
 
 #[tokio::test]

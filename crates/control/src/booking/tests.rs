@@ -65,6 +65,8 @@ struct World {
     dead: Option<usize>,
     network: Vec<(Moment, Message)>,
     stored: BTreeMap<PlanId, Record>,
+    /// What is booked at once, if that is stored; and whom it has to be ended with.
+    plan: Option<Vec<Part>>,
     booking: Option<Booking<String>>,
     told: Option<Outcome<String>>,
     trouble: bool,
@@ -79,6 +81,7 @@ impl World {
             dead: None,
             network: Vec::new(),
             stored: BTreeMap::new(),
+            plan: None,
             booking: None,
             told: None,
             trouble: true,
@@ -137,7 +140,10 @@ impl World {
                 Action::Forget(id) => {
                     self.stored.remove(&id);
                 }
-                ask @ (Action::Hold(..) | Action::Commit(..) | Action::Release(..)) => {
+                ask @ (Action::Hold(..)
+                | Action::Commit(..)
+                | Action::Book(..)
+                | Action::Release(..)) => {
                     self.send(Message::Ask(ask));
                 }
             }
@@ -148,12 +154,33 @@ impl World {
                 assert_eq!(told, outcome, "an outcome stays");
             }
             self.told = Some(outcome.clone());
+            if *outcome != Outcome::Booked {
+                self.end_plan();
+            }
         }
+    }
+
+    /// What is booked at once is released wherever it may be.
+    fn end_plan(&mut self) {
+        let Some(parts) = self.plan.take() else { return };
+        let part = |part: &Part| RecordPart {
+            agent: part.agent,
+            allotment: part.hold.id,
+            serial: 0,
+            lease_ms: None,
+        };
+        let (id, decision) = (PlanId([2; 16]), Decision::Release);
+        let record = Record { id, decision, parts: parts.iter().map(part).collect() };
+        self.stored.insert(id, record.clone());
+        self.booking = Booking::resume(self.now, &record, PATIENCE_MS);
     }
 
     fn crash_mediator(&mut self) {
         self.booking = None;
         self.told = None;
+        if self.stored.is_empty() {
+            self.end_plan();
+        }
         let record = self.stored.values().next().cloned();
         self.booking = record.and_then(|record| Booking::resume(self.now, &record, PATIENCE_MS));
     }
@@ -167,7 +194,12 @@ impl World {
                 stands.map(|one| (one.serial, matches!(one.state, State::Committed { .. })));
             // A lease may end while others are waited for: it is renewed or held anew.
             let is_lease = part.lease_ms.is_some() && stands.is_none();
-            assert!(stands == Some((part.serial, true)) || is_lease, "{part:?}: {stands:?}");
+            // What is booked at once has no serial of a hold.
+            let is_its = match self.plan {
+                Some(_) => matches!(stands, Some((_, true))),
+                None => stands == Some((part.serial, true)),
+            };
+            assert!(is_its || is_lease, "{part:?}: {stands:?}");
         }
     }
 
@@ -185,8 +217,10 @@ impl World {
             }
             return self.work();
         };
-        let (Action::Hold(agent, _) | Action::Commit(agent, _) | Action::Release(agent, _)) =
-            action
+        let (Action::Hold(agent, _)
+        | Action::Commit(agent, _)
+        | Action::Book(agent, ..)
+        | Action::Release(agent, _)) = action
         else {
             return;
         };
@@ -201,6 +235,12 @@ impl World {
                 Ok(held) => Message::Held(agent, hold.id, held.allotment.serial),
                 Err(_) => Message::Refused(agent, hold.id),
             },
+            Action::Book(_, hold, lease_ms) => {
+                match one.ledger.book(now, MEDIATOR, &hold, lease_ms) {
+                    Ok(_) => Message::Committed(agent, hold.id),
+                    Err(_) => Message::Refused(agent, hold.id),
+                }
+            }
             Action::Commit(_, commit) => match one.ledger.commit(now, MEDIATOR, &commit) {
                 Ok(_) => Message::Committed(agent, commit.id),
                 Err(_) => Message::Absent(agent, commit.id),
@@ -297,6 +337,77 @@ fn all_agents_have_it_or_none_whatever_crashes_and_whatever_is_lost() {
         }
     }
     assert!(booked > 800 && failed > 800 && forgotten > 100, "{booked} {failed} {forgotten}");
+}
+
+#[test]
+fn rates_of_a_stored_plan_are_booked_on_all_agents_or_end_with_it() {
+    let (mut booked, mut failed, mut forgotten) = (0, 0, 0);
+    for seed in 0..4000 {
+        let agents = 1 + usize::try_from(seed % 5).unwrap();
+        let mut world = World::new(seed, agents);
+        if world.rng.random_ratio(1, 6) {
+            world.dead = Some(world.rng.random_range(0..agents));
+        }
+        let rate = if world.rng.random_ratio(1, 8) { 101 } else { 40 };
+        let mut parts = world.parts(rate);
+        parts.retain(|part| part.lease_ms.is_some());
+        world.plan = Some(parts.clone());
+        world.booking = Some(Booking::leased(world.now, PlanId([1; 16]), &parts, PATIENCE_MS));
+        world.run(30_000);
+        world.trouble = false;
+        world.dead = None;
+        world.run(25_000);
+        let is_booked = world.stored.values().any(|one| one.decision == Decision::Booked);
+        let has = |one: &Agent| one.ledger.entries().count();
+        let having = world.agents.iter().filter(|one| has(one) == 1).count();
+        if is_booked {
+            assert!(matches!(world.told, None | Some(Outcome::Booked)), "seed {seed}");
+            assert_eq!(having, agents, "seed {seed}: leases are not over yet");
+            booked += 1;
+        } else {
+            assert_ne!(world.told, Some(Outcome::Booked), "seed {seed}");
+            assert!(world.stored.is_empty(), "seed {seed}: it was never ended");
+            if world.told.is_some() { failed += 1 } else { forgotten += 1 }
+        }
+        // Copies that came after the end as well.
+        world.run(LEASE_MS);
+        assert_eq!(world.rest(), 0, "seed {seed}: leaked past its lease");
+    }
+    assert!(booked > 800 && failed > 400 && forgotten > 100, "{booked} {failed} {forgotten}");
+}
+
+#[test]
+fn a_refusal_of_rates_is_told_when_all_have_answered() {
+    let mut world = World::new(4, 3);
+    let mut parts = world.parts(40);
+    parts.retain(|part| part.lease_ms.is_some());
+    let mut booking = Booking::leased(world.now, PlanId([1; 16]), &parts, PATIENCE_MS);
+    let asked: Vec<Action> = core::iter::from_fn(|| booking.poll_action()).collect();
+    assert!(asked.iter().all(|one| matches!(one, Action::Book(..))) && asked.len() == 3);
+    booking.handle_refused(world.now, parts[0].agent, parts[0].hold.id, "no");
+    booking.handle_committed(world.now, parts[1].agent, parts[1].hold.id);
+    assert_eq!(booking.outcome(), None, "what ends it must not overtake the third");
+    let mut late = booking.clone();
+    booking.handle_committed(world.now, parts[2].agent, parts[2].hold.id);
+    late.handle_timeout(world.now.after_ms(PATIENCE_MS));
+    for booking in [&mut booking, &mut late] {
+        assert_eq!(booking.outcome(), Some(&Outcome::Refused(parts[0].agent, "no")));
+        assert!(booking.is_over() && booking.poll_action().is_none());
+    }
+}
+
+#[test]
+fn rates_whose_end_is_not_stored_are_not_booked() {
+    let mut world = World::new(5, 1);
+    let parts = [world.parts(40)[1]];
+    let mut booking: Booking<()> = Booking::leased(world.now, PlanId([1; 16]), &parts, PATIENCE_MS);
+    booking.poll_action();
+    booking.handle_committed(world.now, parts[0].agent, parts[0].hold.id);
+    let Some(Action::Store(record)) = booking.poll_action() else { panic!("not stored") };
+    assert_eq!((record.decision, booking.outcome()), (Decision::Booked, None));
+    booking.handle_store_failed(world.now);
+    assert_eq!(booking.outcome(), Some(&Outcome::NotStored));
+    assert!(booking.is_over() && booking.poll_action().is_none());
 }
 
 #[test]

@@ -32,6 +32,12 @@ pub enum HoldError {
         /// The id asked for.
         id: AllotmentId,
     },
+    /// Space is held before it is committed: nobody releases it by itself.
+    #[error("allotment {id} is of space; hold it, then commit it")]
+    Space {
+        /// The id asked for.
+        id: AllotmentId,
+    },
     /// It is to last too long, or not at all.
     #[error(transparent)]
     Term(#[from] TermError),

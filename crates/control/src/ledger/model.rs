@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{tests::*, *};
+use crate::units::Rate;
 
 /// Small enough that all of them are met.
 const LIMITS: Limits = Limits {
@@ -83,6 +84,7 @@ impl World {
                 self.slow.0.retain(|entry| !entry.is_over(self.now));
             }
             Step::Hold(mediator, hold) => self.hold(mediator, &hold),
+            Step::Book(mediator, hold, lease_ms) => self.book(mediator, &hold, lease_ms),
             Step::Commit(mediator, id, stale, for_ms) => self.commit(mediator, id, stale, for_ms),
             Step::Renew(mediator, id, for_ms) => self.renew(mediator, id, for_ms),
             Step::Release(mediator, id) => {
@@ -150,6 +152,41 @@ impl World {
         }
         if answer.is_ok() {
             assert_eq!(self.ledger.hold(self.now, mediator, hold), answer);
+        }
+    }
+
+    fn book(&mut self, mediator: MediatorId, hold: &Hold, lease_ms: u64) {
+        let (now, id) = (self.now, hold.id);
+        let stood = self.slow.find(mediator, id);
+        // As a hold of the shortest time that is committed in the same moment.
+        let brief = Hold { for_ms: 1, ..*hold };
+        let expected =
+            match (hold.resources.space_bytes, hold.resources.device, hold.resources.network) {
+                (1.., Rate(0), Rate(0)) => Err(HoldError::Space { id }),
+                _ => self.lease_end(lease_ms).map_err(|error| match error {
+                    LeaseError::Term(wrong) => wrong.into(),
+                    error => panic!("{error}"),
+                }),
+            };
+        let expected = expected.and_then(|until| {
+            let held = self.expect_hold(mediator, &brief)?;
+            let state = match held.state {
+                State::Held { .. } => State::Committed { until: Some(until) },
+                committed @ State::Committed { .. } => committed,
+            };
+            Ok(Allotment { state, ..held })
+        });
+        let answer = self.ledger.book(now, mediator, hold, lease_ms);
+        match (expected, &answer) {
+            (Ok(mut expected), Ok(answer)) => {
+                if stood.is_none() {
+                    expected.serial = answer.allotment.serial;
+                }
+                assert_eq!(answer.allotment, expected);
+                self.slow.put(expected);
+                assert_eq!(self.ledger.book(now, mediator, hold, lease_ms), Ok(*answer));
+            }
+            (expected, _) => assert_eq!(expected.err(), answer.err()),
         }
     }
 
@@ -337,6 +374,7 @@ impl World {
 enum Step {
     Pass(u64),
     Hold(MediatorId, Hold),
+    Book(MediatorId, Hold, u64),
     /// The flag: of the hold before.
     Commit(MediatorId, AllotmentId, bool, Option<u64>),
     Renew(MediatorId, AllotmentId, u64),
@@ -396,6 +434,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         5 => (0..20_u64).prop_map(Step::Pass),
         12 => (any_mediator(), any_hold()).prop_map(|(mediator, hold)| Step::Hold(mediator, hold)),
+        6 => (any_mediator(), any_hold(), for_ms())
+            .prop_map(|(mediator, hold, lease_ms)| Step::Book(mediator, hold, lease_ms)),
         12 => (any_mediator(), any_id(), prop::bool::weighted(0.1), prop::option::of(for_ms()))
             .prop_map(|it| Step::Commit(it.0, it.1, it.2, it.3)),
         4 => (any_mediator(), any_id(), for_ms()).prop_map(|it| Step::Renew(it.0, it.1, it.2)),
@@ -415,6 +455,9 @@ fn do_any_time(ledger: &mut Ledger, step: &Step, now: Moment) {
     match *step {
         Step::Hold(mediator, hold) => {
             let _ = ledger.hold(now, mediator, &hold);
+        }
+        Step::Book(mediator, hold, lease_ms) => {
+            let _ = ledger.book(now, mediator, &hold, lease_ms);
         }
         Step::Commit(mediator, id, _, for_ms) => {
             let held = ledger.page(mediator, None).find(|entry| entry.id == id);

@@ -56,6 +56,8 @@ pub struct Inner {
     pub keys: Mutex<Keyring>,
     pub token: TokenDigest,
     pub is_deaf: AtomicBool,
+    /// It cannot end plans.
+    pub keeps_plans: AtomicBool,
     pub host: String,
     capacity: Resources,
     address: SocketAddr,
@@ -90,6 +92,7 @@ impl FakeAgent {
             keys: Mutex::default(),
             token: bearer.digest(),
             is_deaf: AtomicBool::new(false),
+            keeps_plans: AtomicBool::new(false),
             host: format!("host-{number}"),
             capacity,
             address: listener.local_addr().unwrap(),
@@ -194,12 +197,16 @@ impl Inner {
         let mut segments = self.segments.lock().unwrap();
         ledger.expire(now());
         let fault = |code, detail: String| Err(Fault { code, detail });
+        let booked = |answer: Result<netraid_control::ledger::Answer, HoldError>| match answer {
+            Ok(answer) => Ok(Done::Booked(answer.allotment)),
+            Err(HoldError::Short(short)) => fault(FaultCode::Short, short.to_string()),
+            Err(error) => fault(FaultCode::Conflict, error.to_string()),
+        };
         let answer = match operation {
-            Operation::Hold(hold) => match ledger.hold(now(), mediator, &hold) {
-                Ok(answer) => Ok(Done::Booked(answer.allotment)),
-                Err(HoldError::Short(short)) => fault(FaultCode::Short, short.to_string()),
-                Err(error) => fault(FaultCode::Conflict, error.to_string()),
-            },
+            Operation::Hold(hold) => booked(ledger.hold(now(), mediator, &hold)),
+            Operation::Book { hold, lease_ms } => {
+                booked(ledger.book(now(), mediator, &hold, lease_ms))
+            }
             Operation::Commit(commit) => match ledger.commit(now(), mediator, &commit) {
                 Ok(answer) => Ok(Done::Booked(answer.allotment)),
                 Err(error) => fault(FaultCode::Absent, error.to_string()),
@@ -257,6 +264,9 @@ impl Inner {
                 Ok(Done::Released(released.entries as u64))
             }
             Operation::ExtendPlan { .. } => Ok(Done::Done),
+            Operation::EndPlan { .. } if self.keeps_plans.load(Ordering::Relaxed) => {
+                fault(FaultCode::Failed, "not now".to_owned())
+            }
             Operation::EndPlan { plan } => {
                 self.ended.lock().unwrap().push(plan);
                 ledger.release(mediator, rates_of(plan)).unwrap();

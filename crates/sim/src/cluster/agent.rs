@@ -153,6 +153,11 @@ impl Agent {
                 Ok(_) => Reply::Committed(commit.id),
                 Err(_) => Reply::Absent(commit.id),
             }),
+            Ask::Book(hold, lease_ms) => match self.ledger.book(now, mediator, hold, *lease_ms) {
+                Ok(_) => Some(Reply::Committed(hold.id)),
+                Err(HoldError::Busy(_)) => None,
+                Err(_) => Some(Reply::Refused(hold.id)),
+            },
             Ask::Release(id) => {
                 let entry = self.entry(mediator, *id).copied();
                 if let Some(entry) = entry.filter(|entry| entry.resources.space_bytes > 0) {

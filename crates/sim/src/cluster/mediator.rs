@@ -1,8 +1,8 @@
 //! A mediator: the product's machines and functions, and around them what stores, sends and waits.
 //!
 //! ```text
-//! open: lease, stored ──▶ agents raise ──▶ agents hold ──▶ decision, stored ──▶ agents commit
-//!                                           ──▶ plan, stored ──▶ the client has it
+//! open: lease, stored ──▶ agents raise ──▶ where it books, stored ──▶ agents book
+//!                                      ──▶ plan, stored ──▶ the client has it
 //! ```
 //!
 //! Whatever goes to a client waits until all that was written before is synced. What a booking does
@@ -48,6 +48,8 @@ enum Then {
     Release(PlanId),
     /// A plan's lease is stored.
     Raise(PlanId),
+    /// Where a plan's rates are to be booked is stored.
+    Book(PlanId),
     /// A volume's booking is stored.
     Make(VolumeId),
 }
@@ -205,6 +207,7 @@ impl Mediator {
                     }
                 }
                 Then::Raise(plan) => self.raise_for(now, plan),
+                Then::Book(plan) => self.book_stored(now, plan),
                 Then::Make(volume) => self.make(now, volume),
             }
         }
@@ -460,6 +463,9 @@ impl Mediator {
                 Action::Commit(agent, commit) => {
                     self.ask(self.agent_at(agent), Ask::Commit(commit));
                 }
+                Action::Book(agent, hold, lease_ms) => {
+                    self.ask(self.agent_at(agent), Ask::Book(hold, lease_ms));
+                }
                 Action::Release(agent, allotment) => {
                     self.ask(self.agent_at(agent), Ask::Release(allotment));
                 }
@@ -485,7 +491,7 @@ impl Mediator {
         let creating = self.store.tables.volumes.get(&volume).filter(|row| !row.is_ready).cloned();
         let transfer = self.store.tables.plans.get(&id).cloned();
         let decision = record.decision;
-        if creating.is_none() && transfer.is_none() && decision == Decision::Commit {
+        if creating.is_none() && decision == Decision::Commit {
             // What it was for is gone meanwhile.
             if let Some(booking) = self.bookings.get_mut(&id) {
                 booking.handle_store_failed(now);
@@ -496,12 +502,9 @@ impl Mediator {
         let mut client = None;
         match decision {
             Decision::Commit => {
-                rows.push(Row::Record(id, Some(record.clone())));
+                rows.push(Row::Record(id, Some(record)));
                 if let Some(row) = creating {
                     rows.push(Row::Volume(volume, Some(row)));
-                } else if let Some(mut plan) = transfer {
-                    plan.parts = self.parts_of(&plan, &record);
-                    rows.push(Row::Plan(id, Some(plan)));
                 }
             }
             Decision::Booked => {
@@ -517,7 +520,6 @@ impl Mediator {
                 if creating.is_some() {
                     rows.push(Row::Volume(volume, None));
                 }
-                self.give_up_plan(id, &mut rows);
             }
         }
         let is_made = decision == Decision::Booked && client.is_none();
@@ -533,17 +535,6 @@ impl Mediator {
         {
             booking.handle_stored(now);
         }
-    }
-
-    fn parts_of(&self, plan: &Transfer, record: &Record) -> Vec<Part> {
-        let members = self.store.tables.volumes.get(&plan.volume).map(|row| row.members.clone());
-        let part = |part: &netraid_control::booking::RecordPart| {
-            let agent = self.agent_at(part.agent);
-            let members = members.iter().flatten();
-            let member = members.into_iter().find(|member| member.agent == agent)?;
-            Some(Part { agent, segment: member.segment, allotment: part.allotment })
-        };
-        record.parts.iter().filter_map(part).collect()
     }
 
     /// A plan that nobody was given is none; its lease is free.
@@ -568,11 +559,13 @@ impl Mediator {
         if let Some(client) = self.creators.remove(&volume) {
             self.answer(client, Answer::NotCreated(volume));
         }
-        if !self.store.tables.records.contains_key(&id) {
-            self.give_up_plan(id, &mut rows);
-        }
+        let opener = self.store.tables.plans.get(&id).map(|plan| plan.client);
+        self.drop_plan(id, true, &mut rows);
         if !rows.is_empty() {
             self.write(rows, None);
+        }
+        if let Some(client) = opener {
+            self.answer(client, Answer::NotOpened(id, None));
         }
     }
 

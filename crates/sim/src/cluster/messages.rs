@@ -39,6 +39,8 @@ pub enum Ask {
     Hold(Hold),
     /// Put it to use.
     Commit(Commit),
+    /// Put rates to use at once, for so many milliseconds.
+    Book(Hold, u64),
     /// Give it back; a segment goes with its space.
     Release(AllotmentId),
     /// Prolong rates.
@@ -61,9 +63,9 @@ pub enum Ask {
 pub enum Reply {
     /// Held, by that serial.
     Held(AllotmentId, u64),
-    /// Not held.
+    /// Not held, or not booked.
     Refused(AllotmentId),
-    /// Committed.
+    /// Committed, or booked at once.
     Committed(AllotmentId),
     /// Not there.
     Absent(AllotmentId),

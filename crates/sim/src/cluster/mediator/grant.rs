@@ -14,8 +14,8 @@ use netraid_control::{
 use netraid_raid::geometry::Geometry;
 
 use super::{
-    Answer, Ask, Mediator, Open, PATIENCE_MS, Planted, RETRY_MS, Raising, Renewing, Row, SKEW_MS,
-    TERM_MS, Then, Transfer, booking_of, hold, quorum, serve_min,
+    Answer, Ask, Mediator, Open, PATIENCE_MS, Part, Planted, RETRY_MS, Raising, Renewing, Row,
+    SKEW_MS, TERM_MS, Then, Transfer, booking_of, hold, quorum, serve_min,
 };
 use crate::cluster::messages::{Granted, GrantedPart};
 
@@ -110,7 +110,7 @@ impl Mediator {
         let Ok((_, granted)) = volume.lease.renew(now, id, 1) else { return };
         let members: BTreeSet<usize> = volume.members.iter().map(|member| member.agent).collect();
         if !granted.must_raise || self.planted == Some(Planted::NotRaised) {
-            self.book(now, id, &members);
+            self.book(id, &members);
             return;
         }
         let raising = Raising {
@@ -174,7 +174,7 @@ impl Mediator {
             return;
         };
         if raising.missing.is_empty() || now >= raising.give_up_at {
-            self.end_raising(now, id);
+            self.end_raising(id);
             return;
         }
         if now < raising.ask_at {
@@ -188,7 +188,7 @@ impl Mediator {
         }
     }
 
-    fn end_raising(&mut self, now: Moment, id: PlanId) {
+    fn end_raising(&mut self, id: PlanId) {
         let Some(raising) = self.raising.remove(&id) else { return };
         let Some(mut volume) = self.store.tables.volumes.get(&raising.volume).cloned() else {
             return;
@@ -211,7 +211,7 @@ impl Mediator {
             return;
         }
         match raising.plan {
-            Some(plan) => self.book(now, plan, &there),
+            Some(plan) => self.book(plan, &there),
             None => {
                 if let Some(client) = self.creators.remove(&raising.volume) {
                     self.answer(client, Answer::Created(raising.volume));
@@ -220,24 +220,34 @@ impl Mediator {
         }
     }
 
-    /// The rates of a plan are booked on these agents.
-    fn book(&mut self, now: Moment, id: PlanId, agents: &BTreeSet<usize>) {
+    /// The rates of a plan are to be booked on these agents: where, is stored first.
+    fn book(&mut self, id: PlanId, agents: &BTreeSet<usize>) {
         let tables = &self.store.tables;
-        let Some(plan) = tables.plans.get(&id).cloned() else { return };
+        let Some(mut plan) = tables.plans.get(&id).cloned() else { return };
         let Some(volume) = tables.volumes.get(&plan.volume).cloned() else { return };
-        let each = Resources { space_bytes: 0, device: plan.floor, network: plan.floor };
-        let lease_ms = Some(TERM_MS + self.margin_ms());
-        let mut parts = Vec::new();
         for member in volume.members.iter().filter(|member| agents.contains(&member.agent)) {
             let mut name = self.draw();
             if self.planted == Some(Planted::NamesAgain) {
                 name = id.0;
             }
-            let generation = Some(plan.generation);
-            let hold = hold(AllotmentId(name), member.segment, generation, each);
-            parts.push(BookingPart { agent: self.agents[member.agent], hold, lease_ms });
+            let (agent, segment, allotment) = (member.agent, member.segment, AllotmentId(name));
+            plan.parts.push(Part { agent, segment, allotment });
         }
-        self.bookings.insert(id, Booking::new(now, id, &parts, PATIENCE_MS));
+        self.write(vec![Row::Plan(id, Some(plan))], Some(Then::Book(id)));
+    }
+
+    /// Books the rates of a plan where it says.
+    pub(super) fn book_stored(&mut self, now: Moment, id: PlanId) {
+        let Some(plan) = self.store.tables.plans.get(&id) else { return };
+        let each = Resources { space_bytes: 0, device: plan.floor, network: plan.floor };
+        let lease_ms = Some(TERM_MS + self.margin_ms());
+        let generation = Some(plan.generation);
+        let part = |part: &Part| {
+            let hold = hold(part.allotment, part.segment, generation, each);
+            BookingPart { agent: self.agents[part.agent], hold, lease_ms }
+        };
+        let parts: Vec<BookingPart> = plan.parts.iter().map(part).collect();
+        self.bookings.insert(id, Booking::leased(now, id, &parts, PATIENCE_MS));
         self.drive(now, id);
     }
 
