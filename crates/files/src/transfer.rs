@@ -1,8 +1,12 @@
 //! Whole files, with many requests under way: stripes are written whole, and nothing is read back.
 
-use std::{io, thread};
+use std::{io, pin::pin, thread};
 
-use futures_util::{StreamExt as _, stream::FuturesOrdered};
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::{Fuse, FusedFuture as _},
+    stream::FuturesOrdered,
+};
 use netraid_block::{Buf, Op, Pool, RequestFlags, SgList};
 use netraid_cluster::mediator::{SetState, Stored};
 use netraid_engine::bytes::ByteRequest;
@@ -15,7 +19,9 @@ use crate::{Error, Volume, data};
 const WINDOW_LEN: u64 = 32 << 20;
 /// Bytes of a piece, about: so many stripes as fit.
 const PIECE_LEN: u64 = 2 << 20;
-/// After so many bytes they are made stable, and the mediator is told how far it came.
+/// After so many bytes they are made stable, while others go on: so that the end does not wait for all.
+const STABLE_LEN: u64 = 64 << 20;
+/// After so many bytes the mediator is told how far it came.
 const CHECKPOINT_LEN: u64 = 256 << 20;
 /// Data ends within a block; the rest of that is zeros.
 const BLOCK_LEN: u64 = 4096;
@@ -36,8 +42,9 @@ pub async fn put(
     let piece_len = piece_len(volume);
     let mut pieces = read_ahead(volume.path(), source, (from, length), piece_len, pool.clone())?;
     let mut under_way = FuturesOrdered::new();
-    let (mut next, mut done, mut said) = (from, from, from);
+    let (mut next, mut done, mut stable, mut said) = (from, from, from, from);
     let mut ended = false;
+    let mut checkpoint = pin!(Fuse::terminated());
     loop {
         let room = next - done < WINDOW_LEN && !ended;
         tokio::select! {
@@ -59,15 +66,15 @@ pub async fn put(
             Some(end) = under_way.next(), if !under_way.is_empty() => {
                 done = end.map_err(|source| io_error(volume, source))?;
                 progress(done);
-                if done - said >= CHECKPOINT_LEN && done < length {
-                    flush(volume).await?;
-                    // It is only for whoever goes on after an interruption.
-                    if let Err(error) = volume.set_state(length_of(done)).await {
-                        tracing::warn!("how far it came is not known to the mediator: {error}");
-                    }
-                    said = done;
+                let is_due = done - stable >= STABLE_LEN && done < length;
+                if is_due && checkpoint.is_terminated() {
+                    let says = done - said >= CHECKPOINT_LEN;
+                    stable = done;
+                    said = if says { done } else { said };
+                    checkpoint.set(make_stable(volume, says.then_some(done)).fuse());
                 }
             }
+            end = &mut checkpoint, if !checkpoint.is_terminated() => end?,
             else => break,
         }
     }
@@ -121,6 +128,18 @@ pub async fn get(
     drop(sender);
     let gone = || io::Error::other("its thread has ended");
     written.await.unwrap_or_else(|_| Err(gone())).map_err(local)
+}
+
+/// Makes stable what is written, and says to the mediator that it came so far.
+async fn make_stable(volume: &Volume, says: Option<u64>) -> Result<(), Error> {
+    flush(volume).await?;
+    if let Some(done) = says {
+        // It is only for whoever goes on after an interruption.
+        if let Err(error) = volume.set_state(length_of(done)).await {
+            tracing::warn!("how far it came is not known to the mediator: {error}");
+        }
+    }
+    Ok(())
 }
 
 /// Makes all that was written stable.

@@ -4,6 +4,8 @@ use std::{
     fs::{self, File},
     io::{self, Read, Seek as _, SeekFrom},
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
@@ -30,6 +32,8 @@ use crate::{
 const PARTIAL: &str = ".partial";
 /// How long `put` waits at its end for members that are being rebuilt.
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
+/// After so many bytes a file of this host is given to its disk, while others come.
+const WRITE_BACK_LEN: u64 = 64 << 20;
 /// What is there of an interrupted `get` is trusted up to a multiple of this.
 const RESUME_UNIT: u64 = 1 << 20;
 
@@ -255,7 +259,7 @@ pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     let mut file = opened.with_context(|| format!("{}", partial.display()))?;
     let there = file.metadata()?.len() / RESUME_UNIT * RESUME_UNIT;
     file.seek(SeekFrom::Start(there))?;
-    let sink = file.try_clone()?;
+    let sink = WrittenBack::new(file.try_clone()?, &partial)?;
     let got = read(&cluster, &entry, &args.rates, there, sink, output);
     let length = runtime()?.block_on(until_stopped(&cluster, got)).map_err(with_offer)?;
     file.set_len(length)?;
@@ -266,6 +270,46 @@ pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     output.document(&json!({ "path": args.path, "length_bytes": length }), || {
         format!("{shown}: {length} bytes")
     })
+}
+
+/// A file whose bytes are on their way to the disk while others come: the last sync has little to wait for.
+struct WrittenBack {
+    file: File,
+    /// Bytes since the disk was given some.
+    waiting: u64,
+    begin: mpsc::SyncSender<()>,
+}
+
+impl WrittenBack {
+    fn new(file: File, path: &Path) -> io::Result<Self> {
+        // Opened once more: an error that is seen here is seen by the last sync as well.
+        let again = File::open(path)?;
+        let (begin, begun) = mpsc::sync_channel(1);
+        let write_back = move || {
+            for () in begun {
+                // The last sync says what is wrong.
+                let _ = again.sync_data();
+            }
+        };
+        thread::Builder::new().name("netraid-sync".to_owned()).spawn(write_back)?;
+        Ok(Self { file, waiting: 0, begin })
+    }
+}
+
+impl io::Write for WrittenBack {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.waiting += written as u64;
+        // Where the last one is still under way the next write asks again.
+        if self.waiting >= WRITE_BACK_LEN && self.begin.try_send(()).is_ok() {
+            self.waiting = 0;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 pub(crate) fn cat(args: &CatArgs, output: Output) -> Result<()> {
