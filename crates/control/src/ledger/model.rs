@@ -163,9 +163,8 @@ impl World {
         let expected =
             match (hold.resources.space_bytes, hold.resources.device, hold.resources.network) {
                 (1.., Rate(0), Rate(0)) => Err(HoldError::Space { id }),
-                _ => self.lease_end(lease_ms).map_err(|error| match error {
-                    LeaseError::Term(wrong) => wrong.into(),
-                    error => panic!("{error}"),
+                _ => self.lease_end(lease_ms).map_err(|_| {
+                    TermError { asked_ms: lease_ms, longest_ms: LIMITS.lease_ms }.into()
                 }),
             };
         let expected = expected.and_then(|until| {
