@@ -6,7 +6,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use netraid_block::{BlockDevice, Buf, Device, DeviceInfo, Op, Pool, Request, SgList, TargetUri};
