@@ -155,7 +155,7 @@ pub struct Booking<W> {
     give_up_at: Moment,
     actions: VecDeque<Action>,
     /// An agent will not book at once: told when all others have answered, so that what ends the plan
-    /// overtakes none of them.
+    /// seldom overtakes a request.
     refused: Option<Outcome<W>>,
     outcome: Option<Outcome<W>>,
 }

@@ -1,7 +1,8 @@
 //! What an agent has booked, and for whom: space and rates, for several mediators that do not
 //! know each other.
 //!
-//! A mediator holds what it needs on each agent, then commits all of it or lets all of it go. What
+//! A mediator holds what it needs on each agent, then commits all of it or lets all of it go; or it books
+//! rates at once, and lets all of them go where some are refused. What
 //! is held ends by itself, and so do committed rates unless they are renewed; committed space
 //! stays until it is released, because data is in it. So an allotment is of space or of rates,
 //! never both, and a crash of either side leaks nothing: what nobody committed or renews ends, and
@@ -239,8 +240,8 @@ impl Ledger {
     }
 
     /// Puts rates to use at once, without holding them first: for who has stored elsewhere that it
-    /// asks, and releases them wherever they may be. Asked again, it answers what stands by that id.
-    /// A copy that comes after the release stands until the lease ends.
+    /// asks, and releases them wherever they may be. Asked again, it prolongs what stands by that id,
+    /// and never shortens it. A copy that comes after the release stands until the lease ends.
     ///
     /// # Errors
     /// As [`Ledger::hold`]; or it is of space.
@@ -260,11 +261,17 @@ impl Ledger {
         match self.standing(now, mediator, id) {
             None => self.enter(now, mediator, hold, state),
             Some(stands) if !stands.answers(hold) => Err(HoldError::Different(Box::new(stands))),
-            Some(stands) if matches!(stands.state, State::Held { .. }) => {
+            // Committed for longer, it stays so.
+            Some(stands)
+                if matches!(stands.state, State::Committed { .. })
+                    && stands.until() >= Some(until) =>
+            {
+                Ok(self.answer(stands))
+            }
+            Some(stands) => {
                 self.check_store()?;
                 Ok(self.put(Allotment { state, ..stands }))
             }
-            Some(stands) => Ok(self.answer(stands)),
         }
     }
 

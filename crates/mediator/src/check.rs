@@ -122,7 +122,8 @@ async fn expected(core: &Core, agent: AgentId) -> Result<Expected, Problem> {
             let part = plan.record.parts.iter().find(|part| part.agent == agent);
             match part {
                 Some(part) => drop(expected.rates.insert(id, (part.resources, is_certain))),
-                None if !is_certain => {
+                // An agent whose answer was lost may have booked for it what the plan does without.
+                None if !is_certain || plan.record.agents.contains(&agent) => {
                     expected.rates.insert(id, (Resources::default(), false));
                 }
                 None => {}

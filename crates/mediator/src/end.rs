@@ -226,6 +226,26 @@ async fn remove_segments(core: &Core, id: VolumeId, segments: Vec<(SegmentId, Ag
     let _ = stored.await;
 }
 
+/// Takes back plans that nobody is opening any more, because that could not be stored.
+async fn abandon_left(core: &Core) {
+    let opening = core.store.read(|connection| {
+        let opening =
+            Plan::ended_before(connection, plan::State::Opening, Moment(u64::MAX), LOOK_MAX)?;
+        Ok((opening, book::stored(connection)?))
+    });
+    let Ok((opening, booked)) = opening.await else { return };
+    let is_booked = |id: PlanId| {
+        let is_its =
+            |work: &book::Work| matches!(work, book::Work::Open { plan, .. } if *plan == id);
+        booked.iter().any(|(_, work)| is_its(work))
+    };
+    for plan in opening.into_iter().filter(|plan| !is_booked(plan.id)) {
+        if let Some(_busy) = core.busy_plans.enter(plan.id) {
+            let _ = core.store.write(move |connection| book::abandon(connection, plan.id)).await;
+        }
+    }
+}
+
 /// Ends all plans that are ending.
 async fn end_plans(core: &Arc<Core>) {
     let before = Moment(now().0.saturating_sub(FORGET_AFTER_MS));
@@ -349,6 +369,7 @@ pub(crate) async fn run(core: Arc<Core>) -> Problem {
             sweep(&core).await;
         }
         let limited = async {
+            abandon_left(&core).await;
             end_plans(&core).await;
             reap(&core).await;
         };

@@ -113,15 +113,16 @@ pub(crate) async fn open(
     match prepare(core, &mut opened).await {
         Ok(reachable) => issue(core, &opened, reachable),
         Err(problem) => {
-            take_back(core, id).await?;
+            take_back(core, opened.plan).await?;
             Err(problem)
         }
     }
 }
 
 /// Takes back a plan that is not given: its lease is free, and what agents have for it ends. Those that
-/// do not answer are told again in the background.
-async fn take_back(core: &Arc<Core>, id: PlanId) -> Result<(), Problem> {
+/// do not answer are told again in the background, as are all where this is not stored.
+async fn take_back(core: &Arc<Core>, plan: Plan) -> Result<(), Problem> {
+    let id = plan.id;
     let left = change(&core.store, move |connection| {
         // Nobody has its tokens, also where nothing more was to be stored for it.
         if let Some(plan) = Plan::load(connection, id)?
@@ -132,10 +133,15 @@ async fn take_back(core: &Arc<Core>, id: PlanId) -> Result<(), Problem> {
         book::abandon(connection, id)?;
         Plan::load(connection, id).map(Ok)
     });
-    if let Some(plan) = left.await? {
+    let left = left.await;
+    let ending = match &left {
+        Ok(left) => left.clone(),
+        Err(_) => Some(plan),
+    };
+    if let Some(plan) = ending {
         let _ = tokio::time::timeout(ASK_LIMIT, end_plan(core, plan)).await;
     }
-    Ok(())
+    left.map(drop)
 }
 
 fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
@@ -440,6 +446,7 @@ async fn book_rates(
                 return Ok(());
             }
             Outcome::Refused(agent, fault) if fault.code == FaultCode::Short => {
+                let is_free = release(core, opened.plan.id, &on).await;
                 core.agents.refresh(on.iter().map(|member| member.agent)).await;
                 last = short(
                     core,
@@ -448,7 +455,8 @@ async fn book_rates(
                     &format!("agent {agent}: {}", fault.detail),
                 );
                 let most = last.offer.as_ref().map_or(Rate::ZERO, |offer| offer.rate);
-                if most < rate {
+                // A release that is late would take away what is booked next.
+                if most < rate || !is_free {
                     return Err(last);
                 }
             }
@@ -474,6 +482,16 @@ async fn book_rates(
         }
     }
     Err(last)
+}
+
+/// Releases what members have booked for a plan that others refuse: it would count against what can be
+/// offered. Whether all of them have.
+async fn release(core: &Core, plan: PlanId, members: &[Member]) -> bool {
+    let one =
+        |member: &Member| core.agents.ask(member.agent, Operation::Release { id: rates_of(plan) });
+    let all = join_all(members.iter().map(one));
+    let released = tokio::time::timeout(ASK_LIMIT, all).await;
+    released.is_ok_and(|all| all.iter().all(Result::is_ok))
 }
 
 pub(crate) fn plan_parts(members: &[Member], resources: Resources) -> Vec<Part> {

@@ -136,10 +136,12 @@ async fn raised_again(core: &Core, opened: &mut Opened) -> Result<Option<MemberS
 async fn renew_on(core: &Core, plan: &Plan, member: Member) -> Renewed {
     let agent = member.agent;
     let has_rates = plan.record.booked(member.segment) != Resources::default();
+    // It may have booked rates, and its answer was lost: what stands is booked again as it stands.
+    let wants_rates = plan.record.rate > Rate::ZERO;
     let extend = Operation::ExtendPlan { plan: plan.id, until: plan.until };
     let renew = Operation::Renew { id: rates_of(plan.id), for_ms: plan.record.lease_ms() };
     let extended = core.agents.ask(agent, extend);
-    let renewed = has_rates.then(|| core.agents.ask(agent, renew));
+    let renewed = wants_rates.then(|| core.agents.ask(agent, renew));
     let both = async {
         let extended = extended.await;
         let renewed = match renewed {
@@ -155,7 +157,7 @@ async fn renew_on(core: &Core, plan: &Plan, member: Member) -> Renewed {
         Ok((_, Some(Err(AskError::Fault(fault))))) if fault.code == FaultCode::Absent => {
             Renewed::WithoutRates
         }
-        Ok((_, None)) if plan.record.rate > Rate::ZERO => Renewed::WithoutRates,
+        Ok(_) if wants_rates && !has_rates => Renewed::WithoutRates,
         Ok(_) => Renewed::Yes,
     }
 }

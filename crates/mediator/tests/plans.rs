@@ -128,6 +128,26 @@ async fn what_cannot_be_had_is_refused_with_the_most_that_can() {
     house.client.post::<_, Entry>("/v1/names", &create).await.unwrap();
 }
 
+/// What was booked on some when another one refuses does not count against the offer.
+#[tokio::test]
+async fn the_offer_is_what_the_weakest_agent_has_left() {
+    let mut house = House::new(2).await;
+    let less = Rate(CAPACITY.device.0 / 2);
+    house.add(3, Resources { device: less, network: less, ..CAPACITY }).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    // Half of it and a bit of each member: too much for the third.
+    let refused = house.open(&opening("/x", Mode::Write, 99_000_000)).await.unwrap_err();
+    let problem = refused.problem().unwrap();
+    assert_eq!(problem.code, Code::Short);
+    let offer = problem.offer.as_ref().unwrap().rate;
+    assert!(offer > Rate(80_000_000) && offer < Rate(99_000_000), "{offer:?}");
+    assert!(house.agents.iter().all(|agent| agent.booked().device == Rate(0)));
+    assert_eq!(code(house.open(&opening("/x", Mode::Write, offer.0 + 1)).await), Code::Short);
+    let plan = house.open(&opening("/x", Mode::Write, offer.0)).await.unwrap();
+    house.close(plan.plan).await.unwrap();
+    assert_eq!(check(&house).await.differences, []);
+}
+
 /// What is booked at once is ended where it was booked when another agent refuses, however long that takes.
 #[tokio::test]
 async fn a_refused_rate_is_ended_on_an_agent_that_cannot_do_so_at_first() {

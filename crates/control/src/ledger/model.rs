@@ -171,7 +171,9 @@ impl World {
             let held = self.expect_hold(mediator, &brief)?;
             let state = match held.state {
                 State::Held { .. } => State::Committed { until: Some(until) },
-                committed @ State::Committed { .. } => committed,
+                State::Committed { until: before } => {
+                    State::Committed { until: before.max(Some(until)) }
+                }
             };
             Ok(Allotment { state, ..held })
         });

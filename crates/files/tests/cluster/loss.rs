@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    House, LIMIT, assert_holds, bytes, data, open, soon, to_read, to_write, until,
-};
+use crate::common::{House, LIMIT, assert_holds, bytes, data, open, soon, to_read, to_write};
 use netraid_block::Pool;
 use netraid_files::{Data, Error, VolumeOptions};
 
@@ -118,48 +116,6 @@ async fn a_mediator_that_is_away_is_not_missed_until_the_plan_ends() {
     let reading = open(&cluster, "/x", to_write()).await;
     assert_eq!(reading.length(), length);
     reading.close().await.unwrap();
-}
-
-/// More than it survives: who writes is told, nothing hangs, and what was flushed is there when they are back.
-#[tokio::test(flavor = "multi_thread")]
-async fn all_agents_are_lost_and_come_back() {
-    let mut house = House::new(3).await;
-    let cluster = house.cluster.clone();
-    let create = data("/x", LEN as u64, 5, 3);
-    let mut writing = Data::create(&cluster, &create, soon(), &Pool::new()).await.unwrap();
-    let expected = bytes(1, 0, LEN / 2);
-    assert_eq!(writing.write(&expected).await.unwrap(), expected.len());
-    writing.flush().await.unwrap();
-    (0..3).for_each(|at| house.stop_agent(at));
-    let from = bytes(2, 0, STEP);
-    let lost = async {
-        // What is gathered here is taken; what has to be stable is not.
-        while writing.write_at(LEN as u64 / 2, &from).await.is_ok() {
-            if writing.flush().await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::time::timeout(LIMIT, lost).await.expect("it hangs");
-    assert!(tokio::time::timeout(LIMIT, writing.close()).await.expect("it hangs").is_err());
-    (0..3).for_each(|at| house.start_agent(at));
-    // Nobody closed it: a writer brings it in order.
-    until("it opens", || async {
-        match Data::open(&cluster, "/x", to_write(), &Pool::new()).await {
-            Ok(opened) => opened.close().await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await;
-    let reading = open(&cluster, "/x", to_read()).await;
-    let mut into = vec![0; expected.len()];
-    let mut at = 0;
-    while at < into.len() {
-        at += reading.read_at(at as u64, &mut into[at..]).await.unwrap();
-    }
-    assert!(into == expected);
-    reading.close().await.unwrap();
-    house.nothing_is_open().await;
 }
 
 /// Who has open what is removed by force is told, and keeps nobody from anything.

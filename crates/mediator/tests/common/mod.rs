@@ -215,6 +215,9 @@ impl Inner {
                 Ok(answer) => Ok(Done::Booked(answer.allotment)),
                 Err(error) => fault(FaultCode::Absent, error.to_string()),
             },
+            Operation::Release { .. } if self.keeps_plans.load(Ordering::Relaxed) => {
+                fault(FaultCode::Failed, "not now".to_owned())
+            }
             Operation::Release { id } => {
                 let released = ledger.release(mediator, id).unwrap();
                 Ok(Done::Released(released.entries as u64))
