@@ -4,7 +4,7 @@
 //! waits until all that changed before it is synced. A crash keeps what is synced and any first part
 //! of the rest.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netraid_control::{
     keys::Keyring,
@@ -86,6 +86,8 @@ pub struct Agent {
     written: u64,
     synced: u64,
     waiting: VecDeque<(u64, MediatorId, Reply)>,
+    /// What it was ever told to release: no part of the product, which needs no such list.
+    told: BTreeSet<(MediatorId, AllotmentId)>,
     planted: Option<Planted>,
 }
 
@@ -119,6 +121,7 @@ impl Agent {
             written: 0,
             synced: 0,
             waiting: VecDeque::new(),
+            told: BTreeSet::new(),
             planted,
         }
     }
@@ -159,6 +162,7 @@ impl Agent {
                 Err(_) => Some(Reply::Refused(hold.id)),
             },
             Ask::Release(id) => {
+                self.told.insert((mediator, *id));
                 let entry = self.entry(mediator, *id).copied();
                 if let Some(entry) = entry.filter(|entry| entry.resources.space_bytes > 0) {
                     self.set_segment((mediator, entry.segment), None);
@@ -297,6 +301,12 @@ impl Agent {
     /// All that it has for a mediator.
     pub fn entries(&self, mediator: MediatorId) -> impl Iterator<Item = &Allotment> {
         self.ledger.page(mediator, None)
+    }
+
+    /// Whether it was ever told to release something: a copy of what asked for that may come later.
+    #[must_use]
+    pub fn was_told(&self, mediator: MediatorId, id: AllotmentId) -> bool {
+        self.told.contains(&(mediator, id))
     }
 
     /// A mediator's segments.

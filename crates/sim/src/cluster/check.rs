@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_control::{
     lease::Access,
+    ledger::State,
     units::{AllotmentId, Generation, Moment, PlanId, SegmentId, VolumeId},
 };
 
@@ -196,6 +197,32 @@ fn usable(
     }
     if !seat.agent.has_booked(seat.now, mediator.id, seen.granted.generation, part) {
         return Err(format!("plan {plan}: its rates are not booked at agent {}", part.agent));
+    }
+    Ok(())
+}
+
+/// Whether agents that have rates of a plan that is not there any more were told so, or are to be told:
+/// that rates end by themselves is for mediators that are lost.
+///
+/// # Errors
+/// When not.
+pub fn check_told(agents: &[Agent], mediators: &[Mediator]) -> Result<(), String> {
+    for mediator in mediators {
+        let tables = &mediator.store.tables;
+        let plans = tables.plans.values().flat_map(|plan| &plan.parts).map(|part| part.allotment);
+        let records = tables.records.values().flat_map(|record| &record.parts);
+        let known: BTreeSet<AllotmentId> =
+            plans.chain(records.map(|part| part.allotment)).collect();
+        for (at, agent) in agents.iter().enumerate() {
+            let rates = agent.entries(mediator.id).filter(|entry| {
+                entry.resources.space_bytes == 0 && matches!(entry.state, State::Committed { .. })
+            });
+            for entry in rates.filter(|entry| !known.contains(&entry.id)) {
+                if !agent.was_told(mediator.id, entry.id) {
+                    return Err(format!("agent {at} was never told that {entry:?} is over"));
+                }
+            }
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use netraid_control::{
 
 use super::{
     agent::Agent,
-    check::{Ledgers, Seat, Seen, check_end},
+    check::{Ledgers, Seat, Seen, check_end, check_told},
     client::{Client, Deed, State},
     mediator::Mediator,
     messages::{Message, Node, Request},
@@ -530,7 +530,8 @@ impl World {
                 now: Moment(BEGIN_MS + now_ms + body.skew_ms),
             })
             .collect();
-        self.ledgers.check(now_ms, &seats, &self.mediators)
+        self.ledgers.check(now_ms, &seats, &self.mediators)?;
+        check_told(&self.agents, &self.mediators)
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
