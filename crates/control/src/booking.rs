@@ -203,17 +203,8 @@ impl<W> Booking<W> {
             ask_at: now,
             wait_ms: *RETRY_MS.start(),
         };
-        let mut this = Self {
-            id: record.id,
-            parts: record.parts.iter().map(part).collect(),
-            is_leased: false,
-            phase,
-            give_up_at: now.after_ms(patience_ms),
-            actions: VecDeque::new(),
-            refused: None,
-            outcome: None,
-        };
-        this.ask(now);
+        let parts = record.parts.iter().map(part).collect();
+        let mut this = Self::in_phase(now, record.id, parts, patience_ms, phase);
         this.go_on(now);
         Some(this)
     }
@@ -379,6 +370,16 @@ impl<W> Booking<W> {
                 |other: &PartState| (other.agent, other.allotment) == (one.agent, one.allotment);
             assert!(!parts[..at].iter().any(is_same), "allotment {} twice", one.allotment);
         }
+        Self::in_phase(now, id, parts, patience_ms, phase)
+    }
+
+    fn in_phase(
+        now: Moment,
+        id: PlanId,
+        parts: Vec<PartState>,
+        patience_ms: u64,
+        phase: Phase,
+    ) -> Self {
         let mut this = Self {
             id,
             parts,

@@ -88,6 +88,18 @@ impl World {
         }
     }
 
+    /// Some agents, perhaps a dead one among them, and what to ask of them: now and then too much.
+    fn at_random(seed: u64) -> (Self, Vec<Part>) {
+        let agents = 1 + usize::try_from(seed % 5).unwrap();
+        let mut world = Self::new(seed, agents);
+        if world.rng.random_ratio(1, 6) {
+            world.dead = Some(world.rng.random_range(0..agents));
+        }
+        let rate = if world.rng.random_ratio(1, 8) { 101 } else { 40 };
+        let parts = world.parts(rate);
+        (world, parts)
+    }
+
     fn parts(&mut self, rate: u64) -> Vec<Part> {
         (0..self.agents.len())
             .flat_map(|at| {
@@ -307,13 +319,8 @@ impl World {
 fn all_agents_have_it_or_none_whatever_crashes_and_whatever_is_lost() {
     let (mut booked, mut failed, mut forgotten) = (0, 0, 0);
     for seed in 0..4000 {
-        let agents = 1 + usize::try_from(seed % 5).unwrap();
-        let mut world = World::new(seed, agents);
-        if world.rng.random_ratio(1, 6) {
-            world.dead = Some(world.rng.random_range(0..agents));
-        }
-        let rate = if world.rng.random_ratio(1, 8) { 101 } else { 40 };
-        let parts = world.parts(rate);
+        let (mut world, parts) = World::at_random(seed);
+        let agents = world.agents.len();
         world.booking = Some(Booking::new(world.now, PlanId([1; 16]), &parts, PATIENCE_MS));
         world.run(30_000);
         // Nothing is wrong any more: what was decided is brought to its end.
@@ -343,13 +350,8 @@ fn all_agents_have_it_or_none_whatever_crashes_and_whatever_is_lost() {
 fn rates_of_a_stored_plan_are_booked_on_all_agents_or_end_with_it() {
     let (mut booked, mut failed, mut forgotten) = (0, 0, 0);
     for seed in 0..4000 {
-        let agents = 1 + usize::try_from(seed % 5).unwrap();
-        let mut world = World::new(seed, agents);
-        if world.rng.random_ratio(1, 6) {
-            world.dead = Some(world.rng.random_range(0..agents));
-        }
-        let rate = if world.rng.random_ratio(1, 8) { 101 } else { 40 };
-        let mut parts = world.parts(rate);
+        let (mut world, mut parts) = World::at_random(seed);
+        let agents = world.agents.len();
         parts.retain(|part| part.lease_ms.is_some());
         world.plan = Some(parts.clone());
         world.booking = Some(Booking::leased(world.now, PlanId([1; 16]), &parts, PATIENCE_MS));
