@@ -66,6 +66,28 @@ impl Place {
     fn is_rebuilt_untold(&self, state: &str) -> bool {
         self.is_untold && self.in_array == Some(self.segment) && state == "in_sync"
     }
+
+    /// Its segment is about to be put in its place. Whatever comes of that, an array that has it already
+    /// goes on having it.
+    fn begin_join(&mut self) {
+        self.in_array = self.in_array.filter(|own| *own == self.segment);
+    }
+
+    /// What a join that failed left uncertain is seen by the address that the array has there.
+    fn learn(&mut self, address: &str) {
+        if self.in_array.is_none() && address == self.config.address() {
+            self.in_array = Some(self.segment);
+        }
+    }
+}
+
+/// A segment that is put in its place.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// It took the place of a lost one.
+    New,
+    /// It was there before.
+    Own,
 }
 
 pub(crate) struct Keeper {
@@ -220,6 +242,9 @@ impl Keeper {
         for (place, member) in self.places.iter_mut().zip(&status.members) {
             let away = matches!(member.state.as_str(), "faulty" | "missing");
             place.away_since = away.then(|| place.away_since.unwrap_or(now));
+            if !self.replacing {
+                place.learn(&member.url);
+            }
         }
         self.tell_rebuilt(&status.members);
         if self.replacing || now < self.replace_at {
@@ -233,7 +258,7 @@ impl Keeper {
         let fresh = self.places.iter().position(|place| place.fresh && place.away_since.is_some());
         match (late, fresh) {
             (Some(at), _) => self.ask_for_another(at, now),
-            (None, Some(at)) => self.join(at),
+            (None, Some(at)) => self.join(at, Whose::New),
             (None, None) => {}
         }
     }
@@ -274,32 +299,23 @@ impl Keeper {
         });
     }
 
-    /// Puts a new segment in its place in the array.
-    fn join(&mut self, at: usize) {
+    /// Puts a member's segment in its place in the array. Its own one only where it has nothing of the
+    /// array, as it was away when that was made: one that has something comes back by itself.
+    fn join(&mut self, at: usize, whose: Whose) {
         self.replacing = true;
         let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
         let place = &mut self.places[at];
         let (config, segment) = (place.config.clone(), place.segment);
-        place.in_array = None;
+        place.begin_join();
         let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
         tokio::spawn(async move {
-            let end = handle.replace(member, config).await.map_err(|error| error.to_string());
-            // The keeper has ended: nobody needs it.
-            let _ = sender.send(Answer::Joined(at, segment, end)).await;
-        });
-    }
-
-    /// Puts a member's own segment in its place where it has nothing of the array: it was away when that
-    /// was made. One that has something comes back by itself.
-    fn join_own(&mut self, at: usize) {
-        self.replacing = true;
-        let (handle, sender) = (self.array.handle().clone(), self.answers.0.clone());
-        let place = &mut self.places[at];
-        let (config, segment) = (place.config.clone(), place.segment);
-        place.in_array = None;
-        let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
-        tokio::spawn(async move {
-            let end = replace_if_empty(&handle, member, config).await;
+            let end = match whose {
+                Whose::New => {
+                    let joined = handle.replace(member, config).await;
+                    joined.map_err(|error| error.to_string())
+                }
+                Whose::Own => replace_if_empty(&handle, member, config).await,
+            };
             // The keeper has ended: nobody needs it.
             let _ = sender.send(Answer::Joined(at, segment, end)).await;
         });
@@ -335,7 +351,7 @@ impl Keeper {
                     Ok(plan) => {
                         self.adopt(asked, plan)?;
                         if self.places[at].fresh {
-                            self.join(at);
+                            self.join(at, Whose::New);
                         }
                     }
                     Err(error) => {
@@ -346,7 +362,7 @@ impl Keeper {
                         );
                         Self::is_over(&error)?;
                         if error.problem().is_some() {
-                            self.join_own(at);
+                            self.join(at, Whose::Own);
                         }
                     }
                 }
@@ -572,8 +588,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn who_was_given_up_and_is_back_is_not_told_as_the_new_one() {
+    fn place() -> Place {
         let member = PlanMember {
             agent: AgentId([1; 16]),
             segment: SegmentId([2; 16]),
@@ -585,7 +600,12 @@ mod tests {
             reachable: true,
             fresh: true,
         };
-        let mut place = Place::new("/x", &member, "iqn.2026-01.org.example:client").unwrap();
+        Place::new("/x", &member, "iqn.2026-01.org.example:client").unwrap()
+    }
+
+    #[test]
+    fn who_was_given_up_and_is_back_is_not_told_as_the_new_one() {
+        let mut place = place();
         assert!(place.is_rebuilt_untold("in_sync"), "rebuilt when it was open before");
         assert!(!place.is_rebuilt_untold("rebuilding"));
         // The array has the old one still, or it is not certain what it has.
@@ -596,5 +616,20 @@ mod tests {
         place.in_array = Some(SegmentId([2; 16]));
         place.is_untold = false;
         assert!(!place.is_rebuilt_untold("in_sync"));
+    }
+
+    #[test]
+    fn what_did_not_join_in_its_own_place_is_in_the_array_all_the_same() {
+        let mut place = place();
+        place.begin_join();
+        assert_eq!(place.in_array, Some(place.segment));
+        // In the place of another one it is not certain, until the array shows its address.
+        place.in_array = Some(SegmentId([1; 16]));
+        place.begin_join();
+        assert_eq!(place.in_array, None);
+        place.learn("iscsi://127.0.0.1:3260/iqn.2026-01.org.example:other/0");
+        assert_eq!(place.in_array, None);
+        place.learn("iscsi://127.0.0.1:3260/iqn.2026-01.org.example:segment/0");
+        assert_eq!(place.in_array, Some(place.segment));
     }
 }
