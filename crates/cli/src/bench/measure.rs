@@ -114,6 +114,11 @@ impl Tally {
         })
     }
 
+    /// Requests so far.
+    pub(super) const fn requests(&self) -> u64 {
+        self.requests
+    }
+
     /// Counts one request.
     pub(super) fn request(&mut self, len: u32, latency: Duration) {
         self.requests += 1;

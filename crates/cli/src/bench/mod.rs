@@ -3,10 +3,15 @@
 //! Rounds of all workloads take turns, so that a disturbance of the machine meets all of them.
 
 mod drive;
+mod export;
+mod fit;
 mod measure;
 mod mediator;
+mod parity;
+mod raw_tcp;
 mod stream;
 mod subject;
+mod transport;
 
 use std::time::{Duration, Instant};
 
@@ -41,6 +46,12 @@ enum What {
         #[command(flatten)]
         options: Options,
     },
+    /// XOR, and P with Q, by the size of buffers and the number of sources, beside copying
+    Parity(parity::ParityArgs),
+    /// iSCSI to a target of ours in memory, beside bare requests over TCP, by the size of a request
+    Transport(transport::TransportArgs),
+    /// Serve memory over NBD until told to stop, for whoever measures NBD servers
+    Export(export::ExportArgs),
     /// Data of a cluster, read or written at a promised rate with a second of buffer, or as fast as
     /// it goes
     Stream(Box<stream::StreamArgs>),
@@ -136,6 +147,9 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let options = match &args.what {
         What::Stream(args) => return runtime()?.block_on(stream::run(args, output)),
         What::Mediator(args) => return mediator::run(args, output),
+        What::Parity(args) => return parity::run(args, output),
+        What::Transport(args) => return runtime()?.block_on(transport::run(args, output)),
+        What::Export(args) => return runtime()?.block_on(export::run(args, output)),
         What::Member { options, .. } | What::Volume { options, .. } => options,
     };
     if !(0.01..=3600.0).contains(&options.seconds) {
@@ -145,7 +159,11 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let report = runtime.block_on(async {
         let stop = Stop::listen()?;
         let mut benches = match &args.what {
-            What::Stream(_) | What::Mediator(_) => Vec::new(),
+            What::Stream(_)
+            | What::Mediator(_)
+            | What::Parity(_)
+            | What::Transport(_)
+            | What::Export(_) => Vec::new(),
             What::Member { url, .. } => vec![Bench::member(url.as_deref(), options).await?],
             What::Volume {
                 urls,

@@ -204,7 +204,7 @@ impl Bench {
     }
 }
 
-fn ram_target(index: u8, len: u64, filter: Option<&str>) -> Result<Daemon> {
+pub(super) fn ram_target(index: u8, len: u64, filter: Option<&str>) -> Result<Daemon> {
     if len > 1 << 36 {
         bail!("--span: a target in memory of {len} bytes; give less than 32GiB");
     }

@@ -1,0 +1,253 @@
+//! `netraid bench parity`: what XOR, and P with Q, do a second, beside copying, by the size of a buffer and the
+//! number of sources; on one processor and on all.
+
+use std::{
+    fmt::Write as _,
+    hint::black_box,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use netraid_parity::{dual, xor};
+use serde::Serialize;
+
+use super::fit::Line;
+use crate::{output::Output, pattern, size};
+
+/// Bytes of a buffer, by powers of two.
+const LENS: std::ops::RangeInclusive<u32> = 10..=20;
+/// Columns that go into a sum.
+const SOURCES: [usize; 5] = [1, 2, 4, 8, 16];
+/// How often each point is measured, in turns; the best counts: what disturbs only slows.
+const ROUNDS: usize = 3;
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct ParityArgs {
+    /// Milliseconds of one point in one round
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    milliseconds: u64,
+    /// Bytes that each processor walks through: more than its caches hold, for the speed of memory;
+    /// by default each point uses its own buffers again and again
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    walk: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Work {
+    Copy,
+    Xor,
+    PAndQ,
+}
+
+impl Work {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Xor => "XOR",
+            Self::PAndQ => "P and Q",
+        }
+    }
+
+    /// Buffers that it writes.
+    const fn results(self) -> usize {
+        match self {
+            Self::Copy | Self::Xor => 1,
+            Self::PAndQ => 2,
+        }
+    }
+}
+
+/// One size of buffers.
+#[derive(Debug, Serialize)]
+struct Point {
+    buffer_bytes: usize,
+    /// GB/s of what goes in, of all processors together.
+    gb_per_s: f64,
+}
+
+/// Work with so many sources on so many processors, for all sizes of buffers.
+#[derive(Debug, Serialize)]
+struct Series {
+    work: Work,
+    sources: usize,
+    processors: usize,
+    points: Vec<Point>,
+    /// Time of a buffer of every source as overhead and rate; per processor.
+    overhead_ns: f64,
+    peak_gb_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    walk_bytes: Option<u64>,
+    series: Vec<Series>,
+}
+
+pub(super) fn run(args: &ParityArgs, output: Output) -> Result<()> {
+    if args.walk.is_some_and(|walk| !(1 << 20..=1 << 32).contains(&walk)) {
+        bail!("--walk: give 1MiB to 4GiB");
+    }
+    let all = thread::available_parallelism().context("number of processors")?.get();
+    let mut processors = vec![1];
+    processors.extend((all > 1).then_some(all));
+    let kinds = [(Work::Copy, vec![1]), (Work::Xor, SOURCES.into()), (Work::PAndQ, SOURCES.into())];
+    let kinds =
+        kinds.iter().flat_map(|(work, sources)| sources.iter().map(|count| (*work, *count)));
+    let mut series = Vec::new();
+    for processors in processors {
+        for (work, sources) in kinds.clone() {
+            series.push(measure(work, sources, processors, args));
+        }
+    }
+    let report = Report { walk_bytes: args.walk, series };
+    output.document(&report, || text(&report))
+}
+
+fn measure(work: Work, sources: usize, processors: usize, args: &ParityArgs) -> Series {
+    let mut points: Vec<Point> =
+        LENS.map(|bits| Point { buffer_bytes: 1 << bits, gb_per_s: 0.0 }).collect();
+    for _ in 0..ROUNDS {
+        for point in &mut points {
+            let rate = rate(work, sources, point.buffer_bytes, processors, args);
+            point.gb_per_s = point.gb_per_s.max(rate);
+        }
+    }
+    let share = processors as f64;
+    let of_bytes = |point: &Point| (point.buffer_bytes * sources) as f64;
+    let times =
+        points.iter().map(|point| (of_bytes(point), of_bytes(point) * share / point.gb_per_s));
+    let line = Line::fit(times);
+    Series {
+        work,
+        sources,
+        processors,
+        points,
+        overhead_ns: line.overhead,
+        peak_gb_per_s: 1.0 / line.each,
+    }
+}
+
+/// GB/s of what goes in, of all processors together.
+fn rate(work: Work, sources: usize, len: usize, processors: usize, args: &ParityArgs) -> f64 {
+    let patience = Duration::from_millis(args.milliseconds);
+    let (begin, columns) = (Barrier::new(processors), sources + work.results());
+    let walk = args.walk.and_then(|walk| usize::try_from(walk).ok()).unwrap_or(0);
+    let one = || {
+        let mut rows = Rows::new(columns * len, walk);
+        rows.all().for_each(|row| act(work, row, len));
+        begin.wait();
+        let (began, mut bytes) = (Instant::now(), 0_u64);
+        loop {
+            for row in rows.all() {
+                act(work, row, len);
+                bytes += (sources * len) as u64;
+                if walk > 0 && began.elapsed() >= patience {
+                    break;
+                }
+            }
+            if began.elapsed() >= patience {
+                return bytes as f64 / began.elapsed().as_secs_f64() / 1e9;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(0.0)).sum()
+    })
+}
+
+/// The buffers of a processor: rows of columns.
+struct Rows {
+    bytes: Vec<u8>,
+    row_len: usize,
+}
+
+impl Rows {
+    fn new(row_len: usize, walk: usize) -> Self {
+        let mut bytes = vec![0; row_len * (walk / row_len).max(1)];
+        pattern::fill(1, 0, &mut bytes);
+        Self { bytes, row_len }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.bytes.chunks_exact_mut(self.row_len)
+    }
+}
+
+/// Sums up a row: its results first, then its sources.
+fn act(work: Work, row: &mut [u8], len: usize) {
+    let (results, sources) = row.split_at_mut(work.results() * len);
+    let mut columns = [&[][..]; 16];
+    let count = sources.len() / len;
+    for (column, source) in columns.iter_mut().zip(sources.chunks_exact(len)) {
+        *column = source;
+    }
+    let columns = &columns[..count];
+    match work {
+        Work::Copy => results.copy_from_slice(columns[0]),
+        Work::Xor => xor(results, columns),
+        Work::PAndQ => {
+            let (p, q) = results.split_at_mut(len);
+            dual::p_and_q(p, q, columns);
+        }
+    }
+    black_box(results);
+}
+
+fn text(report: &Report) -> String {
+    let mut text =
+        String::from("GB/s of what goes in; overhead and peak as fitted, of one processor\n");
+    let mut processors = 0;
+    for series in &report.series {
+        if series.processors != processors {
+            processors = series.processors;
+            let lens = series.points.iter().map(|point| size::show(point.buffer_bytes as u64));
+            let lens: String = lens.map(|len| format!(" {len:>7} |")).collect();
+            let rule: String = series.points.iter().map(|_| " ------: |").collect();
+            let plural = if processors == 1 { "" } else { "s" };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n{processors} processor{plural}\n\n");
+            let _ =
+                writeln!(text, "| work    | sources |{lens} overhead ns | peak GB/s | of copy |");
+            let _ =
+                writeln!(text, "| ------- | ------: |{rule} ----------: | --------: | ------: |");
+        }
+        let rates = series.points.iter().map(|point| format!(" {:>7.1} |", point.gb_per_s));
+        let rates: String = rates.collect();
+        let copy = report.series.iter().find(|one| one.processors == processors);
+        let of_copy = series.peak_gb_per_s / copy.map_or(f64::NAN, |copy| copy.peak_gb_per_s);
+        let _ = writeln!(
+            text,
+            "| {:<7} | {:>7} |{rates} {:>11.0} | {:>9.1} | {of_copy:>7.2} |",
+            series.work.name(),
+            series.sources,
+            series.overhead_ns,
+            series.peak_gb_per_s
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_summed_up_from_all_of_its_sources() {
+        let mut row = vec![0; 3 * 64];
+        row[64..].iter_mut().enumerate().for_each(|(at, byte)| *byte = u8::try_from(at).unwrap());
+        act(Work::Xor, &mut row, 64);
+        assert!((0..64).all(|at| row[at] == row[64 + at] ^ row[128 + at]));
+        row[..64].fill(0);
+        act(Work::PAndQ, &mut row, 64);
+        assert_eq!(
+            row[..128],
+            [&row[128..], &row[128..]].concat()[..],
+            "one source is its own sum"
+        );
+    }
+}
