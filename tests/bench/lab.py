@@ -77,9 +77,9 @@ class Bench:
         self.servers.append(process)
         return process
 
-    def start_netraid(self, *command):
-        """Starts one of ours: its process, and the document that says it is ready."""
-        process = self.start([self.netraid, *command, "--json"])
+    def start_netraid(self, *command, tool=()):
+        """Starts one of ours, under a tool: its process, and the document that says it is ready."""
+        process = self.start([*tool, self.netraid, *command, "--json"])
         line = process.stdout.readline()
         if not line:
             with open(self.path(f"{len(self.servers) - 1}.log")) as log:

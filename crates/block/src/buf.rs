@@ -25,7 +25,8 @@ pub const ZEROES_LEN: usize = 64 << 10;
 
 /// Buffers are pooled in powers of two from one page to this many.
 const CLASSES: usize = 10;
-const CLASS_CAPACITY: usize = 256;
+/// How many free buffers of one length are kept, in the order in which they are taken.
+const TIERS: [usize; 3] = [2, 14, 240];
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
@@ -40,7 +41,33 @@ struct Shared {
     home: Weak<Classes>,
 }
 
-type Classes = [ArrayQueue<Arc<Shared>>; CLASSES];
+type Classes = [Class; CLASSES];
+
+/// Free buffers of one length. What was given back last is taken first, as far as queues without locks
+/// can tell: it is in the processor's cache still, where the oldest one is not.
+struct Class {
+    tiers: [ArrayQueue<Arc<Shared>>; TIERS.len()],
+}
+
+impl Class {
+    fn new() -> Self {
+        Self { tiers: TIERS.map(ArrayQueue::new) }
+    }
+
+    fn take(&self) -> Option<Arc<Shared>> {
+        self.tiers.iter().find_map(ArrayQueue::pop)
+    }
+
+    /// Keeps it, unless enough is kept: then its memory is freed.
+    fn give(&self, mut shared: Arc<Shared>) {
+        for tier in &self.tiers {
+            match tier.push(shared) {
+                Ok(()) => return,
+                Err(back) => shared = back,
+            }
+        }
+    }
+}
 
 impl Shared {
     fn bytes(&self) -> &[u8] {
@@ -86,7 +113,7 @@ impl Pool {
     /// An empty pool; it fills as buffers are dropped.
     #[must_use]
     pub fn new() -> Self {
-        Self { classes: Arc::new(core::array::from_fn(|_| ArrayQueue::new(CLASS_CAPACITY))) }
+        Self { classes: Arc::new(core::array::from_fn(|_| Class::new())) }
     }
 
     /// A buffer of `len` bytes whose contents are arbitrary: fill it before freezing it.
@@ -94,8 +121,8 @@ impl Pool {
     pub fn get(&self, len: usize) -> BufMut {
         let pages = len.div_ceil(PAGE_LEN).max(1);
         let class = class_of(pages);
-        if let Some(queue) = self.classes.get(class) {
-            if let Some(shared) = queue.pop() {
+        if let Some(kept) = self.classes.get(class) {
+            if let Some(shared) = kept.take() {
                 return BufMut { shared: Some(shared), len };
             }
             return BufMut::allocate(1 << class, len, Arc::downgrade(&self.classes));
@@ -114,6 +141,13 @@ impl BufMut {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self::allocate(len.div_ceil(PAGE_LEN).max(1), len, Weak::new())
+    }
+
+    /// The same, where there is memory for it.
+    #[must_use]
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE_LEN).max(1)).ok()?;
+        Some(Self { shared: Some(Arc::new(Shared { pages, home: Weak::new() })), len })
     }
 
     fn allocate(pages: usize, len: usize, home: Weak<Classes>) -> Self {
@@ -159,10 +193,9 @@ fn recycle(shared: Option<Arc<Shared>>) {
         return;
     }
     if let Some(classes) = shared.home.upgrade()
-        && let Some(queue) = classes.get(class_of(shared.pages.len()))
+        && let Some(class) = classes.get(class_of(shared.pages.len()))
     {
-        // A full queue means that enough is kept: the memory is freed.
-        let _ = queue.push(shared);
+        class.give(shared);
     }
 }
 
@@ -401,6 +434,26 @@ mod tests {
         let again: vec::Vec<_> = (0..2).map(|_| pool.get(5000)).collect();
         assert!(again.iter().any(|buf| buf.as_ptr() == address));
         assert!(again.iter().all(|buf| buf.as_ptr().addr() % PAGE_LEN == 0));
+    }
+
+    #[test]
+    fn few_buffers_in_use_stay_the_same_few_after_many_were() {
+        let pool = Pool::new();
+        let many: vec::Vec<_> = (0..100).map(|_| pool.get(PAGE_LEN)).collect();
+        drop(many);
+        let mut seen = vec![];
+        for _ in 0..100 {
+            let buf = pool.get(PAGE_LEN);
+            seen.push(buf.as_ptr().addr());
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() <= TIERS[0], "{} buffers leave the cache to each other", seen.len());
+        let all: vec::Vec<_> = (0..100).map(|_| pool.get(PAGE_LEN)).collect();
+        let mut addresses: vec::Vec<_> = all.iter().map(|buf| buf.as_ptr().addr()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 100, "nobody else has a buffer that is in use");
     }
 
     #[test]

@@ -96,8 +96,8 @@ pub(super) struct Tally {
     bytes: u64,
     seconds: f64,
     latency_us: Histogram<u64>,
-    client_cpu_s: f64,
-    server_cpu_s: f64,
+    client: Used,
+    servers: Used,
     rounds_mb_per_s: Vec<f64>,
 }
 
@@ -108,8 +108,8 @@ impl Tally {
             bytes: 0,
             seconds: 0.0,
             latency_us: Histogram::new_with_bounds(1, 600_000_000, 3)?,
-            client_cpu_s: 0.0,
-            server_cpu_s: 0.0,
+            client: Used::default(),
+            servers: Used::default(),
             rounds_mb_per_s: Vec::new(),
         })
     }
@@ -127,13 +127,15 @@ impl Tally {
     }
 
     /// Adds a whole round.
-    pub(super) fn round(&mut self, round: &Self, seconds: f64, cpu_s: (f64, f64)) -> Result<()> {
+    pub(super) fn round(&mut self, round: &Self, seconds: f64, used: (Used, Used)) -> Result<()> {
         self.requests += round.requests;
         self.bytes += round.bytes;
         self.seconds += seconds;
         self.latency_us.add(&round.latency_us).context("latencies")?;
-        self.client_cpu_s += cpu_s.0;
-        self.server_cpu_s += cpu_s.1;
+        for (sum, used) in [(&mut self.client, used.0), (&mut self.servers, used.1)] {
+            sum.cpu_s += used.cpu_s;
+            sum.waits += used.waits;
+        }
         self.rounds_mb_per_s.push(round.bytes as f64 / 1e6 / seconds);
         Ok(())
     }
@@ -149,8 +151,10 @@ impl Tally {
             latency_us_p99: at(0.99),
             latency_us_p99_9: at(0.999),
             latency_us_max: self.latency_us.max(),
-            client_cpu_s_per_gb: self.client_cpu_s / gigabytes,
-            server_cpu_s_per_gb: self.server_cpu_s / gigabytes,
+            client_cpu_s_per_gb: self.client.cpu_s / gigabytes,
+            server_cpu_s_per_gb: self.servers.cpu_s / gigabytes,
+            client_waits: self.client.waits as f64 / self.requests as f64,
+            server_waits: self.servers.waits as f64 / self.requests as f64,
             rounds_mb_per_s: self.rounds_mb_per_s.clone(),
         }
     }
@@ -170,6 +174,10 @@ pub(super) struct Figures {
     client_cpu_s_per_gb: f64,
     /// The same of the processes that it measures.
     server_cpu_s_per_gb: f64,
+    /// How often threads of this process waited, by request.
+    client_waits: f64,
+    /// The same of the processes that it measures.
+    server_waits: f64,
     rounds_mb_per_s: Vec<f64>,
 }
 
@@ -213,6 +221,44 @@ impl Figures {
             self.workload
         )
     }
+}
+
+/// What processes have used; 0 is this one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Used {
+    /// Processor seconds, user and system.
+    pub(super) cpu_s: f64,
+    /// How often threads that still run gave up the processor to wait.
+    pub(super) waits: u64,
+}
+
+impl Used {
+    pub(super) fn by(pids: &[u32]) -> Result<Self> {
+        Ok(Self { cpu_s: cpu_s(pids)?, waits: waits(pids)? })
+    }
+
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            cpu_s: self.cpu_s - before.cpu_s,
+            // A thread that has ended took its share along.
+            waits: self.waits.saturating_sub(before.waits),
+        }
+    }
+}
+
+fn waits(pids: &[u32]) -> Result<u64> {
+    let mut waits = 0;
+    for pid in pids {
+        let name = if *pid == 0 { "self".to_string() } else { pid.to_string() };
+        let threads = fs::read_dir(format!("/proc/{name}/task"));
+        for thread in threads.with_context(|| format!("no process {name}"))? {
+            // A thread may end while it is looked at.
+            let Ok(text) = fs::read_to_string(thread?.path().join("status")) else { continue };
+            let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            waits += line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(waits)
 }
 
 /// Processor seconds, user and system, that processes have used; 0 is this one.

@@ -20,7 +20,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
-use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload, cpu_s};
+use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Used, Workload};
 use subject::{Bench, Own};
 
 /// Largest request of any workload; also how the volume is filled before it is read.
@@ -108,6 +108,9 @@ struct Options {
     /// Seconds of one workload in one round
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Requests of one workload in one round, instead of seconds
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    requests: Option<u64>,
     /// Rounds; in each, all workloads run once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -132,6 +135,9 @@ struct Report {
     depth: u16,
     rounds: u16,
     seconds: f64,
+    /// Instead of the seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<u64>,
     subjects: Vec<SubjectReport>,
 }
 
@@ -210,11 +216,13 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         report
     })?;
     output.document(&report, || {
-        let Report { depth, rounds, seconds, subjects } = &report;
+        let Report { depth, rounds, seconds, requests, subjects } = &report;
         let mut text = String::new();
         for SubjectReport { what, results, .. } in subjects {
             let lines: String = results.iter().map(|figures| figures.line() + "\n").collect();
-            text += &format!("{what}, depth {depth}, {rounds} rounds of {seconds} s\n\n");
+            let each = requests
+                .map_or_else(|| format!("{seconds} s"), |count| format!("{count} requests"));
+            text += &format!("{what}, depth {depth}, {rounds} rounds of {each}\n\n");
             text += &format!("{TABLE_HEAD}\n{lines}\n");
         }
         if let [first, second] = subjects.as_slice() {
@@ -266,12 +274,14 @@ async fn measure_all(
         for at in 0..parts[0].1.len() {
             for (bench, (span, workloads, tallies)) in benches.iter_mut().zip(&mut parts) {
                 stop.check()?;
-                let before = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
-                let until = Until::Time(Instant::now() + Duration::from_secs_f64(options.seconds));
+                let before = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
+                let end = || Instant::now() + Duration::from_secs_f64(options.seconds);
+                let until = options.requests.map_or_else(|| Until::Time(end()), Until::Requests);
                 let run = bench.subject.run(workloads[at], *span, depth, until);
                 let (round, seconds) = run.await?;
-                let after = (cpu_s(&[0])?, cpu_s(&bench.server_pids)?);
-                tallies[at].round(&round, seconds, (after.0 - before.0, after.1 - before.1))?;
+                let after = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
+                let used = (after.0.since(before.0), after.1.since(before.1));
+                tallies[at].round(&round, seconds, used)?;
                 bar.inc(1);
             }
         }
@@ -285,6 +295,7 @@ async fn measure_all(
         depth: options.depth,
         rounds: options.rounds,
         seconds: options.seconds,
+        requests: options.requests,
         subjects: subjects.collect(),
     })
 }

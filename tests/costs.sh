@@ -1,0 +1,5 @@
+# What a request costs in instructions, system calls and context switches, against tests/bench/costs.txt.
+. "$(dirname "$0")/lib.sh"
+need valgrind strace python3
+
+python3 "$here/bench/costs" --netraid "$NETRAID"
