@@ -164,6 +164,14 @@ class Bench:
         return figures
 
 
+def call(command):
+    """What a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
 def client_s():
     """Processor seconds of children that have ended."""
     times = os.times()

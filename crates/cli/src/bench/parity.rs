@@ -1,5 +1,5 @@
-//! `netraid bench parity`: what XOR, and P with Q, do a second, beside copying, by the size of a buffer and the
-//! number of sources; on one processor and on all.
+//! `netraid bench parity`: what XOR, P with Q, and checksums do a second, beside copying, by the size of a
+//! buffer and the number of sources; on one processor and on all.
 
 use std::{
     fmt::Write as _,
@@ -21,6 +21,10 @@ use crate::{output::Output, pattern, size};
 const LENS: std::ops::RangeInclusive<u32> = 10..=20;
 /// Columns that go into a sum.
 const SOURCES: [usize; 5] = [1, 2, 4, 8, 16];
+/// Bytes of rows between two looks at the clock, at least.
+const UNTIMED_LEN: usize = 256 << 10;
+/// What has a checksum of its own, in bytes.
+const BLOCK_LEN: usize = 4096;
 /// How often each point is measured, in turns; the best counts: what disturbs only slows.
 const ROUNDS: usize = 3;
 
@@ -39,6 +43,7 @@ pub(super) struct ParityArgs {
 #[serde(rename_all = "snake_case")]
 enum Work {
     Copy,
+    Checksum,
     Xor,
     PAndQ,
 }
@@ -47,6 +52,7 @@ impl Work {
     const fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
+            Self::Checksum => "CRC32C",
             Self::Xor => "XOR",
             Self::PAndQ => "P and Q",
         }
@@ -55,7 +61,7 @@ impl Work {
     /// Buffers that it writes.
     const fn results(self) -> usize {
         match self {
-            Self::Copy | Self::Xor => 1,
+            Self::Copy | Self::Checksum | Self::Xor => 1,
             Self::PAndQ => 2,
         }
     }
@@ -94,88 +100,91 @@ pub(super) fn run(args: &ParityArgs, output: Output) -> Result<()> {
     let all = thread::available_parallelism().context("number of processors")?.get();
     let mut processors = vec![1];
     processors.extend((all > 1).then_some(all));
-    let kinds = [(Work::Copy, vec![1]), (Work::Xor, SOURCES.into()), (Work::PAndQ, SOURCES.into())];
+    let one = vec![1];
+    let kinds = [
+        (Work::Copy, one.clone()),
+        (Work::Checksum, one),
+        (Work::Xor, SOURCES.into()),
+        (Work::PAndQ, SOURCES.into()),
+    ];
     let kinds =
         kinds.iter().flat_map(|(work, sources)| sources.iter().map(|count| (*work, *count)));
+    let longest = (SOURCES[SOURCES.len() - 1] + 2) << LENS.end();
+    let walk = args.walk.map(usize::try_from).transpose()?;
+    let mut memory = vec![0; longest.max(walk.unwrap_or(0))];
+    pattern::fill(1, 0, &mut memory);
+    let mut memories = vec![memory; all];
     let mut series = Vec::new();
     for processors in processors {
         for (work, sources) in kinds.clone() {
-            series.push(measure(work, sources, processors, args));
+            let memories = &mut memories[..processors];
+            series.push(measure(work, sources, memories, walk.unwrap_or(0), args));
         }
     }
     let report = Report { walk_bytes: args.walk, series };
     output.document(&report, || text(&report))
 }
 
-fn measure(work: Work, sources: usize, processors: usize, args: &ParityArgs) -> Series {
+/// Measures all sizes, on as many processors as there are memories.
+fn measure(
+    work: Work,
+    sources: usize,
+    memories: &mut [Vec<u8>],
+    walk: usize,
+    args: &ParityArgs,
+) -> Series {
+    let patience = Duration::from_millis(args.milliseconds);
     let mut points: Vec<Point> =
         LENS.map(|bits| Point { buffer_bytes: 1 << bits, gb_per_s: 0.0 }).collect();
     for _ in 0..ROUNDS {
         for point in &mut points {
-            let rate = rate(work, sources, point.buffer_bytes, processors, args);
+            let rate = rate(work, (sources, point.buffer_bytes), memories, walk, patience);
             point.gb_per_s = point.gb_per_s.max(rate);
         }
     }
-    let share = processors as f64;
+    let processors = memories.len();
     let of_bytes = |point: &Point| (point.buffer_bytes * sources) as f64;
-    let times =
-        points.iter().map(|point| (of_bytes(point), of_bytes(point) * share / point.gb_per_s));
-    let line = Line::fit(times);
-    Series {
-        work,
-        sources,
-        processors,
-        points,
-        overhead_ns: line.overhead,
-        peak_gb_per_s: 1.0 / line.each,
-    }
+    let time = |point: &Point| of_bytes(point) * processors as f64 / point.gb_per_s;
+    let line = Line::fit(points.iter().map(|point| (of_bytes(point), time(point))));
+    let (overhead_ns, peak_gb_per_s) = (line.overhead, 1.0 / line.each);
+    Series { work, sources, processors, points, overhead_ns, peak_gb_per_s }
 }
 
-/// GB/s of what goes in, of all processors together.
-fn rate(work: Work, sources: usize, len: usize, processors: usize, args: &ParityArgs) -> f64 {
-    let patience = Duration::from_millis(args.milliseconds);
-    let (begin, columns) = (Barrier::new(processors), sources + work.results());
-    let walk = args.walk.and_then(|walk| usize::try_from(walk).ok()).unwrap_or(0);
-    let one = || {
-        let mut rows = Rows::new(columns * len, walk);
-        rows.all().for_each(|row| act(work, row, len));
+/// GB/s of what goes in, of all processors together. Each walks through rows of its memory, or uses the
+/// first one again and again.
+fn rate(
+    work: Work,
+    (sources, len): (usize, usize),
+    memories: &mut [Vec<u8>],
+    walk: usize,
+    patience: Duration,
+) -> f64 {
+    let row_len = (sources + work.results()) * len;
+    let begin = Barrier::new(memories.len());
+    let one = |memory: &mut Vec<u8>| {
+        let rows = &mut memory[..row_len * (walk / row_len).max(1)];
+        act(work, &mut rows[..row_len], len);
         begin.wait();
+        // Asking for the time takes as long as a short row.
+        let laps = (UNTIMED_LEN / rows.len()).max(1);
+        let lap_len = rows.len() / row_len * sources * len;
         let (began, mut bytes) = (Instant::now(), 0_u64);
         loop {
-            for row in rows.all() {
-                act(work, row, len);
-                bytes += (sources * len) as u64;
-                if walk > 0 && began.elapsed() >= patience {
-                    break;
-                }
+            for _ in 0..laps {
+                rows.chunks_exact_mut(row_len).for_each(|row| act(work, row, len));
             }
-            if began.elapsed() >= patience {
-                return bytes as f64 / began.elapsed().as_secs_f64() / 1e9;
+            bytes += (laps * lap_len) as u64;
+            let took = began.elapsed();
+            if took >= patience {
+                return bytes as f64 / took.as_secs_f64() / 1e9;
             }
         }
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(one)).collect();
+        let threads: Vec<_> =
+            memories.iter_mut().map(|memory| scope.spawn(|| one(memory))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or(0.0)).sum()
     })
-}
-
-/// The buffers of a processor: rows of columns.
-struct Rows {
-    bytes: Vec<u8>,
-    row_len: usize,
-}
-
-impl Rows {
-    fn new(row_len: usize, walk: usize) -> Self {
-        let mut bytes = vec![0; row_len * (walk / row_len).max(1)];
-        pattern::fill(1, 0, &mut bytes);
-        Self { bytes, row_len }
-    }
-
-    fn all(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.bytes.chunks_exact_mut(self.row_len)
-    }
 }
 
 /// Sums up a row: its results first, then its sources.
@@ -189,6 +198,12 @@ fn act(work: Work, row: &mut [u8], len: usize) {
     let columns = &columns[..count];
     match work {
         Work::Copy => results.copy_from_slice(columns[0]),
+        // Each block has a checksum of its own.
+        Work::Checksum => {
+            for block in columns[0].chunks(BLOCK_LEN) {
+                results[..4].copy_from_slice(&crc32c::crc32c(block).to_le_bytes());
+            }
+        }
         Work::Xor => xor(results, columns),
         Work::PAndQ => {
             let (p, q) = results.split_at_mut(len);

@@ -94,7 +94,7 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
         bail!("--seconds {}: give 0.01 to 10", args.seconds);
     }
     let lens: Vec<u32> = args.requests.iter().filter_map(|len| u32::try_from(*len).ok()).collect();
-    let is_right = |len: &u32| (512..=REQUEST_LEN_MAX).contains(len) && len % 512 == 0;
+    let is_right = |len: &u32| (512..=REQUEST_LEN_MAX).contains(len) && len.is_multiple_of(512);
     if lens.len() != args.requests.len() || !lens.iter().all(is_right) {
         bail!("--requests: give multiples of 512, up to 1MiB");
     }
@@ -258,13 +258,13 @@ fn text(report: &Report) -> String {
     for fit in fits {
         let _ = writeln!(
             text,
-            "{:<7} {:<5}: {:.1} us a request and {:.0} MB/s at most, three quarters of it with {} a request; \
+            "{:<7} {:<5}: {:.1} us a request and {:.0} MB/s at most, three quarters of it with {:.0} KiB a request; \
              client {:.2} us and {:.3} s/GB, server {:.2} us and {:.3} s/GB",
             fit.transport,
             if fit.write { "write" } else { "read" },
             fit.overhead_us,
             fit.peak_mb_per_s,
-            size::show(fit.bytes_for_three_quarters as u64),
+            fit.bytes_for_three_quarters / 1024.0,
             fit.client_us_a_request,
             fit.client_s_a_gb,
             fit.server_us_a_request,

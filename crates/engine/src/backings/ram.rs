@@ -4,7 +4,8 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use netraid_block::{
-    BlockDevice, BufMut, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList, extents::Extents,
+    BlockDevice, BufMut, DeviceInfo, ErrorKind, IoError, Op, Pool, Request, SgList,
+    extents::Extents,
 };
 
 use smallvec::SmallVec;
