@@ -235,12 +235,17 @@ impl Disk {
     /// # Panics
     /// When the block is not on the disk, or either is not one block.
     pub fn put_right(&mut self, block: u64, bad: &[u8], good: &[u8]) {
-        let len = self.shape.block_len as usize;
-        let mut now = vec![0; len];
+        let mut now = vec![0; self.shape.block_len as usize];
         self.copy_out(block, &mut now);
         if now == bad {
             self.set(block, good);
         }
+        self.put_right_below(block, bad, good);
+    }
+
+    /// The same only where a power failure would bring it back, under what was written since.
+    pub fn put_right_below(&mut self, block: u64, bad: &[u8], good: &[u8]) {
+        let len = self.shape.block_len as usize;
         for write in &mut self.unflushed {
             let at = block.checked_sub(write.first).and_then(|at| usize::try_from(at).ok());
             let old = at.and_then(|at| write.old.chunks_exact_mut(len).nth(at));

@@ -177,10 +177,20 @@ pub struct SimTarget {
     answers: BTreeMap<Turn, (ConnectionId, Reply)>,
     mischief: VecDeque<Mischief>,
     /// Blocks that mischief has left, and what should be there.
-    undone: Vec<(u64, Buf)>,
+    undone: Vec<Undone>,
     late_effects: u64,
     /// First blocks of the last writes, the newest first.
     recent_writes: VecDeque<u64>,
+}
+
+/// A block that mischief has left.
+#[derive(Debug)]
+struct Undone {
+    block: u64,
+    /// What is there instead.
+    bad: Buf,
+    /// What should be there.
+    good: Buf,
 }
 
 impl SimTarget {
@@ -231,9 +241,12 @@ impl SimTarget {
     /// nothing else was written since.
     pub fn undo_mischief(&mut self) {
         self.mischief.clear();
-        for (block, good) in core::mem::take(&mut self.undone).into_iter().rev() {
+        for Undone { block, bad, good } in core::mem::take(&mut self.undone).into_iter().rev() {
             if self.disk.is_untouched(block) {
                 self.disk.set(block, &good);
+            } else {
+                // What was written since may be lost with the cache.
+                self.disk.put_right_below(block, &bad, &good);
             }
         }
     }
@@ -440,7 +453,11 @@ impl SimTarget {
         for at in 0..good.len() / len {
             let block = first + at as u64;
             self.disk.watch(block);
-            self.undone.push((block, good.slice(at * len..(at + 1) * len)));
+            // What cannot be read has nothing that could come back.
+            let there = self.disk.read(block..block + 1);
+            let bad = there.map_or(Buf::empty(), |there| there.to_contiguous());
+            let good = good.slice(at * len..(at + 1) * len);
+            self.undone.push(Undone { block, bad, good });
         }
     }
 

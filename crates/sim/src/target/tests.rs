@@ -168,6 +168,24 @@ fn mischief_befalls_the_next_write_and_is_answered_as_if_nothing_were() {
 }
 
 #[test]
+fn mischief_that_was_undone_does_not_come_back_with_the_cache_of_its_repair() {
+    let [mine, ..] = connections();
+    for seed in 0..20 {
+        let mut target = target(seed);
+        target.handle_request(Time::START, mine, Request::Login(ME));
+        target.plan(Mischief::Lose);
+        send(&mut target, mine, 1, write(0, 7));
+        run(&mut target);
+        assert_eq!(content(&target, 0), 0, "lost");
+        send(&mut target, mine, 2, write(0, 7));
+        run(&mut target);
+        target.undo_mischief();
+        target.lose_power(Time::START.after(1000 * MS));
+        assert_eq!(content(&target, 0), 7, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_fence_takes_over_from_an_older_one() {
     let [mine, theirs, _] = connections();
     let mut target = target(5);
