@@ -103,7 +103,7 @@ enum Command {
     Mkdir(names::MakeDirectoryArgs),
     /// Run or look after a cluster's mediator
     Mediator(mediator::MediatorArgs),
-    /// Measure a member or a volume: rates, latencies, processor time
+    /// Measure parts, a member, a volume or a cluster: rates, latencies, processor time
     Bench(bench::BenchArgs),
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]

@@ -3,7 +3,8 @@
 
 /// The checksum of the bytes that gave `crc`, followed by `bytes`; that of none is 0.
 #[cfg(feature = "hardware-crc")]
-pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn append(crc: u32, bytes: &[u8]) -> u32 {
     if crc == 0 && bytes.len() >= LONG && wide::is_right() {
         return crc_fast::crc32_iscsi(bytes);
     }
@@ -57,7 +58,8 @@ mod wide {
 
 /// The checksum of the bytes that gave `crc`, followed by `bytes`; that of none is 0.
 #[cfg(not(feature = "hardware-crc"))]
-pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn append(crc: u32, bytes: &[u8]) -> u32 {
     static CRC: crc::Crc<u32, crc::Table<16>> =
         crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
     // What a digest begins with is the register, which is the checksum inverted and reflected.

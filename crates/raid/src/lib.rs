@@ -17,7 +17,7 @@ pub mod bytes;
 pub mod checkpoint;
 pub mod code;
 pub mod copies;
-mod crc;
+pub mod crc;
 pub mod executor;
 pub mod format;
 pub mod geometry;

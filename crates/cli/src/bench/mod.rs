@@ -46,7 +46,7 @@ enum What {
         #[command(flatten)]
         options: Options,
     },
-    /// XOR, and P with Q, by the size of buffers and the number of sources, beside copying
+    /// XOR, P with Q, and checksums, by the size of buffers and the number of sources, beside copying
     Parity(parity::ParityArgs),
     /// iSCSI to a target of ours in memory, beside bare requests over TCP, by the size of a request
     Transport(transport::TransportArgs),

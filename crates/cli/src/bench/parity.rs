@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use netraid_parity::{dual, xor};
+use netraid_raid::crc;
 use serde::Serialize;
 
 use super::fit::Line;
@@ -201,7 +202,7 @@ fn act(work: Work, row: &mut [u8], len: usize) {
         // Each block has a checksum of its own.
         Work::Checksum => {
             for block in columns[0].chunks(BLOCK_LEN) {
-                results[..4].copy_from_slice(&crc32c::crc32c(block).to_le_bytes());
+                results[..4].copy_from_slice(&crc::append(0, block).to_le_bytes());
             }
         }
         Work::Xor => xor(results, columns),
