@@ -16,6 +16,7 @@
 mod carry;
 mod dirty;
 mod found_log;
+mod gather;
 mod interface;
 mod io;
 mod judge;
@@ -395,6 +396,7 @@ impl LoggedArray {
         self.tasks.clear();
         self.array.state().spawned.get_mut().clear();
         let mut state = self.array.state();
+        state.gathering = gather::Gathering::default();
         let requests: Vec<RequestId> = state.requests.iter().copied().collect();
         for request in requests {
             state.complete(request, Err(error.clone()));
@@ -447,6 +449,7 @@ impl State {
             requests: BTreeSet::new(),
             operations: BTreeSet::new(),
             next_operation: 0,
+            gathering: gather::Gathering::default(),
             waits: waits::Waits::default(),
             ios: Slab::new(),
             outbox: io::Outbox::default(),

@@ -2,7 +2,7 @@
 //! ended when all pieces have.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::{future::Future, pin::Pin};
+use core::{future::Future, ops::Range, pin::Pin};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use netraid_block::{ErrorKind, IoError, Op, SgList};
@@ -70,33 +70,51 @@ impl Array {
         if user.op == Op::Extents {
             return Err(ErrorKind::Unsupported.into());
         }
-        let mut next = user.offset;
-        let first = self.state().next_piece(user, &mut next);
-        if let Some(piece) = first
-            && next >= user.offset + user.len
-        {
-            let (_, end) = self.piece(user, piece).await;
-            if user.fua && end.is_ok() {
-                self.flush().await;
-            }
-            return end;
+        let result = if user.op == Op::Write {
+            self.write(user).await.map(|()| SgList::new())
+        } else {
+            self.perform_range(user, user.offset..user.offset + user.len).await
+        };
+        if user.fua && result.is_ok() {
+            self.flush().await;
         }
-        self.perform_pieces(user, first, next).await
+        result
     }
 
-    /// A request of several pieces, the first of which was cut.
+    /// The part of a request within a range of bytes of the volume.
+    pub(super) async fn perform_range(
+        &self,
+        user: &UserRequest,
+        range: Range<u64>,
+    ) -> Result<SgList, IoError> {
+        let Range { start: mut next, end } = range;
+        if next == end {
+            return Ok(SgList::new());
+        }
+        let first = self.state().next_piece(user, &mut next, end);
+        if let Some(piece) = first
+            && next >= end
+        {
+            return self.piece(user, piece).await.1;
+        }
+        self.perform_pieces(user, first, next, end).await
+    }
+
+    /// The pieces of a request from `next` to `end`, before which one may have been cut.
     async fn perform_pieces(
         &self,
         user: &UserRequest,
         mut first: Option<Piece>,
         mut next: u64,
+        end: u64,
     ) -> Result<SgList, IoError> {
         let mut under_way: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
         let mut answers: Vec<(u64, SgList)> = Vec::new();
         let mut failed: Option<IoError> = None;
         loop {
             while under_way.len() < PIECES_AT_ONCE && failed.is_none() {
-                let following = first.take().or_else(|| self.state().next_piece(user, &mut next));
+                let following =
+                    first.take().or_else(|| self.state().next_piece(user, &mut next, end));
                 let Some(piece) = following else { break };
                 under_way.push(Box::pin(self.piece(user, piece)));
             }
@@ -110,9 +128,6 @@ impl Array {
         }
         if let Some(error) = failed {
             return Err(error);
-        }
-        if user.fua {
-            self.flush().await;
         }
         answers.sort_by_key(|(at, _)| *at);
         let mut whole = SgList::new();
@@ -158,10 +173,9 @@ impl State {
         from == 0 && to == self.layout.stripe_blocks() * BLOCK
     }
 
-    /// The next piece of a request; `next` goes beyond it.
-    fn next_piece(&self, user: &UserRequest, next: &mut u64) -> Option<Piece> {
-        let end = user.offset + user.len;
-        let stripe_len = u64::from(self.layout.stripe_blocks() * BLOCK);
+    /// The next piece of a request before `end`; `next` goes beyond it.
+    fn next_piece(&self, user: &UserRequest, next: &mut u64, end: u64) -> Option<Piece> {
+        let stripe_len = self.stripe_len();
         let changes = user.op != Op::Read;
         loop {
             if *next >= end {

@@ -27,6 +27,8 @@ pub enum Rule {
     ParityOfAnotherOwner,
     ParityOfClosedRound,
     BatchOfAnotherGeneration,
+    LeftBeginning,
+    Gathered,
 }
 
 impl Rule {
@@ -34,7 +36,7 @@ impl Rule {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::RoomInLog,
         Self::UnstableStripes,
         Self::FreeStripe,
@@ -57,6 +59,8 @@ impl Rule {
         Self::ParityOfAnotherOwner,
         Self::ParityOfClosedRound,
         Self::BatchOfAnotherGeneration,
+        Self::LeftBeginning,
+        Self::Gathered,
     ];
 
     /// What it says.
@@ -85,6 +89,8 @@ impl Rule {
             Self::ParityOfAnotherOwner => "a PARITY of another owner is not redone",
             Self::ParityOfClosedRound => "a PARITY of a round that is over is not redone",
             Self::BatchOfAnotherGeneration => "a batch of a generation before is not adopted",
+            Self::LeftBeginning => "a write leaves the beginning of a stripe to who goes on there",
+            Self::Gathered => "a stripe is written whole by several writes",
         }
     }
 }

@@ -128,6 +128,8 @@ pub(super) struct State {
     pub(super) requests: BTreeSet<RequestId>,
     pub(super) operations: BTreeSet<u64>,
     pub(super) next_operation: u64,
+    /// What writes in a row do together.
+    pub(super) gathering: super::gather::Gathering,
 
     pub(super) waits: Waits,
     pub(super) ios: Slab<Io>,

@@ -41,8 +41,9 @@ pub struct Workload {
     /// Smallest request in sectors.
     unit: u64,
     hot_spot: u64,
-    /// Where a stream of full stripes goes on.
+    /// Where a stream goes on, and how long its requests are: stripes, or what makes up no stripe.
     stream: u64,
+    step: u64,
     /// What was written last; one read in so many looks there. 0: none.
     written: Range<u64>,
     read_back: u32,
@@ -79,6 +80,7 @@ impl Workload {
             unit,
             hot_spot: dice.below(capacity) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK,
             stream: 0,
+            step: stripe,
             dice,
         }
     }
@@ -120,9 +122,11 @@ impl Workload {
                 (Op::Write, self.range(at, stripes * self.stripe))
             }
             4 => {
-                let at = self.stream;
-                let range = self.range(at, self.stripe);
-                self.stream = (at + self.stripe) % self.capacity;
+                if self.dice.one_in(8) {
+                    self.step = self.step();
+                }
+                let range = self.range(self.stream, self.step);
+                self.stream = range.end % self.capacity;
                 (Op::Write, range)
             }
             5 => (Op::WriteZeroes, self.some_stripes()),
@@ -157,6 +161,17 @@ impl Workload {
 
     fn range(&self, at: u64, len: u64) -> Range<u64> {
         at..(at + len).min(self.capacity)
+    }
+
+    /// The length of a stream's requests.
+    fn step(&mut self) -> u64 {
+        let any = 1 + self.dice.below(2 * self.stripe);
+        match self.dice.index(4) {
+            0 => self.stripe,
+            1 => (self.stripe / 2).next_multiple_of(self.unit),
+            2 => any.next_multiple_of(SECTORS_PER_BLOCK),
+            _ => any.next_multiple_of(self.unit),
+        }
     }
 
     fn any_range(&mut self) -> Range<u64> {
