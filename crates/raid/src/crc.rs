@@ -5,8 +5,8 @@
 #[cfg(feature = "hardware-crc")]
 #[must_use]
 pub fn append(crc: u32, bytes: &[u8]) -> u32 {
-    if crc == 0 && bytes.len() >= LONG && wide::is_right() {
-        return crc_fast::crc32_iscsi(bytes);
+    if bytes.len() >= LONG && wide::is_right() {
+        return wide::append(crc, bytes);
     }
     crc32c::crc32c_append(crc, bytes)
 }
@@ -20,6 +20,8 @@ const LONG: usize = 1024;
 #[cfg(feature = "hardware-crc")]
 mod wide {
     use core::sync::atomic::{AtomicU8, Ordering};
+
+    use crc_fast::{CrcAlgorithm, Digest};
 
     const UNKNOWN: u8 = 0;
     const RIGHT: u8 = 1;
@@ -39,6 +41,14 @@ mod wide {
         }
     }
 
+    pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
+        // What goes in and what comes out is inverted, so that leading zeros count.
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+        digest.update(bytes);
+        let [.., a, b, c, d] = digest.finalize().to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
     #[cold]
     fn check() -> bool {
         let mut bytes = [0_u8; 4096 + 64];
@@ -51,7 +61,9 @@ mod wide {
         let runs = [0..4096, 1..4097, 63..4096 + 63, 8..8 + super::LONG, 5..3000];
         runs.into_iter().all(|run| {
             let bytes = &bytes[run];
-            crc_fast::crc32_iscsi(bytes) == crc32c::crc32c(bytes)
+            [0, 0x1234_5678]
+                .iter()
+                .all(|crc| append(*crc, bytes) == crc32c::crc32c_append(*crc, bytes))
         })
     }
 }
@@ -95,6 +107,9 @@ mod tests {
             let run = &bytes[from..from + len];
             let parts = run.chunks(100).fold(0, append);
             assert_eq!(append(0, run), parts, "{len} bytes from {from}");
+            for cut in [1, 1024, 2000] {
+                assert_eq!(run.chunks(cut).fold(0, append), parts, "{len} bytes in parts of {cut}");
+            }
         }
     }
 

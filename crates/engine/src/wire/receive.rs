@@ -6,6 +6,7 @@ use netraid_iscsi_proto::{
     machine::Placement,
     pdu::{BHS_LEN, Bhs},
 };
+use netraid_raid::crc;
 
 use super::{INPUT_LEN, Side, Wire, WireError};
 
@@ -77,7 +78,7 @@ impl Segment {
             taken = bytes.len().min(self.len - self.got);
             let mut part = &bytes[..taken];
             if let Some(digest) = &mut self.digest {
-                *digest = crc32c::crc32c_append(*digest, part);
+                *digest = crc::append(*digest, part);
             }
             if self.placement == Placement::Control {
                 self.control.extend_from_slice(part);
@@ -100,7 +101,7 @@ impl Segment {
     fn digest_is_right(&self) -> bool {
         let Some(digest) = self.digest else { return true };
         let (pad, sent) = self.trailer[..self.trailer_len].split_at(self.pad_len);
-        crc32c::crc32c_append(digest, pad).to_le_bytes() == sent
+        crc::append(digest, pad).to_le_bytes() == sent
     }
 }
 
@@ -164,7 +165,7 @@ impl Wire {
         let Some(header) = bytes.get(..whole) else { return Ok(None) };
         if with_digest {
             let (header, sent) = header.split_at(len);
-            if crc32c::crc32c(header).to_le_bytes() != sent {
+            if crc::append(0, header).to_le_bytes() != sent {
                 return Err(WireError::Digest("header"));
             }
         }
@@ -209,7 +210,7 @@ impl Wire {
             if let Some(digest) = segment.digest
                 && let Some(place) = segment.place(side)
             {
-                segment.digest = Some(crc32c::crc32c_append(digest, &place[..placed]));
+                segment.digest = Some(crc::append(digest, &place[..placed]));
             }
             segment.got += placed;
         }

@@ -7,6 +7,7 @@ use netraid_iscsi_proto::{
     machine::Digests,
     pdu::{BHS_LEN, Bhs},
 };
+use netraid_raid::crc;
 use smallvec::SmallVec;
 
 use super::{Wire, WireError};
@@ -32,16 +33,16 @@ impl Item {
         head[..BHS_LEN].copy_from_slice(&header.0);
         let mut head_len = BHS_LEN;
         if digests.header {
-            head[BHS_LEN..].copy_from_slice(&crc32c::crc32c(&header.0).to_le_bytes());
+            head[BHS_LEN..].copy_from_slice(&crc::append(0, &header.0).to_le_bytes());
             head_len += 4;
         }
         let pad_len = body.len().next_multiple_of(4) - body.len();
         let (mut tail, mut tail_len) = ([0; 8], pad_len);
         if digests.data && !body.is_empty() {
             let parts = body.parts().iter();
-            let crc = parts.fold(0, |crc, part| crc32c::crc32c_append(crc, part));
-            let crc = crc32c::crc32c_append(crc, &tail[..pad_len]);
-            tail[pad_len..pad_len + 4].copy_from_slice(&crc.to_le_bytes());
+            let digest = parts.fold(0, |digest, part| crc::append(digest, part));
+            let digest = crc::append(digest, &tail[..pad_len]);
+            tail[pad_len..pad_len + 4].copy_from_slice(&digest.to_le_bytes());
             tail_len += 4;
         }
         Self { head, head_len, body, tail, tail_len }
