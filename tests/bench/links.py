@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 OWN = "NETRAID_OWN_NET"
-NET = "10.213.79"
+# Of the first links, and of the second ones.
+NETS = ["10.213.79", "10.213.80"]
 MBIT = 200
 
 
@@ -24,36 +25,46 @@ def ip(*args):
 
 
 class Links:
-    """Hosts 1 to `count`, each behind a link of MBIT in both directions."""
+    """Hosts 1 to `count`, each behind `links` links of MBIT in both directions."""
 
-    def __init__(self, count):
+    def __init__(self, count, links=1):
         self.names = []
+        self.bridges = []
         ip("link", "set", "lo", "up")
-        ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
-        ip("address", "add", f"{NET}.100/24", "dev", "br0")
-        ip("link", "set", "br0", "up")
+        for link, net in enumerate(NETS[:links]):
+            bridge = f"br{link}"
+            ip("link", "add", bridge, "type", "bridge", "stp_state", "0", "forward_delay", "0")
+            self.bridges.append(bridge)
+            ip("address", "add", f"{net}.100/24", "dev", bridge)
+            ip("link", "set", bridge, "up")
         for at in range(1, count + 1):
             name = f"nrb{os.getpid()}-{at}"
             ip("netns", "add", name)
             self.names.append(name)
-            ip("link", "add", f"v{at}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("-n", name, "address", "add", f"{NET}.{at}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("link", "set", f"v{at}", "master", "br0", "up")
-            # The burst has to hold a whole segment of 64 KiB.
-            shape = ["root", "tbf", "rate", f"{MBIT}mbit", "burst", "256kb", "latency", "50ms"]
-            subprocess.run(["tc", "qdisc", "add", "dev", f"v{at}", *shape], check=True)
-            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
+            for link in range(links):
+                self.connect(at, link)
+
+    def connect(self, at, link):
+        name, outside, inside = self.names[at - 1], f"v{at}-{link}", f"eth{link}"
+        ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", name)
+        ip("-n", name, "address", "add", f"{self.address(at, link)}/24", "dev", inside)
+        ip("-n", name, "link", "set", inside, "up")
+        ip("link", "set", outside, "master", self.bridges[link], "up")
+        # The burst has to hold a whole segment of 64 KiB.
+        shape = ["root", "tbf", "rate", f"{MBIT}mbit", "burst", "256kb", "latency", "50ms"]
+        subprocess.run(["tc", "qdisc", "add", "dev", outside, *shape], check=True)
+        subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", inside, *shape], check=True)
 
     def host(self, at):
         """What a command begins with that runs on a host."""
         return ["ip", "netns", "exec", self.names[at - 1]]
 
-    def address(self, at):
-        return f"{NET}.{at}"
+    def address(self, at, link=0):
+        return f"{NETS[link]}.{at}"
 
     def remove(self):
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", name], check=False)
-        subprocess.run(["ip", "link", "delete", "br0"], check=False)
+        for bridge in self.bridges:
+            subprocess.run(["ip", "link", "delete", bridge], check=False)

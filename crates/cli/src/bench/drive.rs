@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use netraid_block::{Buf, Device, Op, Pool, Request, RequestFlags, SgList};
 use netraid_engine::completions::CompletionQueue;
 
@@ -57,6 +57,30 @@ impl Subject {
             }
         }
         Ok((tally, started.elapsed().as_secs_f64()))
+    }
+}
+
+impl Subject {
+    /// Runs one workload beside another one, each with its own depth; a device in this process alone can
+    /// tell them apart.
+    pub(super) async fn run_beside(
+        &self,
+        [one, other]: [(Workload, usize); 2],
+        span: u64,
+        until: Until,
+    ) -> Result<([Tally; 2], f64)> {
+        let Self::Device { device, data } = self else {
+            bail!("--beside: give a member or an array, not an export");
+        };
+        let mut tallies = [Tally::new()?, Tally::new()?];
+        let [tally, other_tally] = &mut tallies;
+        let started = Instant::now();
+        let drive = |(workload, depth), tally| {
+            let places = Places::new(workload, span, until);
+            drive_device(device, data, workload, places, depth, tally)
+        };
+        tokio::try_join!(drive(one, tally), drive(other, other_tally))?;
+        Ok((tallies, started.elapsed().as_secs_f64()))
     }
 }
 

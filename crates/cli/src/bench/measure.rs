@@ -34,10 +34,11 @@ impl Kind {
     pub(super) const ALL: [Self; 4] =
         [Self::WriteLarge, Self::ReadLarge, Self::WriteSmall, Self::ReadSmall];
 
-    pub(super) const fn workload(self) -> Workload {
+    /// It, with so many bytes in a large request.
+    pub(super) const fn workload(self, large: u32) -> Workload {
         match self {
-            Self::WriteLarge => Workload { write: true, random: false, len: 1 << 20 },
-            Self::ReadLarge => Workload { write: false, random: false, len: 1 << 20 },
+            Self::WriteLarge => Workload { write: true, random: false, len: large },
+            Self::ReadLarge => Workload { write: false, random: false, len: large },
             Self::WriteSmall => Workload { write: true, random: true, len: 4 << 10 },
             Self::ReadSmall => Workload { write: false, random: true, len: 4 << 10 },
         }
@@ -140,11 +141,13 @@ impl Tally {
         Ok(())
     }
 
-    pub(super) fn figures(&self, workload: Workload) -> Figures {
+    /// Its figures, of a workload that another one may have run beside.
+    pub(super) fn figures(&self, workload: Workload, beside: Option<Workload>) -> Figures {
         let gigabytes = self.bytes as f64 / 1e9;
         let at = |quantile| self.latency_us.value_at_quantile(quantile);
         Figures {
             workload: workload.name(),
+            beside: beside.map(Workload::name),
             mb_per_s: self.bytes as f64 / 1e6 / self.seconds,
             iops: self.requests as f64 / self.seconds,
             latency_us_p50: at(0.5),
@@ -164,6 +167,9 @@ impl Tally {
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     workload: String,
+    /// What ran at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<String>,
     mb_per_s: f64,
     iops: f64,
     latency_us_p50: u64,
@@ -187,13 +193,18 @@ pub(super) const TABLE_HEAD: &str = "\
 | ------------------------- | ----: | ------------: | ------: | -----: | -----: | -------: | --------------: | ---------------: |";
 
 impl Figures {
+    fn name(&self) -> String {
+        let beside = self.beside.iter().map(|other| format!(" beside {other}"));
+        beside.fold(self.workload.clone(), |name, beside| name + &beside)
+    }
+
     /// One line of the table.
     pub(super) fn line(&self) -> String {
         let least = self.rounds_mb_per_s.iter().copied().fold(f64::INFINITY, f64::min);
         let most = self.rounds_mb_per_s.iter().copied().fold(0.0, f64::max);
         format!(
             "| {:<25} | {:>5.0} | {:>13} | {:>7.0} | {:>6} | {:>6} | {:>8} | {:>15.2} | {:>16.2} |",
-            self.workload,
+            self.name(),
             self.mb_per_s,
             format!("{least:.0} to {most:.0}"),
             self.iops,
@@ -218,7 +229,7 @@ impl Figures {
         let servers = self.server_cpu_s_per_gb / base.server_cpu_s_per_gb;
         format!(
             "{:<25} rate {rate:.2}, p99 {p99:.2}, client CPU {client:.2}, servers CPU {servers:.2}",
-            self.workload
+            self.name()
         )
     }
 }
@@ -284,7 +295,7 @@ mod tests {
 
     #[test]
     fn places_stay_within_the_span_and_are_aligned() {
-        for workload in Kind::ALL.map(Kind::workload) {
+        for workload in Kind::ALL.map(|kind| kind.workload(1 << 20)) {
             let span = 10 << 20;
             let mut places = Places::new(workload, span, Until::Requests(100));
             let all: Vec<u64> = std::iter::from_fn(|| places.next()).collect();

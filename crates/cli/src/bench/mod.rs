@@ -23,8 +23,10 @@ use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal:
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Used, Workload};
 use subject::{Bench, Own};
 
-/// Largest request of any workload; also how the volume is filled before it is read.
-const REQUEST_LEN_MAX: u32 = 1 << 20;
+/// Largest request of any workload.
+const REQUEST_LEN_MAX: u32 = 4 << 20;
+/// Bytes of a large request, unless others are asked for.
+const LARGE_LEN: u32 = 1 << 20;
 /// How often what is used is written before it is measured.
 const FILLS: u64 = 3;
 /// Bytes of a request that ages an array: a stripe of four chunks, which goes elsewhere.
@@ -117,6 +119,18 @@ struct Options {
     /// Workloads to run; all of them, if none is named
     #[arg(long, value_enum, value_name = "WORKLOAD", num_args = 1.., value_delimiter = ',')]
     only: Vec<Kind>,
+    /// Measure each workload alone and then beside this one, and this one alone and beside each of them
+    #[arg(long, value_enum, value_name = "WORKLOAD", conflicts_with = "requests")]
+    beside: Option<Kind>,
+    /// Requests in flight of the workload of --beside
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    beside_depth: u16,
+    /// Sessions to each member, as of `netraid attach`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    sessions: u8,
+    /// Bytes of a request of the large workloads, at most 4MiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = size::parse)]
+    large: u64,
     /// Bytes from the start that are used
     #[arg(long, default_value = "256MiB", value_parser = size::parse)]
     span: u64,
@@ -246,50 +260,66 @@ async fn measure_all(
     let mut parts = Vec::new();
     for bench in benches.iter_mut() {
         let span = options.span.min(bench.subject.capacity());
-        if span < u64::from(REQUEST_LEN_MAX) {
-            bail!("{}: has {span} bytes; at least {REQUEST_LEN_MAX} are needed", bench.what);
+        if span < options.large {
+            bail!("{}: has {span} bytes; at least {} are needed", bench.what, options.large);
         }
         let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
         kinds.retain(|kind| options.only.is_empty() || options.only.contains(kind));
-        let workloads = kinds.into_iter().map(Kind::workload);
-        let workloads: Vec<Workload> =
-            workloads.filter(|workload| bench.may_write || !workload.write).collect();
+        let mut runs = runs_of(&kinds, options)?;
+        runs.retain(|run| bench.may_write || !run.iter().any(|(workload, _)| workload.write));
         if bench.may_write {
             // What was never written is not read from the members at all; and what is written
             // again may go elsewhere, where the members have to make room at first.
-            let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
-            let requests = FILLS * span / u64::from(REQUEST_LEN_MAX);
+            let fill = Kind::WriteLarge.workload(options.large()?);
+            let requests = FILLS * span / options.large;
             bench.subject.run(fill, span, depth, Until::Requests(requests)).await?;
             let aging = Workload { write: true, random: true, len: AGING_LEN };
             let requests = u64::from(bench.age) * span / u64::from(AGING_LEN);
             bench.subject.run(aging, span, depth, Until::Requests(requests)).await?;
         }
-        let tallies = workloads.iter().map(|_| Tally::new()).collect::<Result<Vec<_>>>()?;
-        parts.push((span, workloads, tallies));
+        let tallies = runs.iter().map(|run| run.iter().map(|_| Tally::new()).collect());
+        let tallies = tallies.collect::<Result<Vec<Vec<Tally>>>>()?;
+        parts.push((span, runs, tallies));
     }
-    let steps = parts.iter().map(|(_, workloads, _)| workloads.len() as u64).sum::<u64>();
+    let steps = parts.iter().map(|(_, runs, _)| runs.len() as u64).sum::<u64>();
     let bar = output.progress(&benches[0].what, u64::from(options.rounds) * steps);
     for _ in 0..options.rounds {
         // Arrays take turns within a workload: what disturbs the machine meets all of them.
         for at in 0..parts[0].1.len() {
-            for (bench, (span, workloads, tallies)) in benches.iter_mut().zip(&mut parts) {
+            for (bench, (span, runs, tallies)) in benches.iter_mut().zip(&mut parts) {
                 stop.check()?;
                 let before = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
                 let end = || Instant::now() + Duration::from_secs_f64(options.seconds);
                 let until = options.requests.map_or_else(|| Until::Time(end()), Until::Requests);
-                let run = bench.subject.run(workloads[at], *span, depth, until);
-                let (round, seconds) = run.await?;
+                let (rounds, seconds) = match runs[at][..] {
+                    [one, other] => {
+                        let both = bench.subject.run_beside([one, other], *span, until).await?;
+                        (Vec::from(both.0), both.1)
+                    }
+                    _ => {
+                        let (workload, depth) = runs[at][0];
+                        let (round, seconds) =
+                            bench.subject.run(workload, *span, depth, until).await?;
+                        (vec![round], seconds)
+                    }
+                };
                 let after = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
                 let used = (after.0.since(before.0), after.1.since(before.1));
-                tallies[at].round(&round, seconds, used)?;
+                for (tally, round) in tallies[at].iter_mut().zip(&rounds) {
+                    tally.round(round, seconds, used)?;
+                }
                 bar.inc(1);
             }
         }
     }
     bar.finish_and_clear();
-    let subjects = benches.iter().zip(&parts).map(|(bench, (span, workloads, tallies))| {
-        let results = workloads.iter().zip(tallies).map(|(w, tally)| tally.figures(*w)).collect();
-        SubjectReport { what: bench.what.clone(), span_bytes: *span, results }
+    let subjects = benches.iter().zip(&parts).map(|(bench, (span, runs, tallies))| {
+        let results = runs.iter().zip(tallies).flat_map(|(run, tallies)| {
+            tallies.iter().enumerate().map(|(at, tally)| {
+                tally.figures(run[at].0, run.get(1 - at).map(|(workload, _)| *workload))
+            })
+        });
+        SubjectReport { what: bench.what.clone(), span_bytes: *span, results: results.collect() }
     });
     Ok(Report {
         depth: options.depth,
@@ -298,4 +328,26 @@ async fn measure_all(
         requests: options.requests,
         subjects: subjects.collect(),
     })
+}
+
+/// What is run: workloads with their depths, one or two at a time.
+fn runs_of(kinds: &[Kind], options: &Options) -> Result<Vec<Vec<(Workload, usize)>>> {
+    let (depth, large) = (usize::from(options.depth), options.large()?);
+    let all = kinds.iter().map(|kind| (kind.workload(large), depth));
+    let Some(beside) = options.beside else { return Ok(all.map(|run| vec![run]).collect()) };
+    let beside = (beside.workload(large), usize::from(options.beside_depth));
+    let each = all.flat_map(|run| [vec![run], vec![run, beside]]);
+    Ok(std::iter::once(vec![beside]).chain(each).collect())
+}
+
+impl Options {
+    /// Bytes of a large request.
+    fn large(&self) -> Result<u32> {
+        let fits = u32::try_from(self.large).ok();
+        let fits = fits.filter(|len| (4096..=REQUEST_LEN_MAX).contains(len) && len % 4096 == 0);
+        let Some(len) = fits else {
+            bail!("--large {}: give 4KiB to 4MiB, a multiple of 4KiB", self.large);
+        };
+        Ok(len)
+    }
 }

@@ -69,6 +69,7 @@ impl Bench {
         let mut config = InitiatorConfig::new(uri);
         config.secret = member.secret;
         config.queue_depth = options.depth.max(128);
+        config.sessions = options.sessions;
         let remote = Arc::new(Remote::connect(config, pool.clone()).await?);
         let subject = Subject::device(remote.clone().into_device(), &pool, REQUEST_LEN_MAX);
         Ok(Self {
@@ -158,7 +159,9 @@ impl Bench {
         let read_only = !may_write;
         let caches = Caches { checksum_len: own.checksum_cache, ..Caches::default() };
         let open = OpenOptions { read_only, caches, ..OpenOptions::default() };
-        let array = Array::open(open, configs(urls, &options.secrets)?, pool.clone()).await?;
+        let mut members = configs(urls, &options.secrets)?;
+        members.iter_mut().for_each(|member| member.sessions = options.sessions);
+        let array = Array::open(open, members, pool.clone()).await?;
         let subject = Subject::device(array.device().clone(), &pool, REQUEST_LEN_MAX);
         let server_pids = server_pids(&daemons, options);
         let (array, remote) = (Some(array), None);

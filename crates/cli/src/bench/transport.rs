@@ -14,7 +14,7 @@ use netraid_engine::initiator::{InitiatorConfig, Remote};
 use serde::Serialize;
 
 use super::{
-    REQUEST_LEN_MAX,
+    LARGE_LEN,
     drive::Subject,
     fit::Line,
     measure::{Until, Workload, cpu_s},
@@ -94,7 +94,7 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
         bail!("--seconds {}: give 0.01 to 10", args.seconds);
     }
     let lens: Vec<u32> = args.requests.iter().filter_map(|len| u32::try_from(*len).ok()).collect();
-    let is_right = |len: &u32| (512..=REQUEST_LEN_MAX).contains(len) && len.is_multiple_of(512);
+    let is_right = |len: &u32| (512..=LARGE_LEN).contains(len) && len.is_multiple_of(512);
     if lens.len() != args.requests.len() || !lens.iter().all(is_right) {
         bail!("--requests: give multiples of 512, up to 1MiB");
     }
@@ -104,11 +104,11 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
     config.queue_depth = args.depth.max(128);
     let pool = Pool::new();
     let remote = Arc::new(Remote::connect(config, pool.clone()).await?);
-    let mut subject = Subject::device(remote.clone().into_device(), &pool, REQUEST_LEN_MAX);
+    let mut subject = Subject::device(remote.clone().into_device(), &pool, LARGE_LEN);
     let mut memory = vec![0; usize::try_from(MEMORY_LEN)?];
     pattern::fill(1, 0, &mut memory);
-    let fill = Workload { write: true, random: false, len: REQUEST_LEN_MAX };
-    let whole = Until::Requests(MEMORY_LEN / u64::from(REQUEST_LEN_MAX));
+    let fill = Workload { write: true, random: false, len: LARGE_LEN };
+    let whole = Until::Requests(MEMORY_LEN / u64::from(LARGE_LEN));
     subject.run(fill, MEMORY_LEN, usize::from(args.depth), whole).await?;
 
     let mut points = Vec::new();

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::Buf;
+use netraid_block::{Buf, Op};
 use netraid_iscsi_proto::machine::TaskId;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -41,6 +41,7 @@ use super::{
     link::Link,
     probe::Probed,
     requests::Requests,
+    window::{BulkWindow, Class},
 };
 
 /// How long a busy disk is left alone.
@@ -68,6 +69,10 @@ pub(super) struct Actor {
     /// The lane that is asked first for news and for room: each in its turn.
     turn: usize,
     requests: Requests,
+    /// Of large requests, while small ones come.
+    window: BulkWindow,
+    /// Small requests that went before large ones since the last large one.
+    went_before: u32,
     pub(super) controls: Controls,
     /// Commands that timed out, and until when the target has to abort them.
     aborting: VecDeque<Aborting>,
@@ -127,6 +132,8 @@ impl Actor {
             lanes,
             turn: 0,
             requests: Requests::default(),
+            window: BulkWindow::default(),
+            went_before: 0,
             controls: Controls::default(),
             aborting: VecDeque::new(),
             closing: Vec::new(),
@@ -208,12 +215,19 @@ impl Actor {
     fn take(&mut self, count: usize, messages: &mut Vec<Message>) {
         self.deserted |= count == 0;
         self.closed |= self.deserted;
-        let deadline = Instant::now() + self.dialer.config.request_timeout;
+        let now = Instant::now();
+        let deadline = now + self.dialer.config.request_timeout;
         for message in messages.drain(..) {
             match message {
                 // Dropping it ends it as aborted.
                 Message::Request(_) | Message::Control(_) if self.closed => {}
-                Message::Request(request) => self.requests.insert(request, deadline),
+                Message::Request(request) => {
+                    let moves = matches!(request.op, Op::Read | Op::Write);
+                    if moves && Class::of(&request) == Class::Express {
+                        self.window.note_express(now);
+                    }
+                    self.requests.insert(request, deadline);
+                }
                 Message::Control(control) => self.controls.insert(control, deadline, &self.place),
                 Message::Close(done) => {
                     self.closed = true;

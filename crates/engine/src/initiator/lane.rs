@@ -60,6 +60,8 @@ pub(super) struct Lane {
     pub(super) group: Option<Option<u16>>,
     /// Commands under way.
     pub(super) running: usize,
+    /// Bytes that large ones of them move.
+    pub(super) bulk: u64,
     /// Requests whose writes were under way when the link was lost.
     pub(super) held: Vec<Ticket>,
     /// A write was given up whose end the target has not confirmed.
@@ -92,6 +94,7 @@ impl Lane {
             portal,
             group: None,
             running: 0,
+            bulk: 0,
             held: Vec::new(),
             suspect: false,
             examine: false,
@@ -158,7 +161,7 @@ impl Lane {
         self.portal = (self.portal + 1) % portals;
         self.backoff = BACKOFF_MIN;
         self.lost_at = now;
-        self.running = 0;
+        (self.running, self.bulk) = (0, 0);
         (self.watch, self.asked) = (None, None);
         self.examine = false;
         let pause = if portals > 1 { Duration::ZERO } else { self.backoff };

@@ -24,10 +24,12 @@ use crate::wire::{Side, Wire, WireError};
 /// How long what is queued may take to leave a session that ends.
 const FLUSH_LIMIT: Duration = Duration::from_millis(200);
 
-/// A command that has ended: the tag that its owner gave it, how, and what it read.
+/// A command that has ended: the tag that its owner gave it, how many bytes it was to move, how it ended, and
+/// what it read.
 pub(super) struct Done {
     pub(super) task: TaskId,
     pub(super) tag: u64,
+    pub(super) moves: usize,
     pub(super) end: TaskEnd,
     pub(super) data: Option<BufMut>,
 }
@@ -312,7 +314,8 @@ impl Core {
                         }
                         data
                     });
-                    self.done.push_back(Done { task, tag: slot.tag, end, data });
+                    let moves = slot.read_len + slot.data_out.len();
+                    self.done.push_back(Done { task, tag: slot.tag, moves, end, data });
                 }
                 Event::AbortFailed(code) => {
                     self.failure = Some(Reason::Lost(format!("target does not abort: {code:?}")));

@@ -17,6 +17,7 @@ mod link;
 mod probe;
 mod requests;
 mod reservation;
+mod window;
 
 use std::{
     sync::{

@@ -8,7 +8,10 @@ use netraid_block::{IoError, Request, SgList};
 use netraid_iscsi_proto::machine::TaskId;
 use tokio::time::Instant;
 
-use super::disk::{Kind, Planned, Progress};
+use super::{
+    disk::{Kind, Planned, Progress},
+    window::Class,
+};
 
 /// A request that has not ended.
 pub(super) struct Pending {
@@ -77,13 +80,29 @@ impl Ticket {
     }
 }
 
+/// What commands can be sent for, by class.
+#[derive(Default)]
+struct Ready {
+    express: VecDeque<Ticket>,
+    bulk: VecDeque<Ticket>,
+}
+
+impl Ready {
+    const fn of(&mut self, class: Class) -> &mut VecDeque<Ticket> {
+        match class {
+            Class::Express => &mut self.express,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Requests {
     places: Vec<Option<Pending>>,
     free: Vec<usize>,
     count: usize,
     next_serial: u32,
-    ready: VecDeque<Ticket>,
+    ready: Ready,
     /// Ready again later; all are delayed by the same time, so that these are in order.
     delayed: VecDeque<(Instant, Ticket)>,
     /// In order, since all requests have the same time.
@@ -102,13 +121,13 @@ impl Requests {
         }
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
-        let progress = Progress::default();
+        let (class, progress) = (Class::of(&request), Progress::default());
         let (running, held, data, losses) = (None, None, SgList::new(), None);
         let pending = Pending { request, progress, running, held, data, losses, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);
-        self.ready.push_back(ticket);
+        self.ready.of(class).push_back(ticket);
         self.deadlines.push_back((deadline, ticket));
     }
 
@@ -137,15 +156,18 @@ impl Requests {
         pending.running.map(Left::Running).or(pending.held.map(Left::Held))
     }
 
-    /// Whether a request may wait for a command to be sent.
-    pub(super) fn is_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether a request of a class may wait for a command to be sent.
+    pub(super) fn is_ready(&self, class: Class) -> bool {
+        match class {
+            Class::Express => !self.ready.express.is_empty(),
+            Class::Bulk => !self.ready.bulk.is_empty(),
+        }
     }
 
-    /// The next request to send a command for.
-    pub(super) fn pop_ready(&mut self) -> Option<Ticket> {
+    /// The next request of a class to send a command for.
+    pub(super) fn pop_ready(&mut self, class: Class) -> Option<Ticket> {
         loop {
-            let ticket = self.ready.pop_front()?;
+            let ticket = self.ready.of(class).pop_front()?;
             if self.get(ticket).is_some() {
                 return Some(ticket);
             }
@@ -154,7 +176,14 @@ impl Requests {
 
     /// The request goes on before others.
     pub(super) fn push_first(&mut self, ticket: Ticket) {
-        self.ready.push_front(ticket);
+        if let Some(class) = self.class(ticket) {
+            self.ready.of(class).push_front(ticket);
+        }
+    }
+
+    /// What a request waits for, unless it has ended.
+    fn class(&mut self, ticket: Ticket) -> Option<Class> {
+        self.get(ticket).map(|pending| Class::of(&pending.request))
     }
 
     pub(super) fn push_later(&mut self, ticket: Ticket, at: Instant) {
@@ -164,7 +193,9 @@ impl Requests {
     /// Makes ready what was delayed until now.
     pub(super) fn wake_delayed(&mut self, now: Instant) {
         while let Some((_, ticket)) = self.delayed.pop_front_if(|(at, _)| *at <= now) {
-            self.ready.push_back(ticket);
+            if let Some(class) = self.class(ticket) {
+                self.ready.of(class).push_back(ticket);
+            }
         }
     }
 
@@ -205,7 +236,7 @@ impl Requests {
             if held {
                 writes.push(ticket);
             } else {
-                self.ready.push_front(ticket);
+                self.push_first(ticket);
             }
         }
         writes
@@ -224,7 +255,7 @@ impl Requests {
         for ticket in held {
             if let Some(pending) = self.get(ticket) {
                 pending.held = None;
-                self.ready.push_front(ticket);
+                self.push_first(ticket);
             }
         }
     }

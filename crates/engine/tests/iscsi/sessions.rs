@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use netraid_block::{Pool, TargetUri};
+use netraid_block::{Device, Op, Pool, TargetUri};
 use netraid_engine::{
+    completions,
     initiator::{self, Credentials, InitiatorConfig, LoginError, Reason, Remote, Secret},
     target::{ChapCredentials, DigestPolicy, TargetConfig},
 };
 
+use super::paces::load;
 use crate::common::{NAME, Running, SIZE, config, connect, exercise, ram, refused};
 
 #[tokio::test]
@@ -132,5 +134,36 @@ async fn several_sessions_and_units_work_at_once() {
     for task in running {
         task.await.unwrap();
     }
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn small_requests_have_a_session_of_their_own_beside_a_stream() {
+    let target = Running::start(config(), &[ram()]);
+    let config = InitiatorConfig { sessions: 2, ..InitiatorConfig::new(target.uri(0)) };
+    let device = Device::new(Arc::new(Remote::connect(config, Pool::new()).await.unwrap()));
+    let written = async || {
+        let report = target.handle.report().await.unwrap();
+        let mut sessions = report.sessions;
+        sessions.sort_by_key(|session| session.id);
+        sessions.iter().map(|session| session.commands.written_bytes).collect::<Vec<_>>()
+    };
+    let both = async {
+        while written().await.len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), both).await.expect("both sessions");
+    completions::read(&device, 0, 4096).await.unwrap();
+    let stream = load(device.clone(), Op::Write, Duration::from_millis(300));
+    let small = async {
+        for _ in 0..100 {
+            completions::read(&device, 0, 4096).await.unwrap();
+        }
+    };
+    tokio::join!(stream, small);
+    let [first, second] = written().await[..] else { panic!("two sessions") };
+    assert_eq!(first, 0, "the stream left the first session to small requests");
+    assert!(second > 0);
     target.stop().await;
 }

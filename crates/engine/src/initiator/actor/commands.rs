@@ -16,9 +16,13 @@ use super::{
         disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
         link::{Done, Link},
         requests::{Left, Running, Ticket},
+        window::{self, Class},
     },
     ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
 };
+
+/// So many small requests go before a large one that could be sent.
+const EXPRESS_RUN: u32 = 32;
 
 impl Actor {
     /// Whether something that was given up may still change the disk.
@@ -27,33 +31,63 @@ impl Actor {
             || self.lanes.iter().any(|lane| lane.suspect)
     }
 
-    /// The lane that takes the next command.
-    fn roomy(&mut self) -> Option<usize> {
+    /// The lane that takes the next command of a class: each in its turn; but while small requests come,
+    /// large ones leave the first session to them where there is another one.
+    fn roomy(&mut self, class: Class) -> Option<usize> {
         let count = self.lanes.len();
         // Requests would take all room as it comes, for as long as there are some.
         let kept = usize::from(self.controls.want_room());
-        let lane = (0..count)
-            .map(|step| (self.turn + step) % count)
-            .find(|lane| self.lanes[*lane].capacity() > kept)?;
+        let lanes = (0..count).map(|step| (self.turn + step) % count);
+        let mut lanes = lanes.filter(|lane| self.lanes[*lane].capacity() > kept);
+        let lane = if count == 1 || !self.window.is_bounded() {
+            lanes.next()
+        } else if class == Class::Express {
+            lanes.min_by_key(|lane| self.lanes[*lane].bulk)
+        } else {
+            let mut up = (0..count).filter(|lane| self.lanes[*lane].is_connected());
+            let (first, others) = (up.next(), up.next().is_some());
+            lanes.find(|lane| !others || Some(*lane) != first)
+        }?;
         self.turn = (lane + 1) % count;
         Some(lane)
     }
 
+    /// The class whose turn it is, if commands of it can be sent: small requests go first, but not for ever.
+    fn next_class(&mut self) -> Option<Class> {
+        let under_way = self.lanes.iter().map(|lane| lane.bulk).sum();
+        let bulk = self.requests.is_ready(Class::Bulk) && self.window.has_room(under_way);
+        if !self.requests.is_ready(Class::Express) {
+            return bulk.then_some(Class::Bulk);
+        }
+        if bulk && self.went_before >= EXPRESS_RUN {
+            return Some(Class::Bulk);
+        }
+        Some(Class::Express)
+    }
+
     /// Sends commands for the requests that are ready.
     pub(super) fn issue(&mut self) {
-        if self.fenced && self.requests.is_ready() {
-            self.fail_idle();
-            // None is left: what is popped has ended.
-            while self.requests.pop_ready().is_some() {}
+        if self.fenced {
+            for class in [Class::Express, Class::Bulk] {
+                if self.requests.is_ready(class) {
+                    self.fail_idle();
+                    // None is left: what is popped has ended.
+                    while self.requests.pop_ready(class).is_some() {}
+                }
+            }
             return;
         }
         if self.is_barred() {
             return;
         }
-        while self.requests.is_ready()
-            && let Some(lane) = self.roomy()
-            && let Some(ticket) = self.requests.pop_ready()
+        while let Some(class) = self.next_class()
+            && let Some(lane) = self.roomy(class)
         {
+            let Some(ticket) = self.requests.pop_ready(class) else { continue };
+            self.went_before = match class {
+                Class::Express => self.went_before.saturating_add(1),
+                Class::Bulk => 0,
+            };
             self.issue_one(ticket, lane);
         }
     }
@@ -83,12 +117,15 @@ impl Actor {
         };
         let lane = &mut self.lanes[at];
         let Some(link) = lane.link() else { return self.requests.push_first(ticket) };
+        let bulk = window::bulk_len(planned.read_len as usize + data_out.len());
         let task = link.submit(command, data_out, ticket.tag());
         if flags.fua && planned.then.cached && pending.losses.is_none() {
             pending.losses = Some(self.state.cache_losses.load(Ordering::Acquire));
         }
         pending.running = Some(Running { planned, lane: at, task });
         lane.running += 1;
+        lane.bulk += bulk;
+        self.window.begin(bulk);
         if lane.watch.is_none() {
             let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
             lane.watch = Some((Instant::now() + patience, lane.ended));
@@ -131,6 +168,11 @@ impl Actor {
     pub(super) fn handle_done(&mut self, at: usize, done: Done) {
         let lane = &mut self.lanes[at];
         lane.running -= 1;
+        let bulk = window::bulk_len(done.moves);
+        lane.bulk -= bulk;
+        if bulk > 0 {
+            self.window.end(bulk, Instant::now);
+        }
         lane.ended = lane.ended.wrapping_add(1);
         lane.asked = lane.asked.filter(|task| *task != done.task);
         self.aborting.retain(|aborting| aborting.lane != at || aborting.task != done.task);
