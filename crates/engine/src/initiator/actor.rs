@@ -71,7 +71,7 @@ pub(super) struct Actor {
     requests: Requests,
     /// Of large requests, while small ones come.
     window: BulkWindow,
-    /// Small requests that went before large ones since the last large one.
+    /// Small requests that went before one large one that waits.
     went_before: u32,
     pub(super) controls: Controls,
     /// Commands that timed out, and until when the target has to abort them.

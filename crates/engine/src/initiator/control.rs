@@ -326,5 +326,6 @@ impl Lane {
     /// This lane is not used any more.
     fn give_up(&mut self) {
         self.stage = Stage::GivenUp;
+        self.bulk = 0;
     }
 }

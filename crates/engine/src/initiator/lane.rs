@@ -126,6 +126,11 @@ impl Lane {
         matches!(self.stage, Stage::GivenUp)
     }
 
+    /// Whether it takes requests, now or when some have ended.
+    pub(super) fn is_usable(&self) -> bool {
+        matches!(self.stage, Stage::Up(_)) && !self.examine && !self.late
+    }
+
     /// Commands for requests that may be submitted now.
     pub(super) fn capacity(&self) -> usize {
         if self.late { 0 } else { self.room() }

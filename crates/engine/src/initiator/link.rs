@@ -24,12 +24,11 @@ use crate::wire::{Side, Wire, WireError};
 /// How long what is queued may take to leave a session that ends.
 const FLUSH_LIMIT: Duration = Duration::from_millis(200);
 
-/// A command that has ended: the tag that its owner gave it, how many bytes it was to move, how it ended, and
-/// what it read.
+/// A command that has ended: the tag and the share of bulk that its owner gave it, how it ended, and what it read.
 pub(super) struct Done {
     pub(super) task: TaskId,
     pub(super) tag: u64,
-    pub(super) moves: usize,
+    pub(super) bulk: u64,
     pub(super) end: TaskEnd,
     pub(super) data: Option<BufMut>,
 }
@@ -61,6 +60,8 @@ struct Slot {
     data_out: SgList,
     read_len: usize,
     data_in: Option<BufMut>,
+    /// Bytes that count as bulk.
+    bulk: u64,
 }
 
 impl Link {
@@ -131,8 +132,13 @@ impl Link {
     pub(super) fn submit(&mut self, command: Command, data_out: SgList, tag: u64) -> TaskId {
         let task = self.core.session.submit(self.core.started.elapsed(), command);
         let read_len = usize::try_from(command.read_len).unwrap_or(usize::MAX);
-        self.core.slots[task.index()] = Slot { tag, data_out, read_len, data_in: None };
+        self.core.slots[task.index()] = Slot { tag, data_out, read_len, data_in: None, bulk: 0 };
         task
+    }
+
+    /// Notes how many bytes of a command that was submitted count as bulk.
+    pub(super) fn set_bulk(&mut self, task: TaskId, bulk: u64) {
+        self.core.slots[task.index()].bulk = bulk;
     }
 
     /// Asks the target to abort a task; its end comes as `Aborted`, or the link fails.
@@ -314,8 +320,8 @@ impl Core {
                         }
                         data
                     });
-                    let moves = slot.read_len + slot.data_out.len();
-                    self.done.push_back(Done { task, tag: slot.tag, moves, end, data });
+                    let Slot { tag, bulk, .. } = slot;
+                    self.done.push_back(Done { task, tag, bulk, end, data });
                 }
                 Event::AbortFailed(code) => {
                     self.failure = Some(Reason::Lost(format!("target does not abort: {code:?}")));

@@ -19,6 +19,8 @@ const BULK_LEN: u64 = 64 << 10;
 /// The window is no smaller: it hides what a round trip takes on links of some gigabits.
 const WINDOW_MIN: u64 = 1 << 20;
 const WINDOW_MAX: u64 = 256 << 20;
+/// So many small requests go before a large one that could be sent.
+const EXPRESS_RUN: u32 = 32;
 /// How long after the last small request large ones are bounded.
 const MEMORY: Duration = Duration::from_secs(2);
 /// A rate is that of so many windows, and of no less time.
@@ -38,23 +40,38 @@ pub(super) enum Class {
 
 impl Class {
     pub(super) fn of(request: &Request) -> Self {
-        let moves = matches!(request.op, Op::Read | Op::Write);
+        let moves = matches!(request.op, Op::Read | Op::Write | Op::WriteZeroes);
         if moves && request.len >= BULK_LEN { Self::Bulk } else { Self::Express }
+    }
+
+    /// Which goes first when so many small requests went before a large one.
+    pub(super) const fn order(went_before: u32) -> [Self; 2] {
+        if went_before < EXPRESS_RUN {
+            [Self::Express, Self::Bulk]
+        } else {
+            [Self::Bulk, Self::Express]
+        }
     }
 }
 
-/// Bytes of a command that count as bulk.
-pub(super) const fn bulk_len(moves: usize) -> u64 {
-    let len = moves as u64;
-    if len >= BULK_LEN { len } else { 0 }
+/// A session, as far as it matters which of several takes a command.
+pub(super) struct LaneView {
+    /// It can take one now.
+    pub(super) has_room: bool,
+    /// It will take some.
+    pub(super) is_usable: bool,
+    /// Bytes of bulk that are under way in it.
+    pub(super) bulk: u64,
 }
 
 /// The window of one disk.
 #[derive(Debug)]
 pub(super) struct BulkWindow {
-    /// Bytes, beside those of two of the largest commands.
+    /// Bytes, unless two of the largest commands are more.
     len: u64,
+    /// The largest command of late, and since the last rate.
     largest: u64,
+    seen: u64,
     /// When the last small request came, while large ones are bounded.
     express_at: Option<Instant>,
     /// Since when bytes are counted, and how many.
@@ -81,6 +98,7 @@ impl Default for BulkWindow {
         Self {
             len: WINDOW_MIN,
             largest: 0,
+            seen: 0,
             express_at: None,
             since: None,
             moved: 0,
@@ -93,13 +111,43 @@ impl Default for BulkWindow {
 
 impl BulkWindow {
     /// A small request that moves data has come.
-    pub(super) fn note_express(&mut self, now: Instant) {
+    pub(super) const fn note_express(&mut self, now: Instant) {
         self.express_at = Some(now);
     }
 
     /// Whether large requests are bounded now.
     pub(super) const fn is_bounded(&self) -> bool {
         self.express_at.is_some()
+    }
+
+    /// Bounds nothing any more when the last small request was long ago; what was learnt stays.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.express_at.is_some_and(|at| now - at > MEMORY) {
+            self.express_at = None;
+            self.forget_rate();
+        }
+    }
+
+    /// Which of `count` sessions takes a command, beginning with `turn`: each in its turn; but while large
+    /// requests are bounded, they leave the first one that is usable to small ones, if another one is.
+    pub(super) fn lane(
+        &self,
+        class: Class,
+        turn: usize,
+        count: usize,
+        view: impl Fn(usize) -> LaneView,
+    ) -> Option<usize> {
+        let mut lanes =
+            (0..count).map(|step| (turn + step) % count).filter(|at| view(*at).has_room);
+        if count == 1 || !self.is_bounded() {
+            return lanes.next();
+        }
+        if class == Class::Express {
+            return lanes.min_by_key(|at| view(*at).bulk);
+        }
+        let mut usable = (0..count).filter(|at| view(*at).is_usable);
+        let kept = usable.next().filter(|_| usable.next().is_some());
+        lanes.find(|at| Some(*at) != kept)
     }
 
     /// Whether another large command may be sent when so many bytes of them are under way.
@@ -110,21 +158,23 @@ impl BulkWindow {
     }
 
     /// A large command is sent.
-    pub(super) const fn begin(&mut self, len: u64) {
-        if len > self.largest {
-            self.largest = len;
-        }
+    pub(super) fn begin(&mut self, len: u64) {
+        self.seen = self.seen.max(len);
+        self.largest = self.largest.max(len);
     }
 
-    /// A large command has ended, at a time that is known only while it matters.
-    pub(super) fn end(&mut self, len: u64, now: impl FnOnce() -> Instant) {
-        let Some(express_at) = self.express_at else { return };
-        let now = now();
-        if now - express_at > MEMORY {
-            *self = Self { largest: 0, express_at: None, ..Self::default() };
+    /// A large command has ended while they are bounded, and so many bytes of others are under way.
+    pub(super) fn end(&mut self, len: u64, under_way: u64, now: Instant) {
+        self.look(now);
+        if under_way == 0 {
+            // What comes next may come much later.
+            self.forget_rate();
             return;
         }
-        let since = *self.since.get_or_insert(now);
+        let Some(since) = self.since else {
+            self.since = Some(now);
+            return;
+        };
         self.moved += len;
         let took = now - since;
         if took < MEASURED || self.moved < WINDOWS * self.bytes() {
@@ -132,8 +182,14 @@ impl BulkWindow {
         }
         let rate = self.moved as f64 / took.as_secs_f64();
         let was_held_back = self.held_back;
-        (self.since, self.moved, self.held_back) = (Some(now), 0, false);
+        self.forget_rate();
+        self.since = Some(now);
+        self.largest = core::mem::take(&mut self.seen);
         self.try_on(if was_held_back { Some(rate) } else { None });
+    }
+
+    const fn forget_rate(&mut self) {
+        (self.since, self.moved, self.held_back) = (None, 0, false);
     }
 
     fn bytes(&self) -> u64 {
@@ -149,7 +205,13 @@ impl BulkWindow {
                 let len = self.bytes();
                 let other = if self.grows_next { len + len / 2 } else { len - len / 3 };
                 self.len = other.clamp(WINDOW_MIN, WINDOW_MAX);
-                Trial::Of { len, rate }
+                if self.bytes() == len {
+                    // There is nothing to try that way.
+                    self.grows_next = !self.grows_next;
+                    Trial::Rest(REST)
+                } else {
+                    Trial::Of { len, rate }
+                }
             }
             (Trial::Of { len, rate: before }, Some(rate)) => {
                 let is_better =
@@ -214,7 +276,10 @@ mod tests {
                 let end = self.ends.pop_front().unwrap();
                 self.now = end;
                 moved += COMMAND;
-                self.window.end(COMMAND, || end);
+                self.window.look(end);
+                if self.window.is_bounded() {
+                    self.window.end(COMMAND, self.ends.len() as u64 * COMMAND, end);
+                }
             }
             moved as f64 / (self.now - began).as_secs_f64()
         }
@@ -252,6 +317,77 @@ mod tests {
         path.trip = Duration::from_millis(1);
         path.run(300, true);
         assert!(path.window.bytes() < 4 << 20, "{:?}", path.window);
+    }
+
+    #[test]
+    fn a_path_that_becomes_faster_gets_a_larger_window_and_keeps_it() {
+        let mut path = Path::new(12.5e6, Duration::from_millis(50));
+        path.run(60, true);
+        path.rate = 125e6;
+        path.run(120, true);
+        let rate = path.run(30, true);
+        assert!(rate > 0.8 * 125e6, "{rate}");
+        path.run(5, false);
+        let rate = path.run(1, true);
+        assert!(rate > 0.7 * 125e6, "what was learnt is forgotten: {rate}");
+    }
+
+    #[test]
+    fn bursts_with_pauses_teach_nothing() {
+        let mut window = BulkWindow::default();
+        let begun = Instant::now();
+        for burst in 0..1000 {
+            let now = begun + burst * Duration::from_millis(100);
+            window.note_express(now);
+            window.begin(WINDOW_MIN);
+            assert!(!window.has_room(2 * WINDOW_MIN));
+            window.end(WINDOW_MIN, WINDOW_MIN, now);
+            window.end(WINDOW_MIN, 0, now + Duration::from_millis(1));
+        }
+        assert_eq!(window.len, WINDOW_MIN);
+    }
+
+    #[test]
+    fn large_requests_leave_one_session_where_another_one_takes_them() {
+        let mut window = BulkWindow::default();
+        let view = |has_room, is_usable, bulk| LaneView { has_room, is_usable, bulk };
+        let lane = |window: &BulkWindow, class, turn, lanes: [(bool, bool, u64); 3]| {
+            window.lane(class, turn, 3, |at| view(lanes[at].0, lanes[at].1, lanes[at].2))
+        };
+        let all = [(true, true, 0); 3];
+        for turn in 0..3 {
+            assert_eq!(lane(&window, Class::Bulk, turn, all), Some(turn));
+        }
+        window.note_express(Instant::now());
+        assert_eq!(lane(&window, Class::Bulk, 0, all), Some(1));
+        assert_eq!(lane(&window, Class::Bulk, 2, all), Some(2));
+        let busy = [(true, true, 0), (true, true, 9), (true, true, 9)];
+        assert_eq!(lane(&window, Class::Express, 1, busy), Some(0));
+        // The first one cannot be used: the next one is left to small requests.
+        let first_lost = [(false, false, 0), (true, true, 0), (true, true, 0)];
+        assert_eq!(lane(&window, Class::Bulk, 0, first_lost), Some(2));
+        // The others are full: they wait. The others cannot be used: they do not.
+        let full = [(true, true, 0), (false, true, 9), (false, true, 9)];
+        assert_eq!(lane(&window, Class::Bulk, 0, full), None);
+        let others_lost = [(true, true, 0), (false, false, 0), (false, false, 0)];
+        assert_eq!(lane(&window, Class::Bulk, 1, others_lost), Some(0));
+    }
+
+    #[test]
+    fn the_bound_ends_though_nothing_large_ends() {
+        let mut window = BulkWindow::default();
+        let now = Instant::now();
+        window.note_express(now);
+        window.look(now + MEMORY);
+        assert!(window.is_bounded());
+        window.look(now + MEMORY + Duration::from_millis(1));
+        assert!(!window.is_bounded());
+    }
+
+    #[test]
+    fn small_requests_go_first_but_not_for_ever() {
+        assert_eq!(Class::order(0)[0], Class::Express);
+        assert_eq!(Class::order(EXPRESS_RUN)[0], Class::Bulk);
     }
 
     #[test]

@@ -16,13 +16,10 @@ use super::{
         disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
         link::{Done, Link},
         requests::{Left, Running, Ticket},
-        window::{self, Class},
+        window::{Class, LaneView},
     },
     ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
 };
-
-/// So many small requests go before a large one that could be sent.
-const EXPRESS_RUN: u32 = 32;
 
 impl Actor {
     /// Whether something that was given up may still change the disk.
@@ -31,38 +28,39 @@ impl Actor {
             || self.lanes.iter().any(|lane| lane.suspect)
     }
 
-    /// The lane that takes the next command of a class: each in its turn; but while small requests come,
-    /// large ones leave the first session to them where there is another one.
+    /// The lane that takes the next command of a class.
     fn roomy(&mut self, class: Class) -> Option<usize> {
-        let count = self.lanes.len();
         // Requests would take all room as it comes, for as long as there are some.
         let kept = usize::from(self.controls.want_room());
-        let lanes = (0..count).map(|step| (self.turn + step) % count);
-        let mut lanes = lanes.filter(|lane| self.lanes[*lane].capacity() > kept);
-        let lane = if count == 1 || !self.window.is_bounded() {
-            lanes.next()
-        } else if class == Class::Express {
-            lanes.min_by_key(|lane| self.lanes[*lane].bulk)
-        } else {
-            let mut up = (0..count).filter(|lane| self.lanes[*lane].is_connected());
-            let (first, others) = (up.next(), up.next().is_some());
-            lanes.find(|lane| !others || Some(*lane) != first)
-        }?;
-        self.turn = (lane + 1) % count;
+        let views = |at: usize| LaneView {
+            has_room: self.lanes[at].capacity() > kept,
+            is_usable: self.lanes[at].is_usable(),
+            bulk: self.lanes[at].bulk,
+        };
+        let lane = self.window.lane(class, self.turn, self.lanes.len(), views)?;
+        self.turn = (lane + 1) % self.lanes.len();
         Some(lane)
     }
 
-    /// The class whose turn it is, if commands of it can be sent: small requests go first, but not for ever.
-    fn next_class(&mut self) -> Option<Class> {
+    /// What can be sent next, and where: small requests first, but not for ever.
+    fn next_command(&mut self) -> Option<(Class, usize)> {
         let under_way = self.lanes.iter().map(|lane| lane.bulk).sum();
-        let bulk = self.requests.is_ready(Class::Bulk) && self.window.has_room(under_way);
-        if !self.requests.is_ready(Class::Express) {
-            return bulk.then_some(Class::Bulk);
-        }
-        if bulk && self.went_before >= EXPRESS_RUN {
-            return Some(Class::Bulk);
-        }
-        Some(Class::Express)
+        let waits = self.requests.is_ready(Class::Bulk);
+        let mut may_send = |class| match class {
+            Class::Express => self.requests.is_ready(Class::Express),
+            Class::Bulk => waits && self.window.has_room(under_way),
+        };
+        let order = Class::order(self.went_before);
+        let order = order.map(|class| may_send(class).then_some(class));
+        let next = order.into_iter().flatten().find_map(|class| {
+            let lane = self.roomy(class)?;
+            Some((class, lane))
+        });
+        self.went_before = match next {
+            Some((Class::Express, _)) if waits => self.went_before.saturating_add(1),
+            _ => 0,
+        };
+        next
     }
 
     /// Sends commands for the requests that are ready.
@@ -80,15 +78,13 @@ impl Actor {
         if self.is_barred() {
             return;
         }
-        while let Some(class) = self.next_class()
-            && let Some(lane) = self.roomy(class)
-        {
-            let Some(ticket) = self.requests.pop_ready(class) else { continue };
-            self.went_before = match class {
-                Class::Express => self.went_before.saturating_add(1),
-                Class::Bulk => 0,
-            };
-            self.issue_one(ticket, lane);
+        if self.window.is_bounded() && self.requests.is_ready(Class::Bulk) {
+            self.window.look(Instant::now());
+        }
+        while let Some((class, lane)) = self.next_command() {
+            if let Some(ticket) = self.requests.pop_ready(class) {
+                self.issue_one(ticket, lane);
+            }
         }
     }
 
@@ -117,15 +113,21 @@ impl Actor {
         };
         let lane = &mut self.lanes[at];
         let Some(link) = lane.link() else { return self.requests.push_first(ticket) };
-        let bulk = window::bulk_len(planned.read_len as usize + data_out.len());
+        let bulk = match Class::of(request) {
+            Class::Express => 0,
+            Class::Bulk => u64::from(planned.read_len) + data_out.len() as u64,
+        };
         let task = link.submit(command, data_out, ticket.tag());
         if flags.fua && planned.then.cached && pending.losses.is_none() {
             pending.losses = Some(self.state.cache_losses.load(Ordering::Acquire));
         }
         pending.running = Some(Running { planned, lane: at, task });
+        if bulk > 0 {
+            link.set_bulk(task, bulk);
+            lane.bulk += bulk;
+            self.window.begin(bulk);
+        }
         lane.running += 1;
-        lane.bulk += bulk;
-        self.window.begin(bulk);
         if lane.watch.is_none() {
             let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
             lane.watch = Some((Instant::now() + patience, lane.ended));
@@ -168,11 +170,12 @@ impl Actor {
     pub(super) fn handle_done(&mut self, at: usize, done: Done) {
         let lane = &mut self.lanes[at];
         lane.running -= 1;
-        let bulk = window::bulk_len(done.moves);
-        lane.bulk -= bulk;
-        if bulk > 0 {
-            self.window.end(bulk, Instant::now);
+        lane.bulk -= done.bulk;
+        if done.bulk > 0 && self.window.is_bounded() {
+            let under_way = self.lanes.iter().map(|lane| lane.bulk).sum();
+            self.window.end(done.bulk, under_way, Instant::now());
         }
+        let lane = &mut self.lanes[at];
         lane.ended = lane.ended.wrapping_add(1);
         lane.asked = lane.asked.filter(|task| *task != done.task);
         self.aborting.retain(|aborting| aborting.lane != at || aborting.task != done.task);
