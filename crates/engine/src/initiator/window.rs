@@ -2,8 +2,9 @@
 //! the two networks of RAID-II, on what links there are.
 //!
 //! Alone, either kind is bounded by the session's room for commands only. While small ones come, large ones
-//! have a window of bytes. It is the smallest with which they move as fast as with a larger one: now and then another
-//! size is tried, and kept if it moves a tenth more, or a smaller one if it moves hardly less.
+//! have a window of bytes: what moves in [`DELAY`], so that nobody waits much longer behind it; or more, if the path is
+//! longer, the least with which they move as fast as with more: now and then another size is tried, and kept if it
+//! moves a tenth more, or a smaller one if it moves hardly less.
 //!
 //! Invariant: one large command may always be under way, so that none waits for ever.
 //!
@@ -16,7 +17,9 @@ use tokio::time::Instant;
 
 /// From so many bytes on, what is moved is bulk.
 const BULK_LEN: u64 = 64 << 10;
-/// The window is no smaller: it hides what a round trip takes on links of some gigabits.
+/// How long what is in the window takes to move.
+const DELAY: Duration = Duration::from_millis(10);
+/// The window is no smaller: what is under way hides what happens at both ends.
 const WINDOW_MIN: u64 = 1 << 20;
 const WINDOW_MAX: u64 = 256 << 20;
 /// So many small requests go before a large one that could be sent.
@@ -67,8 +70,10 @@ pub(super) struct LaneView {
 /// The window of one disk.
 #[derive(Debug)]
 pub(super) struct BulkWindow {
-    /// Bytes, unless two of the largest commands are more.
+    /// Bytes, unless what moves in the delay or two of the largest commands are more.
     len: u64,
+    /// Bytes that move in the delay.
+    moves: u64,
     /// The largest command of late, and since the last rate.
     largest: u64,
     seen: u64,
@@ -89,7 +94,7 @@ enum Trial {
     Rest(u32),
     /// The rate before is measured once more, next to the trial.
     Before,
-    /// Another window, instead of this one with this rate.
+    /// Another length, instead of this one with this rate.
     Of { len: u64, rate: f64 },
 }
 
@@ -97,6 +102,7 @@ impl Default for BulkWindow {
     fn default() -> Self {
         Self {
             len: WINDOW_MIN,
+            moves: 0,
             largest: 0,
             seen: 0,
             express_at: None,
@@ -181,10 +187,12 @@ impl BulkWindow {
             return;
         }
         let rate = self.moved as f64 / took.as_secs_f64();
+        let moves = u128::from(self.moved) * DELAY.as_nanos() / took.as_nanos();
         let was_held_back = self.held_back;
         self.forget_rate();
         self.since = Some(now);
         self.largest = core::mem::take(&mut self.seen);
+        self.moves = u64::try_from(moves).unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
         self.try_on(if was_held_back { Some(rate) } else { None });
     }
 
@@ -193,7 +201,7 @@ impl BulkWindow {
     }
 
     fn bytes(&self) -> u64 {
-        self.len.max(2 * self.largest)
+        self.len.max(self.moves).max(2 * self.largest)
     }
 
     /// Goes on after a rate was measured, if the window was what bounded it.
@@ -202,10 +210,10 @@ impl BulkWindow {
             (Trial::Rest(0), Some(_)) => Trial::Before,
             (Trial::Rest(left), Some(_)) => Trial::Rest(left - 1),
             (Trial::Before, Some(rate)) => {
-                let len = self.bytes();
-                let other = if self.grows_next { len + len / 2 } else { len - len / 3 };
+                let (len, bytes) = (self.len, self.bytes());
+                let other = if self.grows_next { bytes + bytes / 2 } else { bytes - bytes / 3 };
                 self.len = other.clamp(WINDOW_MIN, WINDOW_MAX);
-                if self.bytes() == len {
+                if self.bytes() == bytes {
                     // There is nothing to try that way.
                     self.grows_next = !self.grows_next;
                     Trial::Rest(REST)
@@ -317,6 +325,14 @@ mod tests {
         path.trip = Duration::from_millis(1);
         path.run(300, true);
         assert!(path.window.bytes() < 4 << 20, "{:?}", path.window);
+    }
+
+    #[test]
+    fn a_fast_path_has_under_way_what_moves_in_the_delay() {
+        let mut path = Path::new(1e9, Duration::from_micros(50));
+        path.run(10, true);
+        let bytes = path.window.bytes() as f64;
+        assert!((0.8..2.0).contains(&(bytes / (1e9 * DELAY.as_secs_f64()))), "{:?}", path.window);
     }
 
     #[test]
