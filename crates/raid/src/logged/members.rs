@@ -7,7 +7,10 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use netraid_block::{Buf, BufMut, IoError, SgList};
 
 use super::{
@@ -26,7 +29,7 @@ use crate::{
 };
 
 /// Stripes that are caught up at a time.
-const STRIPES_AT_ONCE: u32 = 32;
+const STRIPES_AT_ONCE: usize = 32;
 /// Pages that are copied at a time.
 const PAGES_AT_ONCE: u64 = 64;
 
@@ -171,37 +174,31 @@ impl Array {
         }
         let mut marked = next;
         let per_mark = self.state().layout.limits.stripes_per_mark;
-        while next < physical {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let end = physical.min(marked.saturating_add(per_mark));
+            while under_way.len() < STRIPES_AT_ONCE
+                && is_still(&self.state())
+                && let Some(stripe) = self.state().next_to_catch_up(member, &mut next, end)
+            {
+                under_way.push(self.catch_up_stripe(member, stripe));
+            }
+            // Also when the member has gone: what is under way keeps its stripe until it has ended.
+            if under_way.next().await.is_some() {
+                continue;
+            }
             if !is_still(&self.state()) {
                 return;
             }
-            let most = self.catch_up_may_take(is_still).await;
-            let mut batch = Vec::new();
-            {
-                let mut state = self.state();
-                let lack = state.label.members[member.as_usize()].lack;
-                let room = |batch: &Vec<u32>, next: u32| {
-                    batch.len() < most as usize && next - marked < per_mark
-                };
-                while next < physical && room(&batch, next) {
-                    let entry = state.stripes.entry(next);
-                    if entry.logical.is_some() && lack.has(next, entry) {
-                        batch.push(next);
-                    }
-                    next += 1;
-                }
-                if let Some(allowance) = &mut state.catch_up_allowance {
-                    let taken = u32::try_from(batch.len()).unwrap_or(u32::MAX);
-                    *allowance = allowance.saturating_sub(taken);
-                }
-            }
-            let work = batch.iter().map(|stripe| self.catch_up_stripe(member, *stripe));
-            join_all(work).await;
             if next - marked >= per_mark {
                 marked = next;
                 if !self.mark(member, incarnation, next).await {
                     return;
                 }
+            } else if next >= physical {
+                break;
+            } else {
+                self.catch_up_allowed(is_still).await;
             }
         }
         if !is_still(&self.state()) {
@@ -230,15 +227,12 @@ impl Array {
         }
     }
 
-    /// Waits until stripes may be caught up; how many, at a time. At once when the member is not
-    /// there any more.
-    async fn catch_up_may_take(&self, is_still: impl Fn(&State) -> bool + Send + Sync) -> u32 {
-        self.until(Change::CatchUp, |state| match state.catch_up_allowance {
-            Some(0) if is_still(state) => None,
-            Some(left) => Some(left.clamp(1, STRIPES_AT_ONCE)),
-            None => Some(STRIPES_AT_ONCE),
+    /// Waits until stripes may be caught up. At once when the member is not there any more.
+    async fn catch_up_allowed(&self, is_still: impl Fn(&State) -> bool + Send + Sync) {
+        self.until(Change::CatchUp, |state| {
+            (state.catch_up_allowance != Some(0) || !is_still(state)).then_some(())
         })
-        .await
+        .await;
     }
 
     /// Has a member get all of the log from now on, until the log begins with what it got. False
@@ -449,6 +443,25 @@ impl Array {
 }
 
 impl State {
+    /// The next stripe from `next` on and before `end` of which a member lacks something, if one may be caught
+    /// up; `next` goes beyond it.
+    fn next_to_catch_up(&mut self, member: MemberIndex, next: &mut u32, end: u32) -> Option<u32> {
+        if self.catch_up_allowance == Some(0) {
+            return None;
+        }
+        let lack = self.label.members[member.as_usize()].lack;
+        while *next < end {
+            let stripe = *next;
+            *next += 1;
+            let entry = self.stripes.entry(stripe);
+            if entry.logical.is_some() && lack.has(stripe, entry) {
+                self.catch_up_allowance = self.catch_up_allowance.map(|left| left - 1);
+                return Some(stripe);
+            }
+        }
+        None
+    }
+
     /// A page whose newest image is not on the members any more is written again, from memory: the
     /// next checkpoint counts on it.
     fn rewrite_if_lost(&mut self, page: u64, is_sums: bool, found: u64) {
