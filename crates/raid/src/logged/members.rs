@@ -227,7 +227,7 @@ impl Array {
         }
     }
 
-    /// Waits until stripes may be caught up. At once when the member is not there any more.
+    /// Waits until stripes may be caught up, or the allowance changes and the member is not there any more.
     async fn catch_up_allowed(&self, is_still: impl Fn(&State) -> bool + Send + Sync) {
         self.until(Change::CatchUp, |state| {
             (state.catch_up_allowance != Some(0) || !is_still(state)).then_some(())
