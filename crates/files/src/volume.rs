@@ -320,6 +320,10 @@ fn initiator_name(plan: PlanId) -> String {
     format!("iqn.2026-01.io.netraid:client.{host}.{plan}")
 }
 
+/// How long a member of a promised rate may refuse connections: its client has a second of buffer, and the
+/// others give what it does not.
+const REFUSAL_LIMIT_OF_A_RATE: Duration = Duration::from_millis(200);
+
 impl Place {
     /// How a member of a plan is reached.
     pub(crate) fn new(path: &str, member: &PlanMember, initiator: &str) -> Result<Self, Error> {
@@ -331,6 +335,9 @@ impl Place {
         config.live_credentials = Some(live);
         config.initiator_name = Some(initiator.to_owned());
         config.request_timeout = patience(member.rate);
+        if member.rate.0 > 0 {
+            config.refusal_limit = REFUSAL_LIMIT_OF_A_RATE;
+        }
         Ok(Self {
             segment: member.segment,
             credentials,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     completions,
-    initiator::{Credentials, InitiatorConfig, Remote, Secret},
+    initiator::{Credentials, InitiatorConfig, REFUSAL_LIMIT, Remote, Secret},
 };
 
 /// Times that something is written to a device that loses its cache before it is flushed.
@@ -41,6 +41,8 @@ pub struct MemberConfig {
     pub mutual: Option<(Option<String>, Secret)>,
     /// Longest that a request to it may take before it is set aside.
     pub request_timeout: Duration,
+    /// How long requests wait for a peer that refuses connections; see [`InitiatorConfig::refusal_limit`].
+    pub refusal_limit: Duration,
     /// Insist on header and data digests.
     pub digests: bool,
     /// Sessions that share its requests: 1 to 8.
@@ -59,6 +61,7 @@ impl MemberConfig {
             initiator_name: None,
             mutual,
             request_timeout: Duration::from_secs(5),
+            refusal_limit: REFUSAL_LIMIT,
             digests: false,
             sessions: 1,
         }
@@ -117,6 +120,7 @@ impl Connected {
             (initiator.target_user, initiator.target_secret) = (user, Some(secret));
         }
         initiator.request_timeout = config.request_timeout;
+        initiator.refusal_limit = config.refusal_limit;
         initiator.isid = isid;
         // A visit looks at a label or two.
         initiator.sessions = if isid.is_some() { config.sessions } else { 1 };

@@ -95,6 +95,9 @@ pub struct InitiatorConfig {
     pub queue_depth: u16,
 }
 
+/// The usual time that a peer may refuse connections: several times what ours takes to start again.
+pub(crate) const REFUSAL_LIMIT: Duration = Duration::from_millis(500);
+
 impl InitiatorConfig {
     /// The usual settings for a LUN.
     #[must_use]
@@ -109,7 +112,7 @@ impl InitiatorConfig {
             isid: None,
             sessions: 1,
             request_timeout: Duration::from_secs(5),
-            refusal_limit: Duration::from_millis(500),
+            refusal_limit: REFUSAL_LIMIT,
             login_timeout: Duration::from_secs(5),
             header_digest: false,
             data_digest: false,
