@@ -1,6 +1,6 @@
 # A raw block device as a LUN: its own blocks, alone in using it, discards passed on.
 . "$(dirname "$0")/lib.sh"
-need jq qemu-io losetup mkfs.ext4 iscsi-readcapacity16 iscsi-test-cu
+need jq qemu-io losetup mkfs.ext4 iscsi-readcapacity16 iscsi-test-cu strace
 [ "$(id -u)" = 0 ] || { say "needs root for losetup"; exit 77; }
 
 LOOPS=()
@@ -42,6 +42,21 @@ does 'discard 1M 7M' flush 'read -P 0 1M 7M' 'read -P 7 5120 64k' 'read -P 8 63M
 [ "$(stat -c %b "$WORK/image")" -lt $((used - 10000)) ] || fail "the discard gave nothing back"
 stop m0
 [ "$(od -An -tu1 -j $((63 << 20)) -N 1 "$WORK/image" | tr -d ' ')" = 8 ] || fail "not on the device"
+
+# A container or a policy may forbid io_uring: then threads serve the same device.
+strace -f -qq -e trace=io_uring_setup -e inject=io_uring_setup:error=EPERM -o "$WORK/strace" \
+    "$NETRAID" target --json --listen 127.0.0.1:0 --lun "block:$LOOP,ro" >"$WORK/forbidden" 2>"$WORK/log" &
+forbidden=$!
+until [ -s "$WORK/forbidden" ]; do kill -0 $forbidden || fail "$(<"$WORK/log")"; sleep 0.05; done
+grep -q EPERM "$WORK/strace" || fail "nobody asked for a ring"
+URI[forbidden]=$(jq -r '.luns[0].uri' "$WORK/forbidden")
+qemu-io -r -f raw -t none -c 'read -P 8 63M 1M' "${URI[forbidden]}"
+target=$(pgrep -P $forbidden)
+kill "$target"
+wait $forbidden || true
+refused "io_uring cannot be used here: Operation not permitted.*io=threads does without it" \
+    strace -f -qq -e trace=io_uring_setup -e inject=io_uring_setup:error=EPERM -o "$WORK/strace" \
+    "$NETRAID" target --listen 127.0.0.1:0 --lun "block:$LOOP,io=uring"
 
 serve "block:$LOOP,ro"
 ! io 'write 0 512' || fail "a write went through"

@@ -83,13 +83,17 @@ lose() {
     expect true "$("$NETRAID" status --json "unix:$WORK/sock" | jq '.luns[0].flush_failed')" "what the status shows"
     stop m0 2>/dev/null || true
 }
-disk
-lose "file:$WORK/mnt/lun:48MiB"
+for way in threads uring; do
+    disk
+    lose "file:$WORK/mnt/lun:48MiB,io=$way"
+done
 # A device that says once that a flush failed, and then no more: the flush that is a part of a FUA
 # write may be the one.
-disk
-truncate -s 48M "$WORK/mnt/lun"
-LOOP=$(losetup --find --show "$WORK/mnt/lun")
-lose "block:$LOOP"
-losetup --detach "$LOOP"
-LOOP=
+for way in threads uring; do
+    disk
+    truncate -s 48M "$WORK/mnt/lun"
+    LOOP=$(losetup --find --show "$WORK/mnt/lun")
+    lose "block:$LOOP,io=$way"
+    losetup --detach "$LOOP"
+    LOOP=
+done

@@ -40,7 +40,7 @@ pub(crate) struct TargetArgs {
     iqn: String,
     /// LUN 0, 1, ...: ram:SIZE, file:PATH[:SIZE] (made, sparse, when a size is given), or
     /// block:PATH; sizes as 64MiB or 64M (powers of 1024); options behind commas: ro, direct, sync,
-    /// threads=N, block=512|4096
+    /// threads=N, io=uring|threads, block=512|4096
     #[arg(long, value_name = "BACKING", required = true)]
     lun: Vec<LunSpec>,
     /// Logical block in bytes, of LUNs that do not say; without it 512, or what a block device has

@@ -15,7 +15,7 @@ use netraid_block::{DeviceInfo, Pool};
 use rustix::fs::{OFlags, ioctl_blksszget, major, minor};
 
 use super::{
-    BackingError, describe,
+    BackingError, IoMethod, describe,
     error::io_error,
     file::optimal_len,
     store::{Manner, Store},
@@ -30,13 +30,17 @@ pub struct DiskOptions {
     pub read_only: bool,
     /// A write ends when it is stable: the volume has no volatile cache.
     pub sync: bool,
-    /// Number of I/O threads, from 1 to 64.
+    /// Number of I/O threads, from 1 to 64; with `io_uring`, of writes and flushes at once that are to
+    /// be stable at their end.
     pub threads: usize,
+    /// How the operating system is given requests; `None` is `io_uring` where it can be had and the
+    /// page cache is passed by, else threads.
+    pub io: Option<IoMethod>,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_len: None, read_only: false, sync: false, threads: 16 }
+        Self { block_len: None, read_only: false, sync: false, threads: 16, io: None }
     }
 }
 

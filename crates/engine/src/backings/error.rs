@@ -183,6 +183,17 @@ pub enum BackingError {
         /// The backing.
         name: String,
     },
+    /// `io_uring` was asked for, and cannot be used.
+    #[error(
+        "{}: io_uring cannot be used here: {source}; io=threads does without it",
+        path.display()
+    )]
+    Uring {
+        /// The file or device.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The operating system refused.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {

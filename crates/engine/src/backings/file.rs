@@ -14,7 +14,7 @@ use rustix::{
 };
 
 use super::{
-    BackingError, TRANSFER_LEN_MAX, describe,
+    BackingError, IoMethod, TRANSFER_LEN_MAX, describe,
     error::io_error,
     store::{Manner, Store},
 };
@@ -33,8 +33,12 @@ pub struct FileOptions {
     pub direct: bool,
     /// A write ends when it is stable: the volume has no volatile cache.
     pub sync: bool,
-    /// Number of I/O threads, from 1 to 64.
+    /// Number of I/O threads, from 1 to 64; with `io_uring`, of writes and flushes at once that are to
+    /// be stable at their end.
     pub threads: usize,
+    /// How the operating system is given requests; `None` is `io_uring` where it can be had and the
+    /// page cache is passed by, else threads.
+    pub io: Option<IoMethod>,
 }
 
 impl Default for FileOptions {
@@ -46,6 +50,7 @@ impl Default for FileOptions {
             direct: false,
             sync: false,
             threads: 4,
+            io: None,
         }
     }
 }

@@ -6,15 +6,17 @@
 //! the [`Backing`] itself is for who manages it: how much it uses, and another size for it.
 //!
 //! A read that the page cache can answer is answered at once; everything else that may block is
-//! done by a few threads of the backing's own.
+//! done by threads of the backing's own, or by one that keeps many requests in flight ([`IoMethod`]).
 
 mod disk;
 mod error;
 mod file;
 mod ram;
+mod ring;
 mod spec;
 mod store;
 mod threads;
+mod workers;
 
 use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
@@ -25,12 +27,14 @@ pub use self::{
     error::BackingError,
     file::FileOptions,
     spec::{BackingSpec, Place, SpecError},
+    workers::IoMethod,
 };
 use self::{
     error::io_error,
     ram::Ram,
     store::Store,
-    threads::{Stored, THREADS_MAX, Threads},
+    threads::THREADS_MAX,
+    workers::{Stored, Workers},
 };
 
 /// Largest read or write in bytes; also the largest buffer that a pool keeps.
@@ -46,8 +50,8 @@ pub struct Backing {
 
 enum Kind {
     Ram(Arc<Ram>),
-    File(Arc<Threads>),
-    Disk(Arc<Threads>),
+    File(Arc<Workers>),
+    Disk(Arc<Workers>),
 }
 
 /// Whether a resize may cut off what is behind the new end.
@@ -84,8 +88,8 @@ impl Backing {
     /// use, or cannot be opened in this manner.
     pub fn file(path: &Path, options: &FileOptions, pool: Pool) -> Result<Self, BackingError> {
         let (store, info) = file::open(path, options, pool)?;
-        let (threads, device) = start(store, info, options.threads)?;
-        Ok(Self { kind: Kind::File(threads), device })
+        let (workers, device) = start(store, info, options.threads, options.io)?;
+        Ok(Self { kind: Kind::File(workers), device })
     }
 
     /// A volume on the block device at `path`, which nobody else may have open exclusively until
@@ -96,8 +100,8 @@ impl Backing {
     /// asked for, or cannot be opened.
     pub fn disk(path: &Path, options: &DiskOptions, pool: Pool) -> Result<Self, BackingError> {
         let (store, info) = disk::open(path, options, pool)?;
-        let (threads, device) = start(store, info, options.threads)?;
-        Ok(Self { kind: Kind::Disk(threads), device })
+        let (workers, device) = start(store, info, options.threads, options.io)?;
+        Ok(Self { kind: Kind::Disk(workers), device })
     }
 
     /// The volume, as large as it is now.
@@ -112,9 +116,9 @@ impl Backing {
     pub fn used_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Ram(ram) => Some(ram.used_bytes()),
-            Kind::File(threads) => {
+            Kind::File(workers) => {
                 // Linux counts in 512 bytes, whatever the file system's block is.
-                threads.store.file().metadata().ok().map(|metadata| metadata.blocks() * 512)
+                workers.store.file().metadata().ok().map(|metadata| metadata.blocks() * 512)
             }
             Kind::Disk(_) => None,
         }
@@ -124,8 +128,8 @@ impl Backing {
     /// for a block device, which has all of its space.
     #[must_use]
     pub fn free_bytes(&self) -> Option<u64> {
-        let Kind::File(threads) = &self.kind else { return None };
-        let found = rustix::fs::fstatvfs(threads.store.file()).ok()?;
+        let Kind::File(workers) = &self.kind else { return None };
+        let found = rustix::fs::fstatvfs(workers.store.file()).ok()?;
         found.f_bavail.checked_mul(found.f_frsize)
     }
 
@@ -134,7 +138,16 @@ impl Backing {
     pub fn has_failed(&self) -> bool {
         match &self.kind {
             Kind::Ram(_) => false,
-            Kind::File(threads) | Kind::Disk(threads) => threads.store.has_failed(),
+            Kind::File(workers) | Kind::Disk(workers) => workers.store.has_failed(),
+        }
+    }
+
+    /// How the operating system is given requests; `None` for memory.
+    #[must_use]
+    pub fn io_method(&self) -> Option<IoMethod> {
+        match &self.kind {
+            Kind::Ram(_) => None,
+            Kind::File(workers) | Kind::Disk(workers) => Some(workers.method()),
         }
     }
 
@@ -144,12 +157,12 @@ impl Backing {
     pub fn identity(&self) -> Option<String> {
         match &self.kind {
             Kind::Ram(_) => None,
-            Kind::File(threads) => {
-                let metadata = threads.store.file().metadata().ok()?;
+            Kind::File(workers) => {
+                let metadata = workers.store.file().metadata().ok()?;
                 Some(format!("file {} {}", metadata.dev(), metadata.ino()))
             }
-            Kind::Disk(threads) => {
-                let path = || threads.store.path().display().to_string();
+            Kind::Disk(workers) => {
+                let path = || workers.store.path().display().to_string();
                 Some(self.name().unwrap_or_else(path))
             }
         }
@@ -162,7 +175,7 @@ impl Backing {
     pub fn name(&self) -> Option<String> {
         match &self.kind {
             Kind::Ram(_) | Kind::File(_) => None,
-            Kind::Disk(threads) => disk::identity(threads.store.path()),
+            Kind::Disk(workers) => disk::identity(workers.store.path()),
         }
     }
 
@@ -180,7 +193,7 @@ impl Backing {
         let DeviceInfo { capacity, block_len, read_only, .. } = *self.device.info();
         let name = match &self.kind {
             Kind::Ram(_) => "ram".to_string(),
-            Kind::File(threads) | Kind::Disk(threads) => threads.store.path().display().to_string(),
+            Kind::File(workers) | Kind::Disk(workers) => workers.store.path().display().to_string(),
         };
         describe(&name, size, block_len, true)?;
         if size < capacity && shrink == Shrink::Refuse {
@@ -195,19 +208,19 @@ impl Backing {
                 *ram = Arc::new(ram.resized(size)?);
                 Device::new(ram.clone())
             }
-            Kind::File(threads) => {
-                set_len(&threads.store, capacity, size, File::sync_all)?;
-                Device::new(Arc::new(Stored { info, threads: threads.clone() }))
+            Kind::File(workers) => {
+                set_len(&workers.store, capacity, size, File::sync_all)?;
+                Device::new(Arc::new(Stored { info, workers: workers.clone() }))
             }
-            Kind::Disk(threads) => {
-                let path = threads.store.path();
-                let found = disk::size_of(threads.store.file());
+            Kind::Disk(workers) => {
+                let path = workers.store.path();
+                let found = disk::size_of(workers.store.file());
                 let found = found.map_err(io_error(path, "examine"))?;
                 if found != size {
                     return Err(BackingError::DiskSize { path: path.clone(), found, wanted: size });
                 }
-                threads.store.set_len(size);
-                Device::new(Arc::new(Stored { info, threads: threads.clone() }))
+                workers.store.set_len(size);
+                Device::new(Arc::new(Stored { info, workers: workers.clone() }))
             }
         };
         Ok(self.device.clone())
@@ -240,12 +253,16 @@ fn start(
     store: Store,
     info: DeviceInfo,
     threads: usize,
-) -> Result<(Arc<Threads>, Device), BackingError> {
+    io: Option<IoMethod>,
+) -> Result<(Arc<Workers>, Device), BackingError> {
     let path = store.path().clone();
-    let threads = Threads::start(store, threads).map_err(io_error(&path, "start an I/O thread"))?;
-    let threads = Arc::new(threads);
-    let device = Device::new(Arc::new(Stored { info, threads: threads.clone() }));
-    Ok((threads, device))
+    let workers = Workers::start(store, threads, io).map_err(|source| match io {
+        Some(IoMethod::Uring) => BackingError::Uring { path, source },
+        Some(IoMethod::Threads) | None => io_error(&path, "start an I/O thread")(source),
+    })?;
+    let workers = Arc::new(workers);
+    let device = Device::new(Arc::new(Stored { info, workers: workers.clone() }));
+    Ok((workers, device))
 }
 
 /// Makes a file longer or shorter, and that stable by `sync`; if that fails, it gets its old size

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use netraid_block::{Pool, SizeError, parse_size};
 
-use super::{Backing, BackingError, DiskOptions, FileOptions, THREADS_MAX};
+use super::{Backing, BackingError, DiskOptions, FileOptions, IoMethod, THREADS_MAX};
 
 /// Where a volume's bytes are to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct BackingSpec {
     pub sync: bool,
     /// `threads=N`: how many requests the operating system is given at once.
     pub threads: Option<usize>,
+    /// `io=uring` or `io=threads`: how the operating system is given them.
+    pub io: Option<IoMethod>,
     /// `block=512` or `block=4096`: logical block in bytes.
     pub block_len: Option<u32>,
 }
@@ -67,13 +69,22 @@ pub enum SpecError {
     },
 }
 
-const OPTIONS: &str = "is not known; options are ro, direct, sync, threads=N, block=512|4096";
+const OPTIONS: &str = "is not known; options are ro, direct, sync, threads=N, \
+                       io=uring|threads, block=512|4096";
 
 impl BackingSpec {
     /// A backing without options.
     #[must_use]
     pub const fn new(place: Place) -> Self {
-        Self { place, read_only: false, direct: false, sync: false, threads: None, block_len: None }
+        Self {
+            place,
+            read_only: false,
+            direct: false,
+            sync: false,
+            threads: None,
+            io: None,
+            block_len: None,
+        }
     }
 
     /// The same for a process in another directory.
@@ -94,19 +105,19 @@ impl BackingSpec {
     /// # Errors
     /// As [`Backing::ram`], [`Backing::file`] and [`Backing::disk`].
     pub fn open(&self, block_len: Option<u32>, pool: Pool) -> Result<Backing, BackingError> {
-        let Self { read_only, direct, sync, .. } = *self;
+        let Self { read_only, direct, sync, io, .. } = *self;
         let block_len = self.block_len.or(block_len);
         match &self.place {
             Place::Ram { size } => Backing::ram(*size, block_len.unwrap_or(512), read_only, pool),
             Place::File { path, size } => {
-                let mut options = FileOptions { size: *size, ..FileOptions::default() };
+                let mut options = FileOptions { size: *size, io, ..FileOptions::default() };
                 options.block_len = block_len.unwrap_or(options.block_len);
                 options.threads = self.threads.unwrap_or(options.threads);
                 (options.read_only, options.direct, options.sync) = (read_only, direct, sync);
                 Backing::file(path, &options, pool)
             }
             Place::Disk { path } => {
-                let mut options = DiskOptions { block_len, ..DiskOptions::default() };
+                let mut options = DiskOptions { block_len, io, ..DiskOptions::default() };
                 options.threads = self.threads.unwrap_or(options.threads);
                 (options.read_only, options.sync) = (read_only, sync);
                 Backing::disk(path, &options, pool)
@@ -131,10 +142,14 @@ impl BackingSpec {
             None if option == "direct" => return fail("is for files; block devices always are"),
             None if option == "sync" && !is_ram => self.sync = true,
             None if option == "sync" => return fail("is for files and block devices"),
-            Some(("threads", _)) if is_ram => return fail("is for files and block devices"),
+            Some(("threads" | "io", _)) if is_ram => return fail("is for files and block devices"),
             Some(("threads", number)) => match number.parse() {
                 Ok(number @ 1..=THREADS_MAX) => self.threads = Some(number),
                 Ok(_) | Err(_) => return fail("is not a number from 1 to 64"),
+            },
+            Some(("io", method)) => match method.parse() {
+                Ok(method) => self.io = Some(method),
+                Err(()) => return fail("is neither uring nor threads"),
             },
             Some(("block", "512")) => self.block_len = Some(512),
             Some(("block", "4096")) => self.block_len = Some(4096),
@@ -231,6 +246,9 @@ impl fmt::Display for BackingSpec {
         if let Some(threads) = self.threads {
             write!(f, ",threads={threads}")?;
         }
+        if let Some(io) = self.io {
+            write!(f, ",io={io}")?;
+        }
         if let Some(block_len) = self.block_len {
             write!(f, ",block={block_len}")?;
         }
@@ -253,8 +271,10 @@ mod tests {
             "file:/x,y:4096",
             "file:/x,y",
             "file:/x,y,direct",
-            "file:/x:4096,ro,direct,sync,threads=64,block=512",
+            "file:/x:4096,ro,direct,sync,threads=64,io=uring,block=512",
+            "file:/x,io=threads",
             "block:/dev/sdb",
+            "block:/dev/sdb,io=threads",
             "block:/dev/disk/by-path/pci-0:1,ro,sync,threads=1",
         ] {
             assert_eq!(text.parse::<BackingSpec>().unwrap().to_string(), text);
@@ -276,6 +296,9 @@ mod tests {
             "ram:1MiB,direct",
             "ram:1MiB,sync",
             "ram:1MiB,threads=1",
+            "ram:1MiB,io=uring",
+            "file:/x:1MiB,io=",
+            "file:/x:1MiB,io=aio",
             "file:",
             "file:/x:1MiB,fast",
             "file:/x:1MiB,",

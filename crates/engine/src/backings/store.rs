@@ -14,6 +14,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{IoSlice, IoSliceMut},
+    os::fd::{AsRawFd, RawFd},
     path::PathBuf,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
@@ -59,8 +60,14 @@ pub(super) struct Store {
     failed: AtomicBool,
 }
 
-/// The file of a store, opened once more for one thread.
+/// The file of a store, opened once more for one thread, or one request at a time.
 pub(super) struct Own(File);
+
+impl AsRawFd for Own {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 #[cfg(test)]
 impl Own {
@@ -89,7 +96,7 @@ impl Store {
 
     /// Opens the file once more, in the same manner, whatever its path leads to by now.
     pub(super) fn open_again(&self) -> std::io::Result<Own> {
-        use std::os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _};
+        use std::os::unix::fs::OpenOptionsExt as _;
         let flags = fcntl_getfl(&self.file)?;
         let file = OpenOptions::new()
             .read(true)
@@ -97,6 +104,19 @@ impl Store {
             .custom_flags((flags & OFlags::DIRECT).bits().cast_signed())
             .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
         Ok(Own(file))
+    }
+
+    pub(super) const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) const fn is_direct(&self) -> bool {
+        self.manner.direct
+    }
+
+    /// Whether every write is stable when it ends.
+    pub(super) const fn is_sync(&self) -> bool {
+        self.manner.sync
     }
 
     pub(super) const fn path(&self) -> &PathBuf {
@@ -131,11 +151,7 @@ impl Store {
         data: &SgList,
     ) -> Result<SgList, IoError> {
         if op.changes() {
-            let end = self.len.load(Ordering::Acquire);
-            if offset + len > end {
-                let text = format!("{}: has shrunk to {end} bytes", self.path.display());
-                return Err(IoError::with_detail(ErrorKind::OutOfRange, text));
-            }
+            self.check_end(offset, len)?;
         }
         let fua = flags.fua || self.manner.sync;
         match op {
@@ -147,6 +163,16 @@ impl Store {
             Op::WriteZeroes => self.zero(own, offset, len, flags.no_unmap, fua)?,
         }
         Ok(SgList::new())
+    }
+
+    /// Whether a change is within what belongs to the volume by now.
+    pub(super) fn check_end(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let end = self.len.load(Ordering::Acquire);
+        if offset + len > end {
+            let text = format!("{}: has shrunk to {end} bytes", self.path.display());
+            return Err(IoError::with_detail(ErrorKind::OutOfRange, text));
+        }
+        Ok(())
     }
 
     /// The bytes, when the page cache has all of them.
@@ -185,12 +211,20 @@ impl Store {
     }
 
     fn write(&self, own: &Own, offset: u64, data: &SgList, fua: bool) -> Result<(), IoError> {
-        if self.manner.direct && !data.parts().iter().all(|part| self.is_aligned(part)) {
-            let mut whole = self.pool.get(data.len());
-            data.copy_to(&mut whole);
-            return self.write_parts(own, offset, &[whole.freeze()], fua);
+        match self.realigned(data) {
+            Some(whole) => self.write_parts(own, offset, &[whole], fua),
+            None => self.write_parts(own, offset, data.parts(), fua),
         }
-        self.write_parts(own, offset, data.parts(), fua)
+    }
+
+    /// A copy of the bytes of a write, where the operating system does not take them as they are.
+    pub(super) fn realigned(&self, data: &SgList) -> Option<Buf> {
+        if !self.manner.direct || data.parts().iter().all(|part| self.is_aligned(part)) {
+            return None;
+        }
+        let mut whole = self.pool.get(data.len());
+        data.copy_to(&mut whole);
+        Some(whole.freeze())
     }
 
     /// Whether the operating system takes these bytes as they are, around the page cache.
@@ -245,13 +279,28 @@ impl Store {
 
     fn flush(&self, own: &Own) -> Result<(), IoError> {
         if let Err(errno) = retry_on_intr(|| fdatasync(&own.0)) {
-            self.distrust();
-            return Err(self.error("flush", 0, errno));
+            return Err(self.failed_flush(errno));
         }
         self.check_stable()
     }
 
-    fn check_stable(&self) -> Result<(), IoError> {
+    fn failed_flush(&self, errno: Errno) -> IoError {
+        self.distrust();
+        self.error("flush", 0, errno)
+    }
+
+    /// The error of a read, write or flush, `fua` where it was to be stable at its end.
+    pub(super) fn failed(&self, op: Op, offset: u64, fua: bool, errno: Errno) -> IoError {
+        match op {
+            Op::Flush => self.failed_flush(errno),
+            Op::Write => self.failed_write(offset, fua, errno),
+            Op::Read | Op::Extents => self.error("read", offset, errno),
+            Op::Discard | Op::WriteZeroes => self.error("write zeroes", offset, errno),
+        }
+    }
+
+    /// Nothing is called stable once a flush has failed.
+    pub(super) fn check_stable(&self) -> Result<(), IoError> {
         if self.has_failed() {
             let text = "an earlier flush failed; open it again and check it";
             let text = format!("{}: {text}", self.path.display());

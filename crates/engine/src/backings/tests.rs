@@ -127,6 +127,114 @@ async fn a_file_without_page_cache_matches_flat_bytes() {
     }
 }
 
+fn by_ring(size: Option<u64>) -> FileOptions {
+    FileOptions { io: Some(IoMethod::Uring), block_len: 4096, ..options(size) }
+}
+
+#[tokio::test]
+async fn a_file_by_io_uring_matches_flat_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    for ((direct, sync), seed) in ways.into_iter().zip(7..) {
+        let path = dir.path().join(seed.to_string());
+        let given = FileOptions { direct, sync, ..by_ring(Some(SIZE)) };
+        let backing = Backing::file(&path, &given, Pool::new()).unwrap();
+        assert_eq!(backing.io_method(), Some(IoMethod::Uring));
+        matches_flat_bytes(backing.device(), seed).await;
+    }
+}
+
+#[test]
+fn what_passes_the_page_cache_by_uses_io_uring() {
+    let dir = tempfile::tempdir().unwrap();
+    for (direct, asked, method) in [
+        (true, None, IoMethod::Uring),
+        (false, None, IoMethod::Threads),
+        (true, Some(IoMethod::Threads), IoMethod::Threads),
+        (false, Some(IoMethod::Uring), IoMethod::Uring),
+    ] {
+        let given = FileOptions { direct, io: asked, ..by_ring(Some(SIZE)) };
+        let backing = Backing::file(&dir.path().join("lun"), &given, Pool::new()).unwrap();
+        assert_eq!(backing.io_method(), Some(method), "direct {direct}, asked {asked:?}");
+    }
+}
+
+/// More than the kernel is given at once, of them many that are to be stable, in lists of parts.
+#[tokio::test]
+async fn a_ring_takes_more_than_it_has_room_for() {
+    const COUNT: u64 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    for (direct, threads) in [(false, 2), (true, 2), (true, 0)] {
+        let given = FileOptions { direct, threads, ..by_ring(Some(COUNT * 8192)) };
+        let backing = Backing::file(&dir.path().join("lun"), &given, Pool::new()).unwrap();
+        let device = backing.device();
+        let (queue, mut ends) = completions::CompletionQueue::channel();
+        let bytes = |number: u64| [u8::try_from(number % 251).unwrap(); 4096];
+        for number in 0..COUNT {
+            let data: SgList = [Buf::copy_from(&bytes(number)), Buf::copy_from(&bytes(number + 1))]
+                .into_iter()
+                .collect();
+            let flags = netraid_block::RequestFlags { fua: number % 3 == 0, ..Default::default() };
+            let completion = queue.completion(number);
+            let (op, offset, len) = (netraid_block::Op::Write, number * 8192, 8192);
+            device.submit(netraid_block::Request { op, offset, len, flags, data, completion });
+        }
+        for _ in 0..COUNT {
+            ends.recv().await.unwrap().1.unwrap();
+        }
+        for number in 0..COUNT {
+            let read = completions::read(device, number * 8192, 8192).await.unwrap();
+            assert_eq!(*read.to_contiguous(), [bytes(number), bytes(number + 1)].concat());
+        }
+    }
+}
+
+/// The handle goes while requests are under way: they end, and then the file is free.
+#[tokio::test]
+async fn a_ring_that_is_dropped_ends_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lun");
+    let (queue, mut ends) = completions::CompletionQueue::channel();
+    for round in 0..20 {
+        let given = FileOptions { direct: true, ..by_ring(Some(SIZE)) };
+        let device = file(&path, &given, Pool::new()).unwrap();
+        for number in 0..100 {
+            let data = Buf::copy_from(&[round; 4096]).into();
+            let flags = netraid_block::RequestFlags { fua: number % 7 == 0, ..Default::default() };
+            let (op, offset, len) = (netraid_block::Op::Write, number * 4096, 4096);
+            let completion = queue.completion(number);
+            device.submit(netraid_block::Request { op, offset, len, flags, data, completion });
+        }
+        drop(device);
+        let mut count = 0;
+        while let Some((_, result)) = ends.try_recv() {
+            result.unwrap();
+            count += 1;
+        }
+        assert_eq!(count, 100, "round {round}: all have ended before the file is free");
+    }
+    let device = file(&path, &options(None), Pool::new()).unwrap();
+    let read = completions::read(&device, 0, 100 * 4096).await.unwrap();
+    assert!(read.to_contiguous().iter().all(|byte| *byte == 19));
+}
+
+/// The kernel answers such a read in part, or with nothing.
+#[tokio::test]
+async fn a_file_that_was_cut_fails_to_be_read_by_a_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lun");
+    let device = file(&path, &by_ring(Some(SIZE)), Pool::new()).unwrap();
+    let data = Buf::copy_from(&[1; 8192]).into();
+    completions::write(&device, 0, data, true).await.unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    for (offset, len) in [(0, 8192), (4096, 4096)] {
+        let error = completions::read(&device, offset, len).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Medium, "{error}");
+    }
+    let read = completions::read(&device, 0, 4096).await.unwrap();
+    assert_eq!(*read.to_contiguous(), [1; 4096]);
+}
+
 #[test]
 fn only_a_file_whose_writes_are_stable_has_no_volatile_cache() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,9 +349,9 @@ async fn a_growth_that_cannot_be_made_stable_leaves_the_file_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("volume");
     let mut backing = Backing::file(&path, &options(Some(SIZE)), Pool::new()).unwrap();
-    let Kind::File(threads) = &backing.kind else { panic!("no file") };
+    let Kind::File(workers) = &backing.kind else { panic!("no file") };
     let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
-    let error = set_len(&threads.store, SIZE, SIZE * 2, fails).unwrap_err().to_string();
+    let error = set_len(&workers.store, SIZE, SIZE * 2, fails).unwrap_err().to_string();
     assert!(error.contains(&format!("has {SIZE} bytes as before")), "{error}");
     assert_eq!(path.metadata().unwrap().len(), SIZE);
     let device = backing.device();
