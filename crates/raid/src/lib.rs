@@ -1,6 +1,6 @@
 //! The array as pure logic: what is on the members ([`label`], [`regions`], [`written`]), where
-//! a byte is ([`geometry`]), and the machine that serves requests from members that fail
-//! ([`array`]).
+//! a byte is ([`geometry`]), the machine that serves requests from members that fail
+//! ([`array`]), and what is read before it is asked for ([`read_ahead`]).
 //!
 //! Nothing here reads, writes, waits or knows the time: [`array::ArrayMachine`] emits actions and
 //! is told how they ended; [`executor::Executor`] does what is to be done to bytes, in production
@@ -32,6 +32,7 @@ pub mod pages;
 pub mod planted;
 #[cfg(not(feature = "planted-errors"))]
 mod planted;
+pub mod read_ahead;
 pub mod regions;
 pub mod stripes;
 pub mod sums;

@@ -72,6 +72,8 @@ errors! {
     FlushSkipsChunkMembers: "A flush leaves out members that completed nothing of the log.",
     FlushSkipsEarlierBatches: "A flush leaves out members that hold only earlier batches.",
     FlushCoversLater: "A flush counts for what completed after it was sent.",
+    AheadKeptThroughChange: "What was read ahead stays when it is changed.",
+    AheadBesideChange: "Something is read ahead while a change of it is in flight.",
     LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
 }
 

@@ -5,7 +5,7 @@
 
 mod support;
 
-use netraid_block::Op;
+use netraid_block::{ErrorKind, Op};
 use netraid_raid::{
     geometry::Level,
     logged::{Action, MemberCaps, NewDevice},
@@ -66,6 +66,83 @@ fn no_byte_is_read_twice_for_a_stripe_that_is_read_whole_while_members_are_away(
         let columns = u64::from(world.geometry.data_columns());
         let limit = most * columns * (1 + lost as u64);
         assert!(all <= limit, "{level:?}: {alone:?}, {limit} by the chunk");
+    }
+}
+
+/// Requests in a row that end within stripes, all under way at once. The bytes of home that members were
+/// asked for; of the first `failing` reads none succeeds.
+fn bytes_read_at_once(world: &mut World, piece: usize, mut failing: usize) -> Vec<u64> {
+    let data = world.regions.data.offset;
+    let per_stripe = usize::from(world.geometry.data_columns()) * ROWS as usize;
+    let blocks = STRIPES * per_stripe;
+    let pieces = (0..blocks).step_by(piece).map(|at| (at, piece.min(blocks - at)));
+    let requests: Vec<_> =
+        pieces.map(|(at, count)| (at, count, world.begin(Op::Read, at, count, 0))).collect();
+    let mut read = vec![0; usize::from(world.geometry.members())];
+    world.poll();
+    while !world.under_way.is_empty() {
+        let action = world.under_way.remove(0);
+        let mut is_home = false;
+        if let Action::Read { member, offset, len, .. } = &action
+            && *offset >= data
+        {
+            read[member.as_usize()] += u64::from(*len);
+            is_home = true;
+        }
+        let (io, mut result) = world.effect(action);
+        if is_home && failing > 0 {
+            failing -= 1;
+            result = Err(ErrorKind::Medium.into());
+        }
+        world.machine.handle_io_done(io, result);
+        world.poll();
+    }
+    for (at, count, id) in requests {
+        let found = world.finish(id).unwrap().to_contiguous();
+        for (block, bytes) in found.chunks(found.len() / count).enumerate() {
+            let expected = u8::try_from((at + block) / per_stripe + 1).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == expected), "block {}", at + block);
+        }
+    }
+    read
+}
+
+fn degraded(level: Level, members: usize, lost: usize) -> World {
+    let mut world = World::empty(level, members);
+    let per_stripe = usize::from(world.geometry.data_columns()) * ROWS as usize;
+    for stripe in 0..STRIPES {
+        world.write(stripe * per_stripe, per_stripe, u8::try_from(stripe + 1).unwrap());
+    }
+    world.idle();
+    world.away.extend(0..lost);
+    world.reopen();
+    world.idle();
+    world
+}
+
+#[test]
+fn no_byte_is_read_twice_for_neighbours_that_are_under_way_together_while_members_are_away() {
+    for (level, members, lost) in [(Level::Raid5, 4, 1), (Level::Raid5, 8, 1), (Level::Raid6, 6, 2)]
+    {
+        let mut world = degraded(level, members, lost);
+        let columns = usize::from(world.geometry.data_columns());
+        let most = STRIPES as u64 * u64::from(CHUNK);
+        for piece in [ROWS as usize, (columns - 1) * ROWS as usize] {
+            let read = bytes_read_at_once(&mut world, piece, 0);
+            assert!(
+                read.iter().all(|read| *read <= most),
+                "{level:?}: {read:?}, {most} are stored"
+            );
+        }
+    }
+}
+
+#[test]
+fn who_took_the_bytes_of_a_read_that_failed_reads_for_itself() {
+    for failing in [1, 2, 5] {
+        let mut world = degraded(Level::Raid5, 4, 1);
+        bytes_read_at_once(&mut world, 2 * ROWS as usize, failing);
+        assert!(world.machine.failure().is_none());
     }
 }
 

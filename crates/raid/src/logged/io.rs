@@ -266,7 +266,8 @@ impl State {
         IoId(self.ios.insert(Io { member, incarnation, kind, whom }))
     }
 
-    fn push_read(
+    /// Has a wait answered by a read from a member; `merge` with a neighbour if there is one.
+    pub(super) fn push_read(
         &mut self,
         wait: WaitId,
         member: MemberIndex,

@@ -19,6 +19,7 @@ mod found_log;
 mod gather;
 mod interface;
 mod io;
+mod joined;
 mod judge;
 mod labels;
 mod locks;
@@ -452,6 +453,7 @@ impl State {
             gathering: gather::Gathering::default(),
             waits: waits::Waits::default(),
             ios: Slab::new(),
+            joinable_reads: joined::JoinableReads::default(),
             outbox: io::Outbox::default(),
             completed: VecDeque::new(),
             events: VecDeque::new(),

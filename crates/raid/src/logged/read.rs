@@ -3,12 +3,15 @@
 //!
 //! Invariant: a block that does not have its checksum is never given to anybody.
 
+mod plan;
+
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use netraid_block::{ErrorKind, IoError, SgList};
 
+use self::plan::Part;
 use super::{
     Rule,
     locks::Purpose,
@@ -21,17 +24,6 @@ use crate::{bytes, code::ColumnSet, member::MemberIndex};
 const REPAIRS_MAX: usize = 1024;
 /// A plan that was overtaken is made again so often before the stripe is locked.
 const TRIES: u32 = 2;
-
-/// Where a run of blocks comes from.
-enum Part {
-    Ready(SgList),
-    /// Rows of a column at home, with their checksums.
-    Home {
-        column: u8,
-        rows: Range<u32>,
-        sums: Vec<u32>,
-    },
-}
 
 /// What a read without a lock came to.
 enum Tried {
@@ -137,8 +129,8 @@ impl Array {
         }
     }
 
-    /// Reads under a lock that keeps home as it is. What can be read is, and then what cannot is
-    /// computed from that and from what else it takes: nothing is read twice.
+    /// Reads under a lock that keeps home as it is. What can be read is, and at the same time what it
+    /// takes beside that to compute what cannot: nothing is read twice.
     pub(super) async fn read_locked(
         &self,
         logical: u32,
@@ -154,10 +146,18 @@ impl Array {
                 break (physical, plan, pin, sums);
             }
         };
-        let is_there: Vec<bool> = {
+        let (is_there, beside) = {
             let state = self.state();
-            plan.iter().map(|part| state.has_part(physical, part)).collect()
+            let is_there: Vec<bool> =
+                plan.iter().map(|part| state.has_part(physical, part)).collect();
+            let beside = state.needed_beside(physical, &plan, &is_there);
+            (is_there, beside)
         };
+        let beside = beside.into_iter().map(|(column, rows)| async move {
+            let data = self.read_column(physical, column, rows.clone(), true).await.ok()?;
+            let is_right = self.state().verify(physical, column, &rows, &data).ok()?;
+            is_right.then_some((column, rows, data))
+        });
         let there = plan.iter().zip(&is_there).filter(|(_, is_there)| **is_there);
         let reads = there.map(|(part, _)| async move {
             match part.home() {
@@ -165,8 +165,9 @@ impl Array {
                 Err((column, rows)) => self.fetch(physical, column, rows, &mut Vec::new()).await,
             }
         });
-        let mut read = join_all(reads).await.into_iter();
-        let mut had: Vec<Had> = Vec::new();
+        let (read, beside) = join(join_all(reads), join_all(beside)).await;
+        let mut read = read.into_iter();
+        let mut had: Vec<Had> = beside.into_iter().flatten().collect();
         let mut parts: Vec<Option<SgList>> = Vec::with_capacity(plan.len());
         for (part, is_there) in plan.iter().zip(&is_there) {
             let data = if *is_there { read.next().transpose()? } else { None };
@@ -365,7 +366,8 @@ impl Array {
         }
     }
 
-    /// Rows of a column as its member has them.
+    /// Rows of a column as its member has them. With `merge` perhaps together with others, or from what
+    /// another read under way brings: the caller verifies them.
     pub(super) async fn read_column(
         &self,
         physical: u32,
@@ -374,106 +376,20 @@ impl Array {
         merge: bool,
     ) -> Result<SgList, IoError> {
         let (member, offset) = self.state().home(physical, column, rows.start);
-        self.read_member(member, offset, (rows.end - rows.start) * BLOCK, merge).await
-    }
-}
-
-impl Part {
-    /// Its bytes, or where they are.
-    fn home(&self) -> Result<SgList, (u8, Range<u32>)> {
-        match self {
-            Self::Ready(data) => Ok(data.clone()),
-            Self::Home { column, rows, .. } => Err((*column, rows.clone())),
+        let len = (rows.end - rows.start) * BLOCK;
+        match merge {
+            true => self.read_joined(member, offset, len).await,
+            false => self.read_member(member, offset, len, false).await,
         }
     }
 }
 
 impl State {
-    /// Whether a part need not be computed, as far as is known.
-    fn has_part(&self, physical: u32, part: &Part) -> bool {
-        match part {
-            Part::Ready(_) => true,
-            Part::Home { column, .. } => {
-                let (member, _) = self.home(physical, *column, 0);
-                self.readable(member, physical)
-            }
-        }
-    }
-
     /// Which member has a block, and where.
     pub(super) fn home(&self, physical: u32, column: u8, row: u32) -> (MemberIndex, u64) {
         let geometry = &self.layout.geometry;
         let member = geometry.member_of(u64::from(physical), column);
         (member, geometry.member_offset(u64::from(physical), row * BLOCK))
-    }
-
-    /// Blocks of a stripe that is nowhere: what is dirty, and zeros.
-    fn read_unmapped(&mut self, logical: u32, blocks: Range<u32>) -> SgList {
-        let first = self.layout.first_block(logical);
-        let mut whole = SgList::new();
-        let mut at = first + u64::from(blocks.start);
-        let end = first + u64::from(blocks.end);
-        for (block, dirty) in self.dirty.range(at..end) {
-            append_zeroes(&mut whole, block - at);
-            match &dirty.data {
-                Some(data) => whole.push(data.clone()),
-                None => append_zeroes(&mut whole, 1),
-            }
-            at = block + 1;
-        }
-        append_zeroes(&mut whole, end - at);
-        whole
-    }
-
-    /// How blocks of a stripe are to be read; none when it is elsewhere by now.
-    fn plan(
-        &mut self,
-        logical: u32,
-        physical: u32,
-        blocks: Range<u32>,
-    ) -> Result<Option<Vec<Part>>, IoError> {
-        if self.stripes.find(logical) != Some(physical) {
-            return Ok(None);
-        }
-        let first = self.layout.first_block(logical);
-        let rows = self.layout.rows;
-        let mut parts: Vec<Part> = Vec::new();
-        let dirty: Vec<(u64, Option<netraid_block::Buf>)> = self
-            .dirty
-            .range(first + u64::from(blocks.start)..first + u64::from(blocks.end))
-            .map(|(block, dirty)| (block, dirty.data.clone()))
-            .collect();
-        let mut dirty = dirty.into_iter().peekable();
-        let end = blocks.end;
-        for block in blocks {
-            if let Some((_, data)) = dirty.next_if(|(at, _)| *at == first + u64::from(block)) {
-                let data = data.map_or_else(|| bytes::zeroes(BLOCK as usize), SgList::from);
-                push_ready(&mut parts, data);
-                continue;
-            }
-            let (column, row) = (u8::try_from(block / rows).unwrap_or(u8::MAX), block % rows);
-            let Some(sums) = self.sums_of_row(physical, row)? else {
-                push_ready(&mut parts, bytes::zeroes(BLOCK as usize));
-                continue;
-            };
-            let sum = sums[usize::from(column)];
-            match parts.last_mut() {
-                Some(Part::Home { column: last, rows, sums })
-                    if *last == column && rows.end == row =>
-                {
-                    rows.end += 1;
-                    sums.push(sum);
-                }
-                _ => {
-                    // As many as there can be.
-                    let most = (rows - row).min(end - block) as usize;
-                    let mut sums = Vec::with_capacity(most);
-                    sums.push(sum);
-                    parts.push(Part::Home { column, rows: row..row + 1, sums });
-                }
-            }
-        }
-        Ok(Some(parts))
     }
 
     /// Runs of rows that were all written, or all never.
@@ -568,19 +484,4 @@ fn rows_of(had: &[Had], column: u8, rows: &Range<u32>) -> Option<SgList> {
     let (_, from, data) = had.iter().find(covers)?;
     let byte = |row: u32| ((row - from.start) * BLOCK) as usize;
     Some(data.slice(byte(rows.start)..byte(rows.end)))
-}
-
-fn append_zeroes(list: &mut SgList, blocks: u64) {
-    // At most a stripe.
-    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
-    if blocks > 0 {
-        list.append(bytes::zeroes(blocks * BLOCK as usize));
-    }
-}
-
-fn push_ready(parts: &mut Vec<Part>, data: SgList) {
-    match parts.last_mut() {
-        Some(Part::Ready(list)) => list.append(data),
-        _ => parts.push(Part::Ready(data)),
-    }
 }

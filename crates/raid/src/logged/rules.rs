@@ -29,6 +29,7 @@ pub enum Rule {
     BatchOfAnotherGeneration,
     LeftBeginning,
     Gathered,
+    JoinedRead,
 }
 
 impl Rule {
@@ -36,7 +37,7 @@ impl Rule {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RoomInLog,
         Self::UnstableStripes,
         Self::FreeStripe,
@@ -61,6 +62,7 @@ impl Rule {
         Self::BatchOfAnotherGeneration,
         Self::LeftBeginning,
         Self::Gathered,
+        Self::JoinedRead,
     ];
 
     /// What it says.
@@ -91,6 +93,7 @@ impl Rule {
             Self::BatchOfAnotherGeneration => "a batch of a generation before is not adopted",
             Self::LeftBeginning => "a write leaves the beginning of a stripe to who goes on there",
             Self::Gathered => "a stripe is written whole by several writes",
+            Self::JoinedRead => "a read takes the bytes of another one that is under way",
         }
     }
 }

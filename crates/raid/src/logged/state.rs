@@ -133,6 +133,7 @@ pub(super) struct State {
 
     pub(super) waits: Waits,
     pub(super) ios: Slab<Io>,
+    pub(super) joinable_reads: super::joined::JoinableReads,
     pub(super) outbox: Outbox,
     pub(super) completed: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,

@@ -4,12 +4,15 @@
 //! Invariant: an answer reaches the place that it was meant for, or nobody: places are used again,
 //! numbers are not, so that who has given up leaves nothing to those after it.
 
+use alloc::vec::Vec;
 use core::{
     future::poll_fn,
+    mem,
+    ops::Range,
     task::{Poll, Waker},
 };
 
-use netraid_block::{IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList};
 use slab::Slab;
 
 use super::tasks::Array;
@@ -37,6 +40,8 @@ struct Wait {
     /// Answers to come.
     left: u32,
     waker: Option<Waker>,
+    /// Other places that get a part of the answer.
+    followers: Vec<(WaitId, Range<usize>)>,
 }
 
 impl Waits {
@@ -44,7 +49,13 @@ impl Waits {
     fn insert(&mut self, left: u32) -> WaitId {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let at = self.places.insert(Wait { serial, answer: None, left, waker: None });
+        let at = self.places.insert(Wait {
+            serial,
+            answer: None,
+            left,
+            waker: None,
+            followers: Vec::new(),
+        });
         let Ok(at) = u32::try_from(at) else { unreachable!("{at} waiting places") };
         WaitId { at, serial }
     }
@@ -55,8 +66,20 @@ impl Waits {
 
     fn remove(&mut self, id: WaitId) {
         if self.get_mut(id).is_some() {
-            self.places.remove(id.at as usize);
+            let gone = self.places.remove(id.at as usize);
+            // Whoever follows asks for itself.
+            for (follower, _) in gone.followers {
+                self.settle(follower, Err(ErrorKind::Aborted.into()));
+            }
         }
+    }
+
+    /// Has `follower` answered by a part of the bytes that are the one answer to `id`; false when that
+    /// was given already.
+    pub(super) fn follow(&mut self, id: WaitId, follower: WaitId, part: Range<usize>) -> bool {
+        let Some(wait) = self.get_mut(id).filter(|wait| wait.left == 1) else { return false };
+        wait.followers.push((follower, part));
+        true
     }
 
     /// One more answer is to come.
@@ -71,6 +94,11 @@ impl Waits {
         let Some(wait) = self.get_mut(id) else { return };
         assert!(wait.left > 0, "more answers than were waited for");
         wait.left -= 1;
+        let followers = mem::take(&mut wait.followers);
+        for (follower, part) in followers {
+            self.settle(follower, answer.clone().map(|data| data.slice(part)));
+        }
+        let Some(wait) = self.get_mut(id) else { return };
         if !matches!(wait.answer, Some(Err(_))) {
             wait.answer = Some(answer);
         }
@@ -131,7 +159,6 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netraid_block::ErrorKind;
 
     #[test]
     fn an_answer_for_who_gave_up_reaches_nobody_else() {
@@ -144,6 +171,23 @@ mod tests {
         assert!(waits.poll(other, Waker::noop()).is_pending());
         waits.settle(other, Ok(SgList::new()));
         assert!(matches!(waits.poll(other, Waker::noop()), Poll::Ready(Ok(_))));
+    }
+
+    #[test]
+    fn who_follows_gets_a_part_of_the_answer_or_an_error() {
+        let mut waits = Waits::default();
+        let bytes = netraid_block::Buf::copy_from(&[1, 2, 3, 4]);
+        let [first, follower, gone, late] = [(); 4].map(|()| waits.insert(1));
+        assert!(waits.follow(first, follower, 1..3));
+        assert!(waits.follow(gone, late, 0..1));
+        waits.settle(first, Ok(bytes.into()));
+        let Poll::Ready(Ok(part)) = waits.poll(follower, Waker::noop()) else { panic!("no part") };
+        assert_eq!(*part.to_contiguous(), [2, 3]);
+        let other = waits.insert(1);
+        assert!(!waits.follow(first, other, 0..1), "what has been answered brings nothing more");
+        assert!(waits.poll(late, Waker::noop()).is_pending());
+        waits.remove(gone);
+        assert!(matches!(waits.poll(late, Waker::noop()), Poll::Ready(Err(_))));
     }
 
     #[test]

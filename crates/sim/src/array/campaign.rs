@@ -56,6 +56,7 @@ impl Sum for Counts {
         self.requests += other.requests;
         self.errors += other.errors;
         self.actions += other.actions;
+        self.ahead += other.ahead;
         self.late += other.late;
         self.rests += other.rests;
         self.subsets += other.subsets;
@@ -96,10 +97,11 @@ impl fmt::Display for Report {
         writeln!(f, "requests in flight at crashes: least {least}, mean {mean:.1}")?;
         writeln!(
             f,
-            "requests {}, errors {}, member requests {}, commands that landed late {}, reads that \
+            "requests {}, of these answered from what was read ahead {}, errors {}, member requests {}, commands that landed late {}, reads that \
              settled {}, looks at the media {}, reads through some members {}, arrays given \
              up {}, closed with lost rows {}, events {} ({:.0} a second)",
             counts.requests,
+            counts.ahead,
             counts.errors,
             counts.actions,
             counts.late,

@@ -18,6 +18,7 @@ use netraid_raid::{
 };
 
 use super::{
+    ahead::{Ahead, Ended},
     machine::Machine,
     oracle::EngineId,
     session::{Outcome, Session, Surroundings},
@@ -115,6 +116,8 @@ pub struct Fittings {
     pub limits: Limits,
     /// Where it puts computed bytes.
     pub pool: Pool,
+    /// Bytes for what is read ahead; none: nothing is.
+    pub read_ahead: Option<u64>,
 }
 
 /// A member as a session found it.
@@ -157,6 +160,10 @@ pub struct Engine<M> {
     pub watched: Option<(Due, u32)>,
     fittings: Fittings,
     stage: Stage<M>,
+    /// While it has the array open, if it reads ahead.
+    ahead: Option<Ahead>,
+    /// It is to close, once nothing is read ahead any more.
+    closes: bool,
     /// Whether the machine takes the member for live.
     told: Vec<bool>,
     found: Vec<bool>,
@@ -207,6 +214,8 @@ impl<M: Machine> Engine<M> {
             watched: None,
             fittings,
             stage: Stage::Opening { until, found: vec![None; members] },
+            ahead: None,
+            closes: false,
             told: vec![false; members],
             found: vec![false; members],
             in_sync: vec![false; members],
@@ -333,15 +342,42 @@ impl<M: Machine> Engine<M> {
     pub fn handle_request(&mut self, context: &mut Context<'_>, id: RequestId, user: UserRequest) {
         if let Stage::Open(machine) = &mut self.stage {
             self.crowd += 1;
-            machine.handle_request(id, user);
+            match &mut self.ahead {
+                None => machine.handle_request(id, user),
+                Some(ahead) => {
+                    let end = ahead.handle_request(machine, id, user);
+                    self.end_request(context, end);
+                }
+            }
         }
         self.drive(context);
+    }
+
+    /// How many users' reads were answered from what was read ahead.
+    #[must_use]
+    pub fn answered_ahead(&self) -> u64 {
+        self.ahead.as_ref().map_or(0, Ahead::answered)
+    }
+
+    /// A user's request has ended, if one has.
+    fn end_request(&mut self, context: &mut Context<'_>, end: Option<Ended>) {
+        let Some((request, result)) = end else { return };
+        self.crowd = self.crowd.saturating_sub(1);
+        context.trace.mix(&[3, request.0, u64::from(result.is_ok())]);
+        context.notices.push_back((self.id, Notice::Completed(request, result)));
     }
 
     /// Everything home; or everything home and the labels closed.
     pub fn handle_wish(&mut self, context: &mut Context<'_>, closes: bool) {
         if let Stage::Open(machine) = &mut self.stage {
-            if closes { machine.handle_close() } else { machine.handle_idle() }
+            match (&mut self.ahead, closes) {
+                (_, false) => machine.handle_idle(),
+                (None, true) => machine.handle_close(),
+                (Some(ahead), true) => {
+                    ahead.stop();
+                    self.closes = true;
+                }
+            }
         }
         self.drive(context);
     }
@@ -524,7 +560,12 @@ impl<M: Machine> Engine<M> {
             format!("engine {}: opens with members {:?}", self.id.0, self.told)
         });
         self.stage = match M::open(config) {
-            Ok(machine) => Stage::Open(machine),
+            Ok(machine) => {
+                let geometry = machine.label().geometry;
+                let memory = self.fittings.read_ahead;
+                self.ahead = memory.map(|memory| Ahead::new(&geometry, memory));
+                Stage::Open(machine)
+            }
             Err(error) => {
                 let why = format!("the array cannot be opened: {error}");
                 context.notices.push_back((self.id, Notice::Refused(why)));
@@ -540,9 +581,25 @@ impl<M: Machine> Engine<M> {
         }
     }
 
+    /// Reads ahead what is to be, and closes when nothing is any more.
+    fn read_ahead(&mut self, context: &mut Context<'_>) {
+        while let (Stage::Open(machine), Some(ahead)) = (&mut self.stage, &mut self.ahead)
+            && let Some(end) = ahead.poll(machine)
+        {
+            self.end_request(context, Some(end));
+        }
+        if let (Stage::Open(machine), Some(ahead)) = (&mut self.stage, &self.ahead)
+            && ahead.under_way() == 0
+            && core::mem::take(&mut self.closes)
+        {
+            machine.handle_close();
+        }
+    }
+
     /// Gives the machine's actions to the sessions until there are none.
     fn drive(&mut self, context: &mut Context<'_>) {
         loop {
+            self.read_ahead(context);
             let Stage::Open(machine) = &mut self.stage else { return };
             let Some(action) = machine.poll_action() else {
                 let mut is_idle = true;
@@ -608,10 +665,11 @@ impl<M: Machine> Engine<M> {
     fn execute(&mut self, context: &mut Context<'_>, action: Action) {
         let (id, now) = (self.id, context.around.now);
         if let Action::Complete { request, result } = action {
-            self.crowd = self.crowd.saturating_sub(1);
-            context.trace.mix(&[3, request.0, u64::from(result.is_ok())]);
-            context.notices.push_back((id, Notice::Completed(request, result)));
-            return;
+            let end = match &mut self.ahead {
+                None => Some((request, result)),
+                Some(ahead) => ahead.handle_done(request, result),
+            };
+            return self.end_request(context, end);
         }
         self.actions += 1;
         // Who serves dies in the middle of something.

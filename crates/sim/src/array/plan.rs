@@ -140,6 +140,8 @@ pub struct Plan {
     pub max_io_len: u32,
     /// What the machine may use.
     pub limits: Limits,
+    /// Bytes for what is read ahead; none: nothing is.
+    pub read_ahead: Option<u64>,
 }
 
 impl Plan {
@@ -213,6 +215,11 @@ impl Plan {
                     let few = geometry.stripe_data_len() * (1 + dice.below(4));
                     if dice.one_in(4) { few } else { 1 << 30 }
                 },
+            },
+            read_ahead: {
+                let mut dice = seed.dice("read ahead");
+                let memory = [64 << 10, 256 << 10, 16 << 20][dice.index(3)];
+                dice.one_in(3).then_some(memory)
             },
             geometry,
             regions,

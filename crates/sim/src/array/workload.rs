@@ -33,6 +33,7 @@ struct Taste {
 /// Users of a volume.
 #[derive(Debug)]
 pub struct Workload {
+    seed: Seed,
     dice: Dice,
     taste: Taste,
     capacity: u64,
@@ -47,6 +48,15 @@ pub struct Workload {
     /// What was written last; one read in so many looks there. 0: none.
     written: Range<u64>,
     read_back: u32,
+    reader: Option<Reader>,
+}
+
+/// A user who reads in a row.
+#[derive(Debug)]
+struct Reader {
+    dice: Dice,
+    next: u64,
+    len: u64,
 }
 
 impl Workload {
@@ -72,8 +82,10 @@ impl Workload {
         let hot = [0, 2, 5][dice.index(3)];
         let read_back = [0, 1, 3][dice.index(3)];
         Self {
+            seed,
             written: 0..0,
             read_back,
+            reader: None,
             taste: Taste { weights, fua, hot },
             capacity,
             stripe,
@@ -85,8 +97,34 @@ impl Workload {
         }
     }
 
+    /// One of them may read in a row, beside what others do.
+    #[must_use]
+    pub fn with_reader(mut self, reads: bool) -> Self {
+        let dice = self.seed.dice("reader");
+        self.reader = reads.then_some(Reader { dice, next: 0, len: self.unit });
+        self
+    }
+
+    /// What the one who reads in a row wants, if it is his turn.
+    fn read_on(&mut self) -> Option<Wanted> {
+        let Reader { dice, next, len } = self.reader.as_mut()?;
+        if !dice.one_in(2) {
+            return None;
+        }
+        if *next >= self.capacity || dice.one_in(20) {
+            *next = dice.below(self.capacity) / self.unit * self.unit;
+            *len = (1 + dice.below(self.stripe)).next_multiple_of(self.unit);
+        }
+        let sectors = *next..(*next + *len).min(self.capacity);
+        *next = sectors.end;
+        Some(Wanted { op: Op::Read, sectors, fua: false })
+    }
+
     /// The next request.
     pub fn draw(&mut self) -> Wanted {
+        if let Some(wanted) = self.read_on() {
+            return wanted;
+        }
         let total: u32 = self.taste.weights.iter().sum();
         let mut draw = u32::try_from(self.dice.below(u64::from(total.max(1)))).unwrap_or(0);
         let mut kind = 2;

@@ -68,6 +68,8 @@ pub struct Counts {
     pub serving_crashes: u64,
     /// Requests that ended well.
     pub requests: u64,
+    /// Reads among them that were answered from what was read ahead.
+    pub ahead: u64,
     /// Requests that ended with an error.
     pub errors: u64,
     /// Member requests.
@@ -274,6 +276,7 @@ impl<M: Machine> World<M> {
             max_io_len: plan.max_io_len,
             limits: plan.limits,
             pool: Pool::new(),
+            read_ahead: plan.read_ahead,
         };
         let sectors = geometry.capacity() / SECTOR_LEN as u64;
         let stripe = geometry.stripe_data_len() / SECTOR_LEN as u64;
@@ -290,7 +293,8 @@ impl<M: Machine> World<M> {
             last_engine: 0,
             serving: None,
             oracle: Oracle::new(sectors),
-            workload: Workload::new(seed, sectors, stripe, unit),
+            workload: Workload::new(seed, sectors, stripe, unit)
+                .with_reader(plan.read_ahead.is_some()),
             requests: BTreeMap::new(),
             next_request: 0,
             sweep: None,

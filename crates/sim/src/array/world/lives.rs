@@ -67,6 +67,7 @@ impl<M: Machine> World<M> {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let engine = self.engines.swap_remove(at);
         self.counts.actions += engine.actions;
+        self.counts.ahead += engine.answered_ahead();
         self.counts.rules.add(&engine.machine().map(Machine::rules).unwrap_or_default());
         self.note(|| format!("engine {}: is no more: {why}", id.0));
         self.trace.mix(&[5, u64::from(id.0), engine.actions]);
