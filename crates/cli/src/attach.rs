@@ -56,6 +56,9 @@ pub(crate) struct AttachArgs {
     /// Memory for checksums that were read and may be needed again; the usual is the same
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     checksum_cache: Option<u64>,
+    /// Memory for what is read ahead of users who read in a row; the usual is 16MiB, 0 turns it off
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_zero)]
+    read_ahead: Option<u64>,
     /// Socket for `netraid status`, `fail`, `replace`, ...: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -124,7 +127,7 @@ fn caches(args: &AttachArgs) -> Result<Caches> {
         let (len, min) = (size::show(len), size::show(Caches::WRITE_LEN_MIN));
         bail!("--write-cache {len}: writes of some length need {min}; give that or more");
     }
-    Ok(Caches { write_len, checksum_len })
+    Ok(Caches { write_len, checksum_len, read_ahead_len: args.read_ahead })
 }
 
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {

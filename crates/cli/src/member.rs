@@ -20,7 +20,8 @@ pub(crate) struct MemberArgs {
     /// Insist on header and data digests (CRC32C)
     #[arg(long)]
     digests: bool,
-    /// Sessions to each member, 1 to 8; each begins at another of the member's portals
+    /// Sessions to each member, 1 to 8; each begins at another of the member's portals. With two and more,
+    /// small requests have the first one for themselves while they come
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     sessions: u8,
 }

@@ -11,6 +11,14 @@ pub(crate) fn parse(text: &str) -> Result<u64> {
     Ok(parse_size(text)?)
 }
 
+/// The same, or `0`.
+///
+/// # Errors
+/// As [`parse`], for all else.
+pub(crate) fn parse_or_zero(text: &str) -> Result<u64> {
+    if text == "0" { Ok(0) } else { parse(text) }
+}
+
 /// `1073741824` as `1.0 GiB`.
 pub(crate) fn show(bytes: u64) -> String {
     let units = [("TiB", 1_u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -34,5 +42,12 @@ mod tests {
         assert_eq!(show(parse("3TiB").unwrap()), "3.0 TiB");
         assert_eq!(show(1023), "1023 B");
         assert_eq!(show(1024), "1.0 KiB");
+    }
+
+    #[test]
+    fn zero_is_a_size_where_it_turns_something_off() {
+        assert_eq!(parse_or_zero("0").unwrap(), 0);
+        assert_eq!(parse_or_zero("1KiB").unwrap(), 1024);
+        assert!(parse_or_zero("00").is_err());
     }
 }

@@ -4,9 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use netraid_block::{Completion, ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
 use netraid_raid::{
-    array::{IoId, RequestId},
+    array::IoId,
     assemble::CleanClose,
     member::{MEMBERS_MAX, MemberIndex, MemberState},
+    read_ahead::ReadAhead,
 };
 use slab::Slab;
 use tokio::{
@@ -112,7 +113,9 @@ pub(super) struct Driver {
     /// By number of the member request.
     in_flight: Vec<Option<InFlight>>,
     /// Users' requests by number.
-    users: Slab<Completion>,
+    pub(super) users: Slab<Completion>,
+    /// None: nothing is read ahead.
+    pub(super) ahead: Option<ReadAhead>,
     /// Ends of member requests that never left.
     failed_at_once: VecDeque<(IoId, IoError)>,
     pub(super) joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
@@ -168,6 +171,7 @@ impl Driver {
             completed,
             in_flight: Vec::new(),
             users: Slab::new(),
+            ahead: opened.ahead,
             failed_at_once: VecDeque::new(),
             joined: mpsc::channel(16),
             returned: mpsc::channel(MEMBERS_MAX),
@@ -212,7 +216,7 @@ impl Driver {
                         self.begin_close(None);
                     }
                 }
-                _ = self.tick.tick(), if ticks => self.handle_tick(),
+                _ = self.tick.tick(), if ticks || self.keeps_read_ahead() => self.handle_tick(ticks),
                 _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
                 _ = self.rebuild_pace.tick(), if self.rebuild_pace.is_running() => {
                     self.allow_rebuild();
@@ -301,7 +305,7 @@ impl Driver {
                 && (self.closed || self.machine.failure().is_some())
             {
                 self.end_join_for_good();
-            } else if self.closing.is_some() && self.users.is_empty() && !self.close_begun {
+            } else if self.closing.is_some() && self.is_idle() && !self.close_begun {
                 self.close_begun = true;
                 // With a log, an array that has failed has told its end before.
                 self.closed |= self.machine.has_log() && self.machine.failure().is_some();
@@ -317,9 +321,7 @@ impl Driver {
             Do::Submit { io, member, op, offset, len, fua, data } => {
                 self.submit(io, member, (op, offset, len), fua, data);
             }
-            Do::Complete { request, result } => {
-                self.users.remove(number_of(request)).finish(result);
-            }
+            Do::Complete { request, result } => self.end_request(request, result),
         }
     }
 
@@ -416,10 +418,8 @@ impl Driver {
         if self.closing.is_some() || self.closed {
             return request.completion.finish(Err(ErrorKind::Aborted.into()));
         }
-        let Request { op, offset, len, flags, data, completion } = request;
         self.busy = true;
-        let id = RequestId(self.users.insert(completion) as u64);
-        self.machine.handle_request(id, (op, offset, len), flags, data);
+        self.begin_request(request);
     }
 
     fn take_command(&mut self, command: Command) {
@@ -471,10 +471,15 @@ impl Driver {
     fn begin_close(&mut self, reply: Option<Closing>) {
         if self.closing.is_none() {
             self.closing = Some(reply.unwrap_or_else(|| oneshot::channel().0));
+            self.stop_read_ahead();
         }
     }
 
-    fn handle_tick(&mut self) {
+    fn handle_tick(&mut self, has_log: bool) {
+        self.ahead.iter_mut().for_each(ReadAhead::drop_old);
+        if !has_log {
+            return;
+        }
         if self.is_closing() {
             let in_flight = self.in_flight.iter().flatten().count();
             let (users, state) = (self.users.len(), self.machine.status());
@@ -602,7 +607,8 @@ impl Driver {
             ..slot.stats.clone()
         };
         let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
-        ArrayStatus { members, ..self.machine.status() }
+        let read_ahead = self.read_ahead_status();
+        ArrayStatus { members, read_ahead, ..self.machine.status() }
     }
 
     /// Whether a member's state lets another device take its place.
@@ -621,7 +627,3 @@ pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
 
 /// Why a member is set aside that may have lost what was not flushed.
 const CACHE_LOST: &str = "restarted or was reset: writes that were not flushed may be lost";
-
-fn number_of(request: RequestId) -> usize {
-    usize::try_from(request.0).unwrap_or(usize::MAX)
-}

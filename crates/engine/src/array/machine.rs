@@ -445,7 +445,7 @@ impl Machine {
         }
     }
 
-    /// How the array is, but for its members.
+    /// How the array is, but for its members and what is read ahead.
     pub(super) fn status(&self) -> ArrayStatus {
         let label = self.label();
         let geometry = label.geometry;
@@ -482,6 +482,7 @@ impl Machine {
             generation: label.generation,
             epoch: label.epoch,
             log,
+            read_ahead: None,
             scrub: self.scrub_status(),
             progress,
             members: Vec::new(),

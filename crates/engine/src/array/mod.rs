@@ -8,6 +8,7 @@
 //! The driver executes what the machine asks for and decides nothing. There are two machines, for
 //! arrays with a log and for arrays without ([`machine`]).
 
+mod ahead;
 mod caches;
 mod create;
 mod driver;

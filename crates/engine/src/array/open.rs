@@ -9,6 +9,7 @@ use netraid_raid::{
     label::{FIRST_GENERATION, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::MemberState,
+    read_ahead::ReadAhead,
     regions::{PAGE_LEN, Region},
     written::WrittenBits,
 };
@@ -41,7 +42,7 @@ pub struct OpenOptions {
     pub clean_close: Option<CleanClose>,
     /// Labels of another array of the same name that was made and never opened count as none.
     pub ignore_unopened: bool,
-    /// What an array with a log may keep in memory.
+    /// What the array may keep in memory.
     pub caches: Caches,
 }
 
@@ -236,6 +237,8 @@ fn regions(label: &Label) -> Vec<RegionReport> {
 /// Everything that the driver starts with.
 pub(super) struct Opened {
     pub(super) machine: Machine,
+    /// None: nothing is read ahead.
+    pub(super) ahead: Option<ReadAhead>,
     pub(super) members: Vec<Option<Connected>>,
     /// Held until the array is closed; none when it is read only.
     pub(super) lock: Option<ArrayLock>,
@@ -438,6 +441,11 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
     let volatile_cache = found.iter().any(|caps| caps.volatile_cache);
     let info = device_info(&assembly, options.read_only, volatile_cache);
     let holder = this_holder(lock.as_ref());
+    // Who only reads does not keep others from writing. With a log, whose tables are read once, that shows
+    // old bytes anyway; without one each read shows what is there, and goes on doing so.
+    let may_change = options.read_only && written.is_some();
+    let memory = options.caches.read_ahead_len().filter(|_| !may_change);
+    let ahead = memory.map(|memory| ReadAhead::new(&assembly.label.geometry, memory));
     let machine = match written {
         Some(written) => {
             let (read_only, trust_parity) = (options.read_only, options.force);
@@ -470,7 +478,7 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
         }
     };
     let unused = connected.into_iter().flatten().collect();
-    Opened { machine, members, lock, fence, info, notes: Vec::new(), unused }
+    Opened { machine, ahead, members, lock, fence, info, notes: Vec::new(), unused }
 }
 
 /// What the machine must know of a member's device.

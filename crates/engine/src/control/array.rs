@@ -144,6 +144,9 @@ pub struct ArrayStatus {
     /// Its log, when it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogStatus>,
+    /// What came of reading ahead, where that is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_ahead: Option<ReadAheadStatus>,
     /// The scrub that runs, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<ScrubStatus>,
@@ -167,6 +170,17 @@ pub struct LogStatus {
     pub round: u32,
     /// Bytes of the volume whose stripes have a place on the members.
     pub mapped_bytes: u64,
+}
+
+/// What came of reading ahead since the array was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadAheadStatus {
+    /// Users' reads that were answered from what was read ahead.
+    pub answered: u64,
+    /// Bytes of the volume that were read ahead.
+    pub read_bytes: u64,
+    /// Bytes of these that were let go before anybody asked for them.
+    pub unused_bytes: u64,
 }
 
 /// How far a rebuild or resync is.

@@ -5,6 +5,7 @@
 mod fencing;
 mod halves;
 mod logged;
+mod read_ahead;
 
 use std::{
     net::SocketAddr,
