@@ -24,6 +24,9 @@ const WINDOW_MIN: u64 = 1 << 20;
 const WINDOW_MAX: u64 = 256 << 20;
 /// So many small requests go before a large one that could be sent.
 const EXPRESS_RUN: u32 = 32;
+/// So many small commands go to one session before the next one is used: each waking of either side is for
+/// several of them, and two links are still used by many.
+const TOGETHER: usize = 32;
 /// How long after the last small request large ones are bounded.
 const MEMORY: Duration = Duration::from_secs(2);
 /// A rate is that of so many windows, and of no less time.
@@ -65,6 +68,8 @@ pub(super) struct LaneView {
     pub(super) is_usable: bool,
     /// Bytes of bulk that are under way in it.
     pub(super) bulk: u64,
+    /// Commands under way.
+    pub(super) running: usize,
 }
 
 /// The window of one disk.
@@ -135,7 +140,8 @@ impl BulkWindow {
     }
 
     /// Which of `count` sessions takes a command, beginning with `turn`: each in its turn; but while large
-    /// requests are bounded, they leave the first one that is usable to small ones, if another one is.
+    /// requests are bounded, they leave the first one that is usable to small ones, if another one is, and
+    /// small ones go together.
     pub(super) fn lane(
         &self,
         class: Class,
@@ -149,7 +155,8 @@ impl BulkWindow {
             return lanes.next();
         }
         if class == Class::Express {
-            return lanes.min_by_key(|at| view(*at).bulk);
+            // Beside the fewest bytes; and together, so that a few calls carry many.
+            return lanes.min_by_key(|at| (view(*at).bulk, view(*at).running / TOGETHER, *at));
         }
         let mut usable = (0..count).filter(|at| view(*at).is_usable);
         let kept = usable.next().filter(|_| usable.next().is_some());
@@ -366,7 +373,7 @@ mod tests {
     #[test]
     fn large_requests_leave_one_session_where_another_one_takes_them() {
         let mut window = BulkWindow::default();
-        let view = |has_room, is_usable, bulk| LaneView { has_room, is_usable, bulk };
+        let view = |has_room, is_usable, bulk| LaneView { has_room, is_usable, bulk, running: 0 };
         let lane = |window: &BulkWindow, class, turn, lanes: [(bool, bool, u64); 3]| {
             window.lane(class, turn, 3, |at| view(lanes[at].0, lanes[at].1, lanes[at].2))
         };
@@ -387,6 +394,24 @@ mod tests {
         assert_eq!(lane(&window, Class::Bulk, 0, full), None);
         let others_lost = [(true, true, 0), (false, false, 0), (false, false, 0)];
         assert_eq!(lane(&window, Class::Bulk, 1, others_lost), Some(0));
+    }
+
+    #[test]
+    fn small_requests_fill_one_session_before_the_next() {
+        let mut window = BulkWindow::default();
+        window.note_express(Instant::now());
+        let mut running = [0; 3];
+        for _ in 0..3 * TOGETHER + 1 {
+            let view = |at: usize| LaneView {
+                has_room: true,
+                is_usable: true,
+                bulk: 0,
+                running: running[at],
+            };
+            let lane = window.lane(Class::Express, 1, 3, view).unwrap();
+            running[lane] += 1;
+        }
+        assert_eq!(running, [TOGETHER + 1, TOGETHER, TOGETHER]);
     }
 
     #[test]

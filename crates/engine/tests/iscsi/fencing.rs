@@ -143,6 +143,12 @@ async fn write(remote: &Arc<Remote>, byte: u8) -> Result<(), IoError> {
     completions::write(&remote.clone().into_device(), 0, data, false).await
 }
 
+/// What another session takes while small requests come.
+async fn write_long(remote: &Arc<Remote>, byte: u8) -> Result<(), IoError> {
+    let data: SgList = Buf::copy_from(&[byte; 65_536]).into();
+    completions::write(&remote.clone().into_device(), 0, data, false).await
+}
+
 /// The whole of a take-over, by our initiator at our target: nothing that the old holder had under
 /// way lands after the new one was told that it holds the disk.
 #[tokio::test]
@@ -221,14 +227,15 @@ async fn a_session_that_was_late_for_the_registration_joins_and_serves() {
     portal.let_in(None);
     let joined = async {
         while remote.reservation_keys().await.unwrap().keys.len() < 2 {}
-        // Each in its turn.
+        // Small requests go to the first session, large ones to the other.
         while target.handle.report().await.unwrap().luns[0].sessions < 2 {
             write(&remote, 2).await.unwrap();
+            write_long(&remote, 2).await.unwrap();
         }
     };
     tokio::time::timeout(LIMIT, joined).await.expect("the second session never serves");
     portal.cut(WRITE_10);
-    write(&remote, 3).await.unwrap();
+    write_long(&remote, 3).await.unwrap();
     assert!(!remote.is_fenced());
     remote.close().await;
     target.stop().await;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netraid_block::{Buf, Device, ErrorKind, Pool, TargetUri};
+use netraid_block::{Buf, Device, ErrorKind, IoError, Pool, TargetUri};
 use netraid_engine::{
     completions,
     initiator::{InitiatorConfig, Reason, Remote},
@@ -146,6 +146,22 @@ async fn a_write_over_a_silent_portal_never_overtakes_a_later_one() {
     }
 }
 
+/// Lengths of requests that go to one session and to the other, as long as there are both.
+const LENS: [u64; 2] = [4096, 65_536];
+
+/// A request for each session.
+async fn write(device: Device, at: u64, byte: u8) -> Result<(), IoError> {
+    let len = usize::try_from(LENS[usize::try_from(at).unwrap()]).unwrap();
+    completions::write(&device, at * LENS[1], Buf::copy_from(&vec![byte; len]).into(), false).await
+}
+
+async fn holds_the_successors(device: &Device) {
+    for (at, len) in (0..).zip(LENS) {
+        let data = completions::read(device, at * LENS[1], len).await.unwrap().to_contiguous();
+        assert!(data.iter().all(|byte| *byte == 2), "a late write of the dead engine");
+    }
+}
+
 /// Who takes over from a dead engine need not have as many sessions as that one had.
 #[tokio::test]
 async fn what_any_session_of_a_predecessor_had_under_way_ends_before_its_successor_writes() {
@@ -156,14 +172,13 @@ async fn what_any_session_of_a_predecessor_had_under_way_ends_before_its_success
     let config = InitiatorConfig { sessions: 2, isid, ..InitiatorConfig::new(uri(&[&portal])) };
     let dead = Arc::new(Remote::connect(config.clone(), Pool::new()).await.unwrap());
     let device = dead.clone().into_device();
-    // Sessions that have used the medium.
+    // Sessions that have used the medium: small requests have one, large ones the other.
     while target.handle.report().await.unwrap().luns[0].sessions < 2 {
-        completions::read(&device, 0, 4096).await.unwrap();
+        for len in LENS {
+            completions::read(&device, 0, len).await.unwrap();
+        }
     }
     sticky.stick();
-    let write = |device: Device, at: u64, byte| async move {
-        completions::write(&device, at * 4096, Buf::copy_from(&[byte; 4096]).into(), false).await
-    };
     for at in 0..2 {
         tokio::spawn(write(device.clone(), at, 1));
         until("a write", || sticky.keeps() as u64 == at + 1).await;
@@ -187,8 +202,7 @@ async fn what_any_session_of_a_predecessor_had_under_way_ends_before_its_success
     tokio::time::sleep(Duration::from_millis(300)).await;
     sticky.go_on();
     let (remote, device) = successor.await.unwrap();
-    let data = completions::read(&device, 0, 8192).await.unwrap();
-    assert!(data.to_contiguous().iter().all(|byte| *byte == 2), "a late write of the dead engine");
+    holds_the_successors(&device).await;
     remote.close().await;
     target.stop().await;
 }
@@ -216,13 +230,12 @@ async fn what_a_predecessor_had_under_way_in_another_portal_group_ends_first_too
     let device = dead.clone().into_device();
     for node in &nodes {
         while node.handle.report().await.unwrap().luns[0].sessions < 1 {
-            completions::read(&device, 0, 4096).await.unwrap();
+            for len in LENS {
+                completions::read(&device, 0, len).await.unwrap();
+            }
         }
     }
     sticky.iter().for_each(|one| one.stick());
-    let write = |device: Device, at: u64, byte| async move {
-        completions::write(&device, at * 4096, Buf::copy_from(&[byte; 4096]).into(), false).await
-    };
     for at in 0..2 {
         tokio::spawn(write(device.clone(), at, 1));
         let keeps = || sticky.iter().map(|one| one.keeps() as u64).sum::<u64>();
@@ -246,8 +259,7 @@ async fn what_a_predecessor_had_under_way_in_another_portal_group_ends_first_too
         one.go_on();
     }
     let (remote, device) = successor.await.unwrap();
-    let data = completions::read(&device, 0, 8192).await.unwrap();
-    assert!(data.to_contiguous().iter().all(|byte| *byte == 2), "a late write of the dead engine");
+    holds_the_successors(&device).await;
     remote.close().await;
     for node in nodes {
         node.stop().await;

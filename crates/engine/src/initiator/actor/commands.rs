@@ -36,6 +36,7 @@ impl Actor {
             has_room: self.lanes[at].capacity() > kept,
             is_usable: self.lanes[at].is_usable(),
             bulk: self.lanes[at].bulk,
+            running: self.lanes[at].running,
         };
         let lane = self.window.lane(class, self.turn, self.lanes.len(), views)?;
         self.turn = (lane + 1) % self.lanes.len();
