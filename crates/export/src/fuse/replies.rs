@@ -14,7 +14,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
-use netraid_block::{Complete, IoError, SgList};
+use netraid_block::{Complete, IoError, Pool, SgList};
 
 use super::errno::errno_of;
 
@@ -31,9 +31,17 @@ pub(super) enum Owed {
 }
 
 impl Owed {
-    fn send(self, result: Result<SgList, IoError>) {
+    fn send(self, result: Result<SgList, IoError>, pool: &Pool) {
         match (self, result) {
-            (Self::Read(reply), Ok(data)) => reply.data(&data.to_contiguous()),
+            (Self::Read(reply), Ok(data)) => match data.parts() {
+                [whole] => reply.data(whole),
+                _ => {
+                    // The kernel is given one piece.
+                    let mut whole = pool.get(data.len());
+                    data.copy_to(&mut whole);
+                    reply.data(&whole);
+                }
+            },
             (Self::Write(reply, len), Ok(_)) => reply.written(len),
             (Self::Empty(reply), Ok(_)) => reply.ok(),
             (owed, Err(error)) => {
@@ -57,17 +65,18 @@ pub(super) struct Replies {
     places: Vec<Mutex<Option<Owed>>>,
     free: (Sender<usize>, Receiver<usize>),
     closed: AtomicBool,
+    pool: Pool,
 }
 
 impl Replies {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(pool: Pool) -> Self {
         let free = crossbeam_channel::bounded(PLACES);
         // The channel has room for every place.
         for place in 0..PLACES {
             let _ = free.0.send(place);
         }
         let places = (0..PLACES).map(|_| Mutex::new(None)).collect();
-        Self { places, free, closed: AtomicBool::new(false) }
+        Self { places, free, closed: AtomicBool::new(false), pool }
     }
 
     /// Puts a reply into a place, waiting for one; answers the tag of its request. `None` when
@@ -120,7 +129,7 @@ impl Complete for Replies {
         let place = usize::try_from(tag).unwrap_or(usize::MAX);
         let owed = self.lock(place).take();
         if let Some(owed) = owed {
-            owed.send(result);
+            owed.send(result, &self.pool);
             self.release(place);
         }
     }
