@@ -200,3 +200,36 @@ def ratios(ours, theirs, key):
 
 def spread(values, digits=2):
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def table(head, lines):
+    clear()
+    widths = [max(len(str(line[at])) for line in [head, *lines]) for at in range(len(head))]
+    def show(line):
+        return "| " + " | ".join(str(cell).ljust(width) for cell, width in zip(line, widths)) + " |"
+    print(show(head))
+    print("| " + " | ".join("-" * width for width in widths) + " |")
+    for line in lines:
+        print(show(line))
+    print(flush=True)
+
+
+def tgt(bench, iqn, unit, parameters):
+    """tgt with one logical unit, made by these options: its process, and the unit's address."""
+    port, socket = free_port(), bench.path(f"tgt-{len(bench.servers)}")
+    env = {"TGT_IPC_SOCKET": socket}
+    process = bench.start([need("tgtd"), "-f", "-C", "0", "--iscsi", f"portal=127.0.0.1:{port}"], env)
+    bench.await_port(port, process)
+
+    def admin(*args):
+        done = subprocess.run([need("tgtadm"), "-C", "0", "--lld", "iscsi", *args],
+                              env={**os.environ, **env}, capture_output=True, text=True)
+        if done.returncode:
+            raise Unavailable(f"tgtadm {' '.join(args)}: {done.stderr.strip()}")
+
+    admin("--op", "new", "--mode", "target", "--tid", "1", "-T", iqn)
+    admin("--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", *unit)
+    admin("--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL")
+    for name, value in parameters.items():
+        admin("--op", "update", "--mode", "target", "--tid", "1", "--name", name, "--value", str(value))
+    return process, f"iscsi://127.0.0.1:{port}/{iqn}/1"

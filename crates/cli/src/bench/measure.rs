@@ -193,6 +193,15 @@ pub(super) const TABLE_HEAD: &str = "\
 | ------------------------- | ----: | ------------: | ------: | -----: | -----: | -------: | --------------: | ---------------: |";
 
 impl Figures {
+    pub(super) const fn mb_per_s(&self) -> f64 {
+        self.mb_per_s
+    }
+
+    /// Processor seconds of all processes.
+    pub(super) const fn cpu_s_per_gb(&self) -> f64 {
+        self.client_cpu_s_per_gb + self.server_cpu_s_per_gb
+    }
+
     fn name(&self) -> String {
         let beside = self.beside.iter().map(|other| format!(" beside {other}"));
         beside.fold(self.workload.clone(), |name, beside| name + &beside)

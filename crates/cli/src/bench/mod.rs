@@ -5,6 +5,7 @@
 mod drive;
 mod export;
 mod fit;
+mod limit;
 mod measure;
 mod mediator;
 mod parity;
@@ -20,6 +21,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
+use limit::{LimitFigures, Limits};
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Used, Workload};
 use subject::{Bench, Own};
 
@@ -79,6 +81,10 @@ enum What {
         /// Memory for checksums of what is stored, of an array with a log
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         checksum_cache: Option<u64>,
+        /// Memory for what is read ahead, as of `netraid attach`; with several, as many arrays of our
+        /// own are measured in turns
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_or_zero, value_delimiter = ',')]
+        read_ahead: Vec<u64>,
         /// Measure a second array of our own as well, in turns, after so many overwrites of what
         /// is used, 256 KiB at a time and at random
         #[arg(long, value_name = "TIMES", conflicts_with = "nbd")]
@@ -140,6 +146,9 @@ struct Options {
     /// Processes whose processor time counts as the servers'
     #[arg(long, value_name = "PID", num_args = 1..)]
     server_pid: Vec<u32>,
+    /// Leave out bare TCP, with which a subject of our own is compared in each round
+    #[arg(long)]
+    no_limit: bool,
     #[command(flatten)]
     secrets: SecretArgs,
 }
@@ -153,6 +162,9 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     requests: Option<u64>,
     subjects: Vec<SubjectReport>,
+    /// Bare TCP with the same requests, by workload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<LimitFigures>,
 }
 
 /// What was measured of one subject. With two of them, the second has ratios to the first.
@@ -192,6 +204,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                 log,
                 log_size,
                 checksum_cache,
+                read_ahead,
                 aged,
                 filter,
                 nbd,
@@ -205,8 +218,13 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                 };
                 let mut benches = Vec::new();
                 let ages = std::iter::once(0).chain(*aged);
-                for (log, age) in
-                    logs.into_iter().flat_map(|log| ages.clone().map(move |age| (log, age)))
+                let ahead = match read_ahead.is_empty() {
+                    true => vec![None],
+                    false => read_ahead.iter().copied().map(Some).collect(),
+                };
+                let arrays = logs.iter().flat_map(|log| ages.clone().map(move |age| (*log, age)));
+                for ((log, age), read_ahead) in
+                    arrays.flat_map(|array| ahead.iter().map(move |ahead| (array, *ahead)))
                 {
                     let own = Own {
                         level: *level,
@@ -214,6 +232,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                         log,
                         log_size: log_size.filter(|_| log != Some(Switch::Off)),
                         checksum_cache: *checksum_cache,
+                        read_ahead,
                         age,
                         filter: filter.clone(),
                         nbd: *nbd,
@@ -230,7 +249,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         report
     })?;
     output.document(&report, || {
-        let Report { depth, rounds, seconds, requests, subjects } = &report;
+        let Report { depth, rounds, seconds, requests, subjects, limits } = &report;
         let mut text = String::new();
         for SubjectReport { what, results, .. } in subjects {
             let lines: String = results.iter().map(|figures| figures.line() + "\n").collect();
@@ -238,6 +257,9 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                 .map_or_else(|| format!("{seconds} s"), |count| format!("{count} requests"));
             text += &format!("{what}, depth {depth}, {rounds} rounds of {each}\n\n");
             text += &format!("{TABLE_HEAD}\n{lines}\n");
+            if !limits.is_empty() {
+                text += &(limit::text(limits, results) + "\n");
+            }
         }
         if let [first, second] = subjects.as_slice() {
             text +=
@@ -281,11 +303,22 @@ async fn measure_all(
         let tallies = tallies.collect::<Result<Vec<Vec<Tally>>>>()?;
         parts.push((span, runs, tallies));
     }
+    // What is measured beside something else, or counted by requests, has no time of its own.
+    let has_limit = benches.iter().all(Bench::is_own)
+        && !options.no_limit
+        && options.beside.is_none()
+        && options.requests.is_none();
+    let workloads = parts[0].1.iter().map(|run| run[0].0);
+    let mut limits = has_limit.then(|| Limits::new(workloads));
     let steps = parts.iter().map(|(_, runs, _)| runs.len() as u64).sum::<u64>();
     let bar = output.progress(&benches[0].what, u64::from(options.rounds) * steps);
     for _ in 0..options.rounds {
         // Arrays take turns within a workload: what disturbs the machine meets all of them.
         for at in 0..parts[0].1.len() {
+            if let Some(limits) = &mut limits {
+                stop.check()?;
+                limits.measure(at, options)?;
+            }
             for (bench, (span, runs, tallies)) in benches.iter_mut().zip(&mut parts) {
                 stop.check()?;
                 let before = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
@@ -327,6 +360,7 @@ async fn measure_all(
         seconds: options.seconds,
         requests: options.requests,
         subjects: subjects.collect(),
+        limits: limits.map(|limits| limits.figures()).unwrap_or_default(),
     })
 }
 

@@ -17,6 +17,7 @@ use crate::{
     nbd_client::{NbdClient, NbdUri},
     process::{self, Daemon},
     signal::Stop,
+    size,
 };
 
 /// What kind of array of our own is made.
@@ -28,6 +29,8 @@ pub(super) struct Own {
     pub(super) log_size: Option<u64>,
     /// Bytes of memory for checksums.
     pub(super) checksum_cache: Option<u64>,
+    /// Bytes of memory for what is read ahead.
+    pub(super) read_ahead: Option<u64>,
     /// How often it is overwritten at random before it is measured.
     pub(super) age: u16,
     pub(super) filter: Option<String>,
@@ -52,6 +55,11 @@ pub(super) struct Bench {
 }
 
 impl Bench {
+    /// Whether all of it runs on this machine, in memory.
+    pub(super) const fn is_own(&self) -> bool {
+        !self.daemons.is_empty()
+    }
+
     /// A LUN through our initiator.
     pub(super) async fn member(url: Option<&str>, options: &Options) -> Result<Self> {
         let daemons = match url {
@@ -107,7 +115,7 @@ impl Bench {
     }
 
     async fn own_volume(own: &Own, options: &Options, stop: &Stop) -> Result<Self> {
-        let Own { level, members, log, log_size, age, filter, nbd, .. } = own;
+        let Own { level, members, log, log_size, read_ahead, age, filter, nbd, .. } = own;
         // Each member could hold all of the span, which is enough for every level.
         let targets = 0..*members;
         let targets = targets.map(|index| ram_target(index, options.span * 2, filter.as_deref()));
@@ -128,7 +136,9 @@ impl Bench {
             0 => String::new(),
             age => format!(", {age} times overwritten at random"),
         };
-        let what = format!("level {level} of {members} members in memory, {log}{age}");
+        let ahead = read_ahead.map(|len| format!(", {} for reading ahead", size::show(len)));
+        let ahead = ahead.unwrap_or_default();
+        let what = format!("level {level} of {members} members in memory, {log}{age}{ahead}");
         if !*nbd {
             let mut bench = Self::array(what, &urls, own, true, daemons, options).await?;
             bench.age = own.age;
@@ -137,6 +147,7 @@ impl Bench {
         let dir = tempfile::Builder::new().prefix("netraid-bench.").tempdir()?;
         let socket = dir.path().join("nbd.sock");
         let mut attach = args!["attach", "--nbd", format!("unix:{}", socket.display())].to_vec();
+        attach.extend(read_ahead.map(|len| format!("--read-ahead={len}")));
         attach.extend(urls);
         let engine = Daemon::start("engine", &attach)?;
         let client = NbdClient::connect(NbdUri::parse(&engine.ready_text("/exports/0/uri")?)?)?;
@@ -157,7 +168,8 @@ impl Bench {
     ) -> Result<Self> {
         let pool = Pool::new();
         let read_only = !may_write;
-        let caches = Caches { checksum_len: own.checksum_cache, ..Caches::default() };
+        let (checksum_len, read_ahead_len) = (own.checksum_cache, own.read_ahead);
+        let caches = Caches { checksum_len, read_ahead_len, ..Caches::default() };
         let open = OpenOptions { read_only, caches, ..OpenOptions::default() };
         let mut members = configs(urls, &options.secrets)?;
         members.iter_mut().for_each(|member| member.sessions = options.sessions);

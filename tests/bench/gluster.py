@@ -1,0 +1,133 @@
+"""GlusterFS disperse 4+1 against level 5 of five, both mounted through FUSE, one fio job."""
+
+import json
+import os
+import subprocess
+import time
+from types import SimpleNamespace
+
+from lab import READY_S, Unavailable, call, median, need, ratios, spread, table
+
+# GlusterFS takes no bricks on 127.0.0.1.
+ADDRESS = "10.213.81.1"
+NAME = "compare"
+SIZE = 256 << 20
+VOLFILE = """volume management
+    type mgmt/glusterd
+    option working-directory {directory}/glusterd
+    option transport-type socket
+    option transport.socket.listen-port 24007
+    option glusterd-sockfile {directory}/glusterd.socket
+    option run-directory {directory}
+end-volume
+"""
+
+
+def row(bench):
+    """All bricks and targets are in memory, and reached over loopback."""
+    subprocess.run(["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"], check=True)
+    own, theirs = netraid(bench), glusterfs(bench)
+    for mounted in (own, theirs):
+        fio(bench, mounted, "write", "1M", 1)
+    lines = []
+    cases = [(depth, *case) for depth in (1, 16)
+             for case in (("write", "1M"), ("read", "1M"), ("randwrite", "4k"), ("randread", "4k"))]
+    for depth, workload, block in cases:
+        figures = bench.compare(f"gluster {workload} {block} {depth}", {
+            "netraid": lambda: fio(bench, own, workload, block, depth),
+            "GlusterFS": lambda: fio(bench, theirs, workload, block, depth),
+        })
+        ours = figures["netraid"]
+        for name, fs in figures.items():
+            lines.append([f"{workload} {block}, {depth} at a time", name, f"{median([f['mb_per_s'] for f in fs]):.1f}",
+                          f"{median([f['iops'] for f in fs]):.0f}", f"{median([f['cpu_s_per_gb'] for f in fs]):.2f}",
+                          spread(ratios(fs, ours, "iops"), 1), spread(ratios(ours, fs, "cpu_s_per_gb"), 1)])
+    print("4+1 over loopback through FUSE, one fio job around the page cache\n")
+    table(["workload", "what", "MB/s", "IOPS", "CPU s/GB", "rate, ours over its", "its CPU over ours"], lines)
+
+
+def fio(bench, mounted, workload, block, depth):
+    """Rate, and processor seconds a GB of all processes, of one fio job."""
+    file, servers = mounted
+    done = bench.run([need("fio"), "--name=x", "--ioengine=libaio", f"--iodepth={depth}",
+                      f"--filename={file}", f"--rw={workload}",
+                      f"--bs={block}", "--direct=1", f"--size={SIZE}", "--time_based", "--end_fsync=1",
+                      f"--runtime={bench.seconds}", "--output-format=json", "--norandommap", "--randrepeat=0"],
+                     servers())
+    out = done.pop("outputs")[0]
+    job = json.loads(out[out.index("{"):])["jobs"][0]
+    side = job["read" if "read" in workload else "write"]
+    return {**done, "iops": side["iops"], "mb_per_s": side["bw_bytes"] / 1e6,
+            "cpu_s_per_gb": (done["server_s"] + done["client_s"]) / (side["io_bytes"] / 1e9)}
+
+
+def netraid(bench):
+    """A file of the size of an array, and who serves it."""
+    servers, uris = [], []
+    for at in range(5):
+        process, ready = bench.start_netraid(
+            "target", "--listen", "127.0.0.1:0", "--iqn", f"iqn.2026-01.netraid.test:g{at}", "--lun", "ram:128MiB")
+        servers.append(process)
+        uris.append(ready["luns"][0]["uri"])
+    call([bench.netraid, "create", NAME, "--level", "5", *uris])
+    place = bench.path("netraid.mount")
+    os.mkdir(place)
+    engine, ready = bench.start_netraid("attach", "--fuse", place, *uris)
+    servers.append(engine)
+    return ready["exports"][0]["path"], lambda: servers
+
+
+def glusterfs(bench):
+    """A file on a dispersed volume of five bricks, and who serves it."""
+    need("glusterd")
+    directory = bench.path("gluster")
+    for part in ("", "glusterd", "log", "mount", *(f"brick{at}" for at in range(5))):
+        os.makedirs(os.path.join(directory, part), exist_ok=True)
+    volfile = os.path.join(directory, "glusterd.vol")
+    with open(volfile, "w") as file:
+        file.write(VOLFILE.format(directory=directory))
+    pid_file = os.path.join(directory, "glusterd.pid")
+    daemon = bench.start(["glusterd", "--no-daemon", f"--volfile={volfile}", f"--pid-file={pid_file}",
+                          f"--log-file={directory}/log/glusterd.log"])
+    socket = os.path.join(directory, "glusterd.socket")
+    bench.await_path(socket, daemon)
+
+    def admin(*args):
+        until = time.monotonic() + READY_S
+        command = ["gluster", "--mode=script", f"--glusterd-sock={socket}", f"--log-file={directory}/log/cli.log", *args]
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode == 0:
+                return
+            if time.monotonic() > until:
+                raise Unavailable(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+            time.sleep(0.2)
+
+    bricks = [f"{ADDRESS}:{directory}/brick{at}" for at in range(5)]
+    admin("volume", "create", NAME, "disperse", "5", "redundancy", "1", *bricks, "force")
+    admin("volume", "start", NAME)
+    bench.at_end.append(lambda: admin("volume", "stop", NAME, "force"))
+    place = os.path.join(directory, "mount")
+    client = bench.start([need("glusterfs"), "--no-daemon", f"--volfile-server={ADDRESS}", f"--volfile-id={NAME}",
+                          f"--log-file={directory}/log/client.log", place])
+    until = time.monotonic() + READY_S
+    while not os.path.ismount(place):
+        if client.poll() is not None or time.monotonic() > until:
+            raise Unavailable("glusterfs does not mount its volume")
+        time.sleep(0.05)
+    bench.at_end.append(lambda: subprocess.run(["umount", place], check=False))
+    return os.path.join(place, "file"), lambda: processes_of(directory)
+
+
+def processes_of(directory):
+    """Processes that were started for this directory, bricks and helpers with them."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as line:
+                words = line.read().split("\0")
+        except OSError:
+            continue
+        if os.path.basename(words[0]).startswith("gluster") and any(directory in word for word in words):
+            found.append(SimpleNamespace(pid=int(pid)))
+    return found
