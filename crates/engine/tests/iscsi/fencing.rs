@@ -149,6 +149,11 @@ async fn write_long(remote: &Arc<Remote>, byte: u8) -> Result<(), IoError> {
     completions::write(&remote.clone().into_device(), 0, data, false).await
 }
 
+async fn aborted_tasks(target: &Running) -> u64 {
+    let counters = target.handle.report().await.unwrap().counters;
+    counters.iter().find(|(name, _)| *name == "aborted_tasks").expect("it is counted").1
+}
+
 /// The whole of a take-over, by our initiator at our target: nothing that the old holder had under
 /// way lands after the new one was told that it holds the disk.
 #[tokio::test]
@@ -184,6 +189,8 @@ async fn a_take_over_is_answered_when_the_old_holder_cannot_write_any_more() {
         });
         // The change itself is done when the keys are gone; its answer waits for the write.
         while witness.reservation_keys().await.unwrap().keys != [victor_key.get()] {}
+        // The session of the old holder learns of it in its turn, and may answer until then.
+        while aborted_tasks(&target).await == 0 {}
         assert!(!take_over.is_finished(), "a write of the old holder is at the device");
         sticky.go_on_with(0);
         take_over.await.unwrap().unwrap();
