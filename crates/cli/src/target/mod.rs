@@ -60,6 +60,10 @@ pub(crate) struct TargetArgs {
     /// Digests that initiators may, or must, use
     #[arg(long, value_enum, default_value_t = Digests::Allowed)]
     digests: Digests,
+    /// Threads that serve sessions, 1 to 64; each session is served by one of them
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
@@ -106,6 +110,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     config.listen = access::listen_addresses(&args.listen, &args.access)?;
     let user = args.access.apply(&mut config)?;
     args.rates.apply(&mut config)?;
+    config.threads = usize::from(args.threads);
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
     let pool = Pool::new();

@@ -5,12 +5,11 @@
 //! When the target ends first, the marker that is kept makes the next one go on.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +18,7 @@ use netraid_iscsi_proto::{machine::TaskId, target::ConnectionId};
 use netraid_scsi::{Background, Marker, MarkerError};
 
 use super::{
+    cells::Guarded,
     luns::{Gate, ServedLun},
     realm::ServedRealm,
 };
@@ -158,24 +158,24 @@ struct Work {
 /// The background work of all LUNs that can have any.
 #[derive(Default)]
 pub(super) struct BackgroundTable {
-    works: RefCell<BTreeMap<u16, Work>>,
+    works: Guarded<BTreeMap<u16, Work>>,
 }
 
 impl BackgroundTable {
     pub(super) fn insert(&self, lun: u16, sanitizing: Sanitizing) {
         let work = Work { keeper: sanitizing.keeper, waiters: Vec::new(), is_running: false };
-        self.works.borrow_mut().insert(lun, work);
+        self.works.lock().insert(lun, work);
     }
 
     /// Forgets a LUN; commands that wait for it end as aborted.
     pub(super) fn remove(&self, lun: u16) {
-        let work = self.works.borrow_mut().remove(&lun);
+        let work = self.works.lock().remove(&lun);
         drop(work);
     }
 
     /// Ends the wait of a command.
     pub(super) fn abandon(&self, lun: u16, connection: ConnectionId, task: TaskId) {
-        let mut works = self.works.borrow_mut();
+        let mut works = self.works.lock();
         let Some(work) = works.get_mut(&lun) else { return };
         let is_it = |one: &Waiter| one.connection == connection && one.task == task;
         // The completion is dropped, and ends the command as aborted.
@@ -183,7 +183,7 @@ impl BackgroundTable {
     }
 
     fn wake(&self, lun: u16, result: Result<(), ErrorKind>) {
-        let waiters = match self.works.borrow_mut().get_mut(&lun) {
+        let waiters = match self.works.lock().get_mut(&lun) {
             Some(work) => core::mem::take(&mut work.waiters),
             None => return,
         };
@@ -193,32 +193,37 @@ impl BackgroundTable {
     }
 
     fn keeper(&self, lun: u16) -> Option<Keeper> {
-        self.works.borrow().get(&lun).map(|work| work.keeper.clone())
+        self.works.lock().get(&lun).map(|work| work.keeper.clone())
     }
 
     /// Whether the work of a LUN was not running, which it is from now on.
     fn begin(&self, lun: u16) -> bool {
-        let mut works = self.works.borrow_mut();
+        let mut works = self.works.lock();
         works.get_mut(&lun).is_some_and(|work| !core::mem::replace(&mut work.is_running, true))
     }
 
-    fn end(&self, lun: u16) {
-        if let Some(work) = self.works.borrow_mut().get_mut(&lun) {
+    /// What `poll` says is next; when that is nothing, the work is not running from now on. Whoever
+    /// has more to do meanwhile has told the logical unit before, and asks after.
+    fn next(&self, lun: u16, poll: impl FnOnce() -> Option<Background>) -> Option<Background> {
+        let mut works = self.works.lock();
+        let next = poll();
+        if let (None, Some(work)) = (&next, works.get_mut(&lun)) {
             work.is_running = false;
         }
+        next
     }
 }
 
 impl ServedRealm {
     /// A command waits for the background work of its LUN, until `completion` ends.
     pub(super) fn wait_for_background(
-        self: &Rc<Self>,
-        lun: &Rc<ServedLun>,
+        self: &Arc<Self>,
+        lun: &Arc<ServedLun>,
         connection: ConnectionId,
         task: TaskId,
         completion: Completion,
     ) {
-        let mut works = self.background.works.borrow_mut();
+        let mut works = self.background.works.lock();
         // Without work the completion is dropped, and ends as aborted.
         let Some(work) = works.get_mut(&lun.number()) else { return };
         work.waiters.push(Waiter { connection, task, completion });
@@ -227,21 +232,18 @@ impl ServedRealm {
     }
 
     /// Does the background work of a LUN, if there is any.
-    pub(super) fn start_background(self: &Rc<Self>, lun: &Rc<ServedLun>) {
+    pub(super) fn start_background(self: &Arc<Self>, lun: &Arc<ServedLun>) {
         if self.background.begin(lun.number()) {
             tokio::task::spawn_local(run(self.clone(), lun.clone()));
         }
     }
 }
 
-async fn run(realm: Rc<ServedRealm>, lun: Rc<ServedLun>) {
+async fn run(realm: Arc<ServedRealm>, lun: Arc<ServedLun>) {
     let number = lun.number();
     loop {
-        let next = realm.units.borrow_mut().poll_background(number);
-        let Some(next) = next else {
-            realm.background.end(number);
-            return;
-        };
+        let poll = || realm.units.lock().poll_background(number);
+        let Some(next) = realm.background.next(number, poll) else { return };
         let result = match next {
             Background::Keep(marker) => match realm.background.keeper(number) {
                 Some(keeper) => {
@@ -258,21 +260,16 @@ async fn run(realm: Rc<ServedRealm>, lun: Rc<ServedLun>) {
                 Ok(SgList::new())
             }
             Background::Submit(request) => {
-                while lun.gate() == Gate::Held {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                let device = lun.device().map(|device| device.clone());
-                match device {
-                    Some(device) if lun.gate() == Gate::Open => {
-                        lun.enter();
+                let gate = enter(&lun).await;
+                let result = match lun.device() {
+                    Some(device) if gate == Gate::Open => {
                         let netraid_scsi::MediumRequest { op, offset, len, flags, data } = request;
-                        let result =
-                            completions::request(&device, op, offset, len, flags, data).await;
-                        lun.leave();
-                        result
+                        completions::request(&device, op, offset, len, flags, data).await
                     }
                     Some(_) | None => Err(ErrorKind::Aborted.into()),
-                }
+                };
+                lun.leave();
+                result
             }
             Background::Wake(result) => {
                 realm.background.wake(number, result);
@@ -283,7 +280,21 @@ async fn run(realm: Rc<ServedRealm>, lun: Rc<ServedLun>) {
         if lun.gate() == Gate::Leaving {
             return;
         }
-        realm.units.borrow_mut().handle_background_done(number, result);
+        realm.units.lock().handle_background_done(number, result);
+    }
+}
+
+/// Enters a LUN when it is not held: whether it serves then.
+async fn enter(lun: &ServedLun) -> Gate {
+    loop {
+        // Whoever holds it now waits for this, or is seen here.
+        lun.enter();
+        let gate = lun.gate();
+        if gate != Gate::Held {
+            return gate;
+        }
+        lun.leave();
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

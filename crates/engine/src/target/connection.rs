@@ -8,7 +8,7 @@
 
 mod tasks;
 
-use std::{net::SocketAddr, panic::AssertUnwindSafe, rc::Rc, time::Duration};
+use std::{net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use netraid_block::{Buf, SgList};
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::tasks::Slot;
-use super::{Shared, realm::ServedRealm, segments::Knock, sessions::SessionEntry};
+use super::{Shared, luns::SeenLuns, realm::ServedRealm, segments::Knock, sessions::SessionEntry};
 use crate::{
     completions::{CompletionQueue, CompletionReceiver},
     wire::{Side, Wire, WireError},
@@ -45,15 +45,17 @@ struct Driver {
     queue: CompletionQueue,
     nexus: NexusId,
     /// Its logical units.
-    realm: Rc<ServedRealm>,
+    realm: Arc<ServedRealm>,
     /// Its login waits for its segment.
-    knock: Option<Rc<Knock>>,
-    shared: Rc<Shared>,
-    session: Rc<SessionEntry>,
+    knock: Option<Arc<Knock>>,
+    shared: Arc<Shared>,
+    session: Arc<SessionEntry>,
     /// Wakes this connection.
-    waker: Rc<Notify>,
+    waker: Arc<Notify>,
     /// Number of the last grant that was asked for.
     asked: u32,
+    /// Of its realm.
+    luns: SeenLuns,
     /// By LUN: the incarnation of it that this session is known to use.
     used: Vec<u64>,
     /// Tasks that wait for the background work of a LUN.
@@ -61,11 +63,12 @@ struct Driver {
     peer: SocketAddr,
 }
 
-/// Serves one connection to its end.
+/// Serves one connection to its end, on the thread of this number.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
+    thread: usize,
     stopped: watch::Receiver<bool>,
 ) {
     let wire = match Wire::new(stream) {
@@ -76,7 +79,7 @@ pub(super) async fn serve(
         }
     };
     let Ok(portal) = wire.local_addr() else { return };
-    let seat = shared.node.borrow_mut().open(Link::new(peer, portal));
+    let seat = shared.node.lock().open(Link::new(peer, portal));
     shared.wake();
     let Some(seat) = seat else {
         if shared.may_tell() {
@@ -88,12 +91,12 @@ pub(super) async fn serve(
     let challenge = Challenge { identifier: rand::random(), bytes: rand::random() };
     let (now, setup) = (shared.started.elapsed(), shared.setup.clone());
     let machine = Connection::new(now, seat, setup, challenge);
-    let waker = Rc::new(Notify::new());
-    shared.wakers.borrow_mut().insert(id, waker.clone());
+    let waker = Arc::new(Notify::new());
+    shared.wakers.lock().insert(id, waker.clone());
     let (queue, mut completions) = CompletionQueue::channel();
     let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
     let nexus = NexusId(id.0);
-    let session = SessionEntry::new(id, peer);
+    let session = SessionEntry::new(id, peer, thread);
     let mut driver = Driver {
         machine,
         slots,
@@ -105,6 +108,7 @@ pub(super) async fn serve(
         session: session.clone(),
         waker: waker.clone(),
         asked: 0,
+        luns: SeenLuns::default(),
         used: Vec::new(),
         waiting: Vec::new(),
         peer,
@@ -124,12 +128,12 @@ pub(super) async fn serve(
     }
     realm.luns.forget_user(id);
     shared.sessions.remove(id);
-    realm.units.borrow_mut().remove_nexus(nexus);
+    realm.units.lock().remove_nexus(nexus);
     if let (Some(segments), Some(guest)) = (&shared.segments, session.guest()) {
         segments.leave(guest);
     }
-    shared.wakers.borrow_mut().remove(&id);
-    shared.node.borrow_mut().closed(id);
+    shared.wakers.lock().remove(&id);
+    shared.node.lock().closed(id);
     shared.wake();
 }
 
@@ -200,7 +204,7 @@ impl Driver {
                     self.handle_events();
                 }
                 () = waker.notified() => {
-                    self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.machine.handle_wake(&mut self.shared.node.lock());
                     self.take_segment();
                     self.take_grants();
                     self.handle_events();
@@ -314,24 +318,25 @@ impl Driver {
                 Event::AskGrant { task, len, executes } => self.ask_grant(task, len, executes),
                 Event::Submit { task } => self.handle_submit(task),
                 Event::Release { task } => {
-                    self.slots[task.index()].clear(&self.shared, &self.realm, &self.session);
+                    let slot = &mut self.slots[task.index()];
+                    slot.clear(&self.shared, &self.realm, &self.session);
                 }
-                Event::Reset { lun: None } => self.realm.units.borrow_mut().handle_reset(),
+                Event::Reset { lun: None } => self.realm.units.lock().handle_reset(),
                 Event::Reset { lun: Some(lun) } => {
                     let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.realm.units.borrow_mut().unit_mut(field) {
+                    if let Some(unit) = self.realm.units.lock().unit_mut(field) {
                         unit.handle_reset();
                     }
                 }
                 Event::Cleared { lun } => {
                     let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.realm.units.borrow_mut().unit_mut(field) {
+                    if let Some(unit) = self.realm.units.lock().unit_mut(field) {
                         unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
                     }
                 }
                 Event::Preempted { task } => self.handle_preempted(task),
                 Event::Settled => {
-                    self.machine.handle_wake(&mut self.shared.node.borrow_mut());
+                    self.machine.handle_wake(&mut self.shared.node.lock());
                     self.shared.wake();
                 }
                 Event::LoggedIn { initiator, isid, session, .. } => {
@@ -346,7 +351,7 @@ impl Driver {
                     }
                     let port = InitiatorPort::new(&initiator, isid);
                     if let (SessionType::Normal, Some(port)) = (session, port) {
-                        let mut units = self.realm.units.borrow_mut();
+                        let mut units = self.realm.units.lock();
                         units.add_nexus(self.nexus, &Nexus::new(port));
                         if let Some(view) = self.session.guest().and_then(|guest| guest.view()) {
                             units.set_view(0, self.nexus, view.clone());
@@ -403,6 +408,7 @@ impl Driver {
         let standing = guest.map(|guest| {
             let standing = guest.standing();
             self.realm = guest.segment.realm().clone();
+            self.luns = SeenLuns::default();
             self.session.let_in(guest);
             standing
         });
@@ -410,7 +416,7 @@ impl Driver {
     }
 
     fn answer_standing(&mut self, standing: Option<Standing>) {
-        self.machine.handle_standing(&mut self.shared.node.borrow_mut(), standing);
+        self.machine.handle_standing(&mut self.shared.node.lock(), standing);
         self.shared.wake();
     }
 }
@@ -457,7 +463,7 @@ impl Side for Driver {
         match control {
             Some(data) => {
                 let now = self.now();
-                let mut node = self.shared.node.borrow_mut();
+                let mut node = self.shared.node.lock();
                 self.machine.handle_control(now, &mut node, data)?;
                 drop(node);
                 self.shared.wake();

@@ -4,7 +4,7 @@
 //! What changes a LUN waits for the commands at its device, for a bounded time; everything else
 //! is answered at once. Nothing here is on the path of a SCSI command.
 
-use std::{rc::Rc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use netraid_block::Device;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
@@ -26,7 +26,7 @@ const JOBS_MAX: usize = 16;
 /// How long commands at a device are waited for.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
-type Job = Box<dyn FnOnce(Rc<Shared>) + Send>;
+type Job = Box<dyn FnOnce(Arc<Shared>) + Send>;
 /// Where the target's thread takes its commands from.
 pub(super) type Jobs = mpsc::Receiver<Job>;
 /// What a target holds as long as anything of it is left.
@@ -358,7 +358,7 @@ impl TargetHandle {
     async fn call<T, W, F>(&self, work: W) -> Result<T, CommandError>
     where
         T: Send + 'static,
-        W: FnOnce(Rc<Shared>) -> F + Send + 'static,
+        W: FnOnce(Arc<Shared>) -> F + Send + 'static,
         F: Future<Output = Result<T, CommandError>> + 'static,
     {
         let (reply, answer) = oneshot::channel();
@@ -376,7 +376,7 @@ impl TargetHandle {
 impl Shared {
     fn drop_sessions(&self, id: Option<u64>) -> Result<usize, CommandError> {
         let chosen = |known: &SessionView<'_>| id.is_none_or(|id| id == known.connection.0);
-        let mut node = self.node.borrow_mut();
+        let mut node = self.node.lock();
         let handles: Vec<_> =
             node.sessions().filter(chosen).map(|known| (known.connection, known.tsih)).collect();
         if let (Some(id), []) = (id, handles.as_slice()) {
@@ -394,7 +394,7 @@ impl Shared {
     /// Takes a LUN of the configuration, or a new one.
     pub(super) fn add_lun(
         &self,
-        realm: &Rc<ServedRealm>,
+        realm: &Arc<ServedRealm>,
         number: Option<u16>,
         lun: Lun,
     ) -> Result<u16, CommandError> {
@@ -417,32 +417,32 @@ impl Shared {
             identity,
             reservations,
         };
-        match realm.units.borrow_mut().add(number, unit) {
+        match realm.units.lock().add(number, unit) {
             Ok(()) => {}
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
         }
         realm.luns.insert(number, device, policy, place);
-        self.node.borrow_mut().add_lun(realm.id, number);
+        self.node.lock().add_lun(realm.id, number);
         if let Some(mut sanitizing) = sanitizing {
             let found = sanitizing.take_found();
             realm.background.insert(number, sanitizing);
             if let (Some(marker), Some(lun)) = (found, realm.luns.get(number)) {
                 tracing::warn!(lun = number, "goes on with a sanitize operation");
-                realm.units.borrow_mut().resume_sanitize(number, marker);
+                realm.units.lock().resume_sanitize(number, marker);
                 realm.start_background(&lun);
             }
         }
         Ok(number)
     }
 
-    async fn remove_lun(self: Rc<Self>, number: u16, force: bool) -> Result<(), CommandError> {
+    async fn remove_lun(self: Arc<Self>, number: u16, force: bool) -> Result<(), CommandError> {
         let lun = self.steady_lun(number)?;
         if !force {
             self.check_unused(&lun)?;
         }
         lun.set_gate(Gate::Leaving);
-        self.home.units.borrow_mut().retire(number);
+        self.home.units.lock().retire(number);
         self.home.background.remove(number);
         tracing::info!(lun = number, running = lun.running(), "a LUN is removed");
         let (shared, leaving) = (self.clone(), lun.clone());
@@ -450,10 +450,10 @@ impl Shared {
         let gone = tokio::task::spawn_local(async move {
             // Nobody moves the gate of a LUN that leaves.
             while !leaving.wait_idle().await {}
-            shared.home.units.borrow_mut().remove(number);
+            shared.home.units.lock().remove(number);
             leaving.set_device(None);
             shared.home.luns.remove(number);
-            shared.node.borrow_mut().remove_lun(Realm::HOME, number);
+            shared.node.lock().remove_lun(Realm::HOME, number);
         });
         match tokio::time::timeout(DRAIN_LIMIT, gone).await {
             Ok(_) => Ok(()),
@@ -492,13 +492,13 @@ impl Shared {
         if let Some(old) = old.filter(|old| *old != new) {
             return Err(CommandError::BlockLen { number, old, new });
         }
-        self.home.units.borrow_mut().handle_changed(number, device.info().clone());
+        self.home.units.lock().handle_changed(number, device.info().clone());
         lun.set_device(Some(device));
         lun.set_gate(Gate::Open);
         Ok(())
     }
 
-    fn home_lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
+    fn home_lun(&self, number: u16) -> Result<Arc<ServedLun>, CommandError> {
         self.home.luns.get(number).ok_or_else(|| {
             let luns: Vec<_> =
                 self.home.luns.all().iter().map(|lun| lun.number().to_string()).collect();
@@ -512,7 +512,7 @@ impl Shared {
     }
 
     /// A LUN that is not on its way out.
-    fn steady_lun(&self, number: u16) -> Result<Rc<ServedLun>, CommandError> {
+    fn steady_lun(&self, number: u16) -> Result<Arc<ServedLun>, CommandError> {
         let lun = self.home_lun(number)?;
         match lun.gate() {
             Gate::Open | Gate::Held => Ok(lun),

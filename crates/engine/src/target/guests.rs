@@ -5,8 +5,10 @@
 //! ended.
 
 use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -20,7 +22,7 @@ use netraid_control::{
 use netraid_iscsi_proto::target::{ConnectionId, Standing};
 use netraid_scsi::View;
 
-use super::{Admission, Admitted, GrantReport, segments::Segment};
+use super::{Admission, Admitted, GrantReport, cells::Guarded, segments::Segment};
 
 /// Denials of one session are told so often at most.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,17 +30,17 @@ const TELL_INTERVAL: Duration = Duration::from_secs(1);
 /// One session that a token let in.
 pub(super) struct Guest {
     pub(super) connection: ConnectionId,
-    pub(super) segment: Rc<Segment>,
+    pub(super) segment: Arc<Segment>,
     pub(super) admitted: Admitted,
     /// The grant's, until when it was extended.
-    rule: RefCell<Rule>,
+    rule: Guarded<Rule>,
     /// What its logical unit looks like to it, where that is not the segment.
     view: Option<View>,
     /// It is to go, and nothing that it asks for happens any more.
-    ended: Cell<bool>,
+    ended: AtomicBool,
     /// Commands at the device.
-    running: Cell<u32>,
-    told: Cell<Option<Duration>>,
+    running: AtomicU32,
+    told: Guarded<Option<Duration>>,
 }
 
 /// A request must not happen.
@@ -52,7 +54,7 @@ impl Guest {
     /// When the grant does not fit it, or does not hold any more.
     pub(super) fn new(
         connection: ConnectionId,
-        segment: Rc<Segment>,
+        segment: Arc<Segment>,
         admitted: Admitted,
         now: Moment,
     ) -> Result<Self, GuestError> {
@@ -82,11 +84,11 @@ impl Guest {
             connection,
             segment,
             admitted,
-            rule: RefCell::new(rule),
+            rule: Guarded::new(rule),
             view: Some(view).filter(|view| view.info != info || !ranges.is_empty()),
-            ended: Cell::new(false),
-            running: Cell::new(0),
-            told: Cell::new(None),
+            ended: AtomicBool::new(false),
+            running: AtomicU32::new(0),
+            told: Guarded::new(None),
         })
     }
 
@@ -111,13 +113,13 @@ impl Guest {
     }
 
     fn governs(&self) -> bool {
-        let rule = self.rule.borrow();
+        let rule = self.rule.lock();
         let terms = rule.terms();
         terms.rights.contain(Rights::WRITE) && !terms.append_only
     }
 
     pub(super) fn report(&self) -> GrantReport {
-        let (token, rule) = (self.grant().token(), self.rule.borrow());
+        let (token, rule) = (self.grant().token(), self.rule.lock());
         GrantReport {
             mediator: token.mediator,
             plan: token.plan,
@@ -128,30 +130,30 @@ impl Guest {
     }
 
     /// Commands at the device.
-    pub(super) const fn running(&self) -> u32 {
-        self.running.get()
+    pub(super) fn running(&self) -> u32 {
+        self.running.load(SeqCst)
     }
 
     /// A command goes to the device; [`Self::leave`] when it has ended.
     pub(super) fn enter(&self) {
-        self.running.set(self.running.get() + 1);
+        self.running.fetch_add(1, SeqCst);
     }
 
     pub(super) fn leave(&self) {
-        let left = self.running.get() - 1;
-        self.running.set(left);
-        if left == 0 && self.ended.get() {
+        let was = self.running.fetch_sub(1, SeqCst);
+        assert!(was > 0, "a command leaves that did not enter");
+        if was == 1 && self.ended.load(SeqCst) {
             self.segment.notify();
         }
     }
 
-    pub(super) const fn has_ended(&self) -> bool {
-        self.ended.get()
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
     }
 
     /// Nothing that it asks for happens from now on. False when that was so already.
     pub(super) fn end(&self) -> bool {
-        !self.ended.replace(true)
+        !self.ended.swap(true, SeqCst)
     }
 
     /// Whether it may only write behind what is written.
@@ -161,12 +163,12 @@ impl Guest {
 
     /// Whether the grant holds.
     pub(super) fn holds(&self, now: Moment) -> Result<(), Lapsed> {
-        self.rule.borrow().holds(self.segment.generation(), now)
+        self.rule.lock().holds(self.segment.generation(), now)
     }
 
     /// It may go on until then, if that is later.
     pub(super) fn extend(&self, until: Moment) {
-        let mut rule = self.rule.borrow_mut();
+        let mut rule = self.rule.lock();
         let terms = Terms { expires: until.max(rule.terms().expires), ..*rule.terms() };
         if let Some(info) = self.segment.info()
             && let Ok(extended) = Rule::new(terms, info.capacity, info.block_len)
@@ -198,7 +200,7 @@ impl Guest {
         at: Duration,
     ) -> Result<(), Barred> {
         // Where that ends is known when the writes before it are on their way.
-        if self.rule.borrow().terms().append_only && request.0 == Op::Write {
+        if self.rule.lock().terms().append_only && request.0 == Op::Write {
             return Ok(());
         }
         self.weigh(admission, request, at).map(|_| ())
@@ -211,15 +213,15 @@ impl Guest {
         needs: Needs,
         at: Duration,
     ) -> Result<(), Barred> {
-        if self.ended.get() {
+        if self.ended.load(SeqCst) {
             return Err(Barred);
         }
         let (generation, now) = (self.segment.generation(), admission.now());
         let allowed = match needs {
             Needs::Nothing => Ok(()),
-            Needs::Reserve => self.rule.borrow().may_reserve(generation, now),
+            Needs::Reserve => self.rule.lock().may_reserve(generation, now),
             Needs::Govern if !self.governs() => {
-                let held = self.rule.borrow().terms().rights;
+                let held = self.rule.lock().terms().rights;
                 Err(Denial::Right { needed: Rights::WRITE, held })
             }
             Needs::Govern => self.holds(now).map_err(Denial::from),
@@ -233,13 +235,13 @@ impl Guest {
         (op, offset, len): (Op, u64, u64),
         at: Duration,
     ) -> Result<Pieces, Barred> {
-        if self.ended.get() {
+        if self.ended.load(SeqCst) {
             return Err(Barred);
         }
         let segment =
             SegmentNow { generation: self.segment.generation(), end: self.segment.end_bytes() };
         let range = ByteRange { offset, len };
-        let verdict = self.rule.borrow().judge(op, range, segment, admission.now());
+        let verdict = self.rule.lock().judge(op, range, segment, admission.now());
         match verdict {
             Verdict::Allow(pieces) => Ok(pieces),
             Verdict::Deny(denial) => Err(self.tell(admission, &denial, at)),

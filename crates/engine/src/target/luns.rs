@@ -1,16 +1,20 @@
-//! The LUNs of a running target: their devices, policies and statistics, on the target's thread.
+//! The LUNs of a running target: their devices, policies and statistics.
 //!
 //! ```text
 //! serving -> held -> serving              the device is changed under a command's feet: not
 //! serving -> leaving -> (removed)         new requests are refused, those under way end first
 //! ```
 //!
-//! Invariant: a LUN's device is taken away only while none of its commands is at the device.
+//! Invariant: a LUN's device is taken away only while none of its commands is at the device. A command
+//! enters before it looks at the gate, and whoever moves the gate looks for commands after: one of
+//! the two sees the other.
 
 use std::{
-    cell::{Cell, Ref, RefCell},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use netraid_block::{Complete, Completion, Device, IoError, Op, SgList};
@@ -20,9 +24,10 @@ use netraid_scsi::{MediumRequest, Refusal};
 use tokio::sync::Notify;
 
 use super::{
+    cells::Guarded,
     policy::{Access, Moment, Policy, Verdict},
     reservations::ReservationPlace,
-    statistics::Counters,
+    statistics::{CommandCounts, Counters},
 };
 
 /// Whether requests reach the device.
@@ -61,19 +66,21 @@ pub(super) struct ServedLun {
     /// Tells apart what had one number at different times; never 0.
     incarnation: u64,
     block_len: u32,
-    device: RefCell<Option<Device>>,
-    gate: Cell<Gate>,
+    /// Requests of all threads go to it at a time.
+    device: RwLock<Option<Device>>,
+    gate: Guarded<Gate>,
     /// Counts moves of the gate.
-    moves: Cell<u64>,
-    policy: RefCell<Option<Box<dyn Policy>>>,
+    moves: AtomicU64,
+    policy: Guarded<Option<Box<dyn Policy>>>,
     /// Whether gate or policy have a say: what a request looks at first.
-    is_guarded: Cell<bool>,
+    is_guarded: AtomicBool,
     /// Commands at the device.
-    running: Cell<u32>,
+    running: AtomicU32,
     idle: Notify,
-    users: RefCell<Vec<ConnectionId>>,
+    users: Guarded<Vec<ConnectionId>>,
     reservations: Option<ReservationPlace>,
-    pub(super) counters: Counters,
+    /// Of each thread.
+    counters: Box<[Counters]>,
 }
 
 impl ServedLun {
@@ -97,7 +104,7 @@ impl ServedLun {
 
     /// Commands at the device.
     pub(super) fn running(&self) -> u32 {
-        self.running.get()
+        self.running.load(SeqCst)
     }
 
     pub(super) fn gate(&self) -> Gate {
@@ -105,17 +112,29 @@ impl ServedLun {
     }
 
     /// The device; none once it was taken away.
-    pub(super) fn device(&self) -> Option<Ref<'_, Device>> {
-        Ref::filter_map(self.device.borrow(), Option::as_ref).ok()
+    pub(super) fn device(&self) -> Option<Device> {
+        self.device.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a thread of the target counts.
+    pub(super) fn counters(&self, thread: usize) -> &Counters {
+        &self.counters[thread]
+    }
+
+    /// What all threads counted.
+    pub(super) fn counts(&self) -> CommandCounts {
+        let counts = self.counters.iter().map(Counters::snapshot);
+        counts.fold(CommandCounts::default(), CommandCounts::plus)
     }
 
     /// Whether [`Self::refusal`] has to be asked.
     pub(super) fn is_guarded(&self) -> bool {
-        self.is_guarded.get()
+        self.is_guarded.load(SeqCst)
     }
 
-    /// Why this access must not happen, if so. `began`: its command is at the device already,
-    /// which whoever holds or removes the LUN waits for.
+    /// Why this access must not happen, if so. `began`: its command was at the device before this
+    /// access, which whoever holds or removes the LUN waits for. What goes to the device has entered
+    /// when this is asked.
     #[cold]
     pub(super) fn refusal(&self, access: &Access<'_>, began: bool) -> Option<Refusal> {
         let waits = access.moment == Moment::BeforeRequest && !began;
@@ -124,7 +143,7 @@ impl ServedLun {
             Gate::Leaving if waits => return Some(Refusal::Gone),
             Gate::Open | Gate::Held | Gate::Leaving => {}
         }
-        match self.policy.borrow_mut().as_mut()?.judge(access) {
+        match self.policy.lock().as_mut()?.judge(access) {
             Verdict::Allow => None,
             Verdict::Deny => Some(Refusal::AccessDenied),
         }
@@ -132,19 +151,19 @@ impl ServedLun {
 
     /// A command goes to the device; [`Self::leave`] when it has ended.
     pub(super) fn enter(&self) {
-        self.running.set(self.running.get() + 1);
+        self.running.fetch_add(1, SeqCst);
     }
 
     pub(super) fn leave(&self) {
-        let left = self.running.get() - 1;
-        self.running.set(left);
-        if left == 0 && self.gate.get() != Gate::Open {
+        let was = self.running.fetch_sub(1, SeqCst);
+        assert!(was > 0, "LUN {}: a command leaves that did not enter", self.number);
+        if was == 1 && self.is_guarded() {
             self.idle.notify_waiters();
         }
     }
 
     pub(super) fn submit(&self, request: MediumRequest, completion: Completion) {
-        match &*self.device.borrow() {
+        match &*self.device.read().unwrap_or_else(PoisonError::into_inner) {
             Some(device) => device.submit(request.into_request(completion)),
             // Dropped, it completes as aborted.
             None => drop(completion),
@@ -183,34 +202,35 @@ impl ServedLun {
 
     pub(super) fn set_gate(&self, gate: Gate) {
         self.gate.set(gate);
-        self.moves.set(self.moves.get() + 1);
-        self.idle.notify_waiters();
+        self.moves.fetch_add(1, SeqCst);
         self.look_at_guards();
+        self.idle.notify_waiters();
     }
 
     /// Tells apart what the gate was set to at different times.
-    pub(super) const fn moves(&self) -> u64 {
-        self.moves.get()
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(SeqCst)
     }
 
     pub(super) fn set_policy(&self, policy: Option<Box<dyn Policy>>) {
-        *self.policy.borrow_mut() = policy;
+        *self.policy.lock() = policy;
         self.look_at_guards();
     }
 
     fn look_at_guards(&self) {
-        self.is_guarded.set(self.gate.get() != Gate::Open || self.policy.borrow().is_some());
+        let guarded = self.gate.get() != Gate::Open || self.policy.lock().is_some();
+        self.is_guarded.store(guarded, SeqCst);
     }
 
     /// Puts another device in its place.
     pub(super) fn set_device(&self, device: Option<Device>) {
-        *self.device.borrow_mut() = device;
+        *self.device.write().unwrap_or_else(PoisonError::into_inner) = device;
     }
 
     /// Takes the device away; none of its commands may be there.
     pub(super) fn take_device(&self) -> Option<Device> {
-        assert_eq!(self.running.get(), 0, "LUN {} loses its device under a command", self.number);
-        self.device.borrow_mut().take()
+        assert_eq!(self.running(), 0, "LUN {} loses its device under a command", self.number);
+        self.device.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits until no command is at the device; new ones must be kept off. False as soon as
@@ -218,45 +238,60 @@ impl ServedLun {
     pub(super) async fn wait_idle(&self) -> bool {
         let moves = self.moves();
         loop {
+            // What ends between the look and the wait is told all the same.
+            let mut told = std::pin::pin!(self.idle.notified());
+            told.as_mut().enable();
             if self.moves() != moves {
                 return false;
             }
-            if self.running.get() == 0 {
+            if self.running() == 0 {
                 return true;
             }
-            self.idle.notified().await;
+            told.await;
         }
     }
 
     /// Notes that a session uses the medium of this LUN.
     pub(super) fn add_user(&self, session: ConnectionId) {
-        let mut users = self.users.borrow_mut();
+        let mut users = self.users.lock();
         if !users.contains(&session) {
             users.push(session);
         }
     }
 
     /// The sessions that have used the medium.
-    pub(super) fn users(&self) -> Ref<'_, Vec<ConnectionId>> {
-        self.users.borrow()
+    pub(super) fn users(&self) -> MutexGuard<'_, Vec<ConnectionId>> {
+        self.users.lock()
     }
 }
 
 /// All LUNs, by number.
-#[derive(Default)]
 pub(super) struct LunTable {
-    places: RefCell<Vec<Option<Rc<ServedLun>>>>,
-    incarnations: Cell<u64>,
+    places: Guarded<Vec<Option<Arc<ServedLun>>>>,
+    /// Counts changes.
+    version: AtomicU64,
+    /// Of the target.
+    threads: usize,
 }
 
 impl LunTable {
-    pub(super) fn get(&self, number: u16) -> Option<Rc<ServedLun>> {
-        self.places.borrow().get(usize::from(number))?.clone()
+    /// No LUNs, of a target with so many threads.
+    pub(super) fn new(threads: usize) -> Self {
+        Self { places: Guarded::default(), version: AtomicU64::new(0), threads }
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<Arc<ServedLun>> {
+        self.places.lock().get(usize::from(number))?.clone()
+    }
+
+    /// Changes whenever a LUN comes or goes.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(SeqCst)
     }
 
     /// All of them, ascending.
-    pub(super) fn all(&self) -> Vec<Rc<ServedLun>> {
-        self.places.borrow().iter().flatten().cloned().collect()
+    pub(super) fn all(&self) -> Vec<Arc<ServedLun>> {
+        self.places.lock().iter().flatten().cloned().collect()
     }
 
     /// Takes a LUN whose number is free.
@@ -267,44 +302,91 @@ impl LunTable {
         policy: Option<Box<dyn Policy>>,
         reservations: Option<ReservationPlace>,
     ) {
-        let incarnation = self.incarnations.get() + 1;
-        self.incarnations.set(incarnation);
+        // Before the table is looked at anew by whoever sees it.
+        let mut places = self.places.lock();
+        let incarnation = self.version.fetch_add(1, SeqCst) + 1;
         let lun = ServedLun {
             number,
             incarnation,
             block_len: device.info().block_len,
-            device: RefCell::new(Some(device)),
-            gate: Cell::new(Gate::Open),
-            moves: Cell::new(0),
-            policy: RefCell::new(None),
-            is_guarded: Cell::new(false),
-            running: Cell::new(0),
+            device: RwLock::new(Some(device)),
+            gate: Guarded::new(Gate::Open),
+            moves: AtomicU64::new(0),
+            policy: Guarded::new(None),
+            is_guarded: AtomicBool::new(false),
+            running: AtomicU32::new(0),
             idle: Notify::new(),
-            users: RefCell::default(),
+            users: Guarded::default(),
             reservations,
-            counters: Counters::default(),
+            counters: (0..self.threads).map(|_| Counters::default()).collect(),
         };
         lun.set_policy(policy);
-        let mut places = self.places.borrow_mut();
         let at = usize::from(number);
         if places.len() <= at {
             places.resize_with(at + 1, || None);
         }
         assert!(places[at].is_none(), "LUN {number} is taken");
-        places[at] = Some(Rc::new(lun));
+        places[at] = Some(Arc::new(lun));
     }
 
     pub(super) fn remove(&self, number: u16) {
-        if let Some(place) = self.places.borrow_mut().get_mut(usize::from(number)) {
+        let mut places = self.places.lock();
+        if let Some(place) = places.get_mut(usize::from(number)) {
             *place = None;
         }
+        self.version.fetch_add(1, SeqCst);
     }
 
     /// A session is gone.
     pub(super) fn forget_user(&self, session: ConnectionId) {
-        for lun in self.places.borrow().iter().flatten() {
-            lun.users.borrow_mut().retain(|user| *user != session);
+        for lun in self.places.lock().iter().flatten() {
+            lun.users.lock().retain(|user| *user != session);
         }
+    }
+}
+
+/// What one connection has looked up of a table: it looks again when the table has changed.
+#[derive(Default)]
+pub(super) struct SeenLuns {
+    version: u64,
+    luns: Vec<Option<Rc<SeenLun>>>,
+}
+
+/// A LUN that one connection counts its uses of, without a word to other threads.
+pub(super) struct SeenLun(Arc<ServedLun>);
+
+impl core::ops::Deref for SeenLun {
+    type Target = Arc<ServedLun>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl SeenLuns {
+    /// The LUN of this number in the table, which must be the same one each time.
+    #[inline]
+    pub(super) fn get(&mut self, table: &LunTable, number: u16) -> Option<Rc<SeenLun>> {
+        let version = table.version();
+        if self.version != version {
+            self.luns.clear();
+            self.version = version;
+        }
+        match self.luns.get(usize::from(number)) {
+            Some(Some(lun)) => Some(lun.clone()),
+            Some(None) | None => self.look_up(table, number),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, table: &LunTable, number: u16) -> Option<Rc<SeenLun>> {
+        let lun = Rc::new(SeenLun(table.get(number)?));
+        let at = usize::from(number);
+        if self.luns.len() <= at {
+            self.luns.resize(at + 1, None);
+        }
+        self.luns[at] = Some(lun.clone());
+        Some(lun)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The iSCSI target: serves devices as logical units.
 //!
-//! A target runs on a thread of its own, with one task for each connection; logical units and the
-//! node that knows all sessions belong to that thread, so that no command takes a lock. A command
+//! A target runs on a thread of its own, or on several, with one task for each connection. A command
 //! goes from socket to buffer, to the device, and its answer from the device's buffer to the
-//! socket.
+//! socket, on the thread of its connection; what it shares with others is the lock of the logical
+//! units, which it takes twice for some tens of nanoseconds.
 
 mod admission;
 mod background;
+mod cells;
 mod connection;
 mod control;
 mod guests;
@@ -20,19 +21,19 @@ mod reservations;
 mod segments;
 mod sessions;
 mod statistics;
+mod threads;
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     io,
     net::{SocketAddr, TcpListener},
-    rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
 pub use self::admission::{Admission, Admitted, Opened};
 pub use self::background::{MarkerFileError, Sanitizing};
+use self::{cells::Guarded, threads::Threads};
 pub use control::{CommandError, TargetHandle};
 use journal::Journal;
 use netraid_block::{Device, Pool};
@@ -98,6 +99,8 @@ pub struct TargetConfig {
     pub pacing: Option<Pacing>,
     /// How long a segment stays open that no session uses.
     pub segment_idle_limit: Duration,
+    /// Threads that serve connections: 1 to 64; 1 where tokens let in.
+    pub threads: usize,
 }
 
 impl TargetConfig {
@@ -121,6 +124,7 @@ impl TargetConfig {
             ping_timeout: Duration::from_secs(120),
             pacing: None,
             segment_idle_limit: Duration::from_secs(10),
+            threads: 1,
         }
     }
 }
@@ -210,6 +214,7 @@ pub struct Target {
     limits: Limits,
     pool: Pool,
     pacing: Option<Pacing>,
+    threads: usize,
     segments: Option<(Arc<dyn Admission>, Duration)>,
     handle: TargetHandle,
     jobs: control::Jobs,
@@ -236,6 +241,12 @@ impl Target {
         check("length of the target's name", name, (1..=223).contains(&name), "1 to 223")?;
         let sessions = config.limits.sessions_max;
         check("number of sessions", sessions, (1..=1024).contains(&sessions), "1 to 1024")?;
+        let threads = config.threads;
+        if by_token {
+            check("number of threads", threads, threads == 1, "1, where tokens let in")?;
+        } else {
+            check("number of threads", threads, (1..=64).contains(&threads), "1 to 64")?;
+        }
         check_mutual(&config)?;
         config.pacing.clone().map(Pacing::build).transpose()?;
         let mut listeners = Vec::new();
@@ -276,7 +287,19 @@ impl Target {
         }
         let segments = config.admission.map(|admission| (admission, config.segment_idle_limit));
         let (limits, pacing) = (config.limits, config.pacing);
-        Ok(Self { listeners, setup, luns, limits, pool, pacing, segments, handle, jobs, life })
+        Ok(Self {
+            listeners,
+            setup,
+            luns,
+            limits,
+            pool,
+            pacing,
+            threads,
+            segments,
+            handle,
+            jobs,
+            life,
+        })
     }
 
     /// A way to command the target while it runs.
@@ -328,12 +351,12 @@ impl Target {
     async fn serve(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), TargetError> {
         let paced = self.pacing.take().map(Pacing::build).transpose()?.map(Paced::new);
         let segments = self.segments.take().map(|(admission, idle)| Segments::new(admission, idle));
-        let shared = Rc::new(Shared {
-            home: ServedRealm::new(Realm::HOME),
+        let shared = Arc::new(Shared {
+            home: ServedRealm::new(Realm::HOME, self.threads),
             segments,
             sessions: SessionTable::default(),
-            node: RefCell::new(Node::new(self.limits)),
-            wakers: RefCell::new(BTreeMap::new()),
+            node: Guarded::new(Node::new(self.limits)),
+            wakers: Guarded::default(),
             journal: Journal::default(),
             paced,
             setup: Arc::new(self.setup),
@@ -348,11 +371,15 @@ impl Target {
         // They end with the thread.
         tokio::task::spawn_local(pacing::run(shared.clone()));
         tokio::task::spawn_local(segments::watch(shared.clone()));
+        let threads = Threads::start(self.threads, &shared, &stopped, &self.life)?;
+        let threads = std::rc::Rc::new(threads);
         let mut tasks = tokio::task::JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener);
             let listener = listener.map_err(TargetError::Start)?;
-            tasks.spawn_local(accept(listener, shared.clone(), stopped.clone()));
+            let accept =
+                threads::accept(listener, threads.clone(), shared.clone(), stopped.clone());
+            tasks.spawn_local(accept);
         }
         // An error means that the target was dropped: then everything ends at once.
         let orderly = loop {
@@ -364,20 +391,25 @@ impl Target {
         if orderly {
             let all = async { while tasks.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(SHUTDOWN_LIMIT, all).await;
+            // Who accepted for them is gone, or is with this.
+            drop(tasks);
+            if let Some(threads) = std::rc::Rc::into_inner(threads) {
+                threads.ended().await;
+            }
         }
         Ok(())
     }
 }
 
-/// What all connections of a target share, on their one thread.
+/// What all connections of a target share.
 struct Shared {
     /// The LUNs of the target itself.
-    home: Rc<ServedRealm>,
+    home: Arc<ServedRealm>,
     /// What tokens open, if they let in.
     segments: Option<Segments>,
     sessions: SessionTable,
-    node: RefCell<Node>,
-    wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
+    node: Guarded<Node>,
+    wakers: Guarded<BTreeMap<ConnectionId, Arc<Notify>>>,
     journal: Journal,
     paced: Option<Paced>,
     setup: Arc<Setup>,
@@ -393,42 +425,12 @@ impl Shared {
 
     /// Wakes the connections for which the node has something.
     fn wake(&self) {
-        while let Some(id) = self.node.borrow_mut().poll_wake() {
-            if let Some(waker) = self.wakers.borrow().get(&id) {
+        while let Some(id) = self.node.lock().poll_wake() {
+            if let Some(waker) = self.wakers.lock().get(&id) {
                 waker.notify_one();
             }
         }
     }
-}
-
-/// Accepts connections until the target stops, then waits for them to end.
-async fn accept(
-    listener: tokio::net::TcpListener,
-    shared: Rc<Shared>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let mut connections = tokio::task::JoinSet::new();
-    let told = stopped.clone();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    let serve = connection::serve(stream, peer, shared.clone(), told.clone());
-                    connections.spawn_local(serve);
-                }
-                Err(error) => {
-                    if shared.may_tell() {
-                        tracing::warn!(%error, "cannot accept a connection");
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            _ = stopped.wait_for(|stop| *stop) => break,
-            Some(_) = connections.join_next() => {}
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -19,9 +19,8 @@
 //! A target without a pacing never asks, and has no scheduler.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, VecDeque},
-    rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -37,7 +36,7 @@ use netraid_iscsi_proto::{
 };
 use tokio::sync::Notify;
 
-use super::{Shared, guests::Guest};
+use super::{Shared, cells::Guarded, guests::Guest};
 
 /// Shortest and longest piece of data that is asked for at a time.
 const PIECE_LEN_MIN: u32 = 64 << 10;
@@ -182,7 +181,7 @@ struct Session {
     lane: Option<Realm>,
     flow: FlowId,
     grants: VecDeque<Ticket>,
-    waker: Rc<Notify>,
+    waker: Arc<Notify>,
 }
 
 /// The scheduler and who waits for it.
@@ -201,7 +200,7 @@ pub(super) struct Pacer {
 
 /// A pacer between the connections of a target and its timer.
 pub(super) struct Paced {
-    pacer: RefCell<Pacer>,
+    pacer: Guarded<Pacer>,
     timer: Notify,
 }
 
@@ -225,7 +224,7 @@ impl Pacer {
         key: FlowKey,
         lane: Option<Realm>,
         pace: Pace,
-        waker: Rc<Notify>,
+        waker: Arc<Notify>,
     ) {
         let flow = match self.flows.get_mut(&key) {
             Some(flow) => {
@@ -460,12 +459,12 @@ impl Lane {
 
 impl Paced {
     pub(super) fn new(pacer: Pacer) -> Self {
-        Self { pacer: RefCell::new(pacer), timer: Notify::new() }
+        Self { pacer: Guarded::new(pacer), timer: Notify::new() }
     }
 
     /// A session was admitted.
-    pub(super) fn enter(&self, connection: ConnectionId, initiator: &str, waker: Rc<Notify>) {
-        let mut pacer = self.pacer.borrow_mut();
+    pub(super) fn enter(&self, connection: ConnectionId, initiator: &str, waker: Arc<Notify>) {
+        let mut pacer = self.pacer.lock();
         let pace = pacer.paces.get(initiator).copied().unwrap_or(pacer.others);
         let key = FlowKey::Initiator(initiator.to_owned());
         pacer.enter(connection, key, None, pace, waker);
@@ -477,12 +476,12 @@ impl Paced {
         now: Duration,
         connection: ConnectionId,
         guest: &Guest,
-        waker: Rc<Notify>,
+        waker: Arc<Notify>,
     ) {
         let (token, pace) = (guest.grant().token(), guest.admitted.pace);
         let key = FlowKey::Plan(token.mediator, token.plan);
         let lane = Some(guest.segment.realm().id);
-        let mut pacer = self.pacer.borrow_mut();
+        let mut pacer = self.pacer.lock();
         pacer.enter(connection, key.clone(), lane, pace, waker);
         let flow = pacer.flows.get(&key).map(|flow| (flow.id, flow.wanted));
         if flow.is_some_and(|(id, wanted)| wanted.unwrap_or(pacer.scheduler.pace(id)) != pace)
@@ -500,20 +499,20 @@ impl Paced {
         pace: Pace,
     ) -> Result<(), PaceError> {
         let key = FlowKey::Plan(mediator, plan);
-        self.pacer.borrow_mut().set_plan_pace(to_ns(now), &key, pace)?;
+        self.pacer.lock().set_plan_pace(to_ns(now), &key, pace)?;
         self.advance(now);
         Ok(())
     }
 
     /// A connection has ended, and none of its commands runs any more.
     pub(super) fn leave(&self, now: Duration, connection: ConnectionId) {
-        self.pacer.borrow_mut().leave(to_ns(now), connection);
+        self.pacer.lock().leave(to_ns(now), connection);
         self.advance(now);
     }
 
     /// Something of a session waits for its grant.
     pub(super) fn ask(&self, now: Duration, ticket: Ticket, len: u32) {
-        let mut pacer = self.pacer.borrow_mut();
+        let mut pacer = self.pacer.lock();
         let Some(session) = pacer.sessions.get(&ticket.connection) else { return };
         let flow = session.flow;
         pacer.scheduler.handle_arrival(to_ns(now), flow, ticket, len);
@@ -523,7 +522,7 @@ impl Paced {
 
     /// What waited does not any more; it may have been granted already.
     pub(super) fn withdraw(&self, connection: ConnectionId, number: u32) {
-        let mut pacer = self.pacer.borrow_mut();
+        let mut pacer = self.pacer.lock();
         let Some(session) = pacer.sessions.get(&connection) else { return };
         let flow = session.flow;
         let is_it = |ticket: &Ticket| ticket.connection == connection && ticket.number == number;
@@ -536,18 +535,18 @@ impl Paced {
 
     /// The next grant of a session.
     pub(super) fn take(&self, connection: ConnectionId) -> Option<Ticket> {
-        self.pacer.borrow_mut().sessions.get_mut(&connection)?.grants.pop_front()
+        self.pacer.lock().sessions.get_mut(&connection)?.grants.pop_front()
     }
 
     /// A command that was granted has ended, or is not wanted any more.
     pub(super) fn done(&self, now: Duration, connection: ConnectionId) {
-        self.pacer.borrow_mut().done(to_ns(now), connection);
+        self.pacer.lock().done(to_ns(now), connection);
         self.advance(now);
     }
 
     /// A command begins whose bytes were granted before.
     pub(super) fn begun(&self, now: Duration, connection: ConnectionId) {
-        self.pacer.borrow_mut().begun(to_ns(now), connection);
+        self.pacer.lock().begun(to_ns(now), connection);
     }
 
     /// Gives an initiator a pace, or takes it away.
@@ -558,13 +557,13 @@ impl Paced {
         pace: Option<Pace>,
     ) -> Result<(), PaceError> {
         let initiator = initiator.to_ascii_lowercase();
-        self.pacer.borrow_mut().set_pace(to_ns(now), &initiator, pace)?;
+        self.pacer.lock().set_pace(to_ns(now), &initiator, pace)?;
         self.advance(now);
         Ok(())
     }
 
     pub(super) fn report(&self, connection: ConnectionId) -> Option<PaceReport> {
-        let pacer = self.pacer.borrow();
+        let pacer = self.pacer.lock();
         let flow = pacer.sessions.get(&connection)?.flow;
         let scheduler = &pacer.scheduler;
         let (pace, waiting) = (scheduler.pace(flow), scheduler.waiting(flow));
@@ -572,14 +571,14 @@ impl Paced {
     }
 
     fn advance(&self, now: Duration) {
-        if self.pacer.borrow_mut().advance(to_ns(now)) {
+        if self.pacer.lock().advance(to_ns(now)) {
             self.timer.notify_one();
         }
     }
 
     /// Hands out what may go now; when to do so next.
     fn arm(&self, now: Duration) -> Option<Duration> {
-        let mut pacer = self.pacer.borrow_mut();
+        let mut pacer = self.pacer.lock();
         pacer.set_apart(to_ns(now));
         pacer.advance(to_ns(now));
         pacer.armed = pacer.next_timeout(to_ns(now));
@@ -588,7 +587,7 @@ impl Paced {
 }
 
 /// Hands out grants whose time has come, for as long as the target serves.
-pub(super) async fn run(shared: Rc<Shared>) {
+pub(super) async fn run(shared: Arc<Shared>) {
     let Some(paced) = &shared.paced else { return };
     loop {
         match paced.arm(shared.started.elapsed()) {

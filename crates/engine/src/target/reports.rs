@@ -1,6 +1,6 @@
 //! What a running target says of itself: its LUNs, its sessions, its counters.
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use netraid_block::DeviceInfo;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
@@ -65,6 +65,8 @@ pub struct SessionReport {
     pub handle: Option<([u8; 6], u16)>,
     /// Its address.
     pub peer: std::net::SocketAddr,
+    /// Which thread of the target serves it.
+    pub thread: usize,
     /// Whether it only asks for targets.
     pub discovery: bool,
     /// Time since it logged in.
@@ -107,10 +109,10 @@ pub struct TargetReport {
 impl Shared {
     pub(super) fn report(&self) -> TargetReport {
         let luns = self.home.luns.all().iter().map(|lun| self.report_lun(lun)).collect();
-        let node = self.node.borrow();
+        let node = self.node.lock();
         let handles: BTreeMap<_, _> =
             node.sessions().map(|known| (known.connection, (known.isid, known.tsih))).collect();
-        let report = |session: &Rc<SessionEntry>| {
+        let report = |session: &Arc<SessionEntry>| {
             let pace = self.paced.as_ref().and_then(|paced| paced.report(session.connection));
             report_session(session, handles.get(&session.connection).copied(), pace)
         };
@@ -120,7 +122,7 @@ impl Shared {
     }
 
     fn report_lun(&self, lun: &ServedLun) -> LunReport {
-        let units = self.home.units.borrow();
+        let units = self.home.units.lock();
         let unit = units.unit(lun.number());
         let registrants = unit.map(|unit| report_registrants(unit.reservations()));
         let reservation = unit.and_then(|unit| match unit.reservations().reserved() {
@@ -144,7 +146,7 @@ impl Shared {
             reservation,
             registrants: registrants.unwrap_or_default(),
             sanitize: unit.and_then(LogicalUnit::sanitize_state),
-            commands: lun.counters.snapshot(),
+            commands: lun.counts(),
         }
     }
 }
@@ -170,6 +172,7 @@ fn report_session(
         initiator: login.initiator.clone(),
         handle,
         peer: session.peer,
+        thread: session.thread,
         discovery: login.kind == SessionType::Discovery,
         age: login.since.elapsed(),
         commands: session.counters.snapshot(),

@@ -14,10 +14,11 @@
 //! and one that was raised while the segment was being opened counts.
 
 use std::{
-    cell::{Cell, RefCell},
     collections::BTreeMap,
-    rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -29,6 +30,7 @@ use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use super::{
     Admission, Admitted, Lun, Opened, Shared,
+    cells::Guarded,
     control::{CommandError, DRAIN_LIMIT},
     guests::Guest,
     pacing::Pace,
@@ -47,8 +49,8 @@ pub(super) type Key = (MediatorId, SegmentId);
 pub(super) struct Segments {
     pub(super) admission: Arc<dyn Admission>,
     idle_limit: Duration,
-    table: RefCell<BTreeMap<Key, Rc<Segment>>>,
-    last_realm: Cell<u64>,
+    table: Guarded<BTreeMap<Key, Arc<Segment>>>,
+    last_realm: Guarded<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,18 +65,18 @@ enum Stage {
 /// One segment.
 pub(super) struct Segment {
     key: Key,
-    realm: Rc<ServedRealm>,
-    stage: Cell<Stage>,
-    generation: Cell<Generation>,
+    realm: Arc<ServedRealm>,
+    stage: Guarded<Stage>,
+    generation: AtomicU64,
     /// Behind its last byte that was ever written.
-    end_bytes: Cell<u64>,
-    guests: RefCell<Vec<Rc<Guest>>>,
+    end_bytes: AtomicU64,
+    guests: Guarded<Vec<Arc<Guest>>>,
     /// Since when there are no guests.
-    idle_since: Cell<Instant>,
+    idle_since: Guarded<Instant>,
     /// Logins that wait for it to be open.
-    knocks: RefCell<Vec<Rc<Knock>>>,
+    knocks: Guarded<Vec<Arc<Knock>>>,
     /// Its device, as long as it is being closed.
-    closing: RefCell<Option<JoinHandle<()>>>,
+    closing: Guarded<Option<JoinHandle<()>>>,
     /// Something has ended here.
     changed: Notify,
 }
@@ -82,10 +84,10 @@ pub(super) struct Segment {
 /// A login that waits for its segment.
 pub(super) struct Knock {
     pub(super) admitted: Admitted,
-    segment: Rc<Segment>,
+    segment: Arc<Segment>,
     /// Whether it is open, once that is known.
-    answer: Cell<Option<bool>>,
-    waker: Rc<Notify>,
+    answer: Guarded<Option<bool>>,
+    waker: Arc<Notify>,
 }
 
 impl Knock {
@@ -95,28 +97,27 @@ impl Knock {
 }
 
 impl Segment {
-    pub(super) const fn realm(&self) -> &Rc<ServedRealm> {
+    pub(super) const fn realm(&self) -> &Arc<ServedRealm> {
         &self.realm
     }
 
-    pub(super) const fn generation(&self) -> Generation {
-        self.generation.get()
+    pub(super) fn generation(&self) -> Generation {
+        Generation(self.generation.load(SeqCst))
     }
 
-    pub(super) const fn end_bytes(&self) -> u64 {
-        self.end_bytes.get()
+    pub(super) fn end_bytes(&self) -> u64 {
+        self.end_bytes.load(SeqCst)
     }
 
     /// A write up to here is on its way.
     pub(super) fn write_to(&self, end: u64) {
-        self.end_bytes.set(self.end_bytes.get().max(end));
+        self.end_bytes.fetch_max(end, SeqCst);
     }
 
     /// An append from `before` to `end` has failed: if it was the last one, it may be tried again.
     pub(super) fn take_back(&self, before: u64, end: u64) {
-        if self.end_bytes.get() == end {
-            self.end_bytes.set(before);
-        }
+        // It was not: another one went on behind it.
+        let _ = self.end_bytes.compare_exchange(end, before, SeqCst, SeqCst);
     }
 
     /// What its device is; none while that is closed.
@@ -132,12 +133,12 @@ impl Segment {
     }
 
     fn raise(&self, generation: Generation) {
-        self.generation.set(self.generation.get().max(generation));
+        self.generation.fetch_max(generation.0, SeqCst);
     }
 
     /// Commands at the device of guests that `chosen` names.
     fn running(&self, chosen: impl Fn(&Guest) -> bool) -> u32 {
-        let guests = self.guests.borrow();
+        let guests = self.guests.lock();
         guests.iter().filter(|guest| chosen(guest)).map(|guest| guest.running()).sum()
     }
 
@@ -156,7 +157,8 @@ impl Segment {
     }
 
     fn answer_knocks(&self, is_open: bool) {
-        for knock in self.knocks.take() {
+        let knocks = core::mem::take(&mut *self.knocks.lock());
+        for knock in knocks {
             knock.answer.set(Some(is_open));
             knock.waker.notify_one();
         }
@@ -166,13 +168,13 @@ impl Segment {
     fn close_device(&self) {
         let device = self.realm.luns.get(0).and_then(|lun| lun.take_device());
         if let Some(device) = device {
-            *self.closing.borrow_mut() = Some(tokio::task::spawn_blocking(move || drop(device)));
+            *self.closing.lock() = Some(tokio::task::spawn_blocking(move || drop(device)));
         }
     }
 
     /// Waits until the device that was let go is closed.
     async fn closed(&self) {
-        let closing = self.closing.take();
+        let closing = self.closing.lock().take();
         if let Some(closing) = closing {
             // A panic there has told of itself.
             let _ = closing.await;
@@ -182,21 +184,21 @@ impl Segment {
 
 impl Segments {
     pub(super) fn new(admission: Arc<dyn Admission>, idle_limit: Duration) -> Self {
-        Self { admission, idle_limit, table: RefCell::default(), last_realm: Cell::new(0) }
+        Self { admission, idle_limit, table: Guarded::default(), last_realm: Guarded::new(0) }
     }
 
-    fn get(&self, key: Key) -> Option<Rc<Segment>> {
-        self.table.borrow().get(&key).cloned()
+    fn get(&self, key: Key) -> Option<Arc<Segment>> {
+        self.table.lock().get(&key).cloned()
     }
 
-    fn all(&self) -> Vec<Rc<Segment>> {
-        self.table.borrow().values().cloned().collect()
+    fn all(&self) -> Vec<Arc<Segment>> {
+        self.table.lock().values().cloned().collect()
     }
 
-    fn guests_of(&self, plan: (MediatorId, PlanId)) -> Vec<Rc<Guest>> {
+    fn guests_of(&self, plan: (MediatorId, PlanId)) -> Vec<Arc<Guest>> {
         let mut found = Vec::new();
-        for segment in self.table.borrow().values() {
-            let guests = segment.guests.borrow();
+        for segment in self.table.lock().values() {
+            let guests = segment.guests.lock();
             found.extend(guests.iter().filter(|guest| guest.is_of(plan)).cloned());
         }
         found
@@ -205,7 +207,7 @@ impl Segments {
     /// A session is gone, and none of its commands runs any more.
     pub(super) fn leave(&self, guest: &Guest) {
         let segment = &guest.segment;
-        let mut guests = segment.guests.borrow_mut();
+        let mut guests = segment.guests.lock();
         guests.retain(|known| known.connection != guest.connection);
         if guests.is_empty() {
             segment.idle_since.set(Instant::now());
@@ -219,39 +221,39 @@ impl Shared {
     /// A login was admitted to a segment: waits until that is open, as `Knock::answer` and `waker`
     /// will say; perhaps it is.
     pub(super) fn knock(
-        self: &Rc<Self>,
+        self: &Arc<Self>,
         segments: &Segments,
         admitted: Admitted,
-        waker: Rc<Notify>,
-    ) -> Rc<Knock> {
+        waker: Arc<Notify>,
+    ) -> Arc<Knock> {
         let token = admitted.grant.token();
         let key = (token.mediator, token.segment);
         let segment = segments.get(key).unwrap_or_else(|| {
             let realm = segments.last_realm.get() + 1;
             segments.last_realm.set(realm);
-            let segment = Rc::new(Segment {
+            let segment = Arc::new(Segment {
                 key,
-                realm: ServedRealm::new(Realm(realm)),
-                stage: Cell::new(Stage::Asleep),
-                generation: Cell::default(),
-                end_bytes: Cell::default(),
-                guests: RefCell::default(),
-                idle_since: Cell::new(Instant::now()),
-                knocks: RefCell::default(),
-                closing: RefCell::default(),
+                realm: ServedRealm::new(Realm(realm), 1),
+                stage: Guarded::new(Stage::Asleep),
+                generation: AtomicU64::default(),
+                end_bytes: AtomicU64::default(),
+                guests: Guarded::default(),
+                idle_since: Guarded::new(Instant::now()),
+                knocks: Guarded::default(),
+                closing: Guarded::default(),
                 changed: Notify::new(),
             });
-            segments.table.borrow_mut().insert(key, segment.clone());
+            segments.table.lock().insert(key, segment.clone());
             segment
         });
-        let answer = Cell::new(None);
-        let knock = Rc::new(Knock { admitted, segment: segment.clone(), answer, waker });
+        let answer = Guarded::new(None);
+        let knock = Arc::new(Knock { admitted, segment: segment.clone(), answer, waker });
         match segment.stage.get() {
             Stage::Open => knock.answer.set(Some(true)),
             Stage::Closing | Stage::Gone => knock.answer.set(Some(false)),
-            Stage::Opening => segment.knocks.borrow_mut().push(knock.clone()),
+            Stage::Opening => segment.knocks.lock().push(knock.clone()),
             Stage::Asleep => {
-                segment.knocks.borrow_mut().push(knock.clone());
+                segment.knocks.lock().push(knock.clone());
                 segment.stage.set(Stage::Opening);
                 let open = open(self.clone(), segments.admission.clone(), segment);
                 tokio::task::spawn_local(open);
@@ -267,7 +269,7 @@ impl Shared {
         segments: &Segments,
         connection: ConnectionId,
         knock: &Knock,
-    ) -> Option<Rc<Guest>> {
+    ) -> Option<Arc<Guest>> {
         let segment = knock.segment.clone();
         if segment.stage.get() != Stage::Open {
             return None;
@@ -277,8 +279,8 @@ impl Shared {
         let now = segments.admission.now();
         match Guest::new(connection, segment.clone(), knock.admitted, now) {
             Ok(guest) => {
-                let guest = Rc::new(guest);
-                segment.guests.borrow_mut().push(guest.clone());
+                let guest = Arc::new(guest);
+                segment.guests.lock().push(guest.clone());
                 Some(guest)
             }
             Err(error) => {
@@ -300,7 +302,7 @@ impl Shared {
             if was != info.block_len {
                 return Err(format!("its blocks had {was} bytes, and now have {}", info.block_len));
             }
-            segment.realm.units.borrow_mut().handle_changed(0, info);
+            segment.realm.units.lock().handle_changed(0, info);
             known.set_policy(lun.policy.take());
             known.set_device(Some(lun.device));
             return Ok(());
@@ -319,14 +321,14 @@ impl Shared {
     }
 
     /// Ends the sessions of these guests: nothing of theirs begins any more.
-    fn end_guests<'a>(&self, guests: impl Iterator<Item = &'a Rc<Guest>>, why: &str) -> usize {
+    fn end_guests<'a>(&self, guests: impl Iterator<Item = &'a Arc<Guest>>, why: &str) -> usize {
         let mut count = 0;
         for guest in guests {
             if guest.end() {
                 count += 1;
                 let (session, token) = (guest.connection.0, guest.grant().token());
                 tracing::info!(session, plan = %token.plan, segment = %token.segment, "{why}");
-                self.node.borrow_mut().drop_connection(guest.connection);
+                self.node.lock().drop_connection(guest.connection);
             }
         }
         self.wake();
@@ -338,7 +340,7 @@ impl Shared {
     }
 
     pub(super) async fn raise_generation(
-        self: Rc<Self>,
+        self: Arc<Self>,
         key: Key,
         generation: Generation,
     ) -> Result<(), CommandError> {
@@ -347,16 +349,16 @@ impl Shared {
         segment.raise(generation);
         let current = segment.generation();
         let fenced = |guest: &Guest| guest.grant().token().terms.generation < current;
-        let guests = segment.guests.borrow().clone();
+        let guests = segment.guests.lock().clone();
         self.end_guests(guests.iter().filter(|guest| fenced(guest)), "fenced: the session ends");
         segment.drain(fenced).await
     }
 
-    pub(super) async fn close_segment(self: Rc<Self>, key: Key) -> Result<(), CommandError> {
+    pub(super) async fn close_segment(self: Arc<Self>, key: Key) -> Result<(), CommandError> {
         let Some(segment) = self.segments()?.get(key) else { return Ok(()) };
         let is_first = segment.stage.get() != Stage::Closing;
         let opens = segment.stage.replace(Stage::Closing) == Stage::Opening;
-        let guests = segment.guests.borrow().clone();
+        let guests = segment.guests.lock().clone();
         self.end_guests(guests.iter(), "its segment is closed: the session ends");
         if is_first && !opens {
             // It goes on when nobody waits for it any more.
@@ -396,7 +398,7 @@ impl Shared {
     }
 
     pub(super) async fn end_plan(
-        self: Rc<Self>,
+        self: Arc<Self>,
         plan: (MediatorId, PlanId),
     ) -> Result<usize, CommandError> {
         let guests = self.segments()?.guests_of(plan);
@@ -409,7 +411,7 @@ impl Shared {
 }
 
 /// Opens a segment, and tells those who wait for it.
-async fn open(shared: Rc<Shared>, admission: Arc<dyn Admission>, segment: Rc<Segment>) {
+async fn open(shared: Arc<Shared>, admission: Arc<dyn Admission>, segment: Arc<Segment>) {
     let (mediator, id) = segment.key;
     segment.closed().await;
     let opened = tokio::task::spawn_blocking(move || admission.open(mediator, id)).await;
@@ -439,7 +441,7 @@ async fn open(shared: Rc<Shared>, admission: Arc<dyn Admission>, segment: Rc<Seg
 }
 
 /// Closes a segment for good, once nothing is at its device.
-async fn close(shared: Rc<Shared>, segment: Rc<Segment>) {
+async fn close(shared: Arc<Shared>, segment: Arc<Segment>) {
     while segment.running(|_| true) > 0 {
         segment.changed.notified().await;
     }
@@ -451,28 +453,28 @@ async fn close(shared: Rc<Shared>, segment: Rc<Segment>) {
 fn forget(shared: &Shared, segment: &Segment) {
     segment.stage.set(Stage::Gone);
     if let Some(segments) = &shared.segments {
-        segments.table.borrow_mut().remove(&segment.key);
+        segments.table.lock().remove(&segment.key);
     }
-    shared.node.borrow_mut().remove_lun(segment.realm.id, 0);
+    shared.node.lock().remove_lun(segment.realm.id, 0);
     segment.notify();
 }
 
 /// Ends sessions whose time is over, and closes the devices that nobody uses, as long as the target
 /// serves.
-pub(super) async fn watch(shared: Rc<Shared>) {
+pub(super) async fn watch(shared: Arc<Shared>) {
     let Some(segments) = &shared.segments else { return };
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
         let now = segments.admission.now();
         let mut asleep = Vec::new();
         for segment in segments.all() {
-            let guests = segment.guests.borrow().clone();
+            let guests = segment.guests.lock().clone();
             let is_over = |guest: &Guest| {
                 guest.holds(now).is_err() || !segments.admission.stands(guest.grant())
             };
             let lapsed = guests.iter().filter(|guest| is_over(guest));
             shared.end_guests(lapsed, "its grant is over: the session ends");
-            let is_idle = guests.is_empty() && segment.knocks.borrow().is_empty();
+            let is_idle = guests.is_empty() && segment.knocks.lock().is_empty();
             if segment.stage.get() == Stage::Open
                 && is_idle
                 && segment.idle_since.get().elapsed() >= segments.idle_limit
@@ -495,7 +497,7 @@ pub(super) async fn watch(shared: Rc<Shared>) {
 
 impl Segment {
     fn holds_reservations(&self) -> bool {
-        let units = self.realm.units.borrow();
+        let units = self.realm.units.lock();
         units.unit(0).is_some_and(|unit| unit.reservations().registration_count() > 0)
     }
 }

@@ -2,23 +2,24 @@
 //! what they did.
 
 use std::{
-    cell::{OnceCell, RefCell},
     collections::BTreeMap,
     net::SocketAddr,
-    rc::Rc,
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
 use netraid_iscsi_proto::{negotiation::SessionType, target::ConnectionId};
 
-use super::{guests::Guest, statistics::Counters};
+use super::{cells::Guarded, guests::Guest, statistics::Counters};
 
 /// One connection, which is one session once it has logged in.
 pub(super) struct SessionEntry {
     pub(super) connection: ConnectionId,
     pub(super) peer: SocketAddr,
-    login: OnceCell<Login>,
-    guest: OnceCell<Rc<Guest>>,
+    /// Which of the target's serves it.
+    pub(super) thread: usize,
+    login: OnceLock<Login>,
+    guest: OnceLock<Arc<Guest>>,
     pub(super) counters: Counters,
 }
 
@@ -30,9 +31,9 @@ pub(super) struct Login {
 }
 
 impl SessionEntry {
-    pub(super) fn new(connection: ConnectionId, peer: SocketAddr) -> Rc<Self> {
-        let (login, guest) = (OnceCell::new(), OnceCell::new());
-        Rc::new(Self { connection, peer, login, guest, counters: Counters::default() })
+    pub(super) fn new(connection: ConnectionId, peer: SocketAddr, thread: usize) -> Arc<Self> {
+        let (login, guest) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { connection, peer, thread, login, guest, counters: Counters::default() })
     }
 
     /// The session has logged in.
@@ -43,13 +44,13 @@ impl SessionEntry {
     }
 
     /// A token let it in.
-    pub(super) fn let_in(&self, guest: Rc<Guest>) {
+    pub(super) fn let_in(&self, guest: Arc<Guest>) {
         // Once, as a connection logs in.
         let _ = self.guest.set(guest);
     }
 
     /// What it was let in to, if by a token.
-    pub(super) fn guest(&self) -> Option<&Rc<Guest>> {
+    pub(super) fn guest(&self) -> Option<&Arc<Guest>> {
         self.guest.get()
     }
 
@@ -65,23 +66,23 @@ impl SessionEntry {
 
 /// All that have logged in.
 #[derive(Default)]
-pub(super) struct SessionTable(RefCell<BTreeMap<ConnectionId, Rc<SessionEntry>>>);
+pub(super) struct SessionTable(Guarded<BTreeMap<ConnectionId, Arc<SessionEntry>>>);
 
 impl SessionTable {
-    pub(super) fn insert(&self, session: Rc<SessionEntry>) {
-        self.0.borrow_mut().insert(session.connection, session);
+    pub(super) fn insert(&self, session: Arc<SessionEntry>) {
+        self.0.lock().insert(session.connection, session);
     }
 
     pub(super) fn remove(&self, connection: ConnectionId) {
-        self.0.borrow_mut().remove(&connection);
+        self.0.lock().remove(&connection);
     }
 
-    pub(super) fn get(&self, connection: ConnectionId) -> Option<Rc<SessionEntry>> {
-        self.0.borrow().get(&connection).cloned()
+    pub(super) fn get(&self, connection: ConnectionId) -> Option<Arc<SessionEntry>> {
+        self.0.lock().get(&connection).cloned()
     }
 
     /// All of them, oldest first.
-    pub(super) fn all(&self) -> Vec<Rc<SessionEntry>> {
-        self.0.borrow().values().cloned().collect()
+    pub(super) fn all(&self) -> Vec<Arc<SessionEntry>> {
+        self.0.lock().values().cloned().collect()
     }
 }

@@ -1,24 +1,27 @@
-//! What a session or a LUN did: plain counters on the target's thread.
+//! What a session or a LUN did. Each counter has one writer, a thread of the target, and may be read by
+//! all; a LUN has counters for each thread.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use netraid_scsi::{Status, cdb::CommandKind};
 use serde::{Deserialize, Serialize};
 
 /// Counters that only grow.
+// Two threads do not write to one cache line, nor to its neighbour.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Counters {
-    reads: Cell<u64>,
-    writes: Cell<u64>,
-    flushes: Cell<u64>,
-    unmaps: Cell<u64>,
-    others: Cell<u64>,
-    read_bytes: Cell<u64>,
-    written_bytes: Cell<u64>,
-    check_conditions: Cell<u64>,
-    conflicts: Cell<u64>,
-    busy: Cell<u64>,
-    aborted: Cell<u64>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    unmaps: AtomicU64,
+    others: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    check_conditions: AtomicU64,
+    conflicts: AtomicU64,
+    busy: AtomicU64,
+    aborted: AtomicU64,
 }
 
 /// Commands that have ended, and how.
@@ -46,6 +49,27 @@ pub struct CommandCounts {
     pub busy: u64,
     /// Commands that were begun and ended without a response: aborted, or their session was lost.
     pub aborted: u64,
+}
+
+impl CommandCounts {
+    /// Both together.
+    pub(super) const fn plus(self, more: Self) -> Self {
+        Self {
+            reads: self.reads.wrapping_add(more.reads),
+            writes: self.writes.wrapping_add(more.writes),
+            flushes: self.flushes.wrapping_add(more.flushes),
+            unmaps: self.unmaps.wrapping_add(more.unmaps),
+            others: self.others.wrapping_add(more.others),
+            read_bytes: self.read_bytes.wrapping_add(more.read_bytes),
+            written_bytes: self.written_bytes.wrapping_add(more.written_bytes),
+            check_conditions: self.check_conditions.wrapping_add(more.check_conditions),
+            reservation_conflicts: self
+                .reservation_conflicts
+                .wrapping_add(more.reservation_conflicts),
+            busy: self.busy.wrapping_add(more.busy),
+            aborted: self.aborted.wrapping_add(more.aborted),
+        }
+    }
 }
 
 impl Counters {
@@ -89,21 +113,21 @@ impl Counters {
     /// What was counted so far.
     pub(super) fn snapshot(&self) -> CommandCounts {
         CommandCounts {
-            reads: self.reads.get(),
-            writes: self.writes.get(),
-            flushes: self.flushes.get(),
-            unmaps: self.unmaps.get(),
-            others: self.others.get(),
-            read_bytes: self.read_bytes.get(),
-            written_bytes: self.written_bytes.get(),
-            check_conditions: self.check_conditions.get(),
-            reservation_conflicts: self.conflicts.get(),
-            busy: self.busy.get(),
-            aborted: self.aborted.get(),
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            unmaps: self.unmaps.load(Relaxed),
+            others: self.others.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            check_conditions: self.check_conditions.load(Relaxed),
+            reservation_conflicts: self.conflicts.load(Relaxed),
+            busy: self.busy.load(Relaxed),
+            aborted: self.aborted.load(Relaxed),
         }
     }
 }
 
-fn bump(counter: &Cell<u64>, by: u64) {
-    counter.set(counter.get().wrapping_add(by));
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }

@@ -27,7 +27,14 @@ pub(crate) fn ram() -> Device {
 pub(crate) fn config() -> TargetConfig {
     let mut config = TargetConfig::new(NAME);
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    // Sessions of one test are served side by side.
+    config.threads = 3;
     config
+}
+
+/// Where tokens let in.
+pub(crate) fn one_thread() -> TargetConfig {
+    TargetConfig { threads: 1, ..config() }
 }
 
 /// A device that keeps writes until it is told to go on.

@@ -16,3 +16,4 @@ mod raw;
 mod sanitize;
 mod segments;
 mod sessions;
+mod threads;

@@ -1,6 +1,6 @@
 //! One connection of a target, which is also one session.
 
-use alloc::{boxed::Box, collections::VecDeque, rc::Rc, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use super::{
@@ -86,8 +86,8 @@ pub struct Connection {
     pub(super) id: ConnectionId,
     pub(super) setup: Arc<Setup>,
     pub(super) link: Link,
-    pub(super) counters: Rc<Counters>,
-    traffic: Rc<Traffic>,
+    pub(super) counters: Arc<Counters>,
+    traffic: Arc<Traffic>,
     pub(super) phase: Phase,
     pub(super) session: SessionType,
     pub(super) standing: Standing,

@@ -14,8 +14,8 @@ mod tests;
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
-    rc::Rc,
     string::{String, ToString},
+    sync::Arc,
     vec::Vec,
 };
 use core::{
@@ -136,9 +136,9 @@ impl Link {
 pub struct Seat {
     pub(super) id: ConnectionId,
     pub(super) link: Link,
-    pub(super) counters: Rc<Counters>,
-    pub(super) traffic: Rc<Traffic>,
-    pub(super) budget: Rc<Budget>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl Seat {
@@ -187,7 +187,7 @@ struct Live {
     /// Home, until it is a session of another.
     realm: Realm,
     link: Link,
-    traffic: Rc<Traffic>,
+    traffic: Arc<Traffic>,
     /// It is no session for SCSI commands yet.
     visits: bool,
     /// Few: functions in progress are bounded for each session, and `Close` is here once.
@@ -207,8 +207,8 @@ pub struct Node {
     limits: Limits,
     next_connection: u64,
     last_tsih: u16,
-    counters: Rc<Counters>,
-    budget: Rc<Budget>,
+    counters: Arc<Counters>,
+    budget: Arc<Budget>,
     luns: BTreeSet<(Realm, u16)>,
 }
 
@@ -229,7 +229,7 @@ impl Node {
             limits,
             next_connection: 1,
             last_tsih: 0,
-            counters: Rc::new(Counters::default()),
+            counters: Arc::new(Counters::default()),
             budget: Budget::new(limits.data_budget),
             luns: BTreeSet::new(),
         }
@@ -244,7 +244,7 @@ impl Node {
         }
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
-        let traffic = Rc::new(Traffic::default());
+        let traffic = Arc::new(Traffic::default());
         self.live.push(Live {
             connection,
             realm: Realm::HOME,

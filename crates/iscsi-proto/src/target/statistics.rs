@@ -1,23 +1,40 @@
-//! What a target counts: plain numbers in cells, which cost an addition on the path and can be
-//! read at any time on the target's thread. They only grow.
+//! What a target counts: numbers that can be read at any time on any thread, and only grow. What is
+//! counted for each PDU has one writer, and costs an addition.
 
-use alloc::rc::Rc;
-use core::cell::Cell;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A number that only grows.
+/// A number that only grows, which any thread may count.
 #[derive(Debug, Default)]
-pub struct Count(Cell<u64>);
+pub struct Count(AtomicU64);
 
 impl Count {
     /// The number so far.
     #[must_use]
     pub fn get(&self) -> u64 {
-        self.0.get()
+        self.0.load(Relaxed)
     }
 
     /// Counts `more`.
     pub fn add(&self, more: u64) {
-        self.0.set(self.0.get().wrapping_add(more));
+        self.0.fetch_add(more, Relaxed);
+    }
+}
+
+/// A number that only grows, which one connection counts and all threads may read.
+#[derive(Debug, Default)]
+pub struct OwnCount(AtomicU64);
+
+impl OwnCount {
+    /// The number so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Counts `more`; by the one who counts.
+    pub(super) fn add(&self, more: u64) {
+        self.0.store(self.get().wrapping_add(more), Relaxed);
     }
 }
 
@@ -81,46 +98,46 @@ impl Counters {
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// PDUs from the initiator.
-    pub pdus_in: Count,
+    pub pdus_in: OwnCount,
     /// PDUs to the initiator.
-    pub pdus_out: Count,
+    pub pdus_out: OwnCount,
     /// Bytes of data segments from the initiator.
-    pub bytes_in: Count,
+    pub bytes_in: OwnCount,
     /// Bytes of data segments to the initiator.
-    pub bytes_out: Count,
+    pub bytes_out: OwnCount,
     /// SCSI commands.
-    pub commands: Count,
+    pub commands: OwnCount,
     /// Tasks that were aborted by task management.
-    pub aborted_tasks: Count,
+    pub aborted_tasks: OwnCount,
 }
 
 /// Data that all sessions of a target hold in memory together.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,
-    held: Cell<u64>,
+    held: AtomicU64,
 }
 
 impl Budget {
-    pub(super) fn new(limit: u64) -> Rc<Self> {
-        Rc::new(Self { limit, held: Cell::new(0) })
+    pub(super) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit, held: AtomicU64::new(0) })
     }
 
+    /// Whether so much may be held; two connections that ask at one moment may both be told so.
     pub(super) fn fits(&self, cost: u64) -> bool {
-        self.held.get().saturating_add(cost) <= self.limit
+        self.held().saturating_add(cost) <= self.limit
     }
 
     pub(super) fn hold(&self, cost: u64) {
-        self.held.set(self.held.get() + cost);
+        self.held.fetch_add(cost, Relaxed);
     }
 
     pub(super) fn give_back(&self, cost: u64) {
-        let held = self.held.get();
+        let held = self.held.fetch_sub(cost, Relaxed);
         assert!(cost <= held, "{cost} bytes given back of {held}");
-        self.held.set(held - cost);
     }
 
     pub(super) fn held(&self) -> u64 {
-        self.held.get()
+        self.held.load(Relaxed)
     }
 }

@@ -6,7 +6,7 @@
 //! is aborted while it executes keeps its place until its outcome is in, since what it does
 //! cannot be called back.
 
-use alloc::{collections::VecDeque, rc::Rc, vec::Vec};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use super::{
     Event, Outcome, Plan,
@@ -130,7 +130,7 @@ pub(super) struct Tasks {
     budget: u64,
     held: u64,
     /// What all sessions share.
-    shared: Rc<Budget>,
+    shared: Arc<Budget>,
 }
 
 impl Drop for Tasks {
@@ -140,7 +140,7 @@ impl Drop for Tasks {
 }
 
 impl Tasks {
-    pub(super) fn new(depth: u16, budget: u64, shared: Rc<Budget>) -> Self {
+    pub(super) fn new(depth: u16, budget: u64, shared: Arc<Budget>) -> Self {
         assert!((1..=1024).contains(&depth), "queue depth of {depth}");
         let count = depth + IMMEDIATE_MAX;
         Self {

@@ -1,7 +1,7 @@
 //! The commands of one connection on their way from the machine to the logical units, to devices,
 //! and back.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use netraid_block::{BufMut, SgList};
 use netraid_iscsi_proto::{
@@ -21,7 +21,7 @@ use crate::{
     target::{
         Shared,
         guests::{Barred, Guest, Needs},
-        luns::{Place, ServedLun},
+        luns::{Place, SeenLun, ServedLun},
         pacing::Ticket,
         policy::{Access, Moment},
         realm::ServedRealm,
@@ -33,7 +33,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Slot {
     task: Option<netraid_scsi::Task>,
-    lun: Option<Rc<ServedLun>>,
+    lun: Option<Rc<SeenLun>>,
     kind: CommandKind,
     /// The command counts among those at the device.
     entered: bool,
@@ -57,7 +57,7 @@ pub(super) struct Slot {
     pub(super) data_out: Option<BufMut>,
     pub(super) data_in: SgList,
     /// The LUN at whose device a request of a copy is.
-    copies_at: Option<Rc<ServedLun>>,
+    copies_at: Option<Arc<ServedLun>>,
 }
 
 impl Driver {
@@ -93,13 +93,14 @@ impl Driver {
                 return self.respond(task, Response::check(&denied));
             }
         }
-        let mut units = self.realm.units.borrow_mut();
+        let mut units = self.realm.units.lock();
         let (scsi_task, step) = units.handle_command(self.nexus, lun.0, cdb, data_out_max);
         drop(units);
         let slot = &mut self.slots[task.index()];
         slot.task = Some(scsi_task);
         slot.kind = cdb.first().map_or(CommandKind::Other, |opcode| cdb::kind(*opcode));
-        slot.lun = decode_lun(lun.0).and_then(|number| self.realm.luns.get(number));
+        let luns = &mut self.luns;
+        slot.lun = decode_lun(lun.0).and_then(|number| luns.get(&self.realm.luns, number));
         if slot.kind != CommandKind::Other
             && let Some(lun) = &slot.lun
             && self.used.get(usize::from(lun.number())) != Some(&lun.incarnation())
@@ -109,7 +110,7 @@ impl Driver {
         let plan = match step {
             Step::Respond(response) => return self.respond(task, response),
             Step::DataOut { .. } | Step::Wait
-                if self.slots[task.index()].is_guarded() && self.refuse(task, None) =>
+                if self.slots[task.index()].is_guarded() && self.refuse(task, None, false) =>
             {
                 return;
             }
@@ -182,7 +183,7 @@ impl Driver {
         let step = match (slot.request.take(), &mut slot.task) {
             // What was decided when the command came may not hold any more.
             (Some(request), Some(scsi_task)) if slot.kept_back => {
-                self.realm.units.borrow_mut().handle_kept_back(scsi_task, request)
+                self.realm.units.lock().handle_kept_back(scsi_task, request)
             }
             (Some(request), _) => Step::Submit(request),
             (None, _) if slot.waits => Step::Wait,
@@ -194,12 +195,12 @@ impl Driver {
                         .is_some_and(|guest| may(&self.shared, guest, slot.needs).is_err()) =>
             {
                 let refusal = Refusal::AccessDenied;
-                Step::Respond(self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal))
+                Step::Respond(self.realm.units.lock().handle_refusal(scsi_task, refusal))
             }
             (None, Some(scsi_task)) => {
                 let data = slot.data_out.take().map(|data| data.freeze().into());
                 let data = data.unwrap_or_default();
-                self.realm.units.borrow_mut().handle_data_out(scsi_task, data)
+                self.realm.units.lock().handle_data_out(scsi_task, data)
             }
             (None, None) => unreachable!("{task:?} was submitted without a command"),
         };
@@ -228,7 +229,7 @@ impl Driver {
         if !self.waiting.is_empty() {
             self.waiting.retain(|(_, waiting)| *waiting != task);
         }
-        let mut units = self.realm.units.borrow_mut();
+        let mut units = self.realm.units.lock();
         let step = if core::mem::take(&mut slot.stores) {
             units.handle_persisted(scsi_task, result.is_ok())
         } else {
@@ -253,21 +254,16 @@ impl Driver {
     fn go_on(&mut self, task: TaskId, step: Step) {
         match step {
             Step::Submit(request) => {
-                if self.slots[task.index()].is_guarded() && self.refuse(task, Some(&request)) {
+                // It enters first: whoever keeps it off now waits for it, or is seen here.
+                let slot = &mut self.slots[task.index()];
+                let began = slot.enter(&self.session);
+                if slot.is_guarded() && self.refuse(task, Some(&request), began) {
                     return;
                 }
                 let Some(place) = self.place(task, &request) else { return };
                 let completion = self.queue.completion(task.index() as u64);
-                let slot = &mut self.slots[task.index()];
                 // Without a LUN the completion is dropped, and ends as aborted.
-                let Some(lun) = &slot.lun else { return };
-                if !slot.entered {
-                    slot.entered = true;
-                    lun.enter();
-                    if let Some(guest) = self.session.guest() {
-                        guest.enter();
-                    }
-                }
+                let Some(lun) = &self.slots[task.index()].lun else { return };
                 lun.submit_at(request, &place, completion);
             }
             Step::Wait => {
@@ -297,24 +293,23 @@ impl Driver {
         let access = Access { initiator: self.session.initiator(), op, offset, len, moment };
         let refusal = match self.realm.luns.get(lun) {
             None => Refusal::Gone,
-            Some(lun) => match lun.refusal(&access, false) {
-                Some(refusal) => refusal,
-                None => {
-                    let Some(place) = self.place(task, &request) else { return };
-                    lun.enter();
-                    if let Some(guest) = self.session.guest() {
-                        guest.enter();
+            Some(lun) => {
+                // As in `go_on`.
+                self.slots[task.index()].visit(lun.clone(), &self.session);
+                match lun.refusal(&access, false) {
+                    Some(refusal) => refusal,
+                    None => {
+                        let Some(place) = self.place(task, &request) else { return };
+                        self.machine.handle_visit(task, Some(lun.number()));
+                        let completion = self.queue.completion(task.index() as u64);
+                        lun.submit_at(request, &place, completion);
+                        return;
                     }
-                    self.machine.handle_visit(task, Some(lun.number()));
-                    let completion = self.queue.completion(task.index() as u64);
-                    lun.submit_at(request, &place, completion);
-                    self.slots[task.index()].copies_at = Some(lun);
-                    return;
                 }
-            },
+            }
         };
         let Some(scsi_task) = &mut self.slots[task.index()].task else { return };
-        let response = self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal);
+        let response = self.realm.units.lock().handle_refusal(scsi_task, refusal);
         self.respond(task, response);
     }
 
@@ -324,14 +319,8 @@ impl Driver {
         let slot = &mut self.slots[task.index()];
         slot.stores = true;
         // Without a store the completion is dropped, and ends as aborted.
+        slot.enter(&self.session);
         let Some(lun) = &slot.lun else { return };
-        if !slot.entered {
-            slot.entered = true;
-            lun.enter();
-            if let Some(guest) = self.session.guest() {
-                guest.enter();
-            }
-        }
         if let Some(place) = lun.reservations() {
             place.save(bytes, completion);
         }
@@ -341,7 +330,7 @@ impl Driver {
     fn abort(&mut self, task: TaskId, nexuses: &[NexusId]) {
         let sessions: Vec<_> = nexuses.iter().map(|nexus| ConnectionId(nexus.0)).collect();
         let Some(lun) = &self.slots[task.index()].lun else { return };
-        let (number, mut node) = (lun.number(), self.shared.node.borrow_mut());
+        let (number, mut node) = (lun.number(), self.shared.node.lock());
         self.machine.handle_preempt(&mut node, task, number, &sessions);
         drop(node);
         self.shared.wake();
@@ -349,16 +338,17 @@ impl Driver {
 
     pub(super) fn handle_preempted(&mut self, task: TaskId) {
         let Some(scsi_task) = &mut self.slots[task.index()].task else { return };
-        let step = self.realm.units.borrow_mut().handle_aborted(scsi_task);
+        let step = self.realm.units.lock().handle_aborted(scsi_task);
         self.go_on(task, step);
     }
 
-    /// Ends a task whose next request, or whose data, is not wanted. False when it may go on.
+    /// Ends a task whose next request, or whose data, is not wanted. False when it may go on. `began`:
+    /// an earlier request of it was at the device.
     #[cold]
-    fn refuse(&mut self, task: TaskId, request: Option<&MediumRequest>) -> bool {
+    fn refuse(&mut self, task: TaskId, request: Option<&MediumRequest>, began: bool) -> bool {
         let slot = &mut self.slots[task.index()];
         let (Some(scsi_task), Some(lun)) = (&mut slot.task, &slot.lun) else { return false };
-        let mut units = self.realm.units.borrow_mut();
+        let mut units = self.realm.units.lock();
         let (moment, wanted) = match request {
             Some(request) => {
                 (Moment::BeforeRequest, Some((request.op, request.offset, request.len)))
@@ -367,7 +357,7 @@ impl Driver {
         };
         let Some((op, offset, len)) = wanted else { return false };
         let access = Access { initiator: self.session.initiator(), op, offset, len, moment };
-        let Some(refusal) = lun.refusal(&access, slot.entered) else { return false };
+        let Some(refusal) = lun.refusal(&access, began) else { return false };
         let response = units.handle_refusal(scsi_task, refusal);
         drop(units);
         self.respond(task, response);
@@ -381,7 +371,7 @@ impl Driver {
             return false;
         };
         let Some(scsi_task) = &mut self.slots[task.index()].task else { return false };
-        let mut units = self.realm.units.borrow_mut();
+        let mut units = self.realm.units.lock();
         let Some(intent) = units.intent(scsi_task) else { return false };
         let at = self.shared.started.elapsed();
         if guest.foresee(&*segments.admission, intent, at).is_ok() {
@@ -418,7 +408,7 @@ impl Driver {
             Err(Barred) => {
                 let scsi_task = slot.task.as_mut()?;
                 let refusal = Refusal::AccessDenied;
-                let response = self.realm.units.borrow_mut().handle_refusal(scsi_task, refusal);
+                let response = self.realm.units.lock().handle_refusal(scsi_task, refusal);
                 self.respond(task, response);
                 None
             }
@@ -464,8 +454,31 @@ impl Slot {
         let written = self.data_out_len as u64;
         session.counters.count(self.kind, status, read, written);
         if let Some(lun) = &self.lun {
-            lun.counters.count(self.kind, status, read, written);
+            lun.counters(session.thread).count(self.kind, status, read, written);
         }
+    }
+
+    /// The command goes to the device of its LUN; whether it was there before.
+    #[inline]
+    fn enter(&mut self, session: &SessionEntry) -> bool {
+        let began = self.entered;
+        if let Some(lun) = self.lun.as_ref().filter(|_| !began) {
+            self.entered = true;
+            lun.enter();
+            if let Some(guest) = session.guest() {
+                guest.enter();
+            }
+        }
+        began
+    }
+
+    /// A copy goes to the device of this LUN.
+    fn visit(&mut self, lun: Arc<ServedLun>, session: &SessionEntry) {
+        lun.enter();
+        if let Some(guest) = session.guest() {
+            guest.enter();
+        }
+        self.copies_at = Some(lun);
     }
 
     /// The command is not at the device any more.
@@ -497,10 +510,10 @@ impl Slot {
 
     pub(super) fn clear(&mut self, shared: &Shared, realm: &ServedRealm, session: &SessionEntry) {
         if let Some(task) = self.task.take() {
-            realm.units.borrow_mut().handle_abort(task);
+            realm.units.lock().handle_abort(task);
             session.counters.count_aborted();
             if let Some(lun) = &self.lun {
-                lun.counters.count_aborted();
+                lun.counters(session.thread).count_aborted();
             }
         }
         self.leave(session);

@@ -30,7 +30,7 @@ use netraid_iscsi_proto::{
 };
 
 use crate::{
-    common::{NAME, Running, config},
+    common::{NAME, Running, one_thread},
     raw::Raw,
 };
 
@@ -145,7 +145,7 @@ impl Agent {
     }
 
     pub(super) fn start(self: &Arc<Self>) -> Running {
-        self.start_with(config())
+        self.start_with(one_thread())
     }
 
     pub(super) fn start_with(self: &Arc<Self>, config: TargetConfig) -> Running {

@@ -21,7 +21,7 @@ use super::{
     byte, write,
 };
 use crate::{
-    common::{Running, Sticky, config, ram},
+    common::{Running, Sticky, config, one_thread, ram},
     fencing::{REGISTER, reserve_out},
 };
 
@@ -178,7 +178,7 @@ async fn a_segment_is_closed_when_nothing_is_at_its_device() {
 async fn a_segment_that_nobody_uses_is_closed_and_remembers_who_had_reserved_it() {
     let agent = Agent::new(&[ram()]);
     let limit = Duration::from_millis(20);
-    let target = agent.start_with(TargetConfig { segment_idle_limit: limit, ..config() });
+    let target = agent.start_with(TargetConfig { segment_idle_limit: limit, ..one_thread() });
     let mut raw = agent.raw(&target, agent.token(1), 1).await;
     reserve_out(&mut raw, REGISTER, 0, 0, 5).await;
     assert_eq!(raw.receive().await.unwrap().0[3], GOOD);

@@ -22,7 +22,7 @@ use netraid_engine::{
 use netraid_iscsi_proto::chap;
 
 use self::agent::{Agent, Login, MEDIATOR, NOW, PLAN, ranges, segment};
-use crate::common::{NAME, SIZE, config, exercise, ram, refused};
+use crate::common::{NAME, SIZE, exercise, one_thread, ram, refused};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
@@ -140,7 +140,7 @@ async fn a_session_has_lun_0_and_no_other() {
 async fn discovery_takes_a_token_and_names_the_portal_that_was_used() {
     let agent = Agent::new(&[ram()]);
     let listen = [1, 2].map(|host| ([127, 0, 0, host], 0).into()).to_vec();
-    let target = agent.start_with(TargetConfig { listen, ..config() });
+    let target = agent.start_with(TargetConfig { listen, ..one_thread() });
     let address = target.addresses[1];
     let found = async |credentials| {
         let (host, limit) = (address.ip().to_string(), Duration::from_secs(5));

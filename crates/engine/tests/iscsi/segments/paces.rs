@@ -18,7 +18,7 @@ use super::{
     byte, write,
 };
 use crate::{
-    common::{Running, config, ram},
+    common::{Running, one_thread, ram},
     paces::{assert_about, load, pace},
     sanitize::Slow,
 };
@@ -28,7 +28,7 @@ const OTHER_PLAN: PlanId = PlanId([5; 16]);
 
 fn paced(agent: &Arc<Agent>, rate: u64, in_flight_max: u32) -> Running {
     let pacing = Pacing { in_flight_max, ..Pacing::new(Rate(rate), Rate(rate)) };
-    agent.start_with(TargetConfig { pacing: Some(pacing), ..config() })
+    agent.start_with(TargetConfig { pacing: Some(pacing), ..one_thread() })
 }
 
 /// What the sessions of a plan may do now.

@@ -1,0 +1,37 @@
+//! What the threads of a target share.
+//!
+//! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
+//! node or the logical units, then sessions, the pacer, wakers or a policy; the table of LUNs or of
+//! segments, then users or guests. A command takes that of the logical units, twice, for some tens
+//! of nanoseconds.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value that one thread at a time uses.
+#[derive(Debug, Default)]
+pub(super) struct Guarded<T>(Mutex<T>);
+
+impl<T> Guarded<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// The value. What a connection left that failed by a bug is used as it is, as by one thread.
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Copy> Guarded<T> {
+    pub(super) fn get(&self) -> T {
+        *self.lock()
+    }
+
+    pub(super) fn set(&self, value: T) {
+        *self.lock() = value;
+    }
+
+    pub(super) fn replace(&self, value: T) -> T {
+        core::mem::replace(&mut self.lock(), value)
+    }
+}
