@@ -22,7 +22,7 @@ use crate::{
     control::{bind_control, show},
     member::MemberArgs,
     output::Output,
-    runtime,
+    runtime_of,
     signal::{Stop, stop_with_parent},
     size,
 };
@@ -75,6 +75,10 @@ pub(crate) struct ExportArgs {
     /// Export as a file in this directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
+    /// Threads that drive members and exports, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) threads: u8,
 }
 
 /// What is said once the volume can be used.
@@ -100,7 +104,7 @@ pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
-    runtime()?.block_on(serve(args, output))
+    runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 
 impl ExportArgs {

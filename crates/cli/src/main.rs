@@ -164,7 +164,21 @@ fn run(cli: Cli) -> Result<()> {
 
 /// One thread does all that a command does.
 fn runtime() -> Result<Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+    runtime_of(1)
+}
+
+/// So many threads do all that a command does: members' connections, the array and its exports are
+/// tasks, and go to whichever thread is free.
+fn runtime_of(threads: u8) -> Result<Runtime> {
+    use tokio::runtime::Builder;
+    let mut builder = match threads {
+        0 | 1 => Builder::new_current_thread(),
+        2.. => Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(usize::from(threads)).thread_name("netraid-array");
+    }
+    Ok(builder.enable_all().build()?)
 }
 
 #[allow(clippy::print_stderr, reason = "the one place where a command's failure is said")]

@@ -14,7 +14,7 @@ use crate::{
     cluster::{AccessArgs, LayoutArgs, RateArgs, parse_duration, with_offer},
     names::{self, ListArgs, PathArgs, RemoveArgs},
     output::Output,
-    runtime,
+    runtime, runtime_of,
     signal::{Stop, settle, stop_with_parent, until_stopped},
     size,
 };
@@ -160,7 +160,7 @@ fn attach(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
-    runtime()?.block_on(serve(args, output))
+    runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {

@@ -20,7 +20,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::{create::Switch, output::Output, runtime, secret::SecretArgs, signal::Stop, size};
+use crate::{
+    create::Switch, output::Output, runtime, runtime_of, secret::SecretArgs, signal::Stop, size,
+};
 use limit::{LimitFigures, Limits};
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Used, Workload};
 use subject::{Bench, Own};
@@ -149,6 +151,10 @@ struct Options {
     /// Leave out bare TCP, with which a subject of our own is compared in each round
     #[arg(long)]
     no_limit: bool,
+    /// Threads that drive members, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     #[command(flatten)]
     secrets: SecretArgs,
 }
@@ -187,7 +193,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     if !(0.01..=3600.0).contains(&options.seconds) {
         bail!("--seconds {}: give 0.01 to 3600", options.seconds);
     }
-    let runtime = runtime()?;
+    let runtime = runtime_of(options.threads)?;
     let report = runtime.block_on(async {
         let stop = Stop::listen()?;
         let mut benches = match &args.what {

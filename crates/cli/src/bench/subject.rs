@@ -148,6 +148,7 @@ impl Bench {
         let socket = dir.path().join("nbd.sock");
         let mut attach = args!["attach", "--nbd", format!("unix:{}", socket.display())].to_vec();
         attach.extend(read_ahead.map(|len| format!("--read-ahead={len}")));
+        attach.push(format!("--threads={}", options.threads));
         attach.extend(urls);
         let engine = Daemon::start("engine", &attach)?;
         let client = NbdClient::connect(NbdUri::parse(&engine.ready_text("/exports/0/uri")?)?)?;

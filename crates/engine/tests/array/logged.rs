@@ -21,7 +21,7 @@ impl BlockDevice for Small {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn batches_of_the_log_go_in_pieces_to_members_that_take_less_at_once() {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut members: Vec<Member> = (0..3)
@@ -58,7 +58,7 @@ async fn batches_of_the_log_go_in_pieces_to_members_that_take_less_at_once() {
     array.close().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_member_comes_back_by_itself_unless_it_was_set_aside_by_command() {
     let (mut targets, configs) = members(3).await;
     create(logged(Level::Raid5, 1 << 20), configs.clone(), Pool::new()).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_member_comes_back_by_itself_unless_it_was_set_aside_by_command() {
 
 /// Whoever looked right after the command saw the member as it was before, and took the rebuild
 /// for over.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_replacement_takes_part_when_the_command_is_answered() {
     let (mut targets, configs) = members(3).await;
     create(logged(Level::Raid5, 1 << 20), configs.clone(), Pool::new()).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_replacement_takes_part_when_the_command_is_answered() {
     array.close().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn read_only_writes_nothing_and_needs_an_array_that_was_closed() {
     let (targets, configs) = members(3).await;
     create(logged(Level::Raid5, 1 << 20), configs.clone(), Pool::new()).await.unwrap();
@@ -129,7 +129,7 @@ async fn read_only_writes_nothing_and_needs_an_array_that_was_closed() {
     assert!(media().await == before, "a member was written to");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn an_array_that_is_abandoned_ends_at_once_and_is_recovered() {
     const LIMIT: Duration = Duration::from_secs(60);
     let (mut targets, configs) = members(3).await;
