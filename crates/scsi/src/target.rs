@@ -277,6 +277,13 @@ impl TargetDevice {
         }
     }
 
+    /// A task of this logical unit waits: see [`LogicalUnit::begin_background`].
+    pub fn begin_background(&mut self, lun: u16) {
+        if let Some(place) = self.serving(lun) {
+            place.unit.begin_background();
+        }
+    }
+
     /// The next thing to do for a logical unit that belongs to no task: see
     /// [`LogicalUnit::poll_background`].
     pub fn poll_background(&mut self, lun: u16) -> Option<Background> {

@@ -153,6 +153,7 @@ impl World {
                 self.go_on(active, step);
             }
             Step::Wait => {
+                self.device.begin_background(active.lun);
                 active.waits = true;
                 self.active.push(active);
             }

@@ -201,17 +201,6 @@ impl BackgroundTable {
         let mut works = self.works.lock();
         works.get_mut(&lun).is_some_and(|work| !core::mem::replace(&mut work.is_running, true))
     }
-
-    /// What `poll` says is next; when that is nothing, the work is not running from now on. Whoever
-    /// has more to do meanwhile has told the logical unit before, and asks after.
-    fn next(&self, lun: u16, poll: impl FnOnce() -> Option<Background>) -> Option<Background> {
-        let mut works = self.works.lock();
-        let next = poll();
-        if let (None, Some(work)) = (&next, works.get_mut(&lun)) {
-            work.is_running = false;
-        }
-        next
-    }
 }
 
 impl ServedRealm {
@@ -228,7 +217,33 @@ impl ServedRealm {
         let Some(work) = works.get_mut(&lun.number()) else { return };
         work.waiters.push(Waiter { connection, task, completion });
         drop(works);
+        let mut units = self.units.lock();
+        if self.is_current(lun) {
+            units.begin_background(lun.number());
+        }
+        drop(units);
         self.start_background(lun);
+    }
+
+    /// What is to be done next for a LUN; when that is nothing, its work is not running from now on.
+    /// Whoever has more to do meanwhile has told the logical unit before, and asks after.
+    fn next_background(&self, lun: &Arc<ServedLun>) -> Option<Background> {
+        let mut works = self.background.works.lock();
+        let mut units = self.units.lock();
+        // Another one has its number, and work of its own.
+        if !self.is_current(lun) {
+            return None;
+        }
+        let next = units.poll_background(lun.number());
+        if let (None, Some(work)) = (&next, works.get_mut(&lun.number())) {
+            work.is_running = false;
+        }
+        next
+    }
+
+    /// Whether this LUN is the one that has its number; as long as the units are locked.
+    pub(super) fn is_current(&self, lun: &Arc<ServedLun>) -> bool {
+        self.luns.get(lun.number()).is_some_and(|current| Arc::ptr_eq(&current, lun))
     }
 
     /// Does the background work of a LUN, if there is any.
@@ -242,14 +257,16 @@ impl ServedRealm {
 async fn run(realm: Arc<ServedRealm>, lun: Arc<ServedLun>) {
     let number = lun.number();
     loop {
-        let poll = || realm.units.lock().poll_background(number);
-        let Some(next) = realm.background.next(number, poll) else { return };
+        let Some(next) = realm.next_background(&lun) else { return };
         let result = match next {
             Background::Keep(marker) => match realm.background.keeper(number) {
                 Some(keeper) => {
                     // Whoever has the LUN's file next has to find what was kept.
                     lun.enter();
-                    let kept = keeper.keep(marker).await;
+                    let kept = match lun.gate() {
+                        Gate::Open | Gate::Held => keeper.keep(marker).await,
+                        Gate::Leaving => Err(ErrorKind::Aborted.into()),
+                    };
                     lun.leave();
                     kept.map(|()| SgList::new())
                 }
@@ -280,7 +297,11 @@ async fn run(realm: Arc<ServedRealm>, lun: Arc<ServedLun>) {
         if lun.gate() == Gate::Leaving {
             return;
         }
-        realm.units.lock().handle_background_done(number, result);
+        let mut units = realm.units.lock();
+        if !realm.is_current(&lun) {
+            return;
+        }
+        units.handle_background_done(number, result);
     }
 }
 

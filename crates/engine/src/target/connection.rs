@@ -79,7 +79,16 @@ pub(super) async fn serve(
         }
     };
     let Ok(portal) = wire.local_addr() else { return };
-    let seat = shared.node.lock().open(Link::new(peer, portal));
+    let waker = Arc::new(Notify::new());
+    let seat = {
+        let mut node = shared.node.lock();
+        let seat = node.open(Link::new(peer, portal));
+        // Before anybody has an order for it.
+        if let Some(seat) = &seat {
+            shared.wakers.lock().insert(seat.id(), waker.clone());
+        }
+        seat
+    };
     shared.wake();
     let Some(seat) = seat else {
         if shared.may_tell() {
@@ -91,8 +100,6 @@ pub(super) async fn serve(
     let challenge = Challenge { identifier: rand::random(), bytes: rand::random() };
     let (now, setup) = (shared.started.elapsed(), shared.setup.clone());
     let machine = Connection::new(now, seat, setup, challenge);
-    let waker = Arc::new(Notify::new());
-    shared.wakers.lock().insert(id, waker.clone());
     let (queue, mut completions) = CompletionQueue::channel();
     let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
     let nexus = NexusId(id.0);
@@ -466,7 +473,10 @@ impl Side for Driver {
                 let mut node = self.shared.node.lock();
                 self.machine.handle_control(now, &mut node, data)?;
                 drop(node);
+                // What is reset is so before others hear of it.
+                self.handle_events();
                 self.shared.wake();
+                return Ok(());
             }
             None => self.machine.handle_data(),
         }

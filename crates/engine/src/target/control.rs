@@ -417,12 +417,15 @@ impl Shared {
             identity,
             reservations,
         };
-        match realm.units.lock().add(number, unit) {
+        // A command finds both or none.
+        let mut units = realm.units.lock();
+        match units.add(number, unit) {
             Ok(()) => {}
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
         }
         realm.luns.insert(number, device, policy, place);
+        drop(units);
         self.node.lock().add_lun(realm.id, number);
         if let Some(mut sanitizing) = sanitizing {
             let found = sanitizing.take_found();
@@ -437,12 +440,7 @@ impl Shared {
     }
 
     async fn remove_lun(self: Arc<Self>, number: u16, force: bool) -> Result<(), CommandError> {
-        let lun = self.steady_lun(number)?;
-        if !force {
-            self.check_unused(&lun)?;
-        }
-        lun.set_gate(Gate::Leaving);
-        self.home.units.lock().retire(number);
+        let lun = self.retire_lun(number, force)?;
         self.home.background.remove(number);
         tracing::info!(lun = number, running = lun.running(), "a LUN is removed");
         let (shared, leaving) = (self.clone(), lun.clone());
@@ -450,9 +448,13 @@ impl Shared {
         let gone = tokio::task::spawn_local(async move {
             // Nobody moves the gate of a LUN that leaves.
             while !leaving.wait_idle().await {}
-            shared.home.units.lock().remove(number);
-            leaving.set_device(None);
+            let mut units = shared.home.units.lock();
+            units.remove(number);
+            let device = leaving.replace_device(None);
             shared.home.luns.remove(number);
+            drop(units);
+            // To close it may take a while.
+            drop(device);
             shared.node.lock().remove_lun(Realm::HOME, number);
         });
         match tokio::time::timeout(DRAIN_LIMIT, gone).await {
@@ -462,6 +464,19 @@ impl Shared {
                 Err(CommandError::Stuck { number, running: lun.running(), left })
             }
         }
+    }
+
+    /// No command begins any more at a LUN that nobody uses, or by `force`.
+    fn retire_lun(&self, number: u16, force: bool) -> Result<Arc<ServedLun>, CommandError> {
+        let lun = self.steady_lun(number)?;
+        // Whoever begins to use it now does so before or after all of this.
+        let mut units = self.home.units.lock();
+        if !force {
+            self.check_unused(&lun)?;
+        }
+        units.retire(number);
+        lun.set_gate(Gate::Leaving);
+        Ok(lun)
     }
 
     async fn hold_lun(&self, number: u16) -> Result<(), CommandError> {
@@ -493,7 +508,7 @@ impl Shared {
             return Err(CommandError::BlockLen { number, old, new });
         }
         self.home.units.lock().handle_changed(number, device.info().clone());
-        lun.set_device(Some(device));
+        drop(lun.replace_device(Some(device)));
         lun.set_gate(Gate::Open);
         Ok(())
     }

@@ -222,9 +222,10 @@ impl ServedLun {
         self.is_guarded.store(guarded, SeqCst);
     }
 
-    /// Puts another device in its place.
-    pub(super) fn set_device(&self, device: Option<Device>) {
-        *self.device.write().unwrap_or_else(PoisonError::into_inner) = device;
+    /// Puts another device, or none, in the place of this one.
+    pub(super) fn replace_device(&self, device: Option<Device>) -> Option<Device> {
+        let mut place = self.device.write().unwrap_or_else(PoisonError::into_inner);
+        core::mem::replace(&mut place, device)
     }
 
     /// Takes the device away; none of its commands may be there.

@@ -392,7 +392,7 @@ impl Target {
             let all = async { while tasks.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(SHUTDOWN_LIMIT, all).await;
             // Who accepted for them is gone, or is with this.
-            drop(tasks);
+            tasks.shutdown().await;
             if let Some(threads) = std::rc::Rc::into_inner(threads) {
                 threads.ended().await;
             }

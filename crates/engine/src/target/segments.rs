@@ -304,7 +304,7 @@ impl Shared {
             }
             segment.realm.units.lock().handle_changed(0, info);
             known.set_policy(lun.policy.take());
-            known.set_device(Some(lun.device));
+            drop(known.replace_device(Some(lun.device)));
             return Ok(());
         }
         let (mediator, id) = segment.key;

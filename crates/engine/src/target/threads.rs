@@ -77,6 +77,8 @@ impl Threads {
             let serve = move || {
                 // Both are told when everything else here is gone.
                 let _ends = (life, done);
+                // It waits for what blocks.
+                let runtime = runtime;
                 let local = tokio::task::LocalSet::new();
                 local.block_on(&runtime, take(arrivals, shared, stopped));
             };
@@ -171,8 +173,8 @@ async fn take(
     let told = stopped.clone();
     let orderly = loop {
         tokio::select! {
-            arrival = arrivals.recv() => {
-                let Some((stream, peer, turn)) = arrival else { break true };
+            // Nobody sends any more when the target stops, or is dropped.
+            Some((stream, peer, turn)) = arrivals.recv() => {
                 match TcpStream::from_std(stream) {
                     Ok(stream) => {
                         connections.spawn_local(serve(stream, peer, turn, shared.clone(), told.clone()));

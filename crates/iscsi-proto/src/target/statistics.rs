@@ -123,11 +123,17 @@ impl Budget {
         Arc::new(Self { limit, held: AtomicU64::new(0) })
     }
 
-    /// Whether so much may be held; two connections that ask at one moment may both be told so.
-    pub(super) fn fits(&self, cost: u64) -> bool {
-        self.held().saturating_add(cost) <= self.limit
+    /// Holds so much if there is room.
+    pub(super) fn try_hold(&self, cost: u64) -> bool {
+        let held = self.held.fetch_add(cost, Relaxed);
+        let fits = held.saturating_add(cost) <= self.limit;
+        if !fits {
+            self.held.fetch_sub(cost, Relaxed);
+        }
+        fits
     }
 
+    /// Holds so much whether there is room or not.
     pub(super) fn hold(&self, cost: u64) {
         self.held.fetch_add(cost, Relaxed);
     }

@@ -273,8 +273,7 @@ impl Tasks {
         if cost == 0 {
             self.begin(id, events);
         } else if task.out.unsolicited {
-            if self.fits(cost) {
-                self.hold(id, cost);
+            if self.hold(id, cost) {
                 self.tasks[id.index()].state = State::Gathering;
             } else {
                 let outcome = Outcome { status: TASK_SET_FULL, ..Outcome::default() };
@@ -628,11 +627,10 @@ impl Tasks {
     fn start_waiting(&mut self, events: &mut VecDeque<Event>) {
         while let Some(&id) = self.waiting.front() {
             let cost = self.tasks[id.index()].cost;
-            if !self.fits(cost) {
+            if !self.hold(id, cost) {
                 return;
             }
             self.waiting.pop_front();
-            self.hold(id, cost);
             let task = &mut self.tasks[id.index()];
             if task.out.wanted > 0 {
                 task.state = State::Gathering;
@@ -643,15 +641,16 @@ impl Tasks {
         }
     }
 
-    /// Whether memory may be taken. One command always may, so that no session waits for others;
+    /// Takes memory if there is some. One command always may, so that no session waits for others;
     /// and who has one is woken by its end.
-    fn fits(&self, cost: u64) -> bool {
-        self.held == 0 || (self.held + cost <= self.budget && self.shared.fits(cost))
-    }
-
-    fn hold(&mut self, id: TaskId, cost: u64) {
+    fn hold(&mut self, id: TaskId, cost: u64) -> bool {
+        if self.held == 0 {
+            self.shared.hold(cost);
+        } else if self.held + cost > self.budget || !self.shared.try_hold(cost) {
+            return false;
+        }
         self.tasks[id.index()].held = cost;
         self.held += cost;
-        self.shared.hold(cost);
+        true
     }
 }

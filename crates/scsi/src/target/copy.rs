@@ -149,6 +149,17 @@ impl TargetDevice {
         }
     }
 
+    /// Whether the logical unit of this LUN is still the one for which a copy's next request is, that
+    /// [`Step::SubmitTo`] gave.
+    #[must_use]
+    pub fn may_visit(&mut self, task: &Task, lun: u16) -> bool {
+        let current = task.copy.as_ref().and_then(|copy| copy.current.as_ref());
+        let Some(current) = current else { return false };
+        let mut units = [current.source, current.destination].into_iter();
+        let unit = units.find(|unit| unit.lun == lun);
+        unit.is_some_and(|unit| self.place_of(unit).is_some())
+    }
+
     /// Ends a copy whose next request is not to be submitted.
     #[cold]
     pub(super) fn copy_refused(&mut self, task: &mut Task, refusal: Refusal) -> Response {

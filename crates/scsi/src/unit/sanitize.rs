@@ -105,6 +105,8 @@ pub(super) struct Sanitizer {
     fill: Option<Buf>,
     /// Keeps all other writes out.
     slot: Option<exclusion::Slot>,
+    /// Its task does not wait yet: it may be refused, as if nothing had been ordered.
+    held_back: bool,
     /// Something that `poll_background` gave is under way.
     polled: bool,
     progress: u16,
@@ -186,6 +188,10 @@ impl LogicalUnit {
                 if !self.sanitize.has_failed() {
                     return Ok(respond_good());
                 }
+                // Those who wait are being told of the failure.
+                if self.sanitize.polled {
+                    return Err(Stop::BUSY);
+                }
                 // It ends as if it had succeeded: what is left of the marker has to go.
                 self.sanitize.phase = Phase::Finishing;
                 Ok(self.wait(task))
@@ -240,8 +246,9 @@ impl LogicalUnit {
     }
 
     fn order(&mut self, task: &mut Task, request: Sanitize, method: Method) -> Result<Step, Stop> {
-        // Whoever is preempted by the change that is being stored must not erase anything after it.
-        if self.is_storing {
+        // Whoever is preempted by the change that is being stored must not erase anything after it;
+        // and those who wait for an operation that has failed are told of it first.
+        if self.is_storing || self.sanitize.polled {
             return Err(Stop::BUSY);
         }
         let unrestricted = request.unrestricted;
@@ -256,6 +263,7 @@ impl LogicalUnit {
 
     fn wait(&mut self, task: &mut Task) -> Step {
         self.sanitize.number += 1;
+        self.sanitize.held_back = true;
         task.state = State::Wait { order: self.sanitize.number };
         Step::Wait
     }
@@ -272,6 +280,7 @@ impl LogicalUnit {
             // What is not EXIT FAILURE MODE goes on.
             return;
         }
+        self.sanitize.held_back = false;
         self.sanitize.phase = self.sanitize.rest();
         self.settle_blocked();
     }
@@ -287,11 +296,16 @@ impl LogicalUnit {
         internal_failure()
     }
 
+    /// A task waits that was told to by [`Step::Wait`]: what it waits for may begin.
+    pub const fn begin_background(&mut self) {
+        self.sanitize.held_back = false;
+    }
+
     /// The next thing to do that belongs to no task; `None` when there is nothing, or when the
-    /// last thing is still under way. Ask after each [`Step::Wait`], and after each
+    /// last thing is still under way. Ask after each `begin_background`, and after each
     /// `handle_background_done`.
     pub fn poll_background(&mut self) -> Option<Background> {
-        if self.sanitize.polled {
+        if self.sanitize.polled || self.sanitize.held_back {
             return None;
         }
         let next = self.next_background()?;

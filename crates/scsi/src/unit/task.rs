@@ -89,7 +89,7 @@ pub enum Step {
     },
     /// Submit this to the device and go on with `handle_medium_done`.
     Submit(MediumRequest),
-    /// Carry out what `poll_background` gives, until it gives nothing more; go on with
+    /// Call `begin_background`, and carry out what `poll_background` gives, until it gives nothing more; go on with
     /// `handle_medium_done` when it says [`Background::Wake`]. The work goes on when the task does
     /// not wait any more.
     Wait,

@@ -104,6 +104,7 @@ impl Bench {
                     self.unit.handle_medium_done(&mut task, result)
                 }
                 Step::Wait => {
+                    self.unit.begin_background();
                     let woken = self.work();
                     let result = woken.map(|()| SgList::new()).map_err(IoError::from);
                     self.unit.handle_medium_done(&mut task, result)

@@ -21,7 +21,7 @@ use crate::{
     target::{
         Shared,
         guests::{Barred, Guest, Needs},
-        luns::{Place, SeenLun, ServedLun},
+        luns::{Gate, Place, SeenLun, ServedLun},
         pacing::Ticket,
         policy::{Access, Moment},
         realm::ServedRealm,
@@ -93,9 +93,9 @@ impl Driver {
                 return self.respond(task, Response::check(&denied));
             }
         }
+        // The LUN is that of the unit, and is in use, as long as the units are locked.
         let mut units = self.realm.units.lock();
         let (scsi_task, step) = units.handle_command(self.nexus, lun.0, cdb, data_out_max);
-        drop(units);
         let slot = &mut self.slots[task.index()];
         slot.task = Some(scsi_task);
         slot.kind = cdb.first().map_or(CommandKind::Other, |opcode| cdb::kind(*opcode));
@@ -107,6 +107,7 @@ impl Driver {
         {
             note_use(&mut self.used, lun, &self.session);
         }
+        drop(units);
         let plan = match step {
             Step::Respond(response) => return self.respond(task, response),
             Step::DataOut { .. } | Step::Wait
@@ -298,6 +299,7 @@ impl Driver {
                 self.slots[task.index()].visit(lun.clone(), &self.session);
                 match lun.refusal(&access, false) {
                     Some(refusal) => refusal,
+                    None if !self.may_visit(task, &lun) => Refusal::Gone,
                     None => {
                         let Some(place) = self.place(task, &request) else { return };
                         self.machine.handle_visit(task, Some(lun.number()));
@@ -313,6 +315,13 @@ impl Driver {
         self.respond(task, response);
     }
 
+    /// Whether a LUN is still the one that a copy checked; it stays so for who has entered it.
+    fn may_visit(&self, task: TaskId, lun: &Arc<ServedLun>) -> bool {
+        let Some(scsi_task) = &self.slots[task.index()].task else { return false };
+        let mut units = self.realm.units.lock();
+        self.realm.is_current(lun) && units.may_visit(scsi_task, lun.number())
+    }
+
     /// Stores reservations; the completion comes when they are stable, or could not be stored.
     fn persist(&mut self, task: TaskId, bytes: Vec<u8>) {
         let completion = self.queue.completion(task.index() as u64);
@@ -321,6 +330,10 @@ impl Driver {
         // Without a store the completion is dropped, and ends as aborted.
         slot.enter(&self.session);
         let Some(lun) = &slot.lun else { return };
+        // Its file may be somebody else's next.
+        if lun.gate() == Gate::Leaving {
+            return;
+        }
         if let Some(place) = lun.reservations() {
             place.save(bytes, completion);
         }

@@ -51,6 +51,8 @@ fn nothing_can_be_had_of_a_medium_that_is_being_erased() {
     bench.medium.fill(9);
     let (mut task, step) = bench.unit.handle_command(NEXUS, &sanitize(0x82, 0), 0);
     assert!(matches!(step, Step::Wait));
+    assert!(bench.unit.poll_background().is_none(), "it may still be refused");
+    bench.unit.begin_background();
     let Some(Background::Keep(Some(kept))) = bench.unit.poll_background() else { panic!() };
     assert_eq!(kept.method, Method::BlockErase);
     assert!(bench.unit.poll_background().is_none(), "one thing at a time");
@@ -91,6 +93,7 @@ fn writes_that_began_before_end_before_anything_is_erased() {
     let (mut late, step) = bench.unit.handle_command(NEXUS, &write, 512);
     assert!(matches!(step, Step::DataOut { .. }));
     let _waits = bench.unit.handle_command(NEXUS, &sanitize(0x02, 0), 0);
+    bench.unit.begin_background();
     assert!(matches!(bench.unit.poll_background(), Some(Background::Keep(Some(_)))));
     bench.unit.handle_background_done(Ok(SgList::new()));
     assert!(matches!(bench.unit.poll_background(), Some(Background::Pause)));
@@ -170,6 +173,32 @@ fn an_order_whose_task_is_refused_is_taken_back() {
     assert_eq!(bench.unit.intent(&task), Some((Op::Write, 0, BLOCKS * 512)));
     let _ = bench.unit.handle_refusal(&mut task, Refusal::AccessDenied);
     assert!(bench.unit.poll_background().is_none());
+    bench.good(&build::test_unit_ready(), &[]);
+}
+
+/// Another thread may send a command while those who wait are woken.
+#[test]
+fn nothing_is_ordered_while_those_who_wait_are_told_of_a_failure() {
+    let mut bench = Bench::new();
+    let (_task, _) = bench.unit.handle_command(NEXUS, &sanitize(0x22, 0), 0);
+    bench.unit.begin_background();
+    let woken = loop {
+        match bench.unit.poll_background().expect("it is not told yet") {
+            Background::Submit(_) => {
+                bench.unit.handle_background_done(Err(ErrorKind::Medium.into()));
+            }
+            Background::Keep(_) => bench.unit.handle_background_done(Ok(SgList::new())),
+            Background::Pause => panic!("nothing else is under way"),
+            Background::Wake(result) => break result,
+        }
+    };
+    assert!(woken.is_err());
+    for action in [0x22, 0x1f] {
+        let response = bench.run(&sanitize(action, 0), &[]);
+        assert_eq!(response.status, Status::Busy, "{action:#x}");
+    }
+    bench.unit.handle_background_done(Ok(SgList::new()));
+    bench.good(&sanitize(0x1f, 0), &[]);
     bench.good(&build::test_unit_ready(), &[]);
 }
 
