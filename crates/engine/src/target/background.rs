@@ -15,7 +15,7 @@ use std::{
 
 use netraid_block::{Completion, ErrorKind, IoError, SgList};
 use netraid_iscsi_proto::{machine::TaskId, target::ConnectionId};
-use netraid_scsi::{Background, Marker, MarkerError};
+use netraid_scsi::{AddUnitError, Background, Marker, MarkerError, UnitConfig};
 
 use super::{
     cells::Guarded,
@@ -162,11 +162,6 @@ pub(super) struct BackgroundTable {
 }
 
 impl BackgroundTable {
-    pub(super) fn insert(&self, lun: u16, sanitizing: Sanitizing) {
-        let work = Work { keeper: sanitizing.keeper, waiters: Vec::new(), is_running: false };
-        self.works.lock().insert(lun, work);
-    }
-
     /// Forgets a LUN; commands that wait for it end as aborted.
     pub(super) fn remove(&self, lun: u16) {
         let work = self.works.lock().remove(&lun);
@@ -180,16 +175,6 @@ impl BackgroundTable {
         let is_it = |one: &Waiter| one.connection == connection && one.task == task;
         // The completion is dropped, and ends the command as aborted.
         work.waiters.retain(|waiter| !is_it(waiter));
-    }
-
-    fn wake(&self, lun: u16, result: Result<(), ErrorKind>) {
-        let waiters = match self.works.lock().get_mut(&lun) {
-            Some(work) => core::mem::take(&mut work.waiters),
-            None => return,
-        };
-        for waiter in waiters {
-            waiter.completion.finish(result.map(|()| SgList::new()).map_err(IoError::from));
-        }
     }
 
     fn keeper(&self, lun: u16) -> Option<Keeper> {
@@ -213,16 +198,51 @@ impl ServedRealm {
         completion: Completion,
     ) {
         let mut works = self.background.works.lock();
-        // Without work the completion is dropped, and ends as aborted.
-        let Some(work) = works.get_mut(&lun.number()) else { return };
-        work.waiters.push(Waiter { connection, task, completion });
-        drop(works);
         let mut units = self.units.lock();
-        if self.is_current(lun) {
-            units.begin_background(lun.number());
-        }
-        drop(units);
+        // Without work of its own the completion is dropped, and ends as aborted.
+        let work = works.get_mut(&lun.number()).filter(|_| self.is_current(lun));
+        let Some(work) = work else { return };
+        work.waiters.push(Waiter { connection, task, completion });
+        units.begin_background(lun.number());
+        drop((units, works));
         self.start_background(lun);
+    }
+
+    /// Takes a logical unit with the work that an earlier target left of it, before any command finds
+    /// it; `and` happens before that, too. Whether there is such work.
+    pub(super) fn add_unit(
+        &self,
+        number: u16,
+        unit: UnitConfig,
+        sanitizing: Option<Sanitizing>,
+        and: impl FnOnce(),
+    ) -> Result<bool, AddUnitError> {
+        let mut works = self.background.works.lock();
+        let mut units = self.units.lock();
+        units.add(number, unit)?;
+        let mut resumes = false;
+        if let Some(mut sanitizing) = sanitizing {
+            if let Some(marker) = sanitizing.take_found() {
+                units.resume_sanitize(number, marker);
+                resumes = true;
+            }
+            let work = Work { keeper: sanitizing.keeper, waiters: Vec::new(), is_running: false };
+            works.insert(number, work);
+        }
+        and();
+        Ok(resumes)
+    }
+
+    /// Ends the wait of those who wait for a LUN.
+    fn wake_waiting(&self, lun: &Arc<ServedLun>, result: Result<(), ErrorKind>) {
+        let mut works = self.background.works.lock();
+        let units = self.units.lock();
+        let work = works.get_mut(&lun.number()).filter(|_| self.is_current(lun));
+        let waiters = work.map(|work| core::mem::take(&mut work.waiters)).unwrap_or_default();
+        drop((units, works));
+        for waiter in waiters {
+            waiter.completion.finish(result.map(|()| SgList::new()).map_err(IoError::from));
+        }
     }
 
     /// What is to be done next for a LUN; when that is nothing, its work is not running from now on.
@@ -289,7 +309,7 @@ async fn run(realm: Arc<ServedRealm>, lun: Arc<ServedLun>) {
                 result
             }
             Background::Wake(result) => {
-                realm.background.wake(number, result);
+                realm.wake_waiting(&lun, result);
                 Ok(SgList::new())
             }
         };

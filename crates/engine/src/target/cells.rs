@@ -2,7 +2,7 @@
 //!
 //! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
 //! node, or background work and then the logical units; then the table of LUNs, a LUN's gate, policy,
-//! users; then sessions, the pacer, wakers. The table of segments, then guests. A command takes that of the logical units, twice, for some tens
+//! users, device; then sessions, the pacer, wakers. The table of segments, then guests. A command takes that of the logical units, twice, for some tens
 //! of nanoseconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -473,7 +473,7 @@ impl Side for Driver {
                 let mut node = self.shared.node.lock();
                 self.machine.handle_control(now, &mut node, data)?;
                 drop(node);
-                // What is reset is so before others hear of it.
+                // What is reset should be so before others hear of it.
                 self.handle_events();
                 self.shared.wake();
                 return Ok(());

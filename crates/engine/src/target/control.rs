@@ -417,24 +417,16 @@ impl Shared {
             identity,
             reservations,
         };
-        // A command finds both or none.
-        let mut units = realm.units.lock();
-        match units.add(number, unit) {
-            Ok(()) => {}
+        let serve = || realm.luns.insert(number, device, policy, place);
+        let resumes = match realm.add_unit(number, unit, sanitizing, serve) {
+            Ok(resumes) => resumes,
             Err(AddUnitError::TooLarge) => return Err(CommandError::TooLarge { number }),
             Err(AddUnitError::Taken) => return Err(CommandError::Taken { number }),
-        }
-        realm.luns.insert(number, device, policy, place);
-        drop(units);
+        };
         self.node.lock().add_lun(realm.id, number);
-        if let Some(mut sanitizing) = sanitizing {
-            let found = sanitizing.take_found();
-            realm.background.insert(number, sanitizing);
-            if let (Some(marker), Some(lun)) = (found, realm.luns.get(number)) {
-                tracing::warn!(lun = number, "goes on with a sanitize operation");
-                realm.units.lock().resume_sanitize(number, marker);
-                realm.start_background(&lun);
-            }
+        if let Some(lun) = realm.luns.get(number).filter(|_| resumes) {
+            tracing::warn!(lun = number, "goes on with a sanitize operation");
+            realm.start_background(&lun);
         }
         Ok(number)
     }

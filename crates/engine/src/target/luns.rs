@@ -340,7 +340,7 @@ impl LunTable {
 
     /// A session is gone.
     pub(super) fn forget_user(&self, session: ConnectionId) {
-        for lun in self.places.lock().iter().flatten() {
+        for lun in self.all() {
             lun.users.lock().retain(|user| *user != session);
         }
     }

@@ -55,8 +55,8 @@ impl Drop for Turn {
 }
 
 impl Threads {
-    /// Starts `count` threads, of which the caller's is one. They end when the target stops, when it
-    /// is dropped, and when this is.
+    /// Starts `count` threads, of which the caller's is one. They end when the target stops, or
+    /// is dropped.
     ///
     /// # Errors
     /// When one cannot be started.

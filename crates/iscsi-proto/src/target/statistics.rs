@@ -125,12 +125,8 @@ impl Budget {
 
     /// Holds so much if there is room.
     pub(super) fn try_hold(&self, cost: u64) -> bool {
-        let held = self.held.fetch_add(cost, Relaxed);
-        let fits = held.saturating_add(cost) <= self.limit;
-        if !fits {
-            self.held.fetch_sub(cost, Relaxed);
-        }
-        fits
+        let more = |held: u64| held.checked_add(cost).filter(|held| *held <= self.limit);
+        self.held.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     /// Holds so much whether there is room or not.

@@ -144,6 +144,11 @@ impl Sanitizer {
         if self.order.is_some() { Phase::Failed } else { Phase::Idle }
     }
 
+    /// Those who wait have not been told yet.
+    const fn tells(&self) -> bool {
+        self.polled || matches!(self.phase, Phase::Telling { .. })
+    }
+
     fn has_failed(&self) -> bool {
         matches!(self.phase, Phase::Failed | Phase::Telling { error: Some(FAILED) })
     }
@@ -164,6 +169,7 @@ impl LogicalUnit {
     /// from its start, or is failed.
     pub fn resume_sanitize(&mut self, marker: Marker) {
         self.sanitize.phase = if marker.failed { Phase::Failed } else { Phase::Draining };
+        self.sanitize.held_back = false;
         self.sanitize.order = Some(marker);
         self.settle_blocked();
     }
@@ -188,8 +194,7 @@ impl LogicalUnit {
                 if !self.sanitize.has_failed() {
                     return Ok(respond_good());
                 }
-                // Those who wait are being told of the failure.
-                if self.sanitize.polled {
+                if self.sanitize.tells() {
                     return Err(Stop::BUSY);
                 }
                 // It ends as if it had succeeded: what is left of the marker has to go.
@@ -248,7 +253,7 @@ impl LogicalUnit {
     fn order(&mut self, task: &mut Task, request: Sanitize, method: Method) -> Result<Step, Stop> {
         // Whoever is preempted by the change that is being stored must not erase anything after it;
         // and those who wait for an operation that has failed are told of it first.
-        if self.is_storing || self.sanitize.polled {
+        if self.is_storing || self.sanitize.tells() {
             return Err(Stop::BUSY);
         }
         let unrestricted = request.unrestricted;

@@ -182,21 +182,29 @@ fn nothing_is_ordered_while_those_who_wait_are_told_of_a_failure() {
     let mut bench = Bench::new();
     let (_task, _) = bench.unit.handle_command(NEXUS, &sanitize(0x22, 0), 0);
     bench.unit.begin_background();
+    let refuses = |bench: &mut Bench| {
+        for action in [0x22, 0x1f] {
+            let response = bench.run(&sanitize(action, 0), &[]);
+            assert_eq!(response.status, Status::Busy, "{action:#x}");
+        }
+    };
     let woken = loop {
         match bench.unit.poll_background().expect("it is not told yet") {
             Background::Submit(_) => {
                 bench.unit.handle_background_done(Err(ErrorKind::Medium.into()));
             }
-            Background::Keep(_) => bench.unit.handle_background_done(Ok(SgList::new())),
+            Background::Keep(kept) => {
+                bench.unit.handle_background_done(Ok(SgList::new()));
+                if kept.is_some_and(|marker| marker.failed) {
+                    refuses(&mut bench);
+                }
+            }
             Background::Pause => panic!("nothing else is under way"),
             Background::Wake(result) => break result,
         }
     };
     assert!(woken.is_err());
-    for action in [0x22, 0x1f] {
-        let response = bench.run(&sanitize(action, 0), &[]);
-        assert_eq!(response.status, Status::Busy, "{action:#x}");
-    }
+    refuses(&mut bench);
     bench.unit.handle_background_done(Ok(SgList::new()));
     bench.good(&sanitize(0x1f, 0), &[]);
     bench.good(&build::test_unit_ready(), &[]);
