@@ -7,7 +7,9 @@ use std::{
 };
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Request};
-use netraid_engine::target::{Access, Lun, Policy, Sanitizing, Verdict};
+use netraid_engine::target::{
+    Access, Lun, Pacing, Policy, Rate, Sanitizing, TargetConfig, Verdict,
+};
 use netraid_iscsi_proto::pdu::{Bhs, TaskFunction};
 
 use crate::{
@@ -187,5 +189,36 @@ async fn a_target_that_was_killed_goes_on_with_it() {
     slow.release();
     ready(&mut raw).await;
     assert!(!marker.exists(), "it is done");
+    target.stop().await;
+}
+
+/// A command may wait for its grant while its LUN goes, and another one gets its number.
+#[tokio::test]
+async fn an_order_for_a_lun_that_has_gone_does_nothing_to_the_next_of_its_number() {
+    const READ_10: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let busy = Slow::holding(ram(), Op::Read);
+    let mut pacing = Pacing::new(Rate(1 << 30), Rate(1 << 30));
+    pacing.in_flight_max = 1;
+    let config = TargetConfig { pacing: Some(pacing), ..config() };
+    let erasable = || Lun { sanitizing: Some(Sanitizing::volatile()), ..ram().into() };
+    let target = Running::start_luns(config, vec![erasable(), Device::new(busy.clone()).into()]);
+    let mut one = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    let mut two = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    one.take_attention().await;
+    two.lun = 1;
+    two.take_attention().await;
+    two.command(&READ_10, 512).await;
+    busy.arrived.notified().await;
+    one.command(&ERASE, 0).await;
+    assert_eq!(status(&mut one, &TEST_UNIT_READY).await, CHECK_CONDITION, "it is ordered");
+    target.handle.remove_lun(0, true).await.unwrap();
+    target.handle.add_lun(Some(0), erasable()).await.unwrap();
+    busy.release();
+    let Bhs(refused) = one.receive().await.unwrap();
+    assert_eq!(refused[3], CHECK_CONDITION);
+    // Unit attentions of the LUN that came.
+    while status(&mut one, &TEST_UNIT_READY).await != GOOD {}
+    assert_eq!(status(&mut one, &ERASE).await, GOOD);
+    assert_eq!(status(&mut one, &TEST_UNIT_READY).await, GOOD);
     target.stop().await;
 }
