@@ -36,4 +36,5 @@ pub mod read_ahead;
 pub mod regions;
 pub mod stripes;
 pub mod sums;
+pub mod write_plan;
 pub mod written;

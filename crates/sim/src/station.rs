@@ -82,6 +82,20 @@ impl Station {
         if span == 0.0 { 0.0 } else { self.busy.as_secs_f64() / span }
     }
 
+    /// Work that the servers have done by `now`, which is not before the last call of
+    /// [`Station::serve`]: what is still queued is left out.
+    #[must_use]
+    pub fn worked(&self, now: Time) -> Duration {
+        let left: Duration = self.free_at.iter().map(|free_at| free_at.since(now)).sum();
+        self.busy.saturating_sub(left)
+    }
+
+    /// How many servers there are.
+    #[must_use]
+    pub const fn servers(&self) -> usize {
+        self.free_at.len()
+    }
+
     /// Mean time that requests waited for a server.
     #[must_use]
     pub fn mean_wait(&self) -> Duration {
@@ -107,7 +121,9 @@ mod tests {
         let mut station = Station::new(1);
         let done: Vec<Time> = (0..3).map(|_| station.serve(Time::START, 2 * MS)).collect();
         assert_eq!(done, [2 * MS, 4 * MS, 6 * MS].map(|at| Time::START.after(at)));
+        assert_eq!(station.worked(Time::START.after(5 * MS)), 5 * MS);
         let idle = Time::START.after(10 * MS);
+        assert_eq!(station.worked(idle), 6 * MS);
         assert_eq!(station.serve(idle, MS), idle.after(MS));
         assert_eq!(station.mean_wait(), 6 * MS / 4);
     }

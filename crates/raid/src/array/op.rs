@@ -10,6 +10,7 @@ use super::action::{BufferId, RequestId, Source};
 use crate::{
     geometry::{Rows, Segments},
     member::{MemberIndex, MemberSet},
+    write_plan::ParityPlan,
 };
 
 /// An operation in flight.
@@ -44,19 +45,6 @@ pub(super) enum Phase {
     Committing,
     /// Members to give space back.
     Discarding,
-}
-
-/// How a segment's check columns get their new contents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ParityPlan {
-    /// No check column is live: only data is written.
-    None,
-    /// All data columns are new.
-    Full,
-    /// Reconstruct write: from new columns and the others as they are.
-    Rcw,
-    /// Read-modify-write: from old and new columns and the old parity.
-    Rmw,
 }
 
 /// A column's rows of one segment, read into a buffer.

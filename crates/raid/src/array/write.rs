@@ -9,9 +9,12 @@ use netraid_block::{IoError, Op as UserOp};
 
 use super::{
     ArrayMachine, Source,
-    op::{OpId, OpKind, ParityPlan, Phase},
+    op::{OpId, OpKind, Phase},
 };
-use crate::geometry::Segment;
+use crate::{
+    geometry::Segment,
+    write_plan::{ParityPlan, SegmentChoice},
+};
 
 impl ArrayMachine {
     /// Plans a write that holds its lock.
@@ -205,60 +208,5 @@ impl ArrayMachine {
             }
             Some(_) | None => unreachable!("bytes outside the request"),
         }
-    }
-}
-
-/// What decides how a segment's check columns get their new contents.
-#[derive(Debug)]
-struct SegmentChoice {
-    data_columns: u8,
-    written: core::ops::Range<u8>,
-    check_live: bool,
-    check_readable: bool,
-}
-
-impl SegmentChoice {
-    /// The plan that reads least, or none when what it needs cannot be read.
-    fn plan(&self, readable: impl Fn(u8) -> bool) -> Option<ParityPlan> {
-        let written = self.written.len();
-        if !self.check_live {
-            return Some(ParityPlan::None);
-        }
-        if written == usize::from(self.data_columns) {
-            return Some(ParityPlan::Full);
-        }
-        let others = usize::from(self.data_columns) - written;
-        let mut columns = 0..self.data_columns;
-        let rcw = columns.clone().all(|column| self.written.contains(&column) || readable(column));
-        let rmw = self.check_readable
-            && columns.all(|column| !self.written.contains(&column) || readable(column));
-        match (rcw, rmw) {
-            (true, true) if written + 1 < others => Some(ParityPlan::Rmw),
-            (true, _) => Some(ParityPlan::Rcw),
-            (false, true) => Some(ParityPlan::Rmw),
-            (false, false) => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_plan_reads_least_and_goes_around_what_cannot_be_read() {
-        let plan = |written, check_readable, bad: &[u8]| {
-            let choice =
-                SegmentChoice { data_columns: 4, written, check_live: true, check_readable };
-            choice.plan(|column| !bad.contains(&column))
-        };
-        assert_eq!(plan(0..4, true, &[]), Some(ParityPlan::Full));
-        assert_eq!(plan(0..1, true, &[]), Some(ParityPlan::Rmw), "2 reads against 3");
-        assert_eq!(plan(0..2, true, &[]), Some(ParityPlan::Rcw), "2 reads against 3");
-        assert_eq!(plan(0..1, true, &[0]), Some(ParityPlan::Rcw), "the old bytes are gone");
-        assert_eq!(plan(1..4, true, &[0]), Some(ParityPlan::Rmw), "the other bytes are gone");
-        assert_eq!(plan(0..1, false, &[]), Some(ParityPlan::Rcw), "the old parity is gone");
-        assert_eq!(plan(0..1, true, &[0, 1]), None);
-        assert_eq!(plan(0..4, false, &[0, 1]), Some(ParityPlan::Full));
     }
 }

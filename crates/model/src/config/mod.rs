@@ -1,0 +1,287 @@
+//! What a model is made of, as a file says it.
+//!
+//! Every number has its unit in its name. MB are 10^6 bytes, Mbit 10^6 bits. A file gives all
+//! parameters that have no default here; one that is not known is refused, and so is one whose
+//! value makes no sense ([`Config::check`]).
+
+mod check;
+mod overrides;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::distribution::Distribution;
+
+pub use check::ConfigError;
+pub(crate) use check::within;
+pub use overrides::{Table, read_table, read_value, set};
+
+/// All parameters of one point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What is modelled, in a line.
+    pub about: String,
+    /// Disks of the array, 1 to 64; those with check data are counted.
+    pub disks: usize,
+    /// Bytes in a row on one disk, which is the array's chunk: a power of two from 4 KiB to 16 MiB.
+    pub transfer_unit_bytes: u32,
+    /// Level of the array: 0, 5 or 6. Where there are too few disks for check data beside data,
+    /// levels 5 and 6 are copies (two or three disks), and one disk has none.
+    pub level: u8,
+    /// What is asked for; without it, each of the three is a point.
+    pub operation: Option<Operation>,
+    /// What is asked for, more closely.
+    pub workload: Workload,
+    /// The host whose requests they are.
+    pub client: Host,
+    /// Each host that has disks.
+    pub agent: Agent,
+    /// What is between them.
+    pub network: Network,
+    /// Each disk.
+    pub disk: Disk,
+    /// What disks of an agent share on the way to its memory, from the disks on: strings,
+    /// controllers, buses.
+    #[serde(default)]
+    pub stations: Vec<SharedStation>,
+    /// A device at the agent that computes check data; without it, the client's processor does.
+    pub parity_engine: Option<ParityEngine>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Reads alone.
+    Read,
+    /// Writes alone.
+    Write,
+    /// Both, by [`Workload::reads_in_mix`].
+    Mix,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mix];
+
+    /// As files and results have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mix => "mix",
+        }
+    }
+}
+
+/// Requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Part of the requests of a mix that are reads, 0 to 1.
+    pub reads_in_mix: f64,
+    /// Bytes of a request; or else [`Workload::request_stripes`].
+    pub request_bytes: Option<u64>,
+    /// Stripes of a request, so that it grows with disks and transfer unit.
+    pub request_stripes: Option<u64>,
+    /// Most requests at once: 1 has them one after another.
+    pub outstanding: u32,
+    /// Without it, a request comes when one ends. With it, they come independently, so many a
+    /// second, and those above `outstanding` wait their turn.
+    pub arrivals_per_second: Option<f64>,
+    /// Without `arrivals_per_second`: from the end of a request to the next that takes its place.
+    #[serde(default = "no_pause")]
+    pub pause: Distribution,
+    /// Where they are.
+    pub offsets: Offsets,
+    /// Bytes of the volume that requests go to; matters for [`Agent::cache_bytes`], and for where
+    /// the sequence begins anew.
+    #[serde(default = "default_data_set")]
+    pub data_set_bytes: u64,
+    /// Requests that are measured in a run.
+    pub requests: u32,
+    /// Requests before those, which are not.
+    pub warm_up_requests: u32,
+}
+
+const fn no_pause() -> Distribution {
+    Distribution::Constant { mean_ms: 0.0 }
+}
+
+const fn default_data_set() -> u64 {
+    1 << 40
+}
+
+/// Where requests are in the volume. They begin at multiples of their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offsets {
+    /// Each after the one before.
+    Sequential,
+    /// Anywhere.
+    Random,
+}
+
+/// A host's processors and what they spend.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// How many work at the same time.
+    pub processors: usize,
+    /// Million instructions a second, of each.
+    pub mips: f64,
+    /// What is spent, by part of the software: results show each.
+    #[serde(default)]
+    pub costs: BTreeMap<String, Cost>,
+}
+
+/// What a part of the software spends, in instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cost {
+    /// Only in requests of this kind.
+    pub operation: Option<Operation>,
+    /// For each request; at an agent, for each request that it takes part in.
+    pub instructions_per_request: f64,
+    /// For each packet that is sent or received.
+    pub instructions_per_packet: f64,
+    /// For each byte that is sent or received.
+    pub instructions_per_byte: f64,
+    /// For each byte that goes into check data, and each check column that it goes into.
+    pub instructions_per_parity_byte: f64,
+}
+
+/// A host with disks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Agent {
+    /// How many disks each has.
+    pub disks: usize,
+    /// Processors that work at the same time.
+    pub processors: usize,
+    /// Million instructions a second, of each.
+    pub mips: f64,
+    /// What is spent, by part of the software.
+    #[serde(default)]
+    pub costs: BTreeMap<String, Cost>,
+    /// When data that was read leaves.
+    pub reply: Reply,
+    /// Memory that holds part of what is read: the chance that no disk is needed is this against
+    /// the agent's share of the data set.
+    #[serde(default)]
+    pub cache_bytes: u64,
+}
+
+/// When data that was read leaves an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// What each access of a disk gave, by itself, as soon as it is there.
+    EachAccess,
+    /// All of a request that the agent has, when all is there.
+    Whole,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Who shares it with whom.
+    pub topology: Topology,
+    /// Rate of the ring, the cable, or each direction of each link.
+    pub rate_mbit_s: f64,
+    /// From the end of a packet's sending to its arrival; of a switched network, the switch's.
+    pub latency_us: f64,
+    /// Most data of a packet.
+    pub packet_bytes: u32,
+    /// Bytes that each packet takes on the network beside its data: headers, gaps, and the part of
+    /// acknowledgements and contention that falls on it.
+    pub header_bytes_per_packet: u32,
+    /// Time that each packet takes beside its bytes: a token, a connection.
+    pub overhead_us_per_packet: f64,
+    /// Bytes of a request or an acknowledgement.
+    pub control_bytes: u32,
+    /// Whether one packet brings a request to all agents.
+    pub multicast: bool,
+    /// With it, requests and acknowledgements go by another network, which takes them so long and
+    /// no longer, however many there are.
+    pub control_latency_us: Option<f64>,
+}
+
+/// Who shares a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// All, one packet at a time: a token ring.
+    TokenRing,
+    /// All, one packet at a time: an Ethernet without a switch. Collisions are not modelled.
+    Ethernet,
+    /// One line between a client and an agent, in one direction at a time.
+    Line,
+    /// Each host has a link of its own, each direction for itself, to a switch that stores packets
+    /// and forwards them.
+    Switched,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// To the track.
+    pub seek: Distribution,
+    /// To the first byte on the track.
+    pub rotation: Distribution,
+    /// What each access takes besides.
+    pub overhead_us: f64,
+    /// Rate of reads after that.
+    pub read_mb_s: f64,
+    /// Rate of writes.
+    pub write_mb_s: f64,
+    /// Whether an access that begins where the last one ended needs neither seek nor rotation.
+    #[serde(default)]
+    pub sequential_without_seek: bool,
+    /// Longest access: what is in a row on a disk is accessed at once up to this. Without it, the
+    /// transfer unit.
+    pub access_bytes_max: Option<u32>,
+    /// Writes that are acknowledged before they are on the medium, up to so many bytes; 0 for
+    /// none.
+    #[serde(default)]
+    pub write_cache_bytes: u64,
+}
+
+/// What several disks of an agent share on the way to its memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedStation {
+    /// What results call it.
+    pub name: String,
+    /// How many disks share one: the first so many of an agent, the next so many, and so on.
+    pub disks: usize,
+    /// What each access takes.
+    pub overhead_us: f64,
+    /// Rate of reads after that.
+    pub read_mb_s: f64,
+    /// Rate of writes.
+    pub write_mb_s: f64,
+}
+
+/// A device that computes check data of what is in its agent's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParityEngine {
+    /// For each request.
+    pub overhead_us: f64,
+    /// Rate after that, of all bytes that it moves, check data included.
+    pub mb_s: f64,
+}
+
+impl Config {
+    /// How many agents there are; the last one may have fewer disks.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.disks.div_ceil(self.agent.disks.max(1))
+    }
+}

@@ -1,0 +1,29 @@
+//! The performance model: what rate a striped array gives, and which part of it is busy, from a
+//! description of its parts in a file.
+//!
+//! A [`Config`] says what the client's processor spends on a packet and on a byte, what the
+//! network, the agents' processors, the disks and whatever stands between them take, and what is
+//! asked for. [`Model`] is a checked one; [`Model::run`] plays requests through it by events
+//! and gives [`Measures`], and [`summarise`] puts those of several seeds together. Which bytes go
+//! to which disk, and what a small write reads before, is decided by the code that decides it in
+//! production: [`netraid_raid::geometry`] and [`netraid_raid::write_plan`].
+//!
+//! Invariant: a run is a function of the configuration and the seed. Nothing here reads a file,
+//! a clock or the system's entropy.
+//!
+//! It does not model failures, caches of clients, the array's log, collisions on an Ethernet, nor
+//! what a disk's arm does beyond a distribution of its times.
+
+pub mod config;
+pub mod distribution;
+mod layout;
+pub mod preset;
+mod run;
+pub mod statistics;
+pub mod sweep;
+
+pub use config::{Config, ConfigError, Operation};
+pub use preset::Preset;
+pub use run::{Measures, Model, RunError};
+pub use statistics::{Interval, Results, summarise};
+pub use sweep::Sweep;

@@ -1,0 +1,121 @@
+//! What hosts spend on requests, packets, bytes and check data.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use netraid_sim::{Time, station::Station};
+
+use crate::config::{Cost, Operation};
+
+/// Seconds that a host's software spends in requests of one kind, and what each part has of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Spend {
+    pub(super) all: Seconds,
+    pub(super) parts: Vec<(String, Seconds)>,
+}
+
+/// Seconds of one processor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seconds {
+    request: f64,
+    packet: f64,
+    byte: f64,
+    parity_byte: f64,
+}
+
+impl Spend {
+    /// What `costs` come to at `mips`, in reads or in writes.
+    pub(super) fn of(costs: &BTreeMap<String, Cost>, mips: f64, is_read: bool) -> Self {
+        let seconds = |instructions: f64| instructions / (mips * 1e6);
+        let applies = |cost: &Cost| match cost.operation {
+            None | Some(Operation::Mix) => true,
+            Some(Operation::Read) => is_read,
+            Some(Operation::Write) => !is_read,
+        };
+        let mut spend = Self::default();
+        for (name, cost) in costs {
+            let part = if applies(cost) {
+                Seconds {
+                    request: seconds(cost.instructions_per_request),
+                    packet: seconds(cost.instructions_per_packet),
+                    byte: seconds(cost.instructions_per_byte),
+                    parity_byte: seconds(cost.instructions_per_parity_byte),
+                }
+            } else {
+                Seconds::default()
+            };
+            spend.all.request += part.request;
+            spend.all.packet += part.packet;
+            spend.all.byte += part.byte;
+            spend.all.parity_byte += part.parity_byte;
+            spend.parts.push((name.clone(), part));
+        }
+        spend
+    }
+}
+
+/// What a host has had to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) requests: f64,
+    pub(super) packets: f64,
+    pub(super) bytes: f64,
+    pub(super) parity_bytes: f64,
+}
+
+impl Counts {
+    /// Seconds that this takes.
+    pub(super) fn seconds(&self, each: &Seconds) -> f64 {
+        self.requests * each.request
+            + self.packets * each.packet
+            + self.bytes * each.byte
+            + self.parity_bytes * each.parity_byte
+    }
+
+    /// What has come since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            requests: self.requests - earlier.requests,
+            packets: self.packets - earlier.packets,
+            bytes: self.bytes - earlier.bytes,
+            parity_bytes: self.parity_bytes - earlier.parity_bytes,
+        }
+    }
+}
+
+/// A host's processors.
+#[derive(Debug, Clone)]
+pub(super) struct HostState {
+    pub(super) processors: Station,
+    /// In reads, and in writes.
+    pub(super) counts: [Counts; 2],
+}
+
+impl HostState {
+    pub(super) fn new(processors: usize) -> Self {
+        Self { processors: Station::new(processors), counts: [Counts::default(); 2] }
+    }
+
+    /// Works on something; says when that is done.
+    pub(super) fn work(
+        &mut self,
+        now: Time,
+        spend: &[Spend; 2],
+        is_read: bool,
+        what: Counts,
+    ) -> Time {
+        let kind = usize::from(!is_read);
+        let counts = &mut self.counts[kind];
+        counts.requests += what.requests;
+        counts.packets += what.packets;
+        counts.bytes += what.bytes;
+        counts.parity_bytes += what.parity_bytes;
+        let seconds = what.seconds(&spend[kind].all);
+        self.processors.serve(now, Duration::from_secs_f64(seconds))
+    }
+}
+
+/// One packet.
+pub(super) fn packet(len: u32) -> Counts {
+    Counts { packets: 1.0, bytes: f64::from(len), ..Counts::default() }
+}

@@ -1,0 +1,286 @@
+//! A run: requests played through the parts by events.
+//!
+//! A read: the client spends what a request costs, its request goes to each agent that has part of
+//! the data (by one packet to all, or one to each), disks are accessed, data comes back packet by
+//! packet, and the request ends when the client has dealt with the last one.
+//!
+//! A write: where old data is needed for check data, it is read first in the same way. Check data
+//! of the whole request is computed, then the request and the data leave; an agent accesses its
+//! disk when it has all that goes there, and acknowledges when all of its part is on disk. The
+//! request ends with the last acknowledgement. With a parity engine, data leaves at once, the
+//! request with its first packet, and old data and check data never cross the network.
+//!
+//! Processors, networks, disks and stations are queues, first come first served; a packet waits
+//! for one after the other.
+
+mod client;
+mod disk;
+mod host;
+mod measure;
+mod server;
+mod wires;
+
+use std::collections::VecDeque;
+
+use netraid_raid::geometry::Geometry;
+use netraid_sim::{Dice, Seed, Time, agenda::Agenda, station::Station};
+use slab::Slab;
+
+use crate::{
+    config::{Config, ConfigError, Operation, SharedStation, Topology},
+    layout::Access,
+};
+use disk::DiskArm;
+use host::{HostState, Spend};
+pub use measure::Measures;
+use measure::Meter;
+use wires::Wires;
+
+/// Why a run gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// Requests come faster than they are served.
+    #[error("{WAITING_MAX} requests wait to be begun: more arrive than the model serves; lower workload.arrivals_per_second")]
+    Overload,
+}
+
+/// Requests that may wait to be begun.
+const WAITING_MAX: usize = 100_000;
+
+/// A configuration that was checked, ready to run.
+#[derive(Debug, Clone)]
+pub struct Model {
+    config: Config,
+    operation: Operation,
+    geometry: Geometry,
+    request_bytes: u64,
+    /// Of the client and of agents, for reads and for writes.
+    client: [Spend; 2],
+    agent: [Spend; 2],
+}
+
+impl Model {
+    /// A model of `config`, for the operation that it names, or for reads.
+    ///
+    /// # Errors
+    /// When the configuration makes no sense.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let geometry = config.geometry()?;
+        let request_bytes = config.request_bytes(&geometry);
+        let spend = |costs, mips| [true, false].map(|is_read| Spend::of(costs, mips, is_read));
+        Ok(Self {
+            operation: config.operation.unwrap_or(Operation::Read),
+            geometry,
+            request_bytes,
+            client: spend(&config.client.costs, config.client.mips),
+            agent: spend(&config.agent.costs, config.agent.mips),
+            config,
+        })
+    }
+
+    /// What it is a model of.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Runs it once.
+    ///
+    /// # Errors
+    /// When requests pile up without end.
+    pub fn run(&self, seed: Seed) -> Result<Measures, RunError> {
+        let mut world = World::new(self, seed);
+        world.run()?;
+        Ok(world.measures())
+    }
+
+    fn agent_of(&self, disk: usize) -> usize {
+        disk / self.config.agent.disks
+    }
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// A request comes by itself.
+    Arrival,
+    /// A request comes after the pause that follows another.
+    Next,
+    /// The client has begun a request.
+    Begun { request: usize },
+    /// The client has computed check data.
+    Computed { request: usize },
+    /// The sender is done with a packet, which goes onto the network.
+    OnWire { message: usize, len: u32 },
+    /// A packet is at the receiver's link of a switched network.
+    AtPort { message: usize, len: u32 },
+    /// A packet is at its receiver.
+    Delivered { message: usize, len: u32 },
+    /// The receiver is done with the last packet of a message.
+    Received { message: usize },
+    /// An agent is done with a request that was for all.
+    Commanded { request: usize, agent: usize },
+    /// An agent's parity engine is done.
+    EngineDone { request: usize },
+    /// An access comes to the next part of its way.
+    OnPath { request: usize, access: usize, step: usize },
+}
+
+/// Who a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// The client, from this agent.
+    Client(usize),
+    /// This agent.
+    Agent(usize),
+    /// All agents of the request.
+    Agents,
+}
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// A request to the agents.
+    Command,
+    /// Data of one access.
+    Data { access: usize },
+    /// All data of a write, for the parity engine.
+    WholeData,
+    /// Data that was read, or the word that all is written.
+    Reply,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    request: usize,
+    to: To,
+    what: What,
+    packets_left: u32,
+    /// When the receiver is done with what has come.
+    done: Time,
+}
+
+/// What a request is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its accesses are reads.
+    Reading,
+    /// Its accesses are writes.
+    Writing,
+}
+
+/// An agent's part of a request, in its phase.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    agent: usize,
+    /// Accesses that are not done, and the command of a write if it has not come.
+    left: u32,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Request {
+    is_read: bool,
+    arrived: Time,
+    phase: Phase,
+    /// Of the phase.
+    accesses: Vec<Access>,
+    /// To come after them.
+    writes: Vec<Access>,
+    parity_bytes: u64,
+    check_bytes: u64,
+    parts: Vec<Part>,
+    replies_left: u32,
+}
+
+struct World<'a> {
+    model: &'a Model,
+    agenda: Agenda<Event>,
+    /// Between requests.
+    arrivals: Dice,
+    /// What and where they are.
+    choices: Dice,
+    /// Whether an agent's memory has what is read.
+    caches: Dice,
+    client: HostState,
+    agents: Vec<HostState>,
+    wires: Wires,
+    disks: Vec<DiskArm>,
+    /// By layer of shared stations, from the disks on.
+    layers: Vec<Vec<Station>>,
+    engine: Station,
+    requests: Slab<Request>,
+    messages: Slab<Message>,
+    /// When each of those arrived that are not begun.
+    waiting: VecDeque<Time>,
+    next_offset: u64,
+    meter: Meter,
+}
+
+impl<'a> World<'a> {
+    fn new(model: &'a Model, seed: Seed) -> Self {
+        let config = &model.config;
+        let agents = config.agents();
+        let layer = |shared: &SharedStation| {
+            let each = config.agent.disks.div_ceil(shared.disks);
+            vec![Station::new(1); each * agents]
+        };
+        Self {
+            model,
+            agenda: Agenda::default(),
+            arrivals: seed.dice("arrivals"),
+            choices: seed.dice("choices"),
+            caches: seed.dice("caches"),
+            client: HostState::new(config.client.processors),
+            agents: vec![HostState::new(config.agent.processors); agents],
+            wires: match config.network.topology {
+                Topology::TokenRing | Topology::Ethernet | Topology::Line => Wires::shared(),
+                Topology::Switched => Wires::switched(agents),
+            },
+            disks: (0..config.disks).map(|disk| DiskArm::new(seed, disk)).collect(),
+            layers: config.stations.iter().map(layer).collect(),
+            engine: Station::new(1),
+            requests: Slab::new(),
+            messages: Slab::new(),
+            waiting: VecDeque::new(),
+            next_offset: 0,
+            meter: Meter::default(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), RunError> {
+        self.mark_if_due();
+        let workload = &self.model.config.workload;
+        match workload.arrivals_per_second {
+            Some(_) => self.put_arrival(),
+            None => (0..workload.outstanding).for_each(|_| self.begin(Time::START)),
+        }
+        while !self.meter.is_over() {
+            let Some(event) = self.agenda.pop() else {
+                unreachable!("a run without anything to come before its last request")
+            };
+            self.handle(event);
+            if self.waiting.len() >= WAITING_MAX {
+                return Err(RunError::Overload);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrival => self.handle_arrival(),
+            Event::Next => self.begin(self.agenda.now()),
+            Event::Begun { request } => self.handle_begun(request),
+            Event::Computed { request } => self.send_writes(request),
+            Event::OnWire { message, len } => self.handle_on_wire(message, len),
+            Event::AtPort { message, len } => self.handle_at_port(message, len),
+            Event::Delivered { message, len } => self.handle_delivered(message, len),
+            Event::Received { message } => self.handle_received(message),
+            Event::Commanded { request, agent } => self.handle_command(request, agent),
+            Event::EngineDone { request } => self.handle_engine_done(request),
+            Event::OnPath { request, access, step } => self.handle_on_path(request, access, step),
+        }
+    }
+}
