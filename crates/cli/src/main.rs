@@ -25,6 +25,7 @@ mod quickstart;
 mod scrub;
 mod secret;
 mod signal;
+mod simulate;
 mod size;
 mod target;
 mod volume;
@@ -105,6 +106,8 @@ enum Command {
     Mediator(mediator::MediatorArgs),
     /// Measure parts, a member, a volume or a cluster: rates, latencies, processor time
     Bench(bench::BenchArgs),
+    /// Model a system from a description of its parts: rates, and how busy each part is
+    Simulate(simulate::SimulateArgs),
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]
     Load(load::LoadArgs),
@@ -157,6 +160,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Mkdir(args) => names::make_directory(&args, output),
         Command::Mediator(args) => mediator::run(&args, output),
         Command::Bench(args) => bench::run(&args, output),
+        Command::Simulate(args) => simulate::run(&args, output),
         Command::Load(args) => load::run(&args, output),
         Command::Hammer(args) => hammer::run(&args, output),
     }

@@ -47,13 +47,22 @@ impl Output {
         if self.json { Ok(()) } else { self.document(&(), || text.to_string()) }
     }
 
-    /// A bar on a terminal, `total` long; nothing elsewhere.
+    /// A bar on a terminal, `total` bytes long; nothing elsewhere.
     pub(crate) fn progress(self, what: &str, total: u64) -> ProgressBar {
+        let form = "{msg} [{wide_bar}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
+        self.bar(what, total, form)
+    }
+
+    /// The same for anything that is counted.
+    pub(crate) fn progress_of_steps(self, what: &str, total: u64) -> ProgressBar {
+        self.bar(what, total, "{msg} [{wide_bar}] {pos}/{len} {eta}")
+    }
+
+    fn bar(self, what: &str, total: u64, form: &str) -> ProgressBar {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let bar = ProgressBar::new(total).with_message(what.to_string());
-        let form = "{msg} [{wide_bar}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
         if let Ok(style) = ProgressStyle::with_template(form) {
             bar.set_style(style);
         }

@@ -51,9 +51,8 @@ impl Distribution {
             | Self::Exponential { mean_ms } => *mean_ms,
             Self::Histogram { bounds_ms, counts } => {
                 let total: u64 = counts.iter().sum();
-                let class = |(bounds, count): (&[f64], &u64)| {
-                    (bounds[0] + bounds[1]) / 2.0 * *count as f64
-                };
+                let class =
+                    |(bounds, count): (&[f64], &u64)| (bounds[0] + bounds[1]) / 2.0 * *count as f64;
                 bounds_ms.windows(2).zip(counts).map(class).sum::<f64>() / total.max(1) as f64
             }
         }

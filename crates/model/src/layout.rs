@@ -92,12 +92,7 @@ pub(crate) fn write_plan(geometry: &Geometry, range: &Range<u64>, max: u32) -> W
 
 /// Adds what is read before a segment is written; gives how many columns its check data is
 /// computed from.
-fn plan_reads(
-    geometry: &Geometry,
-    stripe: u64,
-    segment: &Segment,
-    reads: &mut Accesses,
-) -> u64 {
+fn plan_reads(geometry: &Geometry, stripe: u64, segment: &Segment, reads: &mut Accesses) -> u64 {
     let (data, members) = (geometry.data_columns(), geometry.members());
     let choice = SegmentChoice {
         data_columns: data,

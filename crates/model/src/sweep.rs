@@ -116,7 +116,8 @@ fn add_point(
     points: &mut Vec<Point>,
 ) -> Result<(), SweepError> {
     let at = || {
-        let parts: Vec<String> = swept.iter().map(|(path, value)| format!("{path}={value}")).collect();
+        let parts: Vec<String> =
+            swept.iter().map(|(path, value)| format!("{path}={value}")).collect();
         if parts.is_empty() { "the configuration".to_owned() } else { parts.join(" ") }
     };
     let mut table = table.clone();
@@ -168,9 +169,8 @@ mod tests {
     #[test]
     fn a_point_that_makes_no_sense_is_named() {
         let table = Preset::find("swift-1991").unwrap().table().unwrap();
-        let refused = |text: &str| {
-            super::points(&table, &[text.parse().unwrap()]).unwrap_err().to_string()
-        };
+        let refused =
+            |text: &str| super::points(&table, &[text.parse().unwrap()]).unwrap_err().to_string();
         assert!(refused("disks=32,65").contains("disks=65"));
         assert!(refused("client.mips=0").contains("client.mips is 0"));
         assert!(refused("client.mips=nan").contains("NaN"));

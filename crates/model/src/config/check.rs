@@ -50,7 +50,9 @@ pub enum ConfigError {
     #[error("give either workload.request_bytes or workload.request_stripes")]
     RequestLength,
     /// A request that is larger than what it goes to.
-    #[error("a request of {request_bytes} bytes does not fit into workload.data_set_bytes, {data_set_bytes}; make the data set larger")]
+    #[error(
+        "a request of {request_bytes} bytes does not fit into workload.data_set_bytes, {data_set_bytes}; make the data set larger"
+    )]
     DataSet {
         /// Bytes of a request.
         request_bytes: u64,
@@ -58,7 +60,9 @@ pub enum ConfigError {
         data_set_bytes: u64,
     },
     /// A name that results have for something else, or twice.
-    #[error("the name '{0}' is taken or not made of a-z, 0-9 and _; give the station or cost another")]
+    #[error(
+        "the name '{0}' is taken or not made of a-z, 0-9 and _; give the station or cost another"
+    )]
     Name(String),
     /// A cost for what no single request is.
     #[error("{0}.operation is \"mix\"; give \"read\", \"write\", or leave it out for both")]
@@ -67,10 +71,14 @@ pub enum ConfigError {
     #[error("parity_engine needs all disks at one agent, not at {0}; raise agent.disks")]
     ParityEngine(usize),
     /// A request that takes longer than anyone would wait.
-    #[error("a request would need {0:.0} seconds of work at most, more than {REQUEST_SECONDS_MAX}; raise rates or lower its length")]
+    #[error(
+        "a request would need {0:.0} seconds of work at most, more than {REQUEST_SECONDS_MAX}; raise rates or lower its length"
+    )]
     Slow(f64),
     /// More events than can be waited for.
-    #[error("a run would take {0:.0} packets and accesses, more than {EVENTS_MAX}; lower workload.requests or the request's length, or raise network.packet_bytes")]
+    #[error(
+        "a run would take {0:.0} packets and accesses, more than {EVENTS_MAX}; lower workload.requests or the request's length, or raise network.packet_bytes"
+    )]
     Long(f64),
 }
 
@@ -269,9 +277,9 @@ impl Network {
             ("network.header_bytes_per_packet", self.header_bytes_per_packet, 0.0, 1e6),
             ("network.control_bytes", self.control_bytes, 1.0, f64::from(self.packet_bytes)),
         ];
-        sizes.into_iter().try_for_each(|(name, size, min, max)| {
-            within(name, f64::from(size), min, max)
-        })
+        sizes
+            .into_iter()
+            .try_for_each(|(name, size, min, max)| within(name, f64::from(size), min, max))
     }
 }
 

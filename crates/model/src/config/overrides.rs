@@ -80,8 +80,9 @@ impl Config {
     /// # Errors
     /// When a parameter is missing, unknown, of another kind, or out of its range.
     pub fn from_table(table: Table) -> Result<Self, ConfigError> {
-        let config: Self =
-            table.try_into().map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))?;
+        let config: Self = table
+            .try_into()
+            .map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))?;
         config.check()?;
         Ok(config)
     }

@@ -2,10 +2,7 @@
 
 use netraid_sim::Time;
 
-use super::{
-    Event, Part, Phase, Request, To, What, World,
-    host::Counts,
-};
+use super::{Event, Part, Phase, Request, To, What, World, host::Counts};
 use crate::{
     config::{Offsets, Operation},
     layout::{Access, read_plan, write_plan},

@@ -62,9 +62,8 @@ impl World<'_> {
     fn snapshot(&self) -> Snapshot {
         let now = self.agenda.now();
         let each = |stations: &[&Station]| {
-            let worked = |station: &&Station| {
-                station.worked(now).as_secs_f64() / station.servers() as f64
-            };
+            let worked =
+                |station: &&Station| station.worked(now).as_secs_f64() / station.servers() as f64;
             stations.iter().map(worked).sum::<f64>() / stations.len() as f64
         };
         let mut worked = BTreeMap::new();

@@ -40,7 +40,9 @@ use wires::Wires;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// Requests come faster than they are served.
-    #[error("{WAITING_MAX} requests wait to be begun: more arrive than the model serves; lower workload.arrivals_per_second")]
+    #[error(
+        "{WAITING_MAX} requests wait to be begun: more arrive than the model serves; lower workload.arrivals_per_second"
+    )]
     Overload,
 }
 
