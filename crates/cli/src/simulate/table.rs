@@ -57,7 +57,11 @@ pub(crate) fn rows(points: &[PointResults], swept: &[&str]) -> Vec<Vec<String>> 
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match (value.as_str(), value.as_f64()) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(number)) => number.to_string(),
+        (None, None) => value.to_string(),
+    }
 }
 
 fn cell(name: &str, interval: &Interval) -> String {

@@ -12,7 +12,11 @@ pub type Table = toml::Table;
 /// # Errors
 /// When it is not TOML.
 pub fn read_table(text: &str) -> Result<Table, ConfigError> {
-    text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))
+    text.parse().map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        ConfigError::Syntax(format!("line {line}: {}", error.message()))
+    })
 }
 
 /// A value as it is typed: what TOML takes for one (`200`, `true`, `"x"`, `{...}`), or else the
@@ -80,10 +84,66 @@ impl Config {
     /// # Errors
     /// When a parameter is missing, unknown, of another kind, or out of its range.
     pub fn from_table(table: Table) -> Result<Self, ConfigError> {
-        let config: Self = table
-            .try_into()
-            .map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))?;
+        let config: Self = table.try_into().map_err(|error: toml::de::Error| {
+            // It says in lines where the parameter is.
+            let text = error.to_string();
+            ConfigError::Syntax(text.split_whitespace().collect::<Vec<_>>().join(" "))
+        })?;
         config.check()?;
         Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Preset;
+
+    fn with(preset: &str, path: &str, value: &str) -> Result<Config, ConfigError> {
+        let mut table = Preset::find(preset).unwrap().table().unwrap();
+        set(&mut table, path, read_value(value))?;
+        Config::from_table(table)
+    }
+
+    #[test]
+    fn a_parameter_is_set_by_its_path_and_a_station_by_its_name_or_number() {
+        assert_eq!(with("swift-1991", "client.mips", "200").unwrap().client.mips, 200.0);
+        let named = with("raid-ii", "stations.bus.read_mb_s", "7.5").unwrap();
+        assert_eq!(named, with("raid-ii", "stations.2.read_mb_s", "7.5").unwrap());
+        assert_eq!(named.stations[2].read_mb_s, 7.5);
+        let seek = r#"{ distribution = "constant", mean_ms = 1 }"#;
+        let disk = with("swift-1991", "disk.seek", seek).unwrap().disk;
+        assert_eq!(disk.seek.mean_ms(), 1.0);
+        let tcp = "client.costs.protocol.instructions_per_packet";
+        assert!(with("swift-1991", tcp, "0").is_ok());
+    }
+
+    #[test]
+    fn a_path_that_leads_nowhere_says_what_is_there() {
+        let refused = |path: &str| with("raid-ii", path, "1").unwrap_err().to_string();
+        assert!(refused("stations.buss.read_mb_s").contains("crossbar_port"));
+        assert!(refused("stations.9.read_mb_s").contains("string"));
+        assert!(refused("stations.bus").contains("stations.bus"));
+        assert!(refused("clint.mips").contains("client"));
+        assert!(refused("disks.x").contains("disks"));
+        assert!(refused("").contains("unknown field"));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_said_in_one_line_with_its_place() {
+        let wrong = read_table("about = 1\ndisks = = 2\n").unwrap_err().to_string();
+        assert!(wrong.contains("line 2") && !wrong.contains('\n'), "{wrong}");
+        let unknown = with("swift-1991", "client.mops", "1").unwrap_err().to_string();
+        assert!(unknown.contains("mops") && unknown.contains("client"), "{unknown}");
+        assert!(!unknown.contains('\n'));
+    }
+
+    #[test]
+    fn what_is_typed_is_a_value_or_text() {
+        assert_eq!(read_value("200"), Value::Integer(200));
+        assert_eq!(read_value("true"), Value::Boolean(true));
+        assert_eq!(read_value("write"), Value::String("write".into()));
+        // No second parameter comes in with a value.
+        assert_eq!(read_value("1\ndisks = 2"), Value::String("1\ndisks = 2".into()));
     }
 }

@@ -47,7 +47,7 @@ pub enum RunError {
 }
 
 /// Requests that may wait to be begun.
-const WAITING_MAX: usize = 100_000;
+const WAITING_MAX: usize = 10_000;
 
 /// A configuration that was checked, ready to run.
 #[derive(Debug, Clone)]
