@@ -7,6 +7,10 @@ use super::{Config, ConfigError};
 /// A configuration before it is understood.
 pub type Table = toml::Table;
 
+/// Parameters that stand for others.
+const INSTEAD: [(&str, &str); 2] =
+    [("request_bytes", "request_stripes"), ("request_stripes", "request_bytes")];
+
 /// Reads a configuration file.
 ///
 /// # Errors
@@ -30,7 +34,8 @@ pub fn read_value(text: &str) -> Value {
 
 /// Sets the parameter at `path`, such as `client.mips`. Elements of a list are meant by their
 /// number or their `name`. All but the last part must be there already, so that a part that is
-/// spelt wrong is not taken for a new one.
+/// spelt wrong is not taken for a new one. Where one parameter is given instead of another
+/// (`workload.request_bytes`, `workload.request_stripes`), the other goes.
 ///
 /// # Errors
 /// When there is no such place.
@@ -49,6 +54,9 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<(), ConfigErro
             }
             Some(_) | None => return Err(lost()),
         };
+    }
+    if let Some((_, other)) = INSTEAD.iter().find(|(this, _)| *this == last) {
+        at.remove(*other);
     }
     at.insert(last.to_owned(), value);
     Ok(())
@@ -114,6 +122,8 @@ mod tests {
         let seek = r#"{ distribution = "constant", mean_ms = 1 }"#;
         let disk = with("swift-1991", "disk.seek", seek).unwrap().disk;
         assert_eq!(disk.seek.mean_ms(), 1.0);
+        let bytes = with("swift-1991", "workload.request_bytes", "65536").unwrap().workload;
+        assert_eq!((bytes.request_bytes, bytes.request_stripes), (Some(65536), None));
         let tcp = "client.costs.protocol.instructions_per_packet";
         assert!(with("swift-1991", tcp, "0").is_ok());
     }

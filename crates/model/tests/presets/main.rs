@@ -1,4 +1,5 @@
 //! What presets have to reproduce: the figures that their sources published.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, which shows its figures")]
 
 mod iraid;
 mod raid;
