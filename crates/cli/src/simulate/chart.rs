@@ -3,8 +3,8 @@
 use anyhow::Result;
 use netraid_model::Interval;
 use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color as _, IntoDrawingArea as _, LineSeries, PathElement,
-    RGBColor, SVGBackend, WHITE,
+    ChartBuilder, Circle, Color as _, IntoDrawingArea as _, LineSeries, PathElement, RGBColor,
+    SVGBackend, WHITE,
 };
 
 /// Pixels.
@@ -28,11 +28,19 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, Interval)>,
 }
 
+/// The colour of the line of that number, as HTML has it.
+pub(crate) fn colour(number: usize) -> String {
+    let RGBColor(red, green, blue) = COLOURS[number % COLOURS.len()];
+    format!("rgb({red}, {green}, {blue})")
+}
+
 /// Draws a plot; both axes begin at zero.
 pub(crate) fn draw(title: &str, x: &str, y: &str, series: &[Series]) -> Result<String> {
     let points = || series.iter().flat_map(|series| &series.points);
     let right = points().map(|(x, _)| *x).fold(0.0, f64::max).max(1e-9) * 1.02;
     let top = points().map(|(_, y)| y.high).fold(0.0, f64::max).max(1e-9) * 1.08;
+    // Without a point behind whole numbers, and without the last digits of sums of tenths.
+    let label = |value: &f64| ((value * 1e6).round() / 1e6).to_string();
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -43,22 +51,22 @@ pub(crate) fn draw(title: &str, x: &str, y: &str, series: &[Series]) -> Result<S
             .x_label_area_size(42)
             .y_label_area_size(58)
             .build_cartesian_2d(0.0..right, 0.0..top)?;
-        plot.configure_mesh().x_desc(x).y_desc(y).light_line_style(WHITE).draw()?;
+        plot.configure_mesh()
+            .x_desc(x)
+            .y_desc(y)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .max_light_lines(1)
+            .draw()?;
         for (series, colour) in series.iter().zip(COLOURS.iter().cycle()) {
             let means = series.points.iter().map(|(x, y)| (*x, y.mean));
-            plot.draw_series(LineSeries::new(means.clone(), colour.stroke_width(2)))?
-                .label(&series.name)
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            plot.draw_series(LineSeries::new(means.clone(), colour.stroke_width(2)))?;
             plot.draw_series(means.map(|at| Circle::new(at, 3, colour.filled())))?;
             let bars = series.points.iter().map(|(x, y)| {
                 PathElement::new([(*x, y.low), (*x, y.high)], colour.stroke_width(1))
             });
             plot.draw_series(bars)?;
         }
-        plot.configure_series_labels()
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
         area.present()?;
     }
     Ok(svg)

@@ -18,6 +18,9 @@ const PLOTS: [(&str, &str, &str); 4] = [
     ("network", "Network", "busy fraction"),
 ];
 
+/// The parameter that is shown in KiB.
+const UNIT: &str = "transfer_unit_bytes";
+
 /// Plots against one parameter.
 #[derive(Debug)]
 pub(crate) struct Figure {
@@ -59,7 +62,8 @@ pub(crate) fn standard(table: &Table, seeds: u32, output: Output) -> Result<Vec<
         if title == "Mix" {
             table.insert("operation".into(), "mix".into());
         }
-        let results = points::run(&sweep::points(&table, &[sweep.clone()])?, seeds, output)?;
+        let results =
+            points::run(&sweep::points(&table, std::slice::from_ref(&sweep))?, seeds, output)?;
         figures.push(figure(title, axis, &sweep.path, &[], &results));
     }
     Ok(figures)
@@ -76,7 +80,8 @@ pub(crate) fn of_sweeps(sweeps: &[Sweep], results: &[PointResults]) -> Vec<Figur
         .map(|sweep| sweep.path.as_str())
         .filter(|path| *path != across.path && *path != "operation")
         .collect();
-    vec![figure(&across.path, &across.path, &across.path, &others, results)]
+    let axis = if across.path == UNIT { "KiB" } else { across.path.as_str() };
+    vec![figure(&across.path, axis, &across.path, &others, results)]
 }
 
 fn figure(
@@ -93,6 +98,7 @@ fn figure(
             let (Some(x), Some(y)) = (get(across).as_f64(), point.results.get(result)) else {
                 continue;
             };
+            let x = if across == UNIT { x / 1024.0 } else { x };
             let mut name = get("operation").as_str().unwrap_or_default().to_owned();
             for path in others {
                 name += &format!(" {path}={}", get(path));
@@ -121,7 +127,12 @@ pub(crate) fn page(
         env!("CARGO_PKG_VERSION")
     );
     for figure in figures {
-        body += &format!("<h2>{}</h2>\n<div class=\"plots\">\n", escape(&figure.title));
+        body += &format!("<h2>{}</h2>\n<p>", escape(&figure.title));
+        for (number, line) in figure.plots.iter().take(1).flatten().enumerate() {
+            let colour = chart::colour(number);
+            body += &format!("<b style=\"color: {colour}\">&#9632; {}</b> ", escape(&line.name));
+        }
+        body += "</p>\n<div class=\"plots\">\n";
         for ((_, title, axis), series) in PLOTS.iter().zip(&figure.plots) {
             body += &chart::draw(title, &figure.axis, axis, series)?;
         }

@@ -25,9 +25,10 @@ fn gains_at_a_gigabit() {
     assert!(initiator > 0.95, "four are more than the initiator bears: {initiator} busy");
     let results = point("iraid-2003", &["operation=mix", "disks=3"]);
     assert!(results["client_cpu"].mean < 0.8 && results["disk"].mean > 0.95, "{results:?}");
-    // The source does not say of which arrays this is the mean: here, those of P-iRAID and one.
-    let used = [one, rate(5, 3, &[]), parity].map(|rate| rate / 125.0);
-    within("1 Gbit/s, of the line", used.iter().sum::<f64>() / 3.0, 0.12, 0.15);
+    // 12% of the line are used; the source does not say of which arrays that is the mean. It is more
+    // than one target gives, by the source's own figure too, and less than four with parity do.
+    let [least, most] = [one, parity].map(|rate| rate / 125.0);
+    assert!((least..most).contains(&0.12), "{least} to {most} of the line");
 }
 
 #[test]
