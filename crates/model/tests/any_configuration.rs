@@ -57,7 +57,7 @@ fn draw(dice: &mut Dice) -> Result<Config, String> {
 fn whatever_passes_the_checks_runs_to_its_end() {
     let mut dice = Seed(1).dice("configurations");
     let mut ran = 0;
-    for _ in 0..600 {
+    for _ in 0..300 {
         let Ok(config) = draw(&mut dice) else { continue };
         let shown = format!("{config:?}");
         let measures = match Model::new(config).unwrap().run(Seed(2)) {
@@ -75,7 +75,7 @@ fn whatever_passes_the_checks_runs_to_its_end() {
         }
         assert!(measures["rate_mb_s"] > 0.0, "{shown}");
     }
-    assert!(ran > 200, "only {ran} configurations made sense");
+    assert!(ran > 100, "only {ran} configurations made sense");
 }
 
 #[test]

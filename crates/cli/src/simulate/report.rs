@@ -39,7 +39,9 @@ pub(crate) fn standard(table: &Table, seeds: u32, output: Output) -> Result<Vec<
         }
         at.as_float().or_else(|| at.as_integer().map(|number| number as f64))
     };
-    let disks = number(&["disks"]).unwrap_or(8.0).max(4.0);
+    // A parity engine has no more disks than its agent.
+    let least = if table.contains_key("parity_engine") { 1.0 } else { 4.0 };
+    let disks = number(&["disks"]).unwrap_or(8.0).max(least);
     let mips = number(&["client", "mips"]).unwrap_or(100.0);
     let speeds: Vec<String> = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
         .iter()
