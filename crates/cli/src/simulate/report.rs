@@ -49,7 +49,7 @@ pub(crate) fn standard(table: &Table, seeds: u32, output: Output) -> Result<Vec<
         .collect();
     let sweeps = [
         ("Number of disks", "disks", format!("disks=1..{disks}")),
-        ("Transfer unit", "bytes", "transfer_unit_bytes=4096,8192,16384,32768,65536".to_owned()),
+        ("Transfer unit", "KiB", "transfer_unit_bytes=4096,8192,16384,32768,65536".to_owned()),
         (
             "Mix",
             "part of reads",
@@ -156,7 +156,8 @@ pub(crate) fn page(
     ))
 }
 
-const STYLE: &str = "body { font-family: sans-serif; max-width: 1180px; margin: 2em auto; }
+const STYLE: &str =
+    "body { font-family: sans-serif; max-width: 1180px; margin: 2em auto; padding: 0 1em; }
 .plots { display: flex; flex-wrap: wrap; gap: 12px; }
 .plots svg { border: 1px solid #ddd; }
 table { border-collapse: collapse; }
