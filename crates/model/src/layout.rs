@@ -3,11 +3,12 @@
 use core::ops::Range;
 
 use netraid_raid::{
+    code::{Code, ColumnSet},
     geometry::{Geometry, GeometryError, Level, Rows, Segment},
     write_plan::{ParityPlan, SegmentChoice},
 };
 
-use crate::config::Config;
+use crate::{config::Config, presence::Presence};
 
 /// Bytes of a logical block.
 const BLOCK_LEN: u32 = 512;
@@ -20,17 +21,34 @@ pub(crate) struct Access {
     pub(crate) len: u32,
 }
 
-/// What a write does.
+impl Access {
+    /// Whether all of `other` is in it.
+    pub(crate) fn contains(&self, other: &Self) -> bool {
+        let ends = |access: &Self| access.offset + u64::from(access.len);
+        self.disk == other.disk && self.offset <= other.offset && ends(other) <= ends(self)
+    }
+}
+
+/// What a request does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct WritePlan {
-    /// Old data and old check data that the new check data depends on.
+pub(crate) struct Plan {
+    /// Of a read, all; of a write, old data and old check data that the new check data depends on.
     pub(crate) reads: Vec<Access>,
     /// New data and check data.
     pub(crate) writes: Vec<Access>,
-    /// Bytes that go into check data, for each check column.
+    /// Bytes that go into check data, for each check column, or into what disks that are away had.
     pub(crate) parity_bytes: u64,
     /// Check data.
     pub(crate) check_bytes: u64,
+}
+
+/// Where things are, and which disks are there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) presence: Presence,
+    /// Longest access.
+    pub(crate) access_bytes_max: u32,
 }
 
 impl Config {
@@ -58,64 +76,116 @@ impl Config {
     }
 }
 
-/// The accesses of a read.
-pub(crate) fn read_plan(geometry: &Geometry, range: &Range<u64>, max: u32) -> Vec<Access> {
-    let mut accesses = Accesses::new(max);
-    for (stripe, part) in stripes(geometry, range) {
-        for segment in geometry.segments(&part) {
-            for column in segment.columns.clone() {
-                accesses.add(geometry, stripe, column, &segment.rows);
+impl Layout<'_> {
+    /// The accesses of a read. What is on a disk that is away is computed from others, each of which
+    /// is read once, whoever needs it.
+    pub(crate) fn read(&self, range: &Range<u64>) -> Plan {
+        let mut reads = Accesses::new(self.access_bytes_max);
+        let mut plan = Plan::default();
+        for (stripe, part) in stripes(self.geometry, range) {
+            for segment in self.geometry.segments(&part) {
+                let mut columns = ColumnSet::EMPTY;
+                let sources = self.sources(stripe, segment.columns.clone(), &mut columns);
+                plan.parity_bytes += u64::from(segment.len()) * sources;
+                for column in columns.iter() {
+                    reads.add(self.geometry, stripe, column, &segment.rows);
+                }
             }
         }
+        Plan { reads: reads.list, ..plan }
     }
-    accesses.list
-}
 
-/// The accesses of a write to stripes that were written before.
-pub(crate) fn write_plan(geometry: &Geometry, range: &Range<u64>, max: u32) -> WritePlan {
-    let (mut reads, mut writes) = (Accesses::new(max), Accesses::new(max));
-    let mut plan = WritePlan::default();
-    let (data, members) = (geometry.data_columns(), geometry.members());
-    for (stripe, part) in stripes(geometry, range) {
-        for segment in geometry.segments(&part) {
-            let sources = plan_reads(geometry, stripe, &segment, &mut reads);
-            let rows = u64::from(segment.len());
-            plan.parity_bytes += rows * sources * u64::from(geometry.check_columns());
-            plan.check_bytes += rows * u64::from(geometry.check_columns());
-            for column in segment.columns.clone().chain(data..members) {
-                writes.add(geometry, stripe, column, &segment.rows);
+    /// The accesses of a write to stripes that were written before.
+    pub(crate) fn write(&self, range: &Range<u64>) -> Plan {
+        let geometry = self.geometry;
+        let max = self.access_bytes_max;
+        let (mut reads, mut writes) = (Accesses::new(max), Accesses::new(max));
+        let mut plan = Plan::default();
+        let (data, members) = (geometry.data_columns(), geometry.members());
+        for (stripe, part) in stripes(geometry, range) {
+            let live = (data..members).filter(|column| self.is_written(stripe, *column)).count();
+            for segment in geometry.segments(&part) {
+                let (sources, computed) = self.reads_before(stripe, &segment, &mut reads);
+                let rows = u64::from(segment.len());
+                plan.parity_bytes += rows * (sources * live as u64 + computed);
+                plan.check_bytes += rows * live as u64;
+                for column in segment.columns.clone().chain(data..members) {
+                    if self.is_written(stripe, column) {
+                        writes.add(geometry, stripe, column, &segment.rows);
+                    }
+                }
             }
         }
+        Plan { reads: reads.list, writes: writes.list, ..plan }
     }
-    WritePlan { reads: reads.list, writes: writes.list, ..plan }
-}
 
-/// Adds what is read before a segment is written; gives how many columns its check data is
-/// computed from.
-fn plan_reads(geometry: &Geometry, stripe: u64, segment: &Segment, reads: &mut Accesses) -> u64 {
-    let (data, members) = (geometry.data_columns(), geometry.members());
-    let choice = SegmentChoice {
-        data_columns: data,
-        written: segment.columns.clone(),
-        check_live: members > data,
-        check_readable: members > data,
-    };
-    let written = segment.columns.len() as u64;
-    match choice.plan(|_| true) {
-        None | Some(ParityPlan::None) => 0,
-        Some(ParityPlan::Full) => written,
-        Some(ParityPlan::Rcw) => {
-            for column in (0..data).filter(|column| !segment.columns.contains(column)) {
-                reads.add(geometry, stripe, column, &segment.rows);
+    /// Adds what is read before a segment is written; gives how many columns each check column is
+    /// computed from, and how many those are that give back what is away.
+    fn reads_before(&self, stripe: u64, segment: &Segment, reads: &mut Accesses) -> (u64, u64) {
+        let (data, members) = (self.geometry.data_columns(), self.geometry.members());
+        let mut checks = data..members;
+        let choice = SegmentChoice {
+            data_columns: data,
+            written: segment.columns.clone(),
+            check_live: checks.clone().any(|column| self.is_written(stripe, column)),
+            check_readable: checks.any(|column| self.is_readable(stripe, column)),
+        };
+        let written = segment.columns.len() as u64;
+        let others = (0..data).filter(|column| !segment.columns.contains(column));
+        let (columns, sources, computed) = match choice.plan(|at| self.is_readable(stripe, at)) {
+            Some(ParityPlan::None) => (ColumnSet::EMPTY, 0, 0),
+            Some(ParityPlan::Full) => (ColumnSet::EMPTY, written, 0),
+            Some(ParityPlan::Rmw) => {
+                let checks = (data..members).filter(|column| self.is_readable(stripe, *column));
+                (segment.columns.clone().chain(checks).collect(), 2 * written + 1, 0)
             }
-            u64::from(data)
-        }
-        Some(ParityPlan::Rmw) => {
-            for column in segment.columns.clone().chain(data..members) {
-                reads.add(geometry, stripe, column, &segment.rows);
+            // Where neither way can read all that it needs, what is away is computed for the second.
+            Some(ParityPlan::Rcw) | None => {
+                let mut columns = ColumnSet::EMPTY;
+                let computed = self.sources(stripe, others, &mut columns);
+                (columns, u64::from(data), computed)
             }
-            2 * written + 1
+        };
+        for column in columns.iter() {
+            reads.add(self.geometry, stripe, column, &segment.rows);
         }
+        (sources, computed)
+    }
+
+    /// Adds to `columns` those that have to be read to have `wanted`; gives how many go into what is
+    /// away.
+    fn sources(
+        &self,
+        stripe: u64,
+        wanted: impl Iterator<Item = u8>,
+        columns: &mut ColumnSet,
+    ) -> u64 {
+        let mut computed = 0;
+        for column in wanted {
+            if self.is_readable(stripe, column) {
+                columns.insert(column);
+                continue;
+            }
+            let there = (0..self.geometry.members()).filter(|at| self.is_readable(stripe, *at));
+            let Some(recipe) = Code::new(self.geometry).recipe(column, there.collect()) else {
+                unreachable!("more disks away than the level survives")
+            };
+            computed += recipe.len() as u64;
+            recipe.iter().for_each(|(source, _)| columns.insert(*source));
+        }
+        computed
+    }
+
+    fn disk(&self, stripe: u64, column: u8) -> usize {
+        usize::from(self.geometry.member_of(stripe, column).0)
+    }
+
+    fn is_readable(&self, stripe: u64, column: u8) -> bool {
+        self.presence.is_readable(self.disk(stripe, column))
+    }
+
+    fn is_written(&self, stripe: u64, column: u8) -> bool {
+        self.presence.is_written(self.disk(stripe, column))
     }
 }
 
@@ -167,14 +237,18 @@ mod tests {
         Geometry::new(level, members, 4096, 512, 100, 0).unwrap()
     }
 
+    fn layout(geometry: &Geometry, away: usize, access_bytes_max: u32) -> Layout<'_> {
+        Layout { geometry, presence: Presence::without(away), access_bytes_max }
+    }
+
     #[test]
     fn a_stripe_is_an_access_of_each_disk() {
         let geometry = shape(Level::Raid5, 5);
-        let plan = write_plan(&geometry, &(0..4 * CHUNK), 4096);
+        let plan = layout(&geometry, 0, 4096).write(&(0..4 * CHUNK));
         assert!(plan.reads.is_empty());
         assert_eq!(plan.writes.len(), 5);
         assert_eq!((plan.parity_bytes, plan.check_bytes), (4 * CHUNK, CHUNK));
-        let read = read_plan(&geometry, &(0..4 * CHUNK), 4096);
+        let read = layout(&geometry, 0, 4096).read(&(0..4 * CHUNK)).reads;
         assert!(read.iter().all(|access| access.disk != 4), "the parity of stripe 0 is on disk 4");
         assert_eq!(read.len(), 4);
     }
@@ -182,13 +256,13 @@ mod tests {
     #[test]
     fn part_of_a_stripe_reads_what_production_reads() {
         let geometry = shape(Level::Raid5, 6);
-        let small = write_plan(&geometry, &(0..CHUNK), 4096);
+        let small = layout(&geometry, 0, 4096).write(&(0..CHUNK));
         assert_eq!((small.reads.len(), small.writes.len()), (2, 2), "read-modify-write");
         assert_eq!(small.parity_bytes, 3 * CHUNK);
-        let large = write_plan(&geometry, &(0..4 * CHUNK), 4096);
+        let large = layout(&geometry, 0, 4096).write(&(0..4 * CHUNK));
         assert_eq!((large.reads.len(), large.writes.len()), (1, 5), "reconstruct write");
         assert_eq!(large.parity_bytes, 5 * CHUNK);
-        let both = write_plan(&shape(Level::Raid6, 6), &(0..4 * CHUNK), 4096);
+        let both = layout(&shape(Level::Raid6, 6), 0, 4096).write(&(0..4 * CHUNK));
         assert_eq!((both.parity_bytes, both.check_bytes), (8 * CHUNK, 2 * CHUNK));
     }
 
@@ -196,13 +270,52 @@ mod tests {
     fn what_is_in_a_row_on_a_disk_is_one_access_up_to_the_longest() {
         let geometry = shape(Level::Raid0, 2);
         let lens = |max| -> Vec<u32> {
-            read_plan(&geometry, &(0..8 * CHUNK), max).iter().map(|access| access.len).collect()
+            layout(&geometry, 0, max)
+                .read(&(0..8 * CHUNK))
+                .reads
+                .iter()
+                .map(|access| access.len)
+                .collect()
         };
         assert_eq!(lens(4096), [4096; 8]);
         assert_eq!(lens(16384), [16384; 2]);
         // Rows of one chunk that two segments have.
-        let odd = read_plan(&geometry, &(512..CHUNK + 1024), 4096);
+        let odd = layout(&geometry, 0, 4096).read(&(512..CHUNK + 1024)).reads;
         assert_eq!(odd.iter().map(|access| access.len).sum::<u32>(), 4096 - 512 + 1024);
         assert_eq!(odd.len(), 2);
+    }
+
+    #[test]
+    fn what_is_away_is_computed_from_others_that_are_read_once() {
+        // Disks 0 to 3 have columns 0 to 2 and the parity of stripe 0.
+        let geometry = shape(Level::Raid5, 4);
+        let degraded = layout(&geometry, 1, 4096);
+        let whole = degraded.read(&(0..3 * CHUNK));
+        assert_eq!(whole.reads.iter().map(|access| access.disk).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(whole.parity_bytes, 3 * CHUNK);
+        let there = degraded.read(&(CHUNK..2 * CHUNK));
+        assert_eq!((there.reads.len(), there.parity_bytes), (1, 0));
+        let gone = degraded.read(&(512..1024));
+        assert_eq!(gone.reads.iter().map(|access| access.len).collect::<Vec<_>>(), [512; 3]);
+        let mirror = shape(Level::Raid1, 2);
+        assert_eq!(layout(&mirror, 1, 4096).read(&(0..CHUNK)).reads.len(), 1);
+    }
+
+    #[test]
+    fn writes_leave_out_what_is_away() {
+        let geometry = shape(Level::Raid5, 6);
+        let counts = |plan: Plan| (plan.reads.len(), plan.writes.len());
+        let degraded = layout(&geometry, 1, 4096);
+        assert_eq!(counts(degraded.write(&(0..5 * CHUNK))), (0, 5));
+        assert_eq!(counts(degraded.write(&(0..CHUNK))), (4, 1), "the other data, for the parity");
+        assert_eq!(counts(degraded.write(&(CHUNK..2 * CHUNK))), (2, 2), "read-modify-write");
+        // Stripe 5 has its parity on disk 0.
+        let parity_away = degraded.write(&(25 * CHUNK..26 * CHUNK));
+        assert_eq!((parity_away.check_bytes, counts(parity_away)), (0, (0, 1)));
+        // A column that is written and one that is not are away: the stripe's other columns give the
+        // second, P and Q among them.
+        let both = shape(Level::Raid6, 6);
+        let plan = layout(&both, 2, 4096).write(&(0..CHUNK));
+        assert_eq!(counts(plan), (4, 2));
     }
 }

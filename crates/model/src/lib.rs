@@ -6,17 +6,19 @@
 //! asked for. [`Model`] is a checked one; [`Model::run`] plays requests through it by events
 //! and gives [`Measures`], and [`summarise`] puts those of several seeds together. Which bytes go
 //! to which disk, and what a small write reads before, is decided by the code that decides it in
-//! production: [`netraid_raid::geometry`] and [`netraid_raid::write_plan`].
+//! production: [`netraid_raid::geometry`], [`netraid_raid::write_plan`] and [`netraid_raid::code`].
 //!
 //! Invariant: a run is a function of the configuration and the seed. Nothing here reads a file,
 //! a clock or the system's entropy.
 //!
-//! It does not model failures, caches of clients, the array's log, collisions on an Ethernet, nor
-//! what a disk's arm does beyond a distribution of its times.
+//! It does not model disks that fail during a run (some may be away for all of it), caches of
+//! clients, the array's log, collisions on an Ethernet, nor what a disk's arm does beyond a
+//! distribution of its times.
 
 pub mod config;
 pub mod distribution;
 mod layout;
+mod presence;
 pub mod preset;
 mod run;
 pub mod statistics;

@@ -9,10 +9,11 @@ use netraid_model::{
 use netraid_sim::{Dice, Seed};
 
 /// Parameters and values that together reach every branch of a run.
-const CHOICES: [(&str, &[&str]); 26] = [
+const CHOICES: [(&str, &[&str]); 27] = [
     ("disks", &["1", "2", "3", "4", "5", "24", "64"]),
     ("transfer_unit_bytes", &["4096", "65536", "1048576"]),
     ("level", &["0", "5", "6"]),
+    ("away", &["0", "1", "2"]),
     ("operation", &["read", "write", "mix"]),
     ("workload.request_bytes", &["512", "5120", "65536", "300032", "2097152"]),
     ("workload.request_stripes", &["1", "2", "3"]),

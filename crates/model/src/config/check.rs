@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netraid_raid::geometry::Geometry;
+
 use super::{Config, Cost, Network, Operation, Workload};
 
 /// Why a configuration was refused.
@@ -70,6 +72,23 @@ pub enum ConfigError {
     /// Parity in the agents' hands, of which none has all data.
     #[error("parity_engine needs all disks at one agent, not at {0}; raise agent.disks")]
     ParityEngine(usize),
+    /// More disks away than the level survives.
+    #[error(
+        "away is {away}, and level {level} on {disks} disks survives {survives}; give at most that, or another level"
+    )]
+    Away {
+        /// Disks that are away, or are rebuilt.
+        away: usize,
+        /// The array's level.
+        level: u8,
+        /// The array's disks.
+        disks: usize,
+        /// How many may be lost.
+        survives: u32,
+    },
+    /// A disk away where an agent computes parity.
+    #[error("with parity_engine all disks are there, and {0} is away; give 0, or no parity_engine")]
+    AwayWithEngine(usize),
     /// A request that takes longer than anyone would wait.
     #[error(
         "a request would need {0:.0} seconds of work at most, more than {REQUEST_SECONDS_MAX}; raise rates or lower its length"
@@ -150,6 +169,7 @@ impl Config {
             }
         }
         let geometry = self.geometry()?;
+        self.check_away(&geometry)?;
         let request_bytes = self.request_bytes(&geometry);
         within("bytes of a request", request_bytes as f64, 1.0, REQUEST_BYTES_MAX as f64)?;
         if request_bytes > self.workload.data_set_bytes {
@@ -157,6 +177,17 @@ impl Config {
             return Err(ConfigError::DataSet { request_bytes, data_set_bytes });
         }
         self.check_effort(request_bytes)
+    }
+
+    fn check_away(&self, geometry: &Geometry) -> Result<(), ConfigError> {
+        let (away, survives) = (self.away, geometry.tolerance());
+        if away > survives as usize {
+            return Err(ConfigError::Away { away, level: self.level, disks: self.disks, survives });
+        }
+        match self.parity_engine {
+            Some(_) if away > 0 => Err(ConfigError::AwayWithEngine(away)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn check_disk(&self) -> Result<(), ConfigError> {
@@ -196,8 +227,11 @@ impl Config {
 
     /// Bounds of the work of a request and of a run, from above.
     fn check_effort(&self, request_bytes: u64) -> Result<(), ConfigError> {
+        // What is computed instead of read may take all other disks.
+        let sources = if self.away > 0 { self.disks as f64 } else { 1.0 };
+        let moved = request_bytes as f64 * sources;
         // Data, check data, and as much read before.
-        let bytes = 6.0 * (request_bytes as f64 + f64::from(self.transfer_unit_bytes));
+        let bytes = 6.0 * (moved + f64::from(self.transfer_unit_bytes));
         let accesses = bytes / 4096.0 + self.disks as f64;
         let packets = bytes / f64::from(self.network.packet_bytes) + 3.0 * accesses;
         let slowest = |rates: &[f64]| rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -225,8 +259,8 @@ impl Config {
             return Err(ConfigError::Slow(seconds));
         }
         let requests = f64::from(self.workload.requests + self.workload.warm_up_requests);
-        let real = request_bytes as f64 / f64::from(self.network.packet_bytes)
-            + request_bytes as f64 / f64::from(self.transfer_unit_bytes)
+        let real = moved / f64::from(self.network.packet_bytes)
+            + moved / f64::from(self.transfer_unit_bytes)
             + 1.0;
         let events = requests * real;
         if events > EVENTS_MAX { Err(ConfigError::Long(events)) } else { Ok(()) }

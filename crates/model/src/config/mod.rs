@@ -30,6 +30,10 @@ pub struct Config {
     /// Level of the array: 0, 5 or 6. Where there are too few disks for check data beside data,
     /// levels 5 and 6 are copies (two or three disks), and one disk has none.
     pub level: u8,
+    /// Disks that are away, the first so many: 0 to what the level survives. What they had is computed
+    /// from the others, and nothing is written to them.
+    #[serde(default)]
+    pub away: usize,
     /// What is asked for; without it, each of the three is a point.
     pub operation: Option<Operation>,
     /// What is asked for, more closely.

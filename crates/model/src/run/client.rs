@@ -1,11 +1,13 @@
 //! The client: requests begin, check data is computed, messages leave, requests end.
 
+use core::ops::Range;
+
 use netraid_sim::Time;
 
 use super::{Event, Part, Phase, Request, To, What, World, host::Counts};
 use crate::{
     config::{Offsets, Operation},
-    layout::{Access, read_plan, write_plan},
+    layout::Access,
 };
 
 impl World<'_> {
@@ -60,23 +62,21 @@ impl World<'_> {
         };
         self.next_offset = place + 1;
         let range = place * len..(place + 1) * len;
-        let max = model.config.disk.access_bytes_max.unwrap_or(model.geometry.chunk_len());
-        let (reads, plan) = if is_read {
-            (read_plan(&model.geometry, &range, max), Default::default())
-        } else {
-            let plan = write_plan(&model.geometry, &range, max);
-            (plan.reads.clone(), plan)
-        };
+        let layout = model.layout(self.presence);
+        let plan = if is_read { layout.read(&range) } else { layout.write(&range) };
         Request {
             is_read,
             arrived: Time::START,
+            range,
             phase: Phase::Reading,
-            accesses: reads,
+            accesses: plan.reads,
             writes: plan.writes,
             parity_bytes: plan.parity_bytes,
             check_bytes: plan.check_bytes,
             parts: Vec::new(),
             replies_left: 0,
+            followers: Vec::new(),
+            leaders: 0,
         }
     }
 
@@ -84,11 +84,49 @@ impl World<'_> {
         if self.model.config.parity_engine.is_some() && !self.requests[request].is_read {
             return self.send_whole(request);
         }
-        if self.requests[request].accesses.is_empty() {
+        self.join_reads(request);
+        let state = &self.requests[request];
+        if state.accesses.is_empty() && state.leaders == 0 {
             return self.compute(request);
         }
         self.set_parts(request, 0);
         self.send_commands(request);
+    }
+
+    /// Leaves out reads that lie within those of another request that are under way: with disks
+    /// away, what is computed for one is read for its neighbour too.
+    fn join_reads(&mut self, request: usize) {
+        let state = &mut self.requests[request];
+        if self.presence.is_whole() || !state.is_read {
+            return;
+        }
+        let mut accesses = core::mem::take(&mut state.accesses);
+        let stripe = self.model.geometry.stripe_data_len();
+        let stripes = |range: &Range<u64>| range.start / stripe..range.end.div_ceil(stripe);
+        let own = stripes(&state.range);
+        let is_near = |other: &Request| {
+            let near = stripes(&other.range);
+            near.start < own.end && own.start < near.end
+        };
+        let under_way = self
+            .requests
+            .iter()
+            .filter(|(_, other)| other.is_read && other.replies_left > 0 && is_near(other));
+        let others: Vec<(usize, &[Access])> =
+            under_way.map(|(key, other)| (key, other.accesses.as_slice())).collect();
+        let mut leaders: Vec<usize> = Vec::new();
+        accesses.retain(|access| {
+            let brings = |(_, list): &&(usize, &[Access])| list.iter().any(|o| o.contains(access));
+            let Some((leader, _)) = others.iter().find(brings) else { return true };
+            if !leaders.contains(leader) {
+                leaders.push(*leader);
+            }
+            false
+        });
+        let state = &mut self.requests[request];
+        state.accesses = accesses;
+        state.leaders = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
+        leaders.into_iter().for_each(|leader| self.requests[leader].followers.push(request));
     }
 
     /// Sends a write's data to the agent that has the parity engine.
@@ -114,13 +152,17 @@ impl World<'_> {
                 None => state.parts.push(Part { agent, left: 1 + words, bytes }),
             }
         }
-        state.replies_left = self.model.replies(state.phase, &state.accesses, state.parts.len());
+        let replies = self.model.replies(state.phase, &state.accesses, state.parts.len());
+        state.replies_left = match state.phase {
+            Phase::Reading => replies + state.leaders,
+            Phase::Writing => replies,
+        };
     }
 
     fn send_commands(&mut self, request: usize) {
         let network = &self.model.config.network;
         let len = u64::from(network.control_bytes);
-        if network.multicast {
+        if network.multicast && !self.requests[request].parts.is_empty() {
             return self.send(request, To::Agents, What::Command, len);
         }
         for at in 0..self.requests[request].parts.len() {
@@ -137,17 +179,22 @@ impl World<'_> {
             return;
         }
         match state.phase {
-            Phase::Reading if !state.is_read => self.compute(request),
+            Phase::Reading if !state.is_read || state.parity_bytes > 0 => self.compute(request),
             Phase::Reading | Phase::Writing => self.end(request),
         }
     }
 
     fn compute(&mut self, request: usize) {
         let now = self.agenda.now();
-        let parity_bytes = self.requests[request].parity_bytes as f64;
-        let work = Counts { parity_bytes, ..Counts::default() };
-        let done = self.client.work(now, &self.model.client, false, work);
+        let Request { is_read, parity_bytes, .. } = self.requests[request];
+        let work = Counts { parity_bytes: parity_bytes as f64, ..Counts::default() };
+        let done = self.client.work(now, &self.model.client, is_read, work);
         self.agenda.put_at(done, Event::Computed { request });
+    }
+
+    /// Check data is there, or what was on disks that are away.
+    pub(super) fn handle_computed(&mut self, request: usize) {
+        if self.requests[request].is_read { self.end(request) } else { self.send_writes(request) }
     }
 
     /// Sends what is to be written to each agent.
@@ -167,6 +214,9 @@ impl World<'_> {
     fn end(&mut self, request: usize) {
         let now = self.agenda.now();
         let state = self.requests.remove(request);
+        for request in state.followers {
+            self.agenda.put_at(now, Event::Joined { request });
+        }
         self.meter.end(now.since(state.arrived), self.model.request_bytes);
         self.mark_if_due();
         match self.model.config.workload.arrivals_per_second {

@@ -71,8 +71,11 @@ impl World<'_> {
             worked.insert(name.to_owned(), each(stations));
         };
         put("client_cpu", &[&self.client.processors]);
-        put("agent_cpu", &self.agents.iter().map(|agent| &agent.processors).collect::<Vec<_>>());
-        put("disk", &self.disks.iter().map(|disk| &disk.arm).collect::<Vec<_>>());
+        // The first disks are those that are away, and with them their agents.
+        let away = self.model.config.away;
+        let agents = self.agents.iter().skip(away / self.model.config.agent.disks);
+        put("agent_cpu", &agents.map(|agent| &agent.processors).collect::<Vec<_>>());
+        put("disk", &self.disks.iter().skip(away).map(|disk| &disk.arm).collect::<Vec<_>>());
         match &self.wires {
             Wires::Shared(wire) => put("network", &[wire]),
             Wires::Switched(links) => {

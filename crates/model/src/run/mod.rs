@@ -10,6 +10,10 @@
 //! request ends with the last acknowledgement. With a parity engine, data leaves at once, the
 //! request with its first packet, and old data and check data never cross the network.
 //!
+//! With disks away, what they had is computed by the client from what it reads of the others. Reads
+//! that lie within one that is under way for another request are not made again: the request waits
+//! until the other one has ended, as production's take each other's bytes.
+//!
 //! Processors, networks, disks and stations are queues, first come first served; a packet waits
 //! for one after the other.
 
@@ -20,6 +24,7 @@ mod measure;
 mod server;
 mod wires;
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use netraid_raid::geometry::Geometry;
@@ -28,7 +33,8 @@ use slab::Slab;
 
 use crate::{
     config::{Config, ConfigError, Operation, SharedStation, Topology},
-    layout::Access,
+    layout::{Access, Layout},
+    presence::Presence,
 };
 use disk::DiskArm;
 use host::{HostState, Spend};
@@ -97,6 +103,15 @@ impl Model {
         Ok(world.measures())
     }
 
+    /// Where things are, with the disks that are there.
+    const fn layout(&self, presence: Presence) -> Layout<'_> {
+        let max = match self.config.disk.access_bytes_max {
+            Some(max) => max,
+            None => self.geometry.chunk_len(),
+        };
+        Layout { geometry: &self.geometry, presence, access_bytes_max: max }
+    }
+
     fn agent_of(&self, disk: usize) -> usize {
         disk / self.config.agent.disks
     }
@@ -111,7 +126,9 @@ enum Event {
     Next,
     /// The client has begun a request.
     Begun { request: usize },
-    /// The client has computed check data.
+    /// Another request has ended whose bytes are this one's too.
+    Joined { request: usize },
+    /// The client has computed check data, or what was on disks that are away.
     Computed { request: usize },
     /// The sender is done with a packet, which goes onto the network.
     OnWire { message: usize, len: u32 },
@@ -185,6 +202,8 @@ struct Part {
 struct Request {
     is_read: bool,
     arrived: Time,
+    /// Bytes of the volume.
+    range: Range<u64>,
     phase: Phase,
     /// Of the phase.
     accesses: Vec<Access>,
@@ -194,6 +213,10 @@ struct Request {
     check_bytes: u64,
     parts: Vec<Part>,
     replies_left: u32,
+    /// Requests that take bytes of this one's reads.
+    followers: Vec<usize>,
+    /// How many requests it takes bytes of.
+    leaders: u32,
 }
 
 struct World<'a> {
@@ -217,6 +240,7 @@ struct World<'a> {
     /// When each of those arrived that are not begun.
     waiting: VecDeque<Time>,
     next_offset: u64,
+    presence: Presence,
     meter: Meter,
 }
 
@@ -247,6 +271,7 @@ impl<'a> World<'a> {
             messages: Slab::new(),
             waiting: VecDeque::new(),
             next_offset: 0,
+            presence: Presence::without(config.away),
             meter: Meter::default(),
         }
     }
@@ -275,7 +300,8 @@ impl<'a> World<'a> {
             Event::Arrival => self.handle_arrival(),
             Event::Next => self.begin(self.agenda.now()),
             Event::Begun { request } => self.handle_begun(request),
-            Event::Computed { request } => self.send_writes(request),
+            Event::Joined { request } => self.handle_reply(request),
+            Event::Computed { request } => self.handle_computed(request),
             Event::OnWire { message, len } => self.handle_on_wire(message, len),
             Event::AtPort { message, len } => self.handle_at_port(message, len),
             Event::Delivered { message, len } => self.handle_delivered(message, len),

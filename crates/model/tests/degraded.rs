@@ -1,0 +1,98 @@
+//! Arrays with disks away: what is left of their rate.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, which shows its figures")]
+
+use netraid_model::{
+    Config, Measures, Model, Preset,
+    config::{ConfigError, read_value, set},
+};
+use netraid_sim::Seed;
+
+/// Disks of 25 MB/s stand for targets in memory behind links of 200 Mbit/s each; the client limits
+/// nothing.
+const BEHIND_LINKS: [&str; 10] = [
+    "disks=4",
+    "network.rate_mbit_s=25000",
+    "disk.read_mb_s=25",
+    "disk.write_mb_s=25",
+    "disk.overhead_us=0",
+    "disk.write_cache_bytes=0",
+    "client.mips=40000",
+    "workload.offsets=sequential",
+    "workload.outstanding=16",
+    "operation=read",
+];
+
+fn config(settings: &[&str]) -> Result<Config, ConfigError> {
+    let mut table = Preset::find("today").unwrap().table().unwrap();
+    for setting in BEHIND_LINKS.iter().chain(settings) {
+        let (path, value) = setting.split_once('=').unwrap();
+        set(&mut table, path, read_value(value)).unwrap();
+    }
+    Config::from_table(table)
+}
+
+fn run(settings: &[&str]) -> Measures {
+    Model::new(config(settings).unwrap()).unwrap().run(Seed(1)).unwrap()
+}
+
+fn ratio(name: &str, settings: &[&str], away: &str) -> f64 {
+    let healthy = run(settings)[name];
+    let degraded = run(&[settings, &[away]].concat())[name];
+    println!("{settings:?} {away}: {healthy:.2}, then {degraded:.2}");
+    degraded / healthy
+}
+
+#[test]
+fn large_reads_in_order_lose_the_rate_of_the_disks_that_are_away() {
+    for request in ["workload.request_stripes=4", "workload.request_bytes=1048576"] {
+        let one = ratio("rate_mb_s", &[request], "away=1");
+        assert!((one / 0.75 - 1.0).abs() < 0.04, "{request}: {one}");
+        let two = ratio("rate_mb_s", &["disks=6", "level=6", request], "away=2");
+        assert!((two * 6.0 / 4.0 - 1.0).abs() < 0.04, "{request}: {two}");
+    }
+}
+
+#[test]
+fn writes_of_whole_stripes_keep_their_rate() {
+    let whole = ratio("rate_mb_s", &["operation=write"], "away=1");
+    assert!((whole - 1.0).abs() < 0.03, "{whole}");
+}
+
+#[test]
+fn small_random_reads_cost_what_the_geometry_says() {
+    // One of N chunks is away and takes N - 1 reads: 2 (N - 1) / N on average, over N - 1 disks.
+    let small = [
+        "workload.request_bytes=4096",
+        "workload.offsets=random",
+        "workload.outstanding=1",
+        "workload.requests=4000",
+    ];
+    for (disks, accesses) in [("disks=4", 1.5), ("disks=8", 1.75)] {
+        let settings = [&small[..], &[disks]].concat();
+        let n: f64 = disks.split_once('=').unwrap().1.parse().unwrap();
+        let each = |away: &str, there: f64| {
+            let measures = run(&[&settings[..], &[away]].concat());
+            measures["disk"] * there / measures["requests_per_second"]
+        };
+        let cost = each("away=1", n - 1.0) / each("away=0", n);
+        println!("{disks}: {cost:.3} accesses");
+        assert!((cost / accesses - 1.0).abs() < 0.04, "{disks}: {cost}");
+    }
+}
+
+#[test]
+fn more_away_than_the_level_survives_is_refused() {
+    let refused = |settings: &[&str]| config(settings).unwrap_err();
+    let level_0 = refused(&["level=0", "away=1"]);
+    assert_eq!(level_0, ConfigError::Away { away: 1, level: 0, disks: 4, survives: 0 });
+    assert!(level_0.to_string().contains("away is 1"), "{level_0}");
+    assert!(matches!(refused(&["away=2"]), ConfigError::Away { .. }));
+    assert!(matches!(refused(&["level=6", "away=3"]), ConfigError::Away { .. }));
+    assert!(matches!(refused(&["disks=1", "away=1"]), ConfigError::Away { .. }));
+    // Two disks of level 5 are copies, and three of level 6.
+    assert!(config(&["disks=2", "away=1"]).is_ok());
+    assert!(config(&["disks=3", "level=6", "away=2"]).is_ok());
+    let engine = r#"parity_engine={ overhead_us = 1, mb_s = 10 }"#;
+    let with_engine = refused(&["agent.disks=4", engine, "away=1"]);
+    assert_eq!(with_engine, ConfigError::AwayWithEngine(1));
+}
