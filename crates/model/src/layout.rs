@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use netraid_raid::{
-    code::{Code, ColumnSet},
+    code::{Code, ColumnSet, Recipe},
     geometry::{Geometry, GeometryError, Level, Rows, Segment},
     write_plan::{ParityPlan, SegmentChoice},
 };
@@ -119,6 +119,23 @@ impl Layout<'_> {
         Plan { reads: reads.list, writes: writes.list, ..plan }
     }
 
+    /// The accesses that rebuild a disk's chunk of a stripe, which nothing is read of.
+    pub(crate) fn rebuild(&self, disk: usize, stripe: u64) -> Plan {
+        let (geometry, max) = (self.geometry, self.access_bytes_max);
+        let (mut reads, mut writes) = (Accesses::new(max), Accesses::new(max));
+        let mut columns = 0..geometry.members();
+        let Some(lost) = columns.find(|column| self.disk(stripe, *column) == disk) else {
+            unreachable!("a disk that is none of the array")
+        };
+        let recipe = self.recipe(stripe, lost);
+        for (column, _) in &recipe {
+            reads.add(geometry, stripe, *column, &geometry.whole());
+        }
+        writes.add(geometry, stripe, lost, &geometry.whole());
+        let parity_bytes = u64::from(geometry.chunk_len()) * terms(&recipe);
+        Plan { reads: reads.list, writes: writes.list, parity_bytes, check_bytes: 0 }
+    }
+
     /// Adds what is read before a segment is written; gives how many columns each check column is
     /// computed from, and how many those are that give back what is away.
     fn reads_before(&self, stripe: u64, segment: &Segment, reads: &mut Accesses) -> (u64, u64) {
@@ -166,14 +183,21 @@ impl Layout<'_> {
                 columns.insert(column);
                 continue;
             }
-            let there = (0..self.geometry.members()).filter(|at| self.is_readable(stripe, *at));
-            let Some(recipe) = Code::new(self.geometry).recipe(column, there.collect()) else {
-                unreachable!("more disks away than the level survives")
-            };
-            computed += recipe.len() as u64;
+            let recipe = self.recipe(stripe, column);
+            computed += terms(&recipe);
             recipe.iter().for_each(|(source, _)| columns.insert(*source));
         }
         computed
+    }
+
+    /// What gives `column` back, which cannot be read.
+    fn recipe(&self, stripe: u64, column: u8) -> Recipe {
+        let others = (0..self.geometry.members()).filter(|other| *other != column);
+        let there = others.filter(|other| self.is_readable(stripe, *other)).collect();
+        let Some(recipe) = Code::new(self.geometry).recipe(column, there) else {
+            unreachable!("more disks away than the level survives")
+        };
+        recipe
     }
 
     fn disk(&self, stripe: u64, column: u8) -> usize {
@@ -181,12 +205,17 @@ impl Layout<'_> {
     }
 
     fn is_readable(&self, stripe: u64, column: u8) -> bool {
-        self.presence.is_readable(self.disk(stripe, column))
+        self.presence.is_readable(self.disk(stripe, column), stripe)
     }
 
     fn is_written(&self, stripe: u64, column: u8) -> bool {
         self.presence.is_written(self.disk(stripe, column))
     }
+}
+
+/// Columns that are put together by a recipe; a copy is not.
+fn terms(recipe: &Recipe) -> u64 {
+    if recipe.len() > 1 { recipe.len() as u64 } else { 0 }
 }
 
 /// The parts of a range of the volume by stripes.
@@ -317,5 +346,21 @@ mod tests {
         let both = shape(Level::Raid6, 6);
         let plan = layout(&both, 2, 4096).write(&(0..CHUNK));
         assert_eq!(counts(plan), (4, 2));
+    }
+
+    #[test]
+    fn a_rebuild_reads_the_others_and_writes_what_was_lost() {
+        let plan = |level, members, away| {
+            let geometry = shape(level, members);
+            layout(&geometry, away, 4096).rebuild(away, 7)
+        };
+        let plan_5 = plan(Level::Raid5, 5, 0);
+        assert_eq!(plan_5.reads.iter().map(|access| access.disk).collect::<Vec<_>>().len(), 4);
+        assert!(plan_5.reads.iter().all(|access| access.disk != 0));
+        let written = Access { disk: 0, offset: 7 * CHUNK, len: 4096 };
+        assert_eq!((plan_5.writes, plan_5.parity_bytes), (vec![written], 4 * CHUNK));
+        assert_eq!(plan(Level::Raid6, 6, 1).reads.len(), 4);
+        let copy = plan(Level::Raid1, 3, 0);
+        assert_eq!((copy.reads.len(), copy.parity_bytes), (1, 0));
     }
 }

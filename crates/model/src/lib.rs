@@ -11,7 +11,7 @@
 //! Invariant: a run is a function of the configuration and the seed. Nothing here reads a file,
 //! a clock or the system's entropy.
 //!
-//! It does not model disks that fail during a run (some may be away for all of it), caches of
+//! It does not model disks that fail during a run (some may be away, or one be rebuilt), caches of
 //! clients, the array's log, collisions on an Ethernet, nor what a disk's arm does beyond a
 //! distribution of its times.
 

@@ -85,7 +85,7 @@ fn more_away_than_the_level_survives_is_refused() {
     let refused = |settings: &[&str]| config(settings).unwrap_err();
     let level_0 = refused(&["level=0", "away=1"]);
     assert_eq!(level_0, ConfigError::Away { away: 1, level: 0, disks: 4, survives: 0 });
-    assert!(level_0.to_string().contains("away is 1"), "{level_0}");
+    assert!(level_0.to_string().contains("survives the loss of 0"), "{level_0}");
     assert!(matches!(refused(&["away=2"]), ConfigError::Away { .. }));
     assert!(matches!(refused(&["level=6", "away=3"]), ConfigError::Away { .. }));
     assert!(matches!(refused(&["disks=1", "away=1"]), ConfigError::Away { .. }));

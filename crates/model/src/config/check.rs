@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_raid::geometry::Geometry;
 
-use super::{Config, Cost, Network, Operation, Workload};
+use super::{Config, Cost, Network, Operation, Rebuild, Workload};
 
 /// Why a configuration was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -74,7 +74,7 @@ pub enum ConfigError {
     ParityEngine(usize),
     /// More disks away than the level survives.
     #[error(
-        "away is {away}, and level {level} on {disks} disks survives {survives}; give at most that, or another level"
+        "level {level} on {disks} disks survives the loss of {survives}, and {away} would be away or rebuilt; lower away, leave out rebuild, or give another level"
     )]
     Away {
         /// Disks that are away, or are rebuilt.
@@ -87,7 +87,9 @@ pub enum ConfigError {
         survives: u32,
     },
     /// A disk away where an agent computes parity.
-    #[error("with parity_engine all disks are there, and {0} is away; give 0, or no parity_engine")]
+    #[error(
+        "with parity_engine no disks are away or rebuilt, and {0} are; give 0 and no rebuild, or no parity_engine"
+    )]
     AwayWithEngine(usize),
     /// A request that takes longer than anyone would wait.
     #[error(
@@ -110,6 +112,8 @@ const DATA_SET_BYTES_MAX: u64 = 1 << 50;
 /// Most requests of a run, and most at once.
 const REQUESTS_MAX: u32 = 1_000_000;
 const OUTSTANDING_MAX: u32 = 4096;
+/// Most stripes that a run rebuilds.
+const SAMPLE_STRIPES_MAX: u32 = 100_000;
 /// Largest instruction count per unit, and slowest and fastest processor.
 const INSTRUCTIONS_MAX: f64 = 1e12;
 const MIPS: [f64; 2] = [1e-3, 1e9];
@@ -123,7 +127,7 @@ const REQUEST_SECONDS_MAX: f64 = 3600.0;
 const EVENTS_MAX: f64 = 2e8;
 
 /// What results have names for.
-const TAKEN: [&str; 9] = [
+const TAKEN: [&str; 11] = [
     "rate_mb_s",
     "client_cpu",
     "agent_cpu",
@@ -133,6 +137,8 @@ const TAKEN: [&str; 9] = [
     "latency_ms",
     "latency_p99_ms",
     "requests_per_second",
+    "rebuild_mb_s",
+    "rebuild_seconds",
 ];
 
 /// Refuses a number that is out of its range, infinite, or none.
@@ -170,6 +176,9 @@ impl Config {
         }
         let geometry = self.geometry()?;
         self.check_away(&geometry)?;
+        if let Some(rebuild) = &self.rebuild {
+            rebuild.check()?;
+        }
         let request_bytes = self.request_bytes(&geometry);
         within("bytes of a request", request_bytes as f64, 1.0, REQUEST_BYTES_MAX as f64)?;
         if request_bytes > self.workload.data_set_bytes {
@@ -180,7 +189,7 @@ impl Config {
     }
 
     fn check_away(&self, geometry: &Geometry) -> Result<(), ConfigError> {
-        let (away, survives) = (self.away, geometry.tolerance());
+        let (away, survives) = (self.disks_missing(), geometry.tolerance());
         if away > survives as usize {
             return Err(ConfigError::Away { away, level: self.level, disks: self.disks, survives });
         }
@@ -228,8 +237,9 @@ impl Config {
     /// Bounds of the work of a request and of a run, from above.
     fn check_effort(&self, request_bytes: u64) -> Result<(), ConfigError> {
         // What is computed instead of read may take all other disks.
-        let sources = if self.away > 0 { self.disks as f64 } else { 1.0 };
-        let moved = request_bytes as f64 * sources;
+        let is_whole = self.disks_missing() == 0;
+        let sources = if is_whole { 1.0 } else { self.disks as f64 };
+        let moved = (request_bytes as f64).max(f64::from(self.transfer_unit_bytes)) * sources;
         // Data, check data, and as much read before.
         let bytes = 6.0 * (moved + f64::from(self.transfer_unit_bytes));
         let accesses = bytes / 4096.0 + self.disks as f64;
@@ -258,12 +268,51 @@ impl Config {
         if seconds > REQUEST_SECONDS_MAX {
             return Err(ConfigError::Slow(seconds));
         }
-        let requests = f64::from(self.workload.requests + self.workload.warm_up_requests);
-        let real = moved / f64::from(self.network.packet_bytes)
-            + moved / f64::from(self.transfer_unit_bytes)
-            + 1.0;
-        let events = requests * real;
+        let requests =
+            f64::from(self.workload.requests) + f64::from(self.workload.warm_up_requests);
+        let rebuild = self.rebuild.as_ref().map_or(0.0, |rebuild| {
+            let chunk = self.transfer_unit_bytes;
+            let bytes = f64::from(chunk) * self.disks as f64;
+            rebuild.stripes(chunk) as f64 * self.events_of(bytes)
+        });
+        let events = requests * self.events_of_request(request_bytes) + rebuild;
         if events > EVENTS_MAX { Err(ConfigError::Long(events)) } else { Ok(()) }
+    }
+
+    /// Packets and accesses of a request, about.
+    fn events_of_request(&self, request_bytes: u64) -> f64 {
+        let sources = if self.disks_missing() == 0 { 1.0 } else { self.disks as f64 };
+        self.events_of(request_bytes as f64 * sources)
+    }
+
+    fn events_of(&self, bytes: f64) -> f64 {
+        bytes / f64::from(self.network.packet_bytes)
+            + bytes / f64::from(self.transfer_unit_bytes)
+            + 1.0
+    }
+
+    /// Most requests that a run can wait for while a disk is rebuilt.
+    pub(crate) fn requests_beside_rebuild_max(&self, request_bytes: u64) -> f64 {
+        let most = EVENTS_MAX / self.events_of_request(request_bytes);
+        most.clamp(1.0, f64::from(REQUESTS_MAX))
+    }
+}
+
+impl Rebuild {
+    fn check(&self) -> Result<(), ConfigError> {
+        let used = self.used_bytes as f64;
+        within("rebuild.used_bytes", used, 4096.0, DATA_SET_BYTES_MAX as f64)?;
+        let counts = [
+            ("rebuild.stripes_at_once", self.stripes_at_once, 1024),
+            ("rebuild.sample_stripes", self.sample_stripes, SAMPLE_STRIPES_MAX),
+        ];
+        for (name, value, max) in counts {
+            within(name, f64::from(value), 1.0, f64::from(max))?;
+        }
+        match self.rate_limit_mb_s {
+            Some(limit) => within("rebuild.rate_limit_mb_s", limit, 0.01, RATE_MB_S[1]),
+            None => Ok(()),
+        }
     }
 }
 

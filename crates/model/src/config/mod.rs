@@ -34,6 +34,8 @@ pub struct Config {
     /// from the others, and nothing is written to them.
     #[serde(default)]
     pub away: usize,
+    /// A replaced disk that is rebuilt, the one after those that are away: a run ends when that does.
+    pub rebuild: Option<Rebuild>,
     /// What is asked for; without it, each of the three is a point.
     pub operation: Option<Operation>,
     /// What is asked for, more closely.
@@ -52,6 +54,37 @@ pub struct Config {
     pub stations: Vec<SharedStation>,
     /// A device at the agent that computes check data; without it, the client's processor does.
     pub parity_engine: Option<ParityEngine>,
+}
+
+/// The rebuild of a replaced disk: for each stripe, what it takes of the other disks is read by the
+/// client, and what was lost is computed and written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rebuild {
+    /// Bytes to be written to the disk, 4 KiB to 2^50: what it had in use.
+    pub used_bytes: u64,
+    /// Most stripes that are rebuilt at once, 1 to 1024.
+    #[serde(default = "default_stripes_at_once")]
+    pub stripes_at_once: u32,
+    /// Most MB that are written to the disk in a second, 0.01 to 10^9; without it, as fast as it goes.
+    pub rate_limit_mb_s: Option<f64>,
+    /// Whether the array has nothing else to do. If not, the rebuild begins after the warm-up, the
+    /// workload goes on until it ends, and [`Workload::requests`] does not count.
+    #[serde(default)]
+    pub idle: bool,
+    /// Most stripes that a run rebuilds, 1 to 100,000. Where the disk has more, these stand for all:
+    /// when half of them are done, half of the volume is.
+    #[serde(default = "default_sample_stripes")]
+    pub sample_stripes: u32,
+}
+
+/// As production has it.
+const fn default_stripes_at_once() -> u32 {
+    32
+}
+
+const fn default_sample_stripes() -> u32 {
+    2000
 }
 
 /// What is asked for.
@@ -282,7 +315,26 @@ pub struct ParityEngine {
     pub mb_s: f64,
 }
 
+impl Rebuild {
+    /// Stripes that a run rebuilds of a disk with chunks of so many bytes.
+    pub(crate) fn stripes(&self, chunk_bytes: u32) -> u64 {
+        self.used_bytes.div_ceil(u64::from(chunk_bytes)).min(u64::from(self.sample_stripes))
+    }
+}
+
 impl Config {
+    /// Requests of the workload before a run begins to measure.
+    pub(crate) fn warm_up(&self) -> u32 {
+        let is_idle = self.rebuild.as_ref().is_some_and(|rebuild| rebuild.idle);
+        if is_idle { 0 } else { self.workload.warm_up_requests }
+    }
+
+    /// Disks that have not all that they should have: those that are away, and one that is rebuilt.
+    #[must_use]
+    pub fn disks_missing(&self) -> usize {
+        self.away.saturating_add(usize::from(self.rebuild.is_some()))
+    }
+
     /// How many agents there are; the last one may have fewer disks.
     #[must_use]
     pub fn agents(&self) -> usize {

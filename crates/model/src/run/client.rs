@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use netraid_sim::Time;
 
-use super::{Event, Part, Phase, Request, To, What, World, host::Counts};
+use super::{Event, Part, Phase, Request, To, What, World, host::Counts, rebuild::RebuildState};
 use crate::{
     config::{Offsets, Operation},
     layout::Access,
@@ -27,7 +27,9 @@ impl World<'_> {
 
     /// Begins requests that wait, as many as may be at once.
     fn begin_waiting(&mut self) {
-        while self.requests.len() < self.model.config.workload.outstanding as usize {
+        let rebuilt = |world: &Self| world.rebuild.as_ref().map_or(0, RebuildState::under_way);
+        let most = u64::from(self.model.config.workload.outstanding);
+        while (self.requests.len() as u64) < most + rebuilt(self) {
             let Some(arrived) = self.waiting.pop_front() else { return };
             self.begin(arrived);
         }
@@ -64,20 +66,7 @@ impl World<'_> {
         let range = place * len..(place + 1) * len;
         let layout = model.layout(self.presence);
         let plan = if is_read { layout.read(&range) } else { layout.write(&range) };
-        Request {
-            is_read,
-            arrived: Time::START,
-            range,
-            phase: Phase::Reading,
-            accesses: plan.reads,
-            writes: plan.writes,
-            parity_bytes: plan.parity_bytes,
-            check_bytes: plan.check_bytes,
-            parts: Vec::new(),
-            replies_left: 0,
-            followers: Vec::new(),
-            leaders: 0,
-        }
+        Request { range, ..Request::new(is_read, plan) }
     }
 
     pub(super) fn handle_begun(&mut self, request: usize) {
@@ -216,6 +205,9 @@ impl World<'_> {
         let state = self.requests.remove(request);
         for request in state.followers {
             self.agenda.put_at(now, Event::Joined { request });
+        }
+        if state.is_rebuild {
+            return self.end_stripe();
         }
         self.meter.end(now.since(state.arrived), self.model.request_bytes);
         self.mark_if_due();

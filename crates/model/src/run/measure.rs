@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use netraid_sim::{Time, station::Station};
 
-use super::{World, host::Counts, wires::Wires};
+use super::{RunError, World, host::Counts, wires::Wires};
 
 /// Results of a run by name. Of each station the part of the time that it was busy, 0 to 1;
-/// `rate_mb_s` in 10^6 bytes of users' data a second; latencies in milliseconds.
+/// `rate_mb_s` in 10^6 bytes of users' data a second; latencies in milliseconds. With a rebuild,
+/// `rebuild_mb_s` in 10^6 bytes written to the disk a second, and `rebuild_seconds` for all of it.
 pub type Measures = BTreeMap<String, f64>;
 
 /// What has been counted.
@@ -47,16 +48,32 @@ impl Meter {
 impl World<'_> {
     /// Begins or ends to measure, when that many requests have ended.
     pub(super) fn mark_if_due(&mut self) {
-        let workload = &self.model.config.workload;
-        let warm = workload.warm_up_requests;
+        let config = &self.model.config;
+        let warm = config.warm_up();
         if self.meter.ended == warm {
             self.meter.begin = self.snapshot();
             self.meter.bytes = 0;
             self.meter.latencies.clear();
-        } else if self.meter.ended == warm + workload.requests {
-            self.meter.end = self.snapshot();
-            self.meter.over = true;
+            self.begin_rebuild();
+        } else if self.rebuild.is_none() && self.meter.ended == warm + config.workload.requests {
+            self.mark_end();
         }
+    }
+
+    /// Ends to measure.
+    pub(super) fn mark_end(&mut self) {
+        self.meter.end = self.snapshot();
+        self.meter.over = true;
+    }
+
+    /// Gives up when a rebuild would take longer than can be waited for.
+    pub(super) fn check_rebuild(&self) -> Result<(), RunError> {
+        let Some(state) = &self.rebuild else { return Ok(()) };
+        let requests = self.meter.ended.saturating_sub(self.model.config.warm_up());
+        if f64::from(requests) < self.model.requests_beside_rebuild_max {
+            return Ok(());
+        }
+        Err(RunError::RebuildStarved { requests, part: state.part() * 100.0 })
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -109,6 +126,13 @@ impl World<'_> {
         }
         out.insert("rate_mb_s".to_owned(), *bytes as f64 / 1e6 / seconds);
         out.insert("requests_per_second".to_owned(), latencies.len() as f64 / seconds);
+        let chunk = self.model.config.transfer_unit_bytes;
+        if let (Some(state), Some(rebuild)) = (&self.rebuild, &self.model.config.rebuild) {
+            let bytes_per_second = state.bytes(chunk) / seconds;
+            out.insert("rebuild_mb_s".to_owned(), bytes_per_second / 1e6);
+            let all = rebuild.used_bytes as f64 / bytes_per_second;
+            out.insert("rebuild_seconds".to_owned(), all);
+        }
         latencies.sort_unstable();
         let count = latencies.len();
         let total: Duration = latencies.iter().sum();

@@ -14,6 +14,9 @@
 //! that lie within one that is under way for another request are not made again: the request waits
 //! until the other one has ended, as production's take each other's bytes.
 //!
+//! While a disk is rebuilt, each of its stripes is a request beside those of the workload; see
+//! `rebuild.rs`.
+//!
 //! Processors, networks, disks and stations are queues, first come first served; a packet waits
 //! for one after the other.
 
@@ -21,6 +24,7 @@ mod client;
 mod disk;
 mod host;
 mod measure;
+mod rebuild;
 mod server;
 mod wires;
 
@@ -33,23 +37,34 @@ use slab::Slab;
 
 use crate::{
     config::{Config, ConfigError, Operation, SharedStation, Topology},
-    layout::{Access, Layout},
+    layout::{Access, Layout, Plan},
     presence::Presence,
 };
 use disk::DiskArm;
 use host::{HostState, Spend};
 pub use measure::Measures;
 use measure::Meter;
+use rebuild::RebuildState;
 use wires::Wires;
 
 /// Why a run gave no result.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RunError {
     /// Requests come faster than they are served.
     #[error(
         "{WAITING_MAX} requests wait to be begun: more arrive than the model serves; lower workload.arrivals_per_second"
     )]
     Overload,
+    /// The workload leaves the rebuild too little.
+    #[error(
+        "{requests} requests of the workload ended, and {part:.0}% of the rebuild's stripes; raise rebuild.rate_limit_mb_s or rebuild.stripes_at_once, or lower rebuild.sample_stripes or workload.outstanding"
+    )]
+    RebuildStarved {
+        /// Requests that ended since it began.
+        requests: u32,
+        /// How far it was, in percent.
+        part: f64,
+    },
 }
 
 /// Requests that may wait to be begun.
@@ -62,6 +77,7 @@ pub struct Model {
     operation: Operation,
     geometry: Geometry,
     request_bytes: u64,
+    requests_beside_rebuild_max: f64,
     /// Of the client and of agents, for reads and for writes.
     client: [Spend; 2],
     agent: [Spend; 2],
@@ -81,6 +97,7 @@ impl Model {
             operation: config.operation.unwrap_or(Operation::Read),
             geometry,
             request_bytes,
+            requests_beside_rebuild_max: config.requests_beside_rebuild_max(request_bytes),
             client: spend(&config.client.costs, config.client.mips),
             agent: spend(&config.agent.costs, config.agent.mips),
             config,
@@ -124,6 +141,8 @@ enum Event {
     Arrival,
     /// A request comes after the pause that follows another.
     Next,
+    /// The rebuild's rate limit allows a stripe more.
+    RebuildDue,
     /// The client has begun a request.
     Begun { request: usize },
     /// Another request has ended whose bytes are this one's too.
@@ -201,6 +220,8 @@ struct Part {
 #[derive(Debug)]
 struct Request {
     is_read: bool,
+    /// Whether it is a stripe of the rebuild.
+    is_rebuild: bool,
     arrived: Time,
     /// Bytes of the volume.
     range: Range<u64>,
@@ -217,6 +238,27 @@ struct Request {
     followers: Vec<usize>,
     /// How many requests it takes bytes of.
     leaders: u32,
+}
+
+impl Request {
+    /// One that has not begun.
+    fn new(is_read: bool, plan: Plan) -> Self {
+        Self {
+            is_read,
+            is_rebuild: false,
+            arrived: Time::START,
+            range: 0..0,
+            phase: Phase::Reading,
+            accesses: plan.reads,
+            writes: plan.writes,
+            parity_bytes: plan.parity_bytes,
+            check_bytes: plan.check_bytes,
+            parts: Vec::new(),
+            replies_left: 0,
+            followers: Vec::new(),
+            leaders: 0,
+        }
+    }
 }
 
 struct World<'a> {
@@ -241,6 +283,7 @@ struct World<'a> {
     waiting: VecDeque<Time>,
     next_offset: u64,
     presence: Presence,
+    rebuild: Option<RebuildState>,
     meter: Meter,
 }
 
@@ -271,17 +314,26 @@ impl<'a> World<'a> {
             messages: Slab::new(),
             waiting: VecDeque::new(),
             next_offset: 0,
-            presence: Presence::without(config.away),
+            presence: match config.rebuild {
+                Some(_) => Presence::without(config.away).rebuilt_below(0),
+                None => Presence::without(config.away),
+            },
+            rebuild: config
+                .rebuild
+                .as_ref()
+                .map(|rebuild| RebuildState::new(rebuild, config.transfer_unit_bytes)),
             meter: Meter::default(),
         }
     }
 
     fn run(&mut self) -> Result<(), RunError> {
         self.mark_if_due();
-        let workload = &self.model.config.workload;
-        match workload.arrivals_per_second {
+        let config = &self.model.config;
+        let is_idle = config.rebuild.as_ref().is_some_and(|rebuild| rebuild.idle);
+        match config.workload.arrivals_per_second {
+            Some(_) | None if is_idle => (),
             Some(_) => self.put_arrival(),
-            None => (0..workload.outstanding).for_each(|_| self.begin(Time::START)),
+            None => (0..config.workload.outstanding).for_each(|_| self.begin(Time::START)),
         }
         while !self.meter.is_over() {
             let Some(event) = self.agenda.pop() else {
@@ -291,6 +343,7 @@ impl<'a> World<'a> {
             if self.waiting.len() >= WAITING_MAX {
                 return Err(RunError::Overload);
             }
+            self.check_rebuild()?;
         }
         Ok(())
     }
@@ -299,6 +352,7 @@ impl<'a> World<'a> {
         match event {
             Event::Arrival => self.handle_arrival(),
             Event::Next => self.begin(self.agenda.now()),
+            Event::RebuildDue => self.handle_rebuild_due(),
             Event::Begun { request } => self.handle_begun(request),
             Event::Joined { request } => self.handle_reply(request),
             Event::Computed { request } => self.handle_computed(request),
