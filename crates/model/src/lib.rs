@@ -8,6 +8,8 @@
 //! to which disk, and what a small write reads before, is decided by the code that decides it in
 //! production: [`netraid_raid::geometry`], [`netraid_raid::write_plan`] and [`netraid_raid::code`].
 //!
+//! [`Reliability`] says how long data lasts, by a Markov chain of its own.
+//!
 //! Invariant: a run is a function of the configuration and the seed. Nothing here reads a file,
 //! a clock or the system's entropy.
 //!
@@ -20,12 +22,14 @@ pub mod distribution;
 mod layout;
 mod presence;
 pub mod preset;
+pub mod reliability;
 mod run;
 pub mod statistics;
 pub mod sweep;
 
 pub use config::{Config, ConfigError, Operation};
 pub use preset::Preset;
+pub use reliability::{Reliability, ReliabilityError};
 pub use run::{Measures, Model, RunError};
 pub use statistics::{Interval, Results, summarise};
 pub use sweep::Sweep;
