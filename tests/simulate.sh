@@ -30,6 +30,13 @@ simulate --preset iraid-2003 --sweep disks=1..4 --set operation=mix --report "$W
 expect 4 "$(grep -c '<svg' "$WORK/report.html")" "plots"
 expect 4 "$(grep -c mix "$WORK/table")" "rows"
 
+# With a disk away, and while one is rebuilt.
+one=$(simulate --preset today --set operation=read --sweep away=0,1 --json)
+expect true "$(jq '.[1].results.rate_mb_s.mean <= 1.05 * .[0].results.rate_mb_s.mean' <<<"$one")" "rates degraded"
+simulate --preset today --set operation=write --set 'rebuild={ used_bytes = 1000000000, rate_limit_mb_s = 50 }' >"$WORK/rebuild"
+grep -q 'rebuild MB/s' "$WORK/rebuild"
+refused 'survives the loss of 0' "$NETRAID" simulate --preset today --set level=0 --set away=1
+
 refused 'client.mips is 0' "$NETRAID" simulate --preset today --set client.mips=0
 refused 'there is no parameter' "$NETRAID" simulate --preset today --set clint.mips=1
 refused 'unknown field' "$NETRAID" simulate --preset today --set client.mops=1
