@@ -20,6 +20,7 @@ mod names;
 mod nbd_client;
 mod output;
 mod pattern;
+mod plan;
 mod process;
 mod quickstart;
 mod scrub;
@@ -108,6 +109,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Model a system from a description of its parts: rates, and how busy each part is
     Simulate(simulate::SimulateArgs),
+    /// Propose arrays for what a site has, from wishes: rate, capacity, losses, times
+    Plan(plan::PlanArgs),
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]
     Load(load::LoadArgs),
@@ -161,6 +164,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Mediator(args) => mediator::run(&args, output),
         Command::Bench(args) => bench::run(&args, output),
         Command::Simulate(args) => simulate::run(&args, output),
+        Command::Plan(args) => plan::run(&args, output),
         Command::Load(args) => load::run(&args, output),
         Command::Hammer(args) => hammer::run(&args, output),
     }

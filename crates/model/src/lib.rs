@@ -20,6 +20,7 @@
 pub mod config;
 pub mod distribution;
 mod layout;
+pub mod plan;
 mod presence;
 pub mod preset;
 pub mod reliability;

@@ -1,0 +1,29 @@
+# Plans: a site's file to begin with, wishes that can be met and some that cannot, and what is refused.
+. "$(dirname "$0")/lib.sh"
+need jq
+
+site=$WORK/site.toml
+"$NETRAID" plan --show >"$site"
+sed -i 's/^disks = 8/disks = 4/; s/^chunk_bytes = .*/chunk_bytes = [65536]/; s/^# price_/price_/' "$site"
+
+"$NETRAID" plan --site "$site" --capacity 7TiB --rebuild-within 1000 --json >"$WORK/met.json"
+expect true "$(jq .wishes_met "$WORK/met.json")" "wishes met"
+expect '[5,3]' "$(jq -c '.proposals[0].layout | [.level, .members]' "$WORK/met.json")" "the cheapest that holds it"
+expect 8700 "$(jq '.proposals[0].price' "$WORK/met.json")" "three agents and disks"
+expect true "$(jq '[.proposals[] | .survives >= 1 and .rebuild_hours > 0 and .mttdl_years > 0
+    and .rates[0].degraded.read.mb_s > 0 and .rates[0].rebuilding.write.mb_s > 0] | all' "$WORK/met.json")" "figures of all"
+
+"$NETRAID" plan --site "$site" --read 1000000 --json >"$WORK/unmet.json"
+expect false "$(jq .wishes_met "$WORK/unmet.json")" "too much"
+expect '"read_mb_s"' "$(jq '.proposals[0].unmet[0].wish' "$WORK/unmet.json")" "what is missing"
+"$NETRAID" plan --site "$site" --read 1000000 --top 1 >"$WORK/unmet"
+grep -q 'read_mb_s: wished' "$WORK/unmet"
+
+# The same command gives the same bytes.
+"$NETRAID" plan --site "$site" --read 1000000 --json | cmp - "$WORK/unmet.json"
+
+refused 'survives the loss of 3' "$NETRAID" plan --site "$site" --survive 3
+refused 'rate of reads is -1' "$NETRAID" plan --site "$site" --read=-1
+"$NETRAID" simulate --preset today --show >"$WORK/parts.toml"
+refused "no table 'plan'" "$NETRAID" plan --site "$WORK/parts.toml"
+refused 'No such file' "$NETRAID" plan --site "$WORK/nowhere.toml"
