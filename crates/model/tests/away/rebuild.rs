@@ -1,35 +1,13 @@
 //! Rebuilds of a replaced disk, alone and beside a workload.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, which shows its figures")]
 
-use netraid_model::{
-    Config, Measures, Model, Preset, RunError,
-    config::{ConfigError, read_value, set},
-};
+use netraid_model::{Config, Measures, Model, RunError, config::ConfigError};
 use netraid_sim::Seed;
 
-/// A disk's rate: they stand for targets in memory behind links of 200 Mbit/s each. The client
-/// limits nothing.
-const LINK_MB_S: f64 = 25.0;
-const BEHIND_LINKS: [&str; 9] = [
-    "disks=5",
-    "disk.read_mb_s=25",
-    "disk.write_mb_s=25",
-    "disk.overhead_us=0",
-    "disk.write_cache_bytes=0",
-    "client.mips=40000",
-    "workload.offsets=sequential",
-    "workload.outstanding=16",
-    "operation=read",
-];
+use super::LINK_MB_S;
 
 fn config(rebuild: &str, settings: &[&str]) -> Result<Config, ConfigError> {
-    let mut table = Preset::find("today").unwrap().table().unwrap();
-    set(&mut table, "rebuild", read_value(rebuild)).unwrap();
-    for setting in BEHIND_LINKS.iter().chain(settings) {
-        let (path, value) = setting.split_once('=').unwrap();
-        set(&mut table, path, read_value(value)).unwrap();
-    }
-    Config::from_table(table)
+    let rebuild = format!("rebuild={rebuild}");
+    super::config(5, &[&[rebuild.as_str()], settings].concat())
 }
 
 fn run(rebuild: &str, settings: &[&str]) -> Measures {

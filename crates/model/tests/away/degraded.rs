@@ -1,34 +1,10 @@
-//! Arrays with disks away: what is left of their rate.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, which shows its figures")]
+//! What is left of the rate of an array with disks away.
 
-use netraid_model::{
-    Config, Measures, Model, Preset,
-    config::{ConfigError, read_value, set},
-};
+use netraid_model::{Config, Measures, Model, config::ConfigError};
 use netraid_sim::Seed;
 
-/// Disks of 25 MB/s stand for targets in memory behind links of 200 Mbit/s each; the client limits
-/// nothing.
-const BEHIND_LINKS: [&str; 10] = [
-    "disks=4",
-    "network.rate_mbit_s=25000",
-    "disk.read_mb_s=25",
-    "disk.write_mb_s=25",
-    "disk.overhead_us=0",
-    "disk.write_cache_bytes=0",
-    "client.mips=40000",
-    "workload.offsets=sequential",
-    "workload.outstanding=16",
-    "operation=read",
-];
-
 fn config(settings: &[&str]) -> Result<Config, ConfigError> {
-    let mut table = Preset::find("today").unwrap().table().unwrap();
-    for setting in BEHIND_LINKS.iter().chain(settings) {
-        let (path, value) = setting.split_once('=').unwrap();
-        set(&mut table, path, read_value(value)).unwrap();
-    }
-    Config::from_table(table)
+    super::config(4, settings)
 }
 
 fn run(settings: &[&str]) -> Measures {
