@@ -8,7 +8,6 @@ use std::{
     sync::Arc,
 };
 
-use netraid_block::Pool;
 use netraid_cluster::{
     access::{AccessError, AccessFile, Bearer},
     agent::AgentStatus,
@@ -237,7 +236,7 @@ impl Agent {
             }
             Medium::Memory(_) => (state.clone(), Segments::in_memory(&state, agent)),
             Medium::Disk { path, force } => {
-                let pool = Pool::new();
+                let pool = netraid_engine::pool();
                 let wanted = Wanted { agent, disk, new: rand::random(), force: *force };
                 let opened = Disk::open_path(path, wanted, pool.clone())?;
                 if disk != Some(opened.id()) {

@@ -16,7 +16,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netraid_block::Pool;
 use netraid_cluster::{
     now,
     store::{OpenError, StoreError},
@@ -141,7 +140,7 @@ pub async fn measure_disk(
     let store = records::open(state)?;
     let Records { agent, disk, .. } = records::load(&store).await?;
     let wanted = Wanted { agent, disk, new: rand::random(), force: false };
-    let opened = Disk::open_path(path, wanted, Pool::new())?;
+    let opened = Disk::open_path(path, wanted, netraid_engine::pool())?;
     if disk != Some(opened.id()) {
         records::put_disk(&store, opened.id()).await?;
     }
@@ -267,7 +266,7 @@ fn run(file: &Arc<File>, kind: Kind) -> io::Result<Rate> {
 
 /// Requests of one thread, until it is time, or its part is written.
 fn requests(file: &File, kind: &Kind, number: usize, end: Instant) -> io::Result<u64> {
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let mut buf = pool.get(usize::try_from(kind.len).unwrap_or(0));
     // Nothing that a device could leave out.
     rand::fill(&mut *buf);

@@ -91,7 +91,7 @@ impl Segments {
     pub(crate) fn in_files(directory: &Path, agent: AgentId) -> io::Result<Self> {
         let root = directory.join("segments");
         make_directory(&root)?;
-        Ok(Self { agent, place: Place::Files(root), pool: Pool::new() })
+        Ok(Self { agent, place: Place::Files(root), pool: netraid_engine::pool() })
     }
 
     /// Segments in memory; what they are reserved for is kept in `state`.
@@ -101,7 +101,7 @@ impl Segments {
         Ok(Self {
             agent,
             place: Place::Memory { held: Mutex::default(), state },
-            pool: Pool::new(),
+            pool: netraid_engine::pool(),
         })
     }
 

@@ -136,7 +136,7 @@ fn caches(args: &AttachArgs) -> Result<Caches> {
 
 async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let mut stop = Stop::listen()?;
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
     let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };

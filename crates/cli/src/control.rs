@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use netraid_block::Pool;
 use netraid_engine::{
     array::{self, SurveyReport},
     control::{self, ArrayStatus, ControlRequest, ControlServer, TargetStatus},
@@ -63,7 +62,7 @@ pub(crate) fn status(args: &StatusArgs, output: Output) -> Result<()> {
         return status_of_running(&ControlArgs { control: control.clone() }, output);
     }
     let members = args.of.configs()?;
-    let report = runtime()?.block_on(array::survey(members, Pool::new()))?;
+    let report = runtime()?.block_on(array::survey(members, netraid_engine::pool()))?;
     output.document(&report, || show_survey(&report))
 }
 

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use netraid_block::Pool;
 use netraid_engine::array::{self, CreateOptions, Log};
 use netraid_raid::geometry::Level;
 
@@ -78,7 +77,7 @@ pub(crate) fn run(args: &CreateArgs, output: Output) -> Result<()> {
         log: args.log()?,
     };
     let members = args.members.configs()?;
-    let report = runtime()?.block_on(array::create(options, members, Pool::new()))?;
+    let report = runtime()?.block_on(array::create(options, members, netraid_engine::pool()))?;
     output.document(&report, || {
         let members: String = report.members.iter().map(|url| format!("  {url}\n")).collect();
         format!(

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use netraid_block::Pool;
 use netraid_engine::array::{self, ExamineReport};
 
 use crate::{create::show_log, member::MemberArgs, output::Output, runtime, size};
@@ -15,7 +14,7 @@ pub(crate) struct ExamineArgs {
 
 pub(crate) fn run(args: &ExamineArgs, output: Output) -> Result<()> {
     let members = args.members.configs()?;
-    let reports = runtime()?.block_on(array::examine(members, Pool::new()));
+    let reports = runtime()?.block_on(array::examine(members, netraid_engine::pool()));
     output.document(&reports, || reports.iter().map(show).collect())?;
     if reports.iter().all(|report| report.label.is_none()) {
         let reasons = reports.iter().filter_map(|report| report.error.clone());

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use netraid_block::Pool;
 use netraid_cluster::mediator::{Create, Kind, Mode};
 use netraid_engine::array::{ArrayHandle, Event};
 use netraid_files::{Cluster, Volume, VolumeOptions};
@@ -143,7 +142,7 @@ fn heal(args: &HealArgs, output: Output) -> Result<()> {
     let healed = async {
         let replace_after = Some(args.replace_after);
         let options = VolumeOptions { replace_after, ..VolumeOptions::new(Mode::Write) };
-        let volume = Volume::open(&cluster, &args.path, options, &Pool::new()).await?;
+        let volume = Volume::open(&cluster, &args.path, options, &netraid_engine::pool()).await?;
         let is_whole = volume.whole(args.limit).await;
         volume.close(None).await?;
         if !is_whole? {
@@ -178,7 +177,7 @@ async fn serve_until_stopped(
     stop: &mut Stop,
     output: Output,
 ) -> Result<()> {
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let mode = if args.read_only { Mode::Read } else { Mode::Write };
     let options = VolumeOptions {
         term: args.term,

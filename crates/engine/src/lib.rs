@@ -8,5 +8,8 @@ pub mod completions;
 pub mod control;
 pub mod filters;
 pub mod initiator;
+mod pool;
 pub mod target;
 mod wire;
+
+pub use pool::pool;

@@ -5,7 +5,6 @@ use std::{
     path::Path,
 };
 
-use netraid_block::Pool;
 use netraid_cluster::mediator::{Create, Mode};
 use tokio::runtime::{Builder, Runtime};
 
@@ -28,7 +27,8 @@ impl File {
         let data = runtime.block_on(async {
             let cluster = Cluster::with_access_file(access).map_err(io::Error::other)?;
             Ok::<_, io::Error>(
-                Data::open(&cluster, path, VolumeOptions::new(mode), &Pool::new()).await?,
+                Data::open(&cluster, path, VolumeOptions::new(mode), &netraid_engine::pool())
+                    .await?,
             )
         })?;
         Ok(Self { runtime, data: Some(data) })
@@ -43,7 +43,9 @@ impl File {
         let data = runtime.block_on(async {
             let cluster = Cluster::with_access_file(access).map_err(io::Error::other)?;
             let options = VolumeOptions::new(Mode::Write);
-            Ok::<_, io::Error>(Data::create(&cluster, create, options, &Pool::new()).await?)
+            Ok::<_, io::Error>(
+                Data::create(&cluster, create, options, &netraid_engine::pool()).await?,
+            )
         })?;
         Ok(Self { runtime, data: Some(data) })
     }

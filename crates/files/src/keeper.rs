@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use netraid_block::Pool;
 use netraid_cluster::{
     Code,
     access::Bearer,
@@ -495,7 +494,7 @@ async fn replace_if_empty(
 ) -> Result<(), String> {
     let told = |error: ArrayError| error.to_string();
     let array = handle.status().await.map_err(told)?;
-    let found = array::examine(vec![config.clone()], Pool::new()).await;
+    let found = array::examine(vec![config.clone()], netraid_engine::pool()).await;
     let own = found.into_iter().find_map(|one| one.label).filter(|own| own.name == array.name);
     match own {
         Some(own) if own.array_uuid == array.uuid => Ok(()),

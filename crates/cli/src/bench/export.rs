@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use netraid_block::Pool;
 use netraid_engine::backings;
 use netraid_export::nbd::{NbdAddress, NbdServer};
 use serde::Serialize;
@@ -40,7 +39,7 @@ pub(super) async fn run(args: &ExportArgs, output: Output) -> Result<()> {
         bail!("{address}: is not on this machine alone; give an address of the loopback");
     }
     let mut stop = Stop::listen()?;
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let device = backings::ram(args.size, BLOCK_LEN, pool.clone())?;
     let server = NbdServer::bind(&args.nbd, device, NAME, pool).await?;
     let uri = server.uri();

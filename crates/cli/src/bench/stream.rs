@@ -81,7 +81,7 @@ pub(super) async fn run(args: &StreamArgs, output: Output) -> Result<()> {
 
 async fn open_and_stream(args: &StreamArgs, cluster: &Cluster, output: Output) -> Result<()> {
     let mode = if args.write { Mode::Write } else { Mode::Read };
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let replace_after = Some(args.replace_after);
     let options = VolumeOptions { replace_after, ..args.rates.options(mode) };
     let rate = options.rate.0;

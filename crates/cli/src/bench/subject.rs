@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use netraid_block::{Pool, TargetUri};
+use netraid_block::TargetUri;
 use netraid_engine::{
     array::{Array, Caches, OpenOptions},
     initiator::{InitiatorConfig, Remote},
@@ -73,7 +73,7 @@ impl Bench {
         let own = !daemons.is_empty();
         let uri = TargetUri::parse(&url)?;
         let member = configs(&[url], &options.secrets)?.remove(0);
-        let pool = Pool::new();
+        let pool = netraid_engine::pool();
         let mut config = InitiatorConfig::new(uri);
         config.secret = member.secret;
         config.queue_depth = options.depth.max(128);
@@ -167,7 +167,7 @@ impl Bench {
         daemons: Vec<Daemon>,
         options: &Options,
     ) -> Result<Self> {
-        let pool = Pool::new();
+        let pool = netraid_engine::pool();
         let read_only = !may_write;
         let (checksum_len, read_ahead_len) = (own.checksum_cache, own.read_ahead);
         let caches = Caches { checksum_len, read_ahead_len, ..Caches::default() };

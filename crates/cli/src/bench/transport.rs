@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Args;
-use netraid_block::{Pool, TargetUri};
+use netraid_block::TargetUri;
 use netraid_engine::initiator::{InitiatorConfig, Remote};
 use serde::Serialize;
 
@@ -102,7 +102,7 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
     let daemon = ram_target(0, MEMORY_LEN, None)?;
     let mut config = InitiatorConfig::new(TargetUri::parse(&daemon.ready_text("/luns/0/uri")?)?);
     config.queue_depth = args.depth.max(128);
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let remote = Arc::new(Remote::connect(config, pool.clone()).await?);
     let mut subject = Subject::device(remote.clone().into_device(), &pool, LARGE_LEN);
     let mut memory = vec![0; usize::try_from(MEMORY_LEN)?];

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use netraid_block::{Pool, SgList};
+use netraid_block::SgList;
 use netraid_cluster::{
     Code,
     http::RequestError,
@@ -174,7 +174,7 @@ async fn put_all(
     if entry.stored.is_some() && from < length {
         // Whoever was interrupted without a word has it still; nobody else has this name.
         let options = VolumeOptions { take_over: args.resume, ..args.rates.options(Mode::Write) };
-        let volume = Volume::open(cluster, &partial, options, &Pool::new()).await?;
+        let volume = Volume::open(cluster, &partial, options, &netraid_engine::pool()).await?;
         let from = from / transfer::piece_len(&volume) * transfer::piece_len(&volume);
         let written = write(&volume, source, (from, length), output).await;
         if written.is_ok() && !volume.whole(WHOLE_LIMIT).await? {
@@ -227,7 +227,7 @@ async fn write(
         }
         Source::Input => Box::new(io::stdin()),
     };
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let put = transfer::put(volume, source, (from, length), &pool, |done| bar.set_position(done));
     put.await?;
     bar.finish_and_clear();
@@ -354,7 +354,8 @@ async fn read(
     if entry.stored.is_none() || entry.length_bytes == 0 {
         return Ok(0);
     }
-    let volume = Volume::open(cluster, path, rates.options(Mode::Read), &Pool::new()).await?;
+    let volume =
+        Volume::open(cluster, path, rates.options(Mode::Read), &netraid_engine::pool()).await?;
     let (length, opened) = (volume.entry().length_bytes, volume.entry());
     if (opened.id, opened.changed) != (entry.id, entry.changed) {
         volume.close(None).await?;

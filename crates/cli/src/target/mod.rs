@@ -12,7 +12,6 @@ use access::AccessArgs;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session, show};
-use netraid_block::Pool;
 use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
 use open::Opened;
 use rates::RateArgs;
@@ -113,7 +112,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     config.threads = usize::from(args.threads);
     config.header_digest = args.digests.policy();
     config.data_digest = args.digests.policy();
-    let pool = Pool::new();
+    let pool = netraid_engine::pool();
     let block_len = args.block_len.as_deref().map(str::parse).transpose()?;
     let open = |(number, spec): (u16, &LunSpec)| {
         let mut opened = Opened::open(spec.clone(), block_len, &pool)?;

@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn filters_that_cannot_be_made_leave_those_that_are_there() {
-        let mut opened = Opened::open("ram:1MiB".parse().unwrap(), None, &Pool::new()).unwrap();
+        let mut opened =
+            Opened::open("ram:1MiB".parse().unwrap(), None, &netraid_engine::pool()).unwrap();
         let specs = |all: &[&str]| -> Vec<FilterSpec> {
             all.iter().map(|spec| spec.parse().unwrap()).collect()
         };

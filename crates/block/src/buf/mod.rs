@@ -4,18 +4,25 @@
 //! writing for good, so what a device was handed cannot change under it. Memory from a [`Pool`]
 //! holds whatever it held last: who asks for it must fill it before showing it to anyone.
 
+mod memory;
+mod pool;
+
 use alloc::{
+    alloc::handle_alloc_error,
     sync::{Arc, Weak},
-    vec::Vec,
 };
 use core::{
+    alloc::Layout,
     fmt,
     ops::{Deref, DerefMut, Range},
 };
 
-use crossbeam_queue::ArrayQueue;
 use smallvec::SmallVec;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes as _;
+
+use memory::{Memory, Page};
+pub use pool::Pool;
+use pool::Shelves;
 
 /// Alignment of every buffer, and the unit in which buffers are sized.
 pub const PAGE_LEN: usize = 4096;
@@ -23,56 +30,14 @@ pub const PAGE_LEN: usize = 4096;
 /// Bytes of the longest [`Buf::zeroes`].
 pub const ZEROES_LEN: usize = 64 << 10;
 
-/// Buffers are pooled in powers of two from one page to this many.
-const CLASSES: usize = 10;
-/// How many free buffers of one length are kept, in the order in which they are taken.
-const TIERS: [usize; 3] = [2, 14, 240];
-
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE_LEN]);
-
 /// What [`Buf::zeroes`] shows.
 static ZEROES: [Page; ZEROES_LEN / PAGE_LEN] =
     [const { Page([0; PAGE_LEN]) }; ZEROES_LEN / PAGE_LEN];
 
+/// Memory, and the pool that it returns to.
 struct Shared {
-    pages: Vec<Page>,
-    home: Weak<Classes>,
-}
-
-type Classes = [Class; CLASSES];
-
-/// Free buffers of one length. What was given back last is taken first, as far as queues without locks
-/// can tell: it is in the processor's cache still, where the oldest one is not.
-struct Class {
-    tiers: [ArrayQueue<Arc<Shared>>; TIERS.len()],
-}
-
-impl Class {
-    fn new() -> Self {
-        Self { tiers: TIERS.map(ArrayQueue::new) }
-    }
-
-    fn take(&self) -> Option<Arc<Shared>> {
-        self.tiers.iter().find_map(ArrayQueue::pop)
-    }
-
-    /// Keeps it, unless enough is kept: then its memory is freed.
-    fn give(&self, mut shared: Arc<Shared>) {
-        for tier in &self.tiers {
-            match tier.push(shared) {
-                Ok(()) => return,
-                Err(back) => shared = back,
-            }
-        }
-    }
-}
-
-impl Shared {
-    fn bytes(&self) -> &[u8] {
-        self.pages.as_slice().as_bytes()
-    }
+    memory: Memory,
+    home: Weak<Shelves>,
 }
 
 /// A buffer with exactly one owner, writable.
@@ -97,64 +62,24 @@ pub struct SgList {
     len: usize,
 }
 
-/// A bounded, lock-free store of buffers ready for reuse; clones share it.
-#[derive(Clone)]
-pub struct Pool {
-    classes: Arc<Classes>,
-}
-
-impl Default for Pool {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Pool {
-    /// An empty pool; it fills as buffers are dropped.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { classes: Arc::new(core::array::from_fn(|_| Class::new())) }
-    }
-
-    /// A buffer of `len` bytes whose contents are arbitrary: fill it before freezing it.
-    #[must_use]
-    pub fn get(&self, len: usize) -> BufMut {
-        let pages = len.div_ceil(PAGE_LEN).max(1);
-        let class = class_of(pages);
-        if let Some(kept) = self.classes.get(class) {
-            if let Some(shared) = kept.take() {
-                return BufMut { shared: Some(shared), len };
-            }
-            return BufMut::allocate(1 << class, len, Arc::downgrade(&self.classes));
-        }
-        BufMut::allocate(pages, len, Weak::new())
-    }
-}
-
-/// The smallest power of two that holds `pages`.
-const fn class_of(pages: usize) -> usize {
-    pages.next_power_of_two().trailing_zeros() as usize
-}
-
 impl BufMut {
     /// A zeroed buffer of `len` bytes outside any pool.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        Self::allocate(len.div_ceil(PAGE_LEN).max(1), len, Weak::new())
+        // Running out of memory ends the process, as every other allocation does.
+        Self::try_zeroed(len).unwrap_or_else(|| {
+            let len = len.max(1).next_multiple_of(PAGE_LEN);
+            handle_alloc_error(
+                Layout::from_size_align(len, PAGE_LEN).unwrap_or(Layout::new::<Page>()),
+            )
+        })
     }
 
     /// The same, where there is memory for it.
     #[must_use]
     pub fn try_zeroed(len: usize) -> Option<Self> {
-        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE_LEN).max(1)).ok()?;
-        Some(Self { shared: Some(Arc::new(Shared { pages, home: Weak::new() })), len })
-    }
-
-    fn allocate(pages: usize, len: usize, home: Weak<Classes>) -> Self {
-        // Running out of memory ends the process, as every other allocation does.
-        let pages =
-            Page::new_vec_zeroed(pages).unwrap_or_else(|_| alloc::vec![Page([0; PAGE_LEN]); pages]);
-        Self { shared: Some(Arc::new(Shared { pages, home })), len }
+        let memory = Memory::zeroed(len.div_ceil(PAGE_LEN).max(1))?;
+        Some(Self { shared: Some(Arc::new(Shared { memory, home: Weak::new() })), len })
     }
 
     /// Gives up writing; the result can be cloned and sliced.
@@ -192,10 +117,8 @@ fn recycle(shared: Option<Arc<Shared>>) {
     if Arc::get_mut(&mut shared).is_none() {
         return;
     }
-    if let Some(classes) = shared.home.upgrade()
-        && let Some(class) = classes.get(class_of(shared.pages.len()))
-    {
-        class.give(shared);
+    if let Some(home) = shared.home.upgrade() {
+        home.give(shared);
     }
 }
 
@@ -203,7 +126,7 @@ impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match &self.shared {
-            Some(shared) => &shared.bytes()[..self.len],
+            Some(shared) => &shared.memory.bytes()[..self.len],
             None => unreachable!("memory is taken only when the handle ends"),
         }
     }
@@ -213,7 +136,7 @@ impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         match self.shared.as_mut().and_then(Arc::get_mut) {
-            Some(shared) => &mut shared.pages.as_mut_slice().as_mut_bytes()[..len],
+            Some(shared) => &mut shared.memory.bytes_mut()[..len],
             None => unreachable!("a BufMut is the only handle to its memory"),
         }
     }
@@ -274,7 +197,7 @@ impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match &self.shared {
-            Some(shared) => &shared.bytes()[self.range.0..self.range.1],
+            Some(shared) => &shared.memory.bytes()[self.range.0..self.range.1],
             None => &ZEROES.as_bytes()[self.range.0..self.range.1],
         }
     }
@@ -289,12 +212,6 @@ impl fmt::Debug for Buf {
 impl fmt::Debug for BufMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BufMut({} bytes)", self.len)
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pool")
     }
 }
 
@@ -418,43 +335,6 @@ impl fmt::Debug for SgList {
 mod tests {
     use super::*;
     use std::vec;
-
-    #[test]
-    fn pool_reuses_memory_of_the_last_handle_only() {
-        let pool = Pool::new();
-        let mut first = pool.get(8000);
-        first.fill(7);
-        let address = first.as_ptr();
-        let frozen = first.freeze();
-        let part = frozen.slice(10..20);
-        drop(frozen);
-        assert_ne!(pool.get(8000).as_ptr(), address, "a slice still holds the memory");
-        assert_eq!(part[0], 7);
-        drop(part);
-        let again: vec::Vec<_> = (0..2).map(|_| pool.get(5000)).collect();
-        assert!(again.iter().any(|buf| buf.as_ptr() == address));
-        assert!(again.iter().all(|buf| buf.as_ptr().addr() % PAGE_LEN == 0));
-    }
-
-    #[test]
-    fn few_buffers_in_use_stay_the_same_few_after_many_were() {
-        let pool = Pool::new();
-        let many: vec::Vec<_> = (0..100).map(|_| pool.get(PAGE_LEN)).collect();
-        drop(many);
-        let mut seen = vec![];
-        for _ in 0..100 {
-            let buf = pool.get(PAGE_LEN);
-            seen.push(buf.as_ptr().addr());
-        }
-        seen.sort_unstable();
-        seen.dedup();
-        assert!(seen.len() <= TIERS[0], "{} buffers leave the cache to each other", seen.len());
-        let all: vec::Vec<_> = (0..100).map(|_| pool.get(PAGE_LEN)).collect();
-        let mut addresses: vec::Vec<_> = all.iter().map(|buf| buf.as_ptr().addr()).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        assert_eq!(addresses.len(), 100, "nobody else has a buffer that is in use");
-    }
 
     #[test]
     fn zeros_of_any_length_share_aligned_memory() {
