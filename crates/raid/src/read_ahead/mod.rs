@@ -21,6 +21,9 @@
 //! [`ReadAhead::drop_old`], whoever reads there, so that an engine that has not noticed yet shows nothing
 //! older than that.
 //!
+//! What is under way, for anybody, is not much more than what members have lately sent in a second: where they are
+//! slow, users' reads come soon all the same, and none is given up for what waits before it.
+//!
 //! Memory: what is under way and what is kept are at most so many bytes together, not counting what else
 //! is in the buffers that the array answered with. What was asked for is let go. What nobody asked for goes
 //! when the reader has gone past it, when its stream is idle and another needs the memory, or when it is old.
@@ -58,6 +61,8 @@ const STEP_MAX: u64 = 64 << 10;
 const WINDOW_MIN: u64 = 128 << 10;
 /// Bytes ahead of a stream that has been read for long, if two stripes are not more.
 const WINDOW_MAX: u64 = 4 << 20;
+/// Bytes that may be under way before anybody knows how fast they come.
+const UNDER_WAY_MIN: u64 = 1 << 20;
 /// Ranges that are under way or kept at once.
 const PIECES_MAX: usize = 256;
 /// This bit tells numbers of requests ahead from those of users.
@@ -161,6 +166,10 @@ pub struct ReadAhead {
     pieces: Vec<Piece>,
     /// Ranges of requests ahead, by number.
     under_way: Slab<Range<u64>>,
+    /// Bytes of these.
+    under_way_len: u64,
+    /// Bytes that came since it was looked for old pieces, and between that and the time before.
+    arrived: [u64; 2],
     waiters: Waiters,
     /// Bytes of pieces that are kept, and of requests that are under way.
     held: u64,
@@ -193,6 +202,8 @@ impl ReadAhead {
             changes: 0,
             pieces: Vec::new(),
             under_way: Slab::new(),
+            under_way_len: 0,
+            arrived: [0; 2],
             waiters: Waiters::default(),
             held: 0,
             actions: VecDeque::new(),
@@ -259,6 +270,7 @@ impl ReadAhead {
     pub fn handle_ahead_done(&mut self, id: RequestId, result: Result<SgList, IoError>) {
         let number = index(RequestId(id.0 & !AHEAD));
         let whole = self.under_way.remove(number);
+        self.under_way_len -= whole.end - whole.start;
         let is_its = |piece: &Piece| matches!(piece.content, Content::UnderWay(n) if n == number);
         let at = self.pieces.iter().position(is_its);
         let Ok(data) = result else {
@@ -274,6 +286,7 @@ impl ReadAhead {
             return;
         };
         assert_eq!(data.len() as u64, whole.end - whole.start, "read ahead with another length");
+        self.arrived[0] += whole.end - whole.start;
         let mut waiters = core::mem::take(&mut self.waiters);
         waiters.fill(number, &whole, &data, |id, data| {
             self.stats.answered += 1;
@@ -293,7 +306,7 @@ impl ReadAhead {
     }
 
     /// Drops what was begun before the last call, whether it has arrived or not. Its readers do with less
-    /// ahead of them.
+    /// ahead of them. To be called once a second while anything is kept.
     pub fn drop_old(&mut self) {
         let mut last = None;
         let mut at = 0;
@@ -309,6 +322,7 @@ impl ReadAhead {
             }
         }
         self.looks += 1;
+        self.arrived = [0, self.arrived[0]];
     }
 
     /// Nothing is answered from what was read ahead any more, and nothing more is read; for good.
@@ -441,6 +455,12 @@ impl ReadAhead {
         }
     }
 
+    /// Whether so many bytes more would wait behind what is under way already.
+    fn is_slow(&self, len: u64) -> bool {
+        let arrived = self.arrived[0] + self.arrived[1];
+        self.under_way_len > 0 && self.under_way_len + len > UNDER_WAY_MIN.max(arrived)
+    }
+
     fn is_changing(&self, range: &Range<u64>) -> bool {
         let changes = |entry: &InFlight| match entry {
             InFlight::Change(change) => !overlap(change, range).is_empty(),
@@ -489,7 +509,8 @@ impl ReadAhead {
             let boundary = at / self.unit * self.unit + self.unit;
             let start = behind.map_or(u64::MAX, |behind| behind.start);
             let whole = at..boundary.min(range.end).min(start);
-            if self.is_changing(&whole) || !self.make_room(whole.end - whole.start) {
+            let len = whole.end - whole.start;
+            if self.is_slow(len) || self.is_changing(&whole) || !self.make_room(len) {
                 break;
             }
             at = whole.end;
@@ -501,6 +522,7 @@ impl ReadAhead {
     fn begin(&mut self, whole: Range<u64>, stream: StreamId) {
         assert!(whole.start < whole.end && whole.end <= self.capacity, "within the volume");
         let number = self.under_way.insert(whole.clone());
+        self.under_way_len += whole.end - whole.start;
         let (range, content) = (whole.clone(), Content::UnderWay(number));
         let (place, looks) = (self.first_behind(whole.start), self.looks);
         self.pieces

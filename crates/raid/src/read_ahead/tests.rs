@@ -334,3 +334,49 @@ fn random_reads_and_no_memory_ask_for_nothing() {
     assert!(ahead.stats().read_bytes < 10 * MIB, "a few seem to follow one another");
     assert!(begin(&mut machine(0), 192 * KIB, 64 * KIB).is_empty());
 }
+
+/// The most that is under way while one reads through all, with so many bytes coming between two looks.
+fn most_under_way(by_look: u64) -> u64 {
+    let mut ahead = machine(16 * MIB);
+    let (mut asked, mut most) = (Vec::new(), 0);
+    let (mut next, mut is_answered) = (0, true);
+    for _ in 0..CAPACITY / by_look * 4 {
+        let mut left = by_look;
+        loop {
+            if is_answered && next < CAPACITY {
+                match read(&mut ahead, 0, next, 128 * KIB) {
+                    Served::ByArray => ahead.handle_done(RequestId(0)),
+                    Served::Now(_) => {}
+                    Served::Later => is_answered = false,
+                }
+                next += 128 * KIB;
+            }
+            while let Some(action) = ahead.poll_action() {
+                match action {
+                    Action::Read { id, range } => asked.push((id, range)),
+                    Action::Answer { .. } => is_answered = true,
+                    Action::ReadAgain { .. } => panic!("nothing failed"),
+                }
+            }
+            let len = |(_, range): &(RequestId, Range<u64>)| range.end - range.start;
+            most = most.max(asked.iter().map(len).sum());
+            match asked.first().map(len) {
+                Some(len) if len <= left => left -= len,
+                Some(_) => break,
+                None if next < CAPACITY => continue,
+                None => break,
+            }
+            arrive(&mut ahead, &[asked.remove(0)]);
+        }
+        ahead.drop_old();
+    }
+    most
+}
+
+#[test]
+fn reads_wait_for_no_more_than_what_comes_in_two_looks() {
+    assert!(most_under_way(512 * KIB) <= UNDER_WAY_MIN);
+    assert!(most_under_way(MIB) <= 2 * MIB);
+    let most = most_under_way(16 * MIB);
+    assert!(most > 2 * MIB, "{most} where much more comes");
+}
