@@ -124,28 +124,32 @@ class Bench:
         """Runs so many clients at a time until all have ended: their outputs, the processor seconds of
         them and of the servers, the seconds that it took, and the part of the machine that others used."""
         for repeat in range(REPEATS + 1):
-            before = [cpu_s(server.pid) for server in servers]
-            own, busy, began = client_s(), busy_s(), time.monotonic()
-            clients = [
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                 env={**os.environ, **(env or {})})
-                for _ in range(count)
-            ]
-            ends = [client.communicate() for client in clients]
-            took = time.monotonic() - began
-            for client, (out, err) in zip(clients, ends):
-                if client.returncode:
-                    raise RuntimeError(f"{' '.join(command)}: {err.strip() or out.strip()}")
-            servers_s = [cpu_s(server.pid) - was for server, was in zip(servers, before)]
-            clients_s = client_s() - own
-            others = max(0.0, busy_s() - busy - clients_s - sum(servers_s)) / (took * CPUS)
-            result = {
-                "outputs": [out for out, _ in ends], "client_s": clients_s,
-                "server_s": sum(servers_s), "seconds": took, "others": others,
-            }
-            if others <= DISTURBED or repeat == REPEATS:
+            result = self.run_once(command, servers, count, env)
+            if result["others"] <= DISTURBED or repeat == REPEATS:
                 return result
             self.keep(command[0], {**result, "outputs": None, "repeated": True})
+
+    def run_once(self, command, servers=(), count=1, env=None):
+        """The same, never repeated."""
+        before = [cpu_s(server.pid) for server in servers]
+        own, busy, began = client_s(), busy_s(), time.monotonic()
+        clients = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, **(env or {})})
+            for _ in range(count)
+        ]
+        ends = [client.communicate() for client in clients]
+        took = time.monotonic() - began
+        for client, (out, err) in zip(clients, ends):
+            if client.returncode:
+                raise RuntimeError(f"{' '.join(command)}: {err.strip() or out.strip()}")
+        servers_s = [cpu_s(server.pid) - was for server, was in zip(servers, before)]
+        clients_s = client_s() - own
+        others = max(0.0, busy_s() - busy - clients_s - sum(servers_s)) / (took * CPUS)
+        return {
+            "outputs": [out for out, _ in ends], "client_s": clients_s,
+            "server_s": sum(servers_s), "seconds": took, "others": others,
+        }
 
     def keep(self, what, figures):
         self.record.append({"what": what, **figures})

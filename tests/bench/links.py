@@ -22,13 +22,20 @@ def enter():
 
 
 def ip(*args):
-    subprocess.run(["ip", *args], check=True)
+    run("ip", *args)
+
+
+def run(*command):
+    subprocess.run(command, check=True)
 
 
 class Links:
-    """Hosts 1 to `count`, each behind `links` links of MBIT in both directions."""
+    """Hosts 1 to `count`, each behind `links` links of `mbit` in both directions (None: not shaped). With
+    `client`, host `count` + 1 is a client, whose link can be shaped, too; otherwise clients run beside the
+    bridge, and only the others' links limit them."""
 
-    def __init__(self, count, links=1):
+    def __init__(self, count, links=1, mbit=MBIT, client=False):
+        self.count, self.links = count, links
         self.names = []
         self.bridges = []
         for link, net in enumerate(NETS[:links]):
@@ -37,13 +44,15 @@ class Links:
             self.bridges.append(bridge)
             ip("address", "add", f"{net}.100/24", "dev", bridge)
             ip("link", "set", bridge, "up")
-        for at in range(1, count + 1):
+        for at in range(1, count + 1 + client):
             name = f"nrb{os.getpid()}-{at}"
             ip("netns", "add", name)
             self.names.append(name)
             ip("-n", name, "link", "set", "lo", "up")
             for link in range(links):
                 self.connect(at, link)
+        if mbit:
+            self.shape(mbit)
 
     def connect(self, at, link):
         name, outside, inside = self.names[at - 1], f"v{at}-{link}", f"eth{link}"
@@ -51,10 +60,24 @@ class Links:
         ip("-n", name, "address", "add", f"{self.address(at, link)}/24", "dev", inside)
         ip("-n", name, "link", "set", inside, "up")
         ip("link", "set", outside, "master", self.bridges[link], "up")
-        # The burst has to hold a whole segment of 64 KiB.
-        shape = ["root", "tbf", "rate", f"{MBIT}mbit", "burst", "256kb", "latency", "50ms"]
-        subprocess.run(["tc", "qdisc", "add", "dev", outside, *shape], check=True)
-        subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", inside, *shape], check=True)
+
+    def shape(self, mbit, clients_too=False):
+        """Gives all links of servers, and the client's if it has one, another rate."""
+        # 10 ms, but not more than four segments of 64 KiB: what a burst brings is little of what is measured.
+        burst = min(mbit * 1250, 256 << 10)
+        rate = ["root", "tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
+        for at in range(1, (len(self.names) if clients_too else self.count) + 1):
+            for link in range(self.links):
+                run("tc", "qdisc", "replace", "dev", f"v{at}-{link}", *rate)
+                run("ip", "netns", "exec", self.names[at - 1], "tc", "qdisc", "replace", "dev", f"eth{link}", *rate)
+
+    def unshape(self):
+        """Takes the limits away."""
+        for at, name in enumerate(self.names, 1):
+            for link in range(self.links):
+                for tool, device in (([], f"v{at}-{link}"), (["ip", "netns", "exec", name], f"eth{link}")):
+                    subprocess.run([*tool, "tc", "qdisc", "delete", "dev", device, "root"],
+                                   stderr=subprocess.DEVNULL, check=False)
 
     def host(self, at):
         """What a command begins with that runs on a host."""
