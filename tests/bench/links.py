@@ -65,7 +65,9 @@ class Links:
         """Gives all links of servers, and the client's if it has one, another rate."""
         # 10 ms, but not more than four segments of 64 KiB: what a burst brings is little of what is measured.
         burst = min(mbit * 1250, 256 << 10)
-        rate = ["root", "tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
+        # 50 ms, but not less than eight such segments: a shorter queue drops whole ones, and TCP waits for its timer.
+        queue = max(mbit * 6250, 512 << 10) + burst
+        rate = ["root", "tbf", "rate", f"{mbit}mbit", "burst", str(burst), "limit", str(queue)]
         for at in range(1, (len(self.names) if clients_too else self.count) + 1):
             for link in range(self.links):
                 run("tc", "qdisc", "replace", "dev", f"v{at}-{link}", *rate)

@@ -1,6 +1,7 @@
 //! Which disk accesses a request is, by the layout and the planning of production.
 
 use core::ops::Range;
+use std::collections::BTreeMap;
 
 use netraid_raid::{
     code::{Code, ColumnSet, Recipe},
@@ -12,6 +13,8 @@ use crate::{config::Config, presence::Presence};
 
 /// Bytes of a logical block.
 const BLOCK_LEN: u32 = 512;
+/// Bytes of a block of the log.
+pub(crate) const BLOCK: u32 = 4096;
 
 /// Bytes in a row on one disk, for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +58,10 @@ impl Config {
     /// The array's shape. Disks that are too few for data and check data are copies.
     pub(crate) fn geometry(&self) -> Result<Geometry, GeometryError> {
         let level = match (self.level, self.disks) {
-            (5, 2) | (6, 2 | 3) => Level::Raid1,
+            (5 | 10, 2) | (6, 2 | 3) => Level::Raid1,
             (0, _) | (_, 1) => Level::Raid0,
             (5, _) => Level::Raid5,
+            (10, _) => Level::Raid10,
             _ => Level::Raid6,
         };
         let shape = |stripes| {
@@ -103,13 +107,16 @@ impl Layout<'_> {
         let mut plan = Plan::default();
         let (data, members) = (geometry.data_columns(), geometry.members());
         for (stripe, part) in stripes(geometry, range) {
-            let live = (data..members).filter(|column| self.is_written(stripe, *column)).count();
             for segment in geometry.segments(&part) {
+                let checks: ColumnSet =
+                    (data..members).filter(|check| self.is_check_of(*check, &segment)).collect();
+                let is_live = |column: &u8| self.is_written(stripe, *column);
+                let live = checks.iter().filter(is_live).count() as u64;
                 let (sources, computed) = self.reads_before(stripe, &segment, &mut reads);
                 let rows = u64::from(segment.len());
-                plan.parity_bytes += rows * (sources * live as u64 + computed);
-                plan.check_bytes += rows * live as u64;
-                for column in segment.columns.clone().chain(data..members) {
+                plan.parity_bytes += rows * (sources * live + computed);
+                plan.check_bytes += rows * live;
+                for column in segment.columns.clone().chain(checks.iter()) {
                     if self.is_written(stripe, column) {
                         writes.add(geometry, stripe, column, &segment.rows);
                     }
@@ -136,6 +143,80 @@ impl Layout<'_> {
         Plan { reads: reads.list, writes: writes.list, parity_bytes, check_bytes: 0 }
     }
 
+    /// The accesses that bring dirty blocks of a stripe home to where it is, and for each row that has any, how many:
+    /// what is read for check data, new data and check data. Blocks are counted from the stripe's first byte.
+    pub(crate) fn bring_home(&self, stripe: u64, dirty: &[u32]) -> (Plan, Vec<usize>) {
+        let (geometry, max) = (self.geometry, self.access_bytes_max);
+        let code = Code::new(geometry);
+        let (mut reads, mut writes) = (Accesses::new(max), Accesses::new(max));
+        let mut plan = Plan::default();
+        let per_chunk = geometry.chunk_len() / BLOCK;
+        let mut rows: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for block in dirty {
+            let column = u8::try_from(block / per_chunk).unwrap_or(u8::MAX);
+            rows.entry(block % per_chunk).or_default().push(column);
+        }
+        let (data, members) = (geometry.data_columns(), geometry.members());
+        for (row, columns) in &rows {
+            let range = row * BLOCK..(row + 1) * BLOCK;
+            let others: Vec<u8> = (0..data).filter(|column| !columns.contains(column)).collect();
+            let mut needed = ColumnSet::EMPTY;
+            let cost = |column: u8| {
+                if self.is_readable(stripe, column) { 1 } else { u32::from(members) }
+            };
+            let update: u32 = columns.iter().copied().chain(data..members).map(cost).sum();
+            let whole: u32 = others.iter().copied().map(cost).sum();
+            let sources = if code.is_copies() {
+                0
+            } else if update < whole {
+                needed = columns.iter().copied().chain(data..members).collect();
+                2 * columns.len() as u64 + 1
+            } else {
+                plan.parity_bytes +=
+                    u64::from(BLOCK) * self.sources(stripe, others.into_iter(), &mut needed);
+                u64::from(data)
+            };
+            needed.iter().for_each(|column| reads.add(geometry, stripe, column, &range));
+            let checks = (data..members).filter(|check| {
+                self.is_written(stripe, *check)
+                    && columns.iter().any(|column| code.check_weight(*check, *column) != 0)
+            });
+            let checks: Vec<u8> = checks.collect();
+            plan.parity_bytes += u64::from(BLOCK) * sources * checks.len() as u64;
+            for column in columns.iter().copied().chain(checks) {
+                if self.is_written(stripe, column) {
+                    writes.add(geometry, stripe, column, &range);
+                }
+            }
+        }
+        let plan = Plan { reads: reads.list, writes: writes.list, ..plan };
+        (plan, rows.values().map(Vec::len).collect())
+    }
+
+    /// The accesses that write a stripe as a whole of which only these blocks are known: the others are read.
+    pub(crate) fn rewrite(&self, stripe: u64, dirty: &[u32]) -> Plan {
+        let len = self.geometry.stripe_data_len();
+        let plan = self.write(&(stripe * len..(stripe + 1) * len));
+        let mut reads = Accesses::new(self.access_bytes_max);
+        let mut parity_bytes = plan.parity_bytes;
+        let per_chunk = self.geometry.chunk_len() / BLOCK;
+        for row in 0..per_chunk {
+            let others = (0..self.geometry.data_columns())
+                .filter(|column| !dirty.contains(&(u32::from(*column) * per_chunk + row)));
+            let mut columns = ColumnSet::EMPTY;
+            parity_bytes += u64::from(BLOCK) * self.sources(stripe, others, &mut columns);
+            let rows = row * BLOCK..(row + 1) * BLOCK;
+            columns.iter().for_each(|column| reads.add(self.geometry, stripe, column, &rows));
+        }
+        Plan { reads: reads.list, parity_bytes, ..plan }
+    }
+
+    /// Whether a check column depends on what a segment changes.
+    fn is_check_of(&self, check: u8, segment: &Segment) -> bool {
+        let code = Code::new(self.geometry);
+        segment.columns.clone().any(|column| code.check_weight(check, column) != 0)
+    }
+
     /// Adds what is read before a segment is written; gives how many columns each check column is
     /// computed from, and how many those are that give back what is away.
     fn reads_before(&self, stripe: u64, segment: &Segment, reads: &mut Accesses) -> (u64, u64) {
@@ -147,6 +228,9 @@ impl Layout<'_> {
             check_live: checks.clone().any(|column| self.is_written(stripe, column)),
             check_readable: checks.any(|column| self.is_readable(stripe, column)),
         };
+        if Code::new(self.geometry).is_copies() {
+            return (1, 0);
+        }
         let written = segment.columns.len() as u64;
         let others = (0..data).filter(|column| !segment.columns.contains(column));
         let (columns, sources, computed) = match choice.plan(|at| self.is_readable(stripe, at)) {

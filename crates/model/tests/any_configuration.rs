@@ -9,10 +9,12 @@ use netraid_model::{
 use netraid_sim::{Dice, Seed};
 
 /// Parameters and values that together reach every branch of a run.
-const CHOICES: [(&str, &[&str]); 28] = [
+const CHOICES: [(&str, &[&str]); 32] = [
     ("disks", &["1", "2", "3", "4", "5", "24", "64"]),
     ("transfer_unit_bytes", &["4096", "65536", "1048576"]),
-    ("level", &["0", "5", "6"]),
+    ("level", &["0", "5", "6", "10"]),
+    ("log", &["{ bytes = 4194304, dirty_blocks = 1024 }", "{ bytes = 16777216 }"]),
+    ("machine", &["{ processors = 2 }"]),
     ("away", &["0", "1", "2"]),
     (
         "rebuild",
@@ -37,6 +39,8 @@ const CHOICES: [(&str, &[&str]); 28] = [
     ("agent.reply", &["each_access", "whole"]),
     ("agent.cache_bytes", &["0", "536870912", "2147483648"]),
     ("network.topology", &["token_ring", "ethernet", "line", "switched"]),
+    ("network.client_rate_mbit_s", &["1", "10000"]),
+    ("network.segment_bytes", &["1448"]),
     ("network.packet_bytes", &["576", "9000", "1048576"]),
     ("network.control_bytes", &["1", "570"]),
     ("network.multicast", &["true", "false"]),
@@ -75,7 +79,7 @@ fn whatever_passes_the_checks_runs_to_its_end() {
         };
         ran += 1;
         for (name, value) in &measures {
-            let units = ["_mb_s", "_per_second", "_ms", "_seconds"];
+            let units = ["_mb_s", "_per_second", "_ms", "_seconds", "_s_per_request"];
             let is_rate = units.iter().any(|unit| name.ends_with(unit));
             // Shares of parts count work when it is given out, not when it is done.
             let most = if is_rate || name.contains('.') { f64::INFINITY } else { 1.0 + 1e-6 };

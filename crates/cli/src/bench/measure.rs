@@ -147,6 +147,9 @@ impl Tally {
         let at = |quantile| self.latency_us.value_at_quantile(quantile);
         Figures {
             workload: workload.name(),
+            is_write: workload.write,
+            is_random: workload.random,
+            request_bytes: workload.len,
             beside: beside.map(Workload::name),
             mb_per_s: self.bytes as f64 / 1e6 / self.seconds,
             iops: self.requests as f64 / self.seconds,
@@ -167,6 +170,9 @@ impl Tally {
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     workload: String,
+    is_write: bool,
+    is_random: bool,
+    request_bytes: u32,
     /// What ran at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<String>,

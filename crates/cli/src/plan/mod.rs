@@ -3,6 +3,7 @@
 //! What is proposed is `netraid_model::plan`'s; here are the site's file, the wishes, the threads that
 //! try layouts, and what is shown of them.
 
+mod calibrate;
 mod show;
 
 use std::{
@@ -14,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use netraid_model::{
     Preset,
     config::read_table,
@@ -30,7 +31,10 @@ const SITE_BYTES_MAX: u64 = 1 << 20;
 /// What is wished, and of what.
 #[derive(Debug, Clone, Args)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["site", "show"])))]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    what: Option<What>,
     /// What the site has, as --show prints it
     #[arg(long, value_name = "FILE")]
     site: Option<PathBuf>,
@@ -63,7 +67,16 @@ pub(crate) struct PlanArgs {
     top: u32,
 }
 
+#[derive(Debug, Clone, Subcommand)]
+enum What {
+    /// Print a site's file made of measurements
+    Calibrate(calibrate::CalibrateArgs),
+}
+
 pub(crate) fn run(args: &PlanArgs, output: Output) -> Result<()> {
+    if let Some(What::Calibrate(args)) = &args.what {
+        return calibrate::run(args, output);
+    }
     let Some(path) = &args.site else {
         let preset = Preset::find("today").context("a preset to begin with")?;
         let text = format!("{}{EXAMPLE_FACTS}", preset.text);

@@ -35,7 +35,7 @@ pub enum ConfigError {
         max: f64,
     },
     /// A level that is not modelled.
-    #[error("level {0} is not modelled; give 0, 5 or 6")]
+    #[error("level {0} is not modelled; give 0, 5, 6 or 10")]
     Level(u8),
     /// A shape that the array refuses.
     #[error(transparent)]
@@ -91,6 +91,9 @@ pub enum ConfigError {
         "with parity_engine no disks are away or rebuilt, and {0} are; give 0 and no rebuild, or no parity_engine"
     )]
     AwayWithEngine(usize),
+    /// A log where an agent computes parity.
+    #[error("an array with parity_engine has no log; leave out log, or parity_engine")]
+    LogWithEngine,
     /// A request that takes longer than anyone would wait.
     #[error(
         "a request would need {0:.0} seconds of work at most, more than {REQUEST_SECONDS_MAX}; raise rates or lower its length"
@@ -117,6 +120,8 @@ const SAMPLE_STRIPES_MAX: u32 = 100_000;
 /// Largest instruction count per unit, and slowest and fastest processor.
 const INSTRUCTIONS_MAX: f64 = 1e12;
 const MIPS: [f64; 2] = [1e-3, 1e9];
+/// Shortest and longest log, in bytes.
+const LOG_BYTES: [f64; 2] = [4194304.0, 1099511627776.0];
 /// Slowest and fastest rate of anything, in MB/s.
 const RATE_MB_S: [f64; 2] = [1e-3, 1e9];
 /// Longest fixed time, in microseconds.
@@ -127,7 +132,8 @@ const REQUEST_SECONDS_MAX: f64 = 3600.0;
 const EVENTS_MAX: f64 = 2e8;
 
 /// What results have names for.
-const TAKEN: [&str; 11] = [
+const TAKEN: [&str; 12] = [
+    "client_s_per_request",
     "rate_mb_s",
     "client_cpu",
     "agent_cpu",
@@ -156,7 +162,7 @@ impl Config {
     /// Names the first that does not, its value and its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         within("disks", self.disks as f64, 1.0, DISKS_MAX as f64)?;
-        if ![0, 5, 6].contains(&self.level) {
+        if ![0, 5, 6, 10].contains(&self.level) {
             return Err(ConfigError::Level(self.level));
         }
         self.workload.check()?;
@@ -179,6 +185,10 @@ impl Config {
         if let Some(rebuild) = &self.rebuild {
             rebuild.check()?;
         }
+        self.check_log()?;
+        if let Some(machine) = &self.machine {
+            within("machine.processors", machine.processors as f64, 1.0, 1024.0)?;
+        }
         let request_bytes = self.request_bytes(&geometry);
         within("bytes of a request", request_bytes as f64, 1.0, REQUEST_BYTES_MAX as f64)?;
         if request_bytes > self.workload.data_set_bytes {
@@ -196,6 +206,19 @@ impl Config {
         match self.parity_engine {
             Some(_) if away > 0 => Err(ConfigError::AwayWithEngine(away)),
             Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_log(&self) -> Result<(), ConfigError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        within("log.bytes", log.bytes as f64, LOG_BYTES[0], LOG_BYTES[1])?;
+        within("log.dirty_blocks", f64::from(log.dirty_blocks), 1024.0, f64::from(1 << 24))?;
+        let sums = self.transfer_unit_bytes / 4096 * u32::try_from(self.disks).unwrap_or(u32::MAX);
+        let most = f64::from(netraid_raid::log::REMAP_SUMS_MAX);
+        within("blocks of a stripe of an array with a log", f64::from(sums), 1.0, most)?;
+        match self.parity_engine {
+            Some(_) => Err(ConfigError::LogWithEngine),
+            None => Ok(()),
         }
     }
 
@@ -246,8 +269,10 @@ impl Config {
         let packets = bytes / f64::from(self.network.packet_bytes) + 3.0 * accesses;
         let slowest = |rates: &[f64]| rates.iter().copied().fold(f64::INFINITY, f64::min);
         let mut seconds = packets * self.network.overhead_us_per_packet / 1e6;
-        let wire = bytes + packets * f64::from(self.network.header_bytes_per_packet);
-        seconds += wire / (self.network.rate_mbit_s * 1e6 / 8.0);
+        let pieces = self.network.segment_bytes.map_or(0.0, |segment| bytes / f64::from(segment));
+        let wire = bytes + (packets + pieces) * f64::from(self.network.header_bytes_per_packet);
+        let rate = self.network.client_rate_mbit_s.unwrap_or(self.network.rate_mbit_s);
+        seconds += wire / (self.network.rate_mbit_s.min(rate) * 1e6 / 8.0);
         for host in [(&self.client.costs, self.client.mips), (&self.agent.costs, self.agent.mips)] {
             for cost in host.0.values() {
                 let instructions = cost.instructions_per_request * self.agents() as f64
@@ -350,12 +375,20 @@ impl Workload {
 impl Network {
     fn check(&self) -> Result<(), ConfigError> {
         within("network.rate_mbit_s", self.rate_mbit_s, 8e-3, 8e9)?;
+        let client_rate = self.client_rate_mbit_s.unwrap_or(self.rate_mbit_s);
+        within("network.client_rate_mbit_s", client_rate, 8e-3, 8e9)?;
         within("network.latency_us", self.latency_us, 0.0, OVERHEAD_US_MAX)?;
         let control = self.control_latency_us.unwrap_or(0.0);
         within("network.control_latency_us", control, 0.0, OVERHEAD_US_MAX)?;
         let per_packet = self.overhead_us_per_packet;
         within("network.overhead_us_per_packet", per_packet, 0.0, OVERHEAD_US_MAX)?;
         let sizes = [
+            (
+                "network.segment_bytes",
+                self.segment_bytes.unwrap_or(64),
+                64.0,
+                REQUEST_BYTES_MAX as f64,
+            ),
             ("network.packet_bytes", self.packet_bytes, 64.0, REQUEST_BYTES_MAX as f64),
             ("network.header_bytes_per_packet", self.header_bytes_per_packet, 0.0, 1e6),
             ("network.control_bytes", self.control_bytes, 1.0, f64::from(self.packet_bytes)),

@@ -27,8 +27,8 @@ pub struct Config {
     pub disks: usize,
     /// Bytes in a row on one disk, which is the array's chunk: a power of two from 4 KiB to 16 MiB.
     pub transfer_unit_bytes: u32,
-    /// Level of the array: 0, 5 or 6. Where there are too few disks for check data beside data,
-    /// levels 5 and 6 are copies (two or three disks), and one disk has none.
+    /// Level of the array: 0, 5, 6 or 10. Where there are too few disks for check data beside data,
+    /// levels 5, 6 and 10 are copies (two or three disks), and one disk has none.
     pub level: u8,
     /// Disks that are away, the first so many: 0 to what the level survives. What they had is computed
     /// from the others, and nothing is written to them.
@@ -36,6 +36,9 @@ pub struct Config {
     pub away: usize,
     /// A replaced disk that is rebuilt, the one after those that are away: a run ends when that does.
     pub rebuild: Option<Rebuild>,
+    /// The array's log, as production has it; without it, all writes are in place and each for itself.
+    /// Level 0 has none in any case.
+    pub log: Option<Log>,
     /// What is asked for; without it, each of the three is a point.
     pub operation: Option<Operation>,
     /// What is asked for, more closely.
@@ -52,6 +55,8 @@ pub struct Config {
     /// controllers, buses.
     #[serde(default)]
     pub stations: Vec<SharedStation>,
+    /// The machine whose processors all hosts share, as processes of it; without it, each host has its own.
+    pub machine: Option<Machine>,
     /// A device at the agent that computes check data; without it, the client's processor does.
     pub parity_engine: Option<ParityEngine>,
 }
@@ -85,6 +90,23 @@ const fn default_stripes_at_once() -> u32 {
 
 const fn default_sample_stripes() -> u32 {
     2000
+}
+
+/// The array's log. Writes of less than a stripe go there, and rounds bring them home; writes in a row
+/// gather to whole stripes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// Its bytes on each disk, 4 MiB to 2^40.
+    pub bytes: u64,
+    /// Blocks of 4 KiB that may be in the log and not home, 1024 to 2^24.
+    #[serde(default = "default_dirty_blocks")]
+    pub dirty_blocks: u32,
+}
+
+/// As production has it.
+const fn default_dirty_blocks() -> u32 {
+    32_768
 }
 
 /// What is asked for.
@@ -191,6 +213,15 @@ pub struct Cost {
     pub instructions_per_parity_byte: f64,
 }
 
+/// A machine that all hosts are processes of: what they spend is as their own tables say, at their own
+/// speed, on processors that are whoever's work comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// How many work at the same time, 1 to 1024.
+    pub processors: usize,
+}
+
 /// A host with disks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -230,10 +261,15 @@ pub struct Network {
     pub topology: Topology,
     /// Rate of the ring, the cable, or each direction of each link.
     pub rate_mbit_s: f64,
+    /// Rate of each direction of the client's link to a switch; without it, as that of the others.
+    pub client_rate_mbit_s: Option<f64>,
     /// From the end of a packet's sending to its arrival; of a switched network, the switch's.
     pub latency_us: f64,
     /// Most data of a packet.
     pub packet_bytes: u32,
+    /// What a packet is cut into on the network, in bytes of data; each piece has the headers. Without it, packets
+    /// are whole.
+    pub segment_bytes: Option<u32>,
     /// Bytes that each packet takes on the network beside its data: headers, gaps, and the part of
     /// acknowledgements and contention that falls on it.
     pub header_bytes_per_packet: u32,

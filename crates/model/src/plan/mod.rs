@@ -7,6 +7,7 @@
 //! Invariant: a proposal is a function of site, wishes and layout. It does not choose parts that the
 //! site does not have, nor more than one array.
 
+pub mod calibrate;
 mod site;
 
 use netraid_raid::geometry::{Geometry, Level};
@@ -45,7 +46,7 @@ pub enum PlanError {
     Run(#[from] RunError),
     /// No layout of these disks survives so many losses.
     #[error(
-        "no layout of {disks} disks survives the loss of {survive}; wish at most 2 (levels 5 and 6), and give level 5 two disks or more, level 6 three"
+        "no layout of {disks} disks survives the loss of {survive}; wish at most 2 (levels 5 and 10 survive 1, 6 survives 2), and give level 5 two disks or more, level 6 three"
     )]
     Survive {
         /// Disks that the site has.
@@ -141,10 +142,13 @@ pub fn layouts(site: &Site, wishes: &Wishes) -> Result<Vec<Layout>, PlanError> {
     wishes.check()?;
     let disks = site.parts.disks;
     let mut all = Vec::new();
-    for level in [0_u8, 5, 6] {
+    for level in [0_u8, 5, 6, 10] {
         for members in 1..=disks {
             for chunk_bytes in site.facts.chunk_bytes.iter().copied() {
                 let layout = Layout { level, members, chunk_bytes };
+                if level == 10 && (members < 4 || !members.is_multiple_of(2)) {
+                    continue;
+                }
                 let geometry = layout.geometry(site)?;
                 // Too few members for a level are another one's layout.
                 let is_another = match geometry.level() {
@@ -247,7 +251,7 @@ fn both(config: &Config) -> Result<(Rates, f64), PlanError> {
 
 fn rate(measures: &Measures) -> Rate {
     let is_part = |name: &str| {
-        let not_busy = ["_mb_s", "_per_second", "_ms", "_seconds"];
+        let not_busy = ["_mb_s", "_per_second", "_ms", "_seconds", "_s_per_request"];
         !name.contains('.') && not_busy.iter().all(|unit| !name.ends_with(unit))
     };
     let parts = measures.iter().filter(|(name, busy)| is_part(name) && **busy >= LIMITS_FROM);

@@ -4,10 +4,10 @@ use core::ops::Range;
 
 use netraid_sim::Time;
 
-use super::{Event, Part, Phase, Request, To, What, World, host::Counts, rebuild::RebuildState};
+use super::{Event, Part, Phase, Request, To, What, World, host::Counts, log_requests::Kind};
 use crate::{
     config::{Offsets, Operation},
-    layout::Access,
+    layout::{Access, Plan},
 };
 
 impl World<'_> {
@@ -27,9 +27,7 @@ impl World<'_> {
 
     /// Begins requests that wait, as many as may be at once.
     fn begin_waiting(&mut self) {
-        let rebuilt = |world: &Self| world.rebuild.as_ref().map_or(0, RebuildState::under_way);
-        let most = u64::from(self.model.config.workload.outstanding);
-        while (self.requests.len() as u64) < most + rebuilt(self) {
+        while self.users < u64::from(self.model.config.workload.outstanding) {
             let Some(arrived) = self.waiting.pop_front() else { return };
             self.begin(arrived);
         }
@@ -40,9 +38,10 @@ impl World<'_> {
         let mut request = self.draw_request();
         request.arrived = arrived;
         let is_read = request.is_read;
+        self.users += 1;
         let request = self.requests.insert(request);
         let work = Counts { requests: 1.0, ..Counts::default() };
-        let done = self.client.work(now, &self.model.client, is_read, work);
+        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work);
         self.agenda.put_at(done, Event::Begun { request });
     }
 
@@ -65,7 +64,12 @@ impl World<'_> {
         self.next_offset = place + 1;
         let range = place * len..(place + 1) * len;
         let layout = model.layout(self.presence);
-        let plan = if is_read { layout.read(&range) } else { layout.write(&range) };
+        let plan = match (is_read, &self.log) {
+            (true, _) => layout.read(&range),
+            (false, None) => layout.write(&range),
+            // What it does depends on others that are under way when it begins.
+            (false, Some(_)) => Plan::default(),
+        };
         Request { range, ..Request::new(is_read, plan) }
     }
 
@@ -73,7 +77,16 @@ impl World<'_> {
         if self.model.config.parity_engine.is_some() && !self.requests[request].is_read {
             return self.send_whole(request);
         }
+        let state = &self.requests[request];
+        if self.log.is_some() && state.kind == Kind::User && !state.is_read {
+            return self.begin_logged_write(request);
+        }
         self.join_reads(request);
+        self.begin_reads(request);
+    }
+
+    /// Reads what a request needs, or goes on if that is nothing.
+    pub(super) fn begin_reads(&mut self, request: usize) {
         let state = &self.requests[request];
         if state.accesses.is_empty() && state.leaders == 0 {
             return self.compute(request);
@@ -148,7 +161,7 @@ impl World<'_> {
         };
     }
 
-    fn send_commands(&mut self, request: usize) {
+    pub(super) fn send_commands(&mut self, request: usize) {
         let network = &self.model.config.network;
         let len = u64::from(network.control_bytes);
         if network.multicast && !self.requests[request].parts.is_empty() {
@@ -169,21 +182,41 @@ impl World<'_> {
         }
         match state.phase {
             Phase::Reading if !state.is_read || state.parity_bytes > 0 => self.compute(request),
-            Phase::Reading | Phase::Writing => self.end(request),
+            Phase::Reading => self.end(request),
+            Phase::Writing => self.written(request),
         }
     }
 
-    fn compute(&mut self, request: usize) {
+    /// All that a request writes is on disk.
+    fn written(&mut self, request: usize) {
+        match self.requests[request].kind {
+            Kind::User if self.log.is_some() => self.stripes_written(request),
+            Kind::Home { is_whole } => self.home_written(request, is_whole),
+            Kind::User | Kind::Rebuild | Kind::Batch { .. } | Kind::Flush { .. } | Kind::Tables => {
+                self.end(request)
+            }
+        }
+    }
+
+    pub(super) fn compute(&mut self, request: usize) {
         let now = self.agenda.now();
         let Request { is_read, parity_bytes, .. } = self.requests[request];
         let work = Counts { parity_bytes: parity_bytes as f64, ..Counts::default() };
-        let done = self.client.work(now, &self.model.client, is_read, work);
+        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work);
         self.agenda.put_at(done, Event::Computed { request });
     }
 
     /// Check data is there, or what was on disks that are away.
     pub(super) fn handle_computed(&mut self, request: usize) {
-        if self.requests[request].is_read { self.end(request) } else { self.send_writes(request) }
+        let state = &self.requests[request];
+        match (state.kind, state.is_read) {
+            (_, true) => self.end(request),
+            (Kind::Home { is_whole }, false) => self.home_computed(request, is_whole),
+            (
+                Kind::User | Kind::Rebuild | Kind::Batch { .. } | Kind::Flush { .. } | Kind::Tables,
+                false,
+            ) => self.send_writes(request),
+        }
     }
 
     /// Sends what is to be written to each agent.
@@ -200,14 +233,22 @@ impl World<'_> {
         }
     }
 
-    fn end(&mut self, request: usize) {
+    pub(super) fn end(&mut self, request: usize) {
         let now = self.agenda.now();
         let state = self.requests.remove(request);
         for request in state.followers {
             self.agenda.put_at(now, Event::Joined { request });
         }
-        if state.is_rebuild {
-            return self.end_stripe();
+        match state.kind {
+            Kind::User => self.users -= 1,
+            Kind::Rebuild => return self.end_stripe(),
+            Kind::Batch { position } => return self.batch_written(position),
+            Kind::Home { .. } => return self.home_ended(state.stripes.start, &state.dirty),
+            Kind::Flush { upto } => return self.flushed(upto),
+            Kind::Tables => return self.next_step(),
+        }
+        if self.log.is_some() && !state.is_read {
+            self.logged_write_ended(&state.range, &state.gathered);
         }
         self.meter.end(now.since(state.arrived), self.model.request_bytes);
         self.mark_if_due();

@@ -96,9 +96,11 @@ impl HostState {
         Self { processors: Station::new(processors), counts: [Counts::default(); 2] }
     }
 
-    /// Works on something; says when that is done.
+    /// Works on something, with its own processors or those of the `machine` that it is a process of; says when that
+    /// is done.
     pub(super) fn work(
         &mut self,
+        machine: Option<&mut Station>,
         now: Time,
         spend: &[Spend; 2],
         is_read: bool,
@@ -111,7 +113,8 @@ impl HostState {
         counts.bytes += what.bytes;
         counts.parity_bytes += what.parity_bytes;
         let seconds = what.seconds(&spend[kind].all);
-        self.processors.serve(now, Duration::from_secs_f64(seconds))
+        let processors = machine.unwrap_or(&mut self.processors);
+        processors.serve(now, Duration::from_secs_f64(seconds))
     }
 }
 

@@ -8,7 +8,8 @@ use netraid_sim::{Time, station::Station};
 use super::{RunError, World, host::Counts, wires::Wires};
 
 /// Results of a run by name. Of each station the part of the time that it was busy, 0 to 1;
-/// `rate_mb_s` in 10^6 bytes of users' data a second; latencies in milliseconds. With a rebuild,
+/// `rate_mb_s` in 10^6 bytes of users' data a second; latencies in milliseconds; `client_s_per_request` in seconds of
+/// the client's processor for each user's request, with what else it did meanwhile. With a rebuild,
 /// `rebuild_mb_s` in 10^6 bytes written to the disk a second, and `rebuild_seconds` for all of it.
 pub type Measures = BTreeMap<String, f64>;
 
@@ -87,11 +88,16 @@ impl World<'_> {
         let mut put = |name: &str, stations: &[&Station]| {
             worked.insert(name.to_owned(), each(stations));
         };
-        put("client_cpu", &[&self.client.processors]);
+        let client = self.machine.as_ref().unwrap_or(&self.client.processors);
+        put("client_cpu", &[client]);
         // The first disks are those that are away, and with them their agents.
         let away = self.model.config.away;
         let agents = self.agents.iter().skip(away / self.model.config.agent.disks);
-        put("agent_cpu", &agents.map(|agent| &agent.processors).collect::<Vec<_>>());
+        let of_agents: Vec<&Station> = match &self.machine {
+            Some(machine) => vec![machine],
+            None => agents.map(|agent| &agent.processors).collect(),
+        };
+        put("agent_cpu", &of_agents);
         put("disk", &self.disks.iter().skip(away).map(|disk| &disk.arm).collect::<Vec<_>>());
         match &self.wires {
             Wires::Shared(wire) => put("network", &[wire]),
@@ -141,13 +147,16 @@ impl World<'_> {
         let p99 = latencies.get((count * 99).div_ceil(100).saturating_sub(1));
         out.insert("latency_p99_ms".to_owned(), ms(p99.copied().unwrap_or_default()));
         let capacity = seconds * self.model.config.client.processors as f64;
+        let mut spent = 0.0;
         for kind in 0..2 {
             let counts = end.client[kind].since(&begin.client[kind]);
             for (name, each) in &self.model.client[kind].parts {
                 let busy = counts.seconds(each) / capacity;
+                spent += counts.seconds(each);
                 *out.entry(format!("client_cpu.{name}")).or_default() += busy;
             }
         }
+        out.insert("client_s_per_request".to_owned(), spent / count.max(1) as f64);
         out
     }
 }

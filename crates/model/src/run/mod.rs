@@ -17,12 +17,18 @@
 //! While a disk is rebuilt, each of its stripes is a request beside those of the workload; see
 //! `rebuild.rs`.
 //!
+//! With a log, a write is less simple: whole stripes are written, what is left of it goes to the log and is brought
+//! home by rounds; see `log.rs`.
+//!
 //! Processors, networks, disks and stations are queues, first come first served; a packet waits
 //! for one after the other.
 
 mod client;
 mod disk;
+mod gather;
 mod host;
+mod log;
+mod log_requests;
 mod measure;
 mod rebuild;
 mod server;
@@ -31,7 +37,7 @@ mod wires;
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use netraid_raid::geometry::Geometry;
+use netraid_raid::{geometry::Geometry, log::Position};
 use netraid_sim::{Dice, Seed, Time, agenda::Agenda, station::Station};
 use slab::Slab;
 
@@ -42,6 +48,8 @@ use crate::{
 };
 use disk::DiskArm;
 use host::{HostState, Spend};
+use log::LogState;
+use log_requests::Kind;
 pub use measure::Measures;
 use measure::Meter;
 use rebuild::RebuildState;
@@ -220,8 +228,7 @@ struct Part {
 #[derive(Debug)]
 struct Request {
     is_read: bool,
-    /// Whether it is a stripe of the rebuild.
-    is_rebuild: bool,
+    kind: Kind,
     arrived: Time,
     /// Bytes of the volume.
     range: Range<u64>,
@@ -238,6 +245,17 @@ struct Request {
     followers: Vec<usize>,
     /// How many requests it takes bytes of.
     leaders: u32,
+    /// With a log: whole stripes that it writes, or the stripe that is brought home.
+    stripes: Range<u64>,
+    /// Records to be acknowledged, and bytes left to others, before it goes on.
+    waits: u32,
+    /// From which byte on it left its end to others.
+    left: Option<u64>,
+    /// Requests whose bytes it writes.
+    gathered: Vec<usize>,
+    /// Of a stripe that is brought home: rows that change with how many blocks do, and all dirty blocks.
+    rows: Vec<(u32, usize)>,
+    dirty: Vec<(u32, Position)>,
 }
 
 impl Request {
@@ -245,7 +263,7 @@ impl Request {
     fn new(is_read: bool, plan: Plan) -> Self {
         Self {
             is_read,
-            is_rebuild: false,
+            kind: Kind::User,
             arrived: Time::START,
             range: 0..0,
             phase: Phase::Reading,
@@ -257,6 +275,12 @@ impl Request {
             replies_left: 0,
             followers: Vec::new(),
             leaders: 0,
+            stripes: 0..0,
+            waits: 0,
+            left: None,
+            gathered: Vec::new(),
+            rows: Vec::new(),
+            dirty: Vec::new(),
         }
     }
 }
@@ -272,12 +296,17 @@ struct World<'a> {
     caches: Dice,
     client: HostState,
     agents: Vec<HostState>,
+    /// The processors of all of them, if they are on one machine.
+    machine: Option<Station>,
     wires: Wires,
     disks: Vec<DiskArm>,
     /// By layer of shared stations, from the disks on.
     layers: Vec<Vec<Station>>,
     engine: Station,
     requests: Slab<Request>,
+    /// How many of them are users'.
+    users: u64,
+    log: Option<LogState>,
     messages: Slab<Message>,
     /// When each of those arrived that are not begun.
     waiting: VecDeque<Time>,
@@ -303,6 +332,7 @@ impl<'a> World<'a> {
             caches: seed.dice("caches"),
             client: HostState::new(config.client.processors),
             agents: vec![HostState::new(config.agent.processors); agents],
+            machine: config.machine.as_ref().map(|machine| Station::new(machine.processors)),
             wires: match config.network.topology {
                 Topology::TokenRing | Topology::Ethernet | Topology::Line => Wires::shared(),
                 Topology::Switched => Wires::switched(agents),
@@ -311,6 +341,8 @@ impl<'a> World<'a> {
             layers: config.stations.iter().map(layer).collect(),
             engine: Station::new(1),
             requests: Slab::new(),
+            users: 0,
+            log: LogState::of(config, &model.geometry),
             messages: Slab::new(),
             waiting: VecDeque::new(),
             next_offset: 0,

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use netraid_sim::Time;
 
-use super::{Event, Request, World, host::Counts};
+use super::{Event, Request, World, host::Counts, log_requests::Kind};
 use crate::config::Rebuild;
 
 /// How far a rebuild is.
@@ -29,7 +29,7 @@ impl RebuildState {
     }
 
     /// Stripes that are being rebuilt.
-    pub(super) const fn under_way(&self) -> u64 {
+    const fn under_way(&self) -> u64 {
         self.begun - self.ended
     }
 
@@ -89,10 +89,10 @@ impl World<'_> {
         let now = self.agenda.now();
         let disk = self.model.config.away;
         let plan = self.model.layout(self.presence).rebuild(disk, stripe);
-        let request = Request { is_rebuild: true, arrived: now, ..Request::new(false, plan) };
+        let request = Request { kind: Kind::Rebuild, arrived: now, ..Request::new(false, plan) };
         let request = self.requests.insert(request);
         let work = Counts { requests: 1.0, ..Counts::default() };
-        let done = self.client.work(now, &self.model.client, false, work);
+        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, false, work);
         self.agenda.put_at(done, Event::Begun { request });
     }
 

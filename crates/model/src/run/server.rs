@@ -35,7 +35,7 @@ impl World<'_> {
         let now = self.agenda.now();
         let state = &self.requests[request];
         let work = Counts { requests: 1.0, ..Counts::default() };
-        self.agents[agent].work(now, &self.model.agent, state.is_read, work);
+        self.agents[agent].work(self.machine.as_mut(), now, &self.model.agent, state.is_read, work);
         if state.phase == Phase::Writing {
             return self.count_down(request, agent);
         }
@@ -49,7 +49,13 @@ impl World<'_> {
     /// All of a write is in the memory of the agent with the parity engine.
     fn handle_whole_data(&mut self, request: usize) {
         let work = Counts { requests: 1.0, ..Counts::default() };
-        self.agents[0].work(self.agenda.now(), &self.model.agent, false, work);
+        self.agents[0].work(
+            self.machine.as_mut(),
+            self.agenda.now(),
+            &self.model.agent,
+            false,
+            work,
+        );
         if self.requests[request].accesses.is_empty() {
             return self.run_engine(request);
         }

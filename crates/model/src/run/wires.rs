@@ -38,11 +38,22 @@ impl Wires {
 }
 
 impl World<'_> {
-    /// How long a packet takes a wire.
+    /// How long a packet takes a wire; of a switched network, that of an agent.
     fn packet_time(&self, len: u32) -> Duration {
+        self.time_at(len, self.model.config.network.rate_mbit_s)
+    }
+
+    /// How long it takes the client's link.
+    fn client_time(&self, len: u32) -> Duration {
         let network = &self.model.config.network;
-        let bytes = f64::from(len) + f64::from(network.header_bytes_per_packet);
-        let seconds = bytes * 8.0 / (network.rate_mbit_s * 1e6);
+        self.time_at(len, network.client_rate_mbit_s.unwrap_or(network.rate_mbit_s))
+    }
+
+    fn time_at(&self, len: u32, rate_mbit_s: f64) -> Duration {
+        let network = &self.model.config.network;
+        let pieces = network.segment_bytes.map_or(1, |segment| len.div_ceil(segment).max(1));
+        let bytes = f64::from(len) + f64::from(pieces) * f64::from(network.header_bytes_per_packet);
+        let seconds = bytes * 8.0 / (rate_mbit_s * 1e6);
         Duration::from_secs_f64(seconds + network.overhead_us_per_packet / 1e6)
     }
 
@@ -62,6 +73,7 @@ impl World<'_> {
 
     pub(super) fn handle_on_wire(&mut self, message: usize, len: u32) {
         let (now, work, latency) = (self.agenda.now(), self.packet_time(len), self.latency());
+        let client_work = self.client_time(len);
         if let Some(wait) = self.model.config.network.control_latency_us
             && self.is_control(message)
         {
@@ -75,9 +87,9 @@ impl World<'_> {
                 self.agenda.put_at(done, Event::Delivered { message, len });
             }
             Wires::Switched(links) => {
-                let sender = match self.messages[message].to {
-                    To::Client(agent) => &mut links.agent_sends[agent],
-                    To::Agent(_) | To::Agents => &mut links.client_sends,
+                let (sender, work) = match self.messages[message].to {
+                    To::Client(agent) => (&mut links.agent_sends[agent], work),
+                    To::Agent(_) | To::Agents => (&mut links.client_sends, client_work),
                 };
                 let done = sender.serve(now, work).after(latency);
                 self.agenda.put_at(done, Event::AtPort { message, len });
@@ -88,12 +100,13 @@ impl World<'_> {
     /// A switch sends a packet on; one for all agents goes to each link at the same time.
     pub(super) fn handle_at_port(&mut self, message: usize, len: u32) {
         let (now, work) = (self.agenda.now(), self.packet_time(len));
+        let client_work = self.client_time(len);
         let Wires::Switched(links) = &mut self.wires else {
             unreachable!("a port of a network that has none")
         };
         let Message { request, to, .. } = self.messages[message];
         let done = match to {
-            To::Client(_) => links.client_receives.serve(now, work),
+            To::Client(_) => links.client_receives.serve(now, client_work),
             To::Agent(agent) => links.agent_receives[agent].serve(now, work),
             To::Agents => {
                 let parts = &self.requests[request].parts;
@@ -111,13 +124,27 @@ impl World<'_> {
         let is_read = self.requests[request].is_read;
         let work = super::host::packet(len);
         let done = match to {
-            To::Client(_) => self.client.work(now, &self.model.client, is_read, work),
-            To::Agent(agent) => self.agents[agent].work(now, &self.model.agent, is_read, work),
+            To::Client(_) => {
+                self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work)
+            }
+            To::Agent(agent) => self.agents[agent].work(
+                self.machine.as_mut(),
+                now,
+                &self.model.agent,
+                is_read,
+                work,
+            ),
             To::Agents => {
                 self.messages.remove(message);
                 for part in &self.requests[request].parts {
                     let agent = part.agent;
-                    let done = self.agents[agent].work(now, &self.model.agent, is_read, work);
+                    let done = self.agents[agent].work(
+                        self.machine.as_mut(),
+                        now,
+                        &self.model.agent,
+                        is_read,
+                        work,
+                    );
                     self.agenda.put_at(done, Event::Commanded { request, agent });
                 }
                 return;
@@ -146,9 +173,15 @@ impl World<'_> {
             left -= u64::from(len);
             let work = super::host::packet(len);
             let done = match to {
-                To::Client(agent) => self.agents[agent].work(now, &self.model.agent, is_read, work),
+                To::Client(agent) => self.agents[agent].work(
+                    self.machine.as_mut(),
+                    now,
+                    &self.model.agent,
+                    is_read,
+                    work,
+                ),
                 To::Agent(_) | To::Agents => {
-                    self.client.work(now, &self.model.client, is_read, work)
+                    self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work)
                 }
             };
             self.agenda.put_at(done, Event::OnWire { message, len });

@@ -1,0 +1,332 @@
+//! A site's description from what was measured of one member.
+//!
+//! Two hosts of one link stand for all: what the initiator and the target spend on requests of several
+//! lengths, what a link moves, how long a small request takes alone, how fast parity and checksums are. What the array
+//! itself spends on a request is what a small array's requests cost beyond what a model of it without that says.
+//!
+//! Invariant: nothing of it knows the arrays that are to be planned. It does not measure, nor read files.
+
+use core::fmt::Write as _;
+
+use super::{EXAMPLE_FACTS, PlanError};
+use crate::{
+    config::{Config, Offsets, Operation},
+    run::Model,
+};
+use netraid_sim::Seed;
+
+/// Bytes of data of a TCP segment on an Ethernet, with time stamps, and of its headers.
+const SEGMENT_BYTES: u32 = 1448;
+const SEGMENT_HEADERS: u32 = 66;
+/// Bytes that leave at once.
+const PACKET_BYTES: u32 = 65_536;
+/// Instructions a second of a processor: costs are times, and this is only their unit.
+const MIPS: f64 = 1000.0;
+/// Rate of a link that was not measured: memory's, which nothing waits for.
+const LOOPBACK_MBIT_S: f64 = 1e6;
+
+/// Processor time of a member's request, as a fixed part and one for each byte, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Time {
+    /// Of each request.
+    pub request_s: f64,
+    /// Of each byte.
+    pub byte_s: f64,
+}
+
+/// What reads, or writes, of a member cost on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Costs {
+    /// The initiator's.
+    pub client: Time,
+    /// The target's.
+    pub agent: Time,
+}
+
+/// A small array's requests of 4 KiB at random.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SmallArray {
+    /// Its level.
+    pub level: u8,
+    /// Its members.
+    pub members: usize,
+    /// Processor seconds of the client for a read and a write.
+    pub client_s: [f64; 2],
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurements {
+    /// Of reads and of writes.
+    pub costs: [Costs; 2],
+    /// Bytes of one source that go into parity in a second.
+    pub xor_bytes_s: f64,
+    /// Bytes of which checksums are computed in a second.
+    pub checksum_bytes_s: f64,
+    /// Bytes of data a second through a member's link, from and to the member, where the link was what limited.
+    pub link_bytes_s: Option<[f64; 2]>,
+    /// Seconds of a read of 4 KiB, one at a time.
+    pub small_read_s: Option<f64>,
+    /// Small arrays, to tell what the array spends.
+    pub array: Option<SmallArray>,
+}
+
+/// What is not measured: what the site is to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    /// Disks of the site, one at each agent.
+    pub disks: usize,
+    /// Bytes of each.
+    pub disk_bytes: u64,
+    /// Rates of each in MB a second, of reads and writes.
+    pub disk_mb_s: [f64; 2],
+    /// Bytes of the log on each.
+    pub log_bytes: u64,
+    /// Requests at once.
+    pub outstanding: u32,
+    /// Where they are.
+    pub offsets: Offsets,
+    /// Processors of the machine that all hosts are on; none for hosts of their own.
+    pub one_machine: Option<usize>,
+    /// Rate of the client's link, where it is known.
+    pub client_rate_mbit_s: Option<f64>,
+    /// Processors of an agent that is a host of its own.
+    pub agent_processors: usize,
+}
+
+impl Measurements {
+    /// The site's file.
+    ///
+    /// # Errors
+    /// When a measurement makes no model: rates or times that are not above zero.
+    pub fn site(&self, shape: &Shape) -> Result<String, PlanError> {
+        let array = match &self.array {
+            Some(array) => self.array_s(shape, array)?,
+            None => [0.0; 2],
+        };
+        let text = self.text(shape, array);
+        super::Site::from_table(crate::config::read_table(&text)?)?;
+        Ok(text)
+    }
+
+    /// What the array itself spends on a read and a write of 4 KiB: what is measured beyond what a
+    /// model of that array says that members' requests cost the client.
+    fn array_s(&self, shape: &Shape, array: &SmallArray) -> Result<[f64; 2], PlanError> {
+        let table = crate::config::read_table(&self.text(shape, [0.0; 2]))?;
+        let mut config = super::Site::from_table(table)?.parts;
+        config.level = array.level;
+        config.disks = array.members;
+        config.workload.offsets = Offsets::Random;
+        config.workload.request_bytes = Some(4096);
+        // What is brought home later counts as well: it is in what was measured.
+        config.workload.requests = SMALL_REQUESTS;
+        let mut out = [0.0; 2];
+        for (out, (operation, measured)) in
+            out.iter_mut().zip([Operation::Read, Operation::Write].into_iter().zip(array.client_s))
+        {
+            let config = Config { operation: Some(operation), ..config.clone() };
+            let measures = Model::new(config)?.run(Seed(1))?;
+            *out = (measured - measures["client_s_per_request"]).max(0.0);
+        }
+        Ok(out)
+    }
+
+    fn text(&self, shape: &Shape, array: [f64; 2]) -> String {
+        let mut out = format!(
+            "# Calibrated by measurements of one member and, if given, of a small array.\n\
+             about = \"calibrated\"\ndisks = {}\ntransfer_unit_bytes = 65536\nlevel = 5\n\n\
+             [log]\nbytes = {}\n",
+            shape.disks, shape.log_bytes
+        );
+        if let Some(processors) = shape.one_machine {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\n[machine]\nprocessors = {processors}\n");
+        }
+        let offsets = match shape.offsets {
+            Offsets::Sequential => "sequential",
+            Offsets::Random => "random",
+        };
+        let _ = write!(
+            out,
+            "\n[workload]\nreads_in_mix = 0.7\nrequest_bytes = 1048576\noutstanding = {}\n\
+             offsets = \"{offsets}\"\ndata_set_bytes = {}\nrequests = 400\nwarm_up_requests = 40\n",
+            shape.outstanding,
+            shape.disk_bytes.clamp(1 << 26, 1 << 40),
+        );
+        out += &self.client(shape, array);
+        let _ = write!(
+            out,
+            "\n[agent]\ndisks = 1\nprocessors = {}\nmips = {MIPS}\nreply = \"each_access\"\n",
+            shape.agent_processors
+        );
+        for (operation, costs) in ["read", "write"].into_iter().zip(&self.costs) {
+            out += &member("agent", operation, costs.agent);
+        }
+        out += &self.network(shape);
+        let _ = write!(
+            out,
+            "\n[disk]\nseek = {{ distribution = \"constant\", mean_ms = 0 }}\n\
+             rotation = {{ distribution = \"constant\", mean_ms = 0 }}\noverhead_us = 0\n\
+             read_mb_s = {}\nwrite_mb_s = {}\naccess_bytes_max = 1048576\n",
+            shape.disk_mb_s[0], shape.disk_mb_s[1]
+        );
+        let facts = EXAMPLE_FACTS.replace(
+            "disk_capacity_bytes = 4000000000000",
+            &format!("disk_capacity_bytes = {}", shape.disk_bytes),
+        );
+        out + "\n" + facts.trim_start()
+    }
+
+    fn client(&self, shape: &Shape, array: [f64; 2]) -> String {
+        let mut out =
+            format!("\n# One thread drives an array.\n[client]\nprocessors = 1\nmips = {MIPS}\n");
+        for (operation, costs) in ["read", "write"].into_iter().zip(&self.costs) {
+            out += &member("client", operation, costs.client);
+        }
+        let instructions = |seconds: f64| seconds * MIPS * 1e6;
+        for (operation, seconds) in ["read", "write"].into_iter().zip(array) {
+            let _ = write!(
+                out,
+                "\n[client.costs.array_{operation}]\noperation = \"{operation}\"\n\
+                 instructions_per_request = {}\n",
+                instructions(seconds)
+            );
+        }
+        let _ = write!(
+            out,
+            "\n[client.costs.parity]\ninstructions_per_parity_byte = {}\n",
+            instructions(self.xor_bytes_s.recip())
+        );
+        // Bytes of every member's request are looked at once.
+        if shape.log_bytes > 0 {
+            let _ = write!(
+                out,
+                "\n[client.costs.checksums]\ninstructions_per_byte = {}\n",
+                instructions(self.checksum_bytes_s.recip())
+            );
+        }
+        out
+    }
+
+    fn network(&self, shape: &Shape) -> String {
+        let headers = f64::from(SEGMENT_HEADERS) / f64::from(SEGMENT_BYTES);
+        let rate = self.link_bytes_s.map_or(LOOPBACK_MBIT_S, |[read, write]| {
+            f64::midpoint(read, write) * 8.0 / 1e6 * (1.0 + headers)
+        });
+        let client = shape.client_rate_mbit_s.unwrap_or(LOOPBACK_MBIT_S);
+        // Both ways, without what processors and wires are known to take.
+        let known = self.costs[0].client.request_s
+            + self.costs[0].agent.request_s
+            + 4096.0 * (self.costs[0].client.byte_s + self.costs[0].agent.byte_s)
+            + 4096.0 * 8.0 * (1.0 + headers) / 1e6 * (rate.recip() + client.recip());
+        let latency = self.small_read_s.map_or(0.0, |seconds| (seconds - known).max(0.0) / 2.0);
+        format!(
+            "\n[network]\ntopology = \"switched\"\nrate_mbit_s = {rate}\nclient_rate_mbit_s = {client}\n\
+             latency_us = {}\noverhead_us_per_packet = 0\npacket_bytes = {PACKET_BYTES}\n\
+             segment_bytes = {SEGMENT_BYTES}\nheader_bytes_per_packet = {SEGMENT_HEADERS}\n\
+             control_bytes = 48\nmulticast = false\n",
+            latency * 1e6
+        )
+    }
+}
+
+/// Requests of 4 KiB of the model of a small array: several times what the log holds.
+const SMALL_REQUESTS: u32 = 20_000;
+
+/// Costs of a member's requests: of a read, a command and an answer; of a write, a command, data and an answer.
+fn member(host: &str, operation: &str, time: Time) -> String {
+    let packets = if operation == "read" { 2.0 } else { 3.0 };
+    let packet_s = time.request_s / packets;
+    // What a byte costs has that of its packet in it.
+    let byte_s = (time.byte_s - packet_s / f64::from(PACKET_BYTES)).max(0.0);
+    format!(
+        "\n[{host}.costs.iscsi_{operation}]\noperation = \"{operation}\"\ninstructions_per_packet = {}\n\
+         instructions_per_byte = {}\n",
+        packet_s * MIPS * 1e6,
+        byte_s * MIPS * 1e6
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: f64 = 1e6;
+
+    fn measurements() -> Measurements {
+        let time = Time { request_s: 5e-6, byte_s: 1e-10 };
+        Measurements {
+            costs: [Costs { client: time, agent: time }; 2],
+            xor_bytes_s: 2e10,
+            checksum_bytes_s: 2e10,
+            link_bytes_s: Some([23.9 * MB, 23.9 * MB]),
+            small_read_s: Some(1e-3),
+            array: None,
+        }
+    }
+
+    fn shape() -> Shape {
+        Shape {
+            disks: 4,
+            disk_bytes: 1 << 28,
+            disk_mb_s: [1e6, 1e6],
+            log_bytes: 16 << 20,
+            outstanding: 16,
+            offsets: Offsets::Sequential,
+            one_machine: None,
+            client_rate_mbit_s: None,
+            agent_processors: 1,
+        }
+    }
+
+    fn measure(text: &str, change: impl Fn(&mut Config)) -> crate::Measures {
+        let mut config =
+            super::super::Site::from_table(crate::config::read_table(text).unwrap()).unwrap().parts;
+        change(&mut config);
+        Model::new(config).unwrap().run(Seed(1)).unwrap()
+    }
+
+    #[test]
+    fn one_member_gives_again_what_was_measured_of_it() {
+        let text = measurements().site(&shape()).unwrap();
+        for operation in [Operation::Read, Operation::Write] {
+            let large = measure(&text, |config| {
+                (config.level, config.disks, config.operation) = (0, 1, Some(operation));
+            });
+            assert!(
+                (large["rate_mb_s"] / 23.9 - 1.0).abs() < 0.01,
+                "{operation:?} {}",
+                large["rate_mb_s"]
+            );
+        }
+        let small = measure(&text, |config| {
+            (config.level, config.disks) = (0, 1);
+            config.workload.outstanding = 1;
+            config.workload.request_bytes = Some(4096);
+        });
+        assert!((small["latency_ms"] - 1.0).abs() < 0.02, "{}", small["latency_ms"]);
+        assert!((small["client_s_per_request"] / 5.41e-6 - 1.0).abs() < 0.05, "{small:?}");
+    }
+
+    #[test]
+    fn what_a_small_array_costs_beyond_its_members_requests_is_the_arrays() {
+        let mut measured = measurements();
+        let site = measured.site(&shape()).unwrap();
+        let cost = |text: &str, operation| {
+            measure(text, |config| {
+                (config.level, config.disks, config.operation) = (10, 2, Some(operation));
+                config.workload.offsets = Offsets::Random;
+                config.workload.request_bytes = Some(4096);
+                config.workload.requests = SMALL_REQUESTS;
+            })["client_s_per_request"]
+        };
+        let of_parts = [Operation::Read, Operation::Write].map(|operation| cost(&site, operation));
+        measured.array =
+            Some(SmallArray { level: 10, members: 2, client_s: of_parts.map(|part| part + 3e-6) });
+        let site = measured.site(&shape()).unwrap();
+        for (operation, part) in [Operation::Read, Operation::Write].into_iter().zip(of_parts) {
+            let more = cost(&site, operation) - part;
+            assert!((more / 3e-6 - 1.0).abs() < 0.1, "{operation:?} {more}");
+        }
+    }
+}
