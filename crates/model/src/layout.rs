@@ -30,6 +30,25 @@ impl Access {
         let ends = |access: &Self| access.offset + u64::from(access.len);
         self.disk == other.disk && self.offset <= other.offset && ends(other) <= ends(self)
     }
+
+    /// Whether `other` goes on where it ends.
+    pub(crate) fn ends_at(&self, other: &Self) -> bool {
+        self.disk == other.disk && self.offset + u64::from(self.len) == other.offset
+    }
+
+    /// Its parts by chunks of `len` bytes.
+    pub(crate) fn pieces(&self, len: u32) -> impl Iterator<Item = Self> {
+        let Self { disk, offset, len: whole } = *self;
+        let mut done = 0;
+        core::iter::from_fn(move || {
+            let at = offset + u64::from(done);
+            // Less than a chunk, which is 32 bits.
+            let within = u32::try_from(at % u64::from(len)).unwrap_or(0);
+            let piece = Self { disk, offset: at, len: (len - within).min(whole - done) };
+            done += piece.len;
+            (piece.len > 0).then_some(piece)
+        })
+    }
 }
 
 /// What a request does.
@@ -396,6 +415,14 @@ mod tests {
         let odd = layout(&geometry, 0, 4096).read(&(512..CHUNK + 1024)).reads;
         assert_eq!(odd.iter().map(|access| access.len).sum::<u32>(), 4096 - 512 + 1024);
         assert_eq!(odd.len(), 2);
+    }
+
+    #[test]
+    fn an_access_is_cut_where_chunks_begin() {
+        let access = Access { disk: 1, offset: 6000, len: 8000 };
+        let pieces: Vec<_> = access.pieces(4096).map(|piece| (piece.offset, piece.len)).collect();
+        assert_eq!(pieces, [(6000, 2192), (8192, 4096), (12288, 1712)]);
+        assert_eq!(Access { len: 0, ..access }.pieces(4096).count(), 0);
     }
 
     #[test]

@@ -73,7 +73,10 @@ fn small_writes_go_at_the_rate_of_one_link_until_the_log_is_full() {
 
 #[test]
 fn a_longer_run_with_a_log_goes_on_at_the_same_rate() {
-    let rate = |requests| run(&[LOG, SMALL, ("workload.requests", requests), ("workload.warm_up_requests", "10000")])["rate_mb_s"];
+    let rate = |requests| {
+        run(&[LOG, SMALL, ("workload.requests", requests), ("workload.warm_up_requests", "10000")])
+            ["rate_mb_s"]
+    };
     let (short, long) = (rate("20000"), rate("60000"));
     assert!((long / short - 1.0).abs() < 0.15, "{short} {long}");
 }
@@ -97,7 +100,12 @@ fn a_clients_link_of_its_own_limits_what_all_members_have() {
 
 #[test]
 fn hosts_on_one_machine_share_its_processors() {
-    let fast = [("network.rate_mbit_s", "1000000"), ("client.mips", "1000"), ("agent.mips", "1000"), ("level", "0")];
+    let fast = [
+        ("network.rate_mbit_s", "1000000"),
+        ("client.mips", "1000"),
+        ("agent.mips", "1000"),
+        ("level", "0"),
+    ];
     let own = run(&[fast.as_slice(), &[("agent.processors", "1")]].concat());
     let shared = run(&[fast.as_slice(), &[("machine", "{ processors = 1 }")]].concat());
     assert!(shared["client_cpu"] > 0.98, "{shared:?}");

@@ -102,7 +102,7 @@ impl World<'_> {
         if self.presence.is_whole() || !state.is_read {
             return;
         }
-        let mut accesses = core::mem::take(&mut state.accesses);
+        let accesses = core::mem::take(&mut state.accesses);
         let stripe = self.model.geometry.stripe_data_len();
         let stripes = |range: &Range<u64>| range.start / stripe..range.end.div_ceil(stripe);
         let own = stripes(&state.range);
@@ -117,16 +117,22 @@ impl World<'_> {
         let others: Vec<(usize, &[Access])> =
             under_way.map(|(key, other)| (key, other.accesses.as_slice())).collect();
         let mut leaders: Vec<usize> = Vec::new();
-        accesses.retain(|access| {
-            let brings = |(_, list): &&(usize, &[Access])| list.iter().any(|o| o.contains(access));
-            let Some((leader, _)) = others.iter().find(brings) else { return true };
-            if !leaders.contains(leader) {
-                leaders.push(*leader);
+        // Stripe by stripe; what is left of neighbours is one access again.
+        let chunk = self.model.geometry.chunk_len();
+        let mut left: Vec<Access> = Vec::new();
+        for piece in accesses.iter().flat_map(|access| access.pieces(chunk)) {
+            let brings = |(_, list): &&(usize, &[Access])| list.iter().any(|o| o.contains(&piece));
+            match others.iter().find(brings) {
+                Some((leader, _)) if !leaders.contains(leader) => leaders.push(*leader),
+                Some(_) => (),
+                None => match left.last_mut() {
+                    Some(last) if last.ends_at(&piece) => last.len += piece.len,
+                    Some(_) | None => left.push(piece),
+                },
             }
-            false
-        });
+        }
         let state = &mut self.requests[request];
-        state.accesses = accesses;
+        state.accesses = left;
         state.leaders = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
         leaders.into_iter().for_each(|leader| self.requests[leader].followers.push(request));
     }

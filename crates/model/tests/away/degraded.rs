@@ -23,6 +23,9 @@ fn large_reads_in_order_lose_the_rate_of_the_disks_that_are_away() {
     for request in ["workload.request_stripes=4", "workload.request_bytes=1048576"] {
         let one = ratio("rate_mb_s", &[request], "away=1");
         assert!((one / 0.75 - 1.0).abs() < 0.04, "{request}: {one}");
+        // Long accesses share what their stripes have in common all the same.
+        let long = ratio("rate_mb_s", &[request, "disk.access_bytes_max=1048576"], "away=1");
+        assert!((long / 0.75 - 1.0).abs() < 0.04, "{request}: {long}");
         let two = ratio("rate_mb_s", &["disks=6", "level=6", request], "away=2");
         assert!((two * 6.0 / 4.0 - 1.0).abs() < 0.04, "{request}: {two}");
     }
