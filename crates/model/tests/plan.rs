@@ -37,7 +37,7 @@ fn every_layout_has_rates_and_times_that_can_be() {
     let site = site_with(&[("plan.price_per_agent", "1000"), ("plan.price_per_disk", "500")]);
     let proposals = plan(&site.unwrap(), &wishes());
     // Level 0 of 1 to 5, level 5 of 2 to 5, level 6 of 3 to 5.
-    assert_eq!(proposals.len(), 5 + 4 + 3);
+    assert_eq!(proposals.len(), 5 + 4 + 3 + 1);
     for one in &proposals {
         let expected = &one.rates[0];
         let has_redundancy = one.survives > 0;

@@ -120,15 +120,19 @@ impl World<'_> {
         // Stripe by stripe; what is left of neighbours is one access again.
         let chunk = self.model.geometry.chunk_len();
         let mut left: Vec<Access> = Vec::new();
-        for piece in accesses.iter().flat_map(|access| access.pieces(chunk)) {
-            let brings = |(_, list): &&(usize, &[Access])| list.iter().any(|o| o.contains(&piece));
-            match others.iter().find(brings) {
-                Some((leader, _)) if !leaders.contains(leader) => leaders.push(*leader),
-                Some(_) => (),
-                None => match left.last_mut() {
-                    Some(last) if last.ends_at(&piece) => last.len += piece.len,
-                    Some(_) | None => left.push(piece),
-                },
+        for access in &accesses {
+            let begin = left.len();
+            for piece in access.pieces(chunk) {
+                let brings =
+                    |(_, list): &&(usize, &[Access])| list.iter().any(|o| o.contains(&piece));
+                match others.iter().find(brings) {
+                    Some((leader, _)) if !leaders.contains(leader) => leaders.push(*leader),
+                    Some(_) => (),
+                    None => match left[begin..].last_mut() {
+                        Some(last) if last.ends_at(&piece) => last.len += piece.len,
+                        Some(_) | None => left.push(piece),
+                    },
+                }
             }
         }
         let state = &mut self.requests[request];
@@ -196,7 +200,7 @@ impl World<'_> {
     /// All that a request writes is on disk.
     fn written(&mut self, request: usize) {
         match self.requests[request].kind {
-            Kind::User if self.log.is_some() => self.stripes_written(request),
+            Kind::Whole { user } => self.stripe_written(request, user),
             Kind::Home { is_whole } => self.home_written(request, is_whole),
             Kind::User | Kind::Rebuild | Kind::Batch { .. } | Kind::Flush { .. } | Kind::Tables => {
                 self.end(request)
@@ -219,7 +223,12 @@ impl World<'_> {
             (_, true) => self.end(request),
             (Kind::Home { is_whole }, false) => self.home_computed(request, is_whole),
             (
-                Kind::User | Kind::Rebuild | Kind::Batch { .. } | Kind::Flush { .. } | Kind::Tables,
+                Kind::User
+                | Kind::Whole { .. }
+                | Kind::Rebuild
+                | Kind::Batch { .. }
+                | Kind::Flush { .. }
+                | Kind::Tables,
                 false,
             ) => self.send_writes(request),
         }
@@ -247,6 +256,8 @@ impl World<'_> {
         }
         match state.kind {
             Kind::User => self.users -= 1,
+            // Its end is told by the log.
+            Kind::Whole { .. } => return,
             Kind::Rebuild => return self.end_stripe(),
             Kind::Batch { position } => return self.batch_written(position),
             Kind::Home { .. } => return self.home_ended(state.stripes.start, &state.dirty),

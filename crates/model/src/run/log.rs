@@ -157,11 +157,9 @@ impl LogState {
         share.clamp(1, u64::from(netraid_raid::log::LOGGED_BLOCKS_MAX))
     }
 
-    /// Blocks that are kept for records of so many whole stripes; of a request that has more stripes than that,
-    /// production takes some at a time.
+    /// Blocks that are kept for records of so many whole stripes.
     fn promise(&self, stripes: u64) -> u64 {
-        let most = self.log.bytes / u64::from(BLOCK) / 8;
-        (stripes * (self.home_blocks + 1)).min(most)
+        stripes * (self.home_blocks + 1)
     }
 
     /// Takes the room that the first in the queue waits for; none when there is not enough.
@@ -315,12 +313,12 @@ impl World<'_> {
         self.drive_log();
     }
 
-    /// A user's whole stripes are written.
-    pub(super) fn stripes_written(&mut self, request: usize) {
-        let stripes = self.requests[request].stripes.clone();
+    /// A whole stripe of a user's is written.
+    pub(super) fn stripe_written(&mut self, request: usize, user: usize) {
+        let stripes = self.requests.remove(request).stripes;
         let log = self.log();
-        log.promised -= log.promise(stripes.end - stripes.start);
-        log.push_remaps(request, stripes);
+        log.promised -= log.promise(1);
+        log.push_remaps(user, stripes);
         self.drive_log();
     }
 

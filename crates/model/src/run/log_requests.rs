@@ -16,6 +16,8 @@ use crate::layout::{Access, BLOCK, Plan};
 pub(super) enum Kind {
     /// A user's.
     User,
+    /// A whole stripe of a user's write.
+    Whole { user: usize },
     /// A stripe of the rebuild.
     Rebuild,
     /// A batch of the log.
@@ -56,16 +58,16 @@ impl World<'_> {
         }
         self.write_small(request, own.start..whole.start * stripe_bytes);
         self.write_small(request, whole.end * stripe_bytes..own.end);
-        let stripes = whole.end - whole.start;
-        let Plan { writes, parity_bytes, check_bytes, .. } = self
-            .model
-            .layout(self.presence)
-            .write(&(whole.start * stripe_bytes..whole.end * stripe_bytes));
-        let state = &mut self.requests[request];
-        state.waits += u32::try_from(stripes).unwrap_or(u32::MAX);
-        state.stripes = whole;
-        (state.writes, state.parity_bytes, state.check_bytes) = (writes, parity_bytes, check_bytes);
-        self.want_room(Wish { request, need: Need::Stripes(stripes) });
+        for stripe in whole {
+            let bytes = stripe * stripe_bytes..(stripe + 1) * stripe_bytes;
+            let plan = self.model.layout(self.presence).write(&bytes);
+            let kind = Kind::Whole { user: request };
+            let stripes = stripe..stripe + 1;
+            let part = Request { kind, stripes, ..Request::new(false, plan) };
+            self.requests[request].waits += 1;
+            let part = self.requests.insert(part);
+            self.want_room(Wish { request: part, need: Need::Stripes(1) });
+        }
     }
 
     /// Bytes of one stripe go to the log, in pieces.
@@ -97,6 +99,7 @@ impl World<'_> {
             (Kind::Home { is_whole }, 0, _) => self.home_logged(request, is_whole),
             (
                 Kind::User
+                | Kind::Whole { .. }
                 | Kind::Home { .. }
                 | Kind::Rebuild
                 | Kind::Batch { .. }

@@ -245,7 +245,7 @@ struct Request {
     followers: Vec<usize>,
     /// How many requests it takes bytes of.
     leaders: u32,
-    /// With a log: whole stripes that it writes, or the stripe that is brought home.
+    /// With a log: the whole stripe that it writes or brings home.
     stripes: Range<u64>,
     /// Records to be acknowledged, and bytes left to others, before it goes on.
     waits: u32,
