@@ -27,3 +27,20 @@ refused 'rate of reads is -1' "$NETRAID" plan --site "$site" --read=-1
 "$NETRAID" simulate --preset today --show >"$WORK/parts.toml"
 refused "no table 'plan'" "$NETRAID" plan --site "$WORK/parts.toml"
 refused 'No such file' "$NETRAID" plan --site "$WORK/nowhere.toml"
+
+# A site made of measurements is one that can be planned for.
+"$NETRAID" bench transport --rounds 1 --seconds 0.05 --requests 4KiB,64KiB --json >"$WORK/transport.json"
+"$NETRAID" bench parity --milliseconds 1 --json >"$WORK/parity.json"
+"$NETRAID" bench volume --level 1 --members 2 --log on --only read-small,write-small --span 16MiB --rounds 1 --seconds 0.1 \
+    --no-limit --json >"$WORK/array.json"
+measured=(plan calibrate --transport "$WORK/transport.json" --parity "$WORK/parity.json")
+"$NETRAID" "${measured[@]}" --array "$WORK/array.json" --disks 4 --disk-size 1GiB --disk-read 500 --disk-write 400 \
+    >"$WORK/measured.toml"
+"$NETRAID" plan --site "$WORK/measured.toml" --request 64KiB --top 100 --json >"$WORK/measured.json"
+expect '[0,5,6,10]' "$(jq -c '[.proposals[].layout.level] | unique' <("$NETRAID" plan --site "$WORK/measured.toml" --survive 0 \
+    --request 64KiB --top 100 --json))" "levels tried"
+expect true "$(jq '[.proposals[] | .rates[0].healthy.read.mb_s > 0] | all' "$WORK/measured.json")" "rates of what was measured"
+expect 1000 "$("$NETRAID" "${measured[@]}" --json | jq '.site.client.mips')" "as a document"
+refused 'no file has large reads' "$NETRAID" "${measured[@]}" --member "$WORK/array.json"
+refused 'not what `netraid bench --json` prints' "$NETRAID" plan calibrate --transport "$WORK/parity.json" --parity "$WORK/parity.json"
+refused 'lacks small reads' "$NETRAID" "${measured[@]}" --array <(echo '{"depth": 16, "subjects": []}')
