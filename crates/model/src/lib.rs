@@ -6,7 +6,9 @@
 //! asked for. [`Model`] is a checked one; [`Model::run`] plays requests through it by events
 //! and gives [`Measures`], and [`summarise`] puts those of several seeds together. Which bytes go
 //! to which disk, and what a small write reads before, is decided by the code that decides it in
-//! production: [`netraid_raid::geometry`], [`netraid_raid::write_plan`] and [`netraid_raid::code`].
+//! production: [`netraid_raid::geometry`], [`netraid_raid::write_plan`], [`netraid_raid::code`], and of
+//! arrays with a log [`netraid_raid::log::LogWriter`]. [`plan::calibrate`] makes a site's description of
+//! measurements.
 //!
 //! [`Reliability`] says how long data lasts, by a Markov chain of its own.
 //!
@@ -14,7 +16,7 @@
 //! a clock or the system's entropy.
 //!
 //! It does not model disks that fail during a run (some may be away, or one be rebuilt), caches of
-//! clients, the array's log, collisions on an Ethernet, nor what a disk's arm does beyond a
+//! clients, reading ahead, collisions on an Ethernet, nor what a disk's arm does beyond a
 //! distribution of its times.
 
 pub mod config;
