@@ -64,6 +64,8 @@ class Bench:
         self.netraid, self.rounds, self.seconds = netraid, rounds, seconds
         self.directory = tempfile.mkdtemp(prefix="netraid-compare.", dir="/dev/shm")
         self.servers, self.at_end, self.record = [], [], []
+        # Whoever ends a benchmark has its servers and its network ended, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def path(self, name):
         return os.path.join(self.directory, name)
