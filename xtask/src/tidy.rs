@@ -64,6 +64,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
         "netraid-raid" => &["netraid-block", "netraid-parity"],
         "netraid-control" => &["netraid-block", "netraid-raid"],
         "netraid-engine" | "netraid-sim" => &PURE,
+        "netraid-evaluate" => &[],
         "netraid-model" => &["netraid-raid", "netraid-sim"],
         "netraid-export" => &["netraid-block", "netraid-engine"],
         "netraid-cluster" => &["netraid-control"],
