@@ -97,6 +97,23 @@ pub struct Test {
     pub unit: Unit,
 }
 
+/// How a test works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Streams at the same time.
+    Streams,
+    /// Random requests.
+    Random,
+    /// Reads at several places.
+    Regions,
+    /// Pairs of random data and zeros.
+    Compression,
+    /// Pairs of first reads and reads again.
+    Cache,
+    /// Pairs of long writes and bursts.
+    Flush,
+}
+
 /// Units of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
@@ -170,6 +187,36 @@ impl TestId {
     #[must_use]
     pub fn group(self) -> &'static str {
         self.name().split_once('.').map_or("", |(group, _)| group)
+    }
+
+    /// How it works.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Host1
+            | Self::Host2
+            | Self::Host3
+            | Self::Host4
+            | Self::Host5
+            | Self::Host6
+            | Self::Host7
+            | Self::Host8
+            | Self::Host9
+            | Self::Net1
+            | Self::Net2
+            | Self::Net3
+            | Self::Net4
+            | Self::Net5
+            | Self::DegradedWrite
+            | Self::DegradedRead
+            | Self::RebuildWrite
+            | Self::RebuildRead => Kind::Streams,
+            Self::RandomRead | Self::RandomWrite => Kind::Random,
+            Self::Regions => Kind::Regions,
+            Self::Compression => Kind::Compression,
+            Self::Cache => Kind::Cache,
+            Self::Flush => Kind::Flush,
+        }
     }
 
     /// Whether a member of the array must be failed for it.

@@ -12,4 +12,14 @@
 //! system's entropy; whoever measures hands measurements in.
 
 pub mod catalogue;
+pub mod csv;
+pub mod estimate;
+pub mod judge;
+pub mod limits;
+pub mod log;
+pub mod places;
+pub mod plan;
 pub mod record;
+pub mod requirements;
+pub mod sheet;
+pub mod statistics;

@@ -1,0 +1,149 @@
+//! What each test does: its streams, the files that they use, and the pieces of the trick tests.
+//!
+//! Files are numbered: [`SLOTS`] of them are all that a run keeps on a target at any time. A test that
+//! reads a file which nobody wrote in this run has it written first.
+
+use crate::{
+    catalogue::{Kind, TestId},
+    record::{Role, Settings},
+};
+
+/// Files of a run on one target.
+pub const SLOTS: u16 = 4;
+
+/// Pieces of a file in the trick tests: pairs of them must fit beside one another.
+pub const PIECES: u64 = 16;
+
+/// A long write of the flush test is so many times a burst.
+pub const LONG_TO_BURST: u64 = 8;
+
+/// One stream of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// What it does.
+    pub role: Role,
+    /// The file that it uses.
+    pub slot: u16,
+    /// Bytes after which it ends; with [`StreamsPlan::seconds`], bytes after which it begins anew.
+    pub bytes: u64,
+}
+
+/// The streams of a test, which run at the same time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StreamsPlan {
+    /// The streams.
+    pub streams: Vec<StreamPlan>,
+    /// For tests beside a tape: all streams run for so long, so that they meet all the time.
+    pub seconds: Option<f64>,
+    /// Whether each stream is a process of its own, on the clients' hosts where there are any.
+    pub clients: bool,
+}
+
+impl StreamsPlan {
+    fn new(streams: &[(Role, u16)], bytes: u64) -> Self {
+        let streams =
+            streams.iter().map(|(role, slot)| StreamPlan { role: *role, slot: *slot, bytes });
+        Self { streams: streams.collect(), seconds: None, clients: false }
+    }
+}
+
+/// What a test's figure is of its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FigureOf {
+    /// The rate of the first stream.
+    First,
+    /// The mean of all streams' rates.
+    Mean,
+    /// All bytes over the time from the first start to the last end.
+    Total,
+}
+
+/// The streams of a test; none where it has no streams.
+#[must_use]
+pub fn streams(test: TestId, settings: &Settings) -> Option<StreamsPlan> {
+    use Role::{FromTape, Read, RemoteCopy, ToTape, Write};
+    let host = |streams: &[(Role, u16)]| StreamsPlan::new(streams, settings.file_bytes);
+    let at_once = |streams| StreamsPlan { clients: true, ..host(streams) };
+    let net = |streams: &[(Role, u16)]| StreamsPlan {
+        clients: true,
+        ..StreamsPlan::new(streams, settings.net_file_bytes)
+    };
+    let beside_tape = |streams| StreamsPlan { seconds: Some(tape_s(settings)), ..host(streams) };
+    Some(match test {
+        TestId::Host1 => host(&[(Write, 0)]),
+        TestId::Host2 => host(&[(Read, 0)]),
+        TestId::Host3 => at_once(&[(Write, 0), (Write, 1), (Write, 2)]),
+        TestId::Host4 => at_once(&[(Read, 0), (Read, 1), (Read, 2)]),
+        TestId::Host5 => beside_tape(&[(ToTape, 0)]),
+        TestId::Host6 => beside_tape(&[(FromTape, 3)]),
+        TestId::Host7 => beside_tape(&[(Write, 1), (ToTape, 0)]),
+        TestId::Host8 => beside_tape(&[(Read, 0), (FromTape, 3)]),
+        TestId::Host9 => beside_tape(&[(RemoteCopy, 0), (FromTape, 3)]),
+        TestId::Net1 => net(&[(Write, 0), (Write, 1), (Write, 2)]),
+        TestId::Net2 => net(&[(Read, 0), (Read, 1), (Read, 2)]),
+        TestId::Net3 => net(&[(Write, 0)]),
+        TestId::Net4 => net(&[(Read, 0)]),
+        TestId::Net5 => net(&[(Read, 0), (Read, 1), (Write, 2), (Write, 3)]),
+        TestId::DegradedWrite | TestId::RebuildWrite => host(&[(Write, 1)]),
+        TestId::DegradedRead | TestId::RebuildRead => host(&[(Read, 0)]),
+        TestId::RandomRead
+        | TestId::RandomWrite
+        | TestId::Regions
+        | TestId::Compression
+        | TestId::Cache
+        | TestId::Flush => return None,
+    })
+}
+
+/// What a test's figure is.
+#[must_use]
+pub fn figure_of(test: TestId) -> FigureOf {
+    match test.group() {
+        "host" if matches!(test, TestId::Host3 | TestId::Host4) => FigureOf::Mean,
+        "net" => FigureOf::Total,
+        _ => FigureOf::First,
+    }
+}
+
+/// Seconds that a tape runs: those of one file, or the bound of a stream where that is less.
+#[must_use]
+pub fn tape_s(settings: &Settings) -> f64 {
+    let file_s = settings.file_bytes as f64 / settings.tape_bytes_per_s.max(1) as f64;
+    file_s.min(settings.stream_s)
+}
+
+/// Files that a test reads and that must be there before.
+#[must_use]
+pub fn reads(test: TestId, settings: &Settings) -> Vec<(u16, u64)> {
+    match streams(test, settings) {
+        Some(plan) => {
+            let reading = plan.streams.iter().filter(|stream| match stream.role {
+                Role::Read | Role::ToTape | Role::RemoteCopy => true,
+                Role::Write | Role::FromTape => false,
+            });
+            reading.map(|stream| (stream.slot, stream.bytes)).collect()
+        }
+        None => match test.kind() {
+            Kind::Random | Kind::Cache => vec![(0, settings.file_bytes)],
+            Kind::Streams | Kind::Regions | Kind::Compression | Kind::Flush => Vec::new(),
+        },
+    }
+}
+
+/// Bytes of a piece of the trick tests: whole buffers.
+#[must_use]
+pub fn piece_bytes(settings: &Settings) -> u64 {
+    let buffer = u64::from(settings.buffer_bytes).max(1);
+    (settings.file_bytes / PIECES / buffer).max(1) * buffer
+}
+
+/// Bytes of a burst of the flush test, and of the long write beside it.
+#[must_use]
+pub fn burst_bytes(settings: &Settings) -> (u64, u64) {
+    let buffer = u64::from(settings.buffer_bytes).max(1);
+    let long = (settings.file_bytes / 4 / buffer).max(LONG_TO_BURST) * buffer;
+    ((long / LONG_TO_BURST / buffer).max(1) * buffer, long)
+}
+
+/// Places at which the regions test reads, as shares of the capacity.
+pub const REGIONS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
