@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod control;
 mod create;
+mod evaluate;
 mod examine;
 mod filter;
 mod hammer;
@@ -107,10 +108,15 @@ enum Command {
     Mediator(mediator::MediatorArgs),
     /// Measure parts, a member, a volume or a cluster: rates, latencies, processor time
     Bench(bench::BenchArgs),
+    /// Test storage of any maker as a buyer does: two matrices, random requests, tricks; a report
+    Evaluate(Box<evaluate::EvaluateArgs>),
     /// Model a system from a description of its parts: rates, and how busy each part is
     Simulate(simulate::SimulateArgs),
     /// Propose arrays for what a site has, from wishes: rate, capacity, losses, times
     Plan(plan::PlanArgs),
+    /// Run one stream of an evaluation, as standard input says
+    #[command(hide = true)]
+    EvaluateClient(evaluate::ClientArgs),
     /// Write data that can be verified to an NBD export, or verify it
     #[command(hide = true)]
     Load(load::LoadArgs),
@@ -163,8 +169,10 @@ fn run(cli: Cli) -> Result<()> {
         Command::Mkdir(args) => names::make_directory(&args, output),
         Command::Mediator(args) => mediator::run(&args, output),
         Command::Bench(args) => bench::run(&args, output),
+        Command::Evaluate(args) => evaluate::run(&args, output),
         Command::Simulate(args) => simulate::run(&args, output),
         Command::Plan(args) => plan::run(&args, output),
+        Command::EvaluateClient(args) => evaluate::run_client(&args),
         Command::Load(args) => load::run(&args, output),
         Command::Hammer(args) => hammer::run(&args, output),
     }

@@ -98,7 +98,7 @@ fn special_s(
     match test.kind() {
         Kind::Random => settings.random_s * settings.depths.len() as f64,
         Kind::Regions => {
-            let points = plan::REGIONS.len() as f64 * REGION_ROUNDS as f64;
+            let points = plan::REGION_BANDS.len() as f64 * f64::from(REGION_ROUNDS);
             points * seconds_of(piece, probe.read).min(PIECE_S)
         }
         Kind::Compression => {
@@ -115,12 +115,11 @@ fn special_s(
             between + 2.0 * pairs * seconds_of(piece, probe.read).min(PIECE_S)
         }
         Kind::Flush => {
-            written[3] = 0;
             let (burst, long) = plan::burst_bytes(settings);
             let burst_s = seconds_of(burst, probe.write).min(PIECE_S);
             let long_s = seconds_of(long, probe.write).min(LONG_S);
             // A pause lets a cache drain before the burst.
-            pairs * (burst_s + long_s + pause_s(burst, probe.write))
+            pairs * (burst_s + long_s + pause_s(long, probe.write))
         }
         Kind::Streams => 0.0,
     }

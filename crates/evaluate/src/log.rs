@@ -169,7 +169,9 @@ pub fn unfinished(text: &str) -> Result<Past, LogError> {
 }
 
 impl Past {
-    fn begun(run: Run) -> Self {
+    /// A run of which nothing is known but its header.
+    #[must_use]
+    pub fn begun(run: Run) -> Self {
         let evaluation = Evaluation {
             run,
             baselines: Vec::new(),
@@ -183,7 +185,8 @@ impl Past {
         Self { evaluation, probes: Vec::new() }
     }
 
-    fn add(&mut self, event: Event) {
+    /// Takes over what happened.
+    pub fn add(&mut self, event: Event) {
         let evaluation = &mut self.evaluation;
         match event {
             Event::Run { .. } => {}

@@ -55,6 +55,12 @@ impl Places {
         Ok(Self { band_bytes, piece_bytes, slots })
     }
 
+    /// Bytes of a file in each band.
+    #[must_use]
+    pub const fn piece_bytes(&self) -> u64 {
+        self.piece_bytes
+    }
+
     /// Where byte `offset` of a file lies on the device. Bytes behind the end of a file lie in its last band.
     #[must_use]
     pub fn at(&self, slot: u16, offset: u64) -> u64 {

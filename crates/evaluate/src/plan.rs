@@ -125,7 +125,9 @@ pub fn reads(test: TestId, settings: &Settings) -> Vec<(u16, u64)> {
         }
         None => match test.kind() {
             Kind::Random | Kind::Cache => vec![(0, settings.file_bytes)],
-            Kind::Streams | Kind::Regions | Kind::Compression | Kind::Flush => Vec::new(),
+            Kind::Regions => vec![(3, largest_file(settings))],
+            Kind::Compression | Kind::Flush => vec![(3, settings.file_bytes)],
+            Kind::Streams => Vec::new(),
         },
     }
 }
@@ -145,5 +147,11 @@ pub fn burst_bytes(settings: &Settings) -> (u64, u64) {
     ((long / LONG_TO_BURST / buffer).max(1) * buffer, long)
 }
 
-/// Places at which the regions test reads, as shares of the capacity.
-pub const REGIONS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+/// Bands of the address range whose pieces of a file the regions test reads ([`crate::places`]).
+pub const REGION_BANDS: [u64; 5] = [0, 4, 8, 12, 15];
+
+/// Bytes of the largest file.
+#[must_use]
+pub fn largest_file(settings: &Settings) -> u64 {
+    settings.file_bytes.max(settings.net_file_bytes)
+}

@@ -1,0 +1,371 @@
+//! `netraid evaluate`: the buyer's test of directories, devices, LUNs and exports, of any maker.
+//!
+//! What is tested, how long it takes and what it says is decided in `netraid_evaluate`; here targets are
+//! opened, streams run, the log is written, and all is put back.
+
+mod baseline;
+mod client;
+mod data;
+mod degrade;
+mod journal;
+mod load;
+mod machine;
+mod options;
+mod random;
+mod report;
+mod session;
+mod show;
+mod streams;
+mod tape;
+mod target;
+mod tricks;
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::ProgressBar;
+use netraid_block::redact_addresses;
+use netraid_evaluate::{
+    catalogue::TestId,
+    csv, estimate,
+    estimate::Probe,
+    judge::{self, Evidence},
+    log::{self, Event, Past},
+    plan::{SLOTS, largest_file},
+    record::{Evaluation, Run, TargetSpec, VERSION},
+    requirements::Requirements,
+    sheet,
+};
+use serde_json::json;
+
+pub(crate) use self::{
+    client::{ClientArgs, run as run_client},
+    options::EvaluateArgs,
+};
+use self::{
+    data::Data,
+    journal::Journal,
+    load::Shared,
+    session::{Common, Session},
+    target::{Allowed, Sizes, Target},
+};
+use crate::{
+    output::Output,
+    runtime_of,
+    signal::{Interrupted, Stop},
+};
+
+/// Largest file of requirements.
+const REQUIREMENTS_BYTES_MAX: u64 = 1 << 20;
+
+pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
+    // The signals' own thread: the tests block.
+    let runtime = runtime_of(2)?;
+    let flag = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let mut stop = Stop::listen()?;
+        let flag = flag.clone();
+        tokio::spawn(async move {
+            stop.wait().await;
+            flag.store(true, Ordering::Relaxed);
+        });
+        anyhow::Ok(())
+    })?;
+    let requirements = args.requirements.as_deref().map(read_requirements).transpose()?;
+    let evaluation = evaluate(args, requirements.as_ref(), &flag, output)?;
+    let Some(evaluation) = evaluation else { return Ok(()) };
+    if let Some(path) = &args.report {
+        fs::write(path, report::page(&evaluation)?).with_context(|| path.display().to_string())?;
+    }
+    if let Some(path) = &args.csv {
+        fs::write(path, csv::table(&evaluation)).with_context(|| path.display().to_string())?;
+    }
+    output.document(&evaluation, || show::evaluation(&evaluation))?;
+    let missed = evaluation.requirements.iter().filter(|verdict| !verdict.met).count();
+    if missed > 0 {
+        let all = evaluation.requirements.len();
+        bail!("requirements: {missed} of {all} are not met; the report says which");
+    }
+    Ok(())
+}
+
+fn read_requirements(path: &Path) -> Result<Requirements> {
+    let shown = || format!("requirements {}", path.display());
+    let len = fs::metadata(path).with_context(shown)?.len();
+    if len > REQUIREMENTS_BYTES_MAX {
+        bail!(
+            "{}: has {len} bytes, more than {REQUIREMENTS_BYTES_MAX}; give a file of requirements",
+            shown()
+        );
+    }
+    let text = fs::read_to_string(path).with_context(shown)?;
+    Requirements::parse(&text).with_context(shown)
+}
+
+/// All but the reports. Nothing comes back from a dry run.
+fn evaluate(
+    args: &EvaluateArgs,
+    requirements: Option<&Requirements>,
+    flag: &Arc<AtomicBool>,
+    output: Output,
+) -> Result<Option<Evaluation>> {
+    let seed = rand::random();
+    let data = Arc::new(Data::new(args.data.as_deref(), seed)?);
+    let proof = data.prove()?;
+    // Typed addresses may carry secrets, which the log must not.
+    let typed = args.targets()?;
+    let mut journal = (!args.dry_run).then(|| Journal::open(&args.log)).transpose()?;
+    let past = match &mut journal {
+        Some(journal) if args.resume => Some(past(journal, &typed)?),
+        Some(_) | None => None,
+    };
+    let (mut past, specs) = match past {
+        Some(past) if typed.is_empty() => {
+            let specs = past.evaluation.run.targets.clone();
+            (past, specs)
+        }
+        Some(past) => (past, typed),
+        None => {
+            let default = Requirements::default();
+            let settings = args.settings(requirements.unwrap_or(&default))?;
+            let run = Run {
+                version: VERSION,
+                id: format!("{:012x}", rand::random::<u64>() >> 16),
+                started_at: journal::now()?,
+                netraid: env!("CARGO_PKG_VERSION").to_owned(),
+                machine: machine::this(),
+                targets: typed.iter().map(shown).collect(),
+                settings,
+                data: proof,
+            };
+            (Past::begun(run), typed)
+        }
+    };
+    let settings = past.evaluation.run.settings.clone();
+    let shared = Shared { data, stop: flag.clone() };
+    let common = Common { settings: &settings, shared, data: args.data.clone(), seed };
+    let run = past.evaluation.run.id.clone();
+    let mut sessions = open(args, &specs, &common, &run)?;
+    if let Some(journal) = &mut journal {
+        journal.of(&run);
+        let event = if args.resume {
+            Event::Resumed {}
+        } else {
+            Event::Run { header: Box::new(past.evaluation.run.clone()) }
+        };
+        add(journal, &mut past, event)?;
+    }
+    let mut conduct = Conduct { past, journal, began: Instant::now(), output };
+    let outcome = conduct.run(&mut sessions, &common, args, requirements);
+    // Whatever came, targets are left as they were found.
+    let closed: Result<Vec<()>> = sessions.iter_mut().map(Session::close).collect();
+    conduct.end(outcome, args)?;
+    closed?;
+    Ok(conduct.journal.is_some().then_some(conduct.past.evaluation))
+}
+
+fn shown(spec: &TargetSpec) -> TargetSpec {
+    TargetSpec { address: redact_addresses(&spec.address), control: spec.control.clone() }
+}
+
+/// The run to go on with; targets that were typed must be its own.
+fn past(journal: &mut Journal, typed: &[TargetSpec]) -> Result<Past> {
+    let name = format!("log {}", journal.path().display());
+    let past = log::unfinished(&journal.text()?).with_context(|| name.clone())?;
+    let targets = &past.evaluation.run.targets;
+    if !typed.is_empty() && !typed.iter().map(shown).eq(targets.iter().cloned()) {
+        let id = &past.evaluation.run.id;
+        bail!("{name}: run {id} has other targets; give the same, or none with --resume");
+    }
+    Ok(past)
+}
+
+fn open<'a>(
+    args: &EvaluateArgs,
+    specs: &[TargetSpec],
+    common: &'a Common<'a>,
+    run: &str,
+) -> Result<Vec<Session<'a>>> {
+    let settings = common.settings;
+    let allowed = Allowed { destroy: args.destroy_data, force: args.force };
+    let sizes = Sizes { file_bytes: largest_file(settings), request: settings.buffer_bytes };
+    let mut sessions = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        common.shared.check()?;
+        let place = (u16::try_from(index)?, spec.address.as_str());
+        let control = spec.control.as_deref();
+        let target = Target::open(place, control, run, sizes, allowed, &args.secrets)?;
+        sessions.push(Session::new(target, common));
+    }
+    Ok(sessions)
+}
+
+fn add(journal: &mut Journal, past: &mut Past, event: Event) -> Result<()> {
+    journal.add(event.clone())?;
+    past.add(event);
+    Ok(())
+}
+
+/// A run on its way.
+struct Conduct {
+    past: Past,
+    journal: Option<Journal>,
+    began: Instant,
+    output: Output,
+}
+
+impl Conduct {
+    fn run(
+        &mut self,
+        sessions: &mut [Session<'_>],
+        common: &Common<'_>,
+        args: &EvaluateArgs,
+        requirements: Option<&Requirements>,
+    ) -> Result<()> {
+        if self.past.evaluation.baselines.is_empty() {
+            for baseline in baseline::measure(common.settings, &common.shared)? {
+                self.note(Event::Baseline { baseline })?;
+            }
+        }
+        let mut probes = Vec::new();
+        for session in sessions.iter_mut() {
+            self.note(Event::Target { target: session.target.info.clone() })?;
+            let index = session.target.info.index;
+            let probe = session.probe().with_context(|| session.target.info.address.clone())?;
+            self.note(Event::Probe { target: index, probe })?;
+            probes.push(probe);
+        }
+        let seconds = self.estimate(sessions, &probes, common);
+        self.note(Event::Estimate { seconds })?;
+        self.say_estimate(seconds, args)?;
+        if args.dry_run {
+            return Ok(());
+        }
+        self.began = Instant::now();
+        let bar = self.bar(seconds);
+        for test in &common.settings.tests {
+            for session in sessions.iter_mut() {
+                self.step(session, *test, &bar)?;
+            }
+        }
+        bar.finish_and_clear();
+        self.judge(requirements)
+    }
+
+    /// One test at one target, unless it is done.
+    fn step(&mut self, session: &mut Session<'_>, test: TestId, bar: &ProgressBar) -> Result<()> {
+        let index = session.target.info.index;
+        if self.past.evaluation.has(test, index) {
+            return Ok(());
+        }
+        bar.set_message(format!("{test} at {}", session.target.info.address));
+        let result = session.run(test, &self.past.evaluation.baselines)?;
+        self.note(Event::Result { result: Box::new(result) })?;
+        if !test.fails_a_member() {
+            session.look_at_redundancy()?;
+            let target = session.target.info.clone();
+            let known = &self.past.evaluation.targets;
+            if known.iter().all(|report| report.target != target) {
+                self.note(Event::Target { target })?;
+            }
+        }
+        let elapsed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        bar.set_position(elapsed.min(bar.length().unwrap_or(u64::MAX)));
+        Ok(())
+    }
+
+    /// Seconds that are left.
+    fn estimate(&self, sessions: &[Session<'_>], probes: &[Probe], common: &Common<'_>) -> f64 {
+        let of = |(session, probe): (&Session<'_>, &Probe)| {
+            let index = session.target.info.index;
+            let left = |test: &&TestId| {
+                session.skip(**test).is_none() && !self.past.evaluation.has(**test, index)
+            };
+            let tests: Vec<TestId> = common.settings.tests.iter().filter(left).copied().collect();
+            estimate::seconds(&tests, common.settings, probe, [0; SLOTS as usize])
+        };
+        sessions.iter().zip(probes).map(of).sum()
+    }
+
+    fn say_estimate(&self, seconds: f64, args: &EvaluateArgs) -> Result<()> {
+        let text = format!("this takes {}", show::time(seconds));
+        if args.dry_run {
+            return self.output.document(&json!({ "estimate_s": seconds }), || text);
+        }
+        // Not on standard output, which has the document alone.
+        tracing::info!("{text}");
+        say(&text);
+        Ok(())
+    }
+
+    fn bar(&self, seconds: f64) -> ProgressBar {
+        let ms = std::time::Duration::from_secs_f64(seconds.max(0.0)).as_millis();
+        self.output.progress_of_steps("evaluating", u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
+    fn judge(&mut self, requirements: Option<&Requirements>) -> Result<()> {
+        let mut reports = self.past.evaluation.targets.clone();
+        let run = self.past.evaluation.run.clone();
+        for report in &mut reports {
+            report.findings = judge::findings(&Evidence {
+                target: &report.target,
+                results: &report.results,
+                settings: &run.settings,
+                baselines: &self.past.evaluation.baselines,
+                memory_bytes: run.machine.memory_bytes,
+            });
+        }
+        sheet::fill(&mut reports);
+        let verdicts = requirements.map(|wishes| {
+            reports.iter().flat_map(|report| wishes.judge(report)).collect::<Vec<_>>()
+        });
+        for report in reports {
+            let target = report.target.index;
+            let (findings, sheet) = (report.findings, report.sheet);
+            self.note(Event::Judged { target, findings, sheet })?;
+        }
+        match verdicts {
+            Some(verdicts) => self.note(Event::Verdicts { verdicts }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the end of this sitting, and says how to go on after an interruption.
+    fn end(&mut self, outcome: Result<()>, args: &EvaluateArgs) -> Result<()> {
+        let took_s = self.began.elapsed().as_secs_f64();
+        match outcome {
+            Ok(()) => self.note(Event::Ended { took_s }),
+            Err(error) => {
+                let reason = crate::describe(&error);
+                self.note(Event::Interrupted { reason, took_s })?;
+                if error.is::<Interrupted>() && self.journal.is_some() {
+                    let log = args.log.display();
+                    return Err(error.context(format!(
+                        "everything is cleaned up; go on with: netraid evaluate --resume --log {log}"
+                    )));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn note(&mut self, event: Event) -> Result<()> {
+        match &mut self.journal {
+            Some(journal) => add(journal, &mut self.past, event),
+            None => {
+                self.past.add(event);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "said to people before a long wait")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}

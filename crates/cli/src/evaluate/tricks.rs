@@ -1,0 +1,190 @@
+//! Tests that find tricks: two kinds of work in pairs, one after the other.
+
+use anyhow::Result;
+use netraid_evaluate::{
+    catalogue::TestId,
+    estimate::{LONG_S, PIECE_S, REGION_ROUNDS, pause_s},
+    places::BANDS,
+    plan::{self, PIECES, REGION_BANDS},
+    record::{PairTable, RegionPoint, TestResult},
+    statistics::{Comparison, median},
+};
+
+use super::{
+    data::Content,
+    load::{Done, Load},
+    session::{Session, figure, prepare},
+    target::Open,
+};
+use crate::size;
+
+/// The file that is written in pieces.
+const SCRATCH: u16 = 3;
+/// The file that lies between the first time and the next.
+const FILLER: u16 = 1;
+/// Pieces are taken in steps of this: none follows the one before, so that reading ahead does not help.
+const STEP: u64 = 5;
+
+/// Pieces of a file in several bands of the address range.
+pub(super) fn regions(session: &mut Session<'_>, result: &mut TestResult) -> Result<()> {
+    prepare(session, TestId::Regions)?;
+    let Some(places) = session.target.reach.places()? else { return Ok(()) };
+    let file = session.ensure(SCRATCH, plan::largest_file(session.common.settings))?;
+    let bytes = plan::piece_bytes(session.common.settings).min(places.piece_bytes());
+    let mut rates = vec![Vec::new(); REGION_BANDS.len()];
+    for round in 0..usize::from(REGION_ROUNDS) {
+        for index in 0..REGION_BANDS.len() {
+            // Another order in each round.
+            let index = (index * 2 + round) % REGION_BANDS.len();
+            let begin = REGION_BANDS[index] * places.piece_bytes();
+            if begin + bytes > file.bytes {
+                continue;
+            }
+            let load = Load { begin, bytes, seconds: PIECE_S, ..session.load_of(file) };
+            rates[index].push(measure(session, SCRATCH, &load, result)?);
+        }
+    }
+    for (band, rates) in REGION_BANDS.iter().zip(rates) {
+        let Some(mb_per_s) = median(&rates) else { continue };
+        let position = *band as f64 / BANDS as f64;
+        result.regions.push(RegionPoint { position, samples_mb_per_s: rates, mb_per_s });
+    }
+    let rate = |point: Option<&RegionPoint>| point.map(|point| point.mb_per_s);
+    if let (Some(first), Some(last)) = (rate(result.regions.first()), rate(result.regions.last())) {
+        result.figure = figure(result.test, first / last.max(1e-9));
+    }
+    Ok(())
+}
+
+/// Zeros and random data, written and read.
+pub(super) fn compression(session: &mut Session<'_>, result: &mut TestResult) -> Result<()> {
+    prepare(session, TestId::Compression)?;
+    let settings = session.common.settings;
+    let bytes = plan::piece_bytes(settings);
+    let mut tables = ["write", "read"].map(|what| table(what, "random data", "zeros", bytes));
+    let random = Content::Marked(session.fresh());
+    session.forget(SCRATCH);
+    for pair in 0..u64::from(settings.pairs) {
+        let base = session.load(true, bytes);
+        let mut rates = [[0.0; 2]; 2];
+        // Which kind is first alternates, so that what drifts drifts for both.
+        let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+        for write in [true, false] {
+            if !write {
+                session.forget_cached(SCRATCH)?;
+            }
+            for kind in order {
+                let begin = (pair * 2 + kind) % PIECES * bytes;
+                let content = if kind == 0 { random } else { Content::Zeros };
+                let load =
+                    Load { begin, content, write, flush: write, seconds: PIECE_S, ..base.clone() };
+                // What is read is not judged by its marks here: zeros have none.
+                rates[usize::from(!write)][usize::from(kind == 1)] =
+                    measure(session, SCRATCH, &load, result)?;
+            }
+        }
+        for (table, [random, zeros]) in tables.iter_mut().zip(rates) {
+            table.pairs.push((random, zeros));
+        }
+    }
+    finish(result, tables.into());
+    Ok(())
+}
+
+/// Reading for the first time in a while, and again.
+pub(super) fn cache(session: &mut Session<'_>, result: &mut TestResult) -> Result<()> {
+    prepare(session, TestId::Cache)?;
+    let settings = session.common.settings;
+    let file = session.ensure(0, settings.file_bytes)?;
+    let bytes = plan::piece_bytes(settings);
+    let fill = session.load(true, settings.file_bytes);
+    result.bytes += session.write(FILLER, Open::New, &fill)?.bytes;
+    if let Some(filler) = session.written(FILLER) {
+        let load = session.load_of(filler);
+        measure(session, FILLER, &load, result)?;
+    }
+    let mut pairs = table("read", "first", "again", bytes);
+    for pair in 0..u64::from(settings.pairs) {
+        let begin = pair * STEP % PIECES * bytes;
+        if begin + bytes > file.bytes {
+            continue;
+        }
+        let load = Load { begin, bytes, seconds: PIECE_S, ..session.load_of(file) };
+        session.forget_cached(0)?;
+        let first = measure(session, 0, &load, result)?;
+        session.forget_cached(0)?;
+        let again = measure(session, 0, &load, result)?;
+        pairs.pairs.push((first, again));
+    }
+    finish(result, vec![pairs]);
+    Ok(())
+}
+
+/// Bursts with a flush after a pause, and long writes with one.
+pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Result<()> {
+    prepare(session, TestId::Flush)?;
+    let settings = session.common.settings;
+    let (burst, long) = plan::burst_bytes(settings);
+    let mut pairs = table("write", "long", "burst", burst);
+    let mut flushes = Vec::new();
+    let file = session.ensure(SCRATCH, settings.file_bytes)?;
+    let mut rate = None;
+    for pair in 0..u64::from(settings.pairs) {
+        let load = |session: &mut Session<'_>, begin, bytes, seconds| Load {
+            begin,
+            bytes,
+            seconds,
+            content: file.content,
+            ..session.load(true, bytes)
+        };
+        // A cache that holds the long write of before is to be empty.
+        session.common.shared.pause(rate.map_or(0.0, |rate| pause_s(long, rate)))?;
+        let begin = 3 * long + pair % plan::LONG_TO_BURST * burst;
+        let short = load(session, begin, burst, PIECE_S);
+        let done = piece(session, SCRATCH, &short, result)?;
+        flushes.push(done.flush_s);
+        let short_rate = size::mb_per_s(done.bytes, done.seconds);
+        let begin = pair % 3 * long;
+        let at_length = load(session, begin, long, LONG_S);
+        let long_rate = measure(session, SCRATCH, &at_length, result)?;
+        rate = Some(long_rate);
+        pairs.pairs.push((long_rate, short_rate));
+    }
+    if let Some(seconds) = median(&flushes) {
+        result.notes.push(format!("a flush after a burst takes {:.0} us", seconds * 1e6));
+    }
+    if !session.target.reach.open(SCRATCH, Open::Old)?.flush()? {
+        result
+            .notes
+            .push("the target takes no flush: nothing says when a write is stable".to_owned());
+    }
+    finish(result, vec![pairs]);
+    Ok(())
+}
+
+fn table(what: &str, base: &str, other: &str, bytes: u64) -> PairTable {
+    let [what, base, other] = [what, base, other].map(str::to_owned);
+    PairTable { what, base, other, bytes, pairs: Vec::new() }
+}
+
+/// Runs one piece and gives its rate.
+fn measure(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResult) -> Result<f64> {
+    let done = piece(session, slot, load, result)?;
+    Ok(size::mb_per_s(done.bytes, done.seconds))
+}
+
+fn piece(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResult) -> Result<Done> {
+    let shared = &session.common.shared;
+    let done = session.target.reach.open(slot, Open::Old)?.run(load, shared, None)?;
+    shared.check()?;
+    result.bytes += done.bytes;
+    Ok(done)
+}
+
+/// The largest median ratio is the figure.
+fn finish(result: &mut TestResult, tables: Vec<PairTable>) {
+    let ratios = tables.iter().filter_map(|table| Comparison::of(&table.pairs));
+    let most = ratios.map(|comparison| comparison.ratio).max_by(f64::total_cmp);
+    result.figure = most.and_then(|ratio| figure(result.test, ratio));
+    result.pairs = tables;
+}

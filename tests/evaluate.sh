@@ -1,0 +1,104 @@
+# The buyer's test: a directory beside an array, reports and requirements, refusals, an interruption and what
+# goes on from it, and arrays whose redundancy is off.
+. "$(dirname "$0")/lib.sh"
+need jq
+
+log=$WORK/log.jsonl
+small=(--file-size 8MiB --net-file-size 4MiB --buffer 64KiB --random-seconds 0.3 --depths 1,8
+    --stream-seconds 20 --tape-rate 16MiB)
+evaluate() { "$NETRAID" evaluate --json --log "$log" "${small[@]}" "$@"; }
+# found FILE TARGET KIND: the state of a finding.
+found() { jq -r ".targets[$2].findings[] | select(.kind == \"$3\") | .state" "$1"; }
+
+mkdir "$WORK/dir"
+echo mine >"$WORK/dir/mine"
+array 5 3
+say "all tests at a directory and at an array"
+cat >"$WORK/met.toml" <<EOF
+[[require]]
+test = "host.1"
+at_least = 0.001
+[[require]]
+test = "random.read"
+depth = 8
+at_least = 1.0
+p99_us_at_most = 60000000
+EOF
+evaluate "$WORK/dir" "$NBD" --control "$NBD=$CONTROL" --destroy-data --tests all,degraded,rebuild \
+    --fail-member 1 --requirements "$WORK/met.toml" --report "$WORK/report.html" --csv "$WORK/table.csv" \
+    >"$WORK/both.json" 2>"$WORK/both.said"
+grep -q 'this takes' "$WORK/both.said"
+expect 24 "$(jq '.targets[1].results | length' "$WORK/both.json")" "tests"
+expect '["trick.regions"]' "$(jq -c '[.targets[0].results[] | select(.outcome.state != "done") | .test
+    | select(startswith("degraded") or startswith("rebuild") | not)]' "$WORK/both.json")" "what a directory does not have"
+expect '[]' "$(jq -c '[.targets[1].results[] | select(.outcome.state != "done")]' "$WORK/both.json")" "what an array does not have"
+expect true "$(jq '[.targets[].results[] | select(.outcome.state == "done") | .figure.value > 0] | all' "$WORK/both.json")" "figures"
+expect true "$(jq '[.targets[].results[] | select(.test | test("^(host|net)")) | .limit.text != null] | all' "$WORK/both.json")" "limits"
+expect true "$(jq '.complete and ([.requirements[].met] | all) and (.requirements | length) == 6' "$WORK/both.json")" "requirements"
+expect true "$(jq '[.baselines[].mb_per_s > 0] | all' "$WORK/both.json")" "baselines"
+for kind in wrong_bytes redundancy; do
+    expect clear "$(found "$WORK/both.json" 1 $kind)" "$kind"
+done
+for kind in compression cache_only unstable_writes wrong_bytes; do
+    for index in 0 1; do
+        [ "$(found "$WORK/both.json" $index $kind)" != found ] || fail "$kind is found at target $index, where it is not: \
+$(jq -c ".targets[$index].findings" "$WORK/both.json")"
+    done
+done
+grep -q '</html>' "$WORK/report.html"
+! grep -Eo '(src|href)="?http[^"]*' "$WORK/report.html" || fail "the page fetches something"
+expect 'run,target,address,test,quantity,of,round,value,unit' "$(head -n 1 "$WORK/table.csv" | tr -d '\r')" "columns"
+expect mine "$(ls -A "$WORK/dir")" "what is left in the directory"
+expect optimal "$(state)" "the array after its member was failed"
+
+say "a member away, and no redundancy"
+"$NETRAID" fail "$CONTROL" 2 >/dev/null
+evaluate "$NBD" --control "$CONTROL" --destroy-data --tests host.1 >"$WORK/degraded.json" 2>/dev/null
+expect found "$(found "$WORK/degraded.json" 0 redundancy)" "an array without a member"
+stop engine
+for name in m0 m1 m2; do stop "$name"; done
+URI=()
+rm "$WORK"/m?.img
+array 0 2
+echo 'redundancy = true' >"$WORK/unmet.toml"
+status=0
+evaluate "$NBD" --control "$CONTROL" --destroy-data --tests host.1 --requirements "$WORK/unmet.toml" \
+    >"$WORK/none.json" 2>"$WORK/none.said" || status=$?
+expect 1 $status "status when a requirement is not met"
+grep -q '1 of 1 are not met' "$WORK/none.said"
+expect found "$(found "$WORK/none.json" 0 redundancy)" "level 0"
+expect false "$(jq '.requirements[0].met' "$WORK/none.json")" "verdict"
+
+say "refusals"
+refused 'destroy-data' "$NETRAID" evaluate "$NBD" --log "$log"
+refused 'destroy-data' "$NETRAID" evaluate "$WORK/report.html" --log "$log"
+refused 'member of the array' "$NETRAID" evaluate "${URI[m0]}" --destroy-data --log "$log"
+refused 'give a directory' "$NETRAID" evaluate "$WORK/nowhere" --log "$log"
+refused 'no test' "$NETRAID" evaluate "$WORK/dir" --tests host.12 --log "$log"
+refused 'has ended' "$NETRAID" evaluate --resume --log "$log"
+yes 'compressible' | head -c 8388608 >"$WORK/text"
+refused 'compress' "$NETRAID" evaluate "$WORK/dir" --data "$WORK/text" --log "$log"
+expect mine "$(ls -A "$WORK/dir")" "what is left after refusals"
+expect true "$(evaluate "$WORK/dir" --dry-run --tests host.5 2>/dev/null | jq '.estimate_s > 0')" "a dry run"
+
+say "an interruption, and on from there"
+before=$(wc -l <"$log")
+evaluate "$WORK/dir" --tests host.1,host.2,host.5,net.3 --tape-rate 2MiB >"$WORK/cut.json" 2>"$WORK/cut.said" &
+child=$!
+for ((try = 0; ; try++)); do
+    tail -n "+$((before + 1))" "$log" | grep -q '"test":"host.2"' && break
+    [ $try -lt 1200 ] || fail "it never came to host.2"
+    sleep 0.05
+done
+kill -INT $child
+status=0
+wait $child || status=$?
+expect 1 $status "status of an interrupted run"
+grep -q 'evaluate --resume' "$WORK/cut.said"
+expect mine "$(ls -A "$WORK/dir")" "what is left by an interrupted run"
+"$NETRAID" evaluate --resume --json --log "$log" >"$WORK/whole.json" 2>/dev/null
+expect '["host.1","host.2","host.5","net.3"]' "$(jq -c '[.targets[0].results[].test]' "$WORK/whole.json")" "tests of both sittings"
+expect '[true,1]' "$(jq -c '[.complete, .resumed]' "$WORK/whole.json")" "the run"
+expect 1 "$(jq -c 'select(.event == "result" and .result.test == "host.1")' <(tail -n "+$((before + 1))" "$log") | wc -l)" \
+    "host.1 ran once"
+expect mine "$(ls -A "$WORK/dir")" "what is left at the end"
