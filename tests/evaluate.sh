@@ -5,8 +5,8 @@ need jq
 
 log=$WORK/log.jsonl
 small=(--file-size 8MiB --net-file-size 4MiB --buffer 64KiB --random-seconds 0.3 --depths 1,8
-    --stream-seconds 20 --tape-rate 16MiB)
-evaluate() { "$NETRAID" evaluate --json --log "$log" "${small[@]}" "$@"; }
+    --stream-seconds 20)
+evaluate() { "$NETRAID" evaluate --json --log "$log" "${small[@]}" --tape-rate 16MiB "$@"; }
 # found FILE TARGET KIND: the state of a finding.
 found() { jq -r ".targets[$2].findings[] | select(.kind == \"$3\") | .state" "$1"; }
 
@@ -76,14 +76,15 @@ refused 'member of the array' "$NETRAID" evaluate "${URI[m0]}" --destroy-data --
 refused 'give a directory' "$NETRAID" evaluate "$WORK/nowhere" --log "$log"
 refused 'no test' "$NETRAID" evaluate "$WORK/dir" --tests host.12 --log "$log"
 refused 'has ended' "$NETRAID" evaluate --resume --log "$log"
-yes 'compressible' | head -c 8388608 >"$WORK/text"
+head -c 8388608 /dev/zero | tr '\0' x >"$WORK/text"
 refused 'compress' "$NETRAID" evaluate "$WORK/dir" --data "$WORK/text" --log "$log"
 expect mine "$(ls -A "$WORK/dir")" "what is left after refusals"
 expect true "$(evaluate "$WORK/dir" --dry-run --tests host.5 2>/dev/null | jq '.estimate_s > 0')" "a dry run"
 
 say "an interruption, and on from there"
 before=$(wc -l <"$log")
-evaluate "$WORK/dir" --tests host.1,host.2,host.5,net.3 --tape-rate 2MiB >"$WORK/cut.json" 2>"$WORK/cut.said" &
+"$NETRAID" evaluate --json --log "$log" "${small[@]}" "$WORK/dir" --tests host.1,host.2,host.5,net.3 \
+    --tape-rate 1MiB >"$WORK/cut.json" 2>"$WORK/cut.said" &
 child=$!
 for ((try = 0; ; try++)); do
     tail -n "+$((before + 1))" "$log" | grep -q '"test":"host.2"' && break

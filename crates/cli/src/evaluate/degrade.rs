@@ -12,6 +12,8 @@ use crate::{control::socket_path, runtime};
 
 /// How long a state may take to be reached that takes no data to be moved.
 const CHANGE: Duration = Duration::from_secs(30);
+/// How long an array may hold on to the device of a member that was set aside.
+const LET_GO: Duration = Duration::from_secs(5);
 /// How often the array is asked.
 const ASK: Duration = Duration::from_millis(50);
 
@@ -105,8 +107,15 @@ impl Degrade {
         self.wait(shared, |this| Ok(this.state_in(&this.status()?)? != "in_sync"))
     }
 
-    fn rebuild(&mut self) -> Result<()> {
-        self.ask(&ControlRequest::Rebuild { member: self.member()? })
+    /// Takes the member back. Its device is refused as long as the array lets go of it.
+    fn rebuild(&self) -> Result<()> {
+        let deadline = Instant::now() + LET_GO;
+        loop {
+            match self.ask(&ControlRequest::Rebuild { member: self.member()? }) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(ASK),
+                result => return result,
+            }
+        }
     }
 
     fn is_rebuilding(&self) -> Result<bool> {

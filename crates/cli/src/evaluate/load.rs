@@ -150,6 +150,9 @@ impl<'a> Walk<'a> {
     /// Bytes from the beginning on that are done, as far as this walk knows.
     pub(super) fn reached(&self) -> u64 {
         let all = self.load.bytes;
+        if self.next >= all / u64::from(self.load.request) {
+            return all;
+        }
         (self.next / self.stride * self.stride * u64::from(self.load.request)).min(all)
     }
 

@@ -298,7 +298,6 @@ impl Conduct {
             return self.output.document(&json!({ "estimate_s": seconds }), || text);
         }
         // Not on standard output, which has the document alone.
-        tracing::info!("{text}");
         say(&text);
         Ok(())
     }

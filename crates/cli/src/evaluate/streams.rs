@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use netraid_evaluate::{
     catalogue::TestId,
     estimate,
@@ -121,6 +121,12 @@ fn ready_stream(
         session.load(true, plan.bytes)
     } else {
         let file = session.written(plan.slot).context("a file that nobody wrote")?;
+        if file.bytes == 0 {
+            bail!(
+                "nothing could be written within {} s; give more --stream-seconds",
+                settings.stream_s
+            );
+        }
         session.forget_cached(plan.slot)?;
         let mut load = session.load_of(file);
         load.bytes = load.bytes.min(plan.bytes);
