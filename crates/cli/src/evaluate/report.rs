@@ -19,7 +19,7 @@ pub(super) fn page(evaluation: &Evaluation) -> Result<String> {
         escape(&run.netraid)
     );
     for report in &evaluation.targets {
-        write!(body, "<h2>{}</h2>\n", escape(&report.target.address))?;
+        writeln!(body, "<h2>{}</h2>", escape(&report.target.address))?;
         let findings = report.findings.iter().map(|finding| {
             let mut evidence = finding.evidence.clone();
             evidence.push(format!("threshold: {}", finding.threshold));
@@ -51,7 +51,7 @@ pub(super) fn page(evaluation: &Evaluation) -> Result<String> {
         baselines.map(|line| vec![show::baseline(line), format!("{:.0} MB/s", line.mb_per_s)]);
     body += &table(&["What", "Rate"], baselines);
     let settings = serde_json::to_string_pretty(&run.settings)?;
-    write!(body, "<h2>Settings</h2>\n<pre>{}</pre>\n", escape(&settings))?;
+    writeln!(body, "<h2>Settings</h2>\n<pre>{}</pre>", escape(&settings))?;
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
