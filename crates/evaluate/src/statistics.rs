@@ -25,6 +25,9 @@ pub struct Comparison {
     pub agreeing: usize,
     /// Pairs whose ratio is at least [`CLEAR`].
     pub far: usize,
+    /// Whether the second kind is faster across pairs too: all its rates but one are above all of the
+    /// first kind's but one.
+    pub apart: bool,
 }
 
 /// From this median on a difference is one.
@@ -37,7 +40,8 @@ pub const PAIRS_MIN: usize = 5;
 /// What a comparison comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The second is faster: the median is at least [`CLEAR`], and all pairs but one at least agree.
+    /// The second is faster: the median is at least [`CLEAR`], all pairs but one at least agree, and the two
+    /// kinds are apart.
     Faster,
     /// It is not: the median is below [`CONSISTENT`], or fewer than half of the pairs agree.
     Alike,
@@ -52,7 +56,18 @@ impl Comparison {
         let usable = |(base, other): &&(f64, f64)| *base > 0.0 && *other > 0.0;
         let ratios: Vec<f64> =
             pairs.iter().filter(usable).map(|(base, other)| other / base).collect();
+        let sorted = |pick: fn(&(f64, f64)) -> f64| {
+            let mut rates: Vec<f64> = pairs.iter().filter(usable).map(pick).collect();
+            rates.sort_by(f64::total_cmp);
+            rates
+        };
+        let (bases, others) = (sorted(|pair| pair.0), sorted(|pair| pair.1));
+        let apart = match (bases.iter().nth_back(1), others.get(1)) {
+            (Some(base), Some(other)) => other > base,
+            (Some(_) | None, _) => false,
+        };
         Some(Self {
+            apart,
             ratio: median(&ratios)?,
             least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             most: ratios.iter().copied().fold(0.0, f64::max),
@@ -67,7 +82,7 @@ impl Comparison {
     pub fn answer(&self) -> Answer {
         if self.pairs < PAIRS_MIN {
             Answer::Unclear
-        } else if self.ratio >= CLEAR && self.agreeing + 1 >= self.pairs {
+        } else if self.ratio >= CLEAR && self.agreeing + 1 >= self.pairs && self.apart {
             Answer::Faster
         } else if self.ratio < CONSISTENT && self.far * 3 <= self.pairs {
             Answer::Alike
@@ -104,5 +119,8 @@ mod tests {
         assert_eq!(answer(&[1.0, 3.0, 3.0, 0.5, 1.0]), Answer::Unclear);
         assert_eq!(answer(&[1.3, 1.3, 1.3, 1.3, 1.3]), Answer::Unclear);
         assert_eq!(answer(&[9.0, 9.0, 9.0, 9.0]), Answer::Unclear);
+        // Rates that come and go by more than the difference.
+        let pairs = [(100.0, 160.0), (300.0, 480.0), (100.0, 160.0), (300.0, 480.0), (90.0, 160.0)];
+        assert_eq!(Comparison::of(&pairs).unwrap().answer(), Answer::Unclear);
     }
 }

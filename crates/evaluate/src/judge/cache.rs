@@ -3,7 +3,7 @@
 use super::{Evidence, finding, line_of, pair_threshold};
 use crate::{
     catalogue::TestId,
-    record::{BaselineKind, Finding, FindingKind, FindingState, TargetKind},
+    record::{BaselineKind, Finding, FindingKind, FindingState, PairTable, TargetKind},
     statistics::{Answer, Comparison, median},
 };
 
@@ -22,6 +22,11 @@ pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
         pair_threshold()
     );
     let state_and_text = match comparison.answer() {
+        Answer::Faster if is_memory(evidence) => {
+            let text =
+                "the first reads are as fast as memory: there is no device for a cache to hide";
+            (FindingState::Clear, text.to_owned())
+        }
         Answer::Faster => {
             let cold = median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())?;
             let hot = median(&table.pairs.iter().map(|pair| pair.1).collect::<Vec<_>>())?;
@@ -106,15 +111,34 @@ const READ_SHARE: f64 = 0.4;
 /// And writes, with a flush, at this one.
 const WRITE_SHARE: f64 = 0.25;
 
-/// Whether the store is memory, or so fast that no device was seen.
-pub(super) fn no_device(evidence: &Evidence<'_>) -> Option<Finding> {
-    let target = evidence.target;
-    let (kind, what) = match target.kind {
+/// Whether even first reads are as fast as memory, or what leads to it.
+fn is_memory(evidence: &Evidence<'_>) -> bool {
+    let (kind, _) = between(evidence.target.kind);
+    let cold = evidence.pairs(TestId::Cache, "read").and_then(of_base);
+    let base = evidence.baseline(kind).filter(|base| *base > 0.0);
+    let fast = cold.zip(base).is_some_and(|(cold, base)| cold / base >= READ_SHARE);
+    evidence.target.in_memory || fast
+}
+
+/// What lies between us and a target of this kind.
+const fn between(kind: TargetKind) -> (BaselineKind, &'static str) {
+    match kind {
         TargetKind::Directory | TargetKind::File | TargetKind::Block => {
             (BaselineKind::Memory, "memory")
         }
         TargetKind::Iscsi | TargetKind::Nbd => (BaselineKind::Loopback, "TCP over loopback"),
-    };
+    }
+}
+
+/// Median rate of the first kind of a table's pairs.
+fn of_base(table: &PairTable) -> Option<f64> {
+    median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
+}
+
+/// Whether the store is memory, or so fast that no device was seen.
+pub(super) fn no_device(evidence: &Evidence<'_>) -> Option<Finding> {
+    let target = evidence.target;
+    let (kind, what) = between(target.kind);
     let threshold = format!(
         "the file system says so, or first reads reach {READ_SHARE} and long flushed writes {WRITE_SHARE} of what \
          {what} gives, and no trick explains it"
@@ -124,11 +148,8 @@ pub(super) fn no_device(evidence: &Evidence<'_>) -> Option<Finding> {
         let text = format!("the store is this machine's memory ({name}): no device was measured");
         return Some(finding(FindingKind::NoDevice, FindingState::Note, text, vec![], threshold));
     }
-    let side = |table: &crate::record::PairTable| {
-        median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
-    };
-    let cold = evidence.pairs(TestId::Cache, "read").and_then(side)?;
-    let long = evidence.pairs(TestId::Flush, "write").and_then(side)?;
+    let cold = evidence.pairs(TestId::Cache, "read").and_then(of_base)?;
+    let long = evidence.pairs(TestId::Flush, "write").and_then(of_base)?;
     let base = evidence.baseline(kind).filter(|base| *base > 0.0)?;
     let (read, write) = (cold / base, long / base);
     let line = format!(

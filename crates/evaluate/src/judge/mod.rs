@@ -135,8 +135,8 @@ fn line_of(table: &PairTable, comparison: &Comparison) -> String {
 
 fn pair_threshold() -> String {
     format!(
-        "median ratio of the pairs at least {CLEAR}, and at least {CONSISTENT} in all pairs but one; clear below \
-         {CONSISTENT}; no answer in between"
+        "median ratio of the pairs at least {CLEAR}, at least {CONSISTENT} in all pairs but one, and all rates but one \
+         of the faster kind above all but one of the other; clear below {CONSISTENT}; no answer in between"
     )
 }
 
