@@ -3,7 +3,6 @@
 //! The model is `netraid_model`; here are its configuration, the threads that run its points, and
 //! what is shown of them.
 
-mod chart;
 mod points;
 mod report;
 mod table;
