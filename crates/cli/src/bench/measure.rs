@@ -69,6 +69,8 @@ pub(super) enum Until {
     Time(Instant),
     /// After this many requests.
     Requests(u64),
+    /// At this time, or after this many requests.
+    First(Instant, u64),
 }
 
 impl Places {
@@ -81,6 +83,7 @@ impl Places {
         let over = match self.until {
             Until::Time(time) => Instant::now() >= time,
             Until::Requests(count) => self.next >= count,
+            Until::First(time, count) => self.next >= count || Instant::now() >= time,
         };
         if over {
             return None;
@@ -141,6 +144,23 @@ impl Tally {
         Ok(())
     }
 
+    /// Adds what ran at the same time, to be counted as one.
+    pub(super) fn join(&mut self, other: &Self) -> Result<()> {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.latency_us.add(&other.latency_us).context("latencies")
+    }
+
+    /// MB/s of each round.
+    pub(super) fn rounds(&self) -> &[f64] {
+        &self.rounds_mb_per_s
+    }
+
+    /// Bytes so far.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Its figures, of a workload that another one may have run beside.
     pub(super) fn figures(&self, workload: Workload, beside: Option<Workload>) -> Figures {
         let gigabytes = self.bytes as f64 / 1e9;
@@ -177,20 +197,20 @@ pub(super) struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<String>,
     mb_per_s: f64,
-    iops: f64,
-    latency_us_p50: u64,
-    latency_us_p99: u64,
+    pub(super) iops: f64,
+    pub(super) latency_us_p50: u64,
+    pub(super) latency_us_p99: u64,
     latency_us_p99_9: u64,
     latency_us_max: u64,
     /// User and system time of this process.
-    client_cpu_s_per_gb: f64,
+    pub(super) client_cpu_s_per_gb: f64,
     /// The same of the processes that it measures.
-    server_cpu_s_per_gb: f64,
+    pub(super) server_cpu_s_per_gb: f64,
     /// How often threads of this process waited, by request.
     client_waits: f64,
     /// The same of the processes that it measures.
     server_waits: f64,
-    rounds_mb_per_s: Vec<f64>,
+    pub(super) rounds_mb_per_s: Vec<f64>,
 }
 
 /// The head of a table of figures, in Markdown.
@@ -201,6 +221,11 @@ pub(super) const TABLE_HEAD: &str = "\
 impl Figures {
     pub(super) const fn mb_per_s(&self) -> f64 {
         self.mb_per_s
+    }
+
+    /// The median of its rounds.
+    pub(super) fn median_mb_per_s(&self) -> f64 {
+        median(self.rounds_mb_per_s.clone())
     }
 
     /// Processor seconds of all processes.
@@ -236,9 +261,7 @@ impl Figures {
     /// What this is of `base`, in one line: rate (median of rounds), latency, processor time.
     pub(super) fn ratio_line(&self, base: &Self) -> String {
         let pairs = self.rounds_mb_per_s.iter().zip(&base.rounds_mb_per_s);
-        let mut rates: Vec<f64> = pairs.map(|(one, other)| one / other).collect();
-        rates.sort_by(f64::total_cmp);
-        let rate = rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN);
+        let rate = median(pairs.map(|(one, other)| one / other).collect());
         let p99 = self.latency_us_p99 as f64 / base.latency_us_p99 as f64;
         let client = self.client_cpu_s_per_gb / base.client_cpu_s_per_gb;
         let servers = self.server_cpu_s_per_gb / base.server_cpu_s_per_gb;
@@ -247,6 +270,12 @@ impl Figures {
             self.name()
         )
     }
+}
+
+/// The middle one of some figures; of an even number, the larger of the two in the middle.
+pub(super) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// What processes have used; 0 is this one.
@@ -285,6 +314,17 @@ fn waits(pids: &[u32]) -> Result<u64> {
         }
     }
     Ok(waits)
+}
+
+/// Processor seconds of the whole machine, with what its host took away.
+pub(super) fn machine_busy_s() -> Result<f64> {
+    let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    let line = text.lines().next().unwrap_or_default();
+    let fields = line.split_whitespace().skip(1).take(8).enumerate();
+    // Fields 4 and 5 of proc_stat(5) are idle: waiting for devices is idle, too.
+    let ticks = fields.filter(|(at, _)| !matches!(at, 3 | 4));
+    let ticks: u64 = ticks.filter_map(|(_, ticks)| ticks.parse::<u64>().ok()).sum();
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Processor seconds, user and system, that processes have used; 0 is this one.

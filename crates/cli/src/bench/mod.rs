@@ -2,6 +2,7 @@
 //!
 //! Rounds of all workloads take turns, so that a disturbance of the machine meets all of them.
 
+mod climb;
 mod drive;
 mod export;
 mod fit;
@@ -52,6 +53,9 @@ enum What {
         #[command(flatten)]
         options: Options,
     },
+    /// Part by part: memory and parity, the transport, one member by requests in flight, one to all members
+    /// at once and as volumes, an export by the size of requests; which part limits, and what would be next
+    Climb(Box<climb::ClimbArgs>),
     /// XOR, P with Q, and checksums, by the size of buffers and the number of sources, beside copying
     Parity(parity::ParityArgs),
     /// iSCSI to a target of ours in memory, beside bare requests over TCP, by the size of a request
@@ -185,6 +189,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let options = match &args.what {
         What::Stream(args) => return runtime()?.block_on(stream::run(args, output)),
         What::Mediator(args) => return mediator::run(args, output),
+        What::Climb(args) => return climb::run(args, output),
         What::Parity(args) => return parity::run(args, output),
         What::Transport(args) => return runtime()?.block_on(transport::run(args, output)),
         What::Export(args) => return runtime()?.block_on(export::run(args, output)),
@@ -199,6 +204,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         let mut benches = match &args.what {
             What::Stream(_)
             | What::Mediator(_)
+            | What::Climb(_)
             | What::Parity(_)
             | What::Transport(_)
             | What::Export(_) => Vec::new(),

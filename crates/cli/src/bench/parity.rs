@@ -33,16 +33,17 @@ const ROUNDS: usize = 3;
 pub(super) struct ParityArgs {
     /// Milliseconds of one point in one round
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    milliseconds: u64,
+    pub(super) milliseconds: u64,
     /// Bytes that each processor walks through: more than its caches hold, for the speed of memory;
     /// by default each point uses its own buffers again and again
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    walk: Option<u64>,
+    pub(super) walk: Option<u64>,
 }
 
+/// What is done to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Work {
+pub(super) enum Work {
     Copy,
     Checksum,
     Xor,
@@ -50,7 +51,8 @@ enum Work {
 }
 
 impl Work {
-    const fn name(self) -> &'static str {
+    /// It in words.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
             Self::Checksum => "CRC32C",
@@ -70,31 +72,41 @@ impl Work {
 
 /// One size of buffers.
 #[derive(Debug, Serialize)]
-struct Point {
-    buffer_bytes: usize,
+pub(super) struct Point {
+    pub(super) buffer_bytes: usize,
     /// GB/s of what goes in, of all processors together.
-    gb_per_s: f64,
+    pub(super) gb_per_s: f64,
 }
 
 /// Work with so many sources on so many processors, for all sizes of buffers.
 #[derive(Debug, Serialize)]
-struct Series {
-    work: Work,
-    sources: usize,
-    processors: usize,
-    points: Vec<Point>,
+pub(super) struct Series {
+    pub(super) work: Work,
+    pub(super) sources: usize,
+    pub(super) processors: usize,
+    pub(super) points: Vec<Point>,
     /// Time of a buffer of every source as overhead and rate; per processor.
-    overhead_ns: f64,
-    peak_gb_per_s: f64,
+    pub(super) overhead_ns: f64,
+    pub(super) peak_gb_per_s: f64,
 }
 
+/// All that was measured.
 #[derive(Debug, Serialize)]
-struct Report {
-    walk_bytes: Option<u64>,
-    series: Vec<Series>,
+pub(super) struct Report {
+    pub(super) walk_bytes: Option<u64>,
+    pub(super) series: Vec<Series>,
 }
 
 pub(super) fn run(args: &ParityArgs, output: Output) -> Result<()> {
+    let report = measure_all(args)?;
+    output.document(&report, || text(&report))
+}
+
+/// Measures all kinds of work, on one processor and on all.
+///
+/// # Errors
+/// When `--walk` is out of range.
+pub(super) fn measure_all(args: &ParityArgs) -> Result<Report> {
     if args.walk.is_some_and(|walk| !(1 << 20..=1 << 32).contains(&walk)) {
         bail!("--walk: give 1MiB to 4GiB");
     }
@@ -122,8 +134,7 @@ pub(super) fn run(args: &ParityArgs, output: Output) -> Result<()> {
             series.push(measure(work, sources, memories, walk.unwrap_or(0), args));
         }
     }
-    let report = Report { walk_bytes: args.walk, series };
-    output.document(&report, || text(&report))
+    Ok(Report { walk_bytes: args.walk, series })
 }
 
 /// Measures all sizes, on as many processors as there are memories.
@@ -214,7 +225,8 @@ fn act(work: Work, row: &mut [u8], len: usize) {
     black_box(results);
 }
 
-fn text(report: &Report) -> String {
+/// The report as tables, in Markdown.
+pub(super) fn text(report: &Report) -> String {
     let mut text =
         String::from("GB/s of what goes in; overhead and peak as fitted, of one processor\n");
     let mut processors = 0;

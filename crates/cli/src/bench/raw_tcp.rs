@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::measure::Workload;
@@ -54,6 +54,35 @@ pub(super) fn run(
         let served = serving.join().map_err(|_| io::Error::other("a thread panicked"))?;
         let ((), server_cpu_s) = served.context("the server of raw TCP")?;
         Ok(Run { requests, seconds, client_cpu_s, server_cpu_s })
+    })
+}
+
+/// Runs `workload` on so many connections at once, each with `depth` requests in flight and a part of
+/// `memory`: MB/s of all together.
+///
+/// # Errors
+/// When loopback cannot be used.
+pub(super) fn run_many(
+    workload: Workload,
+    depth: usize,
+    time: Duration,
+    memory: &mut [u8],
+    connections: u8,
+) -> Result<f64> {
+    let part = (memory.len() / usize::from(connections)).max(1);
+    let one = |memory| -> Result<f64> {
+        let run = run(workload, depth, time, memory)?;
+        Ok(run.requests as f64 * f64::from(workload.len) / 1e6 / run.seconds)
+    };
+    thread::scope(|scope| {
+        let runs: Vec<_> = memory
+            .chunks_exact_mut(part)
+            .take(connections.into())
+            .map(|memory| scope.spawn(|| one(memory)))
+            .collect();
+        runs.into_iter().try_fold(0.0, |sum, run| {
+            Ok(sum + run.join().map_err(|_| anyhow!("a thread of bare TCP panicked"))??)
+        })
     })
 }
 

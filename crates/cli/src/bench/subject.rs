@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use netraid_block::TargetUri;
 use netraid_engine::{
     array::{Array, Caches, OpenOptions},
     initiator::{InitiatorConfig, Remote},
 };
 
-use super::{Options, REQUEST_LEN_MAX, drive::Subject};
+use super::{
+    Options, REQUEST_LEN_MAX,
+    drive::Subject,
+    measure::{Tally, Until, Workload},
+};
 use crate::{
     args,
     create::Switch,
@@ -47,6 +51,8 @@ pub(super) struct Bench {
     pub(super) may_write: bool,
     /// How often it is overwritten at random before it is measured.
     pub(super) age: u16,
+    /// The engine, where it is a process of its own that was started for this.
+    pub(super) engine_pid: Option<u32>,
     array: Option<Array>,
     remote: Option<Arc<Remote>>,
     // Exports end before the targets that they stand on.
@@ -58,6 +64,17 @@ impl Bench {
     /// Whether all of it runs on this machine, in memory.
     pub(super) const fn is_own(&self) -> bool {
         !self.daemons.is_empty()
+    }
+
+    /// Runs a workload as [`Subject::run`] does.
+    pub(super) async fn run(
+        &mut self,
+        workload: Workload,
+        span: u64,
+        depth: usize,
+        until: Until,
+    ) -> Result<(Tally, f64)> {
+        self.subject.run(workload, span, depth, until).await.with_context(|| self.what.clone())
     }
 
     /// A LUN through our initiator.
@@ -86,6 +103,7 @@ impl Bench {
             server_pids: server_pids(&daemons, options),
             may_write: own || options.overwrite,
             age: 0,
+            engine_pid: None,
             array: None,
             remote: Some(remote),
             daemons,
@@ -144,16 +162,32 @@ impl Bench {
             bench.age = own.age;
             return Ok(bench);
         }
+        let attach = read_ahead.map(|len| format!("--read-ahead={len}"));
+        let attach = attach.into_iter().collect();
+        let mut bench = Self::through_nbd(what, &urls, attach, options)?;
+        bench.server_pids.extend(daemons.iter().map(Daemon::pid));
+        bench.daemons.append(&mut daemons);
+        Ok(bench)
+    }
+
+    /// The array of these members through an NBD export by a Unix socket; `arguments` are more of `netraid attach`.
+    pub(super) fn through_nbd(
+        what: String,
+        urls: &[String],
+        arguments: Vec<String>,
+        options: &Options,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("netraid-bench.").tempdir()?;
         let socket = dir.path().join("nbd.sock");
         let mut attach = args!["attach", "--nbd", format!("unix:{}", socket.display())].to_vec();
-        attach.extend(read_ahead.map(|len| format!("--read-ahead={len}")));
+        attach.extend(arguments);
         attach.push(format!("--threads={}", options.threads));
-        attach.extend(urls);
+        attach.extend(urls.iter().cloned());
         let engine = Daemon::start("engine", &attach)?;
         let client = NbdClient::connect(NbdUri::parse(&engine.ready_text("/exports/0/uri")?)?)?;
-        daemons.insert(0, engine);
-        let mut bench = Self::export(format!("{what}, NBD export"), client, daemons, options);
+        let engine_pid = engine.pid();
+        let mut bench = Self::export(format!("{what}, NBD export"), client, vec![engine], options);
+        bench.engine_pid = Some(engine_pid);
         bench._dir = Some(dir);
         bench.may_write = true;
         Ok(bench)
@@ -184,6 +218,7 @@ impl Bench {
             server_pids,
             may_write,
             age: 0,
+            engine_pid: None,
             array,
             remote,
             daemons,
@@ -198,6 +233,7 @@ impl Bench {
             server_pids: server_pids(&daemons, options),
             may_write: options.overwrite,
             age: 0,
+            engine_pid: None,
             array: None,
             remote: None,
             daemons,

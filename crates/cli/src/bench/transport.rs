@@ -30,65 +30,75 @@ const MEMORY_LEN: u64 = 256 << 20;
 pub(super) struct TransportArgs {
     /// Requests in flight
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    depth: u16,
+    pub(super) depth: u16,
     /// Bytes of a request, 512 to 1MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse, value_delimiter = ',',
           default_value = "4KiB,16KiB,64KiB,256KiB,1MiB")]
-    requests: Vec<u64>,
+    pub(super) requests: Vec<u64>,
     /// Seconds of one point in one round
     #[arg(long, default_value_t = 0.5)]
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Rounds; in each, all points run once, the two kinds one after the other
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
+    pub(super) rounds: u16,
 }
 
 /// What one kind of transport did with requests of one size in one round; processor time is in microseconds
 /// a request.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Figures {
-    mb_per_s: f64,
-    client_us: f64,
-    server_us: f64,
+pub(super) struct Figures {
+    pub(super) mb_per_s: f64,
+    pub(super) client_us: f64,
+    pub(super) server_us: f64,
 }
 
 /// Requests of one size, by rounds.
 #[derive(Debug, Serialize)]
-struct Point {
-    write: bool,
-    request_bytes: u32,
-    raw: Vec<Figures>,
-    iscsi: Vec<Figures>,
+pub(super) struct Point {
+    pub(super) write: bool,
+    pub(super) request_bytes: u32,
+    pub(super) raw: Vec<Figures>,
+    pub(super) iscsi: Vec<Figures>,
     /// Processor microseconds of copying as much: what a target that has to look at bytes before it stores
     /// them adds to a write.
-    copy_us: f64,
+    pub(super) copy_us: f64,
 }
 
 /// How the time of requests grows with their size, by the median of each size.
 #[derive(Debug, Serialize)]
-struct Fit {
-    write: bool,
-    transport: &'static str,
-    overhead_us: f64,
-    peak_mb_per_s: f64,
+pub(super) struct Fit {
+    pub(super) write: bool,
+    pub(super) transport: &'static str,
+    pub(super) overhead_us: f64,
+    pub(super) peak_mb_per_s: f64,
     /// Bytes of a request that has three quarters of the peak.
-    bytes_for_three_quarters: f64,
+    pub(super) bytes_for_three_quarters: f64,
     client_us_a_request: f64,
     client_s_a_gb: f64,
     server_us_a_request: f64,
     server_s_a_gb: f64,
 }
 
+/// All that was measured.
 #[derive(Debug, Serialize)]
-struct Report {
-    depth: u16,
-    rounds: u16,
-    seconds: f64,
-    points: Vec<Point>,
-    fits: Vec<Fit>,
+pub(super) struct Report {
+    pub(super) depth: u16,
+    pub(super) rounds: u16,
+    pub(super) seconds: f64,
+    pub(super) points: Vec<Point>,
+    pub(super) fits: Vec<Fit>,
 }
 
 pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
+    let report = measure(args, output, &Stop::listen()?).await?;
+    output.document(&report, || text(&report))
+}
+
+/// Measures both transports, with a target of our own that is started for it.
+///
+/// # Errors
+/// When an argument is out of range, the target fails, or a signal came.
+pub(super) async fn measure(args: &TransportArgs, output: Output, stop: &Stop) -> Result<Report> {
     // While bare TCP runs, nobody answers the target.
     if !(0.01..=10.0).contains(&args.seconds) {
         bail!("--seconds {}: give 0.01 to 10", args.seconds);
@@ -98,7 +108,6 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
     if lens.len() != args.requests.len() || !lens.iter().all(is_right) {
         bail!("--requests: give multiples of 512, up to 1MiB");
     }
-    let stop = Stop::listen()?;
     let daemon = ram_target(0, MEMORY_LEN, None)?;
     let mut config = InitiatorConfig::new(TargetUri::parse(&daemon.ready_text("/luns/0/uri")?)?);
     config.queue_depth = args.depth.max(128);
@@ -138,8 +147,7 @@ pub(super) async fn run(args: &TransportArgs, output: Output) -> Result<()> {
     daemon.stop()?;
     let fits = fits(&points);
     let (depth, rounds, seconds) = (args.depth, args.rounds, args.seconds);
-    let report = Report { depth, rounds, seconds, points, fits };
-    output.document(&report, || text(&report))
+    Ok(Report { depth, rounds, seconds, points, fits })
 }
 
 impl Point {
@@ -179,7 +187,8 @@ async fn iscsi_figures(
     })
 }
 
-fn median(figures: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+/// The median of something in all rounds.
+pub(super) fn median(figures: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     let mut all: Vec<f64> = figures.iter().map(of).collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
@@ -218,7 +227,8 @@ fn fits(points: &[Point]) -> Vec<Fit> {
     fits
 }
 
-fn text(report: &Report) -> String {
+/// The report as a table and its fits, in Markdown.
+pub(super) fn text(report: &Report) -> String {
     let Report { depth, rounds, seconds, points, fits } = report;
     let mut text = format!(
         "depth {depth}, {rounds} rounds of {seconds} s a point, medians; processor time in microseconds a \
