@@ -26,6 +26,8 @@ const COLOURS: [RGBColor; 8] = [
 ];
 /// Labels of an axis, at most.
 const LABELS: usize = 11;
+/// Points of a grid, at most.
+const LABELS_MAX: u16 = 64;
 
 /// A value, and what its measurements or chances scatter between.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,6 +87,8 @@ impl Series {
 pub(crate) enum Scale {
     /// From zero, evenly.
     Linear,
+    /// The same, for what comes in whole numbers.
+    Counts,
     /// By powers of two, between the points.
     Powers,
     /// The same, for bytes.
@@ -161,6 +165,7 @@ impl Chart {
                 .x_desc(&self.x.name)
                 .y_desc(&self.y.name)
                 .x_labels(LABELS)
+                .label_style(("sans-serif", 13))
                 .y_label_formatter(&|value| number(*value))
                 .max_light_lines(1)
                 .draw()?;
@@ -170,7 +175,8 @@ impl Chart {
                 match series.stroke {
                     Stroke::Dashed => {
                         let style = colour.stroke_width(2);
-                        plot.draw_series(DashedLineSeries::new(means, 6, 4, style))?;
+                        plot.draw_series(DashedLineSeries::new(means.clone(), 6, 4, style))?;
+                        plot.draw_series(means.map(|at| Circle::new(at, 2, colour.filled())))?;
                         continue;
                     }
                     Stroke::Solid => {}
@@ -204,7 +210,7 @@ impl Ticks {
     fn of(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> Self {
         let right = values.clone().fold(0.0, f64::max);
         let range = match scale {
-            Scale::Linear => 0.0..right.max(1e-9) * 1.02,
+            Scale::Linear | Scale::Counts => 0.0..right.max(1e-9) * 1.02,
             Scale::Powers | Scale::Bytes => {
                 let left = values.filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
                 let left = if left.is_finite() { left } else { 1.0 };
@@ -222,7 +228,7 @@ impl Ranged for Ticks {
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
         let at = match self.scale {
-            Scale::Linear => *value,
+            Scale::Linear | Scale::Counts => *value,
             Scale::Powers | Scale::Bytes => value.max(f64::MIN_POSITIVE).log2(),
         };
         plotters::coord::types::RangedCoordf64::from(self.range.clone()).map(&at, limit)
@@ -233,9 +239,15 @@ impl Ranged for Ticks {
             Scale::Linear => {
                 plotters::coord::types::RangedCoordf64::from(self.range.clone()).key_points(hint)
             }
+            Scale::Counts => {
+                let last = self.range.end.floor();
+                let step = (last / hint.max_num_points().max(1) as f64).ceil().max(1.0);
+                let counts = (0..=LABELS_MAX).map(|count| f64::from(count) * step);
+                counts.take_while(|count| *count <= last).collect()
+            }
             Scale::Powers | Scale::Bytes => {
                 let (first, last) = (self.range.start.ceil(), self.range.end.floor());
-                let powers = (0..=64).map(|step| first + f64::from(step));
+                let powers = (0..=LABELS_MAX).map(|step| first + f64::from(step));
                 let powers: Vec<f64> =
                     powers.take_while(|power| *power <= last).map(f64::exp2).collect();
                 let each = powers.len().div_ceil(hint.max_num_points().max(1)).max(1);
@@ -246,7 +258,7 @@ impl Ranged for Ticks {
 
     fn range(&self) -> Range<f64> {
         match self.scale {
-            Scale::Linear => self.range.clone(),
+            Scale::Linear | Scale::Counts => self.range.clone(),
             Scale::Powers | Scale::Bytes => self.range.start.exp2()..self.range.end.exp2(),
         }
     }
@@ -255,7 +267,7 @@ impl Ranged for Ticks {
 impl ValueFormatter<f64> for Ticks {
     fn format_ext(&self, value: &f64) -> String {
         match self.scale {
-            Scale::Linear | Scale::Powers => number(*value),
+            Scale::Linear | Scale::Counts | Scale::Powers => number(*value),
             Scale::Bytes => bytes(*value),
         }
     }
@@ -286,8 +298,18 @@ mod tests {
     }
 
     #[test]
+    fn counts_have_no_fractions() {
+        let points = (1..=5).map(|count| (f64::from(count), Spread::of(50.0))).collect();
+        let chart = Chart::new("rates", Axis::by("members", Scale::Counts), Axis::new("MB/s"))
+            .with(Series::new("one", points));
+        let svg = chart.draw().unwrap();
+        let has = |label: &str| svg.lines().any(|line| line.trim() == label);
+        assert!(has("5") && !has("0.5") && !has("1.5"), "{svg}");
+    }
+
+    #[test]
     fn a_chart_without_points_is_drawn_all_the_same() {
-        for scale in [Scale::Linear, Scale::Powers, Scale::Bytes] {
+        for scale in [Scale::Linear, Scale::Counts, Scale::Powers, Scale::Bytes] {
             let chart = Chart::new("none", Axis::by("x", scale), Axis::new("y"));
             assert!(chart.draw().unwrap().starts_with("<svg"));
         }

@@ -123,10 +123,11 @@ body { font-family: sans-serif; line-height: 1.4; max-width: 1180px; margin: 2em
 h2 { margin-top: 1.6em; }
 .plots { display: flex; flex-wrap: wrap; gap: 12px; }
 figure { margin: 0; max-width: 100%; }
-figure svg { max-width: 100%; height: auto; border: 1px solid var(--line); display: block; }
-.legend span { font-weight: bold; margin-right: 1em; white-space: nowrap; }
+figure svg { max-width: 100%; height: auto; border: 1px solid var(--line); box-sizing: border-box;
+  display: block; }
+.legend span { font-weight: bold; margin-right: 1em; display: inline-block; }
 .findings { border-left: 4px solid var(--mark); padding: .6em 1em .6em 2em; background: var(--soft); }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; margin: 1em 0; }
 table { border-collapse: collapse; overflow-wrap: normal; }
 th, td { border: 1px solid var(--line); padding: 2px 8px; text-align: left; vertical-align: top; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }

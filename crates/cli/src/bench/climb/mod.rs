@@ -173,7 +173,7 @@ impl ClimbArgs {
     /// Bytes of requests of the export's client.
     fn sizes(&self) -> Result<Vec<u32>> {
         let size = |len: &u64| match u32::try_from(*len) {
-            Ok(size) if size <= REQUEST_LEN_MAX && size >= 512 && size.is_multiple_of(512) => {
+            Ok(size) if (512..=REQUEST_LEN_MAX).contains(&size) && size.is_multiple_of(512) => {
                 Ok(size)
             }
             Ok(_) | Err(_) => bail!("--requests {len}: give multiples of 512, up to 4MiB"),

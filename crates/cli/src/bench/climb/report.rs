@@ -112,7 +112,7 @@ fn volume_chart(climb: &Climb, what: What, write: bool) -> Chart {
     };
     let line = |step: &Step| (f64::from(step.members), step.line_mb_per_s);
     let title = format!("{}, {}", name_of(what), ways(write));
-    let chart = Chart::new(title, Axis::new("members"), Axis::new("MB/s"))
+    let chart = Chart::new(title, Axis::by("members", Scale::Counts), Axis::new("MB/s"))
         .with(Series::new("measured", steps(what).map(rate).collect()))
         .with(Series::dashed("the line of one member", steps(what).map(line).collect(), 6));
     let bare: Vec<(f64, f64)> = steps(What::Transport)
