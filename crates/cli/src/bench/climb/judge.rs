@@ -131,7 +131,7 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part> {
         (PartKind::Sums, facts.sums_gb_per_s.map(|rate| rate * threads * 1e3)),
         (PartKind::Engine, Some(by_cpu(threads, facts.engine_cpu_s_per_gb))),
         (PartKind::Client, facts.client_cpu_s_per_gb.map(|cost| by_cpu(1.0, cost))),
-        (PartKind::Processors, Some(by_cpu(facts.processors - facts.others, facts.cpu_s_per_gb))),
+        (PartKind::Processors, Some(by_cpu(facts.processors, facts.cpu_s_per_gb))),
     ];
     let known = known.into_iter().filter_map(|(kind, bound)| {
         // Too short a time has no processor time.
@@ -177,19 +177,25 @@ pub(crate) fn judge(subject: String, mb_per_s: f64, facts: &Facts) -> Verdict {
         ([], _) | (_, None) => "Nothing is known of its parts.".to_owned(),
         ([least, rest @ ..], Some(used)) if limit.is_some() => limited(*least, rest, used),
         ([least, ..], Some(used)) => format!(
-            "No part is full: {} would allow the least, {}, of which this is {}. The rest is waiting: \
-             more requests in flight, or larger ones, would show the limit.",
+            "No part is full: {} would allow the least, {}, of which this is {}.",
             least.kind.within(),
             rate(least.bound_mb_per_s),
             percent(used)
         ),
     };
-    if facts.others > OTHERS * facts.processors {
-        sentence += &format!(
-            " Other work took {:.1} of {} processors meanwhile.",
-            facts.others, facts.processors
-        );
-    }
+    let (others, all) = (facts.others, facts.processors);
+    // What others take is not counted in bounds: nobody knows how much of it this could have had.
+    sentence += &match (others > OTHERS * all, limit) {
+        (true, Some(_)) => format!(" Other work took {others:.1} of {all} processors meanwhile."),
+        (true, None) => format!(
+            " Other work took {others:.1} of {all} processors meanwhile, which may be why: measure again \
+             without it."
+        ),
+        (false, Some(_)) => String::new(),
+        (false, None) => " The rest is waiting: more requests in flight, or larger ones, would show the \
+                          limit."
+            .to_owned(),
+    };
     let limit = limit.map(|part| part.kind);
     Verdict { subject, mb_per_s, limit, used, parts, sentence }
 }
@@ -301,8 +307,8 @@ mod tests {
         assert_eq!(judge("Writes".into(), 2400.0, &more).limit, Some(PartKind::Processors));
         let busy = Facts { others: 1.0, ..more };
         let verdict = judge("Writes".into(), 1200.0, &busy);
-        assert_eq!(verdict.parts[0].bound_mb_per_s, 1250.0, "what others take is not there");
-        assert!(verdict.sentence.ends_with("Other work took 1.0 of 2 processors meanwhile."));
+        assert_eq!(verdict.limit, None, "nobody knows what others would have left");
+        assert!(verdict.sentence.contains("took 1.0 of 2 processors meanwhile, which may be why"));
     }
 
     #[test]
@@ -310,6 +316,7 @@ mod tests {
         let verdict = judge("Reads of 4 KiB".into(), 9.0, &EASY);
         assert_eq!(verdict.limit, None);
         assert!(verdict.sentence.contains("9.0 MB/s. No part is full: the members would allow"));
+        assert!(verdict.sentence.contains("The rest is waiting"));
         // A rate without processor time, as very short runs have.
         let short = Facts { engine_cpu_s_per_gb: 0.0, cpu_s_per_gb: f64::NAN, ..EASY };
         assert_eq!(kinds(&short), [PartKind::Members, PartKind::Sums]);
