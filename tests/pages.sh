@@ -25,5 +25,9 @@ done
 "$NETRAID" simulate --preset iraid-2003 --seeds 2 --sweep disks=1..4 --report "$WORK/simulate.html" >/dev/null
 "$NETRAID" bench climb --members 3 --seconds 0.02 --rounds 1 --span 16MiB --requests 4KiB,64KiB,1MiB \
     --report "$WORK/climb.html" >/dev/null
-check "$WORK/simulate.html" "$WORK/climb.html" || fail "pages"
-ls "$pictures"/{simulate,climb}-{1280,400}-{light,dark}.png >/dev/null
+mkdir "$WORK/"{one,two}
+"$NETRAID" evaluate "$WORK/one" "$WORK/two" --log "$WORK/log.jsonl" --file-size 8MiB --net-file-size 4MiB --buffer 64KiB \
+    --random-seconds 0.2 --depths 1,8 --stream-seconds 10 --tape-rate 32MiB --tests host.1,host.2,host.5,net,random,trick.compression \
+    --report "$WORK/evaluate.html" >/dev/null
+check "$WORK/"{simulate,climb,evaluate}.html || fail "pages"
+ls "$pictures"/{simulate,climb,evaluate}-{1280,400}-{light,dark}.png >/dev/null

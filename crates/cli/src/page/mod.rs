@@ -4,11 +4,24 @@
 //! Colours follow the reader's choice of light or dark; figures shrink, and wide tables scroll for
 //! themselves, where a screen is narrow.
 
+mod bars;
 mod chart;
 
 use anyhow::Result;
 
+pub(crate) use bars::{Bar, Bars};
 pub(crate) use chart::{Axis, Chart, Scale, Series, Spread, Stroke};
+
+/// How something that stands out is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// It speaks against what the page is about.
+    Bad,
+    /// It should be known.
+    Note,
+    /// It speaks for it.
+    Good,
+}
 
 /// A page while it is written, from top to bottom.
 #[derive(Debug)]
@@ -30,6 +43,11 @@ impl Page {
         self.body += &format!("<h2>{}</h2>\n", escape(text));
     }
 
+    /// A heading within a part.
+    pub(crate) fn subheading(&mut self, text: &str) {
+        self.body += &format!("<h3>{}</h3>\n", escape(text));
+    }
+
     pub(crate) fn paragraph(&mut self, text: &str) {
         self.body += &format!("<p>{}</p>\n", escape(text));
     }
@@ -39,6 +57,25 @@ impl Page {
         let items: String =
             texts.iter().map(|text| format!("<li>{}</li>\n", escape(text))).collect();
         self.body += &format!("<ul class=\"findings\">\n{items}</ul>\n");
+    }
+
+    /// Something that stands out: what it is, what is said of it, and lines below that.
+    pub(crate) fn notice(&mut self, tone: Tone, title: &str, lines: &[String]) {
+        let class = match tone {
+            Tone::Bad => "bad",
+            Tone::Note => "note",
+            Tone::Good => "good",
+        };
+        let (first, rest) =
+            lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let items: String =
+            rest.iter().map(|text| format!("<li>{}</li>\n", escape(text))).collect();
+        let list = if rest.is_empty() { String::new() } else { format!("<ul>\n{items}</ul>\n") };
+        self.body += &format!(
+            "<section class=\"notice {class}\">\n<h3>{}</h3>\n<p>{}</p>\n{list}</section>\n",
+            escape(title),
+            escape(first)
+        );
     }
 
     /// A table: the head, then rows. Columns of numbers stand right.
@@ -103,6 +140,11 @@ impl Page {
         Ok(())
     }
 
+    /// Bars, by groups.
+    pub(crate) fn bars(&mut self, bars: &Bars) {
+        self.body += &format!("<figure>{}</figure>\n", bars.draw());
+    }
+
     /// The whole document.
     pub(crate) fn finish(self) -> String {
         let Self { title, body } = self;
@@ -116,8 +158,10 @@ impl Page {
 }
 
 const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #ddd; --soft: #f4f4f4; --mark: #b35900; }
-@media (prefers-color-scheme: dark) { :root { --line: #444; --soft: #262626; --mark: #e69f00; } }
+:root { color-scheme: light dark; --line: #ddd; --soft: #f4f4f4; --mark: #b35900;
+  --bad: #b00020; --good: #00704a; }
+@media (prefers-color-scheme: dark) { :root { --line: #444; --soft: #262626; --mark: #e69f00;
+  --bad: #ff6b81; --good: #4cc38a; } }
 body { font-family: sans-serif; line-height: 1.4; max-width: 1180px; margin: 2em auto; padding: 0 1em;
   color: CanvasText; background: Canvas; overflow-wrap: anywhere; }
 h2 { margin-top: 1.6em; }
@@ -127,6 +171,13 @@ figure svg { max-width: 100%; height: auto; border: 1px solid var(--line); box-s
   display: block; }
 .legend span { font-weight: bold; margin-right: 1em; display: inline-block; }
 .findings { border-left: 4px solid var(--mark); padding: .6em 1em .6em 2em; background: var(--soft); }
+.notice { border-left: 4px solid var(--mark); padding: .2em 1em; margin: 1em 0; background: var(--soft); }
+.notice h3 { margin: .4em 0; }
+.notice p, .notice ul { margin: .4em 0; }
+.notice.bad { border-color: var(--bad); }
+.notice.bad h3 { color: var(--bad); }
+.notice.good { border-color: var(--good); }
+.notice.good h3 { color: var(--good); }
 .wide { overflow-x: auto; margin: 1em 0; }
 table { border-collapse: collapse; overflow-wrap: normal; }
 th, td { border: 1px solid var(--line); padding: 2px 8px; text-align: left; vertical-align: top; }
@@ -168,16 +219,19 @@ mod tests {
         page.findings(&[evil.to_owned()]);
         page.table(&[vec![evil.to_owned()], vec![evil.to_owned()]]);
         page.facts(&[(evil, evil.to_owned())]);
+        page.notice(Tone::Bad, evil, &[evil.to_owned(), evil.to_owned()]);
         page.text(evil);
         let points = vec![(1.0, Spread::of(2.0)), (2.0, Spread::of(4.0))];
         let chart =
             Chart::new(evil, Axis::new(evil), Axis::new(evil)).with(Series::new(evil, points));
         page.charts(&[chart]).unwrap();
+        let bar = Bar { name: evil.to_owned(), of: 0, value: 3.0, shown: evil.to_owned() };
+        page.bars(&Bars { title: evil.to_owned(), bars: vec![bar], series: vec![evil.to_owned()] });
         let page = page.finish();
         assert!(!page.contains("<img") && !page.contains("alert('"));
         assert!(page.contains("&lt;img src=x onerror=&quot;alert(&#39;1&#39;)&quot;&gt;"));
         // The name of SVG is not fetched.
         assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http"));
-        assert_eq!(page.matches("<svg").count(), 1);
+        assert_eq!(page.matches("<svg").count(), 2);
     }
 }

@@ -192,9 +192,11 @@ pub(crate) fn judge(subject: String, mb_per_s: f64, facts: &Facts) -> Verdict {
              without it."
         ),
         (false, Some(_)) => String::new(),
-        (false, None) => " The rest is waiting: more requests in flight, or larger ones, would show the \
+        (false, None) => {
+            " The rest is waiting: more requests in flight, or larger ones, would show the \
                           limit."
-            .to_owned(),
+                .to_owned()
+        }
     };
     let limit = limit.map(|part| part.kind);
     Verdict { subject, mb_per_s, limit, used, parts, sentence }
