@@ -26,7 +26,7 @@ expect 'null' "$(here '[.bends[].members] | unique[0]')" "no volume bends"
 expect '["members"]' "$(here '[.verdicts[] | select(.subject | test("level . on 3 members$")).limit] | unique | tojson')" \
     "what limits"
 here '.verdicts[].sentence'
-grep -c '<svg' "$WORK/climb.html" | grep -qx 21 || say "figures: $(grep -c '<svg' "$WORK/climb.html")"
+[ "$(grep -c '<svg' "$WORK/climb.html")" -ge 16 ] || fail "figures: $(grep -c '<svg' "$WORK/climb.html")"
 
 # Given members.
 targets 2 128MiB
@@ -46,7 +46,8 @@ expect 1 "$(jq '[.steps[] | select(.what == {level: 1} and .write)] | length' "$
 
 # So do members of a climb that was interrupted while a volume was on them.
 target fresh2 128MiB
-climb --seconds 1 --overwrite --level 0 "${URI[fresh2]}" 2>"$WORK/interrupted.err" >/dev/null &
+"$NETRAID" bench climb --rounds 1 --span 8MiB --large 64KiB --requests 64KiB --depths 1 --seconds 0.5 --overwrite \
+    --level 0 "${URI[fresh2]}" 2>"$WORK/interrupted.err" >/dev/null &
 PID[climb]=$!
 until [ "$("$NETRAID" examine --json "${URI[fresh2]}" 2>/dev/null | jq -r '.[0].label.name')" = bench ]; do
     kill -0 "${PID[climb]}" || fail "the climb ended before there was a volume"

@@ -95,9 +95,15 @@ fn findings(evaluation: &Evaluation, page: &mut Page) {
             found.map(move |finding| (report, finding))
         })
     };
-    if of(FindingState::Found).next().is_none() {
-        let text = "Nothing that was looked for speaks against a target or its figures.".to_owned();
-        page.notice(Tone::Good, "No trick was found", &[text]);
+    let (found, untold) = (of(FindingState::Found).count(), of(FindingState::CouldNotTell).count());
+    let nothing = "Nothing that was looked for was found to speak against a target or its figures.";
+    match (found, untold) {
+        (0, 0) => page.notice(Tone::Good, "No trick was found", &[nothing.to_owned()]),
+        (0, 1..) => {
+            let text = format!("{nothing} {untold} times the measurements do not say.");
+            page.notice(Tone::Note, "Not everything could be told", &[text]);
+        }
+        (1.., _) => {}
     }
     let shown = [
         (FindingState::Found, Tone::Bad),
