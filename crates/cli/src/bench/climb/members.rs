@@ -1,7 +1,7 @@
 //! The members that are climbed on: targets of our own, or those that were given, which are left empty.
 
 use anyhow::{Context as _, Result};
-use netraid_block::{BufMut, Pool, TargetUri};
+use netraid_block::{BufMut, TargetUri};
 use netraid_engine::{
     array::{self, CreateOptions, Log, MemberConfig},
     completions,
@@ -151,7 +151,7 @@ impl Members {
             log: if level == Level::Raid0 { Log::Off } else { Log::On(None) },
         };
         let members = configs(self.first(count), &self.options.secrets)?;
-        array::create(options, members, Pool::new()).await?;
+        array::create(options, members, netraid_engine::pool()).await?;
         Ok(())
     }
 
@@ -166,7 +166,7 @@ async fn wipe(member: MemberConfig) -> Result<()> {
     if let Some((user, secret)) = member.mutual {
         (config.target_user, config.target_secret) = (user, Some(secret));
     }
-    let remote = Arc::new(Remote::connect(config, Pool::new()).await?);
+    let remote = Arc::new(Remote::connect(config, netraid_engine::pool()).await?);
     let device = remote.clone().into_device();
     let info = device.info();
     let (capacity, part) = (info.capacity, u64::from(info.max_transfer_len).min(SIGNATURE_LEN));
