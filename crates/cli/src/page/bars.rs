@@ -69,10 +69,10 @@ impl Bars {
             }
             let value = if bar.value.is_finite() { bar.value.max(0.0) } else { 0.0 };
             let len = (WIDTH - NAMES - VALUES) * value / most;
-            let _ = write!(
+            let _ = writeln!(
                 body,
                 "<rect x=\"{NAMES:.0}\" y=\"{:.0}\" width=\"{len:.1}\" height=\"{:.0}\" fill=\"{}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.0}\">{}</text>\n",
+                 <text x=\"{:.1}\" y=\"{:.0}\">{}</text>",
                 y + 1.0,
                 HEIGHT - 2.0,
                 colour(bar.of),
