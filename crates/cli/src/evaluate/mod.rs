@@ -150,7 +150,7 @@ fn evaluate(
     let shared = Shared { data, stop: flag.clone() };
     let common = Common { settings: &settings, shared, data: args.data.clone(), seed };
     let run = past.evaluation.run.id.clone();
-    let mut sessions = open(args, &specs, &common, &run)?;
+    let mut sessions = open(args, &specs, &common, &past)?;
     if let Some(journal) = &mut journal {
         journal.of(&run);
         let event = if args.resume {
@@ -189,17 +189,33 @@ fn open<'a>(
     args: &EvaluateArgs,
     specs: &[TargetSpec],
     common: &'a Common<'a>,
-    run: &str,
+    past: &Past,
 ) -> Result<Vec<Session<'a>>> {
     let settings = common.settings;
-    let allowed = Allowed { destroy: args.destroy_data, force: args.force };
+    let allowed = Allowed {
+        destroy: args.destroy_data,
+        force: args.force,
+        remote: !settings.clients.is_empty(),
+    };
+    if let Some(path) = &settings.tape {
+        if !args.destroy_data {
+            bail!("tape {path}: is overwritten; give --destroy-data if nobody needs what is on it");
+        }
+        target::tape(Path::new(path), args.force)?;
+    }
     let sizes = Sizes { file_bytes: largest_file(settings), request: settings.buffer_bytes };
     let mut sessions = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
         common.shared.check()?;
         let place = (u16::try_from(index)?, spec.address.as_str());
         let control = spec.control.as_deref();
+        let run = past.evaluation.run.id.as_str();
         let target = Target::open(place, control, run, sizes, allowed, &args.secrets)?;
+        if args.resume {
+            let reports = &past.evaluation.targets;
+            let known = reports.iter().find(|report| report.target.index == place.0);
+            target::same(known.map(|report| &report.target), &target.info)?;
+        }
         sessions.push(Session::new(target, common));
     }
     Ok(sessions)
@@ -227,6 +243,10 @@ impl Conduct {
         args: &EvaluateArgs,
         requirements: Option<&Requirements>,
     ) -> Result<()> {
+        // First of all, so that a later sitting knows them again.
+        for session in sessions.iter() {
+            self.note(Event::Target { target: session.target.info.clone() })?;
+        }
         if self.past.evaluation.baselines.is_empty() {
             for baseline in baseline::measure(common.settings, &common.shared)? {
                 self.note(Event::Baseline { baseline })?;
@@ -234,7 +254,6 @@ impl Conduct {
         }
         let mut probes = Vec::new();
         for session in sessions.iter_mut() {
-            self.note(Event::Target { target: session.target.info.clone() })?;
             let index = session.target.info.index;
             let probe = session.probe().with_context(|| session.target.info.address.clone())?;
             self.note(Event::Probe { target: index, probe })?;

@@ -12,7 +12,7 @@ use netraid_evaluate::{
     statistics::PAIRS_MIN,
 };
 
-use crate::{secret::SecretArgs, size};
+use crate::{nbd_client::NbdUri, secret::SecretArgs, size};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvaluateArgs {
@@ -106,6 +106,15 @@ pub(crate) struct EvaluateArgs {
     pub(super) secrets: SecretArgs,
 }
 
+/// A path that means the same when the run is resumed elsewhere; addresses stay as they are.
+fn absolute(address: &str) -> Result<String> {
+    if address.starts_with("iscsi:") || NbdUri::claims(address) || address.is_empty() {
+        return Ok(address.to_owned());
+    }
+    let path = std::path::absolute(address)?;
+    Ok(path.to_str().unwrap_or(address).to_owned())
+}
+
 fn positive(text: &str) -> Result<f64> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 && value <= 86_400.0 => Ok(value),
@@ -142,6 +151,9 @@ impl EvaluateArgs {
             if specs.iter().take(index).any(|other| other.address == spec.address) {
                 bail!("targets: one is given twice; give each once");
             }
+        }
+        for spec in &mut specs {
+            spec.address = absolute(&spec.address)?;
         }
         Ok(specs)
     }
@@ -191,7 +203,7 @@ impl EvaluateArgs {
             rounds: self.rounds,
             pairs: self.pairs,
             tape_bytes_per_s: self.tape_rate,
-            tape: self.tape.clone(),
+            tape: self.tape.as_deref().map(absolute).transpose()?,
             tape_buffer_bytes: self.tape_buffer.max(2 * self.buffer),
             clients: self.client.clone(),
             target_memory_bytes: self.target_memory,
@@ -242,6 +254,8 @@ pub(super) mod tests {
         assert!(parsed("/a /b --control unix:/s").targets().is_err());
         assert!(parsed("/a --control /c=unix:/s").targets().is_err());
         assert!(parsed("/a /a").targets().is_err());
+        let here = parsed("disk.img").targets().unwrap().remove(0).address;
+        assert!(here.starts_with('/') && here.ends_with("/disk.img"), "{here}");
     }
 
     #[test]

@@ -21,7 +21,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use netraid_evaluate::record::{Settings, TapeReport};
 
-use super::load::{Hook, Shared};
+use super::{
+    load::{Hook, Shared},
+    target,
+};
 
 /// How often a tape that waits looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -271,11 +274,13 @@ fn sleep_until(due: Instant, shared: &Shared) {
 }
 
 fn to_write(path: &Path) -> Result<File> {
+    target::tape(path, true)?;
     let opened = std::fs::OpenOptions::new().write(true).open(path);
     opened.with_context(|| format!("tape {}", path.display()))
 }
 
 fn to_read(path: &Path) -> Result<File> {
+    target::tape(path, true)?;
     File::open(path).with_context(|| format!("tape {}", path.display()))
 }
 

@@ -12,7 +12,7 @@ use netraid_block::BufMut;
 use netraid_evaluate::record::{TargetInfo, TargetKind};
 use rustix::fs::OFlags;
 
-use super::{Allowed, Open, Reach, redundancy};
+use super::{Allowed, Open, Reach, guard, redundancy};
 
 /// Where direct I/O is tried.
 pub(super) const PROBE: &str = "probe";
@@ -20,18 +20,14 @@ pub(super) const PROBE: &str = "probe";
 const PREFIX: &str = ".netraid-evaluate-";
 /// File systems that keep their bytes in this machine's memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// How a netraid label begins.
-const LABEL_MAGIC: &[u8] = b"NETRAID\n";
 
-/// Makes the run's directory.
+/// Makes the run's directory, where there is room for its files.
 pub(super) fn directory(reach: &mut Reach, info: &mut TargetInfo, run: &str) -> Result<()> {
     let parent = fs::canonicalize(&reach.address).with_context(|| reach.address.clone())?;
     let directory = parent.join(format!("{PREFIX}{run}"));
     reach.directory = Some(directory.clone());
     // What an earlier sitting of this run left when it was killed. The name has the run's own number.
     reach.clean()?;
-    fs::create_dir(&directory).with_context(|| directory.display().to_string())?;
-    reach.direct = takes_direct(&directory.join(PROBE))?;
     let space = rustix::fs::statvfs(&parent).with_context(|| reach.address.clone())?;
     info.capacity_bytes = space.f_bavail.saturating_mul(space.f_frsize);
     let needed = reach.file_bytes.saturating_mul(u64::from(netraid_evaluate::plan::SLOTS));
@@ -44,6 +40,8 @@ pub(super) fn directory(reach: &mut Reach, info: &mut TargetInfo, run: &str) -> 
             reach.file_bytes
         );
     }
+    fs::create_dir(&directory).with_context(|| directory.display().to_string())?;
+    reach.direct = takes_direct(&directory.join(PROBE))?;
     describe(&parent, reach.direct, info);
     redundancy(&reach.address, info);
     Ok(())
@@ -73,14 +71,12 @@ pub(super) fn device(
     }
     let mut file = File::open(&path).with_context(shown)?;
     reach.capacity = file.seek(SeekFrom::End(0)).with_context(shown)?;
-    let mut head = [0; LABEL_MAGIC.len()];
-    let labelled = file.read_exact_at(&mut head, 0).is_ok() && head == LABEL_MAGIC;
-    if labelled && !allowed.force {
-        bail!(
-            "{}: bears the label of a netraid member; evaluate its array's export, or give --force to destroy it",
-            shown()
-        );
-    }
+    guard::refuse_label(&shown(), reach.capacity, allowed.force, |offset| {
+        let mut bytes = vec![0; guard::LABEL_READ as usize];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    })?;
+    info.identity = guard::identity(&path)?;
     reach.direct = open_file(&path, Open::Old, true).is_ok_and(|file| reads_direct(&file));
     if reach.kind == TargetKind::File {
         let parent = fs::canonicalize(&path).with_context(shown)?;
@@ -166,7 +162,7 @@ fn unescaped(text: &str) -> String {
 }
 
 /// The loop device that stands on a file.
-fn loop_device_of(path: &Path) -> Result<Option<String>> {
+pub(super) fn loop_device_of(path: &Path) -> Result<Option<String>> {
     let wanted = fs::canonicalize(path).with_context(|| path.display().to_string())?;
     let Ok(devices) = fs::read_dir("/sys/block") else { return Ok(None) };
     for device in devices.flatten() {

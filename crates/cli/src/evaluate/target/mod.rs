@@ -3,6 +3,7 @@
 //! A directory gets one of its own for the run, with files in it. Anything else is overwritten, over all of
 //! its address range, and only with `--destroy-data`.
 
+mod guard;
 mod local;
 mod redundancy;
 mod store;
@@ -13,9 +14,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use netraid_block::{Pool, TargetUri, redact_addresses};
+use netraid_block::{Op, Pool, RequestFlags, SgList, TargetUri, redact_addresses};
 use netraid_engine::{
-    array,
+    completions,
     initiator::{InitiatorConfig, Remote},
 };
 use netraid_evaluate::{
@@ -27,12 +28,13 @@ use serde::{Deserialize, Serialize};
 
 use self::store::{At, FileStore, LunStore, NbdStore};
 pub(super) use self::{
+    guard::{same, tape},
     redundancy::{of_control, status},
     store::Store,
 };
 use crate::{
     member::configs,
-    nbd_client::{NbdClient, NbdUri},
+    nbd_client::{Command, Job, NbdClient, NbdUri, Source},
     runtime,
     secret::SecretArgs,
 };
@@ -53,6 +55,8 @@ pub(super) struct Reach {
     /// Whether files are opened for direct I/O.
     direct: bool,
     secret_file: Option<PathBuf>,
+    /// The boot of the machine that began: a path to a device means that machine's.
+    boot: String,
 }
 
 /// A target that is open for a run. Dropping it takes its directory away.
@@ -80,6 +84,8 @@ pub(super) struct Allowed {
     pub(super) destroy: bool,
     /// Even members of arrays.
     pub(super) force: bool,
+    /// Clients of other hosts take part.
+    pub(super) remote: bool,
 }
 
 /// Sizes that say where files lie.
@@ -108,8 +114,15 @@ impl Target {
             request: sizes.request,
             direct: false,
             secret_file: secrets.secret_file.clone(),
+            boot: guard::boot(),
         };
         let shown = redact_addresses(address);
+        if reach.is_local_device() && allowed.remote {
+            bail!(
+                "{shown}: its path may name another device on the hosts of --client; give an address \
+                 (iscsi://..., nbd://...) or a directory that is mounted there, or no --client"
+            );
+        }
         if reach.kind != TargetKind::Directory && !allowed.destroy {
             bail!(
                 "{shown}: everything on it would be overwritten; give --destroy-data if nobody needs it, or a \
@@ -124,33 +137,20 @@ impl Target {
             direct: true,
             file_system: None,
             in_memory: false,
+            identity: None,
             redundancy: redundancy::unknown(),
         };
-        let mut exclusive = None;
-        match reach.kind {
-            TargetKind::Directory => local::directory(&mut reach, &mut info, run)?,
-            TargetKind::File | TargetKind::Block => {
-                exclusive = local::device(&mut reach, &mut info, allowed)?;
+        match reach.begin(&mut info, run, control, allowed) {
+            Ok(exclusive) => {
+                let control = control.map(str::to_owned);
+                Ok(Self { reach, info, control, _exclusive: exclusive })
             }
-            TargetKind::Nbd => {
-                let client = NbdClient::connect(NbdUri::parse(address)?)?;
-                reach.capacity = client.size();
-                client.disconnect()?;
-            }
-            TargetKind::Iscsi => {
-                reach.refuse_member(allowed)?;
-                reach.capacity = reach.lun(0)?.device.info().capacity;
+            Err(error) => {
+                // What fails tells more than what is left.
+                let _ = reach.clean();
+                Err(error)
             }
         }
-        if reach.kind != TargetKind::Directory {
-            info.capacity_bytes = reach.capacity;
-            reach.places().with_context(|| info.address.clone())?;
-        }
-        if let Some(control) = control {
-            info.redundancy = of_control(control)?;
-        }
-        let control = control.map(str::to_owned);
-        Ok(Self { reach, info, control, _exclusive: exclusive })
     }
 
     /// Asks for the state of its redundancy again.
@@ -176,8 +176,71 @@ impl Drop for Target {
 }
 
 impl Reach {
+    /// Finds out what it is; gives what is to be held open.
+    fn begin(
+        &mut self,
+        info: &mut TargetInfo,
+        run: &str,
+        control: Option<&str>,
+        allowed: Allowed,
+    ) -> Result<Option<File>> {
+        let mut exclusive = None;
+        match self.kind {
+            TargetKind::Directory => local::directory(self, info, run)?,
+            TargetKind::File | TargetKind::Block => {
+                exclusive = local::device(self, info, allowed)?;
+            }
+            TargetKind::Nbd => self.begin_export(&info.address, allowed)?,
+            TargetKind::Iscsi => self.begin_lun(&info.address, allowed)?,
+        }
+        if self.kind != TargetKind::Directory {
+            info.capacity_bytes = self.capacity;
+            self.places().with_context(|| info.address.clone())?;
+        }
+        if let Some(control) = control {
+            info.redundancy = of_control(control)?;
+        }
+        Ok(exclusive)
+    }
+
+    fn begin_export(&mut self, shown: &str, allowed: Allowed) -> Result<()> {
+        let mut client = NbdClient::connect(NbdUri::parse(&self.address)?)?;
+        self.capacity = client.size();
+        guard::refuse_label(shown, self.capacity, allowed.force, |offset| {
+            let mut read = OneRead { offset: Some(offset), bytes: Vec::new() };
+            client.run(1, &mut read)?;
+            Ok(read.bytes)
+        })?;
+        client.disconnect()
+    }
+
+    fn begin_lun(&mut self, shown: &str, allowed: Allowed) -> Result<()> {
+        let lun = self.lun(0)?;
+        self.capacity = lun.device.info().capacity;
+        guard::refuse_label(shown, self.capacity, allowed.force, |offset| {
+            let (len, flags) = (u64::from(guard::LABEL_READ), RequestFlags::default());
+            let read =
+                completions::request(&lun.device, Op::Read, offset, len, flags, SgList::new());
+            let data = lun.runtime.block_on(read)?;
+            let mut bytes = vec![0; data.len()];
+            data.copy_to(&mut bytes);
+            Ok(bytes)
+        })
+    }
+
+    /// Whether its path means something on one machine only.
+    const fn is_local_device(&self) -> bool {
+        match self.kind {
+            TargetKind::File | TargetKind::Block => true,
+            TargetKind::Directory | TargetKind::Iscsi | TargetKind::Nbd => false,
+        }
+    }
+
     /// Opens a file of the run.
     pub(super) fn open(&self, slot: u16, how: Open) -> Result<Box<dyn Store>> {
+        if self.is_local_device() && self.boot != guard::boot() {
+            bail!("{}: is a device of another machine; give no --client", self.address);
+        }
         let at = At { slot, places: self.places()? };
         Ok(match self.kind {
             TargetKind::Directory => {
@@ -249,21 +312,6 @@ impl Reach {
         Ok(LunStore { runtime, remote, device, pool, at })
     }
 
-    fn refuse_member(&self, allowed: Allowed) -> Result<()> {
-        let secrets = SecretArgs { secret_file: self.secret_file.clone() };
-        let members = configs(std::slice::from_ref(&self.address), &secrets)?;
-        let reports = runtime()?.block_on(array::examine(members, Pool::new()));
-        let label = reports.into_iter().find_map(|report| report.label);
-        match label {
-            Some(label) if !allowed.force => bail!(
-                "{}: is a member of the array '{}'; evaluate its export, or give --force to destroy it",
-                redact_addresses(&self.address),
-                label.name
-            ),
-            Some(_) | None => Ok(()),
-        }
-    }
-
     /// Takes the directory of the run away.
     pub(super) fn clean(&self) -> Result<()> {
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -275,6 +323,26 @@ impl Reach {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             result => result.with_context(|| directory.display().to_string()),
         }
+    }
+}
+
+/// Reads the beginning of a label.
+struct OneRead {
+    offset: Option<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Source for OneRead {
+    fn next(&mut self) -> Option<Job> {
+        let offset = self.offset.take()?;
+        Some(Job { command: Command::Read, offset, len: guard::LABEL_READ })
+    }
+
+    fn fill(&mut self, _job: &Job, _data: &mut [u8]) {}
+
+    fn done(&mut self, _job: &Job, _latency: std::time::Duration, data: &[u8]) -> Result<()> {
+        data.clone_into(&mut self.bytes);
+        Ok(())
     }
 }
 
