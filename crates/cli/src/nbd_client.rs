@@ -21,6 +21,8 @@ const OPTION_GO: u32 = 7;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
+/// Of an export: it knows flushes.
+const SEND_FLUSH: u16 = 1 << 2;
 const DISCONNECT: u16 = 2;
 const HEADER_LEN: usize = 28;
 /// Requests up to this length are gathered and sent together.
@@ -104,6 +106,7 @@ pub(crate) struct NbdClient {
     input: BufReader<Stream>,
     output: Stream,
     size: u64,
+    flags: u16,
 }
 
 /// One request in flight, and its buffer: the header, then the payload of a write.
@@ -118,7 +121,7 @@ impl NbdClient {
     pub(crate) fn connect(uri: NbdUri) -> Result<Self> {
         let stream = Stream::connect(&uri).with_context(|| format!("cannot connect to {uri}"))?;
         let input = BufReader::with_capacity(256 << 10, stream.try_clone()?);
-        let mut client = Self { uri, input, output: stream, size: 0 };
+        let mut client = Self { uri, input, output: stream, size: 0, flags: 0 };
         client.handshake().with_context(|| format!("NBD handshake with {}", client.uri))?;
         Ok(client)
     }
@@ -126,6 +129,11 @@ impl NbdClient {
     /// The export's size in bytes.
     pub(crate) const fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether the export takes flushes.
+    pub(crate) const fn can_flush(&self) -> bool {
+        self.flags & SEND_FLUSH > 0
     }
 
     /// Works through all jobs, at most `depth` at a time.
@@ -257,9 +265,11 @@ impl NbdClient {
     fn take_info(&mut self, data: &[u8]) {
         if let Some((kind, rest)) = data.split_first_chunk::<2>()
             && u16::from_be_bytes(*kind) == INFO_EXPORT
-            && let Some((size, _)) = rest.split_first_chunk::<8>()
+            && let Some((size, rest)) = rest.split_first_chunk::<8>()
         {
             self.size = u64::from_be_bytes(*size);
+            let flags = rest.first_chunk::<2>().copied().unwrap_or_default();
+            self.flags = u16::from_be_bytes(flags);
         }
     }
 

@@ -255,7 +255,7 @@ impl Reach {
             }
             TargetKind::Nbd => {
                 let client = NbdClient::connect(NbdUri::parse(&self.address)?)?;
-                Box::new(NbdStore { client, at, can_flush: None })
+                Box::new(NbdStore { client, at })
             }
             TargetKind::Iscsi => Box::new(self.lun(slot)?),
         })

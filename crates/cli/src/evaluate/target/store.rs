@@ -50,8 +50,6 @@ pub(super) struct FileStore {
 pub(super) struct NbdStore {
     pub(super) client: NbdClient,
     pub(super) at: At,
-    /// Unknown until the first.
-    pub(super) can_flush: Option<bool>,
 }
 
 /// A LUN, with a session and a runtime of its own.
@@ -139,17 +137,11 @@ impl Store for NbdStore {
     }
 
     fn flush(&mut self) -> Result<bool> {
-        if self.can_flush != Some(false) {
-            // The server's refusal is in step with the protocol; a lost connection is noticed by what
-            // follows.
-            let flushed = self.client.run(1, &mut OneFlush(false));
-            if self.can_flush.is_some() {
-                flushed?;
-            } else {
-                self.can_flush = Some(flushed.is_ok());
-            }
+        let known = self.client.can_flush();
+        if known {
+            self.client.run(1, &mut OneFlush(false))?;
         }
-        Ok(self.can_flush == Some(true))
+        Ok(known)
     }
 
     fn forget(&mut self) -> Result<()> {
