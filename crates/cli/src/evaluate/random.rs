@@ -22,8 +22,13 @@ pub(super) fn run(session: &mut Session<'_>, test: TestId, result: &mut TestResu
     prepare(session, test)?;
     let write = test == TestId::RandomWrite;
     let file = session.ensure(0, settings.file_bytes)?;
-    session.forget_cached(0)?;
+    if write && !session.target.info.direct {
+        let note = "latencies are those of this machine's page cache: the target takes no O_DIRECT";
+        result.notes.push(note.to_owned());
+    }
     for depth in &settings.depths {
+        // What one depth read is no head start for the next one.
+        session.forget_cached(0)?;
         let load = Load {
             write,
             request: REQUEST,
