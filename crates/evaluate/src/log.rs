@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     estimate::Probe,
     record::{
-        Baseline, Evaluation, Finding, Run, SheetLine, TargetInfo, TargetReport, TestResult,
-        VERSION, Verdict,
+        Baseline, Evaluation, Finding, Outcome, RedundancyState, Run, SheetLine, TargetInfo,
+        TargetReport, TestResult, VERSION, Verdict,
     },
 };
 
@@ -63,6 +63,20 @@ pub enum Event {
     Result {
         /// Its result.
         result: Box<TestResult>,
+    },
+    /// A member of the array behind a target is about to be failed.
+    MemberFailed {
+        /// Number of the target.
+        target: u16,
+        /// Index of the member.
+        member: u16,
+    },
+    /// It is whole again.
+    MemberBack {
+        /// Number of the target.
+        target: u16,
+        /// Index of the member.
+        member: u16,
     },
     /// All tests of a target have ended.
     Judged {
@@ -117,6 +131,8 @@ pub struct Past {
     pub evaluation: Evaluation,
     /// Rates by target.
     pub probes: Vec<(u16, Probe)>,
+    /// Targets whose array misses a member because of this run.
+    pub without_member: Vec<u16>,
 }
 
 /// The line of an entry, with its end.
@@ -132,7 +148,7 @@ pub fn line(entry: &Entry) -> Result<String, serde_json::Error> {
 /// # Errors
 /// When there is none, or it is of another version.
 pub fn last(text: &str) -> Result<Past, LogError> {
-    let mut past: Option<Past> = None;
+    let mut past: Result<Past, LogError> = Err(LogError::Empty);
     for line in text.lines() {
         // What is cut off, or not ours, says nothing.
         let Ok(value) = serde_json::from_str::<serde_json::Value>(line) else { continue };
@@ -141,19 +157,20 @@ pub fn last(text: &str) -> Result<Past, LogError> {
         if version != Some(u64::from(VERSION)) {
             if begins {
                 let version = version.and_then(|version| u32::try_from(version).ok());
-                return Err(LogError::Version(version.unwrap_or_default()));
+                past = Err(LogError::Version(version.unwrap_or_default()));
             }
             continue;
         }
         let Ok(entry) = serde_json::from_value::<Entry>(value) else { continue };
         if let Event::Run { header } = entry.event {
-            past = Some(Past::begun(*header));
-        } else if let Some(past) = past.as_mut().filter(|past| past.evaluation.run.id == entry.run)
+            past = Ok(Past::begun(*header));
+        } else if let Ok(past) = &mut past
+            && past.evaluation.run.id == entry.run
         {
             past.add(entry.event);
         }
     }
-    past.ok_or(LogError::Empty)
+    past
 }
 
 /// The last run of a log, which must not have ended.
@@ -182,7 +199,7 @@ impl Past {
             estimate_s: None,
             took_s: 0.0,
         };
-        Self { evaluation, probes: Vec::new() }
+        Self { evaluation, probes: Vec::new(), without_member: Vec::new() }
     }
 
     /// Takes over what happened.
@@ -201,6 +218,8 @@ impl Past {
                 evaluation.estimate_s.get_or_insert(seconds);
             }
             Event::Result { result } => evaluation.put_result(*result),
+            Event::MemberFailed { target, .. } => self.without_member.push(target),
+            Event::MemberBack { target, .. } => self.without_member.retain(|of| *of != target),
             Event::Judged { target, findings, sheet } => {
                 if let Some(report) = evaluation.report_mut(target) {
                     (report.findings, report.sheet) = (findings, sheet);
@@ -217,11 +236,27 @@ impl Past {
     }
 }
 
+const fn rank(state: RedundancyState) -> u8 {
+    match state {
+        RedundancyState::Unknown => 0,
+        RedundancyState::Full => 1,
+        RedundancyState::Degraded => 2,
+        RedundancyState::Off => 3,
+    }
+}
+
 impl Evaluation {
-    /// Takes what a target is; a later word replaces an earlier one.
+    /// Takes what a target is; a later word replaces an earlier one, but its redundancy stays the worst that was
+    /// seen.
     pub fn put_target(&mut self, target: TargetInfo) {
         match self.report_mut(target.index) {
-            Some(report) => report.target = target,
+            Some(report) => {
+                let before = report.target.redundancy.clone();
+                report.target = target;
+                if rank(before.state) > rank(report.target.redundancy.state) {
+                    report.target.redundancy = before;
+                }
+            }
             None => self.targets.push(TargetReport {
                 target,
                 results: Vec::new(),
@@ -239,11 +274,17 @@ impl Evaluation {
         }
     }
 
-    /// Whether a test of a target is done.
+    /// Whether a test of a target is done; one that failed is not.
     #[must_use]
     pub fn has(&self, test: crate::catalogue::TestId, target: u16) -> bool {
         let report = self.targets.iter().find(|report| report.target.index == target);
-        report.is_some_and(|report| report.results.iter().any(|result| result.test == test))
+        report.is_some_and(|report| {
+            let of_test = report.results.iter().find(|result| result.test == test);
+            of_test.is_some_and(|result| match result.outcome {
+                Outcome::Done | Outcome::Skipped { .. } => true,
+                Outcome::Failed { .. } => false,
+            })
+        })
     }
 
     fn report_mut(&mut self, target: u16) -> Option<&mut TargetReport> {
@@ -302,6 +343,39 @@ mod tests {
         assert_eq!(unfinished("").unwrap_err(), LogError::Empty);
         let newer = log.replace("\"version\":1,\"run\"", "\"version\":2,\"run\"");
         assert_eq!(unfinished(&newer).unwrap_err(), LogError::Version(2));
+    }
+
+    #[test]
+    fn an_older_run_of_another_version_is_in_nobodys_way() {
+        let older = text("z", begun("z")).replace("\"version\":1", "\"version\":7");
+        let log = older.clone() + &text("a", begun("a"));
+        assert_eq!(unfinished(&log).unwrap().evaluation.run.id, "a");
+        let log = text("a", begun("a")) + &older;
+        assert_eq!(unfinished(&log).unwrap_err(), LogError::Version(7));
+    }
+
+    #[test]
+    fn a_member_that_was_failed_is_known_until_it_is_back() {
+        let failed = Event::MemberFailed { target: 0, member: 1 };
+        let mut events = begun("a");
+        events.push(failed);
+        assert_eq!(unfinished(&text("a", events.clone())).unwrap().without_member, [0]);
+        events.push(Event::MemberBack { target: 0, member: 1 });
+        assert!(unfinished(&text("a", events)).unwrap().without_member.is_empty());
+    }
+
+    #[test]
+    fn a_failed_test_is_tried_again_and_a_degraded_array_stays_one() {
+        let mut past = Past::begun(run());
+        let mut info = target(0);
+        info.redundancy.state = RedundancyState::Degraded;
+        past.add(Event::Target { target: info });
+        past.add(Event::Target { target: target(0) });
+        let state = past.evaluation.targets[0].target.redundancy.state;
+        assert_eq!(state, RedundancyState::Degraded);
+        let outcome = Outcome::Failed { reason: "lost".into() };
+        past.evaluation.put_result(TestResult::without(TestId::Host1, 0, outcome));
+        assert!(!past.evaluation.has(TestId::Host1, 0));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::{control::socket_path, runtime};
 const CHANGE: Duration = Duration::from_secs(30);
 /// How long an array may hold on to the device of a member that was set aside.
 const LET_GO: Duration = Duration::from_secs(5);
+/// How often a rebuild is begun before it is given up.
+const TRIES: u32 = 5;
 /// How often the array is asked.
 const ASK: Duration = Duration::from_millis(50);
 
@@ -28,6 +30,21 @@ pub(super) struct Degrade {
 impl Degrade {
     pub(super) const fn new(control: Option<String>, member: Option<u16>) -> Self {
         Self { control, member, changed: false }
+    }
+
+    /// An earlier sitting failed the member, and did not see it come back.
+    pub(super) const fn was_failed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether the member is away, or may be, because of us.
+    pub(super) const fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// The member that tests take away.
+    pub(super) const fn index(&self) -> Option<u16> {
+        self.member
     }
 
     /// Why tests that need it do not apply.
@@ -70,10 +87,19 @@ impl Degrade {
         if !self.changed {
             return Ok(());
         }
-        if !self.is_rebuilding()? && !self.is_in_sync()? {
-            self.rebuild()?;
-        }
+        let mut tries = 0;
         while !self.is_in_sync()? {
+            if !self.is_rebuilding()? {
+                tries += 1;
+                if tries > TRIES {
+                    bail!(
+                        "member {} was failed for a test, and {TRIES} rebuilds of it have failed; look at the \
+                         array, and rebuild it by `netraid rebuild`",
+                        self.member()?
+                    );
+                }
+                self.rebuild()?;
+            }
             if shared.is_stopped() {
                 tracing::warn!("the array goes on rebuilding member {:?}", self.member);
                 return Ok(());
@@ -120,7 +146,9 @@ impl Degrade {
 
     fn is_rebuilding(&self) -> Result<bool> {
         let status = self.status()?;
-        Ok(self.state_in(&status)? == "catching_up" || status.progress.is_some())
+        let progress = status.progress.as_ref().and_then(|progress| progress.member);
+        let ours = progress.is_some() && progress.map(u16::from) == self.member;
+        Ok(self.state_in(&status)? == "catching_up" || ours)
     }
 
     fn is_in_sync(&self) -> Result<bool> {
@@ -165,7 +193,11 @@ impl Degrade {
 impl Drop for Degrade {
     fn drop(&mut self) {
         // On ways out that could not wait: the array is told to take its member back.
-        if self.changed && !self.is_rebuilding().unwrap_or(true) {
+        if !self.changed {
+            return;
+        }
+        let cared_for = self.is_rebuilding().unwrap_or(true) || self.is_in_sync().unwrap_or(true);
+        if !cared_for {
             let _ = self.rebuild();
         }
     }

@@ -42,6 +42,7 @@ use netraid_evaluate::{
     sheet,
 };
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::{
     client::{ClientArgs, run as run_client},
@@ -70,8 +71,19 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
         let flag = flag.clone();
+        // A terminal that goes ends the run as well, unless nohup or the like said otherwise.
+        let mut hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
         tokio::spawn(async move {
-            stop.wait().await;
+            let hung_up = async {
+                match &mut hangup {
+                    Some(hangup) => drop(hangup.recv().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.wait() => {}
+                () = hung_up => {}
+            }
             flag.store(true, Ordering::Relaxed);
         });
         anyhow::Ok(())
@@ -92,6 +104,13 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
         bail!("requirements: {missed} of {all} are not met; the report says which");
     }
     Ok(())
+}
+
+/// Whether SIGHUP is ignored, as proc_pid_status(5) tells: it is the first of the mask.
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 > 0)
 }
 
 fn read_requirements(path: &Path) -> Result<Requirements> {
@@ -163,9 +182,8 @@ fn evaluate(
     let mut conduct = Conduct { past, journal, began: Instant::now(), output };
     let outcome = conduct.run(&mut sessions, &common, args, requirements);
     // Whatever came, targets are left as they were found.
-    let closed: Result<Vec<()>> = sessions.iter_mut().map(Session::close).collect();
-    conduct.end(outcome, args)?;
-    closed?;
+    let closed = conduct.close(&mut sessions);
+    conduct.end(outcome, closed, args)?;
     Ok(conduct.journal.is_some().then_some(conduct.past.evaluation))
 }
 
@@ -243,7 +261,8 @@ impl Conduct {
         args: &EvaluateArgs,
         requirements: Option<&Requirements>,
     ) -> Result<()> {
-        // First of all, so that a later sitting knows them again.
+        self.repair(sessions, common)?;
+        // Before anything is written, so that a later sitting knows them again.
         for session in sessions.iter() {
             self.note(Event::Target { target: session.target.info.clone() })?;
         }
@@ -283,6 +302,13 @@ impl Conduct {
             return Ok(());
         }
         bar.set_message(format!("{test} at {}", session.target.info.address));
+        if let (None, true, Some(member)) =
+            (session.skip(test), test.fails_a_member(), session.degrade.index())
+            && !self.past.without_member.contains(&index)
+        {
+            // Written before it happens: whatever ends this sitting, the next one takes it back.
+            self.note(Event::MemberFailed { target: index, member })?;
+        }
         let result = session.run(test, &self.past.evaluation.baselines)?;
         self.note(Event::Result { result: Box::new(result) })?;
         if !test.fails_a_member() {
@@ -353,18 +379,67 @@ impl Conduct {
         }
     }
 
+    /// Waits for members that an earlier sitting failed.
+    fn repair(&mut self, sessions: &mut [Session<'_>], common: &Common<'_>) -> Result<()> {
+        for session in sessions {
+            let index = session.target.info.index;
+            if self.past.without_member.contains(&index) {
+                session.degrade.was_failed();
+                session.degrade.restore(&common.shared)?;
+                common.shared.check()?;
+                self.back(session)?;
+                session.target.look_at_redundancy()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn back(&mut self, session: &Session<'_>) -> Result<()> {
+        let target = session.target.info.index;
+        match session.degrade.index() {
+            Some(member) if self.past.without_member.contains(&target) => {
+                self.note(Event::MemberBack { target, member })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Closes all targets, also after one that fails; the first failure is told.
+    fn close(&mut self, sessions: &mut [Session<'_>]) -> Result<()> {
+        let mut first = Ok(());
+        for session in sessions {
+            let mut closed = session.close();
+            if closed.is_ok() && !session.degrade.is_changed() {
+                closed = self.back(session);
+            }
+            if let Err(error) = closed {
+                tracing::warn!("{}: {}", session.target.info.address, crate::describe(&error));
+                first = first.and(Err(error));
+            }
+        }
+        first
+    }
+
     /// Writes the end of this sitting, and says how to go on after an interruption.
-    fn end(&mut self, outcome: Result<()>, args: &EvaluateArgs) -> Result<()> {
+    fn end(&mut self, outcome: Result<()>, closed: Result<()>, args: &EvaluateArgs) -> Result<()> {
         let took_s = self.began.elapsed().as_secs_f64();
         match outcome {
-            Ok(()) => self.note(Event::Ended { took_s }),
+            Ok(()) => {
+                self.note(Event::Ended { took_s })?;
+                closed
+            }
             Err(error) => {
                 let reason = crate::describe(&error);
                 self.note(Event::Interrupted { reason, took_s })?;
                 if error.is::<Interrupted>() && self.journal.is_some() {
                     let log = args.log.display();
+                    let left = match (&closed, self.past.without_member.is_empty()) {
+                        (Ok(()), true) => "everything is cleaned up".to_owned(),
+                        (Ok(()), false) => "the array goes on rebuilding its member".to_owned(),
+                        (Err(error), _) => format!("not all is cleaned up ({error:#})"),
+                    };
                     return Err(error.context(format!(
-                        "everything is cleaned up; go on with: netraid evaluate --resume --log {log}"
+                        "{left}; go on with: netraid evaluate --resume --log {log}"
                     )));
                 }
                 Err(error)
