@@ -96,9 +96,10 @@ fn loopback(shared: &Shared) -> Result<f64> {
 }
 
 fn network(host: &str, shared: &Shared) -> Result<f64> {
-    let sink = Client::start(Some(host), &Job::Sink { anywhere: true, disk_bytes: None })?;
+    let job = Job::Sink { anywhere: true, disk_bytes: None };
+    let sink = Client::start(Some(host), &job, shared)?;
     send(sink.connect()?, shared)?;
-    let received = sink.received()?;
+    let received = sink.received(shared)?;
     Ok(crate::size::mb_per_s(received.bytes, received.seconds))
 }
 

@@ -13,10 +13,14 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, ToSocketAddrs as _},
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -38,6 +42,14 @@ const TOKEN_LEN: usize = 16;
 const RECEIVE_LEN: usize = 256 << 10;
 /// How long a sink waits for its connection.
 const CONNECT: Duration = Duration::from_secs(30);
+/// How long a client may take to be ready.
+const START: Duration = Duration::from_secs(30);
+/// How much longer than its stream a client may take: its requests in flight, and a flush.
+const LATE: Duration = Duration::from_secs(120);
+/// How often one who waits looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest line of a client in bytes.
+const LINE_LEN_MAX: u64 = 1 << 20;
 /// Longest job in bytes.
 const JOB_LEN_MAX: u64 = 1 << 20;
 
@@ -82,7 +94,8 @@ pub(super) struct Client {
     host: String,
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// Lines that it says; closed when its output is.
+    lines: Receiver<std::io::Result<String>>,
     /// Port and word of a sink.
     sink: Option<(u16, String)>,
 }
@@ -96,11 +109,13 @@ pub(super) struct Received {
 
 impl Client {
     /// Starts a client, on this machine or on `host`, and waits until it is ready.
-    pub(super) fn start(host: Option<&str>, job: &Job) -> Result<Self> {
+    pub(super) fn start(host: Option<&str>, job: &Job, shared: &Shared) -> Result<Self> {
         let mut command = match host {
             Some(host) => {
                 let mut ssh = Command::new("ssh");
-                ssh.args(["-o", "BatchMode=yes", "--", host, "netraid", "evaluate-client"]);
+                ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+                ssh.args(["-o", "ServerAliveInterval=5"]);
+                ssh.args(["--", host, "netraid", "evaluate-client"]);
                 ssh
             }
             None => {
@@ -116,10 +131,9 @@ impl Client {
         let mut child = command.spawn().with_context(|| format!("client {name}"))?;
         let input = child.stdin.take();
         let output = child.stdout.take().context("standard output of a client")?;
-        let mut client =
-            Self { host: name, child, input, output: BufReader::new(output), sink: None };
+        let mut client = Self { host: name, child, input, lines: listen(output), sink: None };
         client.send(&(serde_json::to_string(job)? + "\n"))?;
-        match client.hear()? {
+        match client.hear(START, shared)? {
             Said::Ready { port, token } => client.sink = port.zip(token),
             Said::Failed { reason } => bail!("client{}: {reason}", client.place()),
             Said::Done { .. } => bail!("client{}: it ended before it began", client.place()),
@@ -137,9 +151,9 @@ impl Client {
         self.send("go\n")
     }
 
-    /// Waits for the end of its stream.
-    pub(super) fn done(mut self) -> Result<Done> {
-        match self.hear()? {
+    /// Waits for the end of its stream of so many seconds.
+    pub(super) fn done(mut self, seconds: f64, shared: &Shared) -> Result<Done> {
+        match self.hear(Duration::from_secs_f64(seconds.max(0.0)) + LATE, shared)? {
             Said::Done { done: Some(done), .. } => Ok(done),
             Said::Failed { reason } => bail!("client{}: {reason}", self.place()),
             Said::Done { .. } | Said::Ready { .. } => bail!("client{}: no result", self.place()),
@@ -153,16 +167,19 @@ impl Client {
             "" => "127.0.0.1",
             host => host.rsplit_once('@').map_or(host, |(_, host)| host),
         };
-        let mut stream =
-            TcpStream::connect((host, *port)).with_context(|| format!("sink at {host}:{port}"))?;
+        let shown = || format!("sink at {host}:{port}");
+        let mut addresses = (host, *port).to_socket_addrs().with_context(shown)?;
+        let address = addresses.next().with_context(shown)?;
+        let mut stream = TcpStream::connect_timeout(&address, CONNECT).with_context(shown)?;
         stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(CONNECT))?;
         stream.write_all(token.as_bytes())?;
         Ok(stream)
     }
 
     /// Waits until it has all that was sent, on its disk.
-    pub(super) fn received(mut self) -> Result<Received> {
-        match self.hear()? {
+    pub(super) fn received(mut self, shared: &Shared) -> Result<Received> {
+        match self.hear(LATE, shared)? {
             Said::Done { bytes, seconds, .. } => Ok(Received { bytes, seconds }),
             Said::Failed { reason } => bail!("client{}: {reason}", self.place()),
             Said::Ready { .. } => bail!("client{}: no result", self.place()),
@@ -179,19 +196,48 @@ impl Client {
         input.write_all(line.as_bytes()).and_then(|()| input.flush()).context("a client has ended")
     }
 
-    fn hear(&mut self) -> Result<Said> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        if line.is_empty() {
-            let status = self.child.wait()?;
-            bail!("client{}: ended with {status}", self.place());
+    /// The next thing that it says, unless time is over or we are told to stop.
+    fn hear(&mut self, within: Duration, shared: &Shared) -> Result<Said> {
+        let deadline = Instant::now() + within;
+        loop {
+            shared.check()?;
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    let line = line.with_context(|| format!("client{}", self.place()))?;
+                    return serde_json::from_str(&line)
+                        .with_context(|| format!("client{} said {line}", self.place()));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("client{}: ended without a word; see its standard error", self.place())
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("client{}: silent for {} s", self.place(), within.as_secs())
+                }
+            }
         }
-        serde_json::from_str(&line).with_context(|| format!("client{} said {line}", self.place()))
     }
 
     fn place(&self) -> String {
         if self.host.is_empty() { String::new() } else { format!(" {}", self.host) }
     }
+}
+
+/// Reads lines until there is none, in a thread of its own: it ends with the client.
+fn listen(output: ChildStdout) -> Receiver<std::io::Result<String>> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        loop {
+            let mut line = String::new();
+            let read = output.by_ref().take(LINE_LEN_MAX).read_line(&mut line);
+            let ends = !matches!(read, Ok(len) if len > 0);
+            if matches!(read, Ok(0)) || sender.send(read.map(|_| line)).is_err() || ends {
+                return;
+            }
+        }
+    });
+    lines
 }
 
 impl Drop for Client {
@@ -331,6 +377,31 @@ impl Hook for Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_hangs_is_not_waited_for_for_ever() {
+        let client = |command: &str| {
+            let mut child = Command::new("sh")
+                .args(["-c", command])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
+            Client { host: String::new(), child, input, lines: listen(output), sink: None }
+        };
+        let data = Arc::new(Data::new(None, 1).unwrap());
+        let shared = Shared { data, stop: Arc::new(AtomicBool::new(false)) };
+        let hear = |client: &mut Client| {
+            client.hear(Duration::from_millis(50), &shared).unwrap_err().to_string()
+        };
+        // It ends with its input, when it is dropped.
+        let mut silent = client("read x");
+        assert!(hear(&mut silent).contains("silent"));
+        shared.stop.store(true, Ordering::Relaxed);
+        let error = silent.hear(Duration::from_secs(3600), &shared).unwrap_err();
+        assert!(error.is::<crate::signal::Interrupted>(), "{error}");
+    }
 
     #[test]
     fn a_sink_takes_only_who_knows_the_word() {

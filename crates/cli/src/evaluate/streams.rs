@@ -189,7 +189,7 @@ fn by_clients(session: &Session<'_>, ready: &[Ready]) -> Result<Vec<(Stream, Don
             seed: common.seed,
         };
         let host = (!hosts.is_empty()).then(|| hosts[index % hosts.len()].as_str());
-        clients.push(Client::start(host, &job)?);
+        clients.push(Client::start(host, &job, &common.shared)?);
         common.shared.check()?;
     }
     for client in &mut clients {
@@ -198,8 +198,13 @@ fn by_clients(session: &Session<'_>, ready: &[Ready]) -> Result<Vec<(Stream, Don
     let places: Vec<(String, Option<Pid>)> =
         clients.iter().map(|client| (client.host().to_owned(), client.pid())).collect();
     let done = thread::scope(|scope| {
-        let waiting: Vec<ScopedJoinHandle<'_, Result<Done>>> =
-            clients.into_iter().map(|client| scope.spawn(move || client.done())).collect();
+        let waiting: Vec<ScopedJoinHandle<'_, Result<Done>>> = clients
+            .into_iter()
+            .zip(ready)
+            .map(|(client, ready)| {
+                scope.spawn(move || client.done(ready.load.seconds, &common.shared))
+            })
+            .collect();
         while waiting.iter().any(|thread| !thread.is_finished()) {
             if common.shared.is_stopped() {
                 let left = waiting.iter().zip(&places).filter(|(thread, _)| !thread.is_finished());
@@ -252,7 +257,7 @@ fn one(
     // Tape and sink end when nothing comes any more: their hook has gone.
     let tape = tape.map(Tape::report).transpose()?;
     if let Some(sink) = sink {
-        let received = sink.received()?;
+        let received = sink.received(shared)?;
         done.seconds = done.seconds.max(received.seconds);
     }
     if tape.is_some() {
@@ -285,8 +290,8 @@ impl Other {
             Role::RemoteCopy => {
                 let host = settings.clients.first().map(String::as_str);
                 let disk_bytes = Some(ready.load.bytes);
-                let sink =
-                    Client::start(host, &Job::Sink { anywhere: host.is_some(), disk_bytes })?;
+                let job = Job::Sink { anywhere: host.is_some(), disk_bytes };
+                let sink = Client::start(host, &job, shared)?;
                 let copy = Copy(sink.connect()?);
                 Self { hook: Some(Box::new(copy)), tape: None, sink: Some(sink) }
             }
