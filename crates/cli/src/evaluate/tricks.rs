@@ -4,6 +4,7 @@ use anyhow::Result;
 use netraid_evaluate::{
     catalogue::TestId,
     estimate::{LONG_S, PIECE_S, REGION_ROUNDS, pause_s},
+    judge,
     places::BANDS,
     plan::{self, PIECES, REGION_BANDS},
     record::{PairTable, RegionPoint, TestResult},
@@ -146,14 +147,15 @@ pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Resul
     let (burst, long) = plan::burst_bytes(settings);
     let mut pairs = table("write", "long", "burst", burst);
     let mut flushes = Vec::new();
-    let file = session.ensure(SCRATCH, settings.file_bytes)?;
+    // New bytes each time: what is there already could be left out.
+    session.ensure(SCRATCH, settings.file_bytes)?;
+    session.forget(SCRATCH);
     let mut rate = None;
     for pair in 0..u64::from(settings.pairs) {
         let load = |session: &mut Session<'_>, begin, bytes, seconds| Load {
             begin,
             bytes,
             seconds,
-            content: file.content,
             ..session.load(true, bytes)
         };
         // A cache that holds the long write of before is to be empty.
@@ -173,9 +175,7 @@ pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Resul
         result.notes.push(format!("a flush after a burst takes {:.0} us", seconds * 1e6));
     }
     if !session.target.reach.open(SCRATCH, Open::Old)?.flush()? {
-        result
-            .notes
-            .push("the target takes no flush: nothing says when a write is stable".to_owned());
+        result.notes.push(judge::NO_FLUSH.to_owned());
     }
     finish(result, vec![pairs]);
     Ok(())

@@ -96,7 +96,7 @@ fn alike(evidence: &Evidence<'_>, far: u64) -> (FindingState, String) {
 }
 
 /// A stream's rate; where several ran, of all together.
-fn rate_of(evidence: &Evidence<'_>, test: TestId) -> Option<f64> {
+pub(super) fn rate_of(evidence: &Evidence<'_>, test: TestId) -> Option<f64> {
     let rounds = &evidence.result(test)?.rounds;
     let sum = |round: &crate::record::Round| {
         let bytes: u64 = round.streams.iter().map(|stream| stream.bytes).sum();

@@ -1,11 +1,14 @@
 //! Whether writes are acknowledged as stable before a device has them.
 
-use super::{Evidence, finding, line_of, pair_threshold};
+use super::{Evidence, cache::rate_of, finding, line_of, pair_threshold};
 use crate::{
     catalogue::TestId,
     record::{Finding, FindingKind, FindingState},
-    statistics::{Answer, Comparison},
+    statistics::{Answer, CLEAR, Comparison, median},
 };
+
+/// The note of a target that knows no flush.
+pub const NO_FLUSH: &str = "the target takes no flush: nothing says when a write is stable";
 
 /// A short burst with a flush at its end, after a pause, against a long write with one: a device cannot
 /// have stable what it does not take at that rate.
@@ -19,10 +22,25 @@ pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
             let text = format!(
                 "writes are acknowledged as stable before the device has them: a burst and its flush end {:.1} \
                  times as fast as the device goes on writing. Either its cache is protected against loss of \
-                 power, which its vendor must show, or flushes do nothing",
+                 power, which its vendor must show, or its rate is throttled and a pause saves up for a burst, or \
+                 flushes do nothing",
                 comparison.ratio
             );
             (FindingState::Found, text)
+        }
+        Answer::Alike
+            if evidence.result(TestId::Flush)?.notes.iter().any(|note| note == NO_FLUSH) =>
+        {
+            let text = "could not tell: a burst is no faster than a long write, but the target takes no flush";
+            (FindingState::CouldNotTell, text.to_owned())
+        }
+        Answer::Alike if above_sustained(evidence).is_some() => {
+            let (long, sustained) = above_sustained(evidence)?;
+            let text = format!(
+                "could not tell: bursts and long writes are alike, but both, at {long:.0} MB/s, are faster than the \
+                 target goes on writing ({sustained:.0} MB/s): a cache may hold them"
+            );
+            (FindingState::CouldNotTell, text)
         }
         Answer::Alike => {
             let text = "a burst with its flush is no faster than a long write: what is acknowledged as stable \
@@ -35,4 +53,13 @@ pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
         }
     };
     Some(finding(FindingKind::UnstableWrites, state, text, lines, pair_threshold()))
+}
+
+/// The rate of long writes, where whole files are written so much slower that a cache may hold the former.
+fn above_sustained(evidence: &Evidence<'_>) -> Option<(f64, f64)> {
+    let table = evidence.pairs(TestId::Flush, "write")?;
+    let long = median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())?;
+    let rates = [TestId::Host1, TestId::Net1].map(|test| rate_of(evidence, test));
+    let sustained = rates.into_iter().flatten().min_by(f64::total_cmp)?;
+    (long >= sustained * CLEAR).then_some((long, sustained))
 }

@@ -8,6 +8,7 @@ mod cache;
 mod flush;
 mod plain;
 
+pub use flush::NO_FLUSH;
 pub use plain::WRONG_BYTES;
 
 use crate::{
@@ -90,10 +91,26 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
     } else if answers.is_empty() || answers.contains(&Answer::Unclear) {
         let text = "could not tell whether data that compresses is faster: the pairs disagree";
         (FindingState::CouldNotTell, text.to_owned())
+    } else if may_be_hidden(evidence) {
+        let text = "could not tell: zeros are no faster, but a cache may have answered both";
+        (FindingState::CouldNotTell, text.to_owned())
     } else {
         (FindingState::Clear, "zeros are no faster than data that does not compress".to_owned())
     };
     Some(finding(FindingKind::Compression, state, text, lines, pair_threshold()))
+}
+
+/// Whether a cache may answer, so that what is behind it does not show.
+fn may_be_hidden(evidence: &Evidence<'_>) -> bool {
+    let tables = [(TestId::Cache, "read"), (TestId::Flush, "write")];
+    let comparisons = tables
+        .into_iter()
+        .filter_map(|(test, what)| Comparison::of(&evidence.pairs(test, what)?.pairs));
+    let mut answers = comparisons.map(|comparison| comparison.answer());
+    answers.any(|answer| match answer {
+        Answer::Faster | Answer::Unclear => true,
+        Answer::Alike => false,
+    })
 }
 
 fn verb(what: &str) -> String {

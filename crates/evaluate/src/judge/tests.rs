@@ -122,6 +122,25 @@ fn bursts_faster_than_the_device_are_unstable() {
 }
 
 #[test]
+fn what_a_cache_may_hide_is_not_called_clear() {
+    let honest = || vec![pairs("write", 100.0, &HONEST)];
+    let flush = with_pairs(TestId::Flush, honest());
+    let unstable =
+        |results: &[TestResult]| state(&judge(&target(0), results), FindingKind::UnstableWrites);
+    let none = TestResult { notes: vec![NO_FLUSH.to_owned()], ..flush.clone() };
+    assert_eq!(unstable(&[none]), Some(FindingState::CouldNotTell));
+    // Whole files are written at half the rate of what fits into the cache.
+    let slow = reading(TestId::Host1, 40.0);
+    assert_eq!(unstable(&[flush.clone(), slow]), Some(FindingState::CouldNotTell));
+    let alike = reading(TestId::Host1, 95.0);
+    assert_eq!(unstable(&[flush, alike]), Some(FindingState::Clear));
+    let compression = with_pairs(TestId::Compression, honest());
+    let cached = with_pairs(TestId::Flush, vec![pairs("write", 100.0, &TRICK)]);
+    let found = judge(&target(0), &[compression, cached]);
+    assert_eq!(state(&found, FindingKind::Compression), Some(FindingState::CouldNotTell));
+}
+
+#[test]
 fn memory_is_told_and_is_no_trick() {
     let results = |read: f64, write: f64| {
         [
