@@ -115,6 +115,7 @@ fn special_s(
             between + 2.0 * pairs * seconds_of(piece, probe.read).min(PIECE_S)
         }
         Kind::Flush => {
+            written[3] = 0;
             let (burst, long) = plan::burst_bytes(settings);
             let burst_s = seconds_of(burst, probe.write).min(PIECE_S);
             let long_s = seconds_of(long, probe.write).min(LONG_S);

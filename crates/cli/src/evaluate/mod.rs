@@ -89,6 +89,7 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
         anyhow::Ok(())
     })?;
     let requirements = args.requirements.as_deref().map(read_requirements).transpose()?;
+    args.refuse_overwriting_the_log()?;
     let evaluation = evaluate(args, requirements.as_ref(), &flag, output)?;
     let Some(evaluation) = evaluation else { return Ok(()) };
     if let Some(path) = &args.report {

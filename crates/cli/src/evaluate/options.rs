@@ -97,7 +97,8 @@ pub(crate) struct EvaluateArgs {
     #[arg(long, requires = "destroy_data")]
     pub(super) force: bool,
     /// Go on with the last run of the log, with its targets and settings
-    #[arg(long, conflicts_with_all = ["dry_run", "tests", "file_size", "net_file_size"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "tests", "file_size", "net_file_size", "buffer", "rounds",
+          "pairs", "client", "tape", "fail_member"])]
     pub(super) resume: bool,
     /// Probe the targets, say how long it would take, and leave it at that
     #[arg(long)]
@@ -156,6 +157,21 @@ impl EvaluateArgs {
             spec.address = absolute(&spec.address)?;
         }
         Ok(specs)
+    }
+
+    /// Fails when a report would be written over the log.
+    pub(super) fn refuse_overwriting_the_log(&self) -> Result<()> {
+        let real = |path: &PathBuf| path.canonicalize().or_else(|_| std::path::absolute(path));
+        let log = real(&self.log)?;
+        for path in [&self.report, &self.csv].into_iter().flatten() {
+            if real(path)? == log {
+                bail!(
+                    "{}: is the log, which is never rewritten; give another name",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The settings of a new run.
@@ -264,6 +280,12 @@ pub(super) mod tests {
         let settings = parsed("/a --tests random,host.2").settings(&wishes).unwrap();
         let names: Vec<&str> = settings.tests.iter().map(|test| test.name()).collect();
         assert_eq!(names, ["host.2", "net.4", "random.read", "random.write"]);
+    }
+
+    #[test]
+    fn the_log_is_no_report() {
+        assert!(parsed("/a --log /l --report /l").refuse_overwriting_the_log().is_err());
+        assert!(parsed("/a --log /l --report /r").refuse_overwriting_the_log().is_ok());
     }
 
     #[test]
