@@ -77,7 +77,7 @@ refused 'label of a netraid member' "$NETRAID" evaluate "$WORK/m0.img" --destroy
 refused 'another device on the hosts' "$NETRAID" evaluate "$WORK/report.html" --destroy-data --client nowhere.invalid --log "$log"
 mkfifo "$WORK/pipe"
 refused 'neither a tape drive' "$NETRAID" evaluate "$WORK/dir" --tape "$WORK/pipe" --destroy-data --log "$log"
-refused 'bytes free' "$NETRAID" evaluate "$WORK/dir" --file-size 1PiB --log "$log"
+refused 'bytes free' "$NETRAID" evaluate "$WORK/dir" --file-size 512TiB --log "$log"
 refused 'give a directory' "$NETRAID" evaluate "$WORK/nowhere" --log "$log"
 refused 'no test' "$NETRAID" evaluate "$WORK/dir" --tests host.12 --log "$log"
 refused 'has ended' "$NETRAID" evaluate --resume --log "$log"
