@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use netraid_block::{Op, Pool, RequestFlags, SgList, TargetUri, redact_addresses};
+use netraid_block::{Op, RequestFlags, SgList, TargetUri, redact_addresses};
 use netraid_engine::{
     completions,
     initiator::{InitiatorConfig, Remote},
@@ -296,7 +296,7 @@ impl Reach {
         // A device that is late is measured, not given up.
         config.request_timeout = std::time::Duration::from_secs(60);
         let runtime = runtime()?;
-        let pool = Pool::new();
+        let pool = netraid_engine::pool();
         let remote = runtime.block_on(Remote::connect(config, pool.clone()))?;
         let remote = std::sync::Arc::new(remote);
         let device = remote.clone().into_device();
