@@ -1,43 +1,44 @@
-//! What a machine is, as far as it matters to what is measured on it.
+//! The machine that measures, as reports and records name it.
 
-use std::{fs, thread};
+use std::{fs, num::NonZero, thread};
 
-use anyhow::{Context as _, Result};
-use serde::Serialize;
+use netraid_evaluate::record::Machine;
 
-/// The machine that this runs on.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Machine {
-    /// Its host name.
-    pub(crate) name: String,
-    /// The model of its first processor.
-    pub(crate) processor: String,
-    /// Processors that this process may use.
-    pub(crate) processors: usize,
-    pub(crate) memory_bytes: u64,
-    /// Name and release of its kernel.
-    pub(crate) kernel: String,
+/// This machine.
+pub(crate) fn this() -> Machine {
+    let uname = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    Machine {
+        host: text(uname.nodename()),
+        system: format!("{} {}", text(uname.sysname()), text(uname.release())),
+        architecture: text(uname.machine()),
+        processor: field("/proc/cpuinfo", "model name"),
+        processors: u32::try_from(processors).unwrap_or(u32::MAX),
+        memory_bytes: memory().unwrap_or_default(),
+    }
 }
 
-impl Machine {
-    /// Looks at it.
-    ///
-    /// # Errors
-    /// When it does not say how many processors it has.
-    pub(crate) fn look() -> Result<Self> {
-        let uname = rustix::system::uname();
-        let text = |of: &std::ffi::CStr| of.to_string_lossy().into_owned();
-        // Not all architectures name a model.
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-        let model = model.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned());
-        let info = rustix::system::sysinfo();
-        Ok(Self {
-            name: text(uname.nodename()),
-            processor: model.unwrap_or_else(|| text(uname.machine())),
-            processors: thread::available_parallelism().context("number of processors")?.get(),
-            memory_bytes: info.totalram.saturating_mul(info.mem_unit.into()),
-            kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
-        })
+/// Bytes of memory.
+fn memory() -> Option<u64> {
+    let text = field("/proc/meminfo", "MemTotal")?;
+    let kib: u64 = text.strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The first value of a name in a file of lines `name : value`.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+    let found = pairs.find(|(key, _)| key.trim() == name);
+    found.map(|(_, value)| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_machine_has_a_name_and_memory() {
+        let machine = super::this();
+        assert!(!machine.host.is_empty() && machine.memory_bytes > 1 << 20, "{machine:?}");
     }
 }

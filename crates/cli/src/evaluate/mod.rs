@@ -9,7 +9,6 @@ mod data;
 mod degrade;
 mod journal;
 mod load;
-mod machine;
 mod options;
 mod random;
 mod report;
@@ -56,6 +55,7 @@ use self::{
     target::{Allowed, Sizes, Target},
 };
 use crate::{
+    machine,
     output::Output,
     runtime_of,
     signal::{Interrupted, Stop},

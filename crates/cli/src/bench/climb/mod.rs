@@ -27,9 +27,7 @@ use netraid_block::redact_addresses;
 use netraid_raid::geometry::Level;
 
 use super::{Options, REQUEST_LEN_MAX, parity, transport};
-use crate::{
-    create::parse_level, machine::Machine, output::Output, secret::SecretArgs, signal::Stop, size,
-};
+use crate::{create::parse_level, machine, output::Output, secret::SecretArgs, signal::Stop, size};
 use members::Members;
 use record::Climb;
 use rungs::Rungs;
@@ -113,7 +111,7 @@ pub(super) fn run(args: &ClimbArgs, output: Output) -> Result<()> {
 async fn climb(args: &ClimbArgs, output: Output) -> Result<Climb> {
     let stop = Stop::listen()?;
     let (began, started) = (SystemTime::now(), Instant::now());
-    let machine = Machine::look()?;
+    let machine = machine::this();
     // Members that cannot be used are known before anything else is measured.
     let members = Members::gather(args).await?;
     let rungs = Rungs { args, members: &members, stop: &stop, output };

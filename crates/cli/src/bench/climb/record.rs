@@ -1,5 +1,6 @@
 //! What a climb measured: the document of `netraid bench climb --json`.
 
+use netraid_evaluate::record::Machine;
 use netraid_raid::geometry::Level;
 use serde::Serialize;
 
@@ -10,7 +11,6 @@ use super::{
     },
     judge::Verdict,
 };
-use crate::machine::Machine;
 
 /// All rungs, from memory to an export's client.
 #[derive(Debug, Serialize)]

@@ -330,10 +330,17 @@ fn about(climb: &Climb, page: &mut Page) {
         ("took", format!("{:.0} s", climb.took_s)),
         ("rounds", format!("{} of {} s a point", climb.rounds, climb.seconds)),
         ("threads of the engine", climb.threads.to_string()),
-        ("machine", machine.name.clone()),
-        ("processors", format!("{}, {}", machine.processors, machine.processor)),
+        ("machine", machine.host.clone()),
+        (
+            "processors",
+            format!(
+                "{}, {}",
+                machine.processors,
+                machine.processor.as_ref().unwrap_or(&machine.architecture)
+            ),
+        ),
         ("memory", size::show(machine.memory_bytes)),
-        ("kernel", machine.kernel.clone()),
+        ("kernel", machine.system.clone()),
         ("netraid", climb.version.to_owned()),
     ]);
     page.text(&climb.command);

@@ -86,7 +86,7 @@ fn facts(
 ) -> Option<Facts> {
     let together = climb.step(What::Together, members, write)?;
     let without = together.point.as_ref()?;
-    let processors = climb.machine.processors as f64;
+    let processors = f64::from(climb.machine.processors);
     let figures = &point.figures;
     Some(Facts {
         level,
