@@ -1,6 +1,7 @@
 //! The array as pure logic: what is on the members ([`label`], [`regions`], [`written`]), where
 //! a byte is ([`geometry`]), the machine that serves requests from members that fail
-//! ([`array`]), and what is read before it is asked for ([`read_ahead`]).
+//! ([`array`]), what is read before it is asked for ([`read_ahead`]), and which writes become whole
+//! stripes ([`gathering`]).
 //!
 //! Nothing here reads, writes, waits or knows the time: [`array::ArrayMachine`] emits actions and
 //! is told how they ended; [`executor::Executor`] does what is to be done to bytes, in production
@@ -20,6 +21,7 @@ pub mod copies;
 pub mod crc;
 pub mod executor;
 pub mod format;
+pub mod gathering;
 pub mod geometry;
 pub mod label;
 pub mod lack;

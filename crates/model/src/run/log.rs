@@ -16,12 +16,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use netraid_raid::{
     bytes,
     copies::Copies,
+    gathering::Gathering,
     geometry::Geometry,
     log::{Basis, Link, LogKey, LogWriter, Position, Record, Ring, segment},
     member::{MemberIndex, MemberSet},
 };
 
-use super::{Phase, Request, World, gather::Gathering, log_requests::Kind};
+use super::{Phase, Request, World, log_requests::Kind};
 use crate::{
     config::{Config, Log},
     layout::{Access, BLOCK},
@@ -95,7 +96,7 @@ pub(super) struct LogState {
     queue: VecDeque<Wish>,
     is_round_wanted: bool,
     round: Option<Round>,
-    pub(super) gathering: Gathering,
+    pub(super) gathering: Gathering<usize>,
     /// Who waits for the flush that is under way, and for the next one.
     flushing: Option<Vec<Waiter>>,
     flush_next: Vec<Waiter>,

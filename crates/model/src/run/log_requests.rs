@@ -2,11 +2,10 @@
 
 use core::ops::Range;
 
-use netraid_raid::log::Position;
+use netraid_raid::{gathering::Share, log::Position};
 
 use super::{
     Part, Phase, Request, World,
-    gather::Shared,
     log::{Need, Wish},
 };
 use crate::layout::{Access, BLOCK, Plan};
@@ -35,7 +34,14 @@ impl World<'_> {
     pub(super) fn begin_logged_write(&mut self, request: usize) {
         let range = self.requests[request].range.clone();
         let Some(log) = &mut self.log else { unreachable!("a logged write without a log") };
-        let Shared { own, taken, left } = log.gathering.begin(request, &range);
+        let Share { mut own, taken, left } = log.gathering.begin(&range);
+        if let Some(left) = left {
+            log.gathering.leave(left, range.end, request);
+        }
+        if !taken.is_empty() {
+            // The stripe that others have begun is written like the rest.
+            own.start -= self.model.geometry.stripe_data_len();
+        }
         let state = &mut self.requests[request];
         (state.gathered, state.left) = (taken, left);
         // One for this, so that nothing ends before all has begun.
@@ -93,7 +99,7 @@ impl World<'_> {
             // All but what it left to others, where it had anything else.
             (Kind::User, 1, Some(left)) if left > state.range.start => {
                 let log = self.log.as_mut();
-                let owners = log.map(|log| log.gathering.done_otherwise(request, left));
+                let owners = log.map(|log| log.gathering.end_own(left, |owner| *owner == request));
                 self.given_up(&owners.unwrap_or_default());
             }
             (Kind::Home { is_whole }, 0, _) => self.home_logged(request, is_whole),

@@ -25,7 +25,6 @@
 
 mod client;
 mod disk;
-mod gather;
 mod host;
 mod log;
 mod log_requests;

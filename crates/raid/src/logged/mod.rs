@@ -64,6 +64,7 @@ use crate::{
     array::CommandError,
     checkpoint::Checkpoint,
     code::Code,
+    gathering::Gathering,
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
     member::{ArrayState, MemberIndex, MemberState},
@@ -397,7 +398,7 @@ impl LoggedArray {
         self.tasks.clear();
         self.array.state().spawned.get_mut().clear();
         let mut state = self.array.state();
-        state.gathering = gather::Gathering::default();
+        state.gathering = Gathering::new(state.stripe_len());
         let requests: Vec<RequestId> = state.requests.iter().copied().collect();
         for request in requests {
             state.complete(request, Err(error.clone()));
@@ -450,7 +451,7 @@ impl State {
             requests: BTreeSet::new(),
             operations: BTreeSet::new(),
             next_operation: 0,
-            gathering: gather::Gathering::default(),
+            gathering: Gathering::new(u64::from(layout.stripe_blocks() * state::BLOCK)),
             waits: waits::Waits::default(),
             ios: Slab::new(),
             joinable_reads: joined::JoinableReads::default(),

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     code::{Code, ColumnSet},
+    gathering::Gathering,
     geometry::Geometry,
     label::Label,
     log::{LogKey, Ring},
@@ -129,7 +130,7 @@ pub(super) struct State {
     pub(super) operations: BTreeSet<u64>,
     pub(super) next_operation: u64,
     /// What writes in a row do together.
-    pub(super) gathering: super::gather::Gathering,
+    pub(super) gathering: Gathering<super::gather::LeftPart>,
 
     pub(super) waits: Waits,
     pub(super) ios: Slab<Io>,
