@@ -69,6 +69,8 @@ pub(super) struct Actor {
     /// The lane that is asked first for news and for room: each in its turn.
     turn: usize,
     requests: Requests,
+    /// When commands that end now were heard of.
+    heard_at: Instant,
     /// Of large requests, while small ones come.
     window: BulkWindow,
     /// Small requests that went before one large one that waits.
@@ -132,6 +134,7 @@ impl Actor {
             lanes,
             turn: 0,
             requests: Requests::default(),
+            heard_at: now,
             window: BulkWindow::default(),
             went_before: 0,
             controls: Controls::default(),
@@ -226,7 +229,7 @@ impl Actor {
                     if moves && Class::of(&request) == Class::Express {
                         self.window.note_express(now);
                     }
-                    self.requests.insert(request, deadline);
+                    self.requests.insert(request, now, self.dialer.config.request_timeout);
                 }
                 Message::Control(control) => self.controls.insert(control, deadline, &self.place),
                 Message::Close(done) => {

@@ -48,6 +48,8 @@ struct Core {
     pool: Pool,
     started: Instant,
     done: VecDeque<Done>,
+    /// Bytes that were announced for tasks' buffers, ever.
+    arrived: u64,
     logged_in: bool,
     logged_out: bool,
     failure: Option<Reason>,
@@ -108,6 +110,7 @@ impl Link {
                 pool,
                 started: Instant::now(),
                 done: VecDeque::new(),
+                arrived: 0,
                 logged_in: false,
                 logged_out: false,
                 failure: None,
@@ -145,6 +148,16 @@ impl Link {
     pub(super) fn abort(&mut self, task: TaskId) {
         self.core.session.abort(task);
         self.core.handle_events();
+    }
+
+    /// Bytes of what was to be read that have come, ever; the last segment of them is still coming.
+    pub(super) const fn arrived(&self) -> u64 {
+        self.core.arrived
+    }
+
+    /// Whether a command has ended.
+    pub(super) fn has_done(&self) -> bool {
+        !self.core.done.is_empty()
     }
 
     /// The next command that has ended.
@@ -344,7 +357,11 @@ impl Side for Core {
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
         self.session.handle_header(self.started.elapsed(), bhs)?;
-        Ok(self.session.placement())
+        let placement = self.session.placement();
+        if let Placement::Task { len, .. } = placement {
+            self.arrived += u64::from(len);
+        }
+        Ok(placement)
     }
 
     fn buffer(&mut self, task: TaskId) -> &mut [u8] {

@@ -9,6 +9,7 @@
 
 mod actor;
 mod control;
+mod deadlines;
 mod dial;
 mod disk;
 mod error;
@@ -78,7 +79,8 @@ pub struct InitiatorConfig {
     pub isid: Option<[u8; 6]>,
     /// Sessions that share the requests: 1 to 8. Each begins at another portal.
     pub sessions: u8,
-    /// Longest that a request may take, reconnecting included.
+    /// Longest that a request may take, reconnecting included, while the disk makes no progress, or goes on
+    /// with what came later; on a slow path that moves all it can, up to twelve times as long.
     pub request_timeout: Duration,
     /// How long requests wait for a peer of which every portal refuses connections, or answers as
     /// another disk: as long as a restart may take. What has waited longer fails, and so does

@@ -2,13 +2,14 @@
 //!
 //! Invariant: a request that was inserted is here until it was finished, exactly once.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
-use netraid_block::{IoError, Request, SgList};
+use netraid_block::{IoError, Op, Request, SgList};
 use netraid_iscsi_proto::machine::TaskId;
 use tokio::time::Instant;
 
 use super::{
+    deadlines::Deadlines,
     disk::{Kind, Planned, Progress},
     window::Class,
 };
@@ -105,8 +106,7 @@ pub(super) struct Requests {
     ready: Ready,
     /// Ready again later; all are delayed by the same time, so that these are in order.
     delayed: VecDeque<(Instant, Ticket)>,
-    /// In order, since all requests have the same time.
-    deadlines: VecDeque<(Instant, Ticket)>,
+    deadlines: Deadlines,
 }
 
 impl Requests {
@@ -114,21 +114,23 @@ impl Requests {
         self.count == 0
     }
 
-    pub(super) fn insert(&mut self, request: Request, deadline: Instant) {
+    /// Takes a request, which was handed over `now` and has so much `time`.
+    pub(super) fn insert(&mut self, request: Request, now: Instant, time: Duration) {
         let index = self.free.pop().unwrap_or(self.places.len());
         if index == self.places.len() {
             self.places.push(None);
         }
         self.next_serial = self.next_serial.wrapping_add(1);
         let serial = self.next_serial;
-        let (class, progress) = (Class::of(&request), Progress::default());
+        let (class, work) = (Class::of(&request), work(&request));
+        let progress = Progress::default();
         let (running, held, data, losses) = (None, None, SgList::new(), None);
         let pending = Pending { request, progress, running, held, data, losses, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);
         self.ready.of(class).push_back(ticket);
-        self.deadlines.push_back((deadline, ticket));
+        self.deadlines.insert(ticket, work, now, time);
     }
 
     /// The request, unless it has ended.
@@ -147,12 +149,10 @@ impl Requests {
         let pending = self.places[ticket.index()].take()?;
         self.free.push(ticket.index());
         self.count -= 1;
+        self.deadlines.end(work(&pending.request));
         pending.request.completion.finish(result);
-        while let Some((_, first)) = self.deadlines.front().copied()
-            && self.get(first).is_none()
-        {
-            self.deadlines.pop_front();
-        }
+        let places = &self.places;
+        self.deadlines.forget_ended(|ticket| is_open(places, ticket));
         pending.running.map(Left::Running).or(pending.held.map(Left::Held))
     }
 
@@ -201,7 +201,7 @@ impl Requests {
 
     /// The next request whose time is up.
     pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Ticket> {
-        while let Some((_, ticket)) = self.deadlines.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(ticket) = self.deadlines.pop_expired(now) {
             if self.get(ticket).is_some() {
                 return Some(ticket);
             }
@@ -209,10 +209,15 @@ impl Requests {
         None
     }
 
+    /// The disk has carried out a command, or sent a good part of what it was asked for.
+    pub(super) const fn note_progress(&mut self, now: Instant) {
+        self.deadlines.note_progress(now);
+    }
+
     /// When something of this is due.
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        let front = |queue: &VecDeque<(Instant, Ticket)>| queue.front().map(|(at, _)| *at);
-        [front(&self.delayed), front(&self.deadlines)].into_iter().flatten().min()
+        let delayed = self.delayed.front().map(|(at, _)| *at);
+        [delayed, self.deadlines.next()].into_iter().flatten().min()
     }
 
     /// The link of `lane` is lost: what it had under way, the youngest first. Reads are ready
@@ -271,4 +276,15 @@ impl Requests {
         all.sort_by_key(|ticket| std::cmp::Reverse(newest.wrapping_sub(ticket.serial())));
         all
     }
+}
+
+/// What a request is for the disk to do, in bytes.
+fn work(request: &Request) -> u64 {
+    let moved = if matches!(request.op, Op::Read | Op::Write) { request.len } else { 0 };
+    moved.max(1)
+}
+
+fn is_open(places: &[Option<Pending>], ticket: Ticket) -> bool {
+    let pending = places.get(ticket.index()).and_then(Option::as_ref);
+    pending.is_some_and(|pending| Ticket::new(ticket.index(), pending.serial) == ticket)
 }

@@ -169,6 +169,39 @@ async fn who_waits_for_a_grant_is_gone_at_once_and_keeps_nobody() {
 }
 
 #[tokio::test]
+async fn a_queue_longer_than_a_requests_time_ends_on_a_slow_path_and_fails_at_once_on_a_dead_one() {
+    let target = Running::start(paced(4_000_000, &[]), &[ram()]);
+    let config = InitiatorConfig {
+        request_timeout: Duration::from_millis(600),
+        refusal_limit: Duration::from_secs(60),
+        ..InitiatorConfig::new(target.uri(0))
+    };
+    let device = Device::new(Arc::new(Remote::connect(config, Pool::new()).await.unwrap()));
+    // 8 MB each way: two seconds of what the target moves.
+    let all = (0..128_u64).map(|at| {
+        let data = Buf::copy_from(&vec![7; usize::try_from(LEN).unwrap()]).into();
+        completions::write(&device, at * LEN, data, false)
+    });
+    let begun = Instant::now();
+    let ends = futures_util::future::join_all(all).await;
+    assert!(begun.elapsed() > Duration::from_millis(1200), "the path was not slow");
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    let reads = || (0..128_u64).map(|at| completions::read(&device, at * LEN, LEN));
+    let ends = futures_util::future::join_all(reads()).await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    let killed = async {
+        // The first of all.
+        completions::read(&device, 0, LEN).await.unwrap();
+        target.kill().await;
+        Instant::now()
+    };
+    let ends = futures_util::future::join_all(reads());
+    let (killed, ends) = futures_util::future::join(killed, ends).await;
+    let took = killed.elapsed();
+    assert!(ends.iter().any(Result::is_err) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test]
 async fn rates_that_do_not_fit_are_refused_before_anybody_comes() {
     let bind = |config| Target::bind(config, vec![ram().into()], Pool::new()).map(drop);
     let over = [(HOLDER, pace(60, None, 1)), (GREEDY, pace(41, None, 1))];

@@ -189,6 +189,8 @@ impl Actor {
         let Some(Running { planned, .. }) = pending.running.take() else { return };
         match disk::judge(&done.end, planned.read_len, planned.write_len, &self.place) {
             Verdict::Success => {
+                self.requests.note_progress(self.heard_at);
+                let Some(pending) = self.requests.get(ticket) else { return };
                 pending.progress = planned.then;
                 self.profile.flush_proven |= planned.kind == Kind::Flush;
                 if planned.kind == Kind::Read {

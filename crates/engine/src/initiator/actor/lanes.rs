@@ -20,6 +20,9 @@ use super::{
 /// restart, and who is let in by a token may get another one.
 const DENIAL_LIMIT: Duration = Duration::from_secs(10);
 
+/// So many bytes of a command that goes on are progress: who sends a byte now and then makes none.
+const PROGRESS_MIN: u64 = 64 << 10;
+
 impl Actor {
     /// Begins what is due on lanes that carry nothing.
     pub(super) fn tend(&mut self) {
@@ -59,6 +62,7 @@ impl Actor {
                 if link.is_logged_out() {
                     result = Err(Reason::Lost("the target ended the session".to_owned()));
                 }
+                self.note_progress(at);
                 // What ended before the session was lost has ended.
                 while let Some(done) = self.lanes[at].link().and_then(Link::poll_done) {
                     self.handle_done(at, done);
@@ -86,6 +90,23 @@ impl Actor {
         }
     }
 
+    /// Has requests wait longer behind others if their disk sends what these asked for; what succeeds
+    /// counts when it is taken.
+    fn note_progress(&mut self, at: usize) {
+        let lane = &mut self.lanes[at];
+        let noted = lane.noted;
+        let Some(link) = lane.link() else { return };
+        let (arrived, has_done) = (link.arrived(), link.has_done());
+        let has_come = arrived.wrapping_sub(noted) >= PROGRESS_MIN;
+        if has_done || has_come {
+            self.heard_at = Instant::now();
+        }
+        if has_come {
+            lane.noted = arrived;
+            self.requests.note_progress(self.heard_at);
+        }
+    }
+
     /// A session was made, or not.
     fn take_session(&mut self, at: usize, made: Made) {
         let made = made.and_then(|(link, probed)| {
@@ -104,6 +125,7 @@ impl Actor {
         let lane = &mut self.lanes[at];
         // Any target tells a session that is new to it that it was powered on.
         let again = lane.group.replace(link.portal_group()).is_some();
+        lane.noted = link.arrived();
         lane.stage = Stage::Up(Box::new(link));
         lane.suspect = false;
         lane.joins_left = JOINS_MAX;
