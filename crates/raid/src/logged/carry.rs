@@ -12,7 +12,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{Event, dirty::Dirty, locks::Purpose, log::Note, tasks::Array};
-use crate::{bytes, log::Record};
+use crate::log::Record;
 
 /// Blocks of a stripe that a round could not bring home, and why.
 pub(super) struct Stuck {
@@ -37,13 +37,12 @@ impl Array {
                 let state = self.state();
                 state.dirty.range(number..number + 1).next().map(|(_, dirty)| dirty.clone())
             };
-            let Some(Dirty { data, .. }) = found else { continue };
+            let Some(Dirty { data, sum, .. }) = found else { continue };
             self.state().note_stuck(number, &why)?;
             let ticket = self.ticket();
             let (record, payload) = match &data {
                 Some(data) => {
-                    let crc = bytes::sum(data);
-                    (Record::Data { block: number, crc }, SgList::from(data.clone()))
+                    (Record::Data { block: number, crc: sum }, SgList::from(data.clone()))
                 }
                 None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
             };

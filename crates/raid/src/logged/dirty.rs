@@ -12,7 +12,7 @@ use core::ops::Range;
 
 use netraid_block::Buf;
 
-use crate::log::Position;
+use crate::{bytes, log::Position};
 
 /// A dirty block.
 #[derive(Debug, Clone)]
@@ -21,6 +21,15 @@ pub(super) struct Dirty {
     pub(super) position: Position,
     /// What it holds; none for zeros.
     pub(super) data: Option<Buf>,
+    /// CRC32C of that, as it was when it came.
+    pub(super) sum: u32,
+}
+
+impl Dirty {
+    /// A block of zeros.
+    pub(super) const fn zeros(position: Position) -> Self {
+        Self { position, data: None, sum: bytes::zero_sum() }
+    }
 }
 
 /// All dirty blocks of a volume, numbered in 4 KiB.
@@ -93,7 +102,7 @@ mod tests {
                 let position = rng.random_range(0..1000);
                 match rng.random_range(0..4) {
                     0 | 1 => {
-                        cache.insert(block, Dirty { position: Position(position), data: None });
+                        cache.insert(block, Dirty::zeros(Position(position)));
                         let slot = model.entry(block).or_insert(position);
                         *slot = position.max(*slot);
                     }

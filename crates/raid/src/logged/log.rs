@@ -196,14 +196,14 @@ impl State {
     fn apply(&mut self, acked: Acked<Note>) {
         let Acked { position, record, tag: Note { wait, data, discard } } = acked;
         match record {
-            Record::Data { block, .. } => {
+            Record::Data { block, crc } => {
                 self.log.becoming_dirty -= 1;
-                self.dirty.insert(block, Dirty { position, data });
+                self.dirty.insert(block, Dirty { position, data, sum: crc });
             }
             Record::Zeroes { block, count } => {
                 self.log.becoming_dirty -= count;
                 for block in block..block + count {
-                    self.dirty.insert(block, Dirty { position, data: None });
+                    self.dirty.insert(block, Dirty::zeros(position));
                 }
             }
             Record::Remap { stripe, to, void_upto, written, sums } => {

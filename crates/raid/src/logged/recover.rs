@@ -333,16 +333,16 @@ impl Array {
         let closed = self.state().checkpoint.round;
         for (position, record) in log.records() {
             match record {
-                Record::Data { block, .. } => {
+                Record::Data { block, crc } => {
                     let data = log.payload(position, 0);
-                    self.state().dirty.insert(*block, Dirty { position, data });
+                    self.state().dirty.insert(*block, Dirty { position, data, sum: *crc });
                 }
                 Record::Zeroes { block, count } => {
                     let mut state = self.state();
                     let capacity = state.layout.first_block(state.layout.logical);
                     let end = block.saturating_add(*count).min(capacity);
                     for block in *block..end {
-                        state.dirty.insert(block, Dirty { position, data: None });
+                        state.dirty.insert(block, Dirty::zeros(position));
                     }
                 }
                 Record::Remap { stripe, .. } => {

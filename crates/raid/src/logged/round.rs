@@ -57,8 +57,8 @@ struct NewRow {
     basis: Vec<Basis>,
     /// CRC32C of check blocks that are logged with it; none where these are copies.
     check_sums: Vec<u32>,
-    /// All columns that change, data before checks.
-    columns: Vec<(u8, SgList)>,
+    /// All columns that change, data before checks, and CRC32C of each.
+    columns: Vec<(u8, SgList, u32)>,
     /// Its first contents.
     first: bool,
 }
@@ -259,7 +259,7 @@ impl Array {
             };
             let logged = new.check_sums.len();
             let mut payload = SgList::new();
-            for (_, check) in &new.columns[new.columns.len() - logged..] {
+            for (_, check, _) in &new.columns[new.columns.len() - logged..] {
                 payload.append(check.clone());
             }
             self.log_record(record, payload, false)
@@ -270,7 +270,7 @@ impl Array {
         }
         let writes = self.writes(false);
         for new in &new_rows {
-            for (column, data) in &new.columns {
+            for (column, data, _) in &new.columns {
                 let (member, offset) = self.state().home(physical, *column, new.row);
                 writes.add(member, offset, data.clone());
             }
@@ -313,10 +313,9 @@ impl Array {
             dirty.iter().map(|(column, dirty)| (*column, content(dirty))).collect();
         let mut basis: Vec<Basis> = dirty
             .iter()
-            .zip(&new)
-            .map(|((column, dirty), (_, data))| Basis {
+            .map(|(column, dirty)| Basis {
                 column: *column,
-                crc: bytes::sums(data)[0],
+                crc: dirty.sum,
                 position: Some(dirty.position),
                 zeroes: dirty.data.is_none(),
             })
@@ -347,17 +346,25 @@ impl Array {
                 Err(_) => self.updated_checks(physical, row, &new).await?,
             }
         };
-        let mut columns = new.clone();
+        let sum_of = |column: u8| {
+            let known = basis.iter().find(|one| one.column == column);
+            known.map_or(bytes::zero_sum(), |one| one.crc)
+        };
+        let with_sum = |(column, data): (u8, SgList)| (column, data, sum_of(column));
+        let mut columns: Vec<(u8, SgList, u32)> = new.into_iter().map(with_sum).collect();
         let mut check_sums = Vec::new();
         if code.is_copies() {
             for check in data_columns..code.columns() {
-                let source = new.iter().find(|(column, _)| code.check_weight(check, *column) != 0);
-                columns.extend(source.map(|(_, data)| (check, data.clone())));
+                let weighs = |column: u8| code.check_weight(check, column) != 0;
+                let source = columns.iter().find(|(one, ..)| *one < data_columns && weighs(*one));
+                let copy = source.map(|(_, data, sum)| (check, data.clone(), *sum));
+                columns.extend(copy);
             }
         } else {
             for (check, data) in (data_columns..code.columns()).zip(checks) {
-                check_sums.push(bytes::sums(&data)[0]);
-                columns.push((check, data));
+                let sum = bytes::sums(&data)[0];
+                check_sums.push(sum);
+                columns.push((check, data, sum));
             }
         }
         Ok(NewRow { row, basis, check_sums, columns, first })
@@ -535,8 +542,8 @@ impl State {
         let old = self.row_sums(physical, new.row).ok().flatten();
         assert_eq!(old.is_none(), new.first, "row {} of stripe {physical}", new.row);
         let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
-        for (column, data) in &new.columns {
-            sums[usize::from(*column)] = bytes::sums(data)[0];
+        for (column, _, sum) in &new.columns {
+            sums[usize::from(*column)] = *sum;
         }
         self.set_row_sums(physical, new.row, Some(&sums));
     }
