@@ -36,6 +36,12 @@ def cpu_s(pid):
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
+def user_s(pid):
+    """The part of these in which it was not in the kernel."""
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[11]) / TICK
+
+
 def busy_s():
     """Processor seconds of the whole machine, and what its host took away."""
     with open("/proc/stat") as stat:
@@ -133,7 +139,7 @@ class Bench:
 
     def run_once(self, command, servers=(), count=1, env=None):
         """The same, never repeated."""
-        before = [cpu_s(server.pid) for server in servers]
+        before = [(cpu_s(server.pid), user_s(server.pid)) for server in servers]
         own, busy, began = client_s(), busy_s(), time.monotonic()
         clients = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -145,12 +151,13 @@ class Bench:
         for client, (out, err) in zip(clients, ends):
             if client.returncode:
                 raise RuntimeError(f"{' '.join(command)}: {err.strip() or out.strip()}")
-        servers_s = [cpu_s(server.pid) - was for server, was in zip(servers, before)]
+        servers_s = [cpu_s(server.pid) - was for server, (was, _) in zip(servers, before)]
+        users_s = [user_s(server.pid) - was for server, (_, was) in zip(servers, before)]
         clients_s = client_s() - own
         others = max(0.0, busy_s() - busy - clients_s - sum(servers_s)) / (took * CPUS)
         return {
             "outputs": [out for out, _ in ends], "client_s": clients_s,
-            "server_s": sum(servers_s), "seconds": took, "others": others,
+            "server_s": sum(servers_s), "server_user_s": sum(users_s), "seconds": took, "others": others,
         }
 
     def keep(self, what, figures):
