@@ -260,10 +260,12 @@ impl Actor {
         }
         self.ask_silent(now);
         self.requests.wake_delayed(now);
-        while let Some(ticket) = self.requests.pop_expired(now) {
-            let error = self.failure();
-            let left = self.requests.finish(ticket, Err(error));
-            self.leave(left);
+        while let Some(expired) = self.requests.pop_expired(now) {
+            if !self.is_moved(expired, now) {
+                let error = self.failure(Some(now - expired.handed_over));
+                let left = self.requests.finish(expired.ticket, Err(error));
+                self.leave(left);
+            }
         }
         if let Some((lane, task)) = self.controls.expire(now, &self.place) {
             self.abort(lane, task, true);

@@ -1,31 +1,161 @@
 //! When requests to one disk have waited too long. On a slow path much that was handed over waits behind other
 //! requests, and a disk that moves all it can is not one that does not answer.
 //!
-//! A request has its time from when it was handed over, or from when the disk last made progress, if that is
-//! later. It stops gaining by progress when as much work has ended as was before it and is its own: who is passed
-//! by others is stuck. And no request takes longer than [`TIMES_MAX`] times its time.
+//! A request has its time from when it was handed over; and while others of its class were before it, from when the
+//! disk last made progress. When as much of its class has ended as was before it, it is its turn, and nothing
+//! that others do gives it more time. What the disk moves of the request itself may ([`Deadlines::extend`]); but none
+//! takes longer than [`TIMES_MAX`] times its time.
 //!
-//! Invariant: requests expire in the order in which they were handed over, and the first one's expiry is known
-//! without looking at the others.
+//! Invariant: requests of one class expire in the order in which they were handed over, but for those that
+//! were extended, and the first expiry is known without looking at the others.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::requests::Ticket;
+use super::{requests::Ticket, window::Class};
 
 /// How often a request's time may pass while the disk makes progress.
-const TIMES_MAX: u32 = 12;
+pub(super) const TIMES_MAX: u32 = 12;
+
+/// A request whose time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expired {
+    pub(super) ticket: Ticket,
+    /// When it was handed over.
+    pub(super) handed_over: Instant,
+}
+
+/// The deadlines of all requests that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    express: Queue,
+    bulk: Queue,
+    /// When the disk last made progress.
+    progress: Option<Instant>,
+    /// Those that got more time, which may have ended since: when they were handed over.
+    extended: BTreeMap<(Instant, Ticket), Instant>,
+}
+
+/// Requests of one class, in the order in which they were handed over.
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// How many of them, from the first on, have their turn.
+    turned: usize,
+    /// Work handed over, and ended, ever.
+    handed_over: u64,
+    ended: u64,
+}
 
 #[derive(Debug)]
 struct Entry {
     ticket: Ticket,
     handed_over: Instant,
     time: Duration,
-    /// Work that was handed over until then, its own included.
-    mark: u64,
-    /// Its expiry, when progress of others no longer moves it.
+    /// Work that was handed over before it.
+    before: u64,
+    /// Its expiry, once it has its turn.
     fixed: Option<Instant>,
+}
+
+impl Deadlines {
+    /// A request of so much work is handed over `now`; all have the same `time`.
+    pub(super) fn insert(
+        &mut self,
+        class: Class,
+        ticket: Ticket,
+        work: u64,
+        (now, time): (Instant, Duration),
+    ) {
+        let progress = self.progress;
+        let queue = self.queue(class);
+        let before = queue.handed_over;
+        queue.handed_over += work;
+        queue.entries.push_back(Entry { ticket, handed_over: now, time, before, fixed: None });
+        queue.turn(progress);
+    }
+
+    /// The disk has carried out something, or goes on with it.
+    pub(super) fn note_progress(&mut self, at: Instant) {
+        self.progress = self.progress.max(Some(at));
+    }
+
+    /// A request of so much work has ended, in whichever way.
+    pub(super) fn end(&mut self, class: Class, work: u64) {
+        let progress = self.progress;
+        let queue = self.queue(class);
+        queue.ended += work;
+        queue.turn(progress);
+    }
+
+    /// Forgets the first requests for as long as they have ended.
+    pub(super) fn forget_ended(&mut self, is_open: impl Fn(Ticket) -> bool) {
+        for queue in [&mut self.express, &mut self.bulk] {
+            while queue.entries.front().is_some_and(|first| !is_open(first.ticket)) {
+                queue.pop();
+            }
+        }
+    }
+
+    /// The next request whose time is up, which may have ended.
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Expired> {
+        if let Some(first) = self.extended.first_entry()
+            && first.key().0 <= now
+        {
+            let ((_, ticket), handed_over) = first.remove_entry();
+            return Some(Expired { ticket, handed_over });
+        }
+        let progress = self.progress;
+        [&mut self.express, &mut self.bulk].into_iter().find_map(|queue| {
+            let is_up = queue.next(progress).is_some_and(|expiry| expiry <= now);
+            if is_up { queue.pop() } else { None }
+        })
+    }
+
+    /// A request whose time was up has more, until then.
+    pub(super) fn extend(&mut self, expired: Expired, until: Instant) {
+        self.extended.insert((until, expired.ticket), expired.handed_over);
+    }
+
+    /// When the first request expires, unless the disk makes progress.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let extended = self.extended.first_key_value().map(|((until, _), _)| *until);
+        let queued = [&self.express, &self.bulk].into_iter();
+        queued.filter_map(|queue| queue.next(self.progress)).chain(extended).min()
+    }
+
+    const fn queue(&mut self, class: Class) -> &mut Queue {
+        match class {
+            Class::Express => &mut self.express,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+impl Queue {
+    fn next(&self, progress: Option<Instant>) -> Option<Instant> {
+        self.entries.front().map(|first| first.expiry(progress))
+    }
+
+    /// Those before which nothing is any more have their turn.
+    fn turn(&mut self, progress: Option<Instant>) {
+        while let Some(entry) = self.entries.get_mut(self.turned)
+            && entry.before <= self.ended
+        {
+            entry.fixed = Some(entry.expiry(progress));
+            self.turned += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Expired> {
+        let Entry { ticket, handed_over, .. } = self.entries.pop_front()?;
+        self.turned = self.turned.saturating_sub(1);
+        Some(Expired { ticket, handed_over })
+    }
 }
 
 impl Entry {
@@ -34,67 +164,6 @@ impl Entry {
             let from = progress.map_or(self.handed_over, |at| at.max(self.handed_over));
             (from + self.time).min(self.handed_over + self.time * TIMES_MAX)
         })
-    }
-}
-
-/// The deadlines of all requests that have not ended.
-#[derive(Debug, Default)]
-pub(super) struct Deadlines {
-    entries: VecDeque<Entry>,
-    /// How many of them, from the first on, have theirs fixed.
-    fixed: usize,
-    /// Work handed over, and ended, ever.
-    handed_over: u64,
-    ended: u64,
-    progress: Option<Instant>,
-}
-
-impl Deadlines {
-    /// A request of so much work is handed over; all have the same `time`.
-    pub(super) fn insert(&mut self, ticket: Ticket, work: u64, now: Instant, time: Duration) {
-        self.handed_over += work;
-        let mark = self.handed_over;
-        self.entries.push_back(Entry { ticket, handed_over: now, time, mark, fixed: None });
-    }
-
-    /// The disk has carried out something, or sent a good part of what it was asked for.
-    pub(super) const fn note_progress(&mut self, now: Instant) {
-        self.progress = Some(now);
-    }
-
-    /// A request of so much work has ended, in whichever way.
-    pub(super) fn end(&mut self, work: u64) {
-        self.ended += work;
-        while let Some(entry) = self.entries.get_mut(self.fixed)
-            && entry.mark <= self.ended
-        {
-            entry.fixed = Some(entry.expiry(self.progress));
-            self.fixed += 1;
-        }
-    }
-
-    /// Forgets the first requests for as long as they have ended.
-    pub(super) fn forget_ended(&mut self, is_open: impl Fn(Ticket) -> bool) {
-        while self.entries.front().is_some_and(|first| !is_open(first.ticket)) {
-            self.pop();
-        }
-    }
-
-    /// The next request whose time is up, which may have ended.
-    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Ticket> {
-        let is_up = self.next().is_some_and(|expiry| expiry <= now);
-        if is_up { self.pop() } else { None }
-    }
-
-    /// When the first request expires, unless the disk makes progress.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.entries.front().map(|first| first.expiry(self.progress))
-    }
-
-    fn pop(&mut self) -> Option<Ticket> {
-        let first = self.entries.pop_front()?;
-        self.fixed = self.fixed.saturating_sub(1);
-        Some(first.ticket)
     }
 }
 
@@ -109,18 +178,29 @@ mod tests {
         start + Duration::from_secs_f64(number)
     }
 
+    fn ticket(expired: Option<Expired>) -> Option<u64> {
+        expired.map(|expired| expired.ticket.tag())
+    }
+
+    /// As many of 1 MiB as are in flight, handed over at once.
+    fn many(start: Instant) -> Deadlines {
+        let mut deadlines = Deadlines::default();
+        for number in 0..16 {
+            deadlines.insert(Class::Bulk, Ticket::from_tag(number), MIB, (start, TIME));
+        }
+        deadlines
+    }
+
     #[test]
     fn who_waits_behind_others_that_move_does_not_expire() {
-        let (start, mut deadlines) = (Instant::now(), Deadlines::default());
-        for number in 0..16 {
-            deadlines.insert(Ticket::from_tag(number), MIB, start, TIME);
-        }
+        let start = Instant::now();
+        let mut deadlines = many(start);
         // 10 Mbit/s: one in 0.84 s, the last one after 13.4 s.
         for number in 0..16 {
             let now = second(start, 0.84 * (number + 1) as f64);
             assert_eq!(deadlines.pop_expired(now), None, "{number}");
             deadlines.note_progress(now);
-            deadlines.end(MIB);
+            deadlines.end(Class::Bulk, MIB);
             deadlines.forget_ended(|ticket| ticket.tag() > number);
         }
         assert_eq!(deadlines.next(), None);
@@ -128,48 +208,67 @@ mod tests {
 
     #[test]
     fn all_expire_at_once_when_nothing_moves() {
-        let (start, mut deadlines) = (Instant::now(), Deadlines::default());
+        let start = Instant::now();
+        let mut deadlines = many(start);
+        assert_eq!(deadlines.pop_expired(second(start, 4.9)), None);
         for number in 0..16 {
-            deadlines.insert(Ticket::from_tag(number), MIB, start, TIME);
-        }
-        deadlines.note_progress(second(start, 1.0));
-        assert_eq!(deadlines.pop_expired(second(start, 5.9)), None);
-        for number in 0..16 {
-            let expired = deadlines.pop_expired(second(start, 6.0)).map(Ticket::tag);
-            assert_eq!(expired, Some(number));
-            deadlines.end(MIB);
+            assert_eq!(ticket(deadlines.pop_expired(second(start, 5.0))), Some(number));
+            deadlines.end(Class::Bulk, MIB);
         }
     }
 
     #[test]
-    fn who_is_passed_by_others_expires_while_they_move() {
-        let (start, mut deadlines) = (Instant::now(), Deadlines::default());
-        deadlines.insert(Ticket::from_tag(0), MIB, start, TIME);
-        for number in 1..100 {
-            let now = second(start, 0.1 * number as f64);
-            deadlines.insert(Ticket::from_tag(number), MIB, now, TIME);
-            deadlines.note_progress(now);
-            deadlines.end(MIB);
-            // Its turn was over when the first one had passed it.
-            let is_up = now >= second(start, 0.1) + TIME;
-            assert_eq!(deadlines.pop_expired(now).map(Ticket::tag), is_up.then_some(0));
-            if is_up {
-                return;
+    fn who_has_the_turn_and_is_stuck_expires_although_others_come_and_go() {
+        for gap in [0.1, 4.0] {
+            let (start, mut deadlines) = (Instant::now(), Deadlines::default());
+            deadlines.insert(Class::Bulk, Ticket::from_tag(0), MIB, (start, TIME));
+            for number in 1..100 {
+                let now = second(start, gap * number as f64);
+                if now >= start + TIME {
+                    assert_eq!(ticket(deadlines.pop_expired(now)), Some(0));
+                    break;
+                }
+                assert_eq!(deadlines.pop_expired(now), None);
+                let class = if number % 2 == 0 { Class::Bulk } else { Class::Express };
+                deadlines.insert(class, Ticket::from_tag(number), 4096, (now, TIME));
+                deadlines.note_progress(now);
+                deadlines.end(class, 4096);
+                deadlines.forget_ended(|ticket| ticket.tag() == 0);
             }
         }
-        panic!("it never expired");
+    }
+
+    #[test]
+    fn small_requests_that_go_first_do_not_make_large_ones_expire() {
+        let start = Instant::now();
+        let mut deadlines = many(start);
+        for number in 100..148 {
+            let now = second(start, 0.2 * (number - 100) as f64);
+            deadlines.insert(Class::Express, Ticket::from_tag(number), MIB, (now, TIME));
+            deadlines.note_progress(now);
+            deadlines.end(Class::Express, MIB);
+            deadlines.forget_ended(|ticket| ticket.tag() < 100);
+            // The first one is stuck.
+            let expired = ticket(deadlines.pop_expired(now));
+            assert_eq!(expired, (now == second(start, 5.0)).then_some(0), "{number}");
+        }
     }
 
     #[test]
     fn nobody_waits_longer_than_the_longest_time() {
-        let (start, mut deadlines) = (Instant::now(), Deadlines::default());
-        deadlines.insert(Ticket::from_tag(0), MIB, start, TIME);
+        let start = Instant::now();
+        let mut deadlines = many(start);
+        let mut first = deadlines.pop_expired(second(start, 5.0)).unwrap();
         for number in 1..60 {
             let now = second(start, number as f64);
-            assert_eq!(deadlines.pop_expired(now), None);
             deadlines.note_progress(now);
+            deadlines.extend(first, now + TIME);
+            assert_eq!(deadlines.pop_expired(now), None);
+            let next = deadlines.pop_expired(now + TIME).unwrap();
+            assert_eq!(next.ticket, first.ticket, "the extended one is before the others");
+            first = next;
         }
-        assert!(deadlines.pop_expired(second(start, 60.0)).is_some());
+        assert_eq!(ticket(deadlines.pop_expired(second(start, 60.0))), Some(1));
     }
 
     #[test]
@@ -181,30 +280,35 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let dice = seed >> 33;
             let now = second(start, step as f64 * 0.05);
+            let class = |one: u64| if one.is_multiple_of(3) { Class::Bulk } else { Class::Express };
             match dice % 4 {
                 0 | 1 => {
                     let work = 1 + dice % 100;
-                    deadlines.insert(Ticket::from_tag(step), work, now, TIME);
+                    deadlines.insert(class(step), Ticket::from_tag(step), work, (now, TIME));
                     open.push((step, work));
                 }
                 2 if !open.is_empty() => {
-                    let (_, work) = open.swap_remove(dice as usize % open.len());
+                    let (one, work) = open.swap_remove(dice as usize % open.len());
                     deadlines.note_progress(now);
-                    deadlines.end(work);
+                    deadlines.end(class(one), work);
                     deadlines
                         .forget_ended(|ticket| open.iter().any(|(one, _)| *one == ticket.tag()));
                 }
                 _ => {
-                    while let Some(ticket) = deadlines.pop_expired(now) {
-                        let at = open.iter().position(|(one, _)| *one == ticket.tag());
+                    while let Some(number) = ticket(deadlines.pop_expired(now)) {
+                        let at = open.iter().position(|(one, _)| *one == number);
                         if let Some(at) = at {
-                            deadlines.end(open.swap_remove(at).1);
+                            let (one, work) = open.swap_remove(at);
+                            deadlines.end(class(one), work);
                         }
                     }
+                    assert!(deadlines.next().is_none_or(|next| next > now));
                 }
             }
-            let all = deadlines.entries.iter().map(|entry| entry.expiry(deadlines.progress));
-            assert!(all.is_sorted(), "step {step}");
+            for queue in [&deadlines.express, &deadlines.bulk] {
+                let all = queue.entries.iter().map(|entry| entry.expiry(deadlines.progress));
+                assert!(all.is_sorted(), "step {step}");
+            }
         }
     }
 }

@@ -79,8 +79,6 @@ pub(super) struct Lane {
     /// While commands are under way: when it is looked at whether one has ended since, and how
     /// many had.
     pub(super) watch: Option<(Instant, u64)>,
-    /// Bytes that had come when progress was last noted.
-    pub(super) noted: u64,
     /// The command by which the disk is asked why none ends.
     pub(super) asked: Option<TaskId>,
     /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
@@ -105,7 +103,6 @@ impl Lane {
             joins_left: JOINS_MAX,
             ended: 0,
             watch: None,
-            noted: 0,
             asked: None,
             untold: Arc::default(),
             backoff: BACKOFF_MIN,

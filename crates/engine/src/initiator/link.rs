@@ -12,7 +12,7 @@ use std::{
 use netraid_block::{Buf, BufMut, Pool, SgList};
 use netraid_iscsi_proto::{
     chap::Algorithm,
-    initiator::{Command, Event, FoundTarget, LoginError, Session, Setup, TaskEnd},
+    initiator::{Command, Event, FoundTarget, LoginError, Moves, Session, Setup, TaskEnd},
     machine::{Digests, Payload, Placement, TaskId},
     pdu::Bhs,
 };
@@ -48,8 +48,6 @@ struct Core {
     pool: Pool,
     started: Instant,
     done: VecDeque<Done>,
-    /// Bytes that were announced for tasks' buffers, ever.
-    arrived: u64,
     logged_in: bool,
     logged_out: bool,
     failure: Option<Reason>,
@@ -110,7 +108,6 @@ impl Link {
                 pool,
                 started: Instant::now(),
                 done: VecDeque::new(),
-                arrived: 0,
                 logged_in: false,
                 logged_out: false,
                 failure: None,
@@ -150,9 +147,10 @@ impl Link {
         self.core.handle_events();
     }
 
-    /// Bytes of what was to be read that have come, ever; the last segment of them is still coming.
-    pub(super) const fn arrived(&self) -> u64 {
-        self.core.arrived
+    /// Bytes that the target has sent or asked for of a command that has not ended, and when it did so last.
+    pub(super) fn moves(&self, task: TaskId) -> (u64, Instant) {
+        let Moves { bytes, last } = self.core.session.moves(task);
+        (bytes, self.core.started + last)
     }
 
     /// Whether a command has ended.
@@ -357,11 +355,7 @@ impl Side for Core {
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
         self.session.handle_header(self.started.elapsed(), bhs)?;
-        let placement = self.session.placement();
-        if let Placement::Task { len, .. } = placement {
-            self.arrived += u64::from(len);
-        }
-        Ok(placement)
+        Ok(self.session.placement())
     }
 
     fn buffer(&mut self, task: TaskId) -> &mut [u8] {

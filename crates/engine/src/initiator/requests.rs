@@ -9,7 +9,7 @@ use netraid_iscsi_proto::machine::TaskId;
 use tokio::time::Instant;
 
 use super::{
-    deadlines::Deadlines,
+    deadlines::{Deadlines, Expired},
     disk::{Kind, Planned, Progress},
     window::Class,
 };
@@ -28,6 +28,8 @@ pub(super) struct Pending {
     /// Times that the disk had lost its cache before something was written that a flush is to
     /// make stable.
     pub(super) losses: Option<u64>,
+    /// Bytes of it that the disk had moved when it last got more time.
+    pub(super) moved: u64,
     serial: u32,
 }
 
@@ -49,7 +51,7 @@ pub(super) enum Left {
 }
 
 /// Names a request: its place, and which of the place's requests it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
 impl Ticket {
@@ -125,12 +127,12 @@ impl Requests {
         let (class, work) = (Class::of(&request), work(&request));
         let progress = Progress::default();
         let (running, held, data, losses) = (None, None, SgList::new(), None);
-        let pending = Pending { request, progress, running, held, data, losses, serial };
+        let pending = Pending { request, progress, running, held, data, losses, moved: 0, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);
         self.ready.of(class).push_back(ticket);
-        self.deadlines.insert(ticket, work, now, time);
+        self.deadlines.insert(class, ticket, work, (now, time));
     }
 
     /// The request, unless it has ended.
@@ -149,7 +151,7 @@ impl Requests {
         let pending = self.places[ticket.index()].take()?;
         self.free.push(ticket.index());
         self.count -= 1;
-        self.deadlines.end(work(&pending.request));
+        self.deadlines.end(Class::of(&pending.request), work(&pending.request));
         pending.request.completion.finish(result);
         let places = &self.places;
         self.deadlines.forget_ended(|ticket| is_open(places, ticket));
@@ -200,17 +202,22 @@ impl Requests {
     }
 
     /// The next request whose time is up.
-    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Ticket> {
-        while let Some(ticket) = self.deadlines.pop_expired(now) {
-            if self.get(ticket).is_some() {
-                return Some(ticket);
+    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Expired> {
+        while let Some(expired) = self.deadlines.pop_expired(now) {
+            if self.get(expired.ticket).is_some() {
+                return Some(expired);
             }
         }
         None
     }
 
-    /// The disk has carried out a command, or sent a good part of what it was asked for.
-    pub(super) const fn note_progress(&mut self, now: Instant) {
+    /// A request whose time was up has time until then, because the disk goes on with it.
+    pub(super) fn extend(&mut self, expired: Expired, until: Instant) {
+        self.deadlines.extend(expired, until);
+    }
+
+    /// The disk has carried out a command.
+    pub(super) fn note_progress(&mut self, now: Instant) {
         self.deadlines.note_progress(now);
     }
 

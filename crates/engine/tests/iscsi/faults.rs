@@ -151,6 +151,38 @@ async fn a_write_given_up_never_overtakes_a_later_one() {
     target.stop().await;
 }
 
+#[tokio::test]
+async fn a_stuck_write_fails_in_its_time_although_others_go_on() {
+    let sticky =
+        Arc::new(Sticky { inner: ram(), stuck: AtomicBool::new(true), kept: Mutex::default() });
+    let target = Running::start(config(), &[Device::new(sticky.clone())]);
+    let mut config = InitiatorConfig::new(target.uri(0));
+    config.request_timeout = Duration::from_millis(600);
+    let time = config.request_timeout;
+    let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    let begun = Instant::now();
+    // So much that the target asks for it, which shows nothing of the device.
+    let data = Buf::copy_from(&vec![1; 1 << 20]);
+    let write = completions::write(&device, 0, data.into(), false);
+    tokio::pin!(write);
+    let error = loop {
+        let read = completions::read(&device, 0, 4096);
+        let pause = tokio::time::sleep(time / 3);
+        tokio::select! {
+            end = &mut write => break end.unwrap_err(),
+            () = async { pause.await; drop(read.await) } => {}
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(begun.elapsed() < time * 3, "{:?}", begun.elapsed());
+    sticky.stuck.store(false, Ordering::Release);
+    let kept = std::mem::take(&mut *sticky.kept.lock().unwrap());
+    kept.into_iter().for_each(|request| sticky.inner.submit(request));
+    remote.close().await;
+    target.stop().await;
+}
+
 /// A device with a bug that a first write meets.
 struct Buggy {
     inner: Device,

@@ -14,6 +14,7 @@ use core::time::Duration;
 
 pub use login::LoginError;
 pub use session::Session;
+pub use tasks::Moves;
 
 use crate::{
     chap::{Algorithm, CHALLENGE_LEN, Credentials, Secret},

@@ -7,7 +7,7 @@ use super::{
     Command, Event, Setup, TaskEnd,
     discovery::{Discovery, Found},
     login::{Login, Step},
-    tasks::{Abort, Moved, Tasks},
+    tasks::{Abort, Moved, Moves, Tasks},
 };
 use crate::{
     machine::{CONTROL_LEN_MAX, Digests, Fatal, Payload, Placement, TaskId, Transmit},
@@ -162,6 +162,12 @@ impl Session {
         self.tasks.free_count().min(window.saturating_sub(self.tasks.unsent()))
     }
 
+    /// What the target has done for a command that was submitted and has not ended.
+    #[must_use]
+    pub fn moves(&self, task: TaskId) -> Moves {
+        self.tasks.moves(task)
+    }
+
     /// Submits a command; the shell keeps its data by the returned place.
     ///
     /// # Panics
@@ -228,13 +234,13 @@ impl Session {
                 if pdu.has_status {
                     self.take_status_number(bhs)?;
                 }
-                match self.tasks.accept_data_in(&pdu, len)? {
+                match self.tasks.accept_data_in(&pdu, len, self.latest)? {
                     Some(task) => Current::DataIn { task, len, pdu },
                     None => Current::Ignored,
                 }
             }
             Opcode::R2t => {
-                self.tasks.request(&R2t::parse(bhs), &self.params)?;
+                self.tasks.request(&R2t::parse(bhs), &self.params, self.latest)?;
                 Current::Ignored
             }
             Opcode::NopOut

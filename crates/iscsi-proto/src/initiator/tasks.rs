@@ -1,6 +1,7 @@
 //! The tasks of one session: their places, what came of their data, what is still to be sent.
 
 use alloc::{collections::VecDeque, vec::Vec};
+use core::time::Duration;
 
 use super::{Command, TaskEnd};
 use crate::{
@@ -32,6 +33,23 @@ struct Task {
     /// Where the next R2T begins: behind what was sent unasked and what was asked for.
     asked_to: u32,
     abort_itt: Option<u32>,
+    moves: Moves,
+}
+
+/// What a target has done for a task that has not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Bytes of Data-In that it announced, and that it asked for by R2T.
+    pub bytes: u64,
+    /// When it did so last, in the session's time.
+    pub last: Duration,
+}
+
+impl Moves {
+    fn note(&mut self, len: u32, now: Duration) {
+        self.bytes += u64::from(len);
+        self.last = now;
+    }
 }
 
 /// A run of data to send: unsolicited, or the answer to an R2T.
@@ -91,6 +109,12 @@ impl Tasks {
         self.free.len() == self.tasks.len()
     }
 
+    /// What the target has done for a task; nothing when it is gone.
+    pub(super) fn moves(&self, id: TaskId) -> Moves {
+        let task = self.tasks.get(id.index()).and_then(Option::as_ref);
+        task.map_or_else(Moves::default, |task| task.moves)
+    }
+
     /// Commands that wait to be sent.
     pub(super) fn unsent(&self) -> usize {
         self.commands.len()
@@ -112,6 +136,7 @@ impl Tasks {
             r2t_sn: 0,
             asked_to: 0,
             abort_itt: None,
+            moves: Moves::default(),
         };
         let place = &mut self.tasks[id.index()];
         assert!(place.is_none(), "place {id:?} is taken");
@@ -131,6 +156,7 @@ impl Tasks {
         &mut self,
         pdu: &DataIn,
         len: u32,
+        now: Duration,
     ) -> Result<Option<TaskId>, Fatal> {
         let Some((id, task)) = self.get(pdu.itt) else { return Ok(None) };
         if pdu.data_sn != task.data_sn || pdu.offset != task.received {
@@ -141,6 +167,7 @@ impl Tasks {
             return Err(Fatal::Protocol("data-in exceeds what was expected"));
         }
         task.data_sn += 1;
+        task.moves.note(len, now);
         Ok(Some(id))
     }
 
@@ -158,7 +185,12 @@ impl Tasks {
     }
 
     /// Takes an R2T; one for a task that is gone is ignored.
-    pub(super) fn request(&mut self, r2t: &R2t, params: &Params) -> Result<(), Fatal> {
+    pub(super) fn request(
+        &mut self,
+        r2t: &R2t,
+        params: &Params,
+        now: Duration,
+    ) -> Result<(), Fatal> {
         let Some((id, task)) = self.get(r2t.itt) else { return Ok(()) };
         let end = r2t.offset.checked_add(r2t.len);
         let end = end.filter(|end| *end <= task.command.write_len && r2t.len > 0);
@@ -177,6 +209,7 @@ impl Tasks {
         task.r2t_sn += 1;
         task.asked_to = r2t.offset + r2t.len;
         task.outstanding += 1;
+        task.moves.note(r2t.len, now);
         let (ttt, at) = (r2t.ttt, r2t.offset);
         self.solicited.push_back(Burst { task: id, lun: r2t.lun, ttt, at, end, data_sn: 0 });
         Ok(())

@@ -37,13 +37,14 @@ impl Array {
                 let state = self.state();
                 state.dirty.range(number..number + 1).next().map(|(_, dirty)| dirty.clone())
             };
-            let Some(Dirty { data, sum, .. }) = found else { continue };
+            let Some(dirty) = found else { continue };
+            // The log would end at a record that its payload does not fit.
+            let payload = dirty.contents()?;
+            let Dirty { data, sum, .. } = dirty;
             self.state().note_stuck(number, &why)?;
             let ticket = self.ticket();
             let (record, payload) = match &data {
-                Some(data) => {
-                    (Record::Data { block: number, crc: sum }, SgList::from(data.clone()))
-                }
+                Some(_) => (Record::Data { block: number, crc: sum }, payload),
                 None => (Record::Zeroes { block: number, count: 1 }, SgList::new()),
             };
             self.state().push_again(record, payload, Note::data(ticket.id(), data));

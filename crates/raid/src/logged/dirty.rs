@@ -10,8 +10,9 @@ use alloc::{
 };
 use core::ops::Range;
 
-use netraid_block::Buf;
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
+use super::state::BLOCK;
 use crate::{bytes, log::Position};
 
 /// A dirty block.
@@ -26,6 +27,25 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
+    /// Its contents, as they came.
+    ///
+    /// # Errors
+    /// They have changed in memory: whoever wrote them down would have what nobody wrote pass for whole. The log has them
+    /// as they were.
+    pub(super) fn contents(&self) -> Result<SgList, IoError> {
+        let Some(data) = &self.data else { return Ok(bytes::zeroes(BLOCK as usize)) };
+        let found = bytes::sum(data);
+        if found != self.sum {
+            let (expected, position) = (self.sum, self.position);
+            let text = alloc::format!(
+                "a block in memory, written to the log at {position}, has the checksum {found:08x} instead of \
+                 {expected:08x}: memory is faulty; open the array again, on another machine if this returns"
+            );
+            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+        }
+        Ok(data.clone().into())
+    }
+
     /// A block of zeros.
     pub(super) const fn zeros(position: Position) -> Self {
         Self { position, data: None, sum: bytes::zero_sum() }
@@ -90,6 +110,27 @@ impl DirtyBlocks {
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn contents_that_changed_in_memory_are_an_error() {
+        let mut bytes = alloc::vec![7; BLOCK as usize];
+        let sum = bytes::sum(&bytes);
+        let dirty = |bytes: &[u8]| {
+            let data = Some(Buf::copy_from(bytes));
+            Dirty { position: Position(3), data, sum }.contents()
+        };
+        assert_eq!(dirty(&bytes).unwrap().len(), BLOCK as usize);
+        bytes[100] ^= 1;
+        assert_eq!(dirty(&bytes).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(
+            Dirty::zeros(Position(3))
+                .contents()
+                .unwrap()
+                .to_contiguous()
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+    }
 
     #[test]
     fn the_highest_position_counts_in_whatever_order_they_come() {

@@ -308,9 +308,10 @@ impl Array {
         };
         let data_columns = code.data_columns();
         let zero = || bytes::zeroes(BLOCK as usize);
-        let content = |dirty: &Dirty| dirty.data.clone().map_or_else(zero, SgList::from);
-        let mut new: Vec<(u8, SgList)> =
-            dirty.iter().map(|(column, dirty)| (*column, content(dirty))).collect();
+        let mut new: Vec<(u8, SgList)> = Vec::with_capacity(dirty.len());
+        for (column, dirty) in &dirty {
+            new.push((*column, dirty.contents()?));
+        }
         let mut basis: Vec<Basis> = dirty
             .iter()
             .map(|(column, dirty)| Basis {
@@ -348,7 +349,7 @@ impl Array {
         };
         let sum_of = |column: u8| {
             let known = basis.iter().find(|one| one.column == column);
-            known.map_or(bytes::zero_sum(), |one| one.crc)
+            known.map_or_else(|| unreachable!("a new column without a basis"), |one| one.crc)
         };
         let with_sum = |(column, data): (u8, SgList)| (column, data, sum_of(column));
         let mut columns: Vec<(u8, SgList, u32)> = new.into_iter().map(with_sum).collect();
@@ -494,11 +495,9 @@ impl Array {
             let block = u32::from(column) * rows + row;
             let new = dirty.binary_search_by_key(&block, |(block, _)| *block).ok();
             match (new.map(|at| &dirty[at].1), from) {
-                (Some(Dirty { data: Some(data), .. }), _) => Ok(SgList::from(data.clone())),
+                (Some(dirty), _) => dirty.contents(),
                 (None, Some(from)) => self.fetch(from, column, row..row + 1, &mut Vec::new()).await,
-                (Some(Dirty { data: None, .. }), _) | (None, None) => {
-                    Ok(bytes::zeroes(BLOCK as usize))
-                }
+                (None, None) => Ok(bytes::zeroes(BLOCK as usize)),
             }
         });
         let mut whole = SgList::new();

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
+        deadlines::{Expired, TIMES_MAX},
         disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
         link::{Done, Link},
         requests::{Left, Running, Ticket},
@@ -20,6 +21,9 @@ use super::{
     },
     ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
 };
+
+/// So many more bytes give a request more time: who sends a byte now and then, or the same ones again, gets none.
+const MOVED_MIN: u64 = 64 << 10;
 
 impl Actor {
     /// Whether something that was given up may still change the disk.
@@ -133,6 +137,24 @@ impl Actor {
             let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
             lane.watch = Some((Instant::now() + patience, lane.ended));
         }
+    }
+
+    /// Whether the disk has lately moved a good part of a request whose time is up; then it has more.
+    pub(super) fn is_moved(&mut self, expired: Expired, now: Instant) -> bool {
+        let time = self.dialer.config.request_timeout;
+        let Some(pending) = self.requests.get(expired.ticket) else { return false };
+        let Some(Running { lane, task, .. }) = pending.running else { return false };
+        let Some(link) = self.lanes[lane].link() else { return false };
+        let (bytes, last) = link.moves(task);
+        let moved = pending.progress.at + bytes;
+        let until = (last + time).min(expired.handed_over + time * TIMES_MAX);
+        if moved < pending.moved + MOVED_MIN || until <= now {
+            return false;
+        }
+        pending.moved = moved;
+        self.requests.note_progress(last);
+        self.requests.extend(expired, until);
+        true
     }
 
     /// Asks the disk where commands are under way and none has ended for a while: those that

@@ -20,9 +20,6 @@ use super::{
 /// restart, and who is let in by a token may get another one.
 const DENIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// So many bytes of a command that goes on are progress: who sends a byte now and then makes none.
-const PROGRESS_MIN: u64 = 64 << 10;
-
 impl Actor {
     /// Begins what is due on lanes that carry nothing.
     pub(super) fn tend(&mut self) {
@@ -62,7 +59,9 @@ impl Actor {
                 if link.is_logged_out() {
                     result = Err(Reason::Lost("the target ended the session".to_owned()));
                 }
-                self.note_progress(at);
+                if link.has_done() {
+                    self.heard_at = Instant::now();
+                }
                 // What ended before the session was lost has ended.
                 while let Some(done) = self.lanes[at].link().and_then(Link::poll_done) {
                     self.handle_done(at, done);
@@ -90,23 +89,6 @@ impl Actor {
         }
     }
 
-    /// Has requests wait longer behind others if their disk sends what these asked for; what succeeds
-    /// counts when it is taken.
-    fn note_progress(&mut self, at: usize) {
-        let lane = &mut self.lanes[at];
-        let noted = lane.noted;
-        let Some(link) = lane.link() else { return };
-        let (arrived, has_done) = (link.arrived(), link.has_done());
-        let has_come = arrived.wrapping_sub(noted) >= PROGRESS_MIN;
-        if has_done || has_come {
-            self.heard_at = Instant::now();
-        }
-        if has_come {
-            lane.noted = arrived;
-            self.requests.note_progress(self.heard_at);
-        }
-    }
-
     /// A session was made, or not.
     fn take_session(&mut self, at: usize, made: Made) {
         let made = made.and_then(|(link, probed)| {
@@ -125,7 +107,6 @@ impl Actor {
         let lane = &mut self.lanes[at];
         // Any target tells a session that is new to it that it was powered on.
         let again = lane.group.replace(link.portal_group()).is_some();
-        lane.noted = link.arrived();
         lane.stage = Stage::Up(Box::new(link));
         lane.suspect = false;
         lane.joins_left = JOINS_MAX;
@@ -233,7 +214,7 @@ impl Actor {
     /// Ends all requests that have nothing under way.
     pub(super) fn fail_idle(&mut self) {
         for ticket in self.requests.idle() {
-            let error = self.failure();
+            let error = self.failure(None);
             let left = self.requests.finish(ticket, Err(error));
             self.leave(left);
         }
@@ -249,8 +230,8 @@ impl Actor {
         self.fail_idle();
     }
 
-    /// Why a request that is not carried out ends.
-    pub(super) fn failure(&self) -> IoError {
+    /// Why a request that is not carried out ends, after it `waited` so long.
+    pub(super) fn failure(&self, waited: Option<Duration>) -> IoError {
         let (place, limit) = (&self.place, self.dialer.config.request_timeout);
         if self.fenced {
             let text = format!("{place}: another host has taken over, and excludes this one");
@@ -262,7 +243,15 @@ impl Actor {
                 IoError::with_detail(ErrorKind::Unreachable, text)
             }
             None => {
-                let text = format!("{place}: no answer within {limit:?}");
+                let long = waited.filter(|waited| *waited > limit.saturating_mul(2));
+                let text = match long {
+                    Some(waited) => format!(
+                        "{place}: not done {:.0} s after it was asked for, though others were; keep less under \
+                         way on a slow path",
+                        waited.as_secs_f64()
+                    ),
+                    None => format!("{place}: no answer within {limit:?}"),
+                };
                 IoError::with_detail(ErrorKind::Timeout, text)
             }
         }
