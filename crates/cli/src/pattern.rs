@@ -8,10 +8,14 @@ pub(crate) const BLOCK_LEN: usize = 4096;
 pub(crate) fn fill(seed: u64, offset: u64, bytes: &mut [u8]) {
     for (block, index) in bytes.chunks_mut(BLOCK_LEN).zip(offset / BLOCK_LEN as u64..) {
         let mut state = mix(seed ^ mix(index));
-        for word in block.chunks_mut(8) {
+        // Words of a fixed length: the compiler keeps several in the making at once.
+        let (words, rest) = block.as_chunks_mut();
+        for word in words {
             state = state.wrapping_add(GOLDEN);
-            word.copy_from_slice(&mix(state).to_le_bytes()[..word.len()]);
+            *word = mix(state).to_le_bytes();
         }
+        let last = mix(state.wrapping_add(GOLDEN)).to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
     }
 }
 
@@ -55,6 +59,9 @@ mod tests {
         whole[5000] ^= 1;
         assert_eq!(first_difference(7, 8192, &whole), Some(8192 + 5000));
         assert!(first_difference(8, 8192, &whole).is_some());
+        let mut odd = [0; 21];
+        fill(7, 8192, &mut odd);
+        assert_eq!(odd, whole[..21]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! [`catalogue`] names the tests. [`record`] is what a run leaves, and [`log`] the lines in which
 //! it is kept and from which an interrupted one goes on. [`estimate`] says how long a run takes.
 //! [`judge`] tells tricks from honest results, [`limits`] what a result is limited by,
-//! [`requirements`] whether wishes are met, [`sheet`] puts a target's results on one sheet, and
+//! [`data`] what of data is proved, [`requirements`] whether wishes are met, [`sheet`] puts a target's results on one sheet, and
 //! [`csv`] all of them into a table. [`places`] says where files lie on a target without a file
 //! system.
 //!
@@ -13,6 +13,7 @@
 
 pub mod catalogue;
 pub mod csv;
+pub mod data;
 pub mod estimate;
 pub mod judge;
 pub mod limits;

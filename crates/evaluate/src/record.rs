@@ -122,6 +122,12 @@ pub struct Settings {
 pub struct DataProof {
     /// `generated`, or the file that the user gave.
     pub source: String,
+    /// Tells the data of a file from any other's; none where it is made.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// Places of the data that were compressed.
+    #[serde(default)]
+    pub places: u32,
     /// Bytes that were compressed for the proof.
     pub sample_bytes: u64,
     /// Bytes that came out.

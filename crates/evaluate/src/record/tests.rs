@@ -65,6 +65,8 @@ pub(crate) fn run() -> Run {
         settings: settings(),
         data: DataProof {
             source: "generated".to_owned(),
+            digest: None,
+            places: 8,
             sample_bytes: 1 << 20,
             compressed_bytes: 1 << 20,
             compressor: "zstd".to_owned(),
