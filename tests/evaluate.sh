@@ -88,8 +88,10 @@ expect true "$(evaluate "$WORK/dir" --dry-run --tests host.5 2>/dev/null | jq '.
 
 say "an interruption, and on from there"
 before=$(wc -l <"$log")
-"$NETRAID" evaluate --json --log "$log" "${small[@]}" "$WORK/dir" --tests host.1,host.2,host.5,net.3 \
-    --tape-rate 1MiB >"$WORK/cut.json" 2>"$WORK/cut.said" &
+head -c 6291456 /dev/urandom >"$WORK/noise"
+head -c 6291456 /dev/urandom >"$WORK/other"
+(cd "$WORK" && exec "$NETRAID" evaluate --json --log "$log" "${small[@]}" "$WORK/dir" --tests host.1,host.2,host.5,net.3 \
+    --data noise --tape-rate 1MiB) >"$WORK/cut.json" 2>"$WORK/cut.said" &
 child=$!
 for ((try = 0; ; try++)); do
     tail -n "+$((before + 1))" "$log" | grep -q '"test":"host.2"' && break
@@ -102,7 +104,9 @@ wait $child || status=$?
 expect 1 $status "status of an interrupted run"
 grep -q 'evaluate --resume' "$WORK/cut.said"
 expect mine "$(ls -A "$WORK/dir")" "what is left by an interrupted run"
+refused 'not what the run began with' "$NETRAID" evaluate --resume --data "$WORK/other" --log "$log"
 "$NETRAID" evaluate --resume --json --log "$log" >"$WORK/whole.json" 2>/dev/null
+expect "$(realpath "$WORK")/noise" "$(realpath "$(jq -r .run.data.source "$WORK/whole.json")")" "where the data is from, by the log alone"
 expect '["host.1","host.2","host.5","net.3"]' "$(jq -c '[.targets[0].results[].test]' "$WORK/whole.json")" "tests of both sittings"
 expect '[true,1]' "$(jq -c '[.complete, .resumed]' "$WORK/whole.json")" "the run"
 expect 1 "$(jq -c 'select(.event == "result" and .result.test == "host.1")' <(tail -n "+$((before + 1))" "$log") | wc -l)" \

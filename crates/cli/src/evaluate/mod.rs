@@ -21,7 +21,7 @@ mod tricks;
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool, atomic::Ordering},
     time::Instant,
 };
@@ -31,12 +31,12 @@ use indicatif::ProgressBar;
 use netraid_block::redact_addresses;
 use netraid_evaluate::{
     catalogue::TestId,
-    csv, estimate,
+    csv, data as proof, estimate,
     estimate::Probe,
     judge::{self, Evidence},
     log::{self, Event, Past},
     plan::{SLOTS, largest_file},
-    record::{Evaluation, Run, TargetSpec, VERSION},
+    record::{DataProof, Evaluation, Run, TargetSpec, VERSION},
     requirements::Requirements,
     sheet,
 };
@@ -134,9 +134,6 @@ fn evaluate(
     flag: &Arc<AtomicBool>,
     output: Output,
 ) -> Result<Option<Evaluation>> {
-    let seed = rand::random();
-    let data = Arc::new(Data::new(args.data.as_deref(), seed)?);
-    let proof = data.prove()?;
     // Typed addresses may carry secrets, which the log must not.
     let typed = args.targets()?;
     let mut journal = (!args.dry_run).then(|| Journal::open(&args.log)).transpose()?;
@@ -144,6 +141,8 @@ fn evaluate(
         Some(journal) if args.resume => Some(past(journal, &typed)?),
         Some(_) | None => None,
     };
+    let begun = past.as_ref().map(|past| &past.evaluation.run.data);
+    let Written { data, file, seed, proof } = Written::of(args, begun)?;
     let (mut past, specs) = match past {
         Some(past) if typed.is_empty() => {
             let specs = past.evaluation.run.targets.clone();
@@ -168,7 +167,7 @@ fn evaluate(
     };
     let settings = past.evaluation.run.settings.clone();
     let shared = Shared { data, stop: flag.clone() };
-    let common = Common { settings: &settings, shared, data: args.data.clone(), seed };
+    let common = Common { settings: &settings, shared, data: file, seed };
     let run = past.evaluation.run.id.clone();
     let mut sessions = open(args, &specs, &common, &past)?;
     if let Some(journal) = &mut journal {
@@ -186,6 +185,37 @@ fn evaluate(
     let closed = conduct.close(&mut sessions);
     conduct.end(outcome, closed, args)?;
     Ok(conduct.journal.is_some().then_some(conduct.past.evaluation))
+}
+
+/// What this sitting writes.
+struct Written {
+    data: Arc<Data>,
+    /// The file that it is from; none: it is made from the seed.
+    file: Option<PathBuf>,
+    seed: u64,
+    proof: DataProof,
+}
+
+impl Written {
+    /// Of a new run, or of one that began with data of this proof: a file is found again in the log.
+    fn of(args: &EvaluateArgs, begun: Option<&DataProof>) -> Result<Self> {
+        let given = args.data.as_deref().map(std::path::absolute).transpose()?;
+        let file = match begun {
+            Some(begun) => {
+                let name = given.as_deref().map(|path| path.display().to_string());
+                let name = proof::resumed(begun, name.as_deref())?.map(PathBuf::from);
+                given.or(name)
+            }
+            None => given,
+        };
+        let seed = rand::random();
+        let data = Arc::new(Data::new(file.as_deref(), seed)?);
+        let proof = data.prove()?;
+        if let Some(begun) = begun {
+            proof::same(begun, &proof)?;
+        }
+        Ok(Self { data, file, seed, proof })
+    }
 }
 
 fn shown(spec: &TargetSpec) -> TargetSpec {
