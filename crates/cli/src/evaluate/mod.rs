@@ -11,6 +11,7 @@ mod journal;
 mod load;
 mod options;
 mod random;
+mod replace;
 mod report;
 mod session;
 mod show;
@@ -93,10 +94,10 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
     let evaluation = evaluate(args, requirements.as_ref(), &flag, output)?;
     let Some(evaluation) = evaluation else { return Ok(()) };
     if let Some(path) = &args.report {
-        fs::write(path, report::page(&evaluation)?).with_context(|| path.display().to_string())?;
+        replace::replace(path, report::page(&evaluation)?.as_bytes())?;
     }
     if let Some(path) = &args.csv {
-        fs::write(path, csv::table(&evaluation)).with_context(|| path.display().to_string())?;
+        replace::replace(path, csv::table(&evaluation).as_bytes())?;
     }
     output.document(&evaluation, || show::evaluation(&evaluation))?;
     let missed = evaluation.requirements.iter().filter(|verdict| !verdict.met).count();
