@@ -493,6 +493,9 @@ pub struct Verdict {
     pub found: String,
     /// Whether that is enough; what could not be measured is not.
     pub met: bool,
+    /// Whether what was measured does not say; then it is not met either.
+    #[serde(default)]
+    pub could_not_tell: bool,
 }
 
 /// A line of a score sheet.

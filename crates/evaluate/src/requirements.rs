@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalogue::TestId,
-    record::{FindingState, RedundancyState, TargetKind, TargetReport, TestResult, Verdict},
+    record::{
+        FindingState, RedundancyState, TargetInfo, TargetKind, TargetReport, TestResult, Verdict,
+    },
 };
 
 /// A file of requirements (TOML). All hold for every target.
@@ -87,7 +89,7 @@ impl Requirements {
         let target = report.target.index;
         let verdict = |requirement: &str, found: String, met| {
             let requirement = requirement.to_owned();
-            Verdict { target, requirement, found, met }
+            Verdict { target, requirement, found, met, could_not_tell: false }
         };
         let mut verdicts = Vec::new();
         if self.redundancy {
@@ -116,7 +118,7 @@ impl Requirements {
         }
         for wish in &self.figures {
             let result = report.results.iter().find(|result| result.test == wish.test);
-            verdicts.extend(wish.judge(result, target));
+            verdicts.extend(wish.judge(result, &report.target));
         }
         verdicts
     }
@@ -147,12 +149,14 @@ impl Wish {
         }
     }
 
-    fn judge(&self, result: Option<&TestResult>, target: u16) -> Vec<Verdict> {
+    fn judge(&self, result: Option<&TestResult>, info: &TargetInfo) -> Vec<Verdict> {
+        let target = info.index;
         let at = self.depth.map(|depth| format!(" at depth {depth}")).unwrap_or_default();
         let unit = self.test.test().unit.name();
         let verdict = |wish: String, found: Option<(String, bool)>| {
             let (found, met) = found.unwrap_or_else(|| ("not measured".to_owned(), false));
-            Verdict { target, requirement: format!("{}{at}: {wish}", self.test), found, met }
+            let requirement = format!("{}{at}: {wish}", self.test);
+            Verdict { target, requirement, found, met, could_not_tell: false }
         };
         let point = || {
             let points = &result?.random;
@@ -172,8 +176,17 @@ impl Wish {
         }
         if let Some(most) = self.p99_us_at_most {
             let found = point().map(|point| point.latency.p99_us);
-            let found = found.map(|us| (format!("{us} us"), us <= most));
-            verdicts.push(verdict(format!("99 in 100 within {most} us"), found));
+            let text = format!("99 in 100 within {most} us");
+            verdicts.push(match found {
+                Some(us) if self.test == TestId::RandomWrite && !info.direct => {
+                    let found = format!(
+                        "could not tell: {us} us, but writes ended in the page cache of the machine that measured, \
+                         because the target takes no O_DIRECT"
+                    );
+                    Verdict { could_not_tell: true, ..verdict(text, Some((found, false))) }
+                }
+                found => verdict(text, found.map(|us| (format!("{us} us"), us <= most))),
+            });
         }
         if let Some(most) = self.tape_waits_at_most {
             let streams = result.into_iter().flat_map(|result| &result.rounds);
@@ -186,10 +199,64 @@ impl Wish {
     }
 }
 
+/// How many requirements are met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// All.
+    pub all: usize,
+    /// Those that are not met although what was measured says enough, or because nothing was measured.
+    pub missed: usize,
+    /// Those of which what was measured says nothing.
+    pub untold: usize,
+}
+
+impl Tally {
+    /// Counts.
+    #[must_use]
+    pub fn of(verdicts: &[Verdict]) -> Self {
+        let untold = verdicts.iter().filter(|verdict| verdict.could_not_tell).count();
+        let met = verdicts.iter().filter(|verdict| verdict.met).count();
+        Self { all: verdicts.len(), missed: verdicts.len() - met - untold, untold }
+    }
+
+    /// Whether all are met.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        self.missed == 0 && self.untold == 0
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { all, missed, untold } = self;
+        match (missed, untold) {
+            (0, 0) => format!("all {all} are met"),
+            (_, 0) => format!("{missed} of {all} are not met"),
+            (0, _) => format!("{untold} of {all} could not be told"),
+            (_, _) => format!("{missed} of {all} are not met, {untold} could not be told"),
+        }
+    }
+}
+
+impl Verdict {
+    /// In a word or two.
+    #[must_use]
+    pub const fn mark(&self) -> &'static str {
+        match (self.met, self.could_not_tell) {
+            (true, _) => "met",
+            (false, true) => "COULD NOT TELL",
+            (false, false) => "NOT MET",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::{result, target};
+    use crate::record::{
+        Latency, RandomPoint,
+        tests::{result, target},
+    };
 
     fn report(results: Vec<TestResult>) -> TargetReport {
         TargetReport { target: target(0), results, findings: Vec::new(), sheet: Vec::new() }
@@ -212,6 +279,54 @@ mod tests {
         let verdicts = wishes.judge(&report(Vec::new()));
         let met: Vec<bool> = verdicts.iter().map(|verdict| verdict.met).collect();
         assert_eq!(met, [false, true, true]);
+    }
+
+    #[test]
+    fn a_page_cache_says_nothing_of_a_targets_latency() {
+        let latency = Latency { p50_us: 1, p90_us: 2, p99_us: 3, p99_9_us: 4, max_us: 5 };
+        let point = RandomPoint {
+            depth: 4,
+            requests: 1000,
+            seconds: 1.0,
+            iops: 1000.0,
+            mb_per_s: 4.1,
+            latency,
+        };
+        let verdicts = |test: &str, direct| {
+            let wish =
+                format!("[[require]]\ntest = \"{test}\"\np99_us_at_most = 100\nat_least = 10.0");
+            let random = vec![point.clone()];
+            let id = test.parse().unwrap();
+            let mut report = report(vec![TestResult { random, ..result(id, 0, 1000.0) }]);
+            report.target.direct = direct;
+            Requirements::parse(&wish).unwrap().judge(&report)
+        };
+        let marks =
+            |test, direct| verdicts(test, direct).iter().map(Verdict::mark).collect::<Vec<_>>();
+        assert_eq!(marks("random.write", true), ["met", "met"]);
+        assert_eq!(marks("random.write", false), ["met", "COULD NOT TELL"]);
+        assert_eq!(marks("random.read", false), ["met", "met"]);
+        let untold = verdicts("random.write", false);
+        assert!(!untold[1].met && untold[1].found.contains("O_DIRECT"), "{}", untold[1].found);
+        let tally = Tally::of(&untold);
+        assert!(!tally.passes());
+        assert_eq!(tally.text(), "1 of 2 could not be told");
+        assert_eq!(Tally::of(&verdicts("random.write", true)).text(), "all 2 are met");
+    }
+
+    #[test]
+    fn what_is_missed_and_what_could_not_be_told_are_counted_apart() {
+        let verdict = |met, could_not_tell| Verdict {
+            target: 0,
+            requirement: String::new(),
+            found: String::new(),
+            met,
+            could_not_tell,
+        };
+        let tally = Tally::of(&[verdict(true, false), verdict(false, true), verdict(false, false)]);
+        assert_eq!(tally, Tally { all: 3, missed: 1, untold: 1 });
+        assert_eq!(tally.text(), "1 of 3 are not met, 1 could not be told");
+        assert!(Tally::of(&[]).passes());
     }
 
     #[test]

@@ -38,7 +38,7 @@ use netraid_evaluate::{
     log::{self, Event, Past},
     plan::{SLOTS, largest_file},
     record::{DataProof, Evaluation, Run, TargetSpec, VERSION},
-    requirements::Requirements,
+    requirements::{Requirements, Tally},
     sheet,
 };
 use serde_json::json;
@@ -100,10 +100,9 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
         replace::replace(path, csv::table(&evaluation).as_bytes())?;
     }
     output.document(&evaluation, || show::evaluation(&evaluation))?;
-    let missed = evaluation.requirements.iter().filter(|verdict| !verdict.met).count();
-    if missed > 0 {
-        let all = evaluation.requirements.len();
-        bail!("requirements: {missed} of {all} are not met; the report says which");
+    let tally = Tally::of(&evaluation.requirements);
+    if !tally.passes() {
+        bail!("requirements: {}; the report says which", tally.text());
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use netraid_evaluate::{
         RandomPoint, RedundancyState, Role, SheetLine, Stream, TargetInfo, TargetKind,
         TargetReport, TestResult,
     },
+    requirements::Tally,
 };
 
 use crate::{
@@ -67,21 +68,21 @@ fn requirements(evaluation: &Evaluation, page: &mut Page) {
     if evaluation.requirements.is_empty() {
         return;
     }
-    let missed = evaluation.requirements.iter().filter(|verdict| !verdict.met).count();
-    let all = evaluation.requirements.len();
+    let tally = Tally::of(&evaluation.requirements);
     page.heading("Requirements");
-    let (tone, text) = match missed {
-        0 => (Tone::Good, format!("All {all} are met.")),
-        _ => (Tone::Bad, format!("{missed} of {all} are not met.")),
+    let (tone, title) = match (tally.missed, tally.untold) {
+        (0, 0) => (Tone::Good, "Pass"),
+        (0, _) => (Tone::Note, "Could not tell"),
+        (_, _) => (Tone::Bad, "Fail"),
     };
-    page.notice(tone, if missed == 0 { "Pass" } else { "Fail" }, &[text]);
+    page.notice(tone, title, &[format!("Of the requirements, {}.", tally.text())]);
     let mut rows = vec![row(["target", "requirement", "found", ""])];
     for verdict in &evaluation.requirements {
         rows.push(vec![
             name_of(evaluation, verdict.target),
             verdict.requirement.clone(),
             verdict.found.clone(),
-            if verdict.met { "met" } else { "NOT MET" }.to_owned(),
+            verdict.mark().to_owned(),
         ]);
     }
     page.table(&rows);

@@ -67,10 +67,10 @@ pub(super) fn evaluation(evaluation: &Evaluation) -> String {
         text += "\nrequirements\n";
     }
     for verdict in &evaluation.requirements {
-        let met = if verdict.met { "met" } else { "NOT MET" };
+        let met = verdict.mark();
         let several = evaluation.targets.len() > 1;
         let of = if several { format!("target {}: ", verdict.target) } else { String::new() };
-        let _ = writeln!(text, "  {met:<8} {of}{}; found {}", verdict.requirement, verdict.found);
+        let _ = writeln!(text, "  {met:<14} {of}{}; found {}", verdict.requirement, verdict.found);
     }
     if let Some(estimate) = evaluation.estimate_s {
         let took = time(evaluation.took_s);
