@@ -109,9 +109,12 @@ fn special_s(
         }
         Kind::Cache => {
             // The other data in between is written and read.
-            written[1] = settings.file_bytes;
-            let between = bounded(settings.file_bytes, probe.write, settings)
-                + bounded(settings.file_bytes, probe.read, settings);
+            let mut between = 0.0;
+            for slot in plan::FILLERS {
+                written[usize::from(slot)] = settings.file_bytes;
+                between += bounded(settings.file_bytes, probe.write, settings)
+                    + bounded(settings.file_bytes, probe.read, settings);
+            }
             between + 2.0 * pairs * seconds_of(piece, probe.read).min(PIECE_S)
         }
         Kind::Flush => {

@@ -17,6 +17,10 @@ pub const PIECES: u64 = 16;
 /// A long write of the flush test is so many times a burst.
 pub const LONG_TO_BURST: u64 = 8;
 
+/// Files that are written and read between the first time that a file is used and the next: what was used
+/// last is not in a cache that holds the latest bytes, unless it is larger than all of these.
+pub const FILLERS: [u16; 2] = [1, 2];
+
 /// One stream of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPlan {

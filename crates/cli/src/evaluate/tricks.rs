@@ -6,7 +6,7 @@ use netraid_evaluate::{
     estimate::{LONG_S, PIECE_S, REGION_ROUNDS, pause_s},
     judge,
     places::BANDS,
-    plan::{self, PIECES, REGION_BANDS},
+    plan::{self, FILLERS, PIECES, REGION_BANDS},
     record::{PairTable, RegionPoint, TestResult},
     statistics::{Comparison, median},
 };
@@ -21,8 +21,6 @@ use crate::size;
 
 /// The file that is written in pieces.
 const SCRATCH: u16 = 3;
-/// The file that lies between the first time and the next.
-const FILLER: u16 = 1;
 /// Pieces are taken in steps of this: none follows the one before, so that reading ahead does not help.
 const STEP: u64 = 5;
 
@@ -117,11 +115,13 @@ pub(super) fn cache(session: &mut Session<'_>, result: &mut TestResult) -> Resul
     let settings = session.common.settings;
     let file = session.ensure(0, settings.file_bytes)?;
     let bytes = plan::piece_bytes(settings);
-    let fill = session.load(true, settings.file_bytes);
-    result.bytes += session.write(FILLER, Open::New, &fill)?.bytes;
-    if let Some(filler) = session.written(FILLER) {
-        let load = session.load_of(filler);
-        measure(session, FILLER, &load, result)?;
+    for filler in FILLERS {
+        let fill = session.load(true, settings.file_bytes);
+        result.bytes += session.write(filler, Open::New, &fill)?.bytes;
+        if let Some(written) = session.written(filler) {
+            let load = session.load_of(written);
+            measure(session, filler, &load, result)?;
+        }
     }
     let mut pairs = table("read", "first", "again", bytes);
     for pair in 0..u64::from(settings.pairs) {

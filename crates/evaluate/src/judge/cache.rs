@@ -3,6 +3,7 @@
 use super::{Evidence, finding, line_of, pair_threshold};
 use crate::{
     catalogue::TestId,
+    plan::FILLERS,
     record::{BaselineKind, Finding, FindingKind, FindingState, PairTable, TargetKind},
     statistics::{Answer, Comparison, median},
 };
@@ -15,7 +16,7 @@ pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
     let table = evidence.pairs(TestId::Cache, "read")?;
     let comparison = Comparison::of(&table.pairs)?;
     let mut lines = vec![line_of(table, &comparison)];
-    let far = evidence.settings.file_bytes.saturating_mul(2);
+    let far = evidence.settings.file_bytes.saturating_mul(FILLERS.len() as u64);
     let kind = FindingKind::CacheOnly;
     let threshold = format!(
         "reading again is faster ({}), and a reading test is nearer to that rate than to the first time's",
@@ -66,7 +67,8 @@ pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
 }
 
 fn alike(evidence: &Evidence<'_>, far: u64) -> (FindingState, String) {
-    let (target, files) = (evidence.target, evidence.settings.file_bytes.saturating_mul(3));
+    let files = evidence.settings.file_bytes.saturating_mul(FILLERS.len() as u64 + 1);
+    let target = evidence.target;
     if target.in_memory {
         let text = "the store is this machine's memory: there is nothing behind a cache";
         return (FindingState::Clear, text.to_owned());
