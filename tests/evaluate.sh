@@ -69,6 +69,15 @@ grep -q '1 of 1 are not met' "$WORK/none.said"
 expect found "$(found "$WORK/none.json" 0 redundancy)" "level 0"
 expect false "$(jq '.requirements[0].met' "$WORK/none.json")" "verdict"
 
+say "a rate that is throttled"
+launch throttled "$NETRAID" target --json --listen 127.0.0.1:0 --lun ram:64MiB --filter 0:rate=10MiB/s
+evaluate "$(jq -r '.luns[0].uri' <<<"${READY[throttled]}")" --destroy-data \
+    --tests host.2,trick.flush >"$WORK/throttled.json" 2>/dev/null
+expect 8388608 "$(jq '.targets[0].results[0].rounds[0].streams[0].bytes' "$WORK/throttled.json")" "bytes of a whole file"
+expect note "$(found "$WORK/throttled.json" 0 throttled)" "a throttle"
+expect could_not_tell "$(found "$WORK/throttled.json" 0 unstable_writes)" "flushes behind a throttle"
+stop throttled
+
 say "refusals"
 refused 'destroy-data' "$NETRAID" evaluate "$NBD" --log "$log"
 refused 'destroy-data' "$NETRAID" evaluate "$WORK/report.html" --log "$log"

@@ -122,8 +122,8 @@ fn special_s(
             let (burst, long) = plan::burst_bytes(settings);
             let burst_s = seconds_of(burst, probe.write).min(PIECE_S);
             let long_s = seconds_of(long, probe.write).min(LONG_S);
-            // A pause lets a cache drain before the burst.
-            pairs * (burst_s + long_s + pause_s(long, probe.write))
+            // A pause lets a cache drain before the burst; one long write comes before all pairs.
+            long_s + pairs * (burst_s + long_s + pause_s(long, probe.write))
         }
         Kind::Streams => 0.0,
     }

@@ -151,6 +151,40 @@ pub fn burst_bytes(settings: &Settings) -> (u64, u64) {
     ((long / LONG_TO_BURST / buffer).max(1) * buffer, long)
 }
 
+/// Reads of one pair of the control beside the flush test. No byte is read twice by any of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlReads {
+    /// File of the long read.
+    pub long_slot: u16,
+    /// Where it begins.
+    pub long_begin: u64,
+    /// Where the short read begins that comes after a pause.
+    pub rested: u64,
+    /// Where the one begins that comes directly after the long one.
+    pub hurried: u64,
+}
+
+/// The file of the control's short reads.
+pub const SHORT_SLOT: u16 = 2;
+/// The files of its long reads.
+pub const LONG_SLOTS: [u16; 2] = [0, 1];
+/// Each short read of the control is so many places behind the one before, of 16 with a gap behind each:
+/// reading ahead does not help.
+const SHORT_STEP: u64 = 5;
+
+/// Where the control of the flush test reads for one pair, of at most 8.
+#[must_use]
+pub fn control_reads(pair: u64, settings: &Settings) -> ControlReads {
+    let (short, long) = burst_bytes(settings);
+    let longs = LONG_SLOTS.len() as u64;
+    let at = |index: u64| index * SHORT_STEP % 16 * 2 * short;
+    // Which of both is first alternates.
+    let (first, second) = (at(pair * 2), at(pair * 2 + 1));
+    let (rested, hurried) = if pair.is_multiple_of(2) { (first, second) } else { (second, first) };
+    let long_slot = if pair.is_multiple_of(longs) { LONG_SLOTS[0] } else { LONG_SLOTS[1] };
+    ControlReads { long_slot, long_begin: pair / longs * long, rested, hurried }
+}
+
 /// Bands of the address range whose pieces of a file the regions test reads ([`crate::places`]).
 pub const REGION_BANDS: [u64; 5] = [0, 4, 8, 12, 15];
 
@@ -158,4 +192,30 @@ pub const REGION_BANDS: [u64; 5] = [0, 4, 8, 12, 15];
 #[must_use]
 pub fn largest_file(settings: &Settings) -> u64 {
     settings.file_bytes.max(settings.net_file_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::settings;
+
+    #[test]
+    fn a_control_reads_nothing_twice() {
+        for file_bytes in [2 << 20, 8 << 20, 35 << 20, 1 << 30] {
+            let settings = Settings { file_bytes, buffer_bytes: 64 << 10, ..settings() };
+            let (short, long) = burst_bytes(&settings);
+            let mut read = Vec::new();
+            for pair in 0..8 {
+                let reads = control_reads(pair, &settings);
+                read.push((reads.long_slot, reads.long_begin, long));
+                read.push((SHORT_SLOT, reads.rested, short));
+                read.push((SHORT_SLOT, reads.hurried, short));
+            }
+            assert!(read.iter().all(|(_, begin, bytes)| begin + bytes <= file_bytes), "{read:?}");
+            read.sort_unstable();
+            let apart =
+                |two: &[(u16, u64, u64)]| two[0].0 != two[1].0 || two[0].1 + two[0].2 <= two[1].1;
+            assert!(read.windows(2).all(apart), "{read:?}");
+        }
+    }
 }

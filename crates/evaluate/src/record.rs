@@ -458,6 +458,8 @@ pub enum FindingKind {
     Redundancy,
     /// Writes are acknowledged as stable before a device has them.
     UnstableWrites,
+    /// What is short may be fast after a pause, and what is long is held to a rate.
+    Throttled,
     /// Outer places are faster than inner ones.
     OuterRegion,
     /// The store is memory, or as fast: no device was seen.

@@ -509,6 +509,7 @@ const fn kind_of(kind: FindingKind) -> &'static str {
         FindingKind::CacheOnly => "results from a cache",
         FindingKind::Redundancy => "redundancy off or degraded",
         FindingKind::UnstableWrites => "writes that are not stable when they are said to be",
+        FindingKind::Throttled => "a throttle that lets bursts pass",
         FindingKind::OuterRegion => "outer places are faster",
         FindingKind::NoDevice => "as fast as memory",
         FindingKind::WrongBytes => "wrong bytes",

@@ -6,7 +6,7 @@ use netraid_evaluate::{
     estimate::{LONG_S, PIECE_S, REGION_ROUNDS, pause_s},
     judge,
     places::BANDS,
-    plan::{self, FILLERS, PIECES, REGION_BANDS},
+    plan::{self, FILLERS, LONG_SLOTS, PIECES, REGION_BANDS, SHORT_SLOT},
     record::{PairTable, RegionPoint, TestResult},
     statistics::{Comparison, median},
 };
@@ -15,7 +15,7 @@ use super::{
     data::Content,
     load::{Done, Load},
     session::{Session, figure, prepare},
-    target::Open,
+    target::{Open, Store},
 };
 use crate::size;
 
@@ -150,16 +150,18 @@ pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Resul
     // New bytes each time: what is there already could be left out.
     session.ensure(SCRATCH, settings.file_bytes)?;
     session.forget(SCRATCH);
-    let mut rate = None;
+    let load = |session: &mut Session<'_>, begin, bytes, seconds| Load {
+        begin,
+        bytes,
+        seconds,
+        ..session.load(true, bytes)
+    };
+    // Of no pair: by its rate the first pause is known.
+    let first = load(session, 2 * long, long, LONG_S);
+    let mut rate = measure(session, SCRATCH, &first, result)?;
     for pair in 0..u64::from(settings.pairs) {
-        let load = |session: &mut Session<'_>, begin, bytes, seconds| Load {
-            begin,
-            bytes,
-            seconds,
-            ..session.load(true, bytes)
-        };
         // A cache that holds the long write of before is to be empty.
-        session.common.shared.pause(rate.map_or(0.0, |rate| pause_s(long, rate)))?;
+        session.common.shared.pause(pause_s(long, rate))?;
         let begin = 3 * long + pair % plan::LONG_TO_BURST * burst;
         let short = load(session, begin, burst, PIECE_S);
         let done = piece(session, SCRATCH, &short, result)?;
@@ -168,7 +170,7 @@ pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Resul
         let begin = pair % 3 * long;
         let at_length = load(session, begin, long, LONG_S);
         let long_rate = measure(session, SCRATCH, &at_length, result)?;
-        rate = Some(long_rate);
+        rate = long_rate;
         pairs.pairs.push((long_rate, short_rate));
     }
     if let Some(seconds) = median(&flushes) {
@@ -177,8 +179,60 @@ pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Resul
     if !session.target.reach.open(SCRATCH, Open::Old)?.flush()? {
         result.notes.push(judge::NO_FLUSH.to_owned());
     }
+    let control =
+        if judge::asks_for_reads(&pairs) { reads(session, result, rate)? } else { vec![] };
     finish(result, vec![pairs]);
+    result.pairs.extend(control);
     Ok(())
+}
+
+/// Reads of the shape of bursts and long writes, of what was not touched for a while; the short ones after a
+/// pause and without.
+fn reads(
+    session: &mut Session<'_>,
+    result: &mut TestResult,
+    mut rate: f64,
+) -> Result<Vec<PairTable>> {
+    let settings = session.common.settings;
+    let (short, long) = plan::burst_bytes(settings);
+    let shorts = session.ensure(SHORT_SLOT, settings.file_bytes)?;
+    for slot in LONG_SLOTS {
+        session.ensure(slot, settings.file_bytes)?;
+    }
+    // What lies between.
+    let fill = session.load(true, settings.file_bytes);
+    result.bytes += session.write(SCRATCH, Open::New, &fill)?.bytes;
+    let mut shape = table(judge::READ, "long", "burst", short);
+    let mut pause = table(judge::READ_SHORT, "at once", "after a pause", short);
+    for pair in 0..u64::from(settings.pairs) {
+        let at = plan::control_reads(pair, settings);
+        let longs = session.ensure(at.long_slot, settings.file_bytes)?;
+        if at.long_begin + long > longs.bytes || at.rested.max(at.hurried) + short > shorts.bytes {
+            continue;
+        }
+        let of_short = session.load_of(shorts);
+        let piece = |begin| Load { begin, bytes: short, seconds: PIECE_S, ..of_short.clone() };
+        let (rested, hurried) = (piece(at.rested), piece(at.hurried));
+        let at_length =
+            Load { begin: at.long_begin, bytes: long, seconds: LONG_S, ..session.load_of(longs) };
+        session.forget_cached(at.long_slot)?;
+        session.forget_cached(SHORT_SLOT)?;
+        // Opened before: a login between the long read and the one behind it would be a pause.
+        let reach = &session.target.reach;
+        let mut of_shorts = reach.open(SHORT_SLOT, Open::Old)?;
+        let mut of_longs = reach.open(at.long_slot, Open::Old)?;
+        session.common.shared.pause(pause_s(long, rate))?;
+        let mut measure = |store: &mut dyn Store, load| work(session, store, load, result);
+        let rested = measure(&mut *of_shorts, &rested)?;
+        let long_rate = measure(&mut *of_longs, &at_length)?;
+        let hurried = measure(&mut *of_shorts, &hurried)?;
+        let [rested, long_rate, hurried] =
+            [rested, long_rate, hurried].map(|done| size::mb_per_s(done.bytes, done.seconds));
+        rate = long_rate;
+        shape.pairs.push((long_rate, rested));
+        pause.pairs.push((hurried, rested));
+    }
+    Ok(vec![shape, pause])
 }
 
 fn table(what: &str, base: &str, other: &str, bytes: u64) -> PairTable {
@@ -193,8 +247,18 @@ fn measure(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResul
 }
 
 fn piece(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResult) -> Result<Done> {
+    work(session, &mut *session.target.reach.open(slot, Open::Old)?, load, result)
+}
+
+/// Runs one piece at what is open already.
+fn work(
+    session: &Session<'_>,
+    store: &mut dyn Store,
+    load: &Load,
+    result: &mut TestResult,
+) -> Result<Done> {
     let shared = &session.common.shared;
-    let done = session.target.reach.open(slot, Open::Old)?.run(load, shared, None)?;
+    let done = store.run(load, shared, None)?;
     shared.check()?;
     result.bytes += done.bytes;
     Ok(done)

@@ -29,10 +29,7 @@ pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
             (FindingState::Clear, text.to_owned())
         }
         Answer::Faster => {
-            let cold = median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())?;
-            let hot = median(&table.pairs.iter().map(|pair| pair.1).collect::<Vec<_>>())?;
-            // Halfway between both on a scale of ratios.
-            let middle = (cold * hot).sqrt();
+            let (cold, middle) = (of_base(table)?, middle(evidence)?);
             let from_cache: Vec<String> = READING
                 .iter()
                 .filter_map(|test| Some((*test, rate_of(evidence, *test)?)))
@@ -97,6 +94,17 @@ fn alike(evidence: &Evidence<'_>, far: u64) -> (FindingState, String) {
     }
 }
 
+/// The rate between that of first reads and that of reads again, on a scale of ratios, where the latter are
+/// faster: what is above it came from a cache.
+pub(super) fn middle(evidence: &Evidence<'_>) -> Option<f64> {
+    let table = evidence.pairs(TestId::Cache, "read")?;
+    if Comparison::of(&table.pairs)?.answer() != Answer::Faster {
+        return None;
+    }
+    let hot = median(&table.pairs.iter().map(|pair| pair.1).collect::<Vec<_>>())?;
+    Some((of_base(table)? * hot).sqrt())
+}
+
 /// A stream's rate; where several ran, of all together.
 pub(super) fn rate_of(evidence: &Evidence<'_>, test: TestId) -> Option<f64> {
     let rounds = &evidence.result(test)?.rounds;
@@ -133,7 +141,7 @@ const fn between(kind: TargetKind) -> (BaselineKind, &'static str) {
 }
 
 /// Median rate of the first kind of a table's pairs.
-fn of_base(table: &PairTable) -> Option<f64> {
+pub(super) fn of_base(table: &PairTable) -> Option<f64> {
     median(&table.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
 }
 

@@ -1,6 +1,11 @@
 //! Whether writes are acknowledged as stable before a device has them.
 
-use super::{Evidence, cache::rate_of, finding, line_of, pair_threshold};
+use super::{
+    Evidence,
+    cache::rate_of,
+    finding, line_of, pair_threshold,
+    throttle::{self, Cause, READ, READ_SHORT},
+};
 use crate::{
     catalogue::TestId,
     record::{Finding, FindingKind, FindingState},
@@ -19,14 +24,8 @@ pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
     lines.extend(evidence.result(TestId::Flush)?.notes.iter().cloned());
     let (state, text) = match comparison.answer() {
         Answer::Faster => {
-            let text = format!(
-                "writes are acknowledged as stable before the device has them: a burst and its flush end {:.1} \
-                 times as fast as the device goes on writing. Either its cache is protected against loss of \
-                 power, which its vendor must show, or its rate is throttled and a pause saves up for a burst, or \
-                 flushes do nothing",
-                comparison.ratio
-            );
-            (FindingState::Found, text)
+            lines.extend(control_lines(evidence));
+            faster(&comparison, throttle::cause(evidence)?)
         }
         Answer::Alike
             if evidence.result(TestId::Flush)?.notes.iter().any(|note| note == NO_FLUSH) =>
@@ -53,6 +52,44 @@ pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
         }
     };
     Some(finding(FindingKind::UnstableWrites, state, text, lines, pair_threshold()))
+}
+
+/// What bursts say that are faster than long writes, by their cause.
+fn faster(comparison: &Comparison, cause: Cause) -> (FindingState, String) {
+    let ratio = comparison.ratio;
+    match cause {
+        Cause::WritesAlone => {
+            let text = format!(
+                "writes are acknowledged as stable before the device has them: a burst and its flush end {ratio:.1} \
+                 times as fast as the device goes on writing, and reads of the same shape do not. Either its cache \
+                 is protected against loss of power, which its vendor must show, or writes alone are throttled, or \
+                 flushes do nothing"
+            );
+            (FindingState::Found, text)
+        }
+        Cause::Throttle => {
+            let text = format!(
+                "could not tell whether flushes make writes stable: a burst and its flush end {ratio:.1} times as \
+                 fast as long writes go on, but so do reads. A throttle does that, and what is behind it does not \
+                 show; lift it for the test"
+            );
+            (FindingState::CouldNotTell, text)
+        }
+        Cause::Unknown(why) => {
+            let text = format!(
+                "could not tell whether flushes make writes stable: a burst and its flush end {ratio:.1} times as \
+                 fast as long writes go on, which a throttle would do too; {why}"
+            );
+            (FindingState::CouldNotTell, text)
+        }
+    }
+}
+
+/// The reads beside the writes.
+pub(super) fn control_lines(evidence: &Evidence<'_>) -> Vec<String> {
+    let tables = [READ, READ_SHORT].map(|what| evidence.pairs(TestId::Flush, what));
+    let lines = tables.into_iter().flatten();
+    lines.filter_map(|table| Some(line_of(table, &Comparison::of(&table.pairs)?))).collect()
 }
 
 /// The rate of long writes, where whole files are written so much slower that a cache may hold the former.

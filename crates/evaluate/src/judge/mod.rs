@@ -7,9 +7,11 @@
 mod cache;
 mod flush;
 mod plain;
+mod throttle;
 
 pub use flush::NO_FLUSH;
 pub use plain::WRONG_BYTES;
+pub use throttle::{READ, READ_SHORT, asks_for_reads};
 
 use crate::{
     catalogue::TestId,
@@ -44,6 +46,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         compression(evidence),
         cache::cache_only(evidence),
         flush::unstable_writes(evidence),
+        throttle::throttled(evidence),
         cache::no_device(evidence),
         plain::outer_region(evidence),
         plain::tape_starved(evidence),
@@ -92,7 +95,7 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
         let text = "could not tell whether data that compresses is faster: the pairs disagree";
         (FindingState::CouldNotTell, text.to_owned())
     } else if may_be_hidden(evidence) {
-        let text = "could not tell: zeros are no faster, but a cache may have answered both";
+        let text = "could not tell: zeros are no faster, but a cache or a throttle may have set both rates";
         (FindingState::CouldNotTell, text.to_owned())
     } else {
         (FindingState::Clear, "zeros are no faster than data that does not compress".to_owned())
@@ -100,7 +103,7 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(finding(FindingKind::Compression, state, text, lines, pair_threshold()))
 }
 
-/// Whether a cache may answer, so that what is behind it does not show.
+/// Whether a cache may answer, or a throttle set the rate, so that what is behind it does not show.
 fn may_be_hidden(evidence: &Evidence<'_>) -> bool {
     let tables = [(TestId::Cache, "read"), (TestId::Flush, "write")];
     let comparisons = tables

@@ -109,16 +109,61 @@ fn what_fits_into_the_targets_memory_is_not_called_clear() {
     assert_eq!(state(&found, FindingKind::CacheOnly), Some(FindingState::CouldNotTell));
 }
 
+/// The flush test with its control: reads of the same shape, and short reads after a pause over those
+/// without one.
+fn flushed(write: &[f64], shape: &[f64], pause: &[f64]) -> TestResult {
+    let tables = [("write", write), (READ, shape), (READ_SHORT, pause)];
+    with_pairs(TestId::Flush, tables.map(|(what, ratios)| pairs(what, 100.0, ratios)).into())
+}
+
 #[test]
 fn bursts_faster_than_the_device_are_unstable() {
     let of = |ratios: &[f64]| {
-        let flush = with_pairs(TestId::Flush, vec![pairs("write", 100.0, ratios)]);
+        let flush = flushed(ratios, &HONEST, &HONEST);
         state(&judge(&target(0), &[flush]), FindingKind::UnstableWrites)
     };
     assert_eq!(of(&TRICK), Some(FindingState::Found));
     assert_eq!(of(&HONEST), Some(FindingState::Clear));
     assert_eq!(of(&[0.5; 7]), Some(FindingState::Clear));
     assert_eq!(of(&NOISE), Some(FindingState::CouldNotTell));
+}
+
+#[test]
+fn a_throttle_is_no_volatile_cache() {
+    use FindingState::{Clear, CouldNotTell, Found, Note};
+    const FAR: [f64; 7] = [6.0, 6.2, 5.8, 6.1, 6.0, 5.9, 6.3];
+    let of = |results: &[TestResult]| {
+        let found = judge(&target(0), results);
+        [FindingKind::UnstableWrites, FindingKind::Throttled].map(|kind| state(&found, kind))
+    };
+    let flush = |write: &[f64], shape: &[f64], pause: &[f64]| of(&[flushed(write, shape, pause)]);
+    assert_eq!(flush(&TRICK, &TRICK, &TRICK), [Some(CouldNotTell), Some(Note)]);
+    assert_eq!(flush(&TRICK, &HONEST, &HONEST), [Some(Found), Some(Clear)]);
+    // A cache answers what is short, whether there was a pause or not: reads are not throttled.
+    assert_eq!(flush(&TRICK, &TRICK, &HONEST), [Some(Found), Some(Clear)]);
+    assert_eq!(flush(&TRICK, &FAR, &FAR), [Some(CouldNotTell), Some(Note)]);
+    // A pause helps writes far more than reads: the throttle explains a part of it.
+    assert_eq!(flush(&FAR, &TRICK, &TRICK), [Some(CouldNotTell); 2]);
+    assert_eq!(flush(&FAR, &FAR, &TRICK), [Some(CouldNotTell); 2]);
+    assert_eq!(flush(&TRICK, &HONEST, &TRICK), [Some(CouldNotTell); 2]);
+    assert_eq!(flush(&TRICK, &TRICK, &NOISE), [Some(CouldNotTell); 2]);
+    // Without a control nobody is accused, and where bursts are no faster none is needed.
+    let alone = |ratios| with_pairs(TestId::Flush, vec![pairs("write", 100.0, ratios)]);
+    assert_eq!(of(&[alone(&TRICK)]), [Some(CouldNotTell); 2]);
+    assert_eq!(of(&[alone(&HONEST)]), [Some(Clear), None]);
+    assert!(asks_for_reads(&alone(&TRICK).pairs[0]) && !asks_for_reads(&alone(&NOISE).pairs[0]));
+}
+
+#[test]
+fn reads_from_a_cache_are_no_control() {
+    let of = |first: f64| {
+        let cache = with_pairs(TestId::Cache, vec![pairs("read", first, &[4.0; 7])]);
+        let found = judge(&target(0), &[flushed(&TRICK, &HONEST, &HONEST), cache]);
+        state(&found, FindingKind::UnstableWrites)
+    };
+    // The control read at 100 MB/s: as slow as first reads, or as fast as reads again.
+    assert_eq!(of(100.0), Some(FindingState::Found));
+    assert_eq!(of(25.0), Some(FindingState::CouldNotTell));
 }
 
 #[test]
@@ -220,7 +265,7 @@ fn two_tricks_at_a_time_are_both_found() {
     let results = [
         with_pairs(TestId::Compression, vec![pairs("write", 100.0, &TRICK)]),
         with_pairs(TestId::Cache, vec![pairs("read", 100.0, &TRICK)]),
-        with_pairs(TestId::Flush, vec![pairs("write", 100.0, &TRICK)]),
+        flushed(&TRICK, &HONEST, &HONEST),
         reading(TestId::Net4, 200.0),
     ];
     let found = judge(&target(0), &results);
