@@ -28,31 +28,36 @@ pub struct Comparison {
     /// Whether the second kind is faster across pairs too: all its rates but one are above all of the
     /// first kind's but one.
     pub apart: bool,
+    /// Seconds that the first kind's piece took, the median.
+    pub base_s: f64,
 }
 
 /// From this median on a difference is one.
 pub const CLEAR: f64 = 1.5;
 /// In a pair that agrees the ratio is at least this.
 pub const CONSISTENT: f64 = 1.2;
+/// Shorter pieces of the first kind say nothing: what a machine does beside it takes a few milliseconds at once.
+pub const PIECE_S_MIN: f64 = 0.01;
 /// Fewest pairs of which anything is said.
 pub const PAIRS_MIN: usize = 5;
 
 /// What a comparison comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The second is faster: the median is at least [`CLEAR`], all pairs but one at least agree, and the two
-    /// kinds are apart.
+    /// The second is faster: the median is at least [`CLEAR`], all pairs but one at least agree, the two
+    /// kinds are apart, and the pieces took [`PIECE_S_MIN`] at least.
     Faster,
     /// It is not: the median is below [`CONSISTENT`], or fewer than half of the pairs agree.
     Alike,
-    /// Noise, or too few pairs.
+    /// Noise, or too few pairs, or too short ones.
     Unclear,
 }
 
 impl Comparison {
-    /// Compares the rates of pairs; those in which one is no positive number are left out.
+    /// Compares the rates of pairs, in MB/s of pieces of so many bytes; those in which one is no positive number are
+    /// left out.
     #[must_use]
-    pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
+    pub fn of(pairs: &[(f64, f64)], bytes: u64) -> Option<Self> {
         let usable = |(base, other): &&(f64, f64)| *base > 0.0 && *other > 0.0;
         let ratios: Vec<f64> =
             pairs.iter().filter(usable).map(|(base, other)| other / base).collect();
@@ -68,6 +73,7 @@ impl Comparison {
         };
         Some(Self {
             apart,
+            base_s: bytes as f64 / 1e6 / median(&bases)?,
             ratio: median(&ratios)?,
             least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             most: ratios.iter().copied().fold(0.0, f64::max),
@@ -83,7 +89,7 @@ impl Comparison {
         if self.pairs < PAIRS_MIN {
             Answer::Unclear
         } else if self.ratio >= CLEAR && self.agreeing + 1 >= self.pairs && self.apart {
-            Answer::Faster
+            if self.base_s < PIECE_S_MIN { Answer::Unclear } else { Answer::Faster }
         } else if self.ratio < CONSISTENT && self.far * 3 <= self.pairs {
             Answer::Alike
         } else {
@@ -98,7 +104,7 @@ mod tests {
 
     fn answer(ratios: &[f64]) -> Answer {
         let pairs: Vec<(f64, f64)> = ratios.iter().map(|ratio| (100.0, 100.0 * ratio)).collect();
-        Comparison::of(&pairs).unwrap().answer()
+        Comparison::of(&pairs, 1 << 20).unwrap().answer()
     }
 
     #[test]
@@ -119,8 +125,12 @@ mod tests {
         assert_eq!(answer(&[1.0, 3.0, 3.0, 0.5, 1.0]), Answer::Unclear);
         assert_eq!(answer(&[1.3, 1.3, 1.3, 1.3, 1.3]), Answer::Unclear);
         assert_eq!(answer(&[9.0, 9.0, 9.0, 9.0]), Answer::Unclear);
+        // Pieces of 1.7 ms.
+        let pairs = [(300.0, 480.0); 7];
+        assert_eq!(Comparison::of(&pairs, 512 << 10).unwrap().answer(), Answer::Unclear);
+        assert_eq!(Comparison::of(&pairs, 512 << 13).unwrap().answer(), Answer::Faster);
         // Rates that come and go by more than the difference.
         let pairs = [(100.0, 160.0), (300.0, 480.0), (100.0, 160.0), (300.0, 480.0), (90.0, 160.0)];
-        assert_eq!(Comparison::of(&pairs).unwrap().answer(), Answer::Unclear);
+        assert_eq!(Comparison::of(&pairs, 1 << 20).unwrap().answer(), Answer::Unclear);
     }
 }

@@ -266,7 +266,7 @@ fn work(
 
 /// The largest median ratio is the figure.
 fn finish(result: &mut TestResult, tables: Vec<PairTable>) {
-    let ratios = tables.iter().filter_map(|table| Comparison::of(&table.pairs));
+    let ratios = tables.iter().filter_map(|table| Comparison::of(&table.pairs, table.bytes));
     let most = ratios.map(|comparison| comparison.ratio).max_by(f64::total_cmp);
     result.figure = most.and_then(|ratio| figure(result.test, ratio));
     result.pairs = tables;

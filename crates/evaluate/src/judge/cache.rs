@@ -14,7 +14,7 @@ const READING: [TestId; 4] = [TestId::Host2, TestId::Host4, TestId::Net4, TestId
 /// Reading again against the first time, and which of the two the matrix shows.
 pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
     let table = evidence.pairs(TestId::Cache, "read")?;
-    let comparison = Comparison::of(&table.pairs)?;
+    let comparison = Comparison::of(&table.pairs, table.bytes)?;
     let mut lines = vec![line_of(table, &comparison)];
     let far = evidence.settings.file_bytes.saturating_mul(FILLERS.len() as u64);
     let kind = FindingKind::CacheOnly;
@@ -56,7 +56,7 @@ pub(super) fn cache_only(evidence: &Evidence<'_>) -> Option<Finding> {
         Answer::Alike => alike(evidence, far),
         Answer::Unclear => (
             FindingState::CouldNotTell,
-            "could not tell whether results come from a cache: the pairs disagree".to_owned(),
+            "could not tell whether results come from a cache: the pairs disagree, or are too short".to_owned(),
         ),
     };
     let (state, text) = state_and_text;
@@ -98,7 +98,7 @@ fn alike(evidence: &Evidence<'_>, far: u64) -> (FindingState, String) {
 /// faster: what is above it came from a cache.
 pub(super) fn middle(evidence: &Evidence<'_>) -> Option<f64> {
     let table = evidence.pairs(TestId::Cache, "read")?;
-    if Comparison::of(&table.pairs)?.answer() != Answer::Faster {
+    if Comparison::of(&table.pairs, table.bytes)?.answer() != Answer::Faster {
         return None;
     }
     let hot = median(&table.pairs.iter().map(|pair| pair.1).collect::<Vec<_>>())?;

@@ -19,7 +19,7 @@ pub const NO_FLUSH: &str = "the target takes no flush: nothing says when a write
 /// have stable what it does not take at that rate.
 pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
     let table = evidence.pairs(TestId::Flush, "write")?;
-    let comparison = Comparison::of(&table.pairs)?;
+    let comparison = Comparison::of(&table.pairs, table.bytes)?;
     let mut lines = vec![line_of(table, &comparison)];
     lines.extend(evidence.result(TestId::Flush)?.notes.iter().cloned());
     let (state, text) = match comparison.answer() {
@@ -47,7 +47,7 @@ pub(super) fn unstable_writes(evidence: &Evidence<'_>) -> Option<Finding> {
             (FindingState::Clear, text.to_owned())
         }
         Answer::Unclear => {
-            let text = "could not tell whether flushes make writes stable: the pairs disagree";
+            let text = "could not tell whether flushes make writes stable: the pairs disagree, or are too short";
             (FindingState::CouldNotTell, text.to_owned())
         }
     };
@@ -89,7 +89,9 @@ fn faster(comparison: &Comparison, cause: Cause) -> (FindingState, String) {
 pub(super) fn control_lines(evidence: &Evidence<'_>) -> Vec<String> {
     let tables = [READ, READ_SHORT].map(|what| evidence.pairs(TestId::Flush, what));
     let lines = tables.into_iter().flatten();
-    lines.filter_map(|table| Some(line_of(table, &Comparison::of(&table.pairs)?))).collect()
+    lines
+        .filter_map(|table| Some(line_of(table, &Comparison::of(&table.pairs, table.bytes)?)))
+        .collect()
 }
 
 /// The rate of long writes, where whole files are written so much slower that a cache may hold the former.

@@ -76,7 +76,7 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
     let mut lines = Vec::new();
     let mut faster = Vec::new();
     for table in &result.pairs {
-        let Some(comparison) = Comparison::of(&table.pairs) else { continue };
+        let Some(comparison) = Comparison::of(&table.pairs, table.bytes) else { continue };
         let answer = comparison.answer();
         lines.push(line_of(table, &comparison));
         if answer == Answer::Faster {
@@ -92,7 +92,7 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
         );
         (FindingState::Found, text)
     } else if answers.is_empty() || answers.contains(&Answer::Unclear) {
-        let text = "could not tell whether data that compresses is faster: the pairs disagree";
+        let text = "could not tell whether data that compresses is faster: the pairs disagree, or are too short";
         (FindingState::CouldNotTell, text.to_owned())
     } else if may_be_hidden(evidence) {
         let text = "could not tell: zeros are no faster, but a cache or a throttle may have set both rates";
@@ -106,14 +106,17 @@ fn compression(evidence: &Evidence<'_>) -> Option<Finding> {
 /// Whether a cache may answer, or a throttle set the rate, so that what is behind it does not show.
 fn may_be_hidden(evidence: &Evidence<'_>) -> bool {
     let tables = [(TestId::Cache, "read"), (TestId::Flush, "write")];
-    let comparisons = tables
-        .into_iter()
-        .filter_map(|(test, what)| Comparison::of(&evidence.pairs(test, what)?.pairs));
+    let comparisons =
+        tables.into_iter().filter_map(|(test, what)| compare(evidence.pairs(test, what)?));
     let mut answers = comparisons.map(|comparison| comparison.answer());
     answers.any(|answer| match answer {
         Answer::Faster | Answer::Unclear => true,
         Answer::Alike => false,
     })
+}
+
+fn compare(table: &PairTable) -> Option<Comparison> {
+    Comparison::of(&table.pairs, table.bytes)
 }
 
 fn verb(what: &str) -> String {
@@ -156,7 +159,8 @@ fn line_of(table: &PairTable, comparison: &Comparison) -> String {
 fn pair_threshold() -> String {
     format!(
         "median ratio of the pairs at least {CLEAR}, at least {CONSISTENT} in all pairs but one, and all rates but one \
-         of the faster kind above all but one of the other; clear below {CONSISTENT}; no answer in between"
+         of the faster kind above all but one of the other, pieces of {:.0} ms at least; clear below {CONSISTENT}; no answer in between",
+        crate::statistics::PIECE_S_MIN * 1e3
     )
 }
 

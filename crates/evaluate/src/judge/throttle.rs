@@ -31,12 +31,13 @@ pub(super) enum Cause {
 /// Whether these pairs of long writes and bursts ask for reads as a control.
 #[must_use]
 pub fn asks_for_reads(writes: &PairTable) -> bool {
-    Comparison::of(&writes.pairs).is_some_and(|comparison| comparison.answer() == Answer::Faster)
+    Comparison::of(&writes.pairs, writes.bytes)
+        .is_some_and(|comparison| comparison.answer() == Answer::Faster)
 }
 
 /// Why bursts of writes are faster; none where they are not.
 pub(super) fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
-    let compare = |what| Comparison::of(&evidence.pairs(TestId::Flush, what)?.pairs);
+    let compare = |what| super::compare(evidence.pairs(TestId::Flush, what)?);
     let writes = compare("write").filter(|writes| writes.answer() == Answer::Faster)?;
     let (Some(shape), Some(pause)) = (compare(READ), compare(READ_SHORT)) else {
         return Some(Cause::Unknown("no reads of the same shape were measured"));
