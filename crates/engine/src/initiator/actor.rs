@@ -71,6 +71,9 @@ pub(super) struct Actor {
     requests: Requests,
     /// When commands that end now were heard of.
     heard_at: Instant,
+    /// Bytes that the disk has sent or asked for, ever, and when it did so last.
+    moved: u64,
+    moved_at: Instant,
     /// Of large requests, while small ones come.
     window: BulkWindow,
     /// Small requests that went before one large one that waits.
@@ -135,6 +138,8 @@ impl Actor {
             turn: 0,
             requests: Requests::default(),
             heard_at: now,
+            moved: 0,
+            moved_at: now,
             window: BulkWindow::default(),
             went_before: 0,
             controls: Controls::default(),
@@ -229,7 +234,8 @@ impl Actor {
                     if moves && Class::of(&request) == Class::Express {
                         self.window.note_express(now);
                     }
-                    self.requests.insert(request, now, self.dialer.config.request_timeout);
+                    let time = self.dialer.config.request_timeout;
+                    self.requests.insert(request, self.moved, (now, time));
                 }
                 Message::Control(control) => self.controls.insert(control, deadline, &self.place),
                 Message::Close(done) => {
@@ -261,7 +267,7 @@ impl Actor {
         self.ask_silent(now);
         self.requests.wake_delayed(now);
         while let Some(expired) = self.requests.pop_expired(now) {
-            if !self.is_moved(expired, now) {
+            if !self.has_more_time(expired, now) {
                 let error = self.failure(Some(now - expired.handed_over));
                 let left = self.requests.finish(expired.ticket, Err(error));
                 self.leave(left);

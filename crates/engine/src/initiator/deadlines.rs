@@ -3,8 +3,8 @@
 //!
 //! A request has its time from when it was handed over; and while others of its class were before it, from when the
 //! disk last made progress. When as much of its class has ended as was before it, it is its turn, and nothing
-//! that others do gives it more time. What the disk moves of the request itself may ([`Deadlines::extend`]); but none
-//! takes longer than [`TIMES_MAX`] times its time.
+//! that others end gives it more time. What the disk moves may ([`Deadlines::extend`]): of the request itself; or of others
+//! that are served with it in turns, as much as they have. But none takes longer than [`TIMES_MAX`] times its time.
 //!
 //! Invariant: requests of one class expire in the order in which they were handed over, but for those that
 //! were extended, and the first expiry is known without looking at the others.

@@ -79,6 +79,8 @@ pub(super) struct Lane {
     /// While commands are under way: when it is looked at whether one has ended since, and how
     /// many had.
     pub(super) watch: Option<(Instant, u64)>,
+    /// Bytes that its session had moved when that was noted last.
+    pub(super) noted: u64,
     /// The command by which the disk is asked why none ends.
     pub(super) asked: Option<TaskId>,
     /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
@@ -103,6 +105,7 @@ impl Lane {
             joins_left: JOINS_MAX,
             ended: 0,
             watch: None,
+            noted: 0,
             asked: None,
             untold: Arc::default(),
             backoff: BACKOFF_MIN,

@@ -147,6 +147,11 @@ impl Link {
         self.core.handle_events();
     }
 
+    /// Bytes that the target has sent or asked for of all commands there ever were.
+    pub(super) const fn all_moved(&self) -> u64 {
+        self.core.session.all_moves().bytes
+    }
+
     /// Bytes that the target has sent or asked for of a command that has not ended, and when it did so last.
     pub(super) fn moves(&self, task: TaskId) -> (u64, Instant) {
         let Moves { bytes, last } = self.core.session.moves(task);

@@ -28,9 +28,19 @@ pub(super) struct Pending {
     /// Times that the disk had lost its cache before something was written that a flush is to
     /// make stable.
     pub(super) losses: Option<u64>,
-    /// Bytes of it that the disk had moved when it last got more time.
-    pub(super) moved: u64,
+    pub(super) moved: Moved,
     serial: u32,
+}
+
+/// What the disk had moved when a request was handed over, or when it was last seen to have moved a good part of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved {
+    /// Bytes of the request.
+    pub(super) own: u64,
+    /// Bytes of all there ever were.
+    pub(super) all: u64,
+    /// Bytes that others had still to be moved, or had from the beginning.
+    pub(super) others: u64,
 }
 
 /// A command under way, and where.
@@ -109,6 +119,8 @@ pub(super) struct Requests {
     /// Ready again later; all are delayed by the same time, so that these are in order.
     delayed: VecDeque<(Instant, Ticket)>,
     deadlines: Deadlines,
+    /// Work of all requests that have not ended.
+    open_work: u64,
 }
 
 impl Requests {
@@ -116,8 +128,18 @@ impl Requests {
         self.count == 0
     }
 
-    /// Takes a request, which was handed over `now` and has so much `time`.
-    pub(super) fn insert(&mut self, request: Request, now: Instant, time: Duration) {
+    /// Work of all requests that have not ended, in bytes.
+    pub(super) const fn open_work(&self) -> u64 {
+        self.open_work
+    }
+
+    /// Takes a request, which was handed over `now` and has so much `time`; the disk has moved so much ever.
+    pub(super) fn insert(
+        &mut self,
+        request: Request,
+        moved: u64,
+        (now, time): (Instant, Duration),
+    ) {
         let index = self.free.pop().unwrap_or(self.places.len());
         if index == self.places.len() {
             self.places.push(None);
@@ -126,8 +148,10 @@ impl Requests {
         let serial = self.next_serial;
         let (class, work) = (Class::of(&request), work(&request));
         let progress = Progress::default();
+        let moved = Moved { own: 0, all: moved, others: self.open_work };
+        self.open_work += work;
         let (running, held, data, losses) = (None, None, SgList::new(), None);
-        let pending = Pending { request, progress, running, held, data, losses, moved: 0, serial };
+        let pending = Pending { request, progress, running, held, data, losses, moved, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);
@@ -151,7 +175,9 @@ impl Requests {
         let pending = self.places[ticket.index()].take()?;
         self.free.push(ticket.index());
         self.count -= 1;
-        self.deadlines.end(Class::of(&pending.request), work(&pending.request));
+        let done = work(&pending.request);
+        self.open_work -= done;
+        self.deadlines.end(Class::of(&pending.request), done);
         pending.request.completion.finish(result);
         let places = &self.places;
         self.deadlines.forget_ended(|ticket| is_open(places, ticket));
@@ -286,7 +312,7 @@ impl Requests {
 }
 
 /// What a request is for the disk to do, in bytes.
-fn work(request: &Request) -> u64 {
+pub(super) fn work(request: &Request) -> u64 {
     let moved = if matches!(request.op, Op::Read | Op::Write) { request.len } else { 0 };
     moved.max(1)
 }

@@ -172,7 +172,8 @@ async fn who_waits_for_a_grant_is_gone_at_once_and_keeps_nobody() {
 async fn a_queue_longer_than_a_requests_time_ends_on_a_slow_path_and_fails_at_once_on_a_dead_one() {
     let target = Running::start(paced(4_000_000, &[]), &[ram()]);
     let config = InitiatorConfig {
-        request_timeout: Duration::from_millis(600),
+        // Shorter than all others take for a piece each.
+        request_timeout: Duration::from_millis(400),
         refusal_limit: Duration::from_secs(60),
         ..InitiatorConfig::new(target.uri(0))
     };
@@ -194,6 +195,9 @@ async fn a_queue_longer_than_a_requests_time_ends_on_a_slow_path_and_fails_at_on
     let all =
         (0..8_u64).map(|at| completions::write(&device, at << 20, large.clone().into(), false));
     let ends = futures_util::future::join_all(all).await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    let reads_of_a_mib = (0..8_u64).map(|at| completions::read(&device, at << 20, 1 << 20));
+    let ends = futures_util::future::join_all(reads_of_a_mib).await;
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     let killed = async {
         // The first of all.

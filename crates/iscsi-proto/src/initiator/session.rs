@@ -162,6 +162,12 @@ impl Session {
         self.tasks.free_count().min(window.saturating_sub(self.tasks.unsent()))
     }
 
+    /// What the target has done for all commands there ever were.
+    #[must_use]
+    pub const fn all_moves(&self) -> Moves {
+        self.tasks.all_moves()
+    }
+
     /// What the target has done for a command that was submitted and has not ended.
     #[must_use]
     pub fn moves(&self, task: TaskId) -> Moves {

@@ -36,7 +36,7 @@ struct Task {
     moves: Moves,
 }
 
-/// What a target has done for a task that has not ended.
+/// What a target has done for one task, or for all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moves {
     /// Bytes of Data-In that it announced, and that it asked for by R2T.
@@ -81,6 +81,7 @@ pub(super) struct Tasks {
     unsolicited: Option<Burst>,
     solicited: VecDeque<Burst>,
     command_was_last: bool,
+    moves: Moves,
 }
 
 impl Tasks {
@@ -94,6 +95,7 @@ impl Tasks {
             unsolicited: None,
             solicited: VecDeque::new(),
             command_was_last: false,
+            moves: Moves::default(),
         }
     }
 
@@ -107,6 +109,11 @@ impl Tasks {
 
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.tasks.len()
+    }
+
+    /// What the target has done for all tasks there ever were.
+    pub(super) const fn all_moves(&self) -> Moves {
+        self.moves
     }
 
     /// What the target has done for a task; nothing when it is gone.
@@ -168,6 +175,7 @@ impl Tasks {
         }
         task.data_sn += 1;
         task.moves.note(len, now);
+        self.moves.note(len, now);
         Ok(Some(id))
     }
 
@@ -210,6 +218,7 @@ impl Tasks {
         task.asked_to = r2t.offset + r2t.len;
         task.outstanding += 1;
         task.moves.note(r2t.len, now);
+        self.moves.note(r2t.len, now);
         let (ttt, at) = (r2t.ttt, r2t.offset);
         self.solicited.push_back(Burst { task: id, lun: r2t.lun, ttt, at, end, data_sn: 0 });
         Ok(())

@@ -16,7 +16,7 @@ use super::{
         deadlines::{Expired, TIMES_MAX},
         disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
         link::{Done, Link},
-        requests::{Left, Running, Ticket},
+        requests::{Left, Moved, Running, Ticket, work},
         window::{Class, LaneView},
     },
     ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
@@ -139,22 +139,29 @@ impl Actor {
         }
     }
 
-    /// Whether the disk has lately moved a good part of a request whose time is up; then it has more.
-    pub(super) fn is_moved(&mut self, expired: Expired, now: Instant) -> bool {
+    /// Whether a request whose time is up has more: the disk goes on, and either has lately moved a good part of this
+    /// one, or since then no more than others have to move, so that it may be their turn.
+    pub(super) fn has_more_time(&mut self, expired: Expired, now: Instant) -> bool {
         let time = self.dialer.config.request_timeout;
+        let until = (self.moved_at + time).min(expired.handed_over + time * TIMES_MAX);
+        let open = self.requests.open_work();
         let Some(pending) = self.requests.get(expired.ticket) else { return false };
         let Some(Running { lane, task, .. }) = pending.running else { return false };
         let Some(link) = self.lanes[lane].link() else { return false };
         let (bytes, last) = link.moves(task);
-        let moved = pending.progress.at + bytes;
-        let until = (last + time).min(expired.handed_over + time * TIMES_MAX);
-        if moved < pending.moved + MOVED_MIN || until <= now {
-            return false;
+        let own = pending.progress.at + bytes;
+        let is_moved = own >= pending.moved.own + MOVED_MIN;
+        let is_others_turn = self.moved - pending.moved.all <= pending.moved.others;
+        if is_moved {
+            let others = open.saturating_sub(work(&pending.request));
+            pending.moved = Moved { own, all: self.moved, others };
         }
-        pending.moved = moved;
-        self.requests.note_progress(last);
-        self.requests.extend(expired, until);
-        true
+        let has_more = until > now && ((is_moved && last + time > now) || is_others_turn);
+        if has_more {
+            self.requests.note_progress(self.moved_at);
+            self.requests.extend(expired, until);
+        }
+        has_more
     }
 
     /// Asks the disk where commands are under way and none has ended for a while: those that

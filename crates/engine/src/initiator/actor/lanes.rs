@@ -59,8 +59,15 @@ impl Actor {
                 if link.is_logged_out() {
                     result = Err(Reason::Lost("the target ended the session".to_owned()));
                 }
-                if link.has_done() {
+                let (has_done, all) = (link.has_done(), link.all_moved());
+                let moved = all.saturating_sub(self.lanes[at].noted);
+                self.lanes[at].noted = all;
+                if has_done || moved > 0 {
                     self.heard_at = Instant::now();
+                }
+                if moved > 0 {
+                    self.moved += moved;
+                    self.moved_at = self.heard_at;
                 }
                 // What ended before the session was lost has ended.
                 while let Some(done) = self.lanes[at].link().and_then(Link::poll_done) {
@@ -107,6 +114,7 @@ impl Actor {
         let lane = &mut self.lanes[at];
         // Any target tells a session that is new to it that it was powered on.
         let again = lane.group.replace(link.portal_group()).is_some();
+        lane.noted = link.all_moved();
         lane.stage = Stage::Up(Box::new(link));
         lane.suspect = false;
         lane.joins_left = JOINS_MAX;
