@@ -36,6 +36,8 @@ pub(super) struct Deadlines {
     bulk: Queue,
     /// When the disk last made progress.
     progress: Option<Instant>,
+    /// The time of each request.
+    time: Duration,
     /// Those that got more time, which may have ended since: when they were handed over.
     extended: BTreeMap<(Instant, Ticket), Instant>,
 }
@@ -55,11 +57,10 @@ struct Queue {
 struct Entry {
     ticket: Ticket,
     handed_over: Instant,
-    time: Duration,
     /// Work that was handed over before it.
     before: u64,
-    /// Its expiry, once it has its turn.
-    fixed: Option<Instant>,
+    /// From when on it has its time, once it has its turn.
+    from: Option<Instant>,
 }
 
 impl Deadlines {
@@ -71,11 +72,12 @@ impl Deadlines {
         work: u64,
         (now, time): (Instant, Duration),
     ) {
+        self.time = time;
         let progress = self.progress;
         let queue = self.queue(class);
         let before = queue.handed_over;
         queue.handed_over += work;
-        queue.entries.push_back(Entry { ticket, handed_over: now, time, before, fixed: None });
+        queue.entries.push_back(Entry { ticket, handed_over: now, before, from: None });
         queue.turn(progress);
     }
 
@@ -109,9 +111,9 @@ impl Deadlines {
             let ((_, ticket), handed_over) = first.remove_entry();
             return Some(Expired { ticket, handed_over });
         }
-        let progress = self.progress;
+        let (progress, time) = (self.progress, self.time);
         [&mut self.express, &mut self.bulk].into_iter().find_map(|queue| {
-            let is_up = queue.next(progress).is_some_and(|expiry| expiry <= now);
+            let is_up = queue.next(progress, time).is_some_and(|expiry| expiry <= now);
             if is_up { queue.pop() } else { None }
         })
     }
@@ -125,7 +127,7 @@ impl Deadlines {
     pub(super) fn next(&self) -> Option<Instant> {
         let extended = self.extended.first_key_value().map(|((until, _), _)| *until);
         let queued = [&self.express, &self.bulk].into_iter();
-        queued.filter_map(|queue| queue.next(self.progress)).chain(extended).min()
+        queued.filter_map(|queue| queue.next(self.progress, self.time)).chain(extended).min()
     }
 
     const fn queue(&mut self, class: Class) -> &mut Queue {
@@ -137,8 +139,8 @@ impl Deadlines {
 }
 
 impl Queue {
-    fn next(&self, progress: Option<Instant>) -> Option<Instant> {
-        self.entries.front().map(|first| first.expiry(progress))
+    fn next(&self, progress: Option<Instant>, time: Duration) -> Option<Instant> {
+        self.entries.front().map(|first| first.expiry(progress, time))
     }
 
     /// Those before which nothing is any more have their turn.
@@ -146,7 +148,7 @@ impl Queue {
         while let Some(entry) = self.entries.get_mut(self.turned)
             && entry.before <= self.ended
         {
-            entry.fixed = Some(entry.expiry(progress));
+            entry.from = Some(entry.from(progress));
             self.turned += 1;
         }
     }
@@ -159,11 +161,13 @@ impl Queue {
 }
 
 impl Entry {
-    fn expiry(&self, progress: Option<Instant>) -> Instant {
-        self.fixed.unwrap_or_else(|| {
-            let from = progress.map_or(self.handed_over, |at| at.max(self.handed_over));
-            (from + self.time).min(self.handed_over + self.time * TIMES_MAX)
-        })
+    fn from(&self, progress: Option<Instant>) -> Instant {
+        let latest = || progress.map_or(self.handed_over, |at| at.max(self.handed_over));
+        self.from.unwrap_or_else(latest)
+    }
+
+    fn expiry(&self, progress: Option<Instant>, time: Duration) -> Instant {
+        (self.from(progress) + time).min(self.handed_over + time * TIMES_MAX)
     }
 }
 
@@ -306,7 +310,7 @@ mod tests {
                 }
             }
             for queue in [&deadlines.express, &deadlines.bulk] {
-                let all = queue.entries.iter().map(|entry| entry.expiry(deadlines.progress));
+                let all = queue.entries.iter().map(|entry| entry.expiry(deadlines.progress, TIME));
                 assert!(all.is_sorted(), "step {step}");
             }
         }

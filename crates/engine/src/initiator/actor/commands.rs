@@ -218,8 +218,6 @@ impl Actor {
         let Some(Running { planned, .. }) = pending.running.take() else { return };
         match disk::judge(&done.end, planned.read_len, planned.write_len, &self.place) {
             Verdict::Success => {
-                self.requests.note_progress(self.heard_at);
-                let Some(pending) = self.requests.get(ticket) else { return };
                 pending.progress = planned.then;
                 self.profile.flush_proven |= planned.kind == Kind::Flush;
                 if planned.kind == Kind::Read {
@@ -269,6 +267,7 @@ impl Actor {
             return self.requests.push_first(ticket);
         }
         let data = std::mem::take(&mut pending.data);
+        self.requests.note_progress(self.heard_at);
         self.requests.finish(ticket, Ok(data));
     }
 
