@@ -254,7 +254,7 @@ impl Actor {
                 let long = waited.filter(|waited| *waited > limit.saturating_mul(2));
                 let text = match long {
                     Some(waited) => format!(
-                        "{place}: not done {:.0} s after it was asked for, though others were; keep less under \
+                        "{place}: not done {:.0} s after it was asked for; keep less under \
                          way on a slow path",
                         waited.as_secs_f64()
                     ),
