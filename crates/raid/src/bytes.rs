@@ -4,7 +4,7 @@
 //! Invariant: what is given is never changed; results are buffers of their own, or share memory
 //! where the bytes are the same. The parts of lists may be cut anywhere, each list otherwise.
 
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 use netraid_block::{Buf, BufMut, Pool, SgList};
@@ -57,37 +57,78 @@ pub fn sums(data: &SgList) -> SmallVec<[u32; 16]> {
     sums
 }
 
-/// The checksums of all blocks of every column of a row, or of several: those of the first column,
-/// then those of the next.
+/// The check columns of a row, or of several, as [`checks`] makes them, and the checksums of all blocks of every
+/// column: those of the first column, then those of the next.
 ///
-/// A check column that is a plain sum of data columns is not read for that: up to what zeros have,
-/// the checksum of a sum is the sum of the checksums. So they also tell whether the bytes of the
-/// sum are right.
+/// Bytes are summed up and their checksums taken in turns, a run of all columns at a time: they come from
+/// memory once, however long a stripe is. A check column that is a plain sum of data columns is not read for its
+/// checksums: up to what zeros have, the checksum of a sum is the sum of the checksums. So they also tell
+/// whether the bytes of the sum are right.
 ///
 /// # Panics
-/// When there is not each column, or one has no whole number of blocks.
+/// When there is not each of the data columns, their lengths differ, or they have no whole number of blocks.
 #[must_use]
-pub fn column_sums(code: &Code, columns: &[SgList]) -> Vec<u32> {
-    assert_eq!(columns.len(), usize::from(code.columns()), "every column");
-    let count = blocks(&columns[0]);
-    let mut all: Vec<u32> = Vec::with_capacity(count * columns.len());
-    let is_plain = |check: u8| (0..code.data_columns()).all(|at| code.check_weight(check, at) <= 1);
-    for (at, column) in (0..).zip(columns) {
-        assert_eq!(blocks(column), count, "columns of one length");
-        if at < code.data_columns() || !is_plain(at) {
-            all.extend(sums(column));
-            continue;
+pub fn checks_and_sums(
+    pool: &Pool,
+    code: &Code,
+    data: &[SgList],
+) -> (SmallVec<[SgList; 2]>, Vec<u32>) {
+    let count = data.first().map_or(0, blocks);
+    let mut all = vec![0; count * usize::from(code.columns())];
+    let (of_data, of_checks) = all.split_at_mut(count * data.len());
+    let checks = match code.level() {
+        Level::Raid0 | Level::Raid1 | Level::Raid10 => {
+            let checks = checks(pool, code, data);
+            for (sums, column) in of_data.chunks_exact_mut(count.max(1)).zip(data) {
+                each_run(&[column], column.len(), |range, pieces| {
+                    append(sums, range.start, pieces[0])
+                });
+            }
+            checks
         }
-        let first = all.len();
-        all.resize(first + count, zero_sum());
-        let (data, check) = all.split_at_mut(first);
-        let summed = (0..code.data_columns()).filter(|data| code.check_weight(at, *data) == 1);
-        for column in summed.map(usize::from) {
-            let data = &data[column * count..(column + 1) * count];
-            check.iter_mut().zip(data).for_each(|(check, sum)| *check ^= sum ^ zero_sum());
+        Level::Raid5 | Level::Raid6 => {
+            assert_eq!(data.len(), usize::from(code.data_columns()), "every data column");
+            let lists: SmallVec<[&SgList; 16]> = data.iter().collect();
+            let len = count * BLOCK_LEN;
+            let mut made: SmallVec<[BufMut; 2]> =
+                (0..code.check_columns()).map(|_| pool.get(len)).collect();
+            each_run(&lists, len, |range, pieces| {
+                match made.as_mut_slice() {
+                    [p] => xor(&mut p[range.clone()], pieces),
+                    [p, q] => {
+                        p_and_q(&mut p[range.clone()], &mut q[range.clone()], pieces);
+                        append(&mut of_checks[count..], range.start, &q[range.clone()]);
+                    }
+                    _ => unreachable!("one or two check columns"),
+                }
+                for (sums, piece) in of_data.chunks_exact_mut(count).zip(pieces) {
+                    append(sums, range.start, piece);
+                }
+            });
+            made.into_iter().map(|check| check.freeze().into()).collect()
+        }
+    };
+    for (at, sums) in (code.data_columns()..).zip(of_checks.chunks_exact_mut(count.max(1))) {
+        let weight = |data: u8| code.check_weight(at, data);
+        if (0..code.data_columns()).all(|data| weight(data) <= 1) {
+            sums.fill(zero_sum());
+            for column in (0..code.data_columns()).filter(|data| weight(*data) == 1) {
+                let of_column = &of_data[usize::from(column) * count..][..count];
+                sums.iter_mut().zip(of_column).for_each(|(sum, one)| *sum ^= one ^ zero_sum());
+            }
         }
     }
-    all
+    (checks, all)
+}
+
+/// Goes on with a column's checksums: these are its bytes from `at` on.
+fn append(sums: &mut [u32], mut at: usize, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let (piece, rest) = bytes.split_at(bytes.len().min(BLOCK_LEN - at % BLOCK_LEN));
+        let sum = &mut sums[at / BLOCK_LEN];
+        *sum = crc::append(*sum, piece);
+        (at, bytes) = (at + piece.len(), rest);
+    }
 }
 
 /// The checksum of a block of zeros.

@@ -246,17 +246,25 @@ fn sums_are_those_of_the_blocks_however_they_are_cut() {
 }
 
 #[test]
-fn checksums_of_checks_follow_from_those_of_the_data() {
+fn checks_and_checksums_made_together_are_those_made_apart() {
     let mut rng = StdRng::seed_from_u64(12);
     let pool = dirty_pool();
     for (level, members) in SHAPES {
-        let code = code(level, members);
-        let data = data(&mut rng, code, 3 * BLOCK_LEN);
-        let mut columns: Vec<SgList> =
-            data.iter().map(|column| scatter(&mut rng, column)).collect();
-        columns.extend(checks(&pool, &code, &columns));
-        let each: Vec<u32> = columns.iter().flat_map(sums).collect();
-        assert_eq!(column_sums(&code, &columns), each, "{level:?} of {members}");
+        for blocks in [0, 1, 3, 7] {
+            let code = code(level, members);
+            let data = data(&mut rng, code, blocks * BLOCK_LEN);
+            let mut columns: Vec<SgList> =
+                data.iter().map(|column| scatter(&mut rng, column)).collect();
+            let (checks_of_all, sums_of_all) = checks_and_sums(&pool, &code, &columns);
+            let apart = checks(&pool, &code, &columns);
+            let contents = |list: &SgList| list.to_contiguous().to_vec();
+            let both = [&checks_of_all, &apart]
+                .map(|checks| checks.iter().map(contents).collect::<Vec<_>>());
+            assert_eq!(both[0], both[1], "{level:?} of {members}");
+            columns.extend(apart);
+            let each: Vec<u32> = columns.iter().flat_map(sums).collect();
+            assert_eq!(sums_of_all, each, "{level:?} of {members}, {blocks} blocks");
+        }
     }
 }
 
@@ -327,6 +335,16 @@ fn what_would_show_wrong_bytes_is_refused() {
     refused(&|pool| drop(compose(pool, 1024, &[(0, &long), (1000, &short)])));
     refused(&|pool| drop(checks(pool, &code(Level::Raid5, 3), core::slice::from_ref(&long))));
     refused(&|pool| drop(checks(pool, &code(Level::Raid6, 4), &[long.clone(), short.clone()])));
+    refused(&|pool| drop(checks_and_sums(pool, &code(Level::Raid5, 3), &[zeroes(4096)])));
+    refused(&|pool| {
+        drop(checks_and_sums(pool, &code(Level::Raid5, 3), &[zeroes(4096), zeroes(8192)]))
+    });
+    refused(&|pool| {
+        drop(checks_and_sums(pool, &code(Level::Raid10, 4), &[zeroes(4096), zeroes(8192)]))
+    });
+    refused(&|pool| {
+        drop(checks_and_sums(pool, &code(Level::Raid6, 4), &[long.clone(), long.clone()]))
+    });
     refused(&|_| drop(sums(&short)));
     refused(&|_| drop(block(&zeroes(BLOCK_LEN), 1)));
     refused(&|_| {

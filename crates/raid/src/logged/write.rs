@@ -308,10 +308,9 @@ impl Array {
             let state = self.state();
             (state.layout.code, state.layout.pool.clone())
         };
+        let (checks, sums) = bytes::checks_and_sums(&pool, &code, data);
         let mut columns: Vec<SgList> = data.to_vec();
-        columns.extend(bytes::checks(&pool, &code, data));
-        // While the bytes are near the processor.
-        let sums = bytes::column_sums(&code, &columns);
+        columns.extend(checks);
         let _sums = self.sums(physical).await;
         let runs = runs_of(&written);
         let writes = self.writes(may_fail);
