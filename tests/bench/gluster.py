@@ -6,7 +6,7 @@ import subprocess
 import time
 from types import SimpleNamespace
 
-from lab import READY_S, Unavailable, call, median, need, ratios, spread, table
+from lab import CPUS, READY_S, Unavailable, call, median, need, ratios, spread, table
 
 # GlusterFS takes no bricks on 127.0.0.1.
 ADDRESS = "10.213.81.1"
@@ -26,17 +26,21 @@ end-volume
 def row(bench):
     """All bricks and targets are in memory, and reached over loopback."""
     subprocess.run(["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"], check=True)
-    own, theirs = netraid(bench), glusterfs(bench)
-    for mounted in (own, theirs):
+    own, theirs, alone = netraid(bench), glusterfs(bench), memory(bench)
+    for mounted in (own, theirs, alone):
         fio(bench, mounted, "write", "1M", 1)
-    lines = []
+    lines, bounds = [], []
     cases = [(depth, *case) for depth in (1, 16)
              for case in (("write", "1M"), ("read", "1M"), ("randwrite", "4k"), ("randread", "4k"))]
     for depth, workload, block in cases:
         figures = bench.compare(f"gluster {workload} {block} {depth}", {
             "netraid": lambda: fio(bench, own, workload, block, depth),
             "GlusterFS": lambda: fio(bench, theirs, workload, block, depth),
+            "memory": lambda: fio(bench, alone, workload, block, depth),
+            "bare TCP": lambda: bare_tcp(bench, workload, block, depth),
         })
+        bounds.append(bound(f"{workload} {block}, {depth} at a time", depth, figures.pop("memory"),
+                            figures.pop("bare TCP"), figures["GlusterFS"]))
         ours = figures["netraid"]
         for name, fs in figures.items():
             lines.append([f"{workload} {block}, {depth} at a time", name, f"{median([f['mb_per_s'] for f in fs]):.1f}",
@@ -44,6 +48,27 @@ def row(bench):
                           spread(ratios(fs, ours, "iops"), 1), spread(ratios(ours, fs, "cpu_s_per_gb"), 1)])
     print("4+1 over loopback through FUSE, one fio job around the page cache\n")
     table(["workload", "what", "MB/s", "IOPS", "CPU s/GB", "rate, ours over its", "its CPU over ours"], lines)
+    print("The bound: memory of one process through FUSE, and bare TCP over loopback with the same requests. One at a time, no "
+          "array takes less than both one after the other; many at a time, no less than both cost the processors\n")
+    table(["workload", "memory through FUSE, us", "bare TCP, us", "bound, MB/s", "bound over GlusterFS"], bounds)
+
+
+def bound(name, depth, memory, tcp, theirs):
+    """A line: what a request takes in each part, and the rate that both allow beside GlusterFS's."""
+    by = "us" if depth == 1 else "cpu_us"
+    rates = [one["bytes"] / (one[by] + other[by]) * (1 if depth == 1 else CPUS) for one, other in zip(memory, tcp)]
+    return [name, f"{median([one[by] for one in memory]):.0f}", f"{median([one[by] for one in tcp]):.0f}",
+            f"{median(rates):.0f}", spread([rate / fs["mb_per_s"] for rate, fs in zip(rates, theirs)], 1)]
+
+
+def bare_tcp(bench, workload, block, depth):
+    """Microseconds and processor microseconds of a request."""
+    size = {"1M": 1 << 20, "4k": 4096}[block]
+    done = bench.run([bench.netraid, "bench", "transport", "--requests", str(size), "--depth", str(depth), "--rounds", "1",
+                      "--seconds", str(min(bench.seconds, 2)), "--json"])
+    points = json.loads(done.pop("outputs")[0])["points"]
+    raw = next(point for point in points if point["write"] == ("write" in workload))["raw"][0]
+    return {**done, "us": size / raw["mb_per_s"], "cpu_us": raw["client_us"] + raw["server_us"]}
 
 
 def fio(bench, mounted, workload, block, depth):
@@ -57,8 +82,19 @@ def fio(bench, mounted, workload, block, depth):
     out = done.pop("outputs")[0]
     job = json.loads(out[out.index("{"):])["jobs"][0]
     side = job["read" if "read" in workload else "write"]
-    return {**done, "iops": side["iops"], "mb_per_s": side["bw_bytes"] / 1e6,
-            "cpu_s_per_gb": (done["server_s"] + done["client_s"]) / (side["io_bytes"] / 1e9)}
+    cpu_s = done["server_s"] + done["client_s"]
+    size = side["io_bytes"] / side["total_ios"]
+    return {**done, "iops": side["iops"], "mb_per_s": side["bw_bytes"] / 1e6, "bytes": size,
+            "us": 1e6 / side["iops"], "cpu_us": cpu_s / side["total_ios"] * 1e6,
+            "cpu_s_per_gb": cpu_s / (side["io_bytes"] / 1e9)}
+
+
+def memory(bench):
+    """A file that is memory of one process, and that process: FUSE and nothing else."""
+    place = bench.path("memory.mount")
+    os.mkdir(place)
+    server, ready = bench.start_netraid("bench", "export", "--fuse", place, "--size", str(SIZE))
+    return ready["path"], lambda: [server]
 
 
 def netraid(bench):

@@ -53,7 +53,11 @@ impl Limits {
     pub(super) fn measure(&mut self, at: usize, options: &Options) -> Result<()> {
         let Measured { workload, runs } = &mut self.workloads[at];
         let time = Duration::from_secs_f64(options.seconds.min(SECONDS_MAX));
-        runs.push(raw_tcp::run(*workload, options.depth.into(), time, &mut self.memory)?);
+        let depth = options.depth.into();
+        runs.push(match options.limit_connections {
+            1 => raw_tcp::run(*workload, depth, time, &mut self.memory)?,
+            many => raw_tcp::run_spread(*workload, depth, time, &mut self.memory, many)?,
+        });
         Ok(())
     }
 

@@ -344,9 +344,40 @@ pub(super) fn cpu_s(pids: &[u32]) -> Result<f64> {
     Ok(ticks as f64 / ticks_per_s)
 }
 
+/// Processor seconds of all that ran on this machine, interrupts with it; what a hypervisor took away is not
+/// in it.
+pub(super) fn machine_cpu_s() -> Result<f64> {
+    let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    // user, nice, system, idle, iowait, irq and softirq of proc_stat(5).
+    let times: Vec<u64> = text
+        .lines()
+        .next()
+        .map(|line| line.split_whitespace().skip(1).filter_map(|time| time.parse().ok()).collect())
+        .unwrap_or_default();
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = times[..] else {
+        anyhow::bail!("/proc/stat: its first line does not name the processors' times");
+    };
+    let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+    Ok((user + nice + system + irq + softirq) as f64 / ticks_per_s)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machines_processor_time_has_this_process_in_it() {
+        let (before, own) = (machine_cpu_s().unwrap(), cpu_s(&[0]).unwrap());
+        let mut bytes = vec![0; 1 << 20];
+        let started = Instant::now();
+        while cpu_s(&[0]).unwrap() < own + 0.1 {
+            assert!(started.elapsed() < Duration::from_secs(30), "no processor time is counted");
+            pattern::fill(1, 0, &mut bytes);
+        }
+        // Two clocks of a tick each.
+        let all = machine_cpu_s().unwrap() - before;
+        assert!(all > 0.05, "{all}");
+    }
 
     #[test]
     fn places_stay_within_the_span_and_are_aligned() {

@@ -84,6 +84,9 @@ enum What {
         /// Bytes of the log on each member of an array of our own
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         log_size: Option<u64>,
+        /// Bytes of each member of an array of our own; twice the span unless said
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        member_size: Option<u64>,
         /// Memory for checksums of what is stored, of an array with a log
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         checksum_cache: Option<u64>,
@@ -155,6 +158,10 @@ struct Options {
     /// Leave out bare TCP, with which a subject of our own is compared in each round
     #[arg(long)]
     no_limit: bool,
+    /// Connections of bare TCP, 1 to 64: each request is cut into as many parts
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "no_limit",
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    limit_connections: u8,
     /// Threads that drive members, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -215,6 +222,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                 level,
                 log,
                 log_size,
+                member_size,
                 checksum_cache,
                 read_ahead,
                 aged,
@@ -243,6 +251,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
                         members: *members,
                         log,
                         log_size: log_size.filter(|_| log != Some(Switch::Off)),
+                        member_size: *member_size,
                         checksum_cache: *checksum_cache,
                         read_ahead,
                         age,

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::measure::Workload;
@@ -86,6 +86,55 @@ pub(super) fn run_many(
     })
 }
 
+/// Runs `workload` with each request cut into equal parts, one for each connection, and `depth` of them in flight
+/// on each. Each connection has a server of its own with a part of `memory`; one thread is their client, and has
+/// as many buffers as parts are in flight.
+///
+/// # Errors
+/// When a part would have less than 512 bytes, or loopback cannot be used.
+pub(super) fn run_spread(
+    workload: Workload,
+    depth: usize,
+    time: Duration,
+    memory: &mut [u8],
+    connections: u8,
+) -> Result<Run> {
+    let each = Workload { len: workload.len / u32::from(connections), ..workload };
+    let part = memory.len() / usize::from(connections);
+    if each.len < 512 || part < each.len as usize {
+        bail!("{connections} connections: each has {} bytes of a request; give fewer", each.len);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").context("loopback")?;
+    let mut pairs = Vec::new();
+    for _ in 0..connections {
+        let client = TcpStream::connect(listener.local_addr()?).context("loopback")?;
+        let (server, _) = listener.accept().context("loopback")?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        pairs.push((client, server));
+    }
+    thread::scope(|scope| {
+        let (clients, servers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let serve = |(server, memory): (TcpStream, _)| {
+            scope.spawn(move || counted(|| serve(&server, each, memory)))
+        };
+        let serving: Vec<_> =
+            servers.into_iter().zip(memory.chunks_exact_mut(part)).map(serve).collect();
+        let began = Instant::now();
+        let asked = counted(|| ask_all(&clients, each, depth, began + time));
+        // Each server ends with its connection.
+        drop(clients);
+        let (rounds, client_cpu_s) = asked.context("the client of raw TCP")?;
+        let seconds = began.elapsed().as_secs_f64();
+        let mut server_cpu_s = 0.0;
+        for server in serving {
+            let served = server.join().map_err(|_| io::Error::other("a thread panicked"))?;
+            server_cpu_s += served.context("a server of raw TCP")?.1;
+        }
+        Ok(Run { requests: rounds, seconds, client_cpu_s, server_cpu_s })
+    })
+}
+
 /// Processor seconds of copying a GB from one buffer of a megabyte into `memory`.
 pub(super) fn copy_cpu_s(memory: &mut [u8]) -> f64 {
     let from = vec![1; 1 << 20];
@@ -135,6 +184,35 @@ fn ask(mut stream: &TcpStream, workload: Workload, depth: usize, end: Instant) -
             len => answered_bytes += len as u64,
         }
     }
+}
+
+/// The same on all connections in turns, one answer of each: how many each has had.
+fn ask_all(
+    streams: &[TcpStream],
+    workload: Workload,
+    depth: usize,
+    end: Instant,
+) -> io::Result<u64> {
+    let (request_len, answer_len) = lens(workload);
+    let data = vec![1; request_len - HEADER_LEN];
+    let mut buffers = vec![vec![0; answer_len]; depth * streams.len()];
+    for stream in streams {
+        send(stream, depth as u64, &data)?;
+    }
+    let (mut asked, mut answered) = (depth as u64, 0);
+    while answered < asked {
+        let more = Instant::now() < end;
+        for (at, mut stream) in streams.iter().enumerate() {
+            let place = usize::try_from(answered).unwrap_or(0) % depth * streams.len() + at;
+            stream.read_exact(&mut buffers[place])?;
+            if more {
+                send(stream, 1, &data)?;
+            }
+        }
+        answered += 1;
+        asked += u64::from(more);
+    }
+    Ok(answered)
 }
 
 fn serve(stream: &TcpStream, workload: Workload, memory: &mut [u8]) -> io::Result<()> {
@@ -222,5 +300,20 @@ mod tests {
             }
         }
         assert!(memory.iter().all(|byte| *byte == 1), "data of writes is in its place");
+    }
+
+    #[test]
+    fn parts_of_requests_go_over_all_connections() {
+        let mut memory = vec![9; 8 << 20];
+        for write in [false, true] {
+            let workload = Workload { write, random: false, len: 192 << 10 };
+            let time = Duration::from_millis(20);
+            let run = run_spread(workload, 4, time, &mut memory, 4).unwrap();
+            assert!(run.requests >= 4 && run.server_cpu_s > 0.0, "{workload:?} {run:?}");
+        }
+        // The first place of each server, and all of a small part of each.
+        assert!(memory.chunks_exact(2 << 20).all(|part| part[..48 << 10] == [1; 48 << 10]));
+        let workload = Workload { write: false, random: false, len: 4096 };
+        assert!(run_spread(workload, 4, Duration::ZERO, &mut memory, 32).is_err());
     }
 }

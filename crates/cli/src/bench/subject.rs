@@ -31,6 +31,8 @@ pub(super) struct Own {
     pub(super) log: Option<Switch>,
     /// Bytes of the log on each member.
     pub(super) log_size: Option<u64>,
+    /// Bytes of each member.
+    pub(super) member_size: Option<u64>,
     /// Bytes of memory for checksums.
     pub(super) checksum_cache: Option<u64>,
     /// Bytes of memory for what is read ahead.
@@ -136,7 +138,8 @@ impl Bench {
         let Own { level, members, log, log_size, read_ahead, age, filter, nbd, .. } = own;
         // Each member could hold all of the span, which is enough for every level.
         let targets = 0..*members;
-        let targets = targets.map(|index| ram_target(index, options.span * 2, filter.as_deref()));
+        let size = own.member_size.unwrap_or(options.span * 2);
+        let targets = targets.map(|index| ram_target(index, size, filter.as_deref()));
         let mut daemons = targets.collect::<Result<Vec<_>>>()?;
         let urls = daemons.iter().map(|daemon| daemon.ready_text("/luns/0/uri"));
         let urls = urls.collect::<Result<Vec<_>>>()?;

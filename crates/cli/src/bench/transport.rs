@@ -1,5 +1,8 @@
-//! `netraid bench transport`: iSCSI from our initiator to a target in memory, beside bare requests over TCP in
-//! the same rounds, by the size of a request: what the protocol adds to what the network costs.
+//! `netraid bench transport`: iSCSI from our initiator to a target, beside bare requests over TCP in the same
+//! rounds, by the size of a request: what the protocol adds to what the network costs.
+//!
+//! The target is one of ours in memory over loopback, or any at an address: then what is measured has the costs
+//! of the very path. Bare TCP goes over loopback in both cases.
 
 use std::{
     fmt::Write as _,
@@ -7,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use netraid_block::TargetUri;
 use netraid_engine::initiator::{InitiatorConfig, Remote};
@@ -17,11 +20,14 @@ use super::{
     LARGE_LEN,
     drive::Subject,
     fit::Line,
-    measure::{Until, Workload, cpu_s},
+    measure::{Until, Workload, cpu_s, machine_cpu_s},
     raw_tcp,
     subject::ram_target,
 };
-use crate::{output::Output, pattern, signal::Stop, size};
+use crate::{
+    member::configs, output::Output, pattern, process::Daemon, secret::SecretArgs, signal::Stop,
+    size,
+};
 
 /// Bytes of a logical unit in memory: more than caches hold.
 const MEMORY_LEN: u64 = 256 << 20;
@@ -41,6 +47,28 @@ pub(super) struct TransportArgs {
     /// Rounds; in each, all points run once, the two kinds one after the other
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) rounds: u16,
+    #[command(flatten)]
+    pub(super) far: Far,
+}
+
+/// A target that is not started for the measurement.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct Far {
+    /// iscsi://[user@]host[:port]/iqn/lun; without an address, a target of ours in memory
+    #[arg(value_name = "URL", requires = "overwrite")]
+    url: Option<String>,
+    /// OVERWRITE the first 256 MiB of the data at this address
+    #[arg(long, requires = "url")]
+    overwrite: bool,
+    /// The target's processes, if they are on this machine: their time is the server's
+    #[arg(long, value_name = "PID", num_args = 1.., requires = "url", conflicts_with = "whole_machine")]
+    server_pid: Vec<u32>,
+    /// Count what all of this machine spends beside the client as the server's: where both are on one
+    /// machine, all that the path between them costs; nothing else may run on it
+    #[arg(long)]
+    whole_machine: bool,
+    #[command(flatten)]
+    secrets: SecretArgs,
 }
 
 /// What one kind of transport did with requests of one size in one round; processor time is in microseconds
@@ -108,17 +136,32 @@ pub(super) async fn measure(args: &TransportArgs, output: Output, stop: &Stop) -
     if lens.len() != args.requests.len() || !lens.iter().all(is_right) {
         bail!("--requests: give multiples of 512, up to 1MiB");
     }
-    let daemon = ram_target(0, MEMORY_LEN, None)?;
-    let mut config = InitiatorConfig::new(TargetUri::parse(&daemon.ready_text("/luns/0/uri")?)?);
+    let far = &args.far;
+    let daemon = match far.url {
+        Some(_) => None,
+        None => Some(ram_target(0, MEMORY_LEN, None)?),
+    };
+    let url = match (&far.url, &daemon) {
+        (Some(url), _) => url.clone(),
+        (None, daemon) => daemon.as_ref().context("no target")?.ready_text("/luns/0/uri")?,
+    };
+    let mut config = InitiatorConfig::new(TargetUri::parse(&url)?);
+    config.secret = configs(&[url], &far.secrets)?.remove(0).secret;
     config.queue_depth = args.depth.max(128);
     let pool = netraid_engine::pool();
     let remote = Arc::new(Remote::connect(config, pool.clone()).await?);
     let mut subject = Subject::device(remote.clone().into_device(), &pool, LARGE_LEN);
+    let span = subject.capacity().min(MEMORY_LEN);
+    if span < u64::from(LARGE_LEN) {
+        bail!("{}: has {span} bytes; at least {LARGE_LEN} are needed", remote.address());
+    }
+    let clock =
+        Clock { server_pids: far.server_pids(daemon.as_ref()), whole_machine: far.whole_machine };
     let mut memory = vec![0; usize::try_from(MEMORY_LEN)?];
     pattern::fill(1, 0, &mut memory);
     let fill = Workload { write: true, random: false, len: LARGE_LEN };
-    let whole = Until::Requests(MEMORY_LEN / u64::from(LARGE_LEN));
-    subject.run(fill, MEMORY_LEN, usize::from(args.depth), whole).await?;
+    let whole = Until::Requests(span / u64::from(LARGE_LEN));
+    subject.run(fill, span, usize::from(args.depth), whole).await?;
 
     let mut points = Vec::new();
     for write in [false, true] {
@@ -138,16 +181,41 @@ pub(super) async fn measure(args: &TransportArgs, output: Output, stop: &Stop) -
             stop.check()?;
             point.copy_us = point.copy_us.min(copy_cpu_s * f64::from(point.request_bytes) / 1e3);
             point.raw.push(raw_figures(point, args, &mut memory)?);
-            point.iscsi.push(iscsi_figures(point, args, &mut subject, daemon.pid()).await?);
+            point.iscsi.push(iscsi_figures(point, args, &mut subject, span, &clock).await?);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
     remote.close().await;
-    daemon.stop()?;
+    daemon.map_or(Ok(()), Daemon::stop)?;
     let fits = fits(&points);
     let (depth, rounds, seconds) = (args.depth, args.rounds, args.seconds);
     Ok(Report { depth, rounds, seconds, points, fits })
+}
+
+impl Far {
+    fn server_pids(&self, daemon: Option<&Daemon>) -> Vec<u32> {
+        daemon.map(Daemon::pid).into_iter().chain(self.server_pid.iter().copied()).collect()
+    }
+}
+
+/// Whose processor time counts as the server's.
+struct Clock {
+    server_pids: Vec<u32>,
+    /// All of the machine's but the client's, instead.
+    whole_machine: bool,
+}
+
+impl Clock {
+    /// Processor seconds of the client and the server so far.
+    fn read(&self) -> Result<(f64, f64)> {
+        let client = cpu_s(&[0])?;
+        let server = match self.whole_machine {
+            true => machine_cpu_s()? - client,
+            false => cpu_s(&self.server_pids)?,
+        };
+        Ok((client, server))
+    }
 }
 
 impl Point {
@@ -172,13 +240,14 @@ async fn iscsi_figures(
     point: &Point,
     args: &TransportArgs,
     subject: &mut Subject,
-    server: u32,
+    span: u64,
+    clock: &Clock,
 ) -> Result<Figures> {
     let until = Until::Time(Instant::now() + Duration::from_secs_f64(args.seconds));
-    let before = (cpu_s(&[0])?, cpu_s(&[server])?);
+    let before = clock.read()?;
     let depth = usize::from(args.depth);
-    let (tally, seconds) = subject.run(point.workload(), MEMORY_LEN, depth, until).await?;
-    let after = (cpu_s(&[0])?, cpu_s(&[server])?);
+    let (tally, seconds) = subject.run(point.workload(), span, depth, until).await?;
+    let after = clock.read()?;
     let requests = tally.requests() as f64;
     Ok(Figures {
         mb_per_s: requests * f64::from(point.request_bytes) / 1e6 / seconds,

@@ -103,6 +103,7 @@ impl Members {
             members: count,
             log: None,
             log_size: None,
+            member_size: None,
             checksum_cache: None,
             read_ahead: None,
             age: 0,

@@ -183,7 +183,8 @@ impl ClimbArgs {
     fn transport(&self) -> transport::TransportArgs {
         let requests = vec![4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
         let (depth, seconds, rounds) = (self.depth, self.seconds, self.rounds);
-        transport::TransportArgs { depth, requests, seconds, rounds }
+        let far = transport::Far::default();
+        transport::TransportArgs { depth, requests, seconds, rounds, far }
     }
 
     fn parity(&self) -> parity::ParityArgs {
@@ -210,6 +211,7 @@ impl ClimbArgs {
             overwrite: true,
             server_pid,
             no_limit: true,
+            limit_connections: 1,
             threads: self.threads,
             secrets: self.secrets.clone(),
         }
