@@ -63,8 +63,8 @@ class Links:
 
     def shape(self, mbit, clients_too=False):
         """Gives all links of servers, and the client's if it has one, another rate."""
-        # 10 ms, but not more than four segments of 64 KiB: what a burst brings is little of what is measured.
-        burst = min(mbit * 1250, 256 << 10)
+        # 10 ms, but not more than one segment of 64 KiB with its headers: a link that was idle is hardly faster afterwards.
+        burst = min(mbit * 1250, 72 << 10)
         # 50 ms, but not less than eight such segments: a shorter queue drops whole ones, and TCP waits for its timer.
         queue = max(mbit * 6250, 512 << 10) + burst
         rate = ["root", "tbf", "rate", f"{mbit}mbit", "burst", str(burst), "limit", str(queue)]
