@@ -16,7 +16,7 @@ const VARIABLE: &str = "NETRAID_SECRET";
 const MUTUAL_VARIABLE: &str = "NETRAID_MUTUAL_SECRET";
 
 /// Options of every command that logs in to members.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SecretArgs {
     /// File with the members' CHAP secret, or with lines `user:secret`; a last line
     /// `mutual:user:secret` is what the members must prove in turn. Without it the secret

@@ -15,8 +15,9 @@ use crate::{output::Output, size};
 
 /// Largest document of a measurement.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a small request.
+/// Bytes of a small request, and of a large one.
 const SMALL: u32 = 4096;
+const LARGE: u32 = 1 << 20;
 /// Requests in flight from which on a link is full.
 const DEEP: u16 = 8;
 /// A direction of a link that differs from the other by more is no link of one rate.
@@ -27,15 +28,16 @@ const MB: f64 = 1e6;
 /// Which measurements, and what is to be planned.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrateArgs {
-    /// What `netraid bench transport --json` printed: processor time of both sides
-    #[arg(long, value_name = "FILE")]
-    transport: PathBuf,
+    /// What `netraid bench transport --json` printed: processor time of both sides; if a second one is
+    /// given with `--depth 1`, what is spent on each batch of requests is told from it
+    #[arg(long, value_name = "FILE", num_args = 1..=2, required = true)]
+    transport: Vec<PathBuf>,
     /// What `netraid bench parity --json` printed
     #[arg(long, value_name = "FILE")]
     parity: PathBuf,
     /// What `netraid bench member URL --json` printed of a member behind its link: with 8 requests
     /// in flight or more for the link's rate, with `--depth 1` for its latency; without any, what
-    /// is planned is on this machine
+    /// is planned is on this machine; with the latency alone, links are not what limits
     #[arg(long, value_name = "FILE", num_args = 1..)]
     member: Vec<PathBuf>,
     /// What `netraid bench volume --level 1 --members 2 --json` printed: what the array itself spends
@@ -81,6 +83,7 @@ enum Where {
 
 #[derive(Deserialize)]
 struct Transport {
+    depth: u32,
     fits: Vec<Fit>,
 }
 
@@ -152,19 +155,9 @@ impl CalibrateArgs {
     }
 
     fn measurements(&self) -> Result<Measurements> {
-        let transport: Transport = read(&self.transport)?;
         let parity: Parity = read(&self.parity)?;
         let members = self.member.iter().map(read).collect::<Result<Vec<Bench>>>()?;
-        let costs = |write| {
-            let mut fits = transport.fits.iter();
-            let fit = fits.find(|fit| fit.write == write && fit.transport == "iSCSI");
-            fit.map(Fit::costs).with_context(|| {
-                format!(
-                    "{}: has no fit of iSCSI; give what `netraid bench transport --json` prints",
-                    self.transport.display()
-                )
-            })
-        };
+        let (many, alone) = self.transports()?;
         let peak = |work| {
             let mut series = parity.series.iter();
             let series = series.find(|series| series.work == work && series.processors == 1);
@@ -176,7 +169,9 @@ impl CalibrateArgs {
             })
         };
         Ok(Measurements {
-            costs: [costs(false)?, costs(true)?],
+            costs: many.costs,
+            costs_at: many.depth,
+            alone: alone.map(|alone| alone.costs),
             xor_bytes_s: peak("xor")?,
             checksum_bytes_s: peak("checksum")?,
             link_bytes_s: link(&members)?,
@@ -184,6 +179,45 @@ impl CalibrateArgs {
                 .map(|figures| figures.latency_us_p50 / 1e6),
             array: self.array.as_ref().map(small_array).transpose()?,
         })
+    }
+}
+
+/// What requests over one path cost, reads and writes, with so many in flight.
+struct Path {
+    depth: u32,
+    costs: [Costs; 2],
+}
+
+impl CalibrateArgs {
+    /// With many requests in flight, and with one.
+    fn transports(&self) -> Result<(Path, Option<Path>)> {
+        let (mut many, mut alone) = (None, None);
+        for path in &self.transport {
+            let Transport { depth, fits } = read(path)?;
+            let shown = path.display();
+            let cost = |write| {
+                let mut fits = fits.iter();
+                let fit = fits.find(|fit| fit.write == write && fit.transport == "iSCSI");
+                let fit = fit.with_context(|| {
+                    format!("{shown}: has no fit of iSCSI; give what `netraid bench transport --json` prints")
+                })?;
+                if fit.server_us_a_request <= 0.0 && fit.server_s_a_gb <= 0.0 {
+                    bail!(
+                        "{shown}: has no processor time of the target; measure with --server-pid or --whole-machine, or on a machine of its kind without an address"
+                    );
+                }
+                Ok(fit.costs())
+            };
+            let place = if depth == 1 { &mut alone } else { &mut many };
+            let costs = [cost(false)?, cost(true)?];
+            if place.replace(Path { depth, costs }).is_some() {
+                bail!(
+                    "{shown}: is the second one of its kind; give one with --depth 1 and one with more"
+                );
+            }
+        }
+        let many = many.context("--transport: all files are of --depth 1; give one with more")?;
+        Ok((many, alone))
     }
 }
 
@@ -225,9 +259,10 @@ fn find(
     figures.find(|one| one.is_write == is_write && (one.request_bytes == SMALL) == is_small)
 }
 
-/// Bytes a second from and to a member.
+/// Bytes a second from and to a member; none, where small requests alone were measured.
 fn link(members: &[Bench]) -> Result<Option<[f64; 2]>> {
-    if members.is_empty() {
+    let mut results = members.iter().flat_map(|run| &run.subjects).flat_map(|one| &one.results);
+    if results.all(|figures| figures.request_bytes == SMALL) {
         return Ok(None);
     }
     let rate = |is_write| {
@@ -251,11 +286,26 @@ fn link(members: &[Bench]) -> Result<Option<[f64; 2]>> {
 /// What a small array's requests cost its client.
 fn small_array(path: &PathBuf) -> Result<SmallArray> {
     let runs: [Bench; 1] = [read(path)?];
-    let cost = |is_write| {
-        let figures = find(&runs, |_| true, is_write, true);
-        figures.map(|one| one.client_cpu_s_per_gb / 1e9 * f64::from(SMALL)).with_context(|| {
-            format!("{}: lacks small reads or writes; measure with `netraid bench volume --level 1 --members 2 --json`", path.display())
-        })
+    let cost = |is_write, is_small| {
+        let figures = find(&runs, |_| true, is_write, is_small);
+        figures.map(|one| one.client_cpu_s_per_gb / 1e9 * f64::from(one.request_bytes))
     };
-    Ok(SmallArray { level: 10, members: 2, client_s: [cost(false)?, cost(true)?] })
+    let (Some(read), Some(write)) = (cost(false, true), cost(true, true)) else {
+        bail!(
+            "{}: lacks small reads or writes; measure with `netraid bench volume --level 1 --members 2 --json`",
+            path.display()
+        );
+    };
+    let is_usual = |one: &&Figures| one.request_bytes == SMALL || one.request_bytes == LARGE;
+    if let Some(other) =
+        runs[0].subjects.iter().flat_map(|one| &one.results).find(|one| !is_usual(one))
+    {
+        bail!(
+            "{}: has requests of {} bytes; measure those of {SMALL} and {LARGE}",
+            path.display(),
+            other.request_bytes
+        );
+    }
+    let large_client_s = cost(false, false).zip(cost(true, false)).map(<[f64; 2]>::from);
+    Ok(SmallArray { level: 10, members: 2, client_s: [read, write], large_client_s })
 }

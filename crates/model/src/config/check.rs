@@ -132,8 +132,9 @@ const REQUEST_SECONDS_MAX: f64 = 3600.0;
 const EVENTS_MAX: f64 = 2e8;
 
 /// What results have names for.
-const TAKEN: [&str; 12] = [
+const TAKEN: [&str; 13] = [
     "client_s_per_request",
+    "agents_s_per_request",
     "rate_mb_s",
     "client_cpu",
     "agent_cpu",
@@ -276,7 +277,7 @@ impl Config {
         for host in [(&self.client.costs, self.client.mips), (&self.agent.costs, self.agent.mips)] {
             for cost in host.0.values() {
                 let instructions = cost.instructions_per_request * self.agents() as f64
-                    + cost.instructions_per_packet * packets
+                    + (cost.instructions_per_packet + cost.instructions_per_batch) * packets
                     + (cost.instructions_per_byte + cost.instructions_per_parity_byte) * bytes;
                 seconds += instructions / (host.1 * 1e6);
             }
@@ -422,6 +423,7 @@ fn check_host(
         let counts = [
             ("instructions_per_request", cost.instructions_per_request),
             ("instructions_per_packet", cost.instructions_per_packet),
+            ("instructions_per_batch", cost.instructions_per_batch),
             ("instructions_per_byte", cost.instructions_per_byte),
             ("instructions_per_parity_byte", cost.instructions_per_parity_byte),
         ];

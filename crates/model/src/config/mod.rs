@@ -207,6 +207,9 @@ pub struct Cost {
     pub instructions_per_request: f64,
     /// For each packet that is sent or received.
     pub instructions_per_packet: f64,
+    /// For each time that it turns to a peer of which nothing waits: what comes, or is to be sent, while it is
+    /// still busy with that peer costs none more.
+    pub instructions_per_batch: f64,
     /// For each byte that is sent or received.
     pub instructions_per_byte: f64,
     /// For each byte that goes into check data, and each check column that it goes into.

@@ -1,7 +1,8 @@
 //! A site's description from what was measured of one member.
 //!
 //! Two hosts of one link stand for all: what the initiator and the target spend on requests of several
-//! lengths, what a link moves, how long a small request takes alone, how fast parity and checksums are. What the array
+//! lengths, what a link moves, how long a small request takes alone, how fast parity and checksums are. What a host spends
+//! on each batch of requests, however many are in it, is what makes a request cost more that comes alone. What the array
 //! itself spends on a request is what a small array's requests cost beyond what a model of it without that says.
 //!
 //! Invariant: nothing of it knows the arrays that are to be planned. It does not measure, nor read files.
@@ -34,6 +35,26 @@ pub struct Time {
     pub byte_s: f64,
 }
 
+impl Time {
+    fn of_small(self) -> f64 {
+        self.request_s + f64::from(SMALL_BYTES) * self.byte_s
+    }
+}
+
+/// The same, with what is spent on each batch of requests.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parts {
+    time: Time,
+    batch_s: f64,
+}
+
+impl Parts {
+    /// What a small request by itself costs beyond this one's request and bytes.
+    fn more_alone(&self, alone: Time) -> f64 {
+        (alone.of_small() - self.time.of_small()).max(0.0)
+    }
+}
+
 /// What reads, or writes, of a member cost on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Costs {
@@ -43,22 +64,28 @@ pub struct Costs {
     pub agent: Time,
 }
 
-/// A small array's requests of 4 KiB at random.
+/// What a small array's requests cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SmallArray {
     /// Its level.
     pub level: u8,
     /// Its members.
     pub members: usize,
-    /// Processor seconds of the client for a read and a write.
+    /// Processor seconds of the client for a read and a write of 4 KiB at random.
     pub client_s: [f64; 2],
+    /// The same of 1 MiB in order, with what the bytes cost the array.
+    pub large_client_s: Option<[f64; 2]>,
 }
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurements {
-    /// Of reads and of writes.
+    /// Of reads and of writes, many at once.
     pub costs: [Costs; 2],
+    /// How many.
+    pub costs_at: u32,
+    /// Of reads and of writes, one at a time.
+    pub alone: Option<[Costs; 2]>,
     /// Bytes of one source that go into parity in a second.
     pub xor_bytes_s: f64,
     /// Bytes of which checksums are computed in a second.
@@ -100,46 +127,132 @@ impl Measurements {
     /// # Errors
     /// When a measurement makes no model: rates or times that are not above zero.
     pub fn site(&self, shape: &Shape) -> Result<String, PlanError> {
+        let parts = self.parts(shape)?;
         let array = match &self.array {
-            Some(array) => self.array_s(shape, array)?,
-            None => [0.0; 2],
+            Some(array) => self.array_s(shape, &parts, array)?,
+            None => [Time::default(); 2],
         };
-        let text = self.text(shape, array);
+        let text = self.text(shape, &parts, array);
         super::Site::from_table(crate::config::read_table(&text)?)?;
         Ok(text)
     }
 
-    /// What the array itself spends on a read and a write of 4 KiB: what is measured beyond what a
-    /// model of that array says that members' requests cost the client.
-    fn array_s(&self, shape: &Shape, array: &SmallArray) -> Result<[f64; 2], PlanError> {
-        let table = crate::config::read_table(&self.text(shape, [0.0; 2]))?;
+    /// What the initiator and the target spend, by reads and writes: on a request, on a byte, and on a batch, so
+    /// that a model of one member costs what was measured, alone and many at once.
+    fn parts(&self, shape: &Shape) -> Result<[[Parts; 2]; 2], PlanError> {
+        let hosts = |costs: Costs| [costs.client, costs.agent];
+        let mut parts =
+            self.costs.map(|costs| hosts(costs).map(|time| Parts { time, batch_s: 0.0 }));
+        let Some(alone) = self.alone else { return Ok(parts) };
+        for at in 0..2 {
+            for (host, part) in parts[at].iter_mut().enumerate() {
+                part.batch_s = part.more_alone(hosts(alone[at])[host]);
+            }
+        }
+        for _ in 0..FIT_STEPS {
+            for (at, operation) in [Operation::Read, Operation::Write].into_iter().enumerate() {
+                let among_many = self.member_s(shape, &parts, operation, self.costs_at)?;
+                let by_itself = self.member_s(shape, &parts, operation, 1)?;
+                for (host, part) in parts[at].iter_mut().enumerate() {
+                    let many = hosts(self.costs[at])[host];
+                    // How many batches a request by itself is.
+                    let more = by_itself[host] - part.time.of_small();
+                    let batches =
+                        if part.batch_s > 0.0 { (more / part.batch_s).max(1.0) } else { 1.0 };
+                    let request_s = part.time.request_s + many.of_small() - among_many[host];
+                    let least = many.request_s * REQUEST_PART_MIN;
+                    part.time.request_s = request_s.clamp(least, many.request_s);
+                    part.batch_s = part.more_alone(hosts(alone[at])[host]) / batches;
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// What the client and the agent of a model of one member spend on a small request, with so many at once: over the
+    /// path alone, without a log or a limit of the link.
+    fn member_s(
+        &self,
+        shape: &Shape,
+        parts: &[[Parts; 2]; 2],
+        operation: Operation,
+        outstanding: u32,
+    ) -> Result<[f64; 2], PlanError> {
+        let path = Self { link_bytes_s: None, ..self.clone() };
+        let shape = Shape { log_bytes: 0, outstanding, ..shape.clone() };
+        let table = crate::config::read_table(&path.text(&shape, parts, [Time::default(); 2]))?;
         let mut config = super::Site::from_table(table)?.parts;
-        config.level = array.level;
-        config.disks = array.members;
+        (config.level, config.disks, config.operation) = (0, 1, Some(operation));
         config.workload.offsets = Offsets::Random;
-        config.workload.request_bytes = Some(4096);
-        // What is brought home later counts as well: it is in what was measured.
-        config.workload.requests = SMALL_REQUESTS;
-        let mut out = [0.0; 2];
-        for (out, (operation, measured)) in
-            out.iter_mut().zip([Operation::Read, Operation::Write].into_iter().zip(array.client_s))
-        {
-            let config = Config { operation: Some(operation), ..config.clone() };
-            let measures = Model::new(config)?.run(Seed(1))?;
-            *out = (measured - measures["client_s_per_request"]).max(0.0);
+        config.workload.request_bytes = Some(SMALL_BYTES.into());
+        config.workload.requests = FIT_REQUESTS;
+        let measures = Model::new(config)?.run(Seed(1))?;
+        Ok(["client_s_per_request", "agents_s_per_request"].map(|name| measures[name]))
+    }
+
+    /// What the array itself spends on a read and a write: what is measured beyond what a model of that array says
+    /// that members' requests cost the client.
+    fn array_s(
+        &self,
+        shape: &Shape,
+        parts: &[[Parts; 2]; 2],
+        array: &SmallArray,
+    ) -> Result<[Time; 2], PlanError> {
+        let mut out = [Time::default(); 2];
+        if let Some(large_s) = array.large_client_s {
+            let model_s =
+                self.small_array_s(shape, parts, out, array, (LARGE_BYTES, Offsets::Sequential))?;
+            for (at, out) in out.iter_mut().enumerate() {
+                // Every copy of a byte that is written leaves the client.
+                let copies = if at == 0 { 1.0 } else { array.members as f64 };
+                let bytes = f64::from(LARGE_BYTES) * copies;
+                out.byte_s = (large_s[at] - model_s[at]).max(0.0) / bytes;
+            }
+        }
+        let model_s =
+            self.small_array_s(shape, parts, out, array, (SMALL_BYTES, Offsets::Random))?;
+        for (at, out) in out.iter_mut().enumerate() {
+            out.request_s = (array.client_s[at] - model_s[at]).max(0.0);
         }
         Ok(out)
     }
 
-    fn text(&self, shape: &Shape, array: [f64; 2]) -> String {
+    /// What a model of a small array says that reads and writes cost the client.
+    fn small_array_s(
+        &self,
+        shape: &Shape,
+        parts: &[[Parts; 2]; 2],
+        spent: [Time; 2],
+        array: &SmallArray,
+        (request_bytes, offsets): (u32, Offsets),
+    ) -> Result<[f64; 2], PlanError> {
+        let table = crate::config::read_table(&self.text(shape, parts, spent))?;
+        let mut config = super::Site::from_table(table)?.parts;
+        (config.level, config.disks) = (array.level, array.members);
+        config.workload.offsets = offsets;
+        config.workload.request_bytes = Some(request_bytes.into());
+        // What is brought home later counts as well: it is in what was measured.
+        config.workload.requests =
+            if request_bytes == SMALL_BYTES { SMALL_REQUESTS } else { LARGE_REQUESTS };
+        let mut out = [0.0; 2];
+        for (out, operation) in out.iter_mut().zip([Operation::Read, Operation::Write]) {
+            let config = Config { operation: Some(operation), ..config.clone() };
+            *out = Model::new(config)?.run(Seed(1))?["client_s_per_request"];
+        }
+        Ok(out)
+    }
+
+    fn text(&self, shape: &Shape, parts: &[[Parts; 2]; 2], array: [Time; 2]) -> String {
         let mut out = format!(
             "# Calibrated by measurements of one member and, if given, of a small array.\n\
-             about = \"calibrated\"\ndisks = {}\ntransfer_unit_bytes = 65536\nlevel = 5\n\n\
-             [log]\nbytes = {}\n",
-            shape.disks, shape.log_bytes
+             about = \"calibrated\"\ndisks = {}\ntransfer_unit_bytes = 65536\nlevel = 5\n",
+            shape.disks
         );
-        if let Some(processors) = shape.one_machine {
+        if shape.log_bytes > 0 {
             // Writing to a string cannot fail.
+            let _ = write!(out, "\n[log]\nbytes = {}\n", shape.log_bytes);
+        }
+        if let Some(processors) = shape.one_machine {
             let _ = write!(out, "\n[machine]\nprocessors = {processors}\n");
         }
         let offsets = match shape.offsets {
@@ -153,14 +266,14 @@ impl Measurements {
             shape.outstanding,
             shape.disk_bytes.clamp(1 << 26, 1 << 40),
         );
-        out += &self.client(shape, array);
+        out += &self.client(shape, parts, array);
         let _ = write!(
             out,
             "\n[agent]\ndisks = 1\nprocessors = {}\nmips = {MIPS}\nreply = \"each_access\"\n",
             shape.agent_processors
         );
-        for (operation, costs) in ["read", "write"].into_iter().zip(&self.costs) {
-            out += &member("agent", operation, costs.agent);
+        for (operation, [_, agent]) in ["read", "write"].into_iter().zip(parts) {
+            out += &member("agent", operation, *agent);
         }
         out += &self.network(shape);
         let _ = write!(
@@ -177,19 +290,20 @@ impl Measurements {
         out + "\n" + facts.trim_start()
     }
 
-    fn client(&self, shape: &Shape, array: [f64; 2]) -> String {
+    fn client(&self, shape: &Shape, parts: &[[Parts; 2]; 2], array: [Time; 2]) -> String {
         let mut out =
             format!("\n# One thread drives an array.\n[client]\nprocessors = 1\nmips = {MIPS}\n");
-        for (operation, costs) in ["read", "write"].into_iter().zip(&self.costs) {
-            out += &member("client", operation, costs.client);
+        for (operation, [client, _]) in ["read", "write"].into_iter().zip(parts) {
+            out += &member("client", operation, *client);
         }
         let instructions = |seconds: f64| seconds * MIPS * 1e6;
-        for (operation, seconds) in ["read", "write"].into_iter().zip(array) {
+        for (operation, time) in ["read", "write"].into_iter().zip(array) {
             let _ = write!(
                 out,
                 "\n[client.costs.array_{operation}]\noperation = \"{operation}\"\n\
-                 instructions_per_request = {}\n",
-                instructions(seconds)
+                 instructions_per_request = {}\ninstructions_per_byte = {}\n",
+                instructions(time.request_s),
+                instructions(time.byte_s)
             );
         }
         let _ = write!(
@@ -215,10 +329,11 @@ impl Measurements {
         });
         let client = shape.client_rate_mbit_s.unwrap_or(LOOPBACK_MBIT_S);
         // Both ways, without what processors and wires are known to take.
-        let known = self.costs[0].client.request_s
-            + self.costs[0].agent.request_s
-            + 4096.0 * (self.costs[0].client.byte_s + self.costs[0].agent.byte_s)
-            + 4096.0 * 8.0 * (1.0 + headers) / 1e6 * (rate.recip() + client.recip());
+        let read = self.alone.map_or(self.costs[0], |[read, _]| read);
+        let bytes = f64::from(SMALL_BYTES);
+        let known = read.client.of_small()
+            + read.agent.of_small()
+            + bytes * 8.0 * (1.0 + headers) / 1e6 * (rate.recip() + client.recip());
         let latency = self.small_read_s.map_or(0.0, |seconds| (seconds - known).max(0.0) / 2.0);
         format!(
             "\n[network]\ntopology = \"switched\"\nrate_mbit_s = {rate}\nclient_rate_mbit_s = {client}\n\
@@ -230,19 +345,30 @@ impl Measurements {
     }
 }
 
+/// Bytes of a small request, and of a large one.
+const SMALL_BYTES: u32 = 4096;
+const LARGE_BYTES: u32 = 1 << 20;
+/// Requests of a model of one member that is fitted, and how often its costs are corrected.
+const FIT_REQUESTS: u32 = 4000;
+const FIT_STEPS: u32 = 12;
+/// Part of what a request costs among many that is the request's at least, and not its batch's.
+const REQUEST_PART_MIN: f64 = 0.05;
 /// Requests of 4 KiB of the model of a small array: several times what the log holds.
 const SMALL_REQUESTS: u32 = 20_000;
+/// Large ones.
+const LARGE_REQUESTS: u32 = 400;
 
 /// Costs of a member's requests: of a read, a command and an answer; of a write, a command, data and an answer.
-fn member(host: &str, operation: &str, time: Time) -> String {
+fn member(host: &str, operation: &str, Parts { time, batch_s }: Parts) -> String {
     let packets = if operation == "read" { 2.0 } else { 3.0 };
     let packet_s = time.request_s / packets;
     // What a byte costs has that of its packet in it.
     let byte_s = (time.byte_s - packet_s / f64::from(PACKET_BYTES)).max(0.0);
     format!(
         "\n[{host}.costs.iscsi_{operation}]\noperation = \"{operation}\"\ninstructions_per_packet = {}\n\
-         instructions_per_byte = {}\n",
+         instructions_per_batch = {}\ninstructions_per_byte = {}\n",
         packet_s * MIPS * 1e6,
+        batch_s * MIPS * 1e6,
         byte_s * MIPS * 1e6
     )
 }
@@ -257,6 +383,8 @@ mod tests {
         let time = Time { request_s: 5e-6, byte_s: 1e-10 };
         Measurements {
             costs: [Costs { client: time, agent: time }; 2],
+            costs_at: 16,
+            alone: None,
             xor_bytes_s: 2e10,
             checksum_bytes_s: 2e10,
             link_bytes_s: Some([23.9 * MB, 23.9 * MB]),
@@ -309,6 +437,44 @@ mod tests {
     }
 
     #[test]
+    fn one_member_costs_what_it_did_alone_and_among_many() {
+        let many = Costs {
+            client: Time { request_s: 3e-6, byte_s: 2e-10 },
+            agent: Time { request_s: 2e-6, byte_s: 4e-10 },
+        };
+        let alone = Costs {
+            client: Time { request_s: 20e-6, byte_s: 2e-10 },
+            agent: Time { request_s: 15e-6, byte_s: 4e-10 },
+        };
+        let (link_bytes_s, small_read_s) = (None, Some(80e-6));
+        let costs = [many; 2];
+        let measured = Measurements {
+            costs,
+            alone: Some([alone; 2]),
+            link_bytes_s,
+            small_read_s,
+            ..measurements()
+        };
+        let text = measured.site(&Shape { log_bytes: 0, ..shape() }).unwrap();
+        for operation in [Operation::Read, Operation::Write] {
+            for (depth, costs) in [(16, many), (1, alone)] {
+                let measures = measure(&text, |config| {
+                    (config.level, config.disks, config.operation) = (0, 1, Some(operation));
+                    config.workload.offsets = Offsets::Random;
+                    config.workload.request_bytes = Some(4096);
+                    config.workload.outstanding = depth;
+                    config.workload.requests = 4000;
+                });
+                let off = |name: &str, time: Time| measures[name] / time.of_small() - 1.0;
+                let client = off("client_s_per_request", costs.client);
+                let agent = off("agents_s_per_request", costs.agent);
+                let both = (operation, depth, client, agent);
+                assert!(client.abs() < 0.1 && agent.abs() < 0.1, "{both:?}");
+            }
+        }
+    }
+
+    #[test]
     fn what_a_small_array_costs_beyond_its_members_requests_is_the_arrays() {
         let mut measured = measurements();
         let site = measured.site(&shape()).unwrap();
@@ -321,12 +487,30 @@ mod tests {
             })["client_s_per_request"]
         };
         let of_parts = [Operation::Read, Operation::Write].map(|operation| cost(&site, operation));
-        measured.array =
-            Some(SmallArray { level: 10, members: 2, client_s: of_parts.map(|part| part + 3e-6) });
+        let large_client_s = None;
+        let client_s = of_parts.map(|part| part + 3e-6);
+        measured.array = Some(SmallArray { level: 10, members: 2, client_s, large_client_s });
         let site = measured.site(&shape()).unwrap();
         for (operation, part) in [Operation::Read, Operation::Write].into_iter().zip(of_parts) {
             let more = cost(&site, operation) - part;
             assert!((more / 3e-6 - 1.0).abs() < 0.1, "{operation:?} {more}");
+        }
+        // A byte more dear: large requests have it whole, and small ones have their part of it.
+        let large = |text: &str, operation| {
+            measure(text, |config| {
+                (config.level, config.disks, config.operation) = (10, 2, Some(operation));
+            })["client_s_per_request"]
+        };
+        let of_large = [Operation::Read, Operation::Write].map(|operation| large(&site, operation));
+        let large_client_s = Some(of_large.map(|part| part + 1e-4));
+        measured.array = Some(SmallArray { level: 10, members: 2, client_s, large_client_s });
+        let site = measured.site(&shape()).unwrap();
+        let operations = [Operation::Read, Operation::Write];
+        for ((operation, part), small) in operations.into_iter().zip(of_large).zip(client_s) {
+            let more = large(&site, operation) - part;
+            assert!((more / 1e-4 - 1.0).abs() < 0.1, "{operation:?} {more}");
+            let small = cost(&site, operation) / small;
+            assert!((small - 1.0).abs() < 0.1, "{operation:?} {small}");
         }
     }
 }

@@ -34,14 +34,13 @@ impl World<'_> {
     }
 
     pub(super) fn begin(&mut self, arrived: Time) {
-        let now = self.agenda.now();
         let mut request = self.draw_request();
         request.arrived = arrived;
         let is_read = request.is_read;
         self.users += 1;
         let request = self.requests.insert(request);
         let work = Counts { requests: 1.0, ..Counts::default() };
-        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work);
+        let done = self.client_works(is_read, None, work);
         self.agenda.put_at(done, Event::Begun { request });
     }
 
@@ -209,10 +208,9 @@ impl World<'_> {
     }
 
     pub(super) fn compute(&mut self, request: usize) {
-        let now = self.agenda.now();
         let Request { is_read, parity_bytes, .. } = self.requests[request];
         let work = Counts { parity_bytes: parity_bytes as f64, ..Counts::default() };
-        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work);
+        let done = self.client_works(is_read, None, work);
         self.agenda.put_at(done, Event::Computed { request });
     }
 

@@ -19,6 +19,7 @@ pub(super) struct Spend {
 pub(super) struct Seconds {
     request: f64,
     packet: f64,
+    batch: f64,
     byte: f64,
     parity_byte: f64,
 }
@@ -38,6 +39,7 @@ impl Spend {
                 Seconds {
                     request: seconds(cost.instructions_per_request),
                     packet: seconds(cost.instructions_per_packet),
+                    batch: seconds(cost.instructions_per_batch),
                     byte: seconds(cost.instructions_per_byte),
                     parity_byte: seconds(cost.instructions_per_parity_byte),
                 }
@@ -46,6 +48,7 @@ impl Spend {
             };
             spend.all.request += part.request;
             spend.all.packet += part.packet;
+            spend.all.batch += part.batch;
             spend.all.byte += part.byte;
             spend.all.parity_byte += part.parity_byte;
             spend.parts.push((name.clone(), part));
@@ -59,6 +62,7 @@ impl Spend {
 pub(super) struct Counts {
     pub(super) requests: f64,
     pub(super) packets: f64,
+    pub(super) batches: f64,
     pub(super) bytes: f64,
     pub(super) parity_bytes: f64,
 }
@@ -68,8 +72,18 @@ impl Counts {
     pub(super) fn seconds(&self, each: &Seconds) -> f64 {
         self.requests * each.request
             + self.packets * each.packet
+            + self.batches * each.batch
             + self.bytes * each.byte
             + self.parity_bytes * each.parity_byte
+    }
+
+    /// Adds what another has had to do.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.packets += other.packets;
+        self.batches += other.batches;
+        self.bytes += other.bytes;
+        self.parity_bytes += other.parity_bytes;
     }
 
     /// What has come since `earlier`.
@@ -77,6 +91,7 @@ impl Counts {
         Self {
             requests: self.requests - earlier.requests,
             packets: self.packets - earlier.packets,
+            batches: self.batches - earlier.batches,
             bytes: self.bytes - earlier.bytes,
             parity_bytes: self.parity_bytes - earlier.parity_bytes,
         }
@@ -89,32 +104,50 @@ pub(super) struct HostState {
     pub(super) processors: Station,
     /// In reads, and in writes.
     pub(super) counts: [Counts; 2],
+    /// By peer, until when it is busy with what that one sent or gets.
+    busy_with: Vec<Time>,
+    /// When all that it has to do now will be done.
+    pub(super) busy_until: Time,
 }
 
 impl HostState {
-    pub(super) fn new(processors: usize) -> Self {
-        Self { processors: Station::new(processors), counts: [Counts::default(); 2] }
+    pub(super) fn new(processors: usize, peers: usize) -> Self {
+        Self {
+            processors: Station::new(processors),
+            counts: [Counts::default(); 2],
+            busy_with: vec![Time::START; peers],
+            busy_until: Time::START,
+        }
     }
 
-    /// Works on something, with its own processors or those of the `machine` that it is a process of; says when that
-    /// is done.
+    /// Works on something, for a peer or by itself; says when that is done. As a process of a `machine` it
+    /// waits for its own turn and for one of the machine's processors.
     pub(super) fn work(
         &mut self,
         machine: Option<&mut Station>,
         now: Time,
         spend: &[Spend; 2],
         is_read: bool,
-        what: Counts,
+        peer: Option<usize>,
+        mut what: Counts,
     ) -> Time {
+        if let Some(peer) = peer
+            && self.busy_with[peer] < now
+        {
+            what.batches = 1.0;
+        }
         let kind = usize::from(!is_read);
-        let counts = &mut self.counts[kind];
-        counts.requests += what.requests;
-        counts.packets += what.packets;
-        counts.bytes += what.bytes;
-        counts.parity_bytes += what.parity_bytes;
-        let seconds = what.seconds(&spend[kind].all);
-        let processors = machine.unwrap_or(&mut self.processors);
-        processors.serve(now, Duration::from_secs_f64(seconds))
+        self.counts[kind].add(&what);
+        let work = Duration::from_secs_f64(what.seconds(&spend[kind].all));
+        let mut done = self.processors.serve(now, work);
+        if let Some(machine) = machine {
+            done = done.max(machine.serve(now, work));
+        }
+        if let Some(peer) = peer {
+            self.busy_with[peer] = self.busy_with[peer].max(done);
+        }
+        self.busy_until = self.busy_until.max(done);
+        done
     }
 }
 

@@ -22,7 +22,7 @@ use netraid_raid::{
     member::{MemberIndex, MemberSet},
 };
 
-use super::{Phase, Request, World, log_requests::Kind};
+use super::{Event, Phase, Request, World, log_requests::Kind};
 use crate::{
     config::{Config, Log},
     layout::{Access, BLOCK},
@@ -100,6 +100,8 @@ pub(super) struct LogState {
     /// Who waits for the flush that is under way, and for the next one.
     flushing: Option<Vec<Waiter>>,
     flush_next: Vec<Waiter>,
+    /// Whether what has gathered is about to leave.
+    is_due: bool,
 }
 
 /// Who waits for a flush.
@@ -143,6 +145,7 @@ impl LogState {
             gathering: Gathering::new(geometry.stripe_data_len()),
             flushing: None,
             flush_next: Vec::new(),
+            is_due: false,
         })
     }
 
@@ -275,7 +278,7 @@ impl World<'_> {
         self.drive_log();
     }
 
-    /// Does what can be done: gives room, sends batches, begins a round.
+    /// Gives room; what else can be done then follows as soon as the client is not busy.
     pub(super) fn drive_log(&mut self) {
         while let Some(Wish { request, need }) = self.log().grant() {
             match need {
@@ -283,6 +286,17 @@ impl World<'_> {
                 Need::Stripes(_) => self.compute(request),
             }
         }
+        // As production's loop, which sends when it has taken all that had come.
+        let (now, due) = (self.agenda.now(), self.client.busy_until);
+        if !self.log().is_due {
+            self.log().is_due = true;
+            self.agenda.put_at(due.max(now), Event::LogDue);
+        }
+    }
+
+    /// Sends what has gathered, and begins a round if one is wanted.
+    pub(super) fn handle_log_due(&mut self) {
+        self.log().is_due = false;
         loop {
             let (members, log) = (self.log().members, self.log());
             let Some(batch) = log.writer.poll_batch(members, MemberSet::EMPTY) else { break };

@@ -9,7 +9,8 @@ use super::{RunError, World, host::Counts, wires::Wires};
 
 /// Results of a run by name. Of each station the part of the time that it was busy, 0 to 1;
 /// `rate_mb_s` in 10^6 bytes of users' data a second; latencies in milliseconds; `client_s_per_request` in seconds of
-/// the client's processor for each user's request, with what else it did meanwhile. With a rebuild,
+/// the client's processor for each user's request, with what else it did meanwhile, and `agents_s_per_request` of all
+/// agents' together. With a rebuild,
 /// `rebuild_mb_s` in 10^6 bytes written to the disk a second, and `rebuild_seconds` for all of it.
 pub type Measures = BTreeMap<String, f64>;
 
@@ -31,6 +32,8 @@ struct Snapshot {
     /// Seconds of work and number of servers, by name of the result.
     worked: BTreeMap<String, f64>,
     client: [Counts; 2],
+    /// Of all agents.
+    agents: [Counts; 2],
 }
 
 impl Meter {
@@ -114,7 +117,11 @@ impl World<'_> {
             let used = self.model.config.disks.div_ceil(shared.disks).min(layer.len());
             put(&shared.name, &layer[..used].iter().collect::<Vec<_>>());
         }
-        Snapshot { at: now, worked, client: self.client.counts }
+        let mut agents = [Counts::default(); 2];
+        for (kind, sum) in agents.iter_mut().enumerate() {
+            self.agents.iter().for_each(|agent| sum.add(&agent.counts[kind]));
+        }
+        Snapshot { at: now, worked, client: self.client.counts, agents }
     }
 
     pub(super) fn measures(mut self) -> Measures {
@@ -147,8 +154,10 @@ impl World<'_> {
         let p99 = latencies.get((count * 99).div_ceil(100).saturating_sub(1));
         out.insert("latency_p99_ms".to_owned(), ms(p99.copied().unwrap_or_default()));
         let capacity = seconds * self.model.config.client.processors as f64;
-        let mut spent = 0.0;
+        let (mut spent, mut agents_spent) = (0.0, 0.0);
         for kind in 0..2 {
+            let counts = end.agents[kind].since(&begin.agents[kind]);
+            agents_spent += counts.seconds(&self.model.agent[kind].all);
             let counts = end.client[kind].since(&begin.client[kind]);
             for (name, each) in &self.model.client[kind].parts {
                 let busy = counts.seconds(each) / capacity;
@@ -157,6 +166,7 @@ impl World<'_> {
             }
         }
         out.insert("client_s_per_request".to_owned(), spent / count.max(1) as f64);
+        out.insert("agents_s_per_request".to_owned(), agents_spent / count.max(1) as f64);
         out
     }
 }

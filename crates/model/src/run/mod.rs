@@ -168,6 +168,8 @@ enum Event {
     Commanded { request: usize, agent: usize },
     /// An agent's parity engine is done.
     EngineDone { request: usize },
+    /// The client has done what there was to do: what gathered for the log leaves.
+    LogDue,
     /// An access comes to the next part of its way.
     OnPath { request: usize, access: usize, step: usize },
 }
@@ -329,8 +331,8 @@ impl<'a> World<'a> {
             arrivals: seed.dice("arrivals"),
             choices: seed.dice("choices"),
             caches: seed.dice("caches"),
-            client: HostState::new(config.client.processors),
-            agents: vec![HostState::new(config.agent.processors); agents],
+            client: HostState::new(config.client.processors, agents),
+            agents: vec![HostState::new(config.agent.processors, 1); agents],
             machine: config.machine.as_ref().map(|machine| Station::new(machine.processors)),
             wires: match config.network.topology {
                 Topology::TokenRing | Topology::Ethernet | Topology::Line => Wires::shared(),
@@ -393,6 +395,7 @@ impl<'a> World<'a> {
             Event::Received { message } => self.handle_received(message),
             Event::Commanded { request, agent } => self.handle_command(request, agent),
             Event::EngineDone { request } => self.handle_engine_done(request),
+            Event::LogDue => self.handle_log_due(),
             Event::OnPath { request, access, step } => self.handle_on_path(request, access, step),
         }
     }

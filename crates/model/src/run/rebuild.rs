@@ -92,7 +92,7 @@ impl World<'_> {
         let request = Request { kind: Kind::Rebuild, arrived: now, ..Request::new(false, plan) };
         let request = self.requests.insert(request);
         let work = Counts { requests: 1.0, ..Counts::default() };
-        let done = self.client.work(self.machine.as_mut(), now, &self.model.client, false, work);
+        let done = self.client_works(false, None, work);
         self.agenda.put_at(done, Event::Begun { request });
     }
 

@@ -32,10 +32,9 @@ impl World<'_> {
 
     /// An agent knows of a request. Reads begin; writes wait for their data.
     pub(super) fn handle_command(&mut self, request: usize, agent: usize) {
-        let now = self.agenda.now();
+        let is_read = self.requests[request].is_read;
+        self.agent_works(agent, is_read, Counts { requests: 1.0, ..Counts::default() });
         let state = &self.requests[request];
-        let work = Counts { requests: 1.0, ..Counts::default() };
-        self.agents[agent].work(self.machine.as_mut(), now, &self.model.agent, state.is_read, work);
         if state.phase == Phase::Writing {
             return self.count_down(request, agent);
         }
@@ -48,14 +47,7 @@ impl World<'_> {
 
     /// All of a write is in the memory of the agent with the parity engine.
     fn handle_whole_data(&mut self, request: usize) {
-        let work = Counts { requests: 1.0, ..Counts::default() };
-        self.agents[0].work(
-            self.machine.as_mut(),
-            self.agenda.now(),
-            &self.model.agent,
-            false,
-            work,
-        );
+        self.agent_works(0, false, Counts { requests: 1.0, ..Counts::default() });
         if self.requests[request].accesses.is_empty() {
             return self.run_engine(request);
         }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use netraid_sim::{Time, station::Station};
 
-use super::{Event, Message, Phase, To, What, World};
+use super::{Event, Message, Phase, To, What, World, host::Counts};
 
 #[derive(Debug)]
 pub(super) enum Wires {
@@ -119,32 +119,17 @@ impl World<'_> {
     }
 
     pub(super) fn handle_delivered(&mut self, message: usize, len: u32) {
-        let now = self.agenda.now();
         let Message { request, to, .. } = self.messages[message];
         let is_read = self.requests[request].is_read;
         let work = super::host::packet(len);
         let done = match to {
-            To::Client(_) => {
-                self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work)
-            }
-            To::Agent(agent) => self.agents[agent].work(
-                self.machine.as_mut(),
-                now,
-                &self.model.agent,
-                is_read,
-                work,
-            ),
+            To::Client(agent) => self.client_works(is_read, Some(agent), work),
+            To::Agent(agent) => self.agent_works(agent, is_read, work),
             To::Agents => {
                 self.messages.remove(message);
-                for part in &self.requests[request].parts {
-                    let agent = part.agent;
-                    let done = self.agents[agent].work(
-                        self.machine.as_mut(),
-                        now,
-                        &self.model.agent,
-                        is_read,
-                        work,
-                    );
+                for at in 0..self.requests[request].parts.len() {
+                    let agent = self.requests[request].parts[at].agent;
+                    let done = self.agent_works(agent, is_read, work);
                     self.agenda.put_at(done, Event::Commanded { request, agent });
                 }
                 return;
@@ -158,9 +143,27 @@ impl World<'_> {
         }
     }
 
+    /// The client spends what something costs, for an agent or by itself: when that is done.
+    pub(super) fn client_works(
+        &mut self,
+        is_read: bool,
+        agent: Option<usize>,
+        what: Counts,
+    ) -> Time {
+        let now = self.agenda.now();
+        let spend = &self.model.client;
+        self.client.work(self.machine.as_mut(), now, spend, is_read, agent, what)
+    }
+
+    /// An agent spends what something of the client's costs.
+    pub(super) fn agent_works(&mut self, agent: usize, is_read: bool, what: Counts) -> Time {
+        let now = self.agenda.now();
+        let spend = &self.model.agent;
+        self.agents[agent].work(self.machine.as_mut(), now, spend, is_read, Some(0), what)
+    }
+
     /// Has the sender work on a message, packet by packet.
     pub(super) fn send(&mut self, request: usize, to: To, what: What, len: u64) {
-        let now = self.agenda.now();
         let is_read = self.requests[request].is_read;
         let most = u64::from(self.model.config.network.packet_bytes);
         let packets_left = u32::try_from(len.div_ceil(most).max(1)).unwrap_or(u32::MAX);
@@ -173,16 +176,9 @@ impl World<'_> {
             left -= u64::from(len);
             let work = super::host::packet(len);
             let done = match to {
-                To::Client(agent) => self.agents[agent].work(
-                    self.machine.as_mut(),
-                    now,
-                    &self.model.agent,
-                    is_read,
-                    work,
-                ),
-                To::Agent(_) | To::Agents => {
-                    self.client.work(self.machine.as_mut(), now, &self.model.client, is_read, work)
-                }
+                To::Client(agent) => self.agent_works(agent, is_read, work),
+                To::Agent(agent) => self.client_works(is_read, Some(agent), work),
+                To::Agents => self.client_works(is_read, None, work),
             };
             self.agenda.put_at(done, Event::OnWire { message, len });
         }
