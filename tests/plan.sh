@@ -41,6 +41,25 @@ expect '[0,5,6,10]' "$(jq -c '[.proposals[].layout.level] | unique' <("$NETRAID"
     --request 64KiB --top 100 --json))" "levels tried"
 expect true "$(jq '[.proposals[] | .rates[0].healthy.read.mb_s > 0] | all' "$WORK/measured.json")" "rates of what was measured"
 expect 1000 "$("$NETRAID" "${measured[@]}" --json | jq '.site.client.mips')" "as a document"
+# A path is measured with many requests and with one at a time; the target's time has to be known.
+target far 64MiB
+far=(bench transport "${URI[far]}" --overwrite --rounds 1 --seconds 0.2 --requests 4KiB,64KiB --json)
+status=0
+"$NETRAID" bench transport "${URI[far]}" 2>"$WORK/usage" || status=$?
+expect 2 $status "no word that data may be overwritten"
+grep -q overwrite "$WORK/usage"
+"$NETRAID" "${far[@]}" --whole-machine >"$WORK/many.json"
+"$NETRAID" "${far[@]}" --server-pid "${PID[far]}" --depth 1 >"$WORK/alone.json"
+"$NETRAID" "${far[@]}" >"$WORK/client.json"
+"$NETRAID" bench member "${URI[far]}" --depth 1 --only read-small --span 16MiB --rounds 1 --seconds 0.05 --json >"$WORK/latency.json"
+path=(plan calibrate --transport "$WORK/many.json" "$WORK/alone.json" --parity "$WORK/parity.json")
+"$NETRAID" "${path[@]}" --member "$WORK/latency.json" --log-size 0 >"$WORK/path.toml"
+expect 1 "$(grep -c 'client_rate_mbit_s = 1000000$' "$WORK/path.toml")" "a link without a limit"
+expect 0 "$(grep -c '^.log.' "$WORK/path.toml")" "no log"
+expect true "$("$NETRAID" "${path[@]}" --json | jq '.site.agent.costs.iscsi_read.instructions_per_batch >= 0')" "what a batch costs"
+refused 'no processor time of the target' "$NETRAID" plan calibrate --transport "$WORK/client.json" --parity "$WORK/parity.json"
+refused 'second one of its kind' "$NETRAID" plan calibrate --transport "$WORK/many.json" "$WORK/many.json" --parity "$WORK/parity.json"
+refused 'all files are of --depth 1' "$NETRAID" plan calibrate --transport "$WORK/alone.json" --parity "$WORK/parity.json"
 refused 'no file has large reads' "$NETRAID" "${measured[@]}" --member "$WORK/array.json"
 refused 'not what `netraid bench --json` prints' "$NETRAID" plan calibrate --transport "$WORK/parity.json" --parity "$WORK/parity.json"
 refused 'lacks small reads' "$NETRAID" "${measured[@]}" --array <(echo '{"depth": 16, "subjects": []}')

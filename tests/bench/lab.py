@@ -122,10 +122,15 @@ class Bench:
                 process.wait()
         self.servers = [server for server in self.servers if server not in processes]
 
-    def close(self):
+    def end_row(self):
+        """Ends what a row started: the next one finds nothing of it."""
         for undo in reversed(self.at_end):
             undo()
+        self.at_end = []
         self.stop(list(self.servers))
+
+    def close(self):
+        self.end_row()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, command, servers=(), count=1, env=None):

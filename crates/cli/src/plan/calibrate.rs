@@ -259,10 +259,13 @@ fn find(
     figures.find(|one| one.is_write == is_write && (one.request_bytes == SMALL) == is_small)
 }
 
-/// Bytes a second from and to a member; none, where small requests alone were measured.
+/// Bytes a second from and to a member; none, where the latency alone was measured.
 fn link(members: &[Bench]) -> Result<Option<[f64; 2]>> {
-    let mut results = members.iter().flat_map(|run| &run.subjects).flat_map(|one| &one.results);
-    if results.all(|figures| figures.request_bytes == SMALL) {
+    let has_latency_alone = |run: &Bench| {
+        let mut results = run.subjects.iter().flat_map(|one| &one.results);
+        run.depth == 1 && results.all(|figures| figures.request_bytes == SMALL)
+    };
+    if members.iter().all(has_latency_alone) {
         return Ok(None);
     }
     let rate = |is_write| {
