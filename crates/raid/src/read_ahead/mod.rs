@@ -14,6 +14,9 @@
 //!   there still goes to the reads that wait for it: they came before the change, and may have its
 //!   bytes or those before it, as every read that is in flight beside a change. No later read waits for it.
 //!
+//! A block is in one request ahead as a whole, and stays or goes as a whole: a read that takes from two of them
+//! would else have parts of a block from before a change and from after it.
+//!
 //! An error of what is read ahead is nobody's: whoever waits for it is read for again, as if nothing had
 //! been read ahead.
 //!
@@ -50,9 +53,12 @@ use self::{
 use crate::{
     array::RequestId,
     geometry::Geometry,
+    log::LOG_BLOCK_LEN,
     planted::{Planted, planted},
 };
 
+/// Requests ahead begin and end at multiples of it: what is written at once is seen at once.
+const BLOCK: u64 = LOG_BLOCK_LEN as u64;
 /// Largest request, and the distance between places where requests end, where stripes allow it.
 const UNIT_MAX: u64 = 512 << 10;
 /// The same while it is not known whether the reader goes on for long.
@@ -403,13 +409,13 @@ impl ReadAhead {
         served
     }
 
-    /// A part of a piece was asked for: it is let go where nothing before it is left.
+    /// A part of a piece was asked for: its blocks are let go where no whole one before them is left.
     fn consume(&mut self, place: usize, range: &Range<u64>) {
         let piece = &mut self.pieces[place];
         let common = overlap(&piece.range, range);
         piece.used += common.end - common.start;
-        if common.start == piece.range.start {
-            piece.range.start = common.end;
+        if common.start - piece.range.start < BLOCK {
+            piece.range.start = piece.range.start.max(block_before(common.end));
         }
         if piece.range.is_empty() {
             let piece = self.remove(place);
@@ -444,7 +450,7 @@ impl ReadAhead {
             && !range.is_empty()
         {
             let lost = piece.range.start;
-            piece.range.start = range.end.min(piece.range.end);
+            piece.range.start = range.end.next_multiple_of(BLOCK).min(piece.range.end);
             let is_gone = piece.range.is_empty();
             self.streams.set_back(piece.stream, lost);
             if is_gone {
@@ -498,7 +504,7 @@ impl ReadAhead {
 
     /// Asks for what is not there of a range; says how far it came.
     fn read_up_to(&mut self, range: Range<u64>, stream: StreamId) -> u64 {
-        let mut at = range.start;
+        let mut at = block_before(range.start);
         while at < range.end {
             let place = self.first_behind(at);
             let behind = self.pieces.get(place).map(|piece| piece.range.clone());
@@ -521,6 +527,7 @@ impl ReadAhead {
 
     fn begin(&mut self, whole: Range<u64>, stream: StreamId) {
         assert!(whole.start < whole.end && whole.end <= self.capacity, "within the volume");
+        assert!((whole.start | whole.end).is_multiple_of(BLOCK), "whole blocks are read ahead");
         let number = self.under_way.insert(whole.clone());
         self.under_way_len += whole.end - whole.start;
         let (range, content) = (whole.clone(), Content::UnderWay(number));
@@ -591,6 +598,11 @@ impl Piece {
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)
+}
+
+/// Where the block begins that a place is in.
+const fn block_before(at: u64) -> u64 {
+    at / BLOCK * BLOCK
 }
 
 /// Where a part of a range is in its bytes.

@@ -196,6 +196,58 @@ fn a_change_lets_nobody_else_wait_for_what_is_under_way() {
     assert!(matches!(again, Served::ByArray), "it is from before the change");
 }
 
+/// A reader in the middle of a block went on to where another one's had begun in the middle of another:
+/// the change between the two was seen in half of that block.
+#[test]
+fn a_block_that_two_readers_part_is_seen_as_a_whole() {
+    let mut ahead = machine(16 * MIB);
+    let (len, middle) = (6 * KIB, 101 * KIB);
+    let behind = begin(&mut ahead, middle, len);
+    let before = begin(&mut ahead, middle - 41 * KIB, len);
+    assert!(!behind.is_empty() && !before.is_empty());
+    arrive(&mut ahead, &before);
+    let change = 100 * KIB..104 * KIB;
+    let Served::Now(data) = read(&mut ahead, 0, 98 * KIB, 2 * KIB) else { panic!("it is there") };
+    assert_eq!(&*data.to_contiguous(), &*bytes(&(98 * KIB..100 * KIB), 0).to_contiguous());
+    let reader = read(&mut ahead, 1, 100 * KIB, len);
+    ahead.handle_change(RequestId(2), change.clone());
+    for (id, range) in behind {
+        ahead.handle_ahead_done(id, Ok(bytes(&range, 1)));
+    }
+    ahead.handle_done(RequestId(2));
+    let answered = match reader {
+        Served::Now(data) => Some(data),
+        Served::Later => core::iter::from_fn(|| ahead.poll_action()).find_map(|one| match one {
+            Action::Answer { id: RequestId(1), data } => Some(data),
+            _ => None,
+        }),
+        Served::ByArray => None,
+    };
+    let answered = answered.expect("both readers' requests have its bytes").to_contiguous();
+    let in_block = &answered[..4 << 10];
+    let versions = [0, 1].map(|version| bytes(&change, version).to_contiguous());
+    assert!(versions.iter().any(|version| **version == *in_block), "half a block of each");
+}
+
+#[test]
+fn what_is_read_ahead_begins_and_ends_with_blocks_whatever_is_asked_for_and_changed() {
+    let mut ahead = machine(16 * MIB);
+    let mut place = 512;
+    for step in 0..2000 {
+        let len = 512 * (1 + step % 13);
+        pass(&mut ahead, place, len);
+        if step % 7 == 0 {
+            ahead.handle_change(RequestId(9), place + 700 * 512..place + 709 * 512);
+            ahead.handle_done(RequestId(9));
+        }
+        for Piece { range, whole, .. } in &ahead.pieces {
+            assert!([range.start, range.end, whole.start].iter().all(|at| at % BLOCK == 0));
+        }
+        place += len;
+    }
+    assert!(ahead.stats().answered > 1500, "{:?}", ahead.stats());
+}
+
 #[test]
 fn nothing_is_read_ahead_where_a_change_is_in_flight() {
     let mut ahead = machine(16 * MIB);
