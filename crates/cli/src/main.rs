@@ -43,6 +43,11 @@ use output::Output;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
+/// A small write to an array takes some twenty pieces of memory for its way, and gives them back: with the C library's that is a
+/// seventh of its time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Joins the disks of several hosts into one volume that survives their failure
 #[derive(Debug, Parser)]
 #[command(name = "netraid", version, max_term_width = 100)]
