@@ -9,17 +9,18 @@
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
+    ops::Range,
     os::unix::fs::FileExt,
     path::PathBuf,
     process::{Command, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Pool, Request};
+use netraid_block::{BlockDevice, Device, DeviceInfo, ErrorKind, Op, Pool, Request};
 use netraid_engine::backings::ram;
 use netraid_export::fuse::{FuseError, FuseMount};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -51,6 +52,28 @@ fn counted() -> (Device, Arc<AtomicUsize>) {
     let flushes = Arc::new(AtomicUsize::new(0));
     let memory = ram(SIZE, 512, Pool::new()).unwrap();
     (Device::new(Arc::new(Counted(memory, flushes.clone()))), flushes)
+}
+
+/// Memory of which one block cannot be written, and which writes it was given.
+struct Broken(Device, Arc<Mutex<Vec<Range<u64>>>>);
+
+const BROKEN_AT: u64 = 600 << 10;
+
+impl BlockDevice for Broken {
+    fn info(&self) -> DeviceInfo {
+        self.0.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        let range = request.offset..request.offset + request.len;
+        if request.op == Op::Write {
+            self.1.lock().unwrap().push(range.clone());
+            if range.contains(&BROKEN_AT) {
+                return request.completion.finish(Err(ErrorKind::Medium.into()));
+            }
+        }
+        self.0.submit(request);
+    }
 }
 
 fn can_mount() -> bool {
@@ -125,6 +148,42 @@ async fn the_file_is_the_volume_at_any_alignment() {
         assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_long_write_alone_is_handed_over_in_parts_and_fails_with_any_of_them() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let writes = Arc::new(Mutex::new(Vec::new()));
+    let memory = ram(SIZE, 512, Pool::new()).unwrap();
+    let device = Device::new(Arc::new(Broken(memory, writes.clone())));
+    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let path = mount.file().to_path_buf();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
+    let client = move || {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        // Whole pages, or the kernel cuts it.
+        let mut data = Pool::new().get(1 << 20);
+        data.fill(2);
+        let error = file.write_at(&data, 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(EIO));
+        // The place of the failed one serves again, with no error left in it.
+        file.write_all_at(&data, 1 << 20).unwrap();
+        let mut read = vec![0; 1 << 20];
+        file.read_exact_at(&mut read, 1 << 20).unwrap();
+        assert!(read.iter().all(|byte| *byte == 2));
+    };
+    tokio::task::spawn_blocking(client).await.unwrap();
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    let writes = writes.lock().unwrap();
+    let second: Vec<_> = writes.iter().filter(|range| range.start >= 1 << 20).collect();
+    assert!(second.len() > 1, "{second:?}");
+    assert!(second.iter().all(|range| range.start % (256 << 10) == 0), "{second:?}");
+    assert_eq!(second.iter().map(|range| range.end - range.start).sum::<u64>(), 1 << 20);
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Replies that are owed to the kernel, and the requests to the device that decide them.
 //!
-//! A reply is sent from where its request ended. The number of places is fixed: a FUSE thread
-//! that finds none free waits, which holds the kernel back. Invariant: after [`Replies::close`]
-//! has answered true, no request is under way, and none is begun.
+//! A reply is sent from where its request ended, or the last of its parts. The number of places is
+//! fixed: a FUSE thread that finds none free waits, which holds the kernel back. Invariant: after
+//! [`Replies::close`] has answered true, no request is under way, and none is begun.
 
 use std::{
     sync::{
@@ -60,9 +60,19 @@ impl Owed {
     }
 }
 
+/// A reply, and what it waits for.
+#[derive(Debug, Default)]
+struct Place {
+    owed: Option<Owed>,
+    /// Parts of the request that have not ended.
+    parts: u32,
+    /// Of the first part that failed.
+    error: Option<IoError>,
+}
+
 /// All replies that are owed.
 pub(super) struct Replies {
-    places: Vec<Mutex<Option<Owed>>>,
+    places: Vec<Mutex<Place>>,
     free: (Sender<usize>, Receiver<usize>),
     closed: AtomicBool,
     pool: Pool,
@@ -75,13 +85,18 @@ impl Replies {
         for place in 0..PLACES {
             let _ = free.0.send(place);
         }
-        let places = (0..PLACES).map(|_| Mutex::new(None)).collect();
+        let places = (0..PLACES).map(|_| Mutex::default()).collect();
         Self { places, free, closed: AtomicBool::new(false), pool }
     }
 
-    /// Puts a reply into a place, waiting for one; answers the tag of its request. `None` when
-    /// no more requests are begun: the reply was an error.
-    pub(super) fn owe(&self, owed: Owed) -> Option<u64> {
+    /// Whether no request is under way now.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.1.len() == PLACES
+    }
+
+    /// Puts a reply into a place, waiting for one; answers the tag of its request, or of each of
+    /// its parts. `None` when no more requests are begun: the reply was an error.
+    pub(super) fn owe(&self, owed: Owed, parts: u32) -> Option<u64> {
         match self.free.1.recv() {
             // Read only with a place in hand, so that `close` waits for who has not seen it.
             Ok(place) if self.closed.load(Ordering::Acquire) => {
@@ -90,7 +105,7 @@ impl Replies {
                 None
             }
             Ok(place) => {
-                *self.lock(place) = Some(owed);
+                *self.lock(place) = Place { owed: Some(owed), parts, error: None };
                 Some(place as u64)
             }
             // The other end is in this structure, so that it never closes.
@@ -119,7 +134,7 @@ impl Replies {
         let _ = self.free.0.send(place);
     }
 
-    fn lock(&self, place: usize) -> std::sync::MutexGuard<'_, Option<Owed>> {
+    fn lock(&self, place: usize) -> std::sync::MutexGuard<'_, Place> {
         self.places[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,9 +142,19 @@ impl Replies {
 impl Complete for Replies {
     fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
         let place = usize::try_from(tag).unwrap_or(usize::MAX);
-        let owed = self.lock(place).take();
+        let mut waiting = self.lock(place);
+        let data = result.unwrap_or_else(|error| {
+            waiting.error.get_or_insert(error);
+            SgList::new()
+        });
+        waiting.parts = waiting.parts.saturating_sub(1);
+        if waiting.parts > 0 {
+            return;
+        }
+        let Place { owed, error, .. } = std::mem::take(&mut *waiting);
+        drop(waiting);
         if let Some(owed) = owed {
-            owed.send(result, &self.pool);
+            owed.send(error.map_or(Ok(data), Err), &self.pool);
             self.release(place);
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     io,
+    ops::Range,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -25,6 +26,8 @@ const FILE: INodeNo = INodeNo(2);
 const TTL: Duration = Duration::from_secs(3600);
 /// Longest write of one request in bytes; the kernel's own limit without special rights.
 const WRITE_LEN_MAX: u32 = 1 << 20;
+/// A write is handed over in parts of at least this length, if nothing else is under way.
+const PART_LEN_MIN: u32 = 256 << 10;
 /// Most requests that the kernel sends ahead.
 const BACKGROUND_MAX: u16 = 128;
 /// Length of a block of the file system's statistics.
@@ -33,6 +36,8 @@ const STAT_LEN: u32 = 4096;
 pub(super) struct Volume {
     name: OsString,
     capacity: u64,
+    /// Where parts of a write end.
+    part_len: u64,
     read_only: bool,
     owner: (u32, u32),
     mounted: SystemTime,
@@ -55,6 +60,7 @@ impl Volume {
         Self {
             name: name.into(),
             capacity: info.capacity,
+            part_len: u64::from(PART_LEN_MIN.next_multiple_of(info.optimal_len.max(1))),
             read_only: info.read_only,
             owner: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
             mounted: SystemTime::now(),
@@ -92,8 +98,28 @@ impl Volume {
     }
 
     fn submit(&self, owed: Owed, request: ByteRequest) {
-        if let Some(tag) = self.replies.owe(owed) {
+        if let Some(tag) = self.replies.owe(owed, 1) {
             self.port.submit(request, tag);
+        }
+    }
+
+    /// Copies and hands over a write. The device has its first part while the next one is copied, where it would
+    /// have nothing to do meanwhile.
+    fn submit_write(&self, owed: Owed, offset: u64, data: &[u8], flags: RequestFlags) {
+        let is_parted = !flags.fua && self.replies.is_idle();
+        let range = offset..offset + data.len() as u64;
+        let parts = parts(range, if is_parted { self.part_len } else { u64::MAX });
+        let count = u32::try_from(parts.clone().count()).unwrap_or(u32::MAX);
+        let Some(tag) = self.replies.owe(owed, count) else { return };
+        let mut rest = data;
+        for Range { start, end } in parts {
+            let len = end - start;
+            let (part, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX));
+            let mut buf = self.pool.get(part.len());
+            buf.copy_from_slice(part);
+            let data = buf.freeze().into();
+            self.port.submit(ByteRequest { op: Op::Write, offset: start, len, flags, data }, tag);
+            rest = after;
         }
     }
 
@@ -212,17 +238,9 @@ impl Filesystem for Volume {
         // As on a block device, what does not fit is left out. Both lengths fit: see the limit.
         let written = u32::try_from(len).unwrap_or(u32::MAX);
         let data = &data[..usize::try_from(len).unwrap_or(data.len())];
-        let mut buf = self.pool.get(data.len());
-        buf.copy_from_slice(data);
         let durable = OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(OFlags::DSYNC);
-        let request = ByteRequest {
-            op: Op::Write,
-            offset,
-            len,
-            flags: RequestFlags { fua: durable, no_unmap: false },
-            data: buf.freeze().into(),
-        };
-        self.submit(Owed::Write(reply, written), request);
+        let flags = RequestFlags { fua: durable, no_unmap: false };
+        self.submit_write(Owed::Write(reply, written), offset, data, flags);
     }
 
     fn fsync(
@@ -311,5 +329,38 @@ impl Filesystem for Volume {
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let blocks = self.capacity / u64::from(STAT_LEN);
         reply.statfs(blocks, 0, 0, 1, 0, STAT_LEN, 255, STAT_LEN);
+    }
+}
+
+/// A range cut where multiples of `part_len` are in it; an empty one is one part.
+fn parts(range: Range<u64>, part_len: u64) -> impl Iterator<Item = Range<u64>> + Clone {
+    let last = range.start.max(range.end.saturating_sub(1)) / part_len;
+    (range.start / part_len..=last).map(move |number| {
+        let start = number * part_len;
+        start.max(range.start)..start.saturating_add(part_len).min(range.end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(range: Range<u64>, part_len: u64) -> Vec<Range<u64>> {
+        parts(range, part_len).collect()
+    }
+
+    #[test]
+    fn parts_follow_one_another_and_end_where_the_device_likes_it() {
+        assert_eq!(cut(0..300, 100), [0..100, 100..200, 200..300]);
+        assert_eq!(cut(50..250, 100), [50..100, 100..200, 200..250]);
+        assert_eq!(cut(10..20, 100), [10..20]);
+        assert_eq!(cut(100..101, 100), [100..101]);
+    }
+
+    #[test]
+    fn what_is_empty_or_is_not_to_be_cut_is_one_part() {
+        assert_eq!(cut(7..7, 100), [7..7]);
+        assert_eq!(cut(100..100, 100), [100..100]);
+        assert_eq!(cut(50..250, u64::MAX), [50..250]);
     }
 }
