@@ -219,7 +219,7 @@ fn a_block_that_two_readers_part_is_seen_as_a_whole() {
         Served::Now(data) => Some(data),
         Served::Later => core::iter::from_fn(|| ahead.poll_action()).find_map(|one| match one {
             Action::Answer { id: RequestId(1), data } => Some(data),
-            _ => None,
+            Action::Answer { .. } | Action::Read { .. } | Action::ReadAgain { .. } => None,
         }),
         Served::ByArray => None,
     };
