@@ -345,22 +345,22 @@ fn parts(range: Range<u64>, part_len: u64) -> impl Iterator<Item = Range<u64>> +
 mod tests {
     use super::*;
 
-    fn cut(range: Range<u64>, part_len: u64) -> Vec<Range<u64>> {
-        parts(range, part_len).collect()
+    fn cut(range: Range<u64>, part_len: u64) -> Vec<(u64, u64)> {
+        parts(range, part_len).map(|part| (part.start, part.end)).collect()
     }
 
     #[test]
     fn parts_follow_one_another_and_end_where_the_device_likes_it() {
-        assert_eq!(cut(0..300, 100), [0..100, 100..200, 200..300]);
-        assert_eq!(cut(50..250, 100), [50..100, 100..200, 200..250]);
-        assert_eq!(cut(10..20, 100), [10..20]);
-        assert_eq!(cut(100..101, 100), [100..101]);
+        assert_eq!(cut(0..300, 100), [(0, 100), (100, 200), (200, 300)]);
+        assert_eq!(cut(50..250, 100), [(50, 100), (100, 200), (200, 250)]);
+        assert_eq!(cut(10..20, 100), [(10, 20)]);
+        assert_eq!(cut(100..101, 100), [(100, 101)]);
     }
 
     #[test]
     fn what_is_empty_or_is_not_to_be_cut_is_one_part() {
-        assert_eq!(cut(7..7, 100), [7..7]);
-        assert_eq!(cut(100..100, 100), [100..100]);
-        assert_eq!(cut(50..250, u64::MAX), [50..250]);
+        assert_eq!(cut(7..7, 100), [(7, 7)]);
+        assert_eq!(cut(100..100, 100), [(100, 100)]);
+        assert_eq!(cut(50..250, u64::MAX), [(50, 250)]);
     }
 }
