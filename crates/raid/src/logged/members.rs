@@ -346,35 +346,32 @@ impl Array {
 
     /// Copies a page's newest image to a member, and nothing but that.
     async fn copy_page(&self, member: MemberIndex, page: u64, is_sums: bool) {
-        let (table, holders, uuid, layout) = {
+        let (table, uuid, layout) = {
             let state = self.state();
             let layout = &state.layout;
             let table = if is_sums { layout.sum_pages } else { layout.stripe_pages };
-            let in_sync = state.in_sync();
-            let others: Vec<MemberIndex> =
-                table.holders(page).iter().filter(|one| in_sync.contains(*one)).collect();
-            (table, others, state.label.array_uuid, layout.sum_layout)
+            (table, state.label.array_uuid, layout.sum_layout)
         };
-        // All images of the holder that has the newest: the one before it counts if the next one
-        // that is written is torn.
-        let mut newest: Option<(u64, Images)> = None;
-        for holder in holders {
-            let offset = table.offset(page, holder);
-            let Some(pair) = self.read_pair(holder, offset).await else { continue };
-            let place = |counter| table.slot_offset(page, member, counter);
-            let images: Images = if is_sums {
-                let found = super::sums::decode_pair(&pair, layout, uuid, offset, page);
+        let place = |counter| table.slot_offset(page, member, counter);
+        let decode = |pair: &[u8], offset| -> Images {
+            if is_sums {
+                let found = super::sums::decode_pair(pair, layout, uuid, offset, page);
                 found
                     .iter()
                     .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
                     .collect()
             } else {
-                let found = decode_stripe_pair(&pair, uuid, offset, page);
+                let found = decode_stripe_pair(pair, uuid, offset, page);
                 found
                     .iter()
                     .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
                     .collect()
-            };
+            }
+        };
+        // All images of the holder that has the newest: the one before it counts if the next one
+        // that is written is torn.
+        let mut newest: Option<(u64, Images)> = None;
+        for (_, images) in self.read_images(table, page, decode).await {
             let Some(best) = images.iter().map(|(counter, _)| *counter).max() else { continue };
             if newest.as_ref().is_none_or(|(known, _)| *known < best) {
                 newest = Some((best, images));

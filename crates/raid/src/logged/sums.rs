@@ -21,7 +21,6 @@ use super::{
 use crate::{
     member::MEMBERS_MAX,
     pages::PAIR_LEN,
-    planted::{Planted, planted},
     regions::PAGE_LEN,
     sums::{SumLayout, SumPage},
 };
@@ -257,26 +256,16 @@ impl Array {
 
     /// The newest image of a page. Holders that lack it have it afterwards.
     async fn read_sum_page(&self, page: u64) -> Option<SumPage> {
-        let (pages, holders, uuid, layout) = {
+        let (pages, uuid, layout) = {
             let state = self.state();
-            let pages = state.layout.sum_pages;
-            let in_sync = state.in_sync();
-            let holders: Vec<_> =
-                pages.holders(page).iter().filter(|one| in_sync.contains(*one)).collect();
-            (pages, holders, state.label.array_uuid, state.layout.sum_layout)
+            (state.layout.sum_pages, state.label.array_uuid, state.layout.sum_layout)
         };
-        let most = if planted(Planted::PageFromOneCopy) { 1 } else { holders.len() };
-        let reads = holders.iter().take(most).map(|holder| {
-            let offset = pages.offset(page, *holder);
-            async move {
-                let pair = self.read_pair(*holder, offset).await;
-                pair.map(|pair| decode_pair(&pair, layout, uuid, offset, page)).unwrap_or_default()
-            }
-        });
-        let found = join_all(reads).await;
-        let newest = found.iter().flatten().max_by_key(|image| image.counter)?.clone();
-        let has = |images: &Vec<SumPage>| images.iter().any(|one| one.counter == newest.counter);
-        let lacking = holders.iter().zip(&found).filter(|(_, images)| !has(images));
+        let decode = |pair: &[u8], offset| decode_pair(pair, layout, uuid, offset, page);
+        let found = self.read_images(pages, page, decode).await;
+        let images = found.iter().flat_map(|(_, images)| images);
+        let newest = images.max_by_key(|image| image.counter)?.clone();
+        let has = |images: &[SumPage]| images.iter().any(|one| one.counter == newest.counter);
+        let lacking = found.iter().filter(|(_, images)| !has(images));
         let writes = lacking.map(|(holder, _)| {
             let at = pages.slot_offset(page, *holder, newest.counter);
             self.write_member(*holder, at, Buf::copy_from(&newest.encode(uuid, at)).into())

@@ -133,6 +133,44 @@ impl Array {
         join_all(writes).await;
     }
 
+    /// The images of a page on its holders in sync, as `decode` finds them in what a holder has at an offset.
+    ///
+    /// While they are read, who was asked may leave, and another one may have caught up: as long as no image
+    /// is found and somebody is in sync who was not asked, that one is. Nowhere is only what none of them has.
+    pub(super) async fn read_images<I>(
+        &self,
+        table: TablePages,
+        page: u64,
+        decode: impl Fn(&[u8], u64) -> Vec<I>,
+    ) -> Vec<(MemberIndex, Vec<I>)> {
+        let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
+        let mut asked = MemberSet::default();
+        let mut found = Vec::new();
+        loop {
+            let in_sync = self.state().in_sync();
+            let holders: Vec<MemberIndex> = table
+                .holders(page)
+                .iter()
+                .filter(|holder| in_sync.contains(*holder))
+                .take(most)
+                .collect();
+            if holders.iter().all(|holder| asked.contains(*holder)) {
+                return found;
+            }
+            holders.iter().for_each(|holder| asked.insert(*holder));
+            let decode = &decode;
+            let reads = holders.into_iter().map(|holder| async move {
+                let offset = table.offset(page, holder);
+                let pair = self.read_pair(holder, offset).await;
+                (holder, pair.map_or_else(Vec::new, |pair| decode(&pair, offset)))
+            });
+            found = join_all(reads).await;
+            if found.iter().any(|(_, images)| !images.is_empty()) {
+                return found;
+            }
+        }
+    }
+
     /// Writes a checkpoint to all live members. It is stable then.
     pub(super) async fn write_checkpoint(&self, checkpoint: &Checkpoint) {
         let (uuid, members): (_, Vec<MemberIndex>) = {
