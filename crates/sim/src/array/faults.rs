@@ -120,6 +120,11 @@ impl<M: Machine> World<M> {
         self.hosts.iter().filter(|host| host.is_impaired).count()
     }
 
+    /// Whether a member is another one than an engine takes it for, which has not heard of it yet.
+    pub(super) fn is_deceived(&self, engine: EngineId) -> bool {
+        self.hosts.iter().any(|host| host.is_older && !host.was_noticed(engine))
+    }
+
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
         // Whom another engine pushes aside does not know who is in sync.
@@ -133,7 +138,7 @@ impl<M: Machine> World<M> {
             let is_whole = engine.is_in_sync(member)
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
-            let was_noticed = engine.id.0 > host.engine_then || host.losses > host.losses_then;
+            let was_noticed = host.was_noticed(engine.id);
             let was_nothing = now.since(host.mended_at) > settled && !host.lost_power;
             if host.is_impaired
                 && host.trouble.is_none()
@@ -622,4 +627,11 @@ fn read_block(disk: &Disk, block: u64) -> Option<Buf> {
 
 const fn range(block: u64) -> Range<u64> {
     block..block + 1
+}
+
+impl Host {
+    /// Whether an engine has lost its session, or began, since something befell the member.
+    fn was_noticed(&self, engine: EngineId) -> bool {
+        engine.0 > self.engine_then || self.losses > self.losses_then
+    }
 }

@@ -120,7 +120,8 @@ impl<M: Machine> World<M> {
         }
         let id = self.engines[at].id;
         let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
-        if !self.is_excused(id) && is_calm && self.sessions_are_ready(at) {
+        let is_known = !self.is_deceived(id) && self.sessions_are_ready(at);
+        if !self.is_excused(id) && is_calm && is_known {
             self.look_at_media(false);
         }
         true
