@@ -14,7 +14,6 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _},
     net::{TcpListener, TcpStream, ToSocketAddrs as _},
-    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
         Arc,
@@ -31,7 +30,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    data::Data,
+    data::{Data, DataFile},
     load::{Done, Hook, Load, Shared},
     target::{Open, Reach},
 };
@@ -68,7 +67,7 @@ pub(super) enum Job {
         open: Open,
         load: Load,
         /// Where data comes from; none: it is made from the seed.
-        data: Option<PathBuf>,
+        data: Option<DataFile>,
         seed: u64,
     },
     /// Takes bytes over TCP, and writes them to a file of its temporary directory that goes with it.
@@ -270,8 +269,11 @@ fn work() -> Result<Said> {
     input.by_ref().take(JOB_LEN_MAX).read_line(&mut line)?;
     match serde_json::from_str(&line).context("job")? {
         Job::Stream { reach, slot, open, load, data, seed } => {
-            let data = Arc::new(Data::new(data.as_deref(), seed)?);
-            let shared = Shared { data, stop: Arc::new(AtomicBool::new(false)) };
+            let data = match data {
+                Some(file) => Data::of_file(&file)?,
+                None => Data::new(None, seed)?,
+            };
+            let shared = Shared { data: Arc::new(data), stop: Arc::new(AtomicBool::new(false)) };
             let mut store = reach.open(slot, open)?;
             say(&Said::Ready { port: None, token: None })?;
             wait_for_go(&mut input)?;

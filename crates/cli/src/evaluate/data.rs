@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{Read as _, Seek as _, SeekFrom},
     os::unix::fs::FileExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -45,6 +45,14 @@ pub(super) enum Content {
     Any,
 }
 
+/// A file of the user's from which data is taken, as the run began with it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct DataFile {
+    pub(super) path: PathBuf,
+    /// What tells its data from that of another file of this name, here or elsewhere.
+    pub(super) digest: String,
+}
+
 /// Data to write.
 pub(super) struct Data {
     pool: Vec<u8>,
@@ -68,6 +76,26 @@ impl Data {
         let mut zeros = vec![1; pool.len()];
         zeros.fill(0);
         Ok(Self { pool, zeros, source })
+    }
+
+    /// From a file that must be the one with which the run began: clients have copies of it.
+    pub(super) fn of_file(file: &DataFile) -> Result<Self> {
+        let DataFile { path, digest } = file;
+        let shown = path.display();
+        let data = Self::new(Some(path), 0)
+            .with_context(|| format!("--data {shown} (digest {digest}): give this host a copy"))?;
+        match data.digest() {
+            Some(here) if here != *digest => bail!(
+                "--data {shown}: has digest {here} here, and {digest} where the run began; give this host a copy of \
+                 that file"
+            ),
+            Some(_) | None => Ok(data),
+        }
+    }
+
+    /// What tells data of a file from any other's; none where it is made.
+    fn digest(&self) -> Option<String> {
+        self.source.as_ref().map(|_| format!("{:016x}", digest(&self.pool)))
     }
 
     /// Makes what lies at `offset`, for the `turn`th time.
@@ -118,7 +146,7 @@ impl Data {
         }
         Ok(DataProof {
             source,
-            digest: (!made).then(|| format!("{:016x}", digest(&self.pool))),
+            digest: self.digest(),
             places: u32::try_from(places.len())?,
             sample_bytes,
             compressed_bytes,
@@ -231,6 +259,25 @@ mod tests {
         assert_eq!(before, digest(&bytes));
         bytes[FILE_LEN_MIN / 2] ^= 1;
         assert_ne!(before, digest(&bytes));
+    }
+
+    #[test]
+    fn a_client_writes_no_other_data_than_the_run() {
+        let file = file_of(&[&noise(3, FILE_LEN_MIN)]);
+        let path = file.path().to_owned();
+        let digest = Data::new(Some(&path), 1).unwrap().digest().unwrap();
+        assert!(Data::of_file(&DataFile { path: path.clone(), digest: digest.clone() }).is_ok());
+        let refused = |path: &Path, digest: &str| {
+            let file = DataFile { path: path.to_owned(), digest: digest.to_owned() };
+            let error = Data::of_file(&file).err().unwrap();
+            format!("{error:#}")
+        };
+        let error = refused(&path, "0123456789abcdef");
+        for named in [path.to_str().unwrap(), &digest, "0123456789abcdef"] {
+            assert!(error.contains(named), "{error}");
+        }
+        let error = refused(Path::new("/nowhere/data"), &digest);
+        assert!(error.contains("/nowhere/data") && error.contains(&digest), "{error}");
     }
 
     #[test]

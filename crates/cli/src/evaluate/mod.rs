@@ -49,7 +49,7 @@ pub(crate) use self::{
     options::EvaluateArgs,
 };
 use self::{
-    data::Data,
+    data::{Data, DataFile},
     journal::Journal,
     load::Shared,
     session::{Common, Session},
@@ -191,7 +191,7 @@ fn evaluate(
 struct Written {
     data: Arc<Data>,
     /// The file that it is from; none: it is made from the seed.
-    file: Option<PathBuf>,
+    file: Option<DataFile>,
     seed: u64,
     proof: DataProof,
 }
@@ -214,6 +214,7 @@ impl Written {
         if let Some(begun) = begun {
             proof::same(begun, &proof)?;
         }
+        let file = file.zip(proof.digest.clone()).map(|(path, digest)| DataFile { path, digest });
         Ok(Self { data, file, seed, proof })
     }
 }

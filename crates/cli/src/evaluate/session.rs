@@ -1,6 +1,6 @@
 //! A target with the files that this run has on it, and the parts that all tests share.
 
-use std::{fs, path::PathBuf, time::Instant};
+use std::{fs, time::Instant};
 
 use anyhow::{Context as _, Result};
 use netraid_evaluate::{
@@ -12,7 +12,7 @@ use netraid_evaluate::{
 };
 
 use super::{
-    data::Content,
+    data::{Content, DataFile},
     degrade::Degrade,
     load::{Done, Load, Shared},
     random, streams,
@@ -29,7 +29,7 @@ pub(super) struct Common<'a> {
     pub(super) settings: &'a Settings,
     pub(super) shared: Shared,
     /// Where the user has data from.
-    pub(super) data: Option<PathBuf>,
+    pub(super) data: Option<DataFile>,
     pub(super) seed: u64,
 }
 
