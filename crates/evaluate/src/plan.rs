@@ -17,6 +17,9 @@ pub const PIECES: u64 = 16;
 /// A long write of the flush test is so many times a burst.
 pub const LONG_TO_BURST: u64 = 8;
 
+/// A burst of the flush test is so many times a small one, where buffers are as small.
+const BURST_TO_SMALL: u64 = 8;
+
 /// Files that are written and read between the first time that a file is used and the next: what was used
 /// last is not in a cache that holds the latest bytes, unless it is larger than all of these.
 pub const FILLERS: [u16; 2] = [1, 2];
@@ -151,6 +154,16 @@ pub fn burst_bytes(settings: &Settings) -> (u64, u64) {
     ((long / LONG_TO_BURST / buffer).max(1) * buffer, long)
 }
 
+/// Bytes of a small burst of the flush test: what a cache holds in which no burst has room. None where a
+/// burst is one buffer.
+#[must_use]
+pub fn small_burst_bytes(settings: &Settings) -> Option<u64> {
+    let buffer = u64::from(settings.buffer_bytes).max(1);
+    let (burst, _) = burst_bytes(settings);
+    let small = (burst / BURST_TO_SMALL / buffer).max(1) * buffer;
+    (small < burst).then_some(small)
+}
+
 /// Reads of one pair of the control beside the flush test. No byte is read twice by any of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlReads {
@@ -198,6 +211,14 @@ pub fn largest_file(settings: &Settings) -> u64 {
 mod tests {
     use super::*;
     use crate::record::tests::settings;
+
+    #[test]
+    fn small_bursts_are_whole_buffers() {
+        let of = |file_bytes| {
+            small_burst_bytes(&Settings { file_bytes, buffer_bytes: 64 << 10, ..settings() })
+        };
+        assert_eq!([of(1 << 30), of(8 << 20), of(2 << 20)], [Some(4 << 20), Some(64 << 10), None]);
+    }
 
     #[test]
     fn a_control_reads_nothing_twice() {

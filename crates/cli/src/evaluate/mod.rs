@@ -7,6 +7,7 @@ mod baseline;
 mod client;
 mod data;
 mod degrade;
+mod flush;
 mod journal;
 mod load;
 mod options;

@@ -14,6 +14,7 @@ use netraid_evaluate::{
 use super::{
     data::{Content, DataFile},
     degrade::Degrade,
+    flush,
     load::{Done, Load, Shared},
     random, streams,
     target::{Open, Target},
@@ -87,7 +88,7 @@ impl<'a> Session<'a> {
             Kind::Regions => tricks::regions(self, &mut result),
             Kind::Compression => tricks::compression(self, &mut result),
             Kind::Cache => tricks::cache(self, &mut result),
-            Kind::Flush => tricks::flush(self, &mut result),
+            Kind::Flush => flush::flush(self, &mut result),
         });
         self.common.shared.check()?;
         if let Err(error) = ran {

@@ -162,7 +162,8 @@ fn tape_blocks(seconds: f64, bytes_per_s: u64, request: u64) -> u64 {
     u64::try_from(blocks).unwrap_or(u64::MAX).max(1)
 }
 
-fn stream_of(role: Role, host: &str, done: &Done, tape: Option<TapeReport>) -> Stream {
+/// What is recorded of a stream.
+pub(super) fn stream_of(role: Role, host: &str, done: &Done, tape: Option<TapeReport>) -> Stream {
     Stream {
         role,
         host: host.to_owned(),

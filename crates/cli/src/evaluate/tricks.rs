@@ -1,12 +1,11 @@
-//! Tests that find tricks: two kinds of work in pairs, one after the other.
+//! Tests that find tricks: two kinds of work in pairs, one after the other. That of flushes is in [`super::flush`].
 
 use anyhow::Result;
 use netraid_evaluate::{
     catalogue::TestId,
-    estimate::{LONG_S, PIECE_S, REGION_ROUNDS, pause_s},
-    judge,
+    estimate::{PIECE_S, REGION_ROUNDS},
     places::BANDS,
-    plan::{self, FILLERS, LONG_SLOTS, PIECES, REGION_BANDS, SHORT_SLOT},
+    plan::{self, FILLERS, PIECES, REGION_BANDS},
     record::{PairTable, RegionPoint, TestResult},
     statistics::{Comparison, median},
 };
@@ -20,7 +19,7 @@ use super::{
 use crate::size;
 
 /// The file that is written in pieces.
-const SCRATCH: u16 = 3;
+pub(super) const SCRATCH: u16 = 3;
 /// Pieces are taken in steps of this: none follows the one before, so that reading ahead does not help.
 const STEP: u64 = 5;
 
@@ -140,118 +139,33 @@ pub(super) fn cache(session: &mut Session<'_>, result: &mut TestResult) -> Resul
     Ok(())
 }
 
-/// Bursts with a flush after a pause, and long writes with one.
-pub(super) fn flush(session: &mut Session<'_>, result: &mut TestResult) -> Result<()> {
-    prepare(session, TestId::Flush)?;
-    let settings = session.common.settings;
-    let (burst, long) = plan::burst_bytes(settings);
-    let mut pairs = table("write", "long", "burst", burst);
-    let mut flushes = Vec::new();
-    // New bytes each time: what is there already could be left out.
-    session.ensure(SCRATCH, settings.file_bytes)?;
-    session.forget(SCRATCH);
-    let load = |session: &mut Session<'_>, begin, bytes, seconds| Load {
-        begin,
-        bytes,
-        seconds,
-        ..session.load(true, bytes)
-    };
-    // Of no pair: by its rate the first pause is known.
-    let first = load(session, 2 * long, long, LONG_S);
-    let mut rate = measure(session, SCRATCH, &first, result)?;
-    for pair in 0..u64::from(settings.pairs) {
-        // A cache that holds the long write of before is to be empty.
-        session.common.shared.pause(pause_s(long, rate))?;
-        let begin = 3 * long + pair % plan::LONG_TO_BURST * burst;
-        let short = load(session, begin, burst, PIECE_S);
-        let done = piece(session, SCRATCH, &short, result)?;
-        flushes.push(done.flush_s);
-        let short_rate = size::mb_per_s(done.bytes, done.seconds);
-        let begin = pair % 3 * long;
-        let at_length = load(session, begin, long, LONG_S);
-        let long_rate = measure(session, SCRATCH, &at_length, result)?;
-        rate = long_rate;
-        pairs.pairs.push((long_rate, short_rate));
-    }
-    if let Some(seconds) = median(&flushes) {
-        result.notes.push(format!("a flush after a burst takes {:.0} us", seconds * 1e6));
-    }
-    if !session.target.reach.open(SCRATCH, Open::Old)?.flush()? {
-        result.notes.push(judge::NO_FLUSH.to_owned());
-    }
-    let control =
-        if judge::asks_for_reads(&pairs) { reads(session, result, rate)? } else { vec![] };
-    finish(result, vec![pairs]);
-    result.pairs.extend(control);
-    Ok(())
-}
-
-/// Reads of the shape of bursts and long writes, of what was not touched for a while; the short ones after a
-/// pause and without.
-fn reads(
-    session: &mut Session<'_>,
-    result: &mut TestResult,
-    mut rate: f64,
-) -> Result<Vec<PairTable>> {
-    let settings = session.common.settings;
-    let (short, long) = plan::burst_bytes(settings);
-    let shorts = session.ensure(SHORT_SLOT, settings.file_bytes)?;
-    for slot in LONG_SLOTS {
-        session.ensure(slot, settings.file_bytes)?;
-    }
-    // What lies between.
-    let fill = session.load(true, settings.file_bytes);
-    result.bytes += session.write(SCRATCH, Open::New, &fill)?.bytes;
-    let mut shape = table(judge::READ, "long", "burst", short);
-    let mut pause = table(judge::READ_SHORT, "at once", "after a pause", short);
-    for pair in 0..u64::from(settings.pairs) {
-        let at = plan::control_reads(pair, settings);
-        let longs = session.ensure(at.long_slot, settings.file_bytes)?;
-        if at.long_begin + long > longs.bytes || at.rested.max(at.hurried) + short > shorts.bytes {
-            continue;
-        }
-        let of_short = session.load_of(shorts);
-        let piece = |begin| Load { begin, bytes: short, seconds: PIECE_S, ..of_short.clone() };
-        let (rested, hurried) = (piece(at.rested), piece(at.hurried));
-        let at_length =
-            Load { begin: at.long_begin, bytes: long, seconds: LONG_S, ..session.load_of(longs) };
-        session.forget_cached(at.long_slot)?;
-        session.forget_cached(SHORT_SLOT)?;
-        // Opened before: a login between the long read and the one behind it would be a pause.
-        let reach = &session.target.reach;
-        let mut of_shorts = reach.open(SHORT_SLOT, Open::Old)?;
-        let mut of_longs = reach.open(at.long_slot, Open::Old)?;
-        session.common.shared.pause(pause_s(long, rate))?;
-        let mut measure = |store: &mut dyn Store, load| work(session, store, load, result);
-        let rested = measure(&mut *of_shorts, &rested)?;
-        let long_rate = measure(&mut *of_longs, &at_length)?;
-        let hurried = measure(&mut *of_shorts, &hurried)?;
-        let [rested, long_rate, hurried] =
-            [rested, long_rate, hurried].map(|done| size::mb_per_s(done.bytes, done.seconds));
-        rate = long_rate;
-        shape.pairs.push((long_rate, rested));
-        pause.pairs.push((hurried, rested));
-    }
-    Ok(vec![shape, pause])
-}
-
-fn table(what: &str, base: &str, other: &str, bytes: u64) -> PairTable {
+pub(super) fn table(what: &str, base: &str, other: &str, bytes: u64) -> PairTable {
     let [what, base, other] = [what, base, other].map(str::to_owned);
     PairTable { what, base, other, bytes, pairs: Vec::new() }
 }
 
 /// Runs one piece and gives its rate.
-fn measure(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResult) -> Result<f64> {
+pub(super) fn measure(
+    session: &Session<'_>,
+    slot: u16,
+    load: &Load,
+    result: &mut TestResult,
+) -> Result<f64> {
     let done = piece(session, slot, load, result)?;
     Ok(size::mb_per_s(done.bytes, done.seconds))
 }
 
-fn piece(session: &Session<'_>, slot: u16, load: &Load, result: &mut TestResult) -> Result<Done> {
+pub(super) fn piece(
+    session: &Session<'_>,
+    slot: u16,
+    load: &Load,
+    result: &mut TestResult,
+) -> Result<Done> {
     work(session, &mut *session.target.reach.open(slot, Open::Old)?, load, result)
 }
 
 /// Runs one piece at what is open already.
-fn work(
+pub(super) fn work(
     session: &Session<'_>,
     store: &mut dyn Store,
     load: &Load,
@@ -265,7 +179,7 @@ fn work(
 }
 
 /// The largest median ratio is the figure.
-fn finish(result: &mut TestResult, tables: Vec<PairTable>) {
+pub(super) fn finish(result: &mut TestResult, tables: Vec<PairTable>) {
     let ratios = tables.iter().filter_map(|table| Comparison::of(&table.pairs, table.bytes));
     let most = ratios.map(|comparison| comparison.ratio).max_by(f64::total_cmp);
     result.figure = most.and_then(|ratio| figure(result.test, ratio));

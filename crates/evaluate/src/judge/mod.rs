@@ -9,9 +9,9 @@ mod flush;
 mod plain;
 mod throttle;
 
-pub use flush::NO_FLUSH;
+pub use flush::{NO_FLUSH, is_above};
 pub use plain::WRONG_BYTES;
-pub use throttle::{READ, READ_SHORT, asks_for_reads};
+pub use throttle::{READ, READ_SHORT, REWRITE, WRITE, WRITE_SMALL, faster_bursts};
 
 use crate::{
     catalogue::TestId,

@@ -109,12 +109,19 @@ fn what_fits_into_the_targets_memory_is_not_called_clear() {
     assert_eq!(state(&found, FindingKind::CacheOnly), Some(FindingState::CouldNotTell));
 }
 
-/// The flush test with its control: reads of the same shape, and short reads after a pause over those
-/// without one.
+/// The flush test with its controls: reads of the same shape, short reads after a pause over those
+/// without one, and writes in one place that go on as bursts do.
 fn flushed(write: &[f64], shape: &[f64], pause: &[f64]) -> TestResult {
-    let tables = [("write", write), (READ, shape), (READ_SHORT, pause)];
+    flushed_in_place(write, shape, pause, write)
+}
+
+fn flushed_in_place(write: &[f64], shape: &[f64], pause: &[f64], place: &[f64]) -> TestResult {
+    let tables = [(WRITE, write), (READ, shape), (READ_SHORT, pause), (REWRITE, place)];
     with_pairs(TestId::Flush, tables.map(|(what, ratios)| pairs(what, 100.0, ratios)).into())
 }
+
+/// Far above [`TRICK`].
+const FAR: [f64; 7] = [6.0, 6.2, 5.8, 6.1, 6.0, 5.9, 6.3];
 
 #[test]
 fn bursts_faster_than_the_device_are_unstable() {
@@ -129,9 +136,29 @@ fn bursts_faster_than_the_device_are_unstable() {
 }
 
 #[test]
+fn small_bursts_show_what_bursts_are_too_large_for() {
+    let of = |write: &[f64], small: &[f64]| {
+        let mut flush = flushed_in_place(write, &HONEST, &HONEST, &FAR);
+        flush.pairs.push(pairs(WRITE_SMALL, 100.0, small));
+        state(&judge(&target(0), &[flush]), FindingKind::UnstableWrites)
+    };
+    assert_eq!(of(&HONEST, &TRICK), Some(FindingState::Found));
+    assert_eq!(of(&TRICK, &HONEST), Some(FindingState::Found));
+    assert_eq!(of(&HONEST, &HONEST), Some(FindingState::Clear));
+    // What is so short is noisy: it takes away nothing from what bursts say, unless it may well be faster.
+    assert_eq!(of(&HONEST, &NOISE), Some(FindingState::Clear));
+    let faster = [2.0, 0.7, 1.8, 0.6, 2.3, 1.9, 1.6];
+    assert_eq!(of(&HONEST, &faster), Some(FindingState::CouldNotTell));
+    assert_eq!(of(&NOISE, &HONEST), Some(FindingState::CouldNotTell));
+    // The larger bursts of which it is true are held against the controls.
+    let tables = [pairs(WRITE, 100.0, &HONEST), pairs(WRITE_SMALL, 100.0, &TRICK)];
+    assert_eq!(faster_bursts(&tables), Some(1 << 20));
+    assert_eq!(faster_bursts(&tables[..1]), None);
+}
+
+#[test]
 fn a_throttle_is_no_volatile_cache() {
     use FindingState::{Clear, CouldNotTell, Found, Note};
-    const FAR: [f64; 7] = [6.0, 6.2, 5.8, 6.1, 6.0, 5.9, 6.3];
     let of = |results: &[TestResult]| {
         let found = judge(&target(0), results);
         [FindingKind::UnstableWrites, FindingKind::Throttled].map(|kind| state(&found, kind))
@@ -148,10 +175,31 @@ fn a_throttle_is_no_volatile_cache() {
     assert_eq!(flush(&TRICK, &HONEST, &TRICK), [Some(CouldNotTell); 2]);
     assert_eq!(flush(&TRICK, &TRICK, &NOISE), [Some(CouldNotTell); 2]);
     // Without a control nobody is accused, and where bursts are no faster none is needed.
-    let alone = |ratios| with_pairs(TestId::Flush, vec![pairs("write", 100.0, ratios)]);
+    let alone = |ratios| with_pairs(TestId::Flush, vec![pairs(WRITE, 100.0, ratios)]);
     assert_eq!(of(&[alone(&TRICK)]), [Some(CouldNotTell); 2]);
     assert_eq!(of(&[alone(&HONEST)]), [Some(Clear), None]);
-    assert!(asks_for_reads(&alone(&TRICK).pairs[0]) && !asks_for_reads(&alone(&NOISE).pairs[0]));
+    assert!(faster_bursts(&alone(&TRICK).pairs).is_some());
+    assert!(faster_bursts(&alone(&NOISE).pairs).is_none());
+}
+
+#[test]
+fn a_throttle_of_writes_alone_is_no_volatile_cache() {
+    use FindingState::{Clear, CouldNotTell, Found};
+    let of = |write: &[f64], place: &[f64]| {
+        let flush = flushed_in_place(write, &HONEST, &HONEST, place);
+        let found = judge(&target(0), &[flush]);
+        [FindingKind::UnstableWrites, FindingKind::Throttled].map(|kind| state(&found, kind))
+    };
+    assert_eq!(of(&TRICK, &TRICK), [Some(Found), Some(Clear)]);
+    assert_eq!(of(&TRICK, &FAR), [Some(Found), Some(Clear)]);
+    // Each byte counts, also where it was written before.
+    assert_eq!(of(&TRICK, &HONEST), [Some(CouldNotTell); 2]);
+    assert_eq!(of(&TRICK, &NOISE), [Some(CouldNotTell); 2]);
+    assert_eq!(of(&FAR, &TRICK), [Some(CouldNotTell); 2]);
+    let mut without = flushed(&TRICK, &HONEST, &HONEST);
+    without.pairs.retain(|table| table.what != REWRITE);
+    let found = judge(&target(0), &[without]);
+    assert_eq!(state(&found, FindingKind::UnstableWrites), Some(CouldNotTell));
 }
 
 #[test]
@@ -168,19 +216,25 @@ fn reads_from_a_cache_are_no_control() {
 
 #[test]
 fn what_a_cache_may_hide_is_not_called_clear() {
-    let honest = || vec![pairs("write", 100.0, &HONEST)];
+    let honest = || vec![pairs(WRITE, 100.0, &HONEST)];
     let flush = with_pairs(TestId::Flush, honest());
     let unstable =
         |results: &[TestResult]| state(&judge(&target(0), results), FindingKind::UnstableWrites);
     let none = TestResult { notes: vec![NO_FLUSH.to_owned()], ..flush.clone() };
     assert_eq!(unstable(&[none]), Some(FindingState::CouldNotTell));
-    // Whole files are written at half the rate of what fits into the cache.
-    let slow = reading(TestId::Host1, 40.0);
-    assert_eq!(unstable(&[flush.clone(), slow]), Some(FindingState::CouldNotTell));
-    let alike = reading(TestId::Host1, 95.0);
-    assert_eq!(unstable(&[flush, alike]), Some(FindingState::Clear));
+    // A whole file is written at half the rate of what fits into the cache, or once because of something else.
+    let whole = |rates: &[f64]| {
+        let rounds = rates.iter().flat_map(|rate| reading(TestId::Flush, *rate).rounds);
+        TestResult { rounds: rounds.collect(), ..flush.clone() }
+    };
+    assert_eq!(unstable(&[whole(&[40.0])]), Some(FindingState::CouldNotTell));
+    assert_eq!(unstable(&[whole(&[40.0, 45.0])]), Some(FindingState::CouldNotTell));
+    assert_eq!(unstable(&[whole(&[40.0, 95.0])]), Some(FindingState::Clear));
+    // Making a file takes longer than writing over it: another test's files say nothing here.
+    let made = reading(TestId::Host1, 40.0);
+    assert_eq!(unstable(&[whole(&[95.0]), made]), Some(FindingState::Clear));
     let compression = with_pairs(TestId::Compression, honest());
-    let cached = with_pairs(TestId::Flush, vec![pairs("write", 100.0, &TRICK)]);
+    let cached = with_pairs(TestId::Flush, vec![pairs(WRITE, 100.0, &TRICK)]);
     let found = judge(&target(0), &[compression, cached]);
     assert_eq!(state(&found, FindingKind::Compression), Some(FindingState::CouldNotTell));
 }
