@@ -127,6 +127,7 @@ mod tests {
             complete: true,
             resumed: 0,
             estimate_s: None,
+            estimate_controls_s: 0.0,
             took_s: 1.0,
         };
         let table = table(&evaluation);

@@ -29,16 +29,42 @@ pub struct Probe {
 /// Rates below this are taken for it, in MB/s: what stands still ends by its time bound.
 const RATE_MIN: f64 = 0.01;
 
-/// Seconds that `tests` take at a target of these rates. `written` are bytes of each file that are there
+/// How long tests take, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Estimate {
+    /// What is measured in any case.
+    pub seconds: f64,
+    /// What comes on top where bursts of writes ask for controls.
+    pub controls_s: f64,
+}
+
+impl core::iter::Sum for Estimate {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            seconds: sum.seconds + one.seconds,
+            controls_s: sum.controls_s + one.controls_s,
+        })
+    }
+}
+
+/// How long `tests` take at a target of these rates. `written` are bytes of each file that are there
 /// already.
 #[must_use]
-pub fn seconds(
+pub fn estimate(
     tests: &[TestId],
     settings: &Settings,
     probe: &Probe,
     mut written: [u64; SLOTS as usize],
-) -> f64 {
-    tests.iter().map(|test| test_s(*test, settings, probe, &mut written)).sum()
+) -> Estimate {
+    let mut sum = Estimate::default();
+    for test in tests {
+        sum.seconds += test_s(*test, settings, probe, &mut written);
+        if test.kind() == Kind::Flush {
+            // Files that they leave behind are not counted on: they may not run.
+            sum.controls_s += controls_s(settings, probe, written);
+        }
+    }
+    sum
 }
 
 fn test_s(
@@ -120,13 +146,38 @@ fn special_s(
         Kind::Flush => {
             written[3] = 0;
             let (burst, long) = plan::burst_bytes(settings);
-            let burst_s = seconds_of(burst, probe.write).min(PIECE_S);
-            let long_s = seconds_of(long, probe.write).min(LONG_S);
-            // A pause lets a cache drain before the burst; one long write comes before all pairs.
-            long_s + pairs * (burst_s + long_s + pause_s(long, probe.write))
+            // The whole file comes before all pairs.
+            let whole_s = bounded(settings.file_bytes, probe.write, settings);
+            // Pauses let a cache drain before what is short.
+            let small_s = plan::small_burst_bytes(settings).map_or(0.0, |small| {
+                pause_s(burst, probe.write) + seconds_of(small, probe.write).min(PIECE_S)
+            });
+            let burst_s = pause_s(long, probe.write) + seconds_of(burst, probe.write).min(PIECE_S);
+            let first_s = pause_s(settings.file_bytes, probe.write) - pause_s(long, probe.write);
+            whole_s + first_s + pairs * (burst_s + small_s + long_s(long, probe.write))
         }
         Kind::Streams => 0.0,
     }
+}
+
+/// The controls of the flush test: writes in one place, and reads of the shape of the bursts.
+fn controls_s(settings: &Settings, probe: &Probe, written: [u64; SLOTS as usize]) -> f64 {
+    let pairs = f64::from(settings.pairs);
+    let (burst, long) = plan::burst_bytes(settings);
+    let place_s = seconds_of(burst, probe.write).min(PIECE_S) + long_s(long, probe.write);
+    let rewrites_s = pairs * (long_s(long, probe.write) + place_s);
+    let there = |slot: &u16| written[usize::from(*slot)] >= settings.file_bytes;
+    let files = plan::LONG_SLOTS.iter().chain([&plan::SHORT_SLOT]).filter(|slot| !there(slot));
+    // One more lies in between.
+    let files = files.count() as f64 + 1.0;
+    let files_s = files * bounded(settings.file_bytes, probe.write, settings);
+    let short_s = 2.0 * seconds_of(burst, probe.read).min(PIECE_S);
+    let reads_s = pairs * (pause_s(long, probe.write) + short_s + long_s(long, probe.read));
+    rewrites_s + files_s + reads_s
+}
+
+fn long_s(long: u64, mb_per_s: f64) -> f64 {
+    seconds_of(long, mb_per_s).min(LONG_S)
 }
 
 /// Rounds of the regions test.
@@ -161,7 +212,7 @@ mod tests {
         Probe { write: 100.0, read: 200.0, write_three: 150.0, read_three: 300.0, start_s: 0.0 };
 
     fn of(tests: &[TestId], settings: &Settings) -> f64 {
-        seconds(tests, settings, &PROBE, [0; 4])
+        estimate(tests, settings, &PROBE, [0; 4]).seconds
     }
 
     #[test]
@@ -199,6 +250,25 @@ mod tests {
         let still =
             Probe { write: 0.0, read: 0.0, write_three: 0.0, read_three: 0.0, start_s: 0.0 };
         let tests = TestId::select("all").unwrap();
-        assert!(seconds(&tests, &settings, &still, [0; 4]) < 3600.0);
+        let Estimate { seconds, controls_s } = estimate(&tests, &settings, &still, [0; 4]);
+        assert!(seconds + controls_s < 3600.0, "{seconds} and {controls_s}");
+    }
+
+    #[test]
+    fn controls_of_bursts_come_on_top() {
+        let mut settings = settings();
+        (settings.file_bytes, settings.buffer_bytes) = (320_000_000, 1_000_000);
+        settings.stream_s = 60.0;
+        let estimate = |tests: &[TestId]| estimate(tests, &settings, &PROBE, [0; 4]);
+        assert_eq!(estimate(&[TestId::Host1, TestId::Cache]).controls_s, 0.0);
+        // Long writes of 80 MB, bursts of 10, small ones of 1; the file is made, and written over once.
+        let Estimate { seconds, controls_s } = estimate(&[TestId::Flush]);
+        let pairs_s = 7.0 * (1.6 + 0.1 + 0.2 + 0.01 + 0.8);
+        assert!((seconds - (3.2 + 3.2 + 0.4 + pairs_s)).abs() < 1e-9, "{seconds}");
+        let pairs_s = 7.0 * (0.8 + 0.1 + 0.8 + 1.6 + 0.1 + 0.4);
+        assert!((controls_s - (4.0 * 3.2 + pairs_s)).abs() < 1e-9, "{controls_s}");
+        // Files that are there need not be made.
+        let there = estimate(&[TestId::Host3, TestId::Flush]);
+        assert!((there.controls_s - (3.2 + pairs_s)).abs() < 1e-9, "{}", there.controls_s);
     }
 }

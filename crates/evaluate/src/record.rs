@@ -29,6 +29,9 @@ pub struct Evaluation {
     pub resumed: u32,
     /// Seconds that it was expected to take, once rates had been probed.
     pub estimate_s: Option<f64>,
+    /// Seconds that were expected on top where bursts of writes ask for controls.
+    #[serde(default)]
+    pub estimate_controls_s: f64,
     /// Seconds that it took after that, all sittings together.
     pub took_s: f64,
 }
@@ -256,7 +259,7 @@ pub struct TestResult {
     pub outcome: Outcome,
     /// Its figure: median of [`TestResult::rounds`], or as the test says.
     pub figure: Option<Figure>,
-    /// Streams, round by round (`host`, `net`, `degraded`, `rebuild`).
+    /// Streams, round by round (`host`, `net`, `degraded`, `rebuild`); of `trick.flush` the whole file.
     pub rounds: Vec<Round>,
     /// Depth by depth (`random`).
     pub random: Vec<RandomPoint>,

@@ -33,8 +33,8 @@ use indicatif::ProgressBar;
 use netraid_block::redact_addresses;
 use netraid_evaluate::{
     catalogue::TestId,
-    csv, data as proof, estimate,
-    estimate::Probe,
+    csv, data as proof,
+    estimate::{Estimate, Probe, estimate},
     judge::{self, Evidence},
     log::{self, Event, Past},
     plan::{SLOTS, largest_file},
@@ -311,9 +311,10 @@ impl Conduct {
             self.note(Event::Probe { target: index, probe })?;
             probes.push(probe);
         }
-        let seconds = self.estimate(sessions, &probes, common);
-        self.note(Event::Estimate { seconds })?;
-        self.say_estimate(seconds, args)?;
+        let estimate = self.estimate(sessions, &probes, common);
+        let Estimate { seconds, controls_s } = estimate;
+        self.note(Event::Estimate { seconds, controls_s })?;
+        self.say_estimate(estimate, args)?;
         if args.dry_run {
             return Ok(());
         }
@@ -357,23 +358,30 @@ impl Conduct {
         Ok(())
     }
 
-    /// Seconds that are left.
-    fn estimate(&self, sessions: &[Session<'_>], probes: &[Probe], common: &Common<'_>) -> f64 {
+    /// How long it takes from here on.
+    fn estimate(
+        &self,
+        sessions: &[Session<'_>],
+        probes: &[Probe],
+        common: &Common<'_>,
+    ) -> Estimate {
         let of = |(session, probe): (&Session<'_>, &Probe)| {
             let index = session.target.info.index;
             let left = |test: &&TestId| {
                 session.skip(**test).is_none() && !self.past.evaluation.has(**test, index)
             };
             let tests: Vec<TestId> = common.settings.tests.iter().filter(left).copied().collect();
-            estimate::seconds(&tests, common.settings, probe, [0; SLOTS as usize])
+            estimate(&tests, common.settings, probe, [0; SLOTS as usize])
         };
         sessions.iter().zip(probes).map(of).sum()
     }
 
-    fn say_estimate(&self, seconds: f64, args: &EvaluateArgs) -> Result<()> {
-        let text = format!("this takes {}", show::time(seconds));
+    fn say_estimate(&self, estimate: Estimate, args: &EvaluateArgs) -> Result<()> {
+        let text = format!("this takes {}", show::estimate(estimate));
         if args.dry_run {
-            return self.output.document(&json!({ "estimate_s": seconds }), || text);
+            let Estimate { seconds, controls_s } = estimate;
+            let document = json!({ "estimate_s": seconds, "estimate_controls_s": controls_s });
+            return self.output.document(&document, || text);
         }
         // Not on standard output, which has the document alone.
         say(&text);

@@ -48,7 +48,7 @@ fn summary(evaluation: &Evaluation, page: &mut Page) {
         1 => ", interrupted and resumed once".to_owned(),
         times => format!(", interrupted and resumed {times} times"),
     };
-    let estimate = evaluation.estimate_s.map(|s| format!(" ({s:.0} s were expected)"));
+    let estimate = super::show::expected(evaluation).map(|expected| format!(" ({expected})"));
     page.paragraph(&format!(
         "Run {} of {}, {} on {}; {:.0} s{}{resumed}.",
         run.id,

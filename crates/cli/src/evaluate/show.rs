@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use netraid_evaluate::record::{
-    Baseline, BaselineKind, Evaluation, Figure, Finding, FindingState, TargetReport,
+use netraid_evaluate::{
+    estimate::Estimate,
+    record::{Baseline, BaselineKind, Evaluation, Figure, Finding, FindingState, TargetReport},
 };
 
 use crate::size;
@@ -15,6 +16,19 @@ pub(super) fn time(seconds: f64) -> String {
         s if s < 5400.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
     }
+}
+
+/// How long a run takes.
+pub(super) fn estimate(estimate: Estimate) -> String {
+    let Estimate { seconds, controls_s } = estimate;
+    let text = time(seconds);
+    if controls_s > 0.0 {
+        let controls = time(controls_s);
+        return format!(
+            "{text}, and {controls} more if trick.flush finds bursts faster and needs its controls"
+        );
+    }
+    text
 }
 
 /// A figure with its unit.
@@ -72,11 +86,21 @@ pub(super) fn evaluation(evaluation: &Evaluation) -> String {
         let of = if several { format!("target {}: ", verdict.target) } else { String::new() };
         let _ = writeln!(text, "  {met:<14} {of}{}; found {}", verdict.requirement, verdict.found);
     }
-    if let Some(estimate) = evaluation.estimate_s {
-        let took = time(evaluation.took_s);
-        let _ = writeln!(text, "\ntook {took}, {} were expected", time(estimate));
+    if let Some(expected) = expected(evaluation) {
+        let _ = writeln!(text, "\ntook {}, {expected}", time(evaluation.took_s));
     }
     text
+}
+
+/// What the time that a run took is held against.
+pub(super) fn expected(evaluation: &Evaluation) -> Option<String> {
+    let text = format!("{} were expected", time(evaluation.estimate_s?));
+    Some(match evaluation.estimate_controls_s {
+        controls_s if controls_s > 0.0 => {
+            format!("{text}, and {} more with the controls of trick.flush", time(controls_s))
+        }
+        _ => text,
+    })
 }
 
 fn target(text: &mut String, report: &TargetReport) {
