@@ -163,11 +163,11 @@ impl Client {
     pub(super) fn connect(&self) -> Result<TcpStream> {
         let (port, token) = self.sink.as_ref().context("no sink")?;
         let host = match self.host.as_str() {
-            "" => "127.0.0.1",
-            host => host.rsplit_once('@').map_or(host, |(_, host)| host),
+            "" => "127.0.0.1".to_owned(),
+            host => host_name(host),
         };
         let shown = || format!("sink at {host}:{port}");
-        let mut addresses = (host, *port).to_socket_addrs().with_context(shown)?;
+        let mut addresses = (host.as_str(), *port).to_socket_addrs().with_context(shown)?;
         let address = addresses.next().with_context(shown)?;
         let mut stream = TcpStream::connect_timeout(&address, CONNECT).with_context(shown)?;
         stream.set_nodelay(true)?;
@@ -220,6 +220,19 @@ impl Client {
     fn place(&self) -> String {
         if self.host.is_empty() { String::new() } else { format!(" {}", self.host) }
     }
+}
+
+/// The name under which the network has a host: it may be an alias in the configuration of ssh.
+fn host_name(host: &str) -> String {
+    let asked = Command::new("ssh").args(["-G", "--", host]).stdin(Stdio::null()).output();
+    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let name = said.ok().and_then(|said| named(&said).map(str::to_owned));
+    name.unwrap_or_else(|| host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned())
+}
+
+/// The name in what `ssh -G` says.
+fn named(said: &str) -> Option<&str> {
+    said.lines().find_map(|line| line.strip_prefix("hostname ")).map(str::trim)
 }
 
 /// Reads lines until there is none, in a thread of its own: it ends with the client.
@@ -403,6 +416,12 @@ mod tests {
         shared.stop.store(true, Ordering::Relaxed);
         let error = silent.hear(Duration::from_secs(3600), &shared).unwrap_err();
         assert!(error.is::<crate::signal::Interrupted>(), "{error}");
+    }
+
+    #[test]
+    fn a_host_has_the_name_that_ssh_gives_it() {
+        assert_eq!(named("host a\nuser root\nhostname 192.0.2.7\nport 22\n"), Some("192.0.2.7"));
+        assert_eq!(named("ssh: unknown option\n"), None);
     }
 
     #[test]
