@@ -122,11 +122,9 @@ expect 5 "$(result "$WORK/block.json" trick.regions '.regions | length')" "place
 
 say "a tape that is a character device"
 python3 - "$WORK/tape" 2>"$WORK/tape.err" <<'END' &
-import os, sys, termios, threading
+import os, sys, threading
 drive, end = os.openpty()
-raw = termios.tcgetattr(end)
-raw[0] = raw[1] = raw[3] = 0
-termios.tcsetattr(end, termios.TCSANOW, raw)
+os.system("stty -F " + os.ttyname(end) + " raw -echo")
 def give():
     while True:
         os.write(drive, os.urandom(4096))
