@@ -5,7 +5,7 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use netraid_block::{Buf, Op, Pool, SgList};
+use netraid_block::{Buf, ErrorKind, Op, Pool, SgList};
 use netraid_raid::{
     format::format,
     geometry::Level,
@@ -32,6 +32,10 @@ struct World {
     /// Writes to these places, and flushes, are held back.
     holds: Range<u64>,
     holds_flushes: bool,
+    /// So are reads of these.
+    holds_reads: Range<u64>,
+    /// What member 0 cannot read.
+    bad: Range<u64>,
     checkpoints: u64,
     openings: u64,
     is_open: bool,
@@ -91,6 +95,8 @@ impl World {
             held: Vec::new(),
             holds: NONE,
             holds_flushes: false,
+            holds_reads: NONE,
+            bad: NONE,
             checkpoints: 0,
             openings: 0,
             is_open: false,
@@ -174,6 +180,7 @@ impl World {
                     self.holds.contains(offset)
                 }
                 Action::Flush { .. } => self.holds_flushes,
+                Action::Read { offset, .. } => self.holds_reads.contains(offset),
                 _ => false,
             };
             if holds { self.held.push(action) } else { self.queue.push_back(action) }
@@ -187,6 +194,12 @@ impl World {
         self.poll();
         let Some(action) = self.queue.pop_front() else { return false };
         let (io, data): (IoId, SgList) = match action {
+            Action::Read { io, member: MemberIndex(0), offset, len }
+                if offset < self.bad.end && self.bad.start < offset + u64::from(len) =>
+            {
+                self.machine.handle_io_done(io, Err(ErrorKind::Medium.into()));
+                return true;
+            }
             Action::Read { io, member, offset, len } => {
                 let at = offset as usize;
                 let bytes = &self.disks[member.as_usize()][at..at + len as usize];
@@ -431,6 +444,54 @@ fn a_page_that_nobody_has_is_written_again_when_a_member_catches_up() {
     world.settle();
     assert!(world.is_open, "{:?}", world.machine.failure());
     assert_eq!(world.read(0), 0xa2);
+}
+
+/// A page of checksums was being read from the only member that was in sync, and its newest image could
+/// not be: another member had come in sync meanwhile and had it, and nobody asked that one.
+#[test]
+fn a_page_of_checksums_that_is_read_while_a_member_comes_in_sync_is_not_lost() {
+    let mut world = World::new(Level::Raid1, 2);
+    world.fill();
+    let last = (STRIPES - 1) * world.stripe;
+    world.write(last, &[0xa1; 4096]);
+    world.settle();
+    world.round();
+    // Member 1 is away, while something changes whose checksums stand in another page.
+    let label = |copy: usize| LABEL_OFFSETS[copy] as usize..LABEL_OFFSETS[copy] as usize + 4096;
+    let labels = [0, 1].map(|copy| world.disks[1][label(copy)].to_vec());
+    [0, 1].into_iter().for_each(|copy| world.disks[1][label(copy)].fill(0));
+    world.crash();
+    world.settle();
+    world.write(0, &[0xb1; 4096]);
+    world.settle();
+    world.round();
+    for (copy, bytes) in labels.iter().enumerate() {
+        world.disks[1][label(copy)].copy_from_slice(bytes);
+    }
+    world.crash();
+    let sums = world.machine.label().regions.sums;
+    let sums = sums.offset..sums.end();
+    let is_copied = |action: &Action| matches!(action, Action::Write { member: MemberIndex(1), offset, .. } if sums.contains(offset));
+    while !world.queue.iter().any(is_copied) {
+        assert!(world.step(), "it has not caught up its tables");
+    }
+    // It gets its tables, and somebody reads.
+    world.holds_reads = sums;
+    world.submit(Op::Read, last, 4096, SgList::new());
+    world.poll();
+    world.holds_reads = NONE;
+    let held = core::mem::take(&mut world.held);
+    let [Action::Read { member: MemberIndex(0), offset, len: 8192, .. }] = held[..] else {
+        panic!("{held:?}")
+    };
+    world.settle();
+    assert_eq!(world.machine.member_state(MemberIndex(1)), MemberState::InSync);
+    let counter = |slot: u64| world.disks[0][(offset + 4096 * slot) as usize + 40];
+    let newest = offset + 4096 * u64::from(counter(1) > counter(0));
+    world.bad = newest..newest + 4096;
+    world.queue.extend(held);
+    world.settle();
+    assert_eq!(world.read, Some(0xa1));
 }
 
 /// All members have the newest label in copy 0 alone, and the next update tears that.

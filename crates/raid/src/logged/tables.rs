@@ -135,8 +135,8 @@ impl Array {
 
     /// The images of a page on its holders in sync, as `decode` finds them in what a holder has at an offset.
     ///
-    /// While they are read, who was asked may leave, and another one may have caught up: as long as no image
-    /// is found and somebody is in sync who was not asked, that one is. Nowhere is only what none of them has.
+    /// While they are read, who was asked may leave, or turn out to lack the newest one, and another one may have
+    /// caught up, which has it: whoever is in sync by then is asked too. Nowhere is only what none of them has.
     pub(super) async fn read_images<I>(
         &self,
         table: TablePages,
@@ -144,30 +144,24 @@ impl Array {
         decode: impl Fn(&[u8], u64) -> Vec<I>,
     ) -> Vec<(MemberIndex, Vec<I>)> {
         let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
-        let mut asked = MemberSet::default();
-        let mut found = Vec::new();
+        let mut found: Vec<(MemberIndex, Vec<I>)> = Vec::new();
         loop {
             let in_sync = self.state().in_sync();
-            let holders: Vec<MemberIndex> = table
-                .holders(page)
-                .iter()
-                .filter(|holder| in_sync.contains(*holder))
-                .take(most)
-                .collect();
-            if holders.iter().all(|holder| asked.contains(*holder)) {
-                return found;
-            }
-            holders.iter().for_each(|holder| asked.insert(*holder));
+            let is_new = |holder: &MemberIndex| {
+                in_sync.contains(*holder) && found.iter().all(|(asked, _)| asked != holder)
+            };
+            let new = table.holders(page).iter().filter(is_new).take(most - found.len());
             let decode = &decode;
-            let reads = holders.into_iter().map(|holder| async move {
+            let reads = new.map(|holder| async move {
                 let offset = table.offset(page, holder);
                 let pair = self.read_pair(holder, offset).await;
                 (holder, pair.map_or_else(Vec::new, |pair| decode(&pair, offset)))
             });
-            found = join_all(reads).await;
-            if found.iter().any(|(_, images)| !images.is_empty()) {
+            let reads: Vec<_> = reads.collect();
+            if reads.is_empty() {
                 return found;
             }
+            found.extend(join_all(reads).await);
         }
     }
 
