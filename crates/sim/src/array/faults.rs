@@ -14,6 +14,7 @@ use core::{ops::Range, time::Duration};
 use netraid_block::{Buf, SgList};
 
 use super::{
+    engine::Engine,
     machine::Machine,
     oracle::EngineId,
     plan::{Fault, Mode, Plan},
@@ -120,11 +121,6 @@ impl<M: Machine> World<M> {
         self.hosts.iter().filter(|host| host.is_impaired).count()
     }
 
-    /// Whether a member is another one than an engine takes it for, which has not heard of it yet.
-    pub(super) fn is_deceived(&self, engine: EngineId) -> bool {
-        self.hosts.iter().any(|host| host.is_older && !host.was_noticed(engine))
-    }
-
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
         // Whom another engine pushes aside does not know who is in sync.
@@ -138,7 +134,7 @@ impl<M: Machine> World<M> {
             let is_whole = engine.is_in_sync(member)
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
-            let was_noticed = host.was_noticed(engine.id);
+            let was_noticed = host.was_noticed_by(engine.id);
             let was_nothing = now.since(host.mended_at) > settled && !host.lost_power;
             if host.is_impaired
                 && host.trouble.is_none()
@@ -150,6 +146,15 @@ impl<M: Machine> World<M> {
                 host.is_older = false;
             }
         }
+    }
+
+    /// Whether an engine takes a member for in sync whose contents were just exchanged: nobody has
+    /// asked it for anything since.
+    pub(super) fn is_exchanged_unnoticed(&self, engine: &Engine<M>) -> bool {
+        let mut hosts = self.hosts.iter().enumerate();
+        hosts.any(|(member, host)| {
+            host.is_older && engine.is_in_sync(member) && !host.was_noticed_by(engine.id)
+        })
     }
 
     /// A member that one more thing may befall.
@@ -364,6 +369,11 @@ impl<M: Machine> World<M> {
     fn start_another(&mut self) -> bool {
         let [engine] = self.engines.as_slice() else { return false };
         if self.serving != Some(engine.id) {
+            return false;
+        }
+        // Whom it pushes aside may still say of another member that it is out, and would not do
+        // so if it knew of the one that is lost for good: with both too few are left.
+        if self.is_exchanged_unnoticed(engine) {
             return false;
         }
         let (first, id) = (engine.host, engine.id);
@@ -627,11 +637,4 @@ fn read_block(disk: &Disk, block: u64) -> Option<Buf> {
 
 const fn range(block: u64) -> Range<u64> {
     block..block + 1
-}
-
-impl Host {
-    /// Whether an engine has lost its session, or began, since something befell the member.
-    fn was_noticed(&self, engine: EngineId) -> bool {
-        engine.0 > self.engine_then || self.losses > self.losses_then
-    }
 }

@@ -167,9 +167,16 @@ pub(super) struct Host {
     pub(super) losses: u64,
     pub(super) mended_at: Time,
     pub(super) lost_power: bool,
-    /// It is an older image of itself, and nobody has noticed yet.
+    /// It is an older image of itself, or empty, and not whole again as far as is known.
     pub(super) is_older: bool,
     pub(super) photograph: Option<Image>,
+}
+
+impl Host {
+    /// Whether an engine knows that the member was in trouble: it was lost, or is younger.
+    pub(super) const fn was_noticed_by(&self, engine: EngineId) -> bool {
+        engine.0 > self.engine_then || self.losses > self.losses_then
+    }
 }
 
 /// A run.

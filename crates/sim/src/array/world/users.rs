@@ -120,8 +120,9 @@ impl<M: Machine> World<M> {
         }
         let id = self.engines[at].id;
         let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
-        let is_known = !self.is_deceived(id) && self.sessions_are_ready(at);
-        if !self.is_excused(id) && is_calm && is_known {
+        // Of a member that is another disk since it was last asked the engine cannot know yet.
+        let knows_all = !self.is_exchanged_unnoticed(&self.engines[at]);
+        if !self.is_excused(id) && is_calm && knows_all && self.sessions_are_ready(at) {
             self.look_at_media(false);
         }
         true
