@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -32,8 +31,7 @@ pub(crate) fn cargo_within(
         .with_context(|| format!("it may take {seconds} s (status 124 says that it took longer)"))
 }
 
-/// Runs a command at the root with extra arguments and environment, showing what is run, and
-/// how long it took.
+/// Runs a command at the root with extra arguments and environment, showing what is run.
 pub(crate) fn execute(
     mut command: Command,
     args: &[&str],
@@ -42,12 +40,10 @@ pub(crate) fn execute(
     let program = command.get_program().to_string_lossy().into_owned();
     println!("+ {program} {}", args.join(" "));
     command.args(args).envs(environment.iter().copied()).current_dir(root());
-    let began = Instant::now();
     let status = command.status().with_context(|| format!("cannot run {program}"))?;
     if !status.success() {
         bail!("{program} {}: {status}", args.join(" "));
     }
-    println!("took {:.0} s: {program} {}", began.elapsed().as_secs_f64(), args.join(" "));
     Ok(())
 }
 
