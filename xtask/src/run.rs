@@ -47,15 +47,6 @@ pub(crate) fn execute(
     Ok(())
 }
 
-/// The program as users get it, built, or another that NETRAID names.
-pub(crate) fn netraid() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("NETRAID") {
-        return Ok(PathBuf::from(path));
-    }
-    cargo(&["build", "--release", "--package", "netraid"], &[])?;
-    Ok(root().join("target/release/netraid"))
-}
-
 /// The workspace and all its dependencies, exactly as locked.
 pub(crate) fn metadata() -> Result<Metadata> {
     let mut command = MetadataCommand::new();
