@@ -16,7 +16,7 @@ use crate::{
     geometry::{Geometry, GeometryError, Level},
     lack::Lack,
     log::{Begin, Beginnings, Position},
-    member::{MEMBERS_MAX, MemberIndex, MemberState},
+    member::{MEMBERS_MAX, MemberIndex, MemberSet, MemberState},
     regions::{LABEL_OFFSETS, Region, Regions},
 };
 
@@ -242,6 +242,14 @@ impl Label {
     #[must_use]
     pub const fn was_opened(&self) -> bool {
         self.generation > FIRST_GENERATION
+    }
+
+    /// Members that it calls in sync.
+    #[must_use]
+    pub fn in_sync(&self) -> MemberSet {
+        let members = (0..).map(MemberIndex).zip(&self.members);
+        let in_sync = members.filter(|(_, entry)| entry.state == MemberState::InSync);
+        in_sync.map(|(member, _)| member).collect()
     }
 
     /// The state of one member.

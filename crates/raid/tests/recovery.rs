@@ -521,3 +521,41 @@ fn label_updates_that_are_cut_short_twice_leave_an_array_that_opens() {
     world.settle();
     assert!(world.is_open, "{:?}", world.machine.failure());
 }
+
+/// A mirror's only member in sync left while labels were being written that say of another one that it
+/// has caught up. The array went on with that one alone; and whoever found the first one alone later
+/// knew of nobody else, and went on with what that had.
+#[test]
+fn a_member_that_never_heard_of_another_in_sync_is_not_left_behind() {
+    let mut world = World::new(Level::Raid1, 2);
+    world.write(0, &[1; 4096]);
+    world.settle();
+    world.machine.handle_gone(MemberIndex(1), "lost");
+    world.settle();
+    let caps = MemberCaps { volatile_cache: true, can_discard: true };
+    world.machine.handle_replace(MemberIndex(1), NewDevice { uuid: [9; 16], caps });
+    world.poll();
+    while world.machine.member_state(MemberIndex(1)) != MemberState::InSync && world.step() {
+        world.poll();
+    }
+    let is_label = |action: &Action| matches!(action, Action::Write { offset, .. } if *offset == LABEL_OFFSETS[0]);
+    assert!(world.queue.len() == 2 && world.queue.iter().all(is_label));
+    let may_go = world.machine.check_lose(MemberIndex(0)).is_ok();
+    world.queue.retain(|action| matches!(action, Action::Write { member: MemberIndex(1), .. }));
+    world.machine.handle_gone(MemberIndex(0), "lost");
+    world.settle();
+    if world.machine.failure().is_none() {
+        world.write(0, &[2; 4096]);
+        world.settle();
+        world.disks[1].fill(0);
+        world.crash();
+        world.settle();
+        assert_eq!(world.read(0), 2, "it was acknowledged, and member 0 goes on without it");
+    }
+    assert!(!may_go, "nor may it be set aside by command");
+    world.crash();
+    world.settle();
+    assert!(world.is_open, "{:?}", world.machine.failure());
+    assert_eq!(world.read(0), 1);
+    assert!(world.machine.check_lose(MemberIndex(0)).is_ok(), "both know of each other");
+}

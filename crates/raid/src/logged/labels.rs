@@ -17,7 +17,7 @@ use super::{
 use crate::{
     label::Label,
     lack::Lack,
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
@@ -30,6 +30,8 @@ pub(super) struct LabelUpdates {
     done: u64,
     /// No member that takes part is more than one update behind: the next may be written.
     pub(super) level: bool,
+    /// Who is in sync, says the label that is being written.
+    under_way: Option<MemberSet>,
     /// What stable labels say.
     pub(super) stable: Option<Label>,
 }
@@ -49,14 +51,36 @@ impl State {
         self.labels.asked
     }
 
+    /// Whether the array can serve without a member, and will not be taken for what it was by whoever
+    /// finds that one and not the others.
+    ///
+    /// Who opens an array refuses when others that its newest label calls in sync could carry it alone.
+    /// So one that left must have heard of those that go on, where it could carry the array: of one
+    /// that has just caught up it may not have.
+    pub(super) fn can_go_on_without(&self, member: MemberIndex) -> bool {
+        let mut rest = self.in_sync();
+        rest.remove(member);
+        let leaves = |one: &MemberIndex| *one == member || self.members[one.as_usize()].leaving;
+        let gone = self.layout.geometry.member_indices().filter(leaves);
+        let told = gone.map(|one| self.members[one.as_usize()].told);
+        let is_safe = |told: MemberSet| {
+            let (mut go_on, mut left) = (told, told);
+            told.iter().for_each(|one| match rest.contains(one) {
+                true => left.remove(one),
+                false => go_on.remove(one),
+            });
+            self.can_serve_from(go_on) || !self.can_serve_from(left)
+        };
+        // A label that is under way may have come to them, or not.
+        self.can_serve_from(rest) && told.chain(self.labels.under_way).all(is_safe)
+    }
+
     /// Begins to exclude a member; false when the array fails by it.
     pub(super) fn exclude(&mut self, member: MemberIndex, reason: &str) -> bool {
         if self.failed.is_some() {
             return false;
         }
-        let mut rest = self.in_sync();
-        rest.remove(member);
-        if !self.can_serve_from(rest) {
+        if !self.can_go_on_without(member) {
             self.fail_without(member, reason);
             return false;
         }
@@ -113,6 +137,29 @@ impl Array {
         self.until(Change::Labels, |state| (state.labels.done >= number).then_some(())).await;
     }
 
+    /// Writes one copy of the labels; answers whether all have it.
+    pub(super) async fn write_labels_once(
+        &self,
+        label: &Label,
+        copy: usize,
+        targets: MemberSet,
+    ) -> bool {
+        let told = label.in_sync();
+        self.state().labels.under_way = Some(told);
+        let writes = targets.iter().map(|member| async move {
+            let label = Label { index: member, ..label.clone() };
+            let data = Buf::copy_from(&label.encode(copy)).into();
+            let end = self.write_label(member, LABEL_OFFSETS[copy], data).await;
+            if end.is_ok() {
+                self.state().members[member.as_usize()].told = told;
+            }
+            end.is_ok()
+        });
+        let ends = join_all(writes).await;
+        self.state().labels.under_way = None;
+        ends.into_iter().all(|is_there| is_there)
+    }
+
     /// Writes labels for as long as the array is open.
     pub(super) async fn write_labels(self) {
         self.until(Change::Labels, |state| state.labels.level.then_some(())).await;
@@ -131,15 +178,8 @@ impl Array {
                 (state.labels.asked, state.label.clone(), state.live(), leaving)
             };
             let mut whole = true;
-            for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-                let writes = targets.iter().map(|member| {
-                    let label = Label { index: member, ..label.clone() };
-                    let data = Buf::copy_from(&label.encode(copy)).into();
-                    self.write_label(member, offset, data)
-                });
-                for end in join_all(writes).await {
-                    whole &= end.is_ok();
-                }
+            for copy in 0..LABEL_OFFSETS.len() {
+                whole &= self.write_labels_once(&label, copy, targets).await;
             }
             if !whole {
                 // Somebody failed meanwhile: that is to be in the labels too.

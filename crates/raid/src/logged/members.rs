@@ -500,6 +500,8 @@ impl State {
         device.incarnation += 1;
         // What is in its cache from before is unknown.
         device.unflushed = caps.volatile_cache;
+        // What it was told before it left is older than the labels of all who stayed.
+        device.told = MemberSet::EMPTY;
         let incarnation = device.incarnation;
         self.tell_member(member, reason);
         incarnation

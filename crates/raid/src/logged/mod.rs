@@ -148,6 +148,7 @@ impl LoggedArray {
             leaving: false,
             incarnation: 0,
             unflushed: false,
+            told: found.as_ref().map(|found| found.label.in_sync()).unwrap_or_default(),
             deferred: Vec::new(),
         };
         let devices = members.iter().map(device).collect();
@@ -330,9 +331,7 @@ impl LoggedArray {
         if state.life != Life::Open {
             return Err(CommandError::NotWritable("not open"));
         }
-        let mut rest = state.in_sync();
-        rest.remove(member);
-        if state.can_serve_from(rest) { Ok(()) } else { Err(CommandError::Needed(member)) }
+        if state.can_go_on_without(member) { Ok(()) } else { Err(CommandError::Needed(member)) }
     }
 
     /// What is in the log and on the members now.

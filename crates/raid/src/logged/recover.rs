@@ -22,7 +22,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     copies::Copies,
-    label::{Closure, Holder, Label},
+    label::{Closure, Holder},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
@@ -213,14 +213,9 @@ impl Array {
             let state = self.state();
             (state.found_label.clone(), state.in_sync())
         };
-        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-            let writes = members.iter().map(|member| {
-                let label = Label { index: member, ..label.clone() };
-                let data = Buf::copy_from(&label.encode(copy)).into();
-                self.write_label(member, offset, data)
-            });
+        for copy in 0..LABEL_OFFSETS.len() {
             // Who fails here is excluded by the next update.
-            join_all(writes).await;
+            self.write_labels_once(&label, copy, members).await;
         }
         let mut state = self.state();
         state.labels.level = true;

@@ -92,6 +92,8 @@ pub(super) struct Member {
     pub(super) incarnation: u32,
     /// It completed writes after its last flush was sent.
     pub(super) unflushed: bool,
+    /// Who is in sync, says the newest label that it has for certain.
+    pub(super) told: MemberSet,
     /// Who waits for the labels to say that it takes no part.
     pub(super) deferred: Vec<WaitId>,
 }
@@ -244,6 +246,16 @@ impl State {
 
     /// Stops serving because members are missing. Labels stay as they are: they may come back.
     pub(super) fn fail_without(&mut self, member: MemberIndex, reason: &str) {
+        let mut rest = self.in_sync();
+        rest.remove(member);
+        if self.can_serve_from(rest) {
+            let text = alloc::format!(
+                "array '{}' failed: member {member} left ({reason}) before it had heard who has just \
+                 caught up, and could carry the array alone; bring it back and attach again",
+                self.label.name,
+            );
+            return self.fail(IoError::with_detail(ErrorKind::Redundancy, text));
+        }
         let mut names = String::new();
         for other in self.layout.geometry.member_indices() {
             if other == member || !self.in_sync().contains(other) {
