@@ -22,7 +22,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     lack::Lack,
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     planted::{Planted, planted},
     regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
     stripes::StripePage,

@@ -106,15 +106,24 @@ impl<M: Machine> World<M> {
     }
 
     /// The array is closed: it can be read through any members that it needs.
+    ///
+    /// All were in sync when it was asked to close. Who was lost since, because its connection had
+    /// broken before and nobody had noticed, is stale and counts as lost: closing does not wait for it.
     pub(super) fn look_at_all_subsets(&mut self) {
         if !M::SURVIVES_LOSSES {
             return;
         }
+        let Some(label) = self.serving_label() else { return };
         let members = self.hosts.len();
+        let is_stale = |at: &usize| {
+            label.members[*at].state != MemberState::InSync && self.hosts[*at].was_lost_in_close()
+        };
+        let stale: Vec<usize> = (0..members).filter(is_stale).collect();
         for lost in 0_u32..1 << members {
-            let there: Vec<usize> = (0..members).filter(|at| lost >> at & 1 == 0).collect();
+            let there = (0..members).filter(|at| lost >> at & 1 == 0 && !stale.contains(at));
+            let there: Vec<usize> = there.collect();
             let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
-            if lost.count_ones() > 0 && self.plan.geometry.can_serve_from(set.collect()) {
+            if there.len() < members && self.plan.geometry.can_serve_from(set.collect()) {
                 self.look_through(&there, None, false, false);
             }
         }

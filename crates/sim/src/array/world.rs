@@ -165,6 +165,8 @@ pub(super) struct Host {
     pub(super) losses_then: u64,
     pub(super) engine_then: u32,
     pub(super) losses: u64,
+    /// How often they had when the array was asked to close.
+    losses_before_close: u64,
     pub(super) mended_at: Time,
     pub(super) lost_power: bool,
     /// It is an older image of itself, or empty, and not whole again as far as is known.
@@ -176,6 +178,11 @@ impl Host {
     /// Whether an engine knows that the member was in trouble: it was lost, or is younger.
     pub(super) const fn was_noticed_by(&self, engine: EngineId) -> bool {
         engine.0 > self.engine_then || self.losses > self.losses_then
+    }
+
+    /// Whether the engine has lost it since it was asked to close.
+    pub(super) const fn was_lost_in_close(&self) -> bool {
+        self.losses > self.losses_before_close
     }
 }
 
@@ -268,6 +275,7 @@ impl<M: Machine> World<M> {
                 losses_then: 0,
                 engine_then: 0,
                 losses: 0,
+                losses_before_close: 0,
                 mended_at: Time::START,
                 lost_power: false,
                 is_older: false,

@@ -134,6 +134,7 @@ impl<M: Machine> World<M> {
         }
         if (0..self.hosts.len()).all(|member| self.engines[at].is_in_sync(member)) {
             self.phase = Phase::Closing;
+            self.hosts.iter_mut().for_each(|host| host.losses_before_close = host.losses);
             self.note(|| "the array is to close".into());
             self.with(at, |engine, context| engine.handle_wish(context, true));
         }
