@@ -201,12 +201,6 @@ impl State {
         self.waiters.wake(Change::Pages);
     }
 
-    /// Whether a newer image of a page is lost than what was found of it.
-    fn is_outdated(&self, page: u64, found: Option<&SumPage>) -> bool {
-        let round = found.map_or(0, |page| page.round);
-        !self.rows_changed_since(round, page).is_empty()
-    }
-
     /// Rows that changed after a round, in one that is over: an image of that round, or none, means
     /// that the newest one is lost.
     fn rows_changed_since(&self, round: u32, page: u64) -> BTreeSet<u32> {
@@ -255,13 +249,7 @@ impl Array {
             if !load {
                 return;
             }
-            let mut found = self.read_sum_page(page).await;
-            if self.state().is_outdated(page, found.as_ref()) {
-                // A member that left meanwhile, or a block that can be read the second time, is no
-                // loss yet.
-                let again = self.read_sum_page(page).await;
-                found = [found, again].into_iter().flatten().max_by_key(|image| image.counter);
-            }
+            let found = self.read_sum_page(page).await;
             self.state().loaded(page, found);
         }
     }
