@@ -206,69 +206,10 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         bail!("--seconds {}: give 0.01 to 3600", options.seconds);
     }
     let runtime = runtime_of(options.threads)?;
-    let report = runtime.block_on(async {
-        let stop = Stop::listen()?;
-        let mut benches = match &args.what {
-            What::Stream(_)
-            | What::Mediator(_)
-            | What::Climb(_)
-            | What::Parity(_)
-            | What::Transport(_)
-            | What::Export(_) => Vec::new(),
-            What::Member { url, .. } => vec![Bench::member(url.as_deref(), options).await?],
-            What::Volume {
-                urls,
-                members,
-                level,
-                log,
-                log_size,
-                member_size,
-                checksum_cache,
-                read_ahead,
-                aged,
-                filter,
-                nbd,
-                ..
-            } => {
-                let logs = match log {
-                    None => vec![None],
-                    Some(Logs::On) => vec![Some(Switch::On)],
-                    Some(Logs::Off) => vec![Some(Switch::Off)],
-                    Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
-                };
-                let mut benches = Vec::new();
-                let ages = std::iter::once(0).chain(*aged);
-                let ahead = match read_ahead.is_empty() {
-                    true => vec![None],
-                    false => read_ahead.iter().copied().map(Some).collect(),
-                };
-                let arrays = logs.iter().flat_map(|log| ages.clone().map(move |age| (*log, age)));
-                for ((log, age), read_ahead) in
-                    arrays.flat_map(|array| ahead.iter().map(move |ahead| (array, *ahead)))
-                {
-                    let own = Own {
-                        level: *level,
-                        members: *members,
-                        log,
-                        log_size: log_size.filter(|_| log != Some(Switch::Off)),
-                        member_size: *member_size,
-                        checksum_cache: *checksum_cache,
-                        read_ahead,
-                        age,
-                        filter: filter.clone(),
-                        nbd: *nbd,
-                    };
-                    benches.push(Bench::volume(urls, &own, options, &stop).await?);
-                }
-                benches
-            }
-        };
-        let report = measure_all(&mut benches, options, output, &stop).await;
-        for bench in benches {
-            bench.close().await?;
-        }
-        report
-    })?;
+    // As a task, as whatever uses a device in earnest: what waits outside of all costs the runtime a call of the
+    // kernel for each burst.
+    let run = run_as_task(args.what.clone(), options.clone(), output);
+    let report = runtime.block_on(async { tokio::spawn(run).await })??;
     output.document(&report, || {
         let Report { depth, rounds, seconds, requests, subjects, limits } = &report;
         let mut text = String::new();
@@ -291,6 +232,73 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
         }
         text
     })
+}
+
+async fn run_as_task(what: What, options: Options, output: Output) -> Result<Report> {
+    let stop = Stop::listen()?;
+    let mut benches = match &what {
+        What::Stream(_)
+        | What::Mediator(_)
+        | What::Climb(_)
+        | What::Parity(_)
+        | What::Transport(_)
+        | What::Export(_) => Vec::new(),
+        What::Member { url, .. } => vec![Bench::member(url.as_deref(), &options).await?],
+        What::Volume {
+            urls,
+            members,
+            level,
+            log,
+            log_size,
+            member_size,
+            checksum_cache,
+            read_ahead,
+            aged,
+            filter,
+            nbd,
+            ..
+        } => {
+            let logs = match log {
+                None => vec![None],
+                Some(Logs::On) => vec![Some(Switch::On)],
+                Some(Logs::Off) => vec![Some(Switch::Off)],
+                Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
+            };
+            let mut benches = Vec::new();
+            let ages = std::iter::once(0).chain(*aged);
+            let ahead = match read_ahead.is_empty() {
+                true => vec![None],
+                false => read_ahead.iter().copied().map(Some).collect(),
+            };
+            let mut arrays = Vec::new();
+            for log in logs {
+                for age in ages.clone() {
+                    arrays.extend(ahead.iter().map(|read_ahead| (log, age, *read_ahead)));
+                }
+            }
+            for (log, age, read_ahead) in arrays {
+                let own = Own {
+                    level: *level,
+                    members: *members,
+                    log,
+                    log_size: log_size.filter(|_| log != Some(Switch::Off)),
+                    member_size: *member_size,
+                    checksum_cache: *checksum_cache,
+                    read_ahead,
+                    age,
+                    filter: filter.clone(),
+                    nbd: *nbd,
+                };
+                benches.push(Bench::volume(urls, &own, &options, &stop).await?);
+            }
+            benches
+        }
+    };
+    let report = measure_all(&mut benches, &options, output, &stop).await;
+    for bench in benches {
+        bench.close().await?;
+    }
+    report
 }
 
 async fn measure_all(

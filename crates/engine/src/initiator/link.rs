@@ -47,6 +47,8 @@ struct Core {
     slots: Vec<Slot>,
     pool: Pool,
     started: Instant,
+    /// When what is taken from the socket was there: one reading of the clock for all of it.
+    heard_at: Duration,
     done: VecDeque<Done>,
     logged_in: bool,
     logged_out: bool,
@@ -107,6 +109,7 @@ impl Link {
                 slots,
                 pool,
                 started: Instant::now(),
+                heard_at: Duration::ZERO,
                 done: VecDeque::new(),
                 logged_in: false,
                 logged_out: false,
@@ -130,7 +133,10 @@ impl Link {
 
     /// Submits a command; its end comes from [`Self::poll_done`] with `tag`.
     pub(super) fn submit(&mut self, command: Command, data_out: SgList, tag: u64) -> TaskId {
-        let task = self.core.session.submit(self.core.started.elapsed(), command);
+        // Only the first one of several begins a time.
+        let is_first = self.core.session.is_idle();
+        let now = if is_first { self.core.started.elapsed() } else { self.core.heard_at };
+        let task = self.core.session.submit(now, command);
         let read_len = usize::try_from(command.read_len).unwrap_or(usize::MAX);
         self.core.slots[task.index()] = Slot { tag, data_out, read_len, data_in: None, bulk: 0 };
         task
@@ -208,6 +214,7 @@ impl Link {
 
     /// Takes what the socket has.
     pub(super) fn receive(&mut self) -> Result<(), Reason> {
+        self.core.heard_at = self.core.started.elapsed();
         let result = self.wire.receive(&mut self.core);
         // What the target said before it closed the connection tells more than the closing.
         match self.core.failure.take() {
@@ -359,7 +366,7 @@ impl Side for Core {
     }
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
-        self.session.handle_header(self.started.elapsed(), bhs)?;
+        self.session.handle_header(self.heard_at, bhs)?;
         Ok(self.session.placement())
     }
 

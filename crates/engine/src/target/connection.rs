@@ -61,6 +61,8 @@ struct Driver {
     /// Tasks that wait for the background work of a LUN.
     waiting: Vec<(u16, TaskId)>,
     peer: SocketAddr,
+    /// When what is taken from the socket was there.
+    heard_at: Duration,
 }
 
 /// Serves one connection to its end, on the thread of this number.
@@ -119,6 +121,7 @@ pub(super) async fn serve(
         used: Vec::new(),
         waiting: Vec::new(),
         peer,
+        heard_at: now,
     };
     let run = AssertUnwindSafe(driver.run(wire, &mut completions, &waker, stopped));
     if run.catch_unwind().await.is_err() {
@@ -184,7 +187,7 @@ impl Driver {
                 return Ok(());
             }
             if wire.is_paused() && self.machine.wants_input() {
-                wire.receive(self)?;
+                self.receive(wire)?;
                 continue;
             }
             if let Some(at) = self.machine.next_timeout() {
@@ -199,7 +202,7 @@ impl Driver {
                 ready = wire.ready(wants_input) => {
                     ready?;
                     if wants_input {
-                        wire.receive(self)?;
+                        self.receive(wire)?;
                     }
                 }
                 Some(completed) = completions.recv() => {
@@ -282,6 +285,12 @@ impl Driver {
 
     fn now(&self) -> Duration {
         self.shared.started.elapsed()
+    }
+
+    /// Takes what the socket has: one reading of the clock for all of it.
+    fn receive(&mut self, wire: &mut Wire) -> Result<(), WireError> {
+        self.heard_at = self.now();
+        wire.receive(self)
     }
 
     /// Sends what the machine has, as far as the socket takes it.
@@ -455,7 +464,7 @@ impl Side for Driver {
     }
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
-        self.machine.handle_header(self.now(), bhs)?;
+        self.machine.handle_header(self.heard_at, bhs)?;
         self.handle_events();
         Ok(self.machine.placement())
     }

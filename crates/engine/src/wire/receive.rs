@@ -9,6 +9,7 @@ use netraid_iscsi_proto::{
 use netraid_raid::crc;
 
 use super::{INPUT_LEN, Side, Wire, WireError};
+use crate::sockets;
 
 /// Longest header: basic, additional segments, digest.
 const HEADER_LEN_MAX: usize = BHS_LEN + 255 * 4 + 4;
@@ -191,14 +192,14 @@ impl Wire {
             Some(place) => {
                 let len = place.len();
                 let mut slices = [IoSliceMut::new(place), IoSliceMut::new(window)];
-                (self.stream.try_read_vectored(&mut slices), len)
+                (sockets::read(&self.stream, &mut slices), len)
             }
-            None => (self.stream.try_read(window), 0),
+            None => (sockets::read(&self.stream, &mut [IoSliceMut::new(window)]), 0),
         };
         let count = match result {
-            Ok(0) => return Err(WireError::Closed),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Ok(Some(0)) => return Err(WireError::Closed),
+            Ok(Some(count)) => count,
+            Ok(None) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             Err(error) => return Err(error.into()),
         };

@@ -162,6 +162,12 @@ impl Session {
         self.tasks.free_count().min(window.saturating_sub(self.tasks.unsent()))
     }
 
+    /// Whether no command is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// What the target has done for all commands there ever were.
     #[must_use]
     pub const fn all_moves(&self) -> Moves {

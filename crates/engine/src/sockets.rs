@@ -1,0 +1,121 @@
+//! Reading from sockets without asking twice.
+
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::AsFd,
+};
+
+use tokio::{
+    io::Interest,
+    net::{TcpStream, UnixStream},
+};
+
+/// A stream socket that a runtime watches.
+pub trait Socket: AsFd {
+    /// Does `io`, which reads, if the socket may have something; what it may have is forgotten if `io` says
+    /// `WouldBlock`, unless more came meanwhile.
+    ///
+    /// # Errors
+    /// As `io`; `WouldBlock` without `io` where the socket has nothing.
+    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.try_io(Interest::READABLE, io)
+    }
+}
+
+impl Socket for UnixStream {
+    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.try_io(Interest::READABLE, io)
+    }
+}
+
+/// Reads what is there into `places`, one after the other; 0 at the end of the stream, `None` when nothing is there.
+///
+/// A socket that gave less than there was room for has nothing left (epoll(7), questions and answers, 9): it is not asked
+/// again before more comes, which saves a call of the kernel for each burst.
+///
+/// # Errors
+/// As the socket says.
+pub fn read(socket: &impl Socket, places: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+    let room: usize = places.iter().map(|place| place.len()).sum();
+    let mut count = None;
+    let end = socket.try_reading(|| {
+        let read = rustix::io::readv(socket, places)?;
+        count = Some(read);
+        // The end of the stream is told again as often as it is asked for.
+        if 0 < read && read < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match end {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    fn read_into(socket: &impl Socket, place: &mut [u8]) -> Option<usize> {
+        read(socket, &mut [IoSliceMut::new(place)]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_short_read_is_seen() {
+        let (mut sender, socket) = UnixStream::pair().unwrap();
+        let mut place = [0; 64];
+        for round in 0..1000_u32 {
+            assert_eq!(read_into(&socket, &mut place), None, "round {round}");
+            sender.write_all(&round.to_le_bytes()).await.unwrap();
+            socket.readable().await.unwrap();
+            assert_eq!(read_into(&socket, &mut place), Some(4));
+            assert_eq!(place[..4], round.to_le_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_came_just_after_a_short_read_wakes_who_waits() {
+        let (mut sender, socket) = UnixStream::pair().unwrap();
+        sender.write_all(b"one").await.unwrap();
+        socket.readable().await.unwrap();
+        let mut place = [0; 64];
+        assert_eq!(read_into(&socket, &mut place), Some(3));
+        // The runtime has not heard of this when the next reading is tried.
+        sender.write_all(b"three").await.unwrap();
+        assert_eq!(read_into(&socket, &mut place), None);
+        socket.readable().await.unwrap();
+        assert_eq!(read_into(&socket, &mut place), Some(5));
+    }
+
+    #[tokio::test]
+    async fn a_full_read_is_followed_by_another_one_and_the_end_is_told_again() {
+        let (mut sender, socket) = UnixStream::pair().unwrap();
+        sender.write_all(&[7; 100]).await.unwrap();
+        drop(sender);
+        socket.readable().await.unwrap();
+        let mut place = [0; 64];
+        assert_eq!(read_into(&socket, &mut place), Some(64));
+        assert_eq!(read_into(&socket, &mut place), Some(36));
+        for _ in 0..2 {
+            socket.readable().await.unwrap();
+            assert_eq!(read_into(&socket, &mut place), Some(0));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_connection_is_an_error() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (client, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (client, (socket, _)) = (client.unwrap(), accepted.unwrap());
+        socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        drop(client);
+        socket.readable().await.unwrap();
+        let error = read(&socket, &mut [IoSliceMut::new(&mut [0; 8])]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}
