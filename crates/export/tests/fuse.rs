@@ -76,6 +76,29 @@ impl BlockDevice for Broken {
     }
 }
 
+/// Memory that does no long read before so many are wanted.
+struct Together(Device, Mutex<Vec<Request>>);
+
+const READERS: usize = 4;
+const LONG_LEN: u64 = 256 << 10;
+
+impl BlockDevice for Together {
+    fn info(&self) -> DeviceInfo {
+        self.0.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        if request.op != Op::Read || request.len != LONG_LEN {
+            return self.0.submit(request);
+        }
+        let mut held = self.1.lock().unwrap();
+        held.push(request);
+        if held.len() == READERS {
+            held.drain(..).for_each(|request| self.0.submit(request));
+        }
+    }
+}
+
 fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && File::open("/dev/fuse").is_ok();
     if !can {
@@ -184,6 +207,43 @@ async fn a_long_write_alone_is_handed_over_in_parts_and_fails_with_any_of_them()
     assert!(second.len() > 1, "{second:?}");
     assert!(second.iter().all(|range| range.start % (256 << 10) == 0), "{second:?}");
     assert_eq!(second.iter().map(|range| range.end - range.start).sum::<u64>(), 1 << 20);
+}
+
+#[tokio::test]
+async fn long_reads_that_end_beside_others_have_their_data() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let memory = ram(SIZE, 512, Pool::new()).unwrap();
+    let device = Device::new(Arc::new(Together(memory, Mutex::default())));
+    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let path = mount.file().to_path_buf();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
+    let client = move || {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let mut data = vec![0; usize::try_from(SIZE).unwrap()];
+        StdRng::seed_from_u64(8).fill(&mut data[..]);
+        file.write_all_at(&data, 0).unwrap();
+        std::thread::scope(|scope| {
+            for reader in 0..READERS {
+                let (file, data) = (&file, &data);
+                scope.spawn(move || {
+                    // Whole pages, or the kernel cuts it.
+                    let mut read = Pool::new().get(LONG_LEN as usize);
+                    for round in 0..100 {
+                        let at = (round * 7 + reader * 13) % 60 * read.len();
+                        file.read_exact_at(&mut read, at as u64).unwrap();
+                        assert!(read[..] == data[at..at + read.len()], "round {round}");
+                    }
+                });
+            }
+        });
+    };
+    tokio::task::spawn_blocking(client).await.unwrap();
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]
