@@ -119,7 +119,7 @@ impl FuseMount {
         let dir = dir.canonicalize().map_err(error)?;
         let device = device.into();
         let (sender, ended) = watch::channel(false);
-        let replies = Arc::new(Replies::new(pool.clone()).map_err(error)?);
+        let replies = Arc::new(Replies::new(pool.clone()));
         let volume = Volume::new(&device, name, pool, replies.clone(), sender);
         let session =
             Session::new(volume, &dir, &config(name)).and_then(Session::spawn).map_err(error)?;

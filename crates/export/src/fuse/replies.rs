@@ -1,21 +1,18 @@
 //! Replies that are owed to the kernel, and the requests to the device that decide them.
 //!
-//! A reply is sent from where its request ended, or the last of its parts; long data that others wait beside is
-//! copied to the kernel by a thread of its own, so that who ended the request goes on. The number of places is
+//! A reply is sent from where its request ended, or the last of its parts. The number of places is
 //! fixed: a FUSE thread that finds none free waits, which holds the kernel back. Invariant: after
 //! [`Replies::close`] has answered true, no request is under way, and none is begun.
 
 use std::{
-    io,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Receiver, Sender};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use netraid_block::{Complete, IoError, Pool, SgList};
 
@@ -23,8 +20,6 @@ use super::errno::errno_of;
 
 /// Most requests under way; each is at most as long as the longest write.
 const PLACES: usize = 256;
-/// Data from this length on is worth the waking of another thread.
-const LONG_LEN: usize = 64 << 10;
 
 /// A reply that waits for its request.
 #[derive(Debug)]
@@ -75,44 +70,23 @@ struct Place {
     error: Option<IoError>,
 }
 
-/// A reply whose data is there, and the place that it has until it is sent.
-struct Ready {
-    owed: Owed,
-    data: SgList,
-    place: usize,
-}
-
 /// All replies that are owed.
 pub(super) struct Replies {
     places: Vec<Mutex<Place>>,
     free: (Sender<usize>, Receiver<usize>),
-    /// To the thread that copies long data. It has room for every place.
-    long: Sender<Ready>,
     closed: AtomicBool,
     pool: Pool,
 }
 
 impl Replies {
-    /// # Errors
-    /// When the system allows no more threads.
-    pub(super) fn new(pool: Pool) -> io::Result<Self> {
+    pub(super) fn new(pool: Pool) -> Self {
         let free = crossbeam_channel::bounded(PLACES);
         // The channel has room for every place.
         for place in 0..PLACES {
             let _ = free.0.send(place);
         }
         let places = (0..PLACES).map(|_| Mutex::default()).collect();
-        let (long, ready) = crossbeam_channel::bounded(PLACES);
-        let (sent, buffers) = (free.0.clone(), pool.clone());
-        // It ends with the replies.
-        thread::Builder::new().name("netraid-replies".into()).spawn(move || {
-            for Ready { owed, data, place } in ready {
-                owed.send(Ok(data), &buffers);
-                // The channel has room for every place.
-                let _ = sent.send(place);
-            }
-        })?;
-        Ok(Self { places, free, long, closed: AtomicBool::new(false), pool })
+        Self { places, free, closed: AtomicBool::new(false), pool }
     }
 
     /// Whether no request is under way now.
@@ -179,15 +153,7 @@ impl Complete for Replies {
         }
         let Place { owed, error, .. } = std::mem::take(&mut *waiting);
         drop(waiting);
-        let Some(owed) = owed else { return };
-        // Alone, whoever waits for this one waits for another thread, too.
-        let is_alone = self.free.1.len() + 1 >= PLACES;
-        let ready = if error.is_none() && data.len() >= LONG_LEN && !is_alone {
-            self.long.try_send(Ready { owed, data, place }).err().map(TrySendError::into_inner)
-        } else {
-            Some(Ready { owed, data, place })
-        };
-        if let Some(Ready { owed, data, place }) = ready {
+        if let Some(owed) = owed {
             owed.send(error.map_or(Ok(data), Err), &self.pool);
             self.release(place);
         }
