@@ -1,5 +1,6 @@
 # Climbing part by part: all rungs are there; members whose rate is known are on the line and limit; given
 # members are refused while they are in use, and left empty.
+# Alone: it measures what each part can do, and which is slowest.
 . "$(dirname "$0")/lib.sh"
 need jq
 

@@ -1,6 +1,7 @@
 # Agents measure what their links, 200 Mbit/s each, carry. Eight clients ask for a rate of which that holds
 # five while an agent is lost: five get it, three an offer. The five keep it beside a client that takes all it can get, then
 # without one of the agents, then while their members are rebuilt on another.
+# Alone: rates are measured that the processors have to keep up with.
 . "$(dirname "$0")/links/lib.sh"
 
 KEPT=1           # per cent of what was measured for rebuilds of those who were promised nothing

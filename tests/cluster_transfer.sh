@@ -1,5 +1,6 @@
 # Whole files over four agents behind links of 200 Mbit/s each, level 5: `put` has to move nearly three
 # times, and `get` nearly four times, what it does with one agent alone.
+# Alone: it compares how long transfers take.
 . "$(dirname "$0")/links/lib.sh"
 
 # Bytes that are moved with one agent; four times as many with four. What beginning and end take is a tenth of

@@ -1,5 +1,6 @@
 # The buyer's test: a directory beside an array, reports and requirements, refusals, an interruption and what
 # goes on from it, and arrays whose redundancy is off.
+# Alone: what it finds, it finds in how long requests take.
 . "$(dirname "$0")/lib.sh"
 need jq
 

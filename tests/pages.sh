@@ -1,5 +1,6 @@
 # Pages that are written for people open in a browser: figures are there, nothing is asked for, nothing
 # is wider than the window, wide and narrow, light and dark. NETRAID_SCREENSHOTS keeps the pictures.
+# Outside: npm fetches what drives the browser.
 . "$(dirname "$0")/lib.sh"
 need jq node npm chromium
 

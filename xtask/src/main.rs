@@ -9,6 +9,7 @@ mod licences;
 mod nightly;
 mod purity;
 mod run;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
 fn perform(args: &[&str]) -> Result<()> {
     match args {
         ["check"] => check(),
+        ["test"] => test::run(),
         ["test", rest @ ..] => cargo(&[&["test", "--workspace", "--quiet"], rest].concat(), &[]),
         ["blackbox"] => blackbox::run(Set::Blackbox, None, false),
         ["blackbox", name] => blackbox::run(Set::Blackbox, Some(name), false),

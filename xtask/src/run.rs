@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -31,7 +32,8 @@ pub(crate) fn cargo_within(
         .with_context(|| format!("it may take {seconds} s (status 124 says that it took longer)"))
 }
 
-/// Runs a command at the root with extra arguments and environment, showing what is run.
+/// Runs a command at the root with extra arguments and environment, showing what is run, and
+/// how long it took.
 pub(crate) fn execute(
     mut command: Command,
     args: &[&str],
@@ -40,11 +42,22 @@ pub(crate) fn execute(
     let program = command.get_program().to_string_lossy().into_owned();
     println!("+ {program} {}", args.join(" "));
     command.args(args).envs(environment.iter().copied()).current_dir(root());
+    let began = Instant::now();
     let status = command.status().with_context(|| format!("cannot run {program}"))?;
     if !status.success() {
         bail!("{program} {}: {status}", args.join(" "));
     }
+    println!("took {:.0} s: {program} {}", began.elapsed().as_secs_f64(), args.join(" "));
     Ok(())
+}
+
+/// The program as users get it, built, or another that NETRAID names.
+pub(crate) fn netraid() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NETRAID") {
+        return Ok(PathBuf::from(path));
+    }
+    cargo(&["build", "--release", "--package", "netraid"], &[])?;
+    Ok(root().join("target/release/netraid"))
 }
 
 /// The workspace and all its dependencies, exactly as locked.
