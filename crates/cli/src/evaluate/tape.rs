@@ -306,8 +306,9 @@ mod tests {
     #[test]
     fn a_tape_keeps_its_rate_and_waits_for_a_slow_target_only() {
         let shared = shared();
-        let (tape, mut end) = giving(&settings(), 3_000_000, &shared).unwrap();
+        // Before the tape's own thread begins.
         let began = Instant::now();
+        let (tape, mut end) = giving(&settings(), 3_000_000, &shared).unwrap();
         while end.before().unwrap() {}
         // 30 blocks at 100 a second.
         assert!(began.elapsed() >= Duration::from_millis(285));
