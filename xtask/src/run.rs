@@ -54,7 +54,9 @@ pub(crate) fn execute(
 /// The program as users get it, built, or another that NETRAID names.
 pub(crate) fn netraid() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETRAID") {
-        return Ok(PathBuf::from(path));
+        let path = PathBuf::from(path);
+        println!("NETRAID says which program is tried: {}", path.display());
+        return Ok(path);
     }
     cargo(&["build", "--release", "--package", "netraid"], &[])?;
     Ok(root().join("target/release/netraid"))

@@ -2,7 +2,8 @@
 
 use std::{
     collections::VecDeque,
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
     thread,
@@ -15,6 +16,8 @@ use crate::run::{cargo, root};
 
 /// Programs of tests that run at the same time: most of their time they wait.
 const SIDE_BY_SIDE: usize = 2;
+/// Seconds that one of them may take, and what it may still take to end.
+const LIMIT: &str = "900";
 /// Tests that took longer, in seconds, are told.
 const SLOW_S: f64 = 10.0;
 
@@ -28,12 +31,14 @@ struct Program {
 /// Builds all, runs all, and tells what failed and what was slow.
 pub(crate) fn run() -> Result<()> {
     cargo(&["test", "--workspace", "--no-run", "--quiet"], &[])?;
+    let logs = root().join("target/tests");
+    fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let programs = Mutex::new(programs()?);
     let failed = Mutex::new(Vec::new());
     let work = || -> Result<()> {
         let next = || programs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         while let Some(program) = next() {
-            if !execute(&program)? {
+            if !execute(&program, &logs)? {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
             }
         }
@@ -74,28 +79,36 @@ fn programs() -> Result<VecDeque<Program>> {
             directory: directory.into(),
         });
     }
+    if programs.is_empty() {
+        bail!("cargo test --no-run: names no program of tests");
+    }
     Ok(programs)
 }
 
-/// Runs a program's tests; false when one failed.
-fn execute(program: &Program) -> Result<bool> {
-    let mut command = Command::new(&program.path);
+/// Runs a program's tests; false when one failed. What it says goes into a file: a process that a test leaves
+/// behind would hold a pipe open.
+fn execute(program: &Program, logs: &Path) -> Result<bool> {
+    let log = logs.join(format!("{}.log", program.name.replace(' ', "-")));
+    let out = fs::File::create(&log).with_context(|| log.display().to_string())?;
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", LIMIT]).arg(&program.path);
     // How long each test took, the harness of a stable compiler says on this condition alone.
     command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     command.env("CARGO_MANIFEST_DIR", &program.directory);
     command.current_dir(&program.directory).stdin(Stdio::null());
-    let output = command.output().with_context(|| program.path.display().to_string())?;
-    let said = [output.stdout, output.stderr].concat();
+    command.stdout(out.try_clone()?).stderr(out);
+    let status = command.status().with_context(|| program.path.display().to_string())?;
+    let said = fs::read(&log).with_context(|| log.display().to_string())?;
     let said = String::from_utf8_lossy(&said);
-    let result = said.lines().find(|line| line.starts_with("test result:")).unwrap_or_default();
+    let result = said.lines().rfind(|line| line.starts_with("test result:")).unwrap_or_default();
     println!("{}: {result}", program.name);
     for line in said.lines().filter(|line| seconds(line).is_some_and(|took| took > SLOW_S)) {
         println!("slow: {}: {line}", program.name);
     }
-    if !output.status.success() {
-        println!("{}: {}\n{said}", program.name, output.status);
+    if !status.success() {
+        println!("{}: {status} (124: it took longer than {LIMIT} s)\n{said}", program.name);
     }
-    Ok(output.status.success())
+    Ok(status.success())
 }
 
 /// What a line `test NAME ... ok <1.234s>` ends with.
