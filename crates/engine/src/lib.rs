@@ -9,7 +9,7 @@ pub mod control;
 pub mod filters;
 pub mod initiator;
 mod pool;
-pub mod sockets;
+mod sockets;
 pub mod target;
 mod wire;
 

@@ -1,39 +1,11 @@
 //! Reading from sockets without asking twice.
 
-use std::{
-    io::{self, IoSliceMut},
-    os::fd::AsFd,
-};
+use std::io::{self, IoSliceMut};
 
-use tokio::{
-    io::Interest,
-    net::{TcpStream, UnixStream},
-};
+use tokio::{io::Interest, net::TcpStream};
 
 /// What readv(2) takes.
 const PLACES_MAX: usize = 1024;
-
-/// A stream socket that a runtime watches.
-pub trait Socket: AsFd {
-    /// Does `io`, which reads, if the socket may have something; what it may have is forgotten if `io` says
-    /// `WouldBlock`, unless more came meanwhile.
-    ///
-    /// # Errors
-    /// As `io`; `WouldBlock` without `io` where the socket has nothing.
-    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()>;
-}
-
-impl Socket for TcpStream {
-    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        self.try_io(Interest::READABLE, io)
-    }
-}
-
-impl Socket for UnixStream {
-    fn try_reading(&self, io: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        self.try_io(Interest::READABLE, io)
-    }
-}
 
 /// Reads what is there into `places`, one after the other; 0 at the end of the stream, `None` when nothing is there.
 ///
@@ -46,11 +18,11 @@ impl Socket for UnixStream {
 ///
 /// # Errors
 /// As the socket says.
-pub fn read(socket: &impl Socket, places: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+pub(crate) fn read(socket: &TcpStream, places: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
     let room: usize = places.iter().map(|place| place.len()).sum();
     assert!(room > 0 && places.len() <= PLACES_MAX, "{room} bytes in {} places", places.len());
     let mut count = None;
-    let end = socket.try_reading(|| {
+    let end = socket.try_io(Interest::READABLE, || {
         let read = rustix::io::readv(socket, places)?;
         count = Some(read);
         // The end of the stream is told again as often as it is asked for.
@@ -64,17 +36,28 @@ pub fn read(socket: &impl Socket, places: &mut [IoSliceMut<'_>]) -> io::Result<O
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
 
     use super::*;
 
-    fn read_into(socket: &impl Socket, place: &mut [u8]) -> Option<usize> {
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (client, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (client, (socket, _)) = (client.unwrap(), accepted.unwrap());
+        client.set_nodelay(true).unwrap();
+        // A new socket is taken for ready before anything came.
+        assert_eq!(read_into(&socket, &mut [0; 8]), None);
+        (client, socket)
+    }
+
+    fn read_into(socket: &TcpStream, place: &mut [u8]) -> Option<usize> {
         read(socket, &mut [IoSliceMut::new(place)]).unwrap()
     }
 
     #[tokio::test]
     async fn what_comes_after_a_short_read_is_seen() {
-        let (mut sender, socket) = UnixStream::pair().unwrap();
+        let (mut sender, socket) = pair().await;
         let mut place = [0; 64];
         for round in 0..1000_u32 {
             assert_eq!(read_into(&socket, &mut place), None, "round {round}");
@@ -87,7 +70,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_came_just_after_a_short_read_wakes_who_waits() {
-        let (mut sender, socket) = UnixStream::pair().unwrap();
+        let (mut sender, socket) = pair().await;
         sender.write_all(b"one").await.unwrap();
         socket.readable().await.unwrap();
         let mut place = [0; 64];
@@ -101,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_read_is_followed_by_another_one_and_the_end_is_told_again() {
-        let (mut sender, socket) = UnixStream::pair().unwrap();
+        let (mut sender, socket) = pair().await;
         sender.write_all(&[7; 100]).await.unwrap();
         drop(sender);
         socket.readable().await.unwrap();
@@ -116,20 +99,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_connection_is_an_error() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (client, accepted) =
-            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (client, (socket, _)) = (client.unwrap(), accepted.unwrap());
+        let (client, socket) = pair().await;
         socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
         drop(client);
-        let error = loop {
-            socket.readable().await.unwrap();
-            // A new socket is taken for ready before anything came.
-            match read(&socket, &mut [IoSliceMut::new(&mut [0; 8])]) {
-                Ok(count) => assert_eq!(count, None),
-                Err(error) => break error,
-            }
-        };
+        socket.readable().await.unwrap();
+        let error = read(&socket, &mut [IoSliceMut::new(&mut [0; 8])]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

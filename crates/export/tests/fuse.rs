@@ -50,7 +50,7 @@ impl BlockDevice for Counted {
 
 fn counted() -> (Device, Arc<AtomicUsize>) {
     let flushes = Arc::new(AtomicUsize::new(0));
-    let memory = ram(SIZE, 512, Pool::new()).unwrap();
+    let memory = memory();
     (Device::new(Arc::new(Counted(memory, flushes.clone()))), flushes)
 }
 
@@ -107,10 +107,13 @@ fn can_mount() -> bool {
     can
 }
 
+fn memory() -> Device {
+    ram(SIZE, 512, Pool::new()).unwrap()
+}
+
 /// Mounts a volume, runs `client` on its file, and unmounts.
-async fn mounted(client: impl FnOnce(PathBuf) + Send + 'static) {
+async fn mounted(device: Device, client: impl FnOnce(PathBuf) + Send + 'static) {
     let dir = tempfile::tempdir().unwrap();
-    let device = ram(SIZE, 512, Pool::new()).unwrap();
     let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
     let file = mount.file().to_path_buf();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -126,7 +129,7 @@ async fn the_file_is_the_volume_at_any_alignment() {
     if !can_mount() {
         return;
     }
-    mounted(|path| {
+    mounted(memory(), |path| {
         assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
         let names: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(names.len(), 1);
@@ -178,15 +181,9 @@ async fn a_long_write_alone_is_handed_over_in_parts_and_fails_with_any_of_them()
     if !can_mount() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
     let writes = Arc::new(Mutex::new(Vec::new()));
-    let memory = ram(SIZE, 512, Pool::new()).unwrap();
-    let device = Device::new(Arc::new(Broken(memory, writes.clone())));
-    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
-    let path = mount.file().to_path_buf();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
-    let client = move || {
+    let device = Device::new(Arc::new(Broken(memory(), writes.clone())));
+    mounted(device, |path| {
         let file = File::options().read(true).write(true).open(path).unwrap();
         // Whole pages, or the kernel cuts it.
         let mut data = Pool::new().get(1 << 20);
@@ -198,10 +195,8 @@ async fn a_long_write_alone_is_handed_over_in_parts_and_fails_with_any_of_them()
         let mut read = vec![0; 1 << 20];
         file.read_exact_at(&mut read, 1 << 20).unwrap();
         assert!(read.iter().all(|byte| *byte == 2));
-    };
-    tokio::task::spawn_blocking(client).await.unwrap();
-    stop.send(()).unwrap();
-    running.await.unwrap().unwrap();
+    })
+    .await;
     let writes = writes.lock().unwrap();
     let second: Vec<_> = writes.iter().filter(|range| range.start >= 1 << 20).collect();
     assert!(second.len() > 1, "{second:?}");
@@ -214,14 +209,8 @@ async fn long_reads_that_end_beside_others_have_their_data() {
     if !can_mount() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let memory = ram(SIZE, 512, Pool::new()).unwrap();
-    let device = Device::new(Arc::new(Together(memory, Mutex::default())));
-    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
-    let path = mount.file().to_path_buf();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
-    let client = move || {
+    let device = Device::new(Arc::new(Together(memory(), Mutex::default())));
+    mounted(device, |path| {
         let file = File::options().read(true).write(true).open(path).unwrap();
         let mut data = vec![0; usize::try_from(SIZE).unwrap()];
         StdRng::seed_from_u64(8).fill(&mut data[..]);
@@ -240,10 +229,8 @@ async fn long_reads_that_end_beside_others_have_their_data() {
                 });
             }
         });
-    };
-    tokio::task::spawn_blocking(client).await.unwrap();
-    stop.send(()).unwrap();
-    running.await.unwrap().unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -251,7 +238,7 @@ async fn concurrent_writers_of_one_block_all_count() {
     if !can_mount() {
         return;
     }
-    mounted(|path| {
+    mounted(memory(), |path| {
         let threads: Vec<_> = (0..8_u64)
             .map(|owner| {
                 let path = path.clone();

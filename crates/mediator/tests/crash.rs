@@ -37,11 +37,22 @@ async fn mediator_process() {
     mediator.run(std::future::pending()).await.unwrap();
 }
 
-fn start(directory: &Path, listen: &str) -> Child {
+/// That process, which ends with whoever has this.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // One that has ended already is what was wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(directory: &Path, listen: &str) -> Killed {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "mediator_process", "--nocapture"]);
     command.env(DIRECTORY, directory).env(LISTEN, listen);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// Until it answers.
@@ -127,8 +138,8 @@ async fn a_mediator_that_is_killed_under_load_leaks_nothing() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(Duration::from_millis(crash * 7 % 40)).await;
-        child.kill().unwrap();
-        child.wait().unwrap();
+        // Its successor listens where it did.
+        drop(child);
         child = start(directory.path(), &listen);
         ready(directory.path()).await;
     }
@@ -155,8 +166,7 @@ async fn a_mediator_that_is_killed_under_load_leaks_nothing() {
         assert_eq!(committed(agent), 0);
         assert!(agent.inner.segments.lock().unwrap().is_empty());
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
 }
 
 fn committed(agent: &FakeAgent) -> usize {
