@@ -25,7 +25,7 @@ use crate::{
     create::Switch, output::Output, runtime, runtime_of, secret::SecretArgs, signal::Stop, size,
 };
 use limit::{LimitFigures, Limits};
-use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Used, Workload};
+use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload};
 use subject::{Bench, Own};
 
 /// Largest request of any workload.
@@ -153,8 +153,11 @@ struct Options {
     #[arg(long)]
     overwrite: bool,
     /// Processes whose processor time counts as the servers'
-    #[arg(long, value_name = "PID", num_args = 1..)]
+    #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "whole_machine")]
     server_pid: Vec<u32>,
+    /// All processor time of this machine counts as the servers', but this process's: the network's devices are in it
+    #[arg(long)]
+    whole_machine: bool,
     /// Leave out bare TCP, with which a subject of our own is compared in each round
     #[arg(long)]
     no_limit: bool,
@@ -236,47 +239,50 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<()> {
 
 async fn run_as_task(what: What, options: Options, output: Output) -> Result<Report> {
     let stop = Stop::listen()?;
-    let mut benches = match &what {
-        What::Stream(_)
-        | What::Mediator(_)
-        | What::Climb(_)
-        | What::Parity(_)
-        | What::Transport(_)
-        | What::Export(_) => Vec::new(),
-        What::Member { url, .. } => vec![Bench::member(url.as_deref(), &options).await?],
-        What::Volume {
-            urls,
-            members,
-            level,
-            log,
-            log_size,
-            member_size,
-            checksum_cache,
-            read_ahead,
-            aged,
-            filter,
-            nbd,
-            ..
-        } => {
-            let logs = match log {
-                None => vec![None],
-                Some(Logs::On) => vec![Some(Switch::On)],
-                Some(Logs::Off) => vec![Some(Switch::Off)],
-                Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
-            };
-            let mut benches = Vec::new();
-            let ages = std::iter::once(0).chain(*aged);
-            let ahead = match read_ahead.is_empty() {
-                true => vec![None],
-                false => read_ahead.iter().copied().map(Some).collect(),
-            };
-            let mut arrays = Vec::new();
-            for log in logs {
-                for age in ages.clone() {
-                    arrays.extend(ahead.iter().map(|read_ahead| (log, age, *read_ahead)));
-                }
-            }
-            for (log, age, read_ahead) in arrays {
+    let mut benches = benches(&what, &options, &stop).await?;
+    let report = measure_all(&mut benches, &options, output, &stop).await;
+    for bench in benches {
+        bench.close().await?;
+    }
+    report
+}
+
+/// The subjects that are measured in turns.
+async fn benches(what: &What, options: &Options, stop: &Stop) -> Result<Vec<Bench>> {
+    if let What::Member { url, .. } = what {
+        return Ok(vec![Bench::member(url.as_deref(), options).await?]);
+    }
+    let What::Volume {
+        urls,
+        members,
+        level,
+        log,
+        log_size,
+        member_size,
+        checksum_cache,
+        read_ahead,
+        aged,
+        filter,
+        nbd,
+        options: _,
+    } = what
+    else {
+        return Ok(Vec::new());
+    };
+    let logs = match log {
+        None => vec![None],
+        Some(Logs::On) => vec![Some(Switch::On)],
+        Some(Logs::Off) => vec![Some(Switch::Off)],
+        Some(Logs::Both) => vec![Some(Switch::Off), Some(Switch::On)],
+    };
+    let ahead = match read_ahead.is_empty() {
+        true => vec![None],
+        false => read_ahead.iter().copied().map(Some).collect(),
+    };
+    let mut benches = Vec::new();
+    for log in logs {
+        for age in std::iter::once(0).chain(*aged) {
+            for read_ahead in &ahead {
                 let own = Own {
                     level: *level,
                     members: *members,
@@ -284,21 +290,16 @@ async fn run_as_task(what: What, options: Options, output: Output) -> Result<Rep
                     log_size: log_size.filter(|_| log != Some(Switch::Off)),
                     member_size: *member_size,
                     checksum_cache: *checksum_cache,
-                    read_ahead,
+                    read_ahead: *read_ahead,
                     age,
                     filter: filter.clone(),
                     nbd: *nbd,
                 };
-                benches.push(Bench::volume(urls, &own, &options, &stop).await?);
+                benches.push(Bench::volume(urls, &own, options, stop).await?);
             }
-            benches
         }
-    };
-    let report = measure_all(&mut benches, &options, output, &stop).await;
-    for bench in benches {
-        bench.close().await?;
     }
-    report
+    Ok(benches)
 }
 
 async fn measure_all(
@@ -350,7 +351,7 @@ async fn measure_all(
             }
             for (bench, (span, runs, tallies)) in benches.iter_mut().zip(&mut parts) {
                 stop.check()?;
-                let before = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
+                let before = bench.used(options.whole_machine)?;
                 let end = || Instant::now() + Duration::from_secs_f64(options.seconds);
                 let until = options.requests.map_or_else(|| Until::Time(end()), Until::Requests);
                 let (rounds, seconds) = match runs[at][..] {
@@ -365,7 +366,7 @@ async fn measure_all(
                         (vec![round], seconds)
                     }
                 };
-                let after = (Used::by(&[0])?, Used::by(&bench.server_pids)?);
+                let after = bench.used(options.whole_machine)?;
                 let used = (after.0.since(before.0), after.1.since(before.1));
                 for (tally, round) in tallies[at].iter_mut().zip(&rounds) {
                     tally.round(round, seconds, used)?;

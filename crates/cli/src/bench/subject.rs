@@ -12,7 +12,7 @@ use netraid_engine::{
 use super::{
     Options, REQUEST_LEN_MAX,
     drive::Subject,
-    measure::{Tally, Until, Workload},
+    measure::{Tally, Until, Used, Workload, machine_cpu_s},
 };
 use crate::{
     args,
@@ -268,6 +268,18 @@ pub(super) fn ram_target(index: u8, len: u64, filter: Option<&str>) -> Result<Da
     let mut args = args!["target", "--listen", "127.0.0.1:0", "--iqn", iqn, "--lun", lun].to_vec();
     args.extend(filter.into_iter().flat_map(|filter| ["--filter".into(), filter.into()]));
     Daemon::start(format!("target {index}"), &args)
+}
+
+impl Bench {
+    /// What this process and the servers have used so far; with `whole_machine`, all of the machine's processor time but
+    /// this process's is the servers'.
+    pub(super) fn used(&self, whole_machine: bool) -> Result<(Used, Used)> {
+        let (own, mut servers) = (Used::by(&[0])?, Used::by(&self.server_pids)?);
+        if whole_machine {
+            servers.cpu_s = machine_cpu_s()? - own.cpu_s;
+        }
+        Ok((own, servers))
+    }
 }
 
 fn server_pids(daemons: &[Daemon], options: &Options) -> Vec<u32> {

@@ -47,6 +47,9 @@ pub(super) struct TransportArgs {
     /// Rounds; in each, all points run once, the two kinds one after the other
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) rounds: u16,
+    /// Requests anywhere, as those of an array's small requests are; otherwise in order
+    #[arg(long)]
+    pub(super) random: bool,
     #[command(flatten)]
     pub(super) far: Far,
 }
@@ -219,13 +222,13 @@ impl Clock {
 }
 
 impl Point {
-    const fn workload(&self) -> Workload {
-        Workload { write: self.write, random: false, len: self.request_bytes }
+    const fn workload(&self, random: bool) -> Workload {
+        Workload { write: self.write, random, len: self.request_bytes }
     }
 }
 
 fn raw_figures(point: &Point, args: &TransportArgs, memory: &mut [u8]) -> Result<Figures> {
-    let (workload, depth) = (point.workload(), usize::from(args.depth));
+    let (workload, depth) = (point.workload(args.random), usize::from(args.depth));
     let time = Duration::from_secs_f64(args.seconds);
     let run = raw_tcp::run(workload, depth, time, memory)?;
     let requests = run.requests as f64;
@@ -246,7 +249,7 @@ async fn iscsi_figures(
     let until = Until::Time(Instant::now() + Duration::from_secs_f64(args.seconds));
     let before = clock.read()?;
     let depth = usize::from(args.depth);
-    let (tally, seconds) = subject.run(point.workload(), span, depth, until).await?;
+    let (tally, seconds) = subject.run(point.workload(args.random), span, depth, until).await?;
     let after = clock.read()?;
     let requests = tally.requests() as f64;
     Ok(Figures {

@@ -184,7 +184,7 @@ impl ClimbArgs {
         let requests = vec![4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
         let (depth, seconds, rounds) = (self.depth, self.seconds, self.rounds);
         let far = transport::Far::default();
-        transport::TransportArgs { depth, requests, seconds, rounds, far }
+        transport::TransportArgs { depth, requests, seconds, rounds, random: false, far }
     }
 
     fn parity(&self) -> parity::ParityArgs {
@@ -210,6 +210,7 @@ impl ClimbArgs {
             span: self.span,
             overwrite: true,
             server_pid,
+            whole_machine: false,
             no_limit: true,
             limit_connections: 1,
             threads: self.threads,
