@@ -62,4 +62,37 @@ refused 'second one of its kind' "$NETRAID" plan calibrate --transport "$WORK/ma
 refused 'all files are of --depth 1' "$NETRAID" plan calibrate --transport "$WORK/alone.json" --parity "$WORK/parity.json"
 refused 'no file has large reads' "$NETRAID" "${measured[@]}" --member "$WORK/array.json"
 refused 'not what `netraid bench --json` prints' "$NETRAID" plan calibrate --transport "$WORK/parity.json" --parity "$WORK/parity.json"
-refused 'lacks small reads' "$NETRAID" "${measured[@]}" --array <(echo '{"depth": 16, "subjects": []}')
+refused 'has 0 arrays' "$NETRAID" "${measured[@]}" --array <(echo '{"depth": 16, "subjects": []}')
+refused 'lacks small reads' "$NETRAID" "${measured[@]}" --array <(jq 'del(.subjects[0].results[0])' "$WORK/array.json")
+
+# What check data takes beside computing it, and what targets that share a machine do.
+"$NETRAID" bench volume --level 5 --members 5 --log on --only read-small,write-small --span 16MiB --rounds 1 --seconds 0.1 \
+    --no-limit --whole-machine --json >"$WORK/parity-array.json"
+"$NETRAID" "${measured[@]}" --array "$WORK/array.json" --parity-array "$WORK/parity-array.json" --one-machine 2 --json >"$WORK/all.json"
+piece='.site.client.costs.parity.instructions_per_check_piece'
+jq '.subjects[0].results |= map(if .is_write then .client_cpu_s_per_gb *= 2 else . end)' "$WORK/parity-array.json" >"$WORK/dear.json"
+"$NETRAID" "${measured[@]}" --array "$WORK/array.json" --parity-array "$WORK/dear.json" --json >"$WORK/dearer.json"
+expect true "$(jq -n --slurpfile a "$WORK/all.json" --slurpfile b "$WORK/dearer.json" "\$b[0]$piece > \$a[0]$piece + 1000")" "check data"
+jq '.subjects[0].results |= map(.mb_per_s *= 0.6)' "$WORK/array.json" >"$WORK/slower.json"
+"$NETRAID" "${measured[@]}" --array "$WORK/slower.json" --one-machine 2 --json >"$WORK/slow-machine.json"
+expect true "$(jq '.site.machine.busy_part < 0.95' "$WORK/slow-machine.json")" "a machine that is not always busy"
+refused 'not of 5 members' "$NETRAID" "${measured[@]}" --parity-array "$WORK/array.json"
+refused 'not of 2 members' "$NETRAID" "${measured[@]}" --array "$WORK/parity-array.json"
+refused 'level 0 of 2' "$NETRAID" "${measured[@]}" --array <(sed 's/level 1 of/level 0 of/' "$WORK/array.json")
+refused 'make no sense' "$NETRAID" "${measured[@]}" --array <(jq '.subjects[0].results[0].mb_per_s = 0' "$WORK/array.json")
+
+# What hosts measured of their own disks: the slowest counts.
+mkdir "$WORK/fast"
+"$NETRAID" agent calibrate --dir "$WORK/fast" --json >"$WORK/fast.json"
+jq '.sequential_read = 100000000 | .sequential_write = 80000000 | .scattered_read = 10000000 | .scattered_write = 10000000
+    | .network = 110000000' "$WORK/fast.json" >"$WORK/slow.json"
+"$NETRAID" "${measured[@]}" --agent "$WORK/fast.json" "$WORK/slow.json" --json >"$WORK/agents.json"
+expect '[100,80]' "$(jq -c '[.site.disk.read_mb_s, .site.disk.write_mb_s]' "$WORK/agents.json")" "the slowest disk"
+# 64 KiB take 6.6 ms anywhere, and 0.7 or 0.8 ms in order.
+expect true "$(jq '.site.disk.seek.mean_ms > 5.7 and .site.disk.seek.mean_ms < 5.9' "$WORK/agents.json")" "what an access takes"
+expect true "$(jq '.site.network.rate_mbit_s > 880 and .site.network.rate_mbit_s < 930' "$WORK/agents.json")" "the slowest network"
+"$NETRAID" "${measured[@]}" --agent "$WORK/slow.json" --disks 3 --disk-size 1GiB >"$WORK/agents.toml"
+"$NETRAID" plan --site "$WORK/agents.toml" --json >"$WORK/of_agents.json"
+expect true "$(jq '.proposals[0].rates[0].healthy.read.mb_s | . > 100 and . < 330' "$WORK/of_agents.json")" "three such disks"
+refused 'rate of nothing' "$NETRAID" "${measured[@]}" --agent <(jq '.scattered_read = 0' "$WORK/slow.json")
+refused 'agent calibrate' "$NETRAID" "${measured[@]}" --agent "$WORK/parity.json"

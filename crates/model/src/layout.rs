@@ -60,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) writes: Vec<Access>,
     /// Bytes that go into check data, for each check column, or into what disks that are away had.
     pub(crate) parity_bytes: u64,
+    /// Of a read or a write of users' bytes: stripes of which something is computed.
+    pub(crate) check_pieces: u64,
     /// Check data.
     pub(crate) check_bytes: u64,
 }
@@ -106,6 +108,7 @@ impl Layout<'_> {
         let mut reads = Accesses::new(self.access_bytes_max);
         let mut plan = Plan::default();
         for (stripe, part) in stripes(self.geometry, range) {
+            let before = plan.parity_bytes;
             for segment in self.geometry.segments(&part) {
                 let mut columns = ColumnSet::EMPTY;
                 let sources = self.sources(stripe, segment.columns.clone(), &mut columns);
@@ -114,6 +117,7 @@ impl Layout<'_> {
                     reads.add(self.geometry, stripe, column, &segment.rows);
                 }
             }
+            plan.check_pieces += u64::from(plan.parity_bytes > before);
         }
         Plan { reads: reads.list, ..plan }
     }
@@ -126,6 +130,7 @@ impl Layout<'_> {
         let mut plan = Plan::default();
         let (data, members) = (geometry.data_columns(), geometry.members());
         for (stripe, part) in stripes(geometry, range) {
+            let before = plan.parity_bytes;
             for segment in geometry.segments(&part) {
                 let checks: ColumnSet =
                     (data..members).filter(|check| self.is_check_of(*check, &segment)).collect();
@@ -141,6 +146,7 @@ impl Layout<'_> {
                     }
                 }
             }
+            plan.check_pieces += u64::from(plan.parity_bytes > before);
         }
         Plan { reads: reads.list, writes: writes.list, ..plan }
     }
@@ -159,7 +165,7 @@ impl Layout<'_> {
         }
         writes.add(geometry, stripe, lost, &geometry.whole());
         let parity_bytes = u64::from(geometry.chunk_len()) * terms(&recipe);
-        Plan { reads: reads.list, writes: writes.list, parity_bytes, check_bytes: 0 }
+        Plan { reads: reads.list, writes: writes.list, parity_bytes, ..Plan::default() }
     }
 
     /// The accesses that bring dirty blocks of a stripe home to where it is, and for each row that has any, how many:

@@ -9,12 +9,13 @@ use netraid_model::{
 use netraid_sim::{Dice, Seed};
 
 /// Parameters and values that together reach every branch of a run.
-const CHOICES: [(&str, &[&str]); 32] = [
+const CHOICES: [(&str, &[&str]); 33] = [
     ("disks", &["1", "2", "3", "4", "5", "24", "64"]),
     ("transfer_unit_bytes", &["4096", "65536", "1048576"]),
     ("level", &["0", "5", "6", "10"]),
     ("log", &["{ bytes = 4194304, dirty_blocks = 1024 }", "{ bytes = 16777216 }"]),
-    ("machine", &["{ processors = 2 }"]),
+    ("machine", &["{ processors = 2 }", "{ processors = 1, busy_part = 0.4 }"]),
+    ("network.sent_together_bytes", &["0", "16384"]),
     ("away", &["0", "1", "2"]),
     (
         "rebuild",

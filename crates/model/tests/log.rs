@@ -114,3 +114,56 @@ fn hosts_on_one_machine_share_its_processors() {
     let ratio = shared["rate_mb_s"] / own["rate_mb_s"];
     assert!((0.4..0.6).contains(&ratio), "{ratio}");
 }
+
+#[test]
+fn a_machine_that_is_busy_half_of_its_time_does_half_as_much() {
+    let fast = [
+        ("network.rate_mbit_s", "1000000"),
+        ("client.mips", "1000"),
+        ("agent.mips", "1000"),
+        ("level", "0"),
+    ];
+    let rate = |machine| run(&[fast.as_slice(), &[("machine", machine)]].concat())["rate_mb_s"];
+    let half = rate("{ processors = 1, busy_part = 0.5 }") / rate("{ processors = 1 }");
+    assert!((half / 0.5 - 1.0).abs() < 0.02, "{half}");
+}
+
+#[test]
+fn an_agent_that_answers_requests_together_has_nothing_to_do_until_the_next_come() {
+    // Each packet is 10 us of work of the only agent, two of them a request; both ways take 100 us together.
+    let settings = [
+        ("disks", "1"),
+        ("level", "0"),
+        ("operation", "read"),
+        SMALL,
+        ("network.rate_mbit_s", "1000000"),
+        ("network.client_rate_mbit_s", "1000000"),
+        ("agent.mips", "1000"),
+        ("agent.processors", "1"),
+        ("agent.costs", "{ all = { instructions_per_packet = 10000 } }"),
+    ];
+    let busy = |together| {
+        let together = [("network.sent_together_bytes", together)];
+        run(&[settings.as_slice(), &together].concat())["requests_per_second"] * 20e-6
+    };
+    assert!(busy("0") > 0.97, "others come while it answers one: {}", busy("0"));
+    let together = busy("16384");
+    assert!((together / (320.0 / 420.0) - 1.0).abs() < 0.03, "{together}");
+    assert!(busy("100") > 0.97, "longer ones leave when they are ready: {}", busy("100"));
+}
+
+#[test]
+fn check_data_costs_by_the_piece() {
+    let cost = ("client.costs", "{ check = { instructions_per_check_piece = 1000 } }");
+    let seconds = |settings: &[(&str, &str)]| {
+        let mips = ("client.mips", "1000");
+        run(&[&[LOG, cost, mips], settings].concat())["client_s_per_request"] * 1e6
+    };
+    // 1 MiB is five stripes and a third of three chunks of 64 KiB, and nobody writes a stripe twice.
+    assert!((seconds(&[]) / (16.0 / 3.0) - 1.0).abs() < 0.05, "{}", seconds(&[]));
+    // A block of 4 KiB is one row, or less where a stripe has many of them.
+    let small = seconds(&[SMALL, ("workload.requests", "20000")]);
+    assert!((0.3..1.05).contains(&small), "{small}");
+    let mirror = seconds(&[("level", "10")]);
+    assert!(mirror < 1e-9, "copies are not computed: {mirror}");
+}

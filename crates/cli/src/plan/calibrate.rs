@@ -4,9 +4,11 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use netraid_agent::calibrate::Calibration;
+use netraid_control::units::Rate;
 use netraid_model::{
     config::{Offsets, read_table},
-    plan::calibrate::{Costs, Measurements, Shape, SmallArray, Time},
+    plan::calibrate::{ArrayFigures, Costs, MEMORY_MB_S, Measurements, Shape, SmallArray, Time},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
@@ -24,6 +26,13 @@ const DEEP: u16 = 8;
 const APART_MAX: f64 = 0.15;
 /// Bytes of a megabyte.
 const MB: f64 = 1e6;
+/// Most processor seconds of a request.
+const REQUEST_S_MAX: f64 = 60.0;
+/// Bounds of figures of a small array: MB a second, and processor seconds a GB.
+const FIGURE_MAX: f64 = 1e6;
+const MB_PER_S_MIN: f64 = 1e-3;
+/// Bytes of the scattered requests of `netraid agent calibrate`.
+const SCATTERED_LEN: f64 = 65_536.0;
 
 /// Which measurements, and what is to be planned.
 #[derive(Debug, Clone, Args)]
@@ -36,25 +45,33 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "FILE")]
     parity: PathBuf,
     /// What `netraid bench member URL --json` printed of a member behind its link: with 8 requests
-    /// in flight or more for the link's rate, with `--depth 1` for its latency; without any, what
-    /// is planned is on this machine; with the latency alone, links are not what limits
+    /// in flight or more for the link's rate, with `--depth 1` for its latency. Without a rate by it or by --agent,
+    /// links are not what limits
     #[arg(long, value_name = "FILE", num_args = 1..)]
     member: Vec<PathBuf>,
-    /// What `netraid bench volume --level 1 --members 2 --json` printed: what the array itself spends
+    /// What `netraid bench volume --level 1 --members 2 --json` printed: what the array itself spends; with
+    /// --one-machine here and --whole-machine there, also what targets spend that are not alone on their machine
     #[arg(long, value_name = "FILE")]
     array: Option<PathBuf>,
+    /// The same of `--level 5 --members 5`: what check data takes beside computing it
+    #[arg(long, value_name = "FILE")]
+    parity_array: Option<PathBuf>,
+    /// What `netraid agent calibrate --json` printed, of each host with disks: the slowest of them says what disks do,
+    /// and, without a rate by --member, what links do
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    agent: Vec<PathBuf>,
     /// Disks of the site, one for each agent
     #[arg(long, value_name = "DISKS", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     disks: u8,
     /// Bytes of each disk
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size::parse)]
     disk_size: u64,
-    /// MB a second that each disk reads; without it, as memory does
-    #[arg(long, value_name = "MB_PER_SECOND", default_value_t = 1e6)]
-    disk_read: f64,
+    /// MB a second that each disk reads; without it and --agent, as memory does
+    #[arg(long, value_name = "MB_PER_SECOND")]
+    disk_read: Option<f64>,
     /// MB a second that each disk writes
-    #[arg(long, value_name = "MB_PER_SECOND", default_value_t = 1e6)]
-    disk_write: f64,
+    #[arg(long, value_name = "MB_PER_SECOND")]
+    disk_write: Option<f64>,
     /// Bytes of the log on each disk; 0 for an array without one
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse_or_zero)]
     log_size: u64,
@@ -84,17 +101,22 @@ enum Where {
 #[derive(Deserialize)]
 struct Transport {
     depth: u32,
-    fits: Vec<Fit>,
+    points: Vec<Point>,
+}
+
+/// Requests of one length.
+#[derive(Deserialize)]
+struct Point {
+    write: bool,
+    request_bytes: u32,
+    /// By rounds.
+    iscsi: Vec<Spent>,
 }
 
 #[derive(Deserialize)]
-struct Fit {
-    write: bool,
-    transport: String,
-    client_us_a_request: f64,
-    client_s_a_gb: f64,
-    server_us_a_request: f64,
-    server_s_a_gb: f64,
+struct Spent {
+    client_us: f64,
+    server_us: f64,
 }
 
 #[derive(Deserialize)]
@@ -117,6 +139,8 @@ struct Bench {
 
 #[derive(Deserialize)]
 struct Subject {
+    what: String,
+    span_bytes: u64,
     results: Vec<Figures>,
 }
 
@@ -127,21 +151,29 @@ struct Figures {
     mb_per_s: f64,
     latency_us_p50: f64,
     client_cpu_s_per_gb: f64,
+    #[serde(default)]
+    server_cpu_s_per_gb: f64,
 }
 
 pub(crate) fn run(args: &CalibrateArgs, output: Output) -> Result<()> {
-    let measurements = args.measurements()?;
-    let text = measurements.site(&args.shape())?;
+    let agents = args.agents()?;
+    let measurements = args.measurements(&agents)?;
+    let text = measurements.site(&args.shape(&agents))?;
     let table = read_table(&text)?;
     output.document(&json!({ "site": table }), || text)
 }
 
 impl CalibrateArgs {
-    fn shape(&self) -> Shape {
+    fn shape(&self, agents: &[Calibration]) -> Shape {
+        let disks = Disks::slowest(agents);
         Shape {
             disks: self.disks.into(),
             disk_bytes: self.disk_size,
-            disk_mb_s: [self.disk_read, self.disk_write],
+            disk_mb_s: [
+                self.disk_read.unwrap_or(disks.read_mb_s),
+                self.disk_write.unwrap_or(disks.write_mb_s),
+            ],
+            disk_seek_ms: disks.seek_ms,
             log_bytes: self.log_size,
             outstanding: self.depth.into(),
             offsets: match self.offsets {
@@ -154,7 +186,25 @@ impl CalibrateArgs {
         }
     }
 
-    fn measurements(&self) -> Result<Measurements> {
+    fn agents(&self) -> Result<Vec<Calibration>> {
+        let agents = self.agent.iter().map(|path| {
+            let measured: Calibration = read_what(path, "netraid agent calibrate --json")?;
+            let rates = [
+                measured.sequential_read,
+                measured.sequential_write,
+                measured.scattered_read,
+                measured.scattered_write,
+                measured.network.unwrap_or(measured.sequential_read),
+            ];
+            if rates.contains(&Rate::ZERO) {
+                bail!("{}: has a rate of nothing; measure again", path.display());
+            }
+            Ok(measured)
+        });
+        agents.collect()
+    }
+
+    fn measurements(&self, agents: &[Calibration]) -> Result<Measurements> {
         let parity: Parity = read(&self.parity)?;
         let members = self.member.iter().map(read).collect::<Result<Vec<Bench>>>()?;
         let (many, alone) = self.transports()?;
@@ -174,10 +224,14 @@ impl CalibrateArgs {
             alone: alone.map(|alone| alone.costs),
             xor_bytes_s: peak("xor")?,
             checksum_bytes_s: peak("checksum")?,
-            link_bytes_s: link(&members)?,
+            link_bytes_s: link(&members)?.or_else(|| {
+                let slowest = agents.iter().filter_map(|agent| agent.network).min();
+                slowest.map(|rate| [rate.0 as f64; 2])
+            }),
             small_read_s: find(&members, |depth| depth == 1, false, true)
                 .map(|figures| figures.latency_us_p50 / 1e6),
-            array: self.array.as_ref().map(small_array).transpose()?,
+            array: small_array(self.array.as_ref(), MIRROR)?,
+            parity_array: small_array(self.parity_array.as_ref(), LEVEL_5)?,
         })
     }
 }
@@ -193,20 +247,18 @@ impl CalibrateArgs {
     fn transports(&self) -> Result<(Path, Option<Path>)> {
         let (mut many, mut alone) = (None, None);
         for path in &self.transport {
-            let Transport { depth, fits } = read(path)?;
+            let Transport { depth, points } = read(path)?;
             let shown = path.display();
             let cost = |write| {
-                let mut fits = fits.iter();
-                let fit = fits.find(|fit| fit.write == write && fit.transport == "iSCSI");
-                let fit = fit.with_context(|| {
-                    format!("{shown}: has no fit of iSCSI; give what `netraid bench transport --json` prints")
+                let of_ends = ends(&points, write).with_context(|| {
+                    format!("{shown}: has no two lengths of requests, or times that make no sense; give what `netraid bench transport --json` prints")
                 })?;
-                if fit.server_us_a_request <= 0.0 && fit.server_s_a_gb <= 0.0 {
+                if of_ends.iter().any(|end| end.spent[1] <= 0.0) {
                     bail!(
                         "{shown}: has no processor time of the target; measure with --server-pid or --whole-machine, or on a machine of its kind without an address"
                     );
                 }
-                Ok(fit.costs())
+                Ok(costs(&of_ends))
             };
             let place = if depth == 1 { &mut alone } else { &mut many };
             let costs = [cost(false)?, cost(true)?];
@@ -221,29 +273,93 @@ impl CalibrateArgs {
     }
 }
 
-impl Fit {
-    fn costs(&self) -> Costs {
-        let time =
-            |us: f64, s_a_gb: f64| Time { request_s: us.max(0.01) / 1e6, byte_s: s_a_gb / 1e9 };
-        Costs {
-            client: time(self.client_us_a_request, self.client_s_a_gb),
-            agent: time(self.server_us_a_request, self.server_s_a_gb),
+/// What requests of one length cost, client and server, in seconds.
+struct End {
+    bytes: f64,
+    spent: [f64; 2],
+}
+
+/// The shortest and the longest requests.
+fn ends(points: &[Point], write: bool) -> Option<[End; 2]> {
+    let end = |point: &Point| {
+        let of = |host: fn(&Spent) -> f64| median(point.iscsi.iter().map(host).collect()) / 1e6;
+        let spent = [of(|one| one.client_us), of(|one| one.server_us)];
+        End { bytes: f64::from(point.request_bytes), spent }
+    };
+    let points = || points.iter().filter(|one| one.write == write);
+    let points = || points().filter(|one| !one.iscsi.is_empty());
+    let shortest = points().min_by_key(|one| one.request_bytes)?;
+    let longest = points().max_by_key(|one| one.request_bytes)?;
+    let ends =
+        (shortest.request_bytes < longest.request_bytes).then(|| [end(shortest), end(longest)])?;
+    let can_be = |end: &End| end.spent.iter().all(|s| (0.0..=REQUEST_S_MAX).contains(s));
+    ends.iter().all(can_be).then_some(ends)
+}
+
+/// The line through both: between them requests cost up to a quarter less, because caches hold them.
+fn costs([short, long]: &[End; 2]) -> Costs {
+    let time = |host: usize| {
+        let byte_s = (long.spent[host] - short.spent[host]) / (long.bytes - short.bytes);
+        let byte_s = byte_s.max(0.0);
+        let request_s = short.spent[host] - short.bytes * byte_s;
+        Time { request_s: request_s.max(0.01e-6), byte_s }
+    };
+    Costs { client: time(0), agent: time(1) }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// What disks do.
+struct Disks {
+    read_mb_s: f64,
+    write_mb_s: f64,
+    seek_ms: f64,
+}
+
+impl Disks {
+    /// Those of the slowest of all hosts; memory, if there is none.
+    fn slowest(agents: &[Calibration]) -> Self {
+        let least = |of: fn(&Calibration) -> Rate| agents.iter().map(of).min();
+        let mb_s = |of| least(of).map_or(MEMORY_MB_S, |rate| rate.0 as f64 / MB);
+        // What scattered requests take longer than others of their length.
+        let seek_s = |agent: &Calibration| {
+            let longer = |scattered: Rate, in_order: Rate| {
+                let each = |rate: Rate| SCATTERED_LEN / rate.0 as f64;
+                (each(scattered) - each(in_order)).max(0.0)
+            };
+            let read = longer(agent.scattered_read, agent.sequential_read);
+            f64::midpoint(read, longer(agent.scattered_write, agent.sequential_write))
+        };
+        Self {
+            read_mb_s: mb_s(|agent| agent.sequential_read),
+            write_mb_s: mb_s(|agent| agent.sequential_write),
+            seek_ms: agents.iter().map(seek_s).fold(0.0, f64::max) * 1e3,
         }
     }
 }
 
 fn read<T: DeserializeOwned>(path: &PathBuf) -> Result<T> {
+    read_what(path, "netraid bench --json")
+}
+
+fn read_what<T: DeserializeOwned>(path: &PathBuf, what: &str) -> Result<T> {
     let shown = || path.display().to_string();
     let len = fs::metadata(path).with_context(shown)?.len();
     if len > DOCUMENT_BYTES_MAX {
         bail!(
-            "{} has {len} bytes, more than {DOCUMENT_BYTES_MAX}; give what `netraid bench --json` prints",
+            "{} has {len} bytes, more than {DOCUMENT_BYTES_MAX}; give what `{what}` prints",
             shown()
         );
     }
     let text = fs::read_to_string(path).with_context(shown)?;
     serde_json::from_str(&text).with_context(|| {
-        format!("{}: not what `netraid bench --json` prints for this option; measure again with this program", shown())
+        format!(
+            "{}: not what `{what}` prints for this option; measure again with this program",
+            shown()
+        )
     })
 }
 
@@ -286,29 +402,58 @@ fn link(members: &[Bench]) -> Result<Option<[f64; 2]>> {
     Ok(Some([read, write]))
 }
 
-/// What a small array's requests cost its client.
-fn small_array(path: &PathBuf) -> Result<SmallArray> {
+/// An array that calibrates: its level as the model has it and its members, the levels that it may be called, and how
+/// it is measured.
+type Kind = (u8, usize, &'static [&'static str], &'static str);
+const MIRROR: Kind = (10, 2, &["1", "10"], "--level 1 --members 2");
+const LEVEL_5: Kind = (5, 5, &["5"], "--level 5 --members 5");
+
+/// What a small array's requests cost.
+fn small_array(path: Option<&PathBuf>, kind: Kind) -> Result<Option<SmallArray>> {
+    let Some(path) = path else { return Ok(None) };
+    let (level, members, levels, how) = kind;
+    let how = format!("measure with `netraid bench volume {how} --json`");
+    let shown = path.display();
     let runs: [Bench; 1] = [read(path)?];
-    let cost = |is_write, is_small| {
-        let figures = find(&runs, |_| true, is_write, is_small);
-        figures.map(|one| one.client_cpu_s_per_gb / 1e9 * f64::from(one.request_bytes))
+    let [subject] = runs[0].subjects.as_slice() else {
+        bail!("{shown}: has {} arrays instead of one; {how}", runs[0].subjects.len());
     };
-    let (Some(read), Some(write)) = (cost(false, true), cost(true, true)) else {
+    // Of addresses it is not told which level they are.
+    let names = levels.iter().map(|level| format!("level {level} of {members} members"));
+    let mut names = names.chain([format!("array of {members} members")]);
+    if !names.any(|name| subject.what.starts_with(&name)) || subject.what.contains("no log") {
+        bail!("{shown}: is of '{}', not of {members} members with a log; {how}", subject.what);
+    }
+    let wrong = subject.results.iter().find(|one| !one.is_usable());
+    if let Some(Figures { request_bytes, .. }) = wrong {
         bail!(
-            "{}: lacks small reads or writes; measure with `netraid bench volume --level 1 --members 2 --json`",
-            path.display()
-        );
-    };
-    let is_usual = |one: &&Figures| one.request_bytes == SMALL || one.request_bytes == LARGE;
-    if let Some(other) =
-        runs[0].subjects.iter().flat_map(|one| &one.results).find(|one| !is_usual(one))
-    {
-        bail!(
-            "{}: has requests of {} bytes; measure those of {SMALL} and {LARGE}",
-            path.display(),
-            other.request_bytes
+            "{shown}: requests of {request_bytes} bytes, or their rates or times, make no sense: there are those of {SMALL} and {LARGE}, and figures from 0 to {FIGURE_MAX}; {how}"
         );
     }
-    let large_client_s = cost(false, false).zip(cost(true, false)).map(<[f64; 2]>::from);
-    Ok(SmallArray { level: 10, members: 2, client_s: [read, write], large_client_s })
+    let figures = |is_small| {
+        let [read, write] = [false, true].map(|is_write| find(&runs, |_| true, is_write, is_small));
+        let both = [read?, write?];
+        let seconds =
+            |of: fn(&Figures) -> f64| both.map(|one| of(one) / 1e9 * f64::from(one.request_bytes));
+        Some(ArrayFigures {
+            client_s: seconds(|one| one.client_cpu_s_per_gb),
+            agents_s: seconds(|one| one.server_cpu_s_per_gb),
+            rate_mb_s: both.map(|one| one.mb_per_s),
+        })
+    };
+    let small =
+        figures(true).with_context(|| format!("{shown}: lacks small reads or writes; {how}"))?;
+    let (outstanding, span_bytes) = (runs[0].depth.into(), subject.span_bytes);
+    let large = figures(false);
+    Ok(Some(SmallArray { level, members, outstanding, span_bytes, small, large }))
+}
+
+impl Figures {
+    /// Whether it is of requests that calibrate, and its figures can be.
+    fn is_usable(&self) -> bool {
+        let figures = [self.mb_per_s, self.client_cpu_s_per_gb, self.server_cpu_s_per_gb];
+        [SMALL, LARGE].contains(&self.request_bytes)
+            && figures.iter().all(|figure| (0.0..=FIGURE_MAX).contains(figure))
+            && self.mb_per_s >= MB_PER_S_MIN
+    }
 }

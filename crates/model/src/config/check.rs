@@ -189,6 +189,7 @@ impl Config {
         self.check_log()?;
         if let Some(machine) = &self.machine {
             within("machine.processors", machine.processors as f64, 1.0, 1024.0)?;
+            within("machine.busy_part", machine.busy_part, 0.1, 1.0)?;
         }
         let request_bytes = self.request_bytes(&geometry);
         within("bytes of a request", request_bytes as f64, 1.0, REQUEST_BYTES_MAX as f64)?;
@@ -274,12 +275,14 @@ impl Config {
         let wire = bytes + (packets + pieces) * f64::from(self.network.header_bytes_per_packet);
         let rate = self.network.client_rate_mbit_s.unwrap_or(self.network.rate_mbit_s);
         seconds += wire / (self.network.rate_mbit_s.min(rate) * 1e6 / 8.0);
+        let stretch = self.machine.map_or(1.0, |machine| machine.busy_part.recip());
         for host in [(&self.client.costs, self.client.mips), (&self.agent.costs, self.agent.mips)] {
             for cost in host.0.values() {
                 let instructions = cost.instructions_per_request * self.agents() as f64
                     + (cost.instructions_per_packet + cost.instructions_per_batch) * packets
-                    + (cost.instructions_per_byte + cost.instructions_per_parity_byte) * bytes;
-                seconds += instructions / (host.1 * 1e6);
+                    + (cost.instructions_per_byte + cost.instructions_per_parity_byte) * bytes
+                    + cost.instructions_per_check_piece * bytes / 4096.0;
+                seconds += stretch * instructions / (host.1 * 1e6);
             }
         }
         let disk = &self.disk;
@@ -392,6 +395,12 @@ impl Network {
             ),
             ("network.packet_bytes", self.packet_bytes, 64.0, REQUEST_BYTES_MAX as f64),
             ("network.header_bytes_per_packet", self.header_bytes_per_packet, 0.0, 1e6),
+            (
+                "network.sent_together_bytes",
+                self.sent_together_bytes,
+                0.0,
+                REQUEST_BYTES_MAX as f64,
+            ),
             ("network.control_bytes", self.control_bytes, 1.0, f64::from(self.packet_bytes)),
         ];
         sizes
@@ -426,6 +435,7 @@ fn check_host(
             ("instructions_per_batch", cost.instructions_per_batch),
             ("instructions_per_byte", cost.instructions_per_byte),
             ("instructions_per_parity_byte", cost.instructions_per_parity_byte),
+            ("instructions_per_check_piece", cost.instructions_per_check_piece),
         ];
         for (what, count) in counts {
             within(&format!("{host}.costs.{name}.{what}"), count, 0.0, INSTRUCTIONS_MAX)?;

@@ -203,6 +203,10 @@ pub struct Host {
 pub struct Cost {
     /// Only in requests of this kind.
     pub operation: Option<Operation>,
+    /// Only in arrays with a log, which have checksums, too.
+    pub logged: bool,
+    /// Only where several agents are on one machine.
+    pub beside_others: bool,
     /// For each request; at an agent, for each request that it takes part in.
     pub instructions_per_request: f64,
     /// For each packet that is sent or received.
@@ -214,15 +218,26 @@ pub struct Cost {
     pub instructions_per_byte: f64,
     /// For each byte that goes into check data, and each check column that it goes into.
     pub instructions_per_parity_byte: f64,
+    /// For each piece of check data that is computed by itself: of a stripe, or of a row of blocks that the log brings
+    /// home.
+    pub instructions_per_check_piece: f64,
 }
 
 /// A machine that all hosts are processes of: what they spend is as their own tables say, at their own
 /// speed, on processors that are whoever's work comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// How many work at the same time, 1 to 1024.
     pub processors: usize,
+    /// Part of its time that a processor is at work for hosts which all have something to do, 0.1 to 1: the rest goes by
+    /// until it has another process, and until that has the data in its cache.
+    #[serde(default = "always")]
+    pub busy_part: f64,
+}
+
+const fn always() -> f64 {
+    1.0
 }
 
 /// A host with disks.
@@ -282,6 +297,11 @@ pub struct Network {
     pub control_bytes: u32,
     /// Whether one packet brings a request to all agents.
     pub multicast: bool,
+    /// Packets to the client with no more data than this leave when the agent has done all that it had to do when they
+    /// were ready: as software does that takes what has come from a socket, and then sends all answers at once. With 0,
+    /// each leaves when it is ready.
+    #[serde(default)]
+    pub sent_together_bytes: u32,
     /// With it, requests and acknowledgements go by another network, which takes them so long and
     /// no longer, however many there are.
     pub control_latency_us: Option<f64>,

@@ -209,9 +209,26 @@ impl World<'_> {
 
     pub(super) fn compute(&mut self, request: usize) {
         let Request { is_read, parity_bytes, .. } = self.requests[request];
-        let work = Counts { parity_bytes: parity_bytes as f64, ..Counts::default() };
+        let check_pieces = self.check_pieces(request) as f64;
+        let work = Counts { parity_bytes: parity_bytes as f64, check_pieces, ..Counts::default() };
         let done = self.client_works(is_read, None, work);
         self.agenda.put_at(done, Event::Computed { request });
+    }
+
+    /// Stripes and rows whose check data, or what is computed from it, a request needs.
+    fn check_pieces(&self, request: usize) -> u64 {
+        let Request { kind, parity_bytes, check_pieces, rows, .. } = &self.requests[request];
+        match kind {
+            _ if *parity_bytes == 0 || self.model.is_copies => 0,
+            Kind::Home { is_whole: false } => rows.len() as u64,
+            Kind::User => *check_pieces,
+            Kind::Whole { .. }
+            | Kind::Rebuild
+            | Kind::Home { is_whole: true }
+            | Kind::Batch { .. }
+            | Kind::Flush { .. }
+            | Kind::Tables => 1,
+        }
     }
 
     /// Check data is there, or what was on disks that are away.

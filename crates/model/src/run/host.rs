@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use netraid_sim::{Time, station::Station};
 
-use crate::config::{Cost, Operation};
+use crate::config::{Cost, Machine, Operation};
 
 /// What a batch costs a host that is awake, of what it costs one that sleeps until it comes: calls to a socket of its own, but no
 /// waking. By comparing arrays of three and four members behind links of 1,000 Mbit/s (docs/plan.md).
-const BATCH_AWAKE: f64 = 0.5;
+const BATCH_AWAKE: f64 = 0.25;
 
 /// Seconds that a host's software spends in requests of one kind, and what each part has of it.
 #[derive(Debug, Clone, Default)]
@@ -26,16 +26,33 @@ pub(super) struct Seconds {
     batch: f64,
     byte: f64,
     parity_byte: f64,
+    check_piece: f64,
+}
+
+/// What an array has, and where it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Setting {
+    pub(super) has_log: bool,
+    /// Several agents are on one machine.
+    pub(super) has_others: bool,
 }
 
 impl Spend {
     /// What `costs` come to at `mips`, in reads or in writes.
-    pub(super) fn of(costs: &BTreeMap<String, Cost>, mips: f64, is_read: bool) -> Self {
+    pub(super) fn of(
+        costs: &BTreeMap<String, Cost>,
+        mips: f64,
+        is_read: bool,
+        Setting { has_log, has_others }: Setting,
+    ) -> Self {
         let seconds = |instructions: f64| instructions / (mips * 1e6);
-        let applies = |cost: &Cost| match cost.operation {
-            None | Some(Operation::Mix) => true,
-            Some(Operation::Read) => is_read,
-            Some(Operation::Write) => !is_read,
+        let applies = |cost: &Cost| {
+            let is_of_kind = match cost.operation {
+                None | Some(Operation::Mix) => true,
+                Some(Operation::Read) => is_read,
+                Some(Operation::Write) => !is_read,
+            };
+            is_of_kind && (has_log || !cost.logged) && (has_others || !cost.beside_others)
         };
         let mut spend = Self::default();
         for (name, cost) in costs {
@@ -46,6 +63,7 @@ impl Spend {
                     batch: seconds(cost.instructions_per_batch),
                     byte: seconds(cost.instructions_per_byte),
                     parity_byte: seconds(cost.instructions_per_parity_byte),
+                    check_piece: seconds(cost.instructions_per_check_piece),
                 }
             } else {
                 Seconds::default()
@@ -55,6 +73,7 @@ impl Spend {
             spend.all.batch += part.batch;
             spend.all.byte += part.byte;
             spend.all.parity_byte += part.parity_byte;
+            spend.all.check_piece += part.check_piece;
             spend.parts.push((name.clone(), part));
         }
         spend
@@ -69,6 +88,7 @@ pub(super) struct Counts {
     pub(super) batches: f64,
     pub(super) bytes: f64,
     pub(super) parity_bytes: f64,
+    pub(super) check_pieces: f64,
 }
 
 impl Counts {
@@ -79,6 +99,7 @@ impl Counts {
             + self.batches * each.batch
             + self.bytes * each.byte
             + self.parity_bytes * each.parity_byte
+            + self.check_pieces * each.check_piece
     }
 
     /// Adds what another has had to do.
@@ -88,6 +109,7 @@ impl Counts {
         self.batches += other.batches;
         self.bytes += other.bytes;
         self.parity_bytes += other.parity_bytes;
+        self.check_pieces += other.check_pieces;
     }
 
     /// What has come since `earlier`.
@@ -98,6 +120,7 @@ impl Counts {
             batches: self.batches - earlier.batches,
             bytes: self.bytes - earlier.bytes,
             parity_bytes: self.parity_bytes - earlier.parity_bytes,
+            check_pieces: self.check_pieces - earlier.check_pieces,
         }
     }
 }
@@ -106,6 +129,8 @@ impl Counts {
 #[derive(Debug, Clone)]
 pub(super) struct HostState {
     pub(super) processors: Station,
+    /// By how much longer a processor of the machine takes, for all that goes by unused.
+    stretch: f64,
     /// In reads, and in writes.
     pub(super) counts: [Counts; 2],
     /// By peer, until when it is busy with what that one sent or gets.
@@ -115,9 +140,10 @@ pub(super) struct HostState {
 }
 
 impl HostState {
-    pub(super) fn new(processors: usize, peers: usize) -> Self {
+    pub(super) fn new(processors: usize, peers: usize, machine: Option<Machine>) -> Self {
         Self {
             processors: Station::new(processors),
+            stretch: machine.map_or(1.0, |machine| machine.busy_part.recip()),
             counts: [Counts::default(); 2],
             busy_with: vec![Time::START; peers],
             busy_until: Time::START,
@@ -143,9 +169,11 @@ impl HostState {
         }
         let kind = usize::from(!is_read);
         self.counts[kind].add(&what);
-        let work = Duration::from_secs_f64(what.seconds(&spend[kind].all));
+        let seconds = what.seconds(&spend[kind].all);
+        let work = Duration::from_secs_f64(seconds);
         let mut done = self.processors.serve(now, work);
         if let Some(machine) = machine {
+            let work = Duration::from_secs_f64(seconds * self.stretch);
             done = done.max(machine.serve(now, work));
         }
         if let Some(peer) = peer {
@@ -167,10 +195,11 @@ mod tests {
 
     #[test]
     fn a_batch_costs_less_if_the_host_need_not_be_woken_for_it() {
-        let mut host = HostState::new(1, 2);
+        let mut host = HostState::new(1, 2, None);
         let cost = Cost { instructions_per_batch: 1000.0, ..Cost::default() };
         let costs = BTreeMap::from([("socket".to_owned(), cost)]);
-        let spend = [Spend::of(&costs, 1.0, true), Spend::of(&costs, 1.0, false)];
+        let spend =
+            [true, false].map(|is_read| Spend::of(&costs, 1.0, is_read, Setting::default()));
         let mut batches = |now, peer| {
             let before = host.counts[0].batches;
             let done = host.work(None, now, &spend, true, Some(peer), packet(0));

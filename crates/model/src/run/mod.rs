@@ -36,7 +36,7 @@ mod wires;
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use netraid_raid::{geometry::Geometry, log::Position};
+use netraid_raid::{code::Code, geometry::Geometry, log::Position};
 use netraid_sim::{Dice, Seed, Time, agenda::Agenda, station::Station};
 use slab::Slab;
 
@@ -46,7 +46,7 @@ use crate::{
     presence::Presence,
 };
 use disk::DiskArm;
-use host::{HostState, Spend};
+use host::{HostState, Setting, Spend};
 use log::LogState;
 use log_requests::Kind;
 pub use measure::Measures;
@@ -83,6 +83,8 @@ pub struct Model {
     config: Config,
     operation: Operation,
     geometry: Geometry,
+    /// Check data is copies, which nobody computes.
+    is_copies: bool,
     request_bytes: u64,
     requests_beside_rebuild_max: f64,
     /// Of the client and of agents, for reads and for writes.
@@ -99,9 +101,15 @@ impl Model {
         config.check()?;
         let geometry = config.geometry()?;
         let request_bytes = config.request_bytes(&geometry);
-        let spend = |costs, mips| [true, false].map(|is_read| Spend::of(costs, mips, is_read));
+        let setting = Setting {
+            has_log: config.log.is_some() && geometry.tolerance() > 0,
+            has_others: config.machine.is_some() && config.agents() > 1,
+        };
+        let spend =
+            |costs, mips| [true, false].map(|is_read| Spend::of(costs, mips, is_read, setting));
         Ok(Self {
             operation: config.operation.unwrap_or(Operation::Read),
+            is_copies: Code::new(&geometry).is_copies(),
             geometry,
             request_bytes,
             requests_beside_rebuild_max: config.requests_beside_rebuild_max(request_bytes),
@@ -156,7 +164,9 @@ enum Event {
     Joined { request: usize },
     /// The client has computed check data, or what was on disks that are away.
     Computed { request: usize },
-    /// The sender is done with a packet, which goes onto the network.
+    /// An agent is done with a packet, which leaves with others that it still works on.
+    Ready { agent: usize, message: usize, len: u32 },
+    /// A packet goes onto the network.
     OnWire { message: usize, len: u32 },
     /// A packet is at the receiver's link of a switched network.
     AtPort { message: usize, len: u32 },
@@ -239,6 +249,8 @@ struct Request {
     /// To come after them.
     writes: Vec<Access>,
     parity_bytes: u64,
+    /// Of a user's.
+    check_pieces: u64,
     check_bytes: u64,
     parts: Vec<Part>,
     replies_left: u32,
@@ -271,6 +283,7 @@ impl Request {
             accesses: plan.reads,
             writes: plan.writes,
             parity_bytes: plan.parity_bytes,
+            check_pieces: plan.check_pieces,
             check_bytes: plan.check_bytes,
             parts: Vec::new(),
             replies_left: 0,
@@ -331,8 +344,8 @@ impl<'a> World<'a> {
             arrivals: seed.dice("arrivals"),
             choices: seed.dice("choices"),
             caches: seed.dice("caches"),
-            client: HostState::new(config.client.processors, agents),
-            agents: vec![HostState::new(config.agent.processors, 1); agents],
+            client: HostState::new(config.client.processors, agents, config.machine),
+            agents: vec![HostState::new(config.agent.processors, 1, config.machine); agents],
             machine: config.machine.as_ref().map(|machine| Station::new(machine.processors)),
             wires: match config.network.topology {
                 Topology::TokenRing | Topology::Ethernet | Topology::Line => Wires::shared(),
@@ -389,6 +402,7 @@ impl<'a> World<'a> {
             Event::Begun { request } => self.handle_begun(request),
             Event::Joined { request } => self.handle_reply(request),
             Event::Computed { request } => self.handle_computed(request),
+            Event::Ready { agent, message, len } => self.handle_ready(agent, message, len),
             Event::OnWire { message, len } => self.handle_on_wire(message, len),
             Event::AtPort { message, len } => self.handle_at_port(message, len),
             Event::Delivered { message, len } => self.handle_delivered(message, len),

@@ -71,6 +71,12 @@ impl World<'_> {
         }
     }
 
+    /// A packet leaves when the agent that sends it has done what it had to do until now.
+    pub(super) fn handle_ready(&mut self, agent: usize, message: usize, len: u32) {
+        let due = self.agents[agent].busy_until.max(self.agenda.now());
+        self.agenda.put_at(due, Event::OnWire { message, len });
+    }
+
     pub(super) fn handle_on_wire(&mut self, message: usize, len: u32) {
         let (now, work, latency) = (self.agenda.now(), self.packet_time(len), self.latency());
         let client_work = self.client_time(len);
@@ -180,7 +186,12 @@ impl World<'_> {
                 To::Agent(agent) => self.client_works(is_read, Some(agent), work),
                 To::Agents => self.client_works(is_read, None, work),
             };
-            self.agenda.put_at(done, Event::OnWire { message, len });
+            let is_together = len <= self.model.config.network.sent_together_bytes;
+            let event = match to {
+                To::Client(agent) if is_together => Event::Ready { agent, message, len },
+                To::Client(_) | To::Agent(_) | To::Agents => Event::OnWire { message, len },
+            };
+            self.agenda.put_at(done, event);
         }
     }
 }

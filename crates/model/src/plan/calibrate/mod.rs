@@ -9,11 +9,15 @@
 
 use core::fmt::Write as _;
 
+mod arrays;
+
 use super::{EXAMPLE_FACTS, PlanError};
 use crate::{
-    config::{Config, Offsets, Operation},
+    config::{Offsets, Operation},
     run::Model,
 };
+use arrays::Beyond;
+pub use arrays::{ArrayFigures, SmallArray};
 use netraid_sim::Seed;
 
 /// Bytes of data of a TCP segment on an Ethernet, with time stamps, and of its headers.
@@ -21,8 +25,12 @@ const SEGMENT_BYTES: u32 = 1448;
 const SEGMENT_HEADERS: u32 = 66;
 /// Bytes that leave at once.
 const PACKET_BYTES: u32 = 65_536;
+/// Packets up to this are sent when all that has come is dealt with; longer ones fill a call by themselves.
+const SENT_TOGETHER_BYTES: u32 = 16_384;
 /// Instructions a second of a processor: costs are times, and this is only their unit.
 const MIPS: f64 = 1000.0;
+/// Rate of a disk that is memory: nothing waits for it.
+pub const MEMORY_MB_S: f64 = 1e6;
 /// Rate of a link that was not measured: memory's, which nothing waits for.
 const LOOPBACK_MBIT_S: f64 = 1e6;
 
@@ -64,19 +72,6 @@ pub struct Costs {
     pub agent: Time,
 }
 
-/// What a small array's requests cost.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SmallArray {
-    /// Its level.
-    pub level: u8,
-    /// Its members.
-    pub members: usize,
-    /// Processor seconds of the client for a read and a write of 4 KiB at random.
-    pub client_s: [f64; 2],
-    /// The same of 1 MiB in order, with what the bytes cost the array.
-    pub large_client_s: Option<[f64; 2]>,
-}
-
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurements {
@@ -94,8 +89,10 @@ pub struct Measurements {
     pub link_bytes_s: Option<[f64; 2]>,
     /// Seconds of a read of 4 KiB, one at a time.
     pub small_read_s: Option<f64>,
-    /// Small arrays, to tell what the array spends.
+    /// A mirror, to tell what the array spends.
     pub array: Option<SmallArray>,
+    /// An array with check data, to tell what that takes beside computing it.
+    pub parity_array: Option<SmallArray>,
 }
 
 /// What is not measured: what the site is to be.
@@ -107,6 +104,8 @@ pub struct Shape {
     pub disk_bytes: u64,
     /// Rates of each in MB a second, of reads and writes.
     pub disk_mb_s: [f64; 2],
+    /// Milliseconds that an access of a disk takes before its bytes, if it does not begin where the last one ended.
+    pub disk_seek_ms: f64,
     /// Bytes of the log on each.
     pub log_bytes: u64,
     /// Requests at once.
@@ -121,6 +120,18 @@ pub struct Shape {
     pub agent_processors: usize,
 }
 
+impl Shape {
+    /// Where costs were measured: memory at the end of a path without a limit.
+    fn of_path(&self) -> Self {
+        Self {
+            disk_mb_s: [MEMORY_MB_S; 2],
+            disk_seek_ms: 0.0,
+            client_rate_mbit_s: None,
+            ..self.clone()
+        }
+    }
+}
+
 impl Measurements {
     /// The site's file.
     ///
@@ -128,11 +139,8 @@ impl Measurements {
     /// When a measurement makes no model: rates or times that are not above zero.
     pub fn site(&self, shape: &Shape) -> Result<String, PlanError> {
         let parts = self.parts(shape)?;
-        let array = match &self.array {
-            Some(array) => self.array_s(shape, &parts, array)?,
-            None => [Time::default(); 2],
-        };
-        let text = self.text(shape, &parts, array);
+        let beyond = self.beyond(shape, &parts)?;
+        let text = self.text(shape, &parts, &beyond);
         super::Site::from_table(crate::config::read_table(&text)?)?;
         Ok(text)
     }
@@ -179,8 +187,8 @@ impl Measurements {
         outstanding: u32,
     ) -> Result<[f64; 2], PlanError> {
         let path = Self { link_bytes_s: None, ..self.clone() };
-        let shape = Shape { log_bytes: 0, outstanding, ..shape.clone() };
-        let table = crate::config::read_table(&path.text(&shape, parts, [Time::default(); 2]))?;
+        let shape = Shape { log_bytes: 0, outstanding, ..shape.of_path() };
+        let table = crate::config::read_table(&path.text(&shape, parts, &Beyond::default()))?;
         let mut config = super::Site::from_table(table)?.parts;
         (config.level, config.disks, config.operation) = (0, 1, Some(operation));
         config.workload.offsets = Offsets::Random;
@@ -190,61 +198,9 @@ impl Measurements {
         Ok(["client_s_per_request", "agents_s_per_request"].map(|name| measures[name]))
     }
 
-    /// What the array itself spends on a read and a write: what is measured beyond what a model of that array says
-    /// that members' requests cost the client.
-    fn array_s(
-        &self,
-        shape: &Shape,
-        parts: &[[Parts; 2]; 2],
-        array: &SmallArray,
-    ) -> Result<[Time; 2], PlanError> {
-        let mut out = [Time::default(); 2];
-        if let Some(large_s) = array.large_client_s {
-            let model_s =
-                self.small_array_s(shape, parts, out, array, (LARGE_BYTES, Offsets::Sequential))?;
-            for (at, out) in out.iter_mut().enumerate() {
-                // Every copy of a byte that is written leaves the client.
-                let copies = if at == 0 { 1.0 } else { array.members as f64 };
-                let bytes = f64::from(LARGE_BYTES) * copies;
-                out.byte_s = (large_s[at] - model_s[at]).max(0.0) / bytes;
-            }
-        }
-        let model_s =
-            self.small_array_s(shape, parts, out, array, (SMALL_BYTES, Offsets::Random))?;
-        for (at, out) in out.iter_mut().enumerate() {
-            out.request_s = (array.client_s[at] - model_s[at]).max(0.0);
-        }
-        Ok(out)
-    }
-
-    /// What a model of a small array says that reads and writes cost the client.
-    fn small_array_s(
-        &self,
-        shape: &Shape,
-        parts: &[[Parts; 2]; 2],
-        spent: [Time; 2],
-        array: &SmallArray,
-        (request_bytes, offsets): (u32, Offsets),
-    ) -> Result<[f64; 2], PlanError> {
-        let table = crate::config::read_table(&self.text(shape, parts, spent))?;
-        let mut config = super::Site::from_table(table)?.parts;
-        (config.level, config.disks) = (array.level, array.members);
-        config.workload.offsets = offsets;
-        config.workload.request_bytes = Some(request_bytes.into());
-        // What is brought home later counts as well: it is in what was measured.
-        config.workload.requests =
-            if request_bytes == SMALL_BYTES { SMALL_REQUESTS } else { LARGE_REQUESTS };
-        let mut out = [0.0; 2];
-        for (out, operation) in out.iter_mut().zip([Operation::Read, Operation::Write]) {
-            let config = Config { operation: Some(operation), ..config.clone() };
-            *out = Model::new(config)?.run(Seed(1))?["client_s_per_request"];
-        }
-        Ok(out)
-    }
-
-    fn text(&self, shape: &Shape, parts: &[[Parts; 2]; 2], array: [Time; 2]) -> String {
+    fn text(&self, shape: &Shape, parts: &[[Parts; 2]; 2], beyond: &Beyond) -> String {
         let mut out = format!(
-            "# Calibrated by measurements of one member and, if given, of a small array.\n\
+            "# Calibrated by measurements of one member and, if given, of small arrays.\n\
              about = \"calibrated\"\ndisks = {}\ntransfer_unit_bytes = 65536\nlevel = 5\n",
             shape.disks
         );
@@ -253,7 +209,9 @@ impl Measurements {
             let _ = write!(out, "\n[log]\nbytes = {}\n", shape.log_bytes);
         }
         if let Some(processors) = shape.one_machine {
-            let _ = write!(out, "\n[machine]\nprocessors = {processors}\n");
+            let busy_part = beyond.busy_part;
+            let _ =
+                write!(out, "\n[machine]\nprocessors = {processors}\nbusy_part = {busy_part}\n");
         }
         let offsets = match shape.offsets {
             Offsets::Sequential => "sequential",
@@ -266,7 +224,7 @@ impl Measurements {
             shape.outstanding,
             shape.disk_bytes.clamp(1 << 26, 1 << 40),
         );
-        out += &self.client(shape, parts, array);
+        out += &self.client(shape, parts, beyond);
         let _ = write!(
             out,
             "\n[agent]\ndisks = 1\nprocessors = {}\nmips = {MIPS}\nreply = \"each_access\"\n",
@@ -275,13 +233,24 @@ impl Measurements {
         for (operation, [_, agent]) in ["read", "write"].into_iter().zip(parts) {
             out += &member("agent", operation, *agent);
         }
+        for (operation, Time { request_s, byte_s }) in
+            ["read", "write"].into_iter().zip(beyond.agents)
+        {
+            let _ = write!(
+                out,
+                "\n[agent.costs.beside_others_{operation}]\nbeside_others = true\noperation = \"{operation}\"\n\
+                 instructions_per_packet = {}\ninstructions_per_byte = {}\n",
+                instructions(request_s / packets_of(operation)),
+                instructions(byte_s)
+            );
+        }
         out += &self.network(shape);
         let _ = write!(
             out,
-            "\n[disk]\nseek = {{ distribution = \"constant\", mean_ms = 0 }}\n\
+            "\n[disk]\nseek = {{ distribution = \"constant\", mean_ms = {} }}\nsequential_without_seek = true\n\
              rotation = {{ distribution = \"constant\", mean_ms = 0 }}\noverhead_us = 0\n\
              read_mb_s = {}\nwrite_mb_s = {}\naccess_bytes_max = 1048576\n",
-            shape.disk_mb_s[0], shape.disk_mb_s[1]
+            shape.disk_seek_ms, shape.disk_mb_s[0], shape.disk_mb_s[1]
         );
         let facts = EXAMPLE_FACTS.replace(
             "disk_capacity_bytes = 4000000000000",
@@ -290,17 +259,21 @@ impl Measurements {
         out + "\n" + facts.trim_start()
     }
 
-    fn client(&self, shape: &Shape, parts: &[[Parts; 2]; 2], array: [Time; 2]) -> String {
+    fn client(&self, shape: &Shape, parts: &[[Parts; 2]; 2], beyond: &Beyond) -> String {
         let mut out =
             format!("\n# One thread drives an array.\n[client]\nprocessors = 1\nmips = {MIPS}\n");
         for (operation, [client, _]) in ["read", "write"].into_iter().zip(parts) {
             out += &member("client", operation, *client);
         }
-        let instructions = |seconds: f64| seconds * MIPS * 1e6;
-        for (operation, time) in ["read", "write"].into_iter().zip(array) {
+        let _ = write!(
+            out,
+            "\n[client.costs.array]\ninstructions_per_request = {}\n",
+            instructions(beyond.array_request_s)
+        );
+        for (operation, time) in ["read", "write"].into_iter().zip(beyond.logged) {
             let _ = write!(
                 out,
-                "\n[client.costs.array_{operation}]\noperation = \"{operation}\"\n\
+                "\n[client.costs.logged_{operation}]\nlogged = true\noperation = \"{operation}\"\n\
                  instructions_per_request = {}\ninstructions_per_byte = {}\n",
                 instructions(time.request_s),
                 instructions(time.byte_s)
@@ -308,14 +281,15 @@ impl Measurements {
         }
         let _ = write!(
             out,
-            "\n[client.costs.parity]\ninstructions_per_parity_byte = {}\n",
-            instructions(self.xor_bytes_s.recip())
+            "\n[client.costs.parity]\ninstructions_per_parity_byte = {}\ninstructions_per_check_piece = {}\n",
+            instructions(self.xor_bytes_s.recip()),
+            instructions(beyond.check_piece_s)
         );
         // Bytes of every member's request are looked at once.
         if shape.log_bytes > 0 {
             let _ = write!(
                 out,
-                "\n[client.costs.checksums]\ninstructions_per_byte = {}\n",
+                "\n[client.costs.checksums]\nlogged = true\ninstructions_per_byte = {}\n",
                 instructions(self.checksum_bytes_s.recip())
             );
         }
@@ -339,7 +313,7 @@ impl Measurements {
             "\n[network]\ntopology = \"switched\"\nrate_mbit_s = {rate}\nclient_rate_mbit_s = {client}\n\
              latency_us = {}\noverhead_us_per_packet = 0\npacket_bytes = {PACKET_BYTES}\n\
              segment_bytes = {SEGMENT_BYTES}\nheader_bytes_per_packet = {SEGMENT_HEADERS}\n\
-             control_bytes = 48\nmulticast = false\n",
+             control_bytes = 48\nmulticast = false\nsent_together_bytes = {SENT_TOGETHER_BYTES}\n",
             latency * 1e6
         )
     }
@@ -353,29 +327,37 @@ const FIT_REQUESTS: u32 = 4000;
 const FIT_STEPS: u32 = 12;
 /// Part of what a request costs among many that is the request's at least, and not its batch's.
 const REQUEST_PART_MIN: f64 = 0.05;
-/// Requests of 4 KiB of the model of a small array: several times what the log holds.
-const SMALL_REQUESTS: u32 = 20_000;
-/// Large ones.
-const LARGE_REQUESTS: u32 = 400;
 
 /// Costs of a member's requests: of a read, a command and an answer; of a write, a command, data and an answer.
 fn member(host: &str, operation: &str, Parts { time, batch_s }: Parts) -> String {
-    let packets = if operation == "read" { 2.0 } else { 3.0 };
-    let packet_s = time.request_s / packets;
+    let packet_s = time.request_s / packets_of(operation);
     // What a byte costs has that of its packet in it.
     let byte_s = (time.byte_s - packet_s / f64::from(PACKET_BYTES)).max(0.0);
     format!(
         "\n[{host}.costs.iscsi_{operation}]\noperation = \"{operation}\"\ninstructions_per_packet = {}\n\
          instructions_per_batch = {}\ninstructions_per_byte = {}\n",
-        packet_s * MIPS * 1e6,
-        batch_s * MIPS * 1e6,
-        byte_s * MIPS * 1e6
+        instructions(packet_s),
+        instructions(batch_s),
+        instructions(byte_s)
     )
+}
+
+/// Packets of a request that a host sends and gets.
+fn packets_of(operation: &str) -> f64 {
+    if operation == "read" { 2.0 } else { 3.0 }
+}
+
+fn instructions(seconds: f64) -> f64 {
+    seconds * MIPS * 1e6
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        arrays::{LOG_BYTES_MAX, SMALL_REQUESTS},
+        *,
+    };
+    use crate::config::Config;
 
     const MB: f64 = 1e6;
 
@@ -390,6 +372,7 @@ mod tests {
             link_bytes_s: Some([23.9 * MB, 23.9 * MB]),
             small_read_s: Some(1e-3),
             array: None,
+            parity_array: None,
         }
     }
 
@@ -398,6 +381,7 @@ mod tests {
             disks: 4,
             disk_bytes: 1 << 28,
             disk_mb_s: [1e6, 1e6],
+            disk_seek_ms: 0.0,
             log_bytes: 16 << 20,
             outstanding: 16,
             offsets: Offsets::Sequential,
@@ -476,7 +460,7 @@ mod tests {
 
     #[test]
     fn what_a_small_array_costs_beyond_its_members_requests_is_the_arrays() {
-        let mut measured = measurements();
+        let mut measured = Measurements { link_bytes_s: None, ..measurements() };
         let site = measured.site(&shape()).unwrap();
         let cost = |text: &str, operation| {
             measure(text, |config| {
@@ -487,30 +471,101 @@ mod tests {
             })["client_s_per_request"]
         };
         let of_parts = [Operation::Read, Operation::Write].map(|operation| cost(&site, operation));
-        let large_client_s = None;
+        let (small, large) = (ArrayFigures::default(), None);
         let client_s = of_parts.map(|part| part + 3e-6);
-        measured.array = Some(SmallArray { level: 10, members: 2, client_s, large_client_s });
+        let small = ArrayFigures { client_s, ..small };
+        measured.array = Some(SmallArray { small, large, ..small_array(10, 2) });
         let site = measured.site(&shape()).unwrap();
         for (operation, part) in [Operation::Read, Operation::Write].into_iter().zip(of_parts) {
             let more = cost(&site, operation) - part;
             assert!((more / 3e-6 - 1.0).abs() < 0.1, "{operation:?} {more}");
         }
         // A byte more dear: large requests have it whole, and small ones have their part of it.
-        let large = |text: &str, operation| {
+        let cost_of_large = |text: &str, operation| {
             measure(text, |config| {
                 (config.level, config.disks, config.operation) = (10, 2, Some(operation));
             })["client_s_per_request"]
         };
-        let of_large = [Operation::Read, Operation::Write].map(|operation| large(&site, operation));
-        let large_client_s = Some(of_large.map(|part| part + 1e-4));
-        measured.array = Some(SmallArray { level: 10, members: 2, client_s, large_client_s });
-        let site = measured.site(&shape()).unwrap();
         let operations = [Operation::Read, Operation::Write];
+        let of_large = operations.map(|operation| cost_of_large(&site, operation));
+        let client_large_s = of_large.map(|part| part + 1e-4);
+        let large = Some(ArrayFigures { client_s: client_large_s, ..ArrayFigures::default() });
+        measured.array = Some(SmallArray { small, large, ..small_array(10, 2) });
+        let site = measured.site(&shape()).unwrap();
         for ((operation, part), small) in operations.into_iter().zip(of_large).zip(client_s) {
-            let more = large(&site, operation) - part;
+            let more = cost_of_large(&site, operation) - part;
             assert!((more / 1e-4 - 1.0).abs() < 0.1, "{operation:?} {more}");
             let small = cost(&site, operation) / small;
             assert!((small - 1.0).abs() < 0.1, "{operation:?} {small}");
         }
+    }
+
+    fn small_array(level: u8, members: usize) -> SmallArray {
+        let (outstanding, span_bytes) = (16, 1 << 28);
+        let small = ArrayFigures::default();
+        SmallArray { level, members, outstanding, span_bytes, small, large: None }
+    }
+
+    /// An array by a model of `text`, as if it had been measured: what changes of its figures is up to the caller.
+    fn modelled(text: &str, level: u8, members: usize) -> SmallArray {
+        let of = |request_bytes, offsets, requests| {
+            let mut out = ArrayFigures::default();
+            for (at, operation) in [Operation::Read, Operation::Write].into_iter().enumerate() {
+                let measures = measure(text, |config| {
+                    (config.level, config.disks) = (level, members);
+                    config.operation = Some(operation);
+                    config.workload.offsets = offsets;
+                    config.workload.request_bytes = Some(request_bytes);
+                    config.workload.requests = requests;
+                });
+                out.client_s[at] = measures["client_s_per_request"];
+                out.agents_s[at] = measures["agents_s_per_request"];
+                out.rate_mb_s[at] = measures["rate_mb_s"];
+            }
+            out
+        };
+        let small = of(4096, Offsets::Random, SMALL_REQUESTS);
+        let large = Some(of(1 << 20, Offsets::Sequential, 400));
+        SmallArray { small, large, ..small_array(level, members) }
+    }
+
+    #[test]
+    fn what_agents_spend_more_beside_others_and_check_data_is_found_again() {
+        let mut measured = Measurements { link_bytes_s: None, ..measurements() };
+        let shape = || Shape { one_machine: Some(4), log_bytes: LOG_BYTES_MAX, ..shape() };
+        let without = measured.site(&shape()).unwrap();
+        let mut mirror = modelled(&without, 10, 2);
+        let mut parity = modelled(&without, 5, 5);
+        mirror.small.agents_s = mirror.small.agents_s.map(|s| s + 8e-6);
+        parity.small.client_s[1] += 15e-6;
+        let large = parity.large.as_mut().unwrap();
+        large.client_s[1] += 3e-4;
+        large.agents_s = large.agents_s.map(|s| s + 2e-4);
+        (measured.array, measured.parity_array) = (Some(mirror), Some(parity));
+        let site = measured.site(&shape()).unwrap();
+        let (mirror_now, parity_now) = (modelled(&site, 10, 2), modelled(&site, 5, 5));
+        let near = |now: f64, wanted: f64| {
+            assert!((now / wanted - 1.0).abs() < 0.05, "{now} instead of {wanted}");
+        };
+        for at in 0..2 {
+            near(parity_now.large.unwrap().agents_s[at], parity.large.unwrap().agents_s[at]);
+            near(mirror_now.small.agents_s[at], mirror.small.agents_s[at]);
+        }
+        near(parity_now.large.unwrap().client_s[1], parity.large.unwrap().client_s[1]);
+        near(parity_now.small.client_s[1], parity.small.client_s[1]);
+    }
+
+    #[test]
+    fn a_machine_on_which_a_mirror_is_slower_than_its_costs_is_not_always_busy() {
+        let mut measured = Measurements { link_bytes_s: None, ..measurements() };
+        let shape = Shape { one_machine: Some(2), ..shape() };
+        let mut mirror = modelled(&measured.site(&shape).unwrap(), 10, 2);
+        let large = mirror.large.as_mut().unwrap();
+        large.rate_mb_s = large.rate_mb_s.map(|rate| rate * 0.8);
+        mirror.small.rate_mb_s = mirror.small.rate_mb_s.map(|rate| rate * 0.8);
+        measured.array = Some(mirror);
+        let now = modelled(&measured.site(&shape).unwrap(), 10, 2).large.unwrap();
+        let ratio = now.rate_mb_s[0] / mirror.large.unwrap().rate_mb_s[0];
+        assert!((ratio - 1.0).abs() < 0.1, "{ratio}");
     }
 }
