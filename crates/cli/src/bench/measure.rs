@@ -273,7 +273,7 @@ impl Figures {
 }
 
 /// The middle one of some figures; of an even number, the larger of the two in the middle.
-pub(super) fn median(mut figures: Vec<f64>) -> f64 {
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }

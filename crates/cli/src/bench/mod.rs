@@ -25,6 +25,7 @@ use crate::{
     create::Switch, output::Output, runtime, runtime_of, secret::SecretArgs, signal::Stop, size,
 };
 use limit::{LimitFigures, Limits};
+pub(crate) use measure::median;
 use measure::{Figures, Kind, TABLE_HEAD, Tally, Until, Workload};
 use subject::{Bench, Own};
 

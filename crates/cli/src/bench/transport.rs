@@ -20,7 +20,7 @@ use super::{
     LARGE_LEN,
     drive::Subject,
     fit::Line,
-    measure::{Until, Workload, cpu_s, machine_cpu_s},
+    measure::{self, Until, Workload, cpu_s, machine_cpu_s},
     raw_tcp,
     subject::ram_target,
 };
@@ -261,9 +261,7 @@ async fn iscsi_figures(
 
 /// The median of something in all rounds.
 pub(super) fn median(figures: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
-    let mut all: Vec<f64> = figures.iter().map(of).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+    measure::median(figures.iter().map(of).collect())
 }
 
 fn fits(points: &[Point]) -> Vec<Fit> {

@@ -13,7 +13,7 @@ use netraid_model::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::{output::Output, size};
+use crate::{bench::median, output::Output, size};
 
 /// Largest document of a measurement.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
@@ -286,8 +286,7 @@ fn ends(points: &[Point], write: bool) -> Option<[End; 2]> {
         let spent = [of(|one| one.client_us), of(|one| one.server_us)];
         End { bytes: f64::from(point.request_bytes), spent }
     };
-    let points = || points.iter().filter(|one| one.write == write);
-    let points = || points().filter(|one| !one.iscsi.is_empty());
+    let points = || points.iter().filter(|one| one.write == write && !one.iscsi.is_empty());
     let shortest = points().min_by_key(|one| one.request_bytes)?;
     let longest = points().max_by_key(|one| one.request_bytes)?;
     let ends =
@@ -305,11 +304,6 @@ fn costs([short, long]: &[End; 2]) -> Costs {
         Time { request_s: request_s.max(0.01e-6), byte_s }
     };
     Costs { client: time(0), agent: time(1) }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// What disks do.
@@ -402,16 +396,26 @@ fn link(members: &[Bench]) -> Result<Option<[f64; 2]>> {
     Ok(Some([read, write]))
 }
 
-/// An array that calibrates: its level as the model has it and its members, the levels that it may be called, and how
-/// it is measured.
-type Kind = (u8, usize, &'static [&'static str], &'static str);
-const MIRROR: Kind = (10, 2, &["1", "10"], "--level 1 --members 2");
-const LEVEL_5: Kind = (5, 5, &["5"], "--level 5 --members 5");
+/// An array that calibrates.
+struct Calibrating {
+    /// As the model has it.
+    level: u8,
+    members: usize,
+    /// What it may be called.
+    levels: &'static [&'static str],
+    /// How it is measured.
+    how: &'static str,
+}
+
+const MIRROR: Calibrating =
+    Calibrating { level: 10, members: 2, levels: &["1", "10"], how: "--level 1 --members 2" };
+const LEVEL_5: Calibrating =
+    Calibrating { level: 5, members: 5, levels: &["5"], how: "--level 5 --members 5" };
 
 /// What a small array's requests cost.
-fn small_array(path: Option<&PathBuf>, kind: Kind) -> Result<Option<SmallArray>> {
+fn small_array(path: Option<&PathBuf>, wanted: Calibrating) -> Result<Option<SmallArray>> {
     let Some(path) = path else { return Ok(None) };
-    let (level, members, levels, how) = kind;
+    let Calibrating { level, members, levels, how } = wanted;
     let how = format!("measure with `netraid bench volume {how} --json`");
     let shown = path.display();
     let runs: [Bench; 1] = [read(path)?];

@@ -197,6 +197,7 @@ impl Models<'_> {
         let without = with(0.0)?;
         let more = of(&measured) - without;
         if more <= 0.0 {
+            *cost(beyond) = 0.0;
             return Ok(());
         }
         // As if all of it were in one request, or in its bytes; then what requests turned out to have of it.

@@ -556,6 +556,23 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_that_another_one_explains_does_not_stay() {
+        let mut measured = Measurements { link_bytes_s: None, ..measurements() };
+        let mut parity = modelled(&measured.site(&shape()).unwrap(), 5, 5);
+        // Pieces of check data are so dear that large writes would cost more than they did, without any cost of bytes.
+        parity.small.client_s[1] += 30e-6;
+        parity.large.as_mut().unwrap().client_s[1] += 5e-6;
+        measured.parity_array = Some(parity);
+        let table = crate::config::read_table(&measured.site(&shape()).unwrap()).unwrap();
+        let cost = |name: &str, what: &str| table["client"]["costs"][name][what].clone();
+        let number = |value: toml::Value| {
+            value.as_float().or(value.as_integer().map(|whole| whole as f64)).unwrap()
+        };
+        assert!(number(cost("parity", "instructions_per_check_piece")) > 0.0);
+        assert!(number(cost("logged_write", "instructions_per_byte")) < 1e-12);
+    }
+
+    #[test]
     fn a_machine_on_which_a_mirror_is_slower_than_its_costs_is_not_always_busy() {
         let mut measured = Measurements { link_bytes_s: None, ..measurements() };
         let shape = Shape { one_machine: Some(2), ..shape() };
