@@ -20,7 +20,10 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{BlockDevice, Device, DeviceInfo, ErrorKind, Op, Pool, Request};
+use netraid_block::{
+    BlockDevice, Complete, Completion, Device, DeviceInfo, ErrorKind, IoError, Op, Pool, Request,
+    SgList,
+};
 use netraid_engine::backings::ram;
 use netraid_export::fuse::{FuseError, FuseMount};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -96,6 +99,38 @@ impl BlockDevice for Together {
         if held.len() == READERS {
             held.drain(..).for_each(|request| self.0.submit(request));
         }
+    }
+}
+
+/// Memory that answers reads in pieces of this many bytes.
+struct Pieces(Device, usize);
+
+struct Cut(Mutex<Option<Completion>>, usize);
+
+impl Complete for Cut {
+    fn complete(&self, _tag: u64, result: Result<SgList, IoError>) {
+        let (completion, len) = (self.0.lock().unwrap().take().unwrap(), self.1);
+        completion.finish(result.map(|data| {
+            let starts = (0..data.len()).step_by(len);
+            let mut pieces = SgList::new();
+            starts.for_each(|at| pieces.append(data.slice(at..data.len().min(at + len))));
+            pieces
+        }));
+    }
+}
+
+impl BlockDevice for Pieces {
+    fn info(&self) -> DeviceInfo {
+        self.0.info().clone()
+    }
+
+    fn submit(&self, mut request: Request) {
+        if request.op == Op::Read {
+            let whole = request.completion;
+            let cut = Arc::new(Cut(Mutex::new(Some(whole)), self.1));
+            request.completion = Completion::new(cut, 0);
+        }
+        self.0.submit(request);
     }
 }
 
@@ -231,6 +266,43 @@ async fn long_reads_that_end_beside_others_have_their_data() {
         });
     })
     .await;
+}
+
+#[tokio::test]
+async fn reads_that_come_in_pieces_are_whole() {
+    if !can_mount() {
+        return;
+    }
+    // Of 1 MiB: 4 pieces, more than have their place at once, and more than one call of the kernel takes.
+    for len in [256 << 10, 7_000, 1_000] {
+        let device = Device::new(Arc::new(Pieces(memory(), len)));
+        mounted(device, move |path| {
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let mut data = vec![0; usize::try_from(SIZE).unwrap()];
+            StdRng::seed_from_u64(9).fill(&mut data[..]);
+            file.write_all_at(&data, 0).unwrap();
+            std::thread::scope(|scope| {
+                for reader in 0..READERS {
+                    let (file, data) = (&file, &data);
+                    scope.spawn(move || {
+                        // Whole pages, or the kernel cuts it.
+                        let mut read = Pool::new().get(1 << 20);
+                        for round in 0..20 {
+                            let at = (round * 700_001 + reader * 13) % (data.len() - read.len());
+                            file.read_exact_at(&mut read, at as u64).unwrap();
+                            assert!(read[..] == data[at..at + read.len()], "round {round}");
+                        }
+                        // The end of the file is in the middle of a request.
+                        let mut end = Pool::new().get(1 << 20);
+                        let at = data.len() - 300_001;
+                        assert_eq!(file.read_at(&mut end, at as u64).unwrap(), 300_001);
+                        assert!(end[..300_001] == data[at..]);
+                    });
+                }
+            });
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -5,12 +5,14 @@
 //! the file. Mounting as root needs only /dev/fuse; others need `fusermount3` as well.
 
 mod errno;
+mod pieces;
 mod replies;
 mod volume;
 
 use std::{
     future::Future,
     io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -121,8 +123,9 @@ impl FuseMount {
         let (sender, ended) = watch::channel(false);
         let replies = Arc::new(Replies::new(pool.clone()));
         let volume = Volume::new(&device, name, pool, replies.clone(), sender);
-        let session =
-            Session::new(volume, &dir, &config(name)).and_then(Session::spawn).map_err(error)?;
+        let session = Session::new(volume, &dir, &config(name)).map_err(error)?;
+        replies.device().set(session.as_fd().try_clone_to_owned().map_err(error)?);
+        let session = session.spawn().map_err(error)?;
         Ok(Self { file: dir.join(name), dir, device, replies, session, ended })
     }
 
@@ -213,7 +216,8 @@ fn config(name: &str) -> Config {
     ];
     let cores = thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.min(THREADS_MAX));
-    config.clone_fd = true;
+    // The kernel takes a reply only where it gave the request, and replies leave from elsewhere, too.
+    config.clone_fd = false;
     config
 }
 

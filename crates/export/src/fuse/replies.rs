@@ -13,10 +13,13 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
+use fuser::{Errno, ReplyEmpty, ReplyWrite};
 use netraid_block::{Complete, IoError, Pool, SgList};
 
-use super::errno::errno_of;
+use super::{
+    errno::errno_of,
+    pieces::{FuseDevice, ReadReply},
+};
 
 /// Most requests under way; each is at most as long as the longest write.
 const PLACES: usize = 256;
@@ -24,24 +27,16 @@ const PLACES: usize = 256;
 /// A reply that waits for its request.
 #[derive(Debug)]
 pub(super) enum Owed {
-    Read(ReplyData),
+    Read(ReadReply),
     /// With the number of bytes that are written.
     Write(ReplyWrite, u32),
     Empty(ReplyEmpty),
 }
 
 impl Owed {
-    fn send(self, result: Result<SgList, IoError>, pool: &Pool) {
+    fn send(self, result: Result<SgList, IoError>, device: &FuseDevice, pool: &Pool) {
         match (self, result) {
-            (Self::Read(reply), Ok(data)) => match data.parts() {
-                [whole] => reply.data(whole),
-                _ => {
-                    // The kernel is given one piece.
-                    let mut whole = pool.get(data.len());
-                    data.copy_to(&mut whole);
-                    reply.data(&whole);
-                }
-            },
+            (Self::Read(reply), Ok(data)) => reply.data(device, &data, pool),
             (Self::Write(reply, len), Ok(_)) => reply.written(len),
             (Self::Empty(reply), Ok(_)) => reply.ok(),
             (owed, Err(error)) => {
@@ -75,6 +70,7 @@ pub(super) struct Replies {
     places: Vec<Mutex<Place>>,
     free: (Sender<usize>, Receiver<usize>),
     closed: AtomicBool,
+    device: FuseDevice,
     pool: Pool,
 }
 
@@ -86,7 +82,13 @@ impl Replies {
             let _ = free.0.send(place);
         }
         let places = (0..PLACES).map(|_| Mutex::default()).collect();
-        Self { places, free, closed: AtomicBool::new(false), pool }
+        let (closed, device) = (AtomicBool::new(false), FuseDevice::default());
+        Self { places, free, closed, device, pool }
+    }
+
+    /// The way to the kernel, which is known when the file system is mounted.
+    pub(super) const fn device(&self) -> &FuseDevice {
+        &self.device
     }
 
     /// Whether no request is under way now.
@@ -154,7 +156,7 @@ impl Complete for Replies {
         let Place { owed, error, .. } = std::mem::take(&mut *waiting);
         drop(waiting);
         if let Some(owed) = owed {
-            owed.send(error.map_or(Ok(data), Err), &self.pool);
+            owed.send(error.map_or(Ok(data), Err), &self.device, &self.pool);
             self.release(place);
         }
     }

@@ -17,7 +17,10 @@ use netraid_block::{Op, Pool, RequestFlags, SgList};
 use rustix::fs::{FallocateFlags, OFlags};
 use tokio::sync::watch;
 
-use super::replies::{Owed, Replies};
+use super::{
+    pieces::ReadReply,
+    replies::{Owed, Replies},
+};
 use netraid_engine::bytes::{ByteDevice, ByteRequest, Port};
 
 const DIRECTORY: INodeNo = INodeNo::ROOT;
@@ -199,7 +202,7 @@ impl Filesystem for Volume {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -215,7 +218,8 @@ impl Filesystem for Volume {
         }
         let flags = RequestFlags::default();
         let data = SgList::new();
-        self.submit(Owed::Read(reply), ByteRequest { op: Op::Read, offset, len, flags, data });
+        let owed = Owed::Read(ReadReply::new(reply, request.unique()));
+        self.submit(owed, ByteRequest { op: Op::Read, offset, len, flags, data });
     }
 
     fn write(

@@ -1,0 +1,94 @@
+//! Replies to reads whose data lies in several pieces: the kernel gathers them, fuser sends one piece only.
+//!
+//! A reply is one writev(2) to the device of the file system: a header, and the data (linux/fuse.h,
+//! `fuse_out_header`). Invariant: a request has one reply, from here or from fuser.
+//!
+//! Not here: any other request or reply.
+
+use std::{
+    io::IoSlice,
+    os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
+};
+
+use fuser::{Errno, ReplyData, RequestId};
+use netraid_block::{Buf, Pool, SgList};
+use rustix::io::writev;
+use smallvec::SmallVec;
+
+const HEADER_LEN: usize = 16;
+/// Most pieces of one call, without the header: the kernel takes 1,024 in all.
+const PIECES_MAX: usize = 1023;
+/// So many have their places on the stack.
+const PIECES_COMMON: usize = 64;
+
+/// A reply to a read that is owed.
+#[derive(Debug)]
+pub(super) struct ReadReply {
+    reply: ReplyData,
+    /// Of the request, as the kernel counts them.
+    unique: RequestId,
+}
+
+/// The way to the kernel, once the file system is mounted.
+#[derive(Debug, Default)]
+pub(super) struct FuseDevice(OnceLock<OwnedFd>);
+
+impl FuseDevice {
+    /// Takes a descriptor on which fuser's threads receive all requests: the kernel takes a reply only where it
+    /// gave the request.
+    pub(super) fn set(&self, descriptor: OwnedFd) {
+        // There is one mount, which sets it once.
+        let _ = self.0.set(descriptor);
+    }
+}
+
+impl ReadReply {
+    pub(super) fn new(reply: ReplyData, unique: RequestId) -> Self {
+        Self { reply, unique }
+    }
+
+    /// Sends what was read.
+    pub(super) fn data(self, device: &FuseDevice, data: &SgList, pool: &Pool) {
+        match (data.parts(), device.0.get()) {
+            ([whole], _) => self.reply.data(whole),
+            (pieces, Some(device)) if pieces.len() <= PIECES_MAX => self.pieces(device, pieces),
+            _ => {
+                let mut whole = pool.get(data.len());
+                data.copy_to(&mut whole);
+                self.reply.data(&whole);
+            }
+        }
+    }
+
+    pub(super) fn error(self, errno: Errno) {
+        self.reply.error(errno);
+    }
+
+    fn pieces(self, device: impl AsFd, pieces: &[Buf]) {
+        let len = HEADER_LEN + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let header = header(len, self.unique);
+        let mut slices: SmallVec<[IoSlice<'_>; PIECES_COMMON + 1]> = SmallVec::new();
+        slices.push(IoSlice::new(&header));
+        slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+        match writev(device, &slices) {
+            // Dropping fuser's reply would send another one. What it holds besides is a share of the descriptor,
+            // which then stays open as long as the process.
+            Ok(_) => std::mem::forget(self.reply),
+            // Whoever waits for it may have gone, and then nobody takes this one either.
+            Err(error) => {
+                tracing::debug!(%error, "the kernel does not take a reply");
+                self.reply.error(Errno::EIO);
+            }
+        }
+    }
+}
+
+/// Length with the header, no error, and the request's number, all as the processor has them.
+fn header(len: usize, unique: RequestId) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    // A read is no longer than the longest write.
+    header[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
+    header[8..].copy_from_slice(&unique.0.to_ne_bytes());
+    header
+}
