@@ -37,10 +37,10 @@ def row(bench):
             "netraid": lambda: fio(bench, own, workload, block, depth),
             "GlusterFS": lambda: fio(bench, theirs, workload, block, depth),
             "memory": lambda: fio(bench, alone, workload, block, depth),
-            "bare TCP": lambda: bare_tcp(bench, workload, block, depth),
+            "on the wire": lambda: on_the_wire(bench, workload, block, depth),
         })
-        bounds.append(bound(f"{workload} {block}, {depth} at a time", depth, figures.pop("memory"),
-                            figures.pop("bare TCP"), figures["GlusterFS"]))
+        bounds.append(bound(f"{workload} {block}, {depth} at a time", depth, figures["netraid"], figures.pop("memory"),
+                            figures.pop("on the wire"), figures["GlusterFS"]))
         ours = figures["netraid"]
         for name, fs in figures.items():
             lines.append([f"{workload} {block}, {depth} at a time", name, f"{median([f['mb_per_s'] for f in fs]):.1f}",
@@ -48,27 +48,46 @@ def row(bench):
                           spread(ratios(fs, ours, "iops"), 1), spread(ratios(ours, fs, "cpu_s_per_gb"), 1)])
     print("4+1 over loopback through FUSE, one fio job around the page cache\n")
     table(["workload", "what", "MB/s", "IOPS", "CPU s/GB", "rate, ours over its", "its CPU over ours"], lines)
-    print("The bound: memory of one process through FUSE, and bare TCP over loopback with the same requests. One at a time, no "
-          "array takes less than both one after the other; many at a time, no less than both cost the processors\n")
-    table(["workload", "memory through FUSE, us", "bare TCP, us", "bound, MB/s", "bound over GlusterFS"], bounds)
+    print("The bound: memory of one process through FUSE, and what 4+1 sends and computes: bare requests over TCP with the same bytes "
+          "and, of writes of whole stripes, with their check data (1.25) and a record of 4 KiB after them, one pass for checksums and "
+          "one for parity. One at a time it is all of that one after the other; many at a time what it costs two processors\n")
+    table(["workload", "memory through FUSE, us", "bare TCP, us", "passes, us", "bound, MB/s", "bound over GlusterFS",
+           "ours over the bound"], bounds)
 
 
-def bound(name, depth, memory, tcp, theirs):
-    """A line: what a request takes in each part, and the rate that both allow beside GlusterFS's."""
-    by = "us" if depth == 1 else "cpu_us"
-    rates = [one["bytes"] / (one[by] + other[by]) * (1 if depth == 1 else CPUS) for one, other in zip(memory, tcp)]
-    return [name, f"{median([one[by] for one in memory]):.0f}", f"{median([one[by] for one in tcp]):.0f}",
-            f"{median(rates):.0f}", spread([rate / fs["mb_per_s"] for rate, fs in zip(rates, theirs)], 1)]
+def bound(name, depth, own, memory, wire, theirs):
+    """A line: what a request takes in each part, and the rate that all allow beside GlusterFS's and ours."""
+    by, at_once = ("us", 1) if depth == 1 else ("cpu_us", CPUS)
+    parts = [(one[by], other[by], other["passes_us"]) for one, other in zip(memory, wire)]
+    rates = [at_once * one["bytes"] / sum(part) for one, part in zip(memory, parts)]
+    return [name, *(f"{median(column):.0f}" for column in zip(*parts)), f"{median(rates):.0f}",
+            spread([rate / fs["mb_per_s"] for rate, fs in zip(rates, theirs)], 1),
+            spread([fs["mb_per_s"] / rate for rate, fs in zip(rates, own)])]
 
 
-def bare_tcp(bench, workload, block, depth):
-    """Microseconds and processor microseconds of a request."""
-    size = {"1M": 1 << 20, "4k": 4096}[block]
-    done = bench.run([bench.netraid, "bench", "transport", "--requests", str(size), "--depth", str(depth), "--rounds", "1",
-                      "--seconds", str(min(bench.seconds, 2)), "--json"])
-    points = json.loads(done.pop("outputs")[0])["points"]
-    raw = next(point for point in points if point["write"] == ("write" in workload))["raw"][0]
-    return {**done, "us": size / raw["mb_per_s"], "cpu_us": raw["client_us"] + raw["server_us"]}
+def on_the_wire(bench, workload, block, depth):
+    """Microseconds and processor microseconds of what a request sends between hosts, and of passes over its bytes."""
+    size, writes = {"1M": 1 << 20, "4k": 4096}[block], "write" in workload
+    is_whole = writes and block == "1M"
+    sizes = [size, 4096] if is_whole else [size]
+    done = bench.run([bench.netraid, "bench", "transport", *(f"--requests={one}" for one in sizes), "--depth", str(depth),
+                      "--rounds", "1", "--seconds", str(min(bench.seconds, 2)), "--json"])
+    raw = {point["request_bytes"]: point["raw"][0] for point in json.loads(done.pop("outputs")[0])["points"]
+           if point["write"] == writes}
+    took = {one: {"us": one / raw[one]["mb_per_s"], "cpu_us": raw[one]["client_us"] + raw[one]["server_us"]} for one in sizes}
+    rate = passes(bench)
+    if not is_whole:
+        return {**done, **took[size], "passes_us": size / 1e3 / rate["checksum", 1]}
+    sent = {by: 1.25 * took[size][by] + took[4096][by] for by in ("us", "cpu_us")}
+    return {**done, **sent, "passes_us": size / 1e3 * (1 / rate["checksum", 1] + 1 / rate["xor", 4])}
+
+
+def passes(bench):
+    """GB a second of one processor by kind of work and number of sources, at the size that is best."""
+    done = bench.run([bench.netraid, "bench", "parity", "--milliseconds", "1", "--json"])
+    series = json.loads(done["outputs"][0])["series"]
+    return {(one["work"], one["sources"]): max(point["gb_per_s"] for point in one["points"])
+            for one in series if one["processors"] == 1}
 
 
 def fio(bench, mounted, workload, block, depth):

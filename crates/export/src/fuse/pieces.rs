@@ -1,7 +1,8 @@
 //! Replies to reads whose data lies in several pieces: the kernel gathers them, fuser sends one piece only.
 //!
 //! A reply is one writev(2) to the device of the file system: a header, and the data (linux/fuse.h,
-//! `fuse_out_header`). Invariant: a request has one reply, from here or from fuser.
+//! `fuse_out_header`). Invariant: a request has one reply, from here or from fuser: the kernel knows a request by a
+//! number that it uses once, and refuses whatever comes after the first reply.
 //!
 //! Not here: any other request or reply.
 
@@ -13,7 +14,7 @@ use std::{
 
 use fuser::{Errno, ReplyData, RequestId};
 use netraid_block::{Buf, Pool, SgList};
-use rustix::io::writev;
+use rustix::io;
 use smallvec::SmallVec;
 
 const HEADER_LEN: usize = 16;
@@ -52,12 +53,17 @@ impl ReadReply {
     pub(super) fn data(self, device: &FuseDevice, data: &SgList, pool: &Pool) {
         match (data.parts(), device.0.get()) {
             ([whole], _) => self.reply.data(whole),
-            (pieces, Some(device)) if pieces.len() <= PIECES_MAX => self.pieces(device, pieces),
-            _ => {
-                let mut whole = pool.get(data.len());
-                data.copy_to(&mut whole);
-                self.reply.data(&whole);
+            (pieces, Some(device)) if pieces.len() <= PIECES_MAX => {
+                match send(device, self.unique, pieces) {
+                    // fuser lets go of what it holds by a reply only; the kernel refuses a second one.
+                    Ok(()) | Err(io::Errno::NOENT) => self.reply.error(Errno::EIO),
+                    Err(error) => {
+                        tracing::warn!(%error, "the kernel does not take a reply in pieces");
+                        self.gathered(data, pool);
+                    }
+                }
             }
+            _ => self.gathered(data, pool),
         }
     }
 
@@ -65,29 +71,28 @@ impl ReadReply {
         self.reply.error(errno);
     }
 
-    fn pieces(self, device: impl AsFd, pieces: &[Buf]) {
-        let len = HEADER_LEN + pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        let header = header(len, self.unique);
-        let mut slices: SmallVec<[IoSlice<'_>; PIECES_COMMON + 1]> = SmallVec::new();
-        slices.push(IoSlice::new(&header));
-        slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
-        match writev(device, &slices) {
-            // Dropping fuser's reply would send another one. What it holds besides is a share of the descriptor,
-            // which then stays open as long as the process.
-            Ok(_) => std::mem::forget(self.reply),
-            // Whoever waits for it may have gone, and then nobody takes this one either.
-            Err(error) => {
-                tracing::debug!(%error, "the kernel does not take a reply");
-                self.reply.error(Errno::EIO);
-            }
-        }
+    fn gathered(self, data: &SgList, pool: &Pool) {
+        let mut whole = pool.get(data.len());
+        data.copy_to(&mut whole);
+        self.reply.data(&whole);
     }
+}
+
+/// Sends a reply; `NOENT` when nobody waits for it any more.
+fn send(device: impl AsFd, unique: RequestId, pieces: &[Buf]) -> io::Result<()> {
+    let len = HEADER_LEN + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    let header = header(len, unique);
+    let mut slices: SmallVec<[IoSlice<'_>; PIECES_COMMON + 1]> = SmallVec::new();
+    slices.push(IoSlice::new(&header));
+    slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+    // The kernel takes all of it or nothing.
+    io::writev(device, &slices).map(drop)
 }
 
 /// Length with the header, no error, and the request's number, all as the processor has them.
 fn header(len: usize, unique: RequestId) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
-    // A read is no longer than the longest write.
+    // A read is a few MiB at most, which the kernel limits.
     header[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
     header[8..].copy_from_slice(&unique.0.to_ne_bytes());
     header
