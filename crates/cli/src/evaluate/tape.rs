@@ -308,7 +308,10 @@ mod tests {
         let shared = shared();
         // Before the tape's own thread begins.
         let began = Instant::now();
-        let (tape, mut end) = giving(&settings(), 3_000_000, &shared).unwrap();
+        // Room for all blocks: however late the machine lets this thread run, it is no slow target.
+        let mut roomy = settings();
+        roomy.tape_buffer_bytes = 3_000_000;
+        let (tape, mut end) = giving(&roomy, 3_000_000, &shared).unwrap();
         while end.before().unwrap() {}
         // 30 blocks at 100 a second.
         assert!(began.elapsed() >= Duration::from_millis(285));
@@ -317,7 +320,7 @@ mod tests {
 
         let (tape, mut end) = giving(&settings(), 1_000_000, &shared).unwrap();
         // Room for four blocks is gone after 40 ms.
-        thread::sleep(Duration::from_millis(150));
+        thread::sleep(Duration::from_millis(500));
         while end.before().unwrap() {}
         drop(end);
         let report = tape.report().unwrap();
@@ -331,7 +334,8 @@ mod tests {
         for _ in 0..5 {
             end.after(&[]).unwrap();
         }
-        thread::sleep(Duration::from_millis(200));
+        // The five are gone after 50 ms.
+        thread::sleep(Duration::from_millis(500));
         for _ in 5..10 {
             end.after(&[]).unwrap();
         }

@@ -156,8 +156,9 @@ impl Complete for Replies {
         let Place { owed, error, .. } = std::mem::take(&mut *waiting);
         drop(waiting);
         if let Some(owed) = owed {
-            owed.send(error.map_or(Ok(data), Err), &self.device, &self.pool);
+            // First, so that a client that goes on at the reply is found alone.
             self.release(place);
+            owed.send(error.map_or(Ok(data), Err), &self.device, &self.pool);
         }
     }
 }
