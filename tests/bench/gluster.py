@@ -6,7 +6,7 @@ import subprocess
 import time
 from types import SimpleNamespace
 
-from lab import CPUS, READY_S, Unavailable, call, median, need, ratios, spread, table
+from lab import CPUS, READY_S, Unavailable, call, median, need, passes, ratios, spread, table
 
 # GlusterFS takes no bricks on 127.0.0.1.
 ADDRESS = "10.213.81.1"
@@ -75,19 +75,11 @@ def on_the_wire(bench, workload, block, depth):
     raw = {point["request_bytes"]: point["raw"][0] for point in json.loads(done.pop("outputs")[0])["points"]
            if point["write"] == writes}
     took = {one: {"us": one / raw[one]["mb_per_s"], "cpu_us": raw[one]["client_us"] + raw[one]["server_us"]} for one in sizes}
-    rate = passes(bench)
+    rate = passes(bench, "--milliseconds", "1")
     if not is_whole:
         return {**done, **took[size], "passes_us": size / 1e3 / rate["checksum", 1]}
     sent = {by: 1.25 * took[size][by] + took[4096][by] for by in ("us", "cpu_us")}
     return {**done, **sent, "passes_us": size / 1e3 * (1 / rate["checksum", 1] + 1 / rate["xor", 4])}
-
-
-def passes(bench):
-    """GB a second of one processor by kind of work and number of sources, at the size that is best."""
-    done = bench.run([bench.netraid, "bench", "parity", "--milliseconds", "1", "--json"])
-    series = json.loads(done["outputs"][0])["series"]
-    return {(one["work"], one["sources"]): max(point["gb_per_s"] for point in one["points"])
-            for one in series if one["processors"] == 1}
 
 
 def fio(bench, mounted, workload, block, depth):

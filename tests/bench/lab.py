@@ -232,6 +232,14 @@ def table(head, lines):
     print(flush=True)
 
 
+def passes(bench, *options):
+    """GB a second of one processor by kind of work and number of sources, at the size that is best: no array could know which is."""
+    done = bench.run([bench.netraid, "bench", "parity", *options, "--json"])
+    series = json.loads(done["outputs"][0])["series"]
+    return {(one["work"], one["sources"]): max(point["gb_per_s"] for point in one["points"])
+            for one in series if one["processors"] == 1}
+
+
 def tgt(bench, iqn, unit, parameters):
     """tgt with one logical unit, made by these options: its process, and the unit's address."""
     port, socket = free_port(), bench.path(f"tgt-{len(bench.servers)}")

@@ -1,7 +1,10 @@
 //! Awaiting the ends of requests: a queue for whoever keeps many in flight, and plain async
 //! calls for set-up code.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use netraid_block::{
     Complete, Completion, Device, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
@@ -65,9 +68,14 @@ impl CompletionReceiver {
         self.receiver.recv_many(ends, limit).await
     }
 
-    /// An end that is there already.
-    pub fn try_recv(&mut self) -> Option<Completed> {
-        self.receiver.try_recv().ok()
+    /// An end that is there already. Until [`Self::recv`] is awaited again, ends that come wake nobody: whoever is
+    /// at work finds them by this, and is not woken by what it did itself.
+    #[must_use]
+    pub fn take(&mut self) -> Option<Completed> {
+        match self.receiver.poll_recv(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(completed) => completed,
+            Poll::Pending => None,
+        }
     }
 }
 
@@ -154,4 +162,48 @@ pub async fn discard(device: &Device, offset: u64, len: u64) -> Result<(), IoErr
     request(device, Op::Discard, offset, len, RequestFlags::default(), SgList::new())
         .await
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_ends_while_its_owner_is_at_work_wakes_nobody_and_is_found() {
+        let (queue, mut receiver) = CompletionQueue::channel();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut wait = |receiver: &mut CompletionReceiver| {
+            let end = pin!(receiver.recv()).poll(&mut Context::from_waker(&waker));
+            end.map(|end| end.map(|(tag, _)| tag))
+        };
+        assert_eq!(wait(&mut receiver), Poll::Pending);
+        // Awake and at work.
+        assert_eq!(receiver.take(), None);
+        queue.completion(7).finish(Ok(SgList::new()));
+        queue.completion(8).finish(Ok(SgList::new()));
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        assert_eq!(receiver.take().map(|(tag, _)| tag), Some(7));
+        // What it did not take, it is not left to wait for.
+        assert_eq!(wait(&mut receiver), Poll::Ready(Some(8)));
+        assert_eq!(wait(&mut receiver), Poll::Pending);
+        queue.completion(9).finish(Ok(SgList::new()));
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(wait(&mut receiver), Poll::Ready(Some(9)));
+    }
 }

@@ -8,7 +8,7 @@
 
 mod tasks;
 
-use std::{net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{future::poll_fn, net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use netraid_block::{Buf, SgList};
@@ -179,9 +179,12 @@ impl Driver {
         mut stopped: watch::Receiver<bool>,
     ) -> Result<(), WireError> {
         let timer = tokio::time::sleep(Duration::from_secs(1));
-        tokio::pin!(timer);
+        // Made once: to make them for each wait costs more than what a wait is for.
+        let (woken, stop) = (waker.notified(), stopped.wait_for(|stop| *stop));
+        tokio::pin!(timer, woken, stop);
         let (mut stopping, mut moved) = (false, 0);
         loop {
+            self.take_completed(completions);
             self.transmit(wire)?;
             if self.machine.is_finished() {
                 return Ok(());
@@ -199,28 +202,27 @@ impl Driver {
             }
             let wants_input = self.machine.wants_input();
             tokio::select! {
-                ready = wire.ready(wants_input) => {
+                ready = poll_fn(|context| wire.poll_ready(context, wants_input)) => {
                     ready?;
                     if wants_input {
+                        // From here on ends wake nobody: they are taken when all that came has been.
+                        self.take_completed(completions);
                         self.receive(wire)?;
                     }
                 }
                 Some(completed) = completions.recv() => {
                     self.handle_completed(completed);
-                    for _ in 0..COMPLETIONS_MAX {
-                        let Some(completed) = completions.try_recv() else { break };
-                        self.handle_completed(completed);
-                    }
                     self.handle_events();
                 }
-                () = waker.notified() => {
+                () = &mut woken => {
+                    woken.set(waker.notified());
                     self.machine.handle_wake(&mut self.shared.node.lock());
                     self.take_segment();
                     self.take_grants();
                     self.handle_events();
                     self.shared.wake();
                 }
-                _ = stopped.wait_for(|stop| *stop), if !stopping => {
+                _ = &mut stop, if !stopping => {
                     stopping = true;
                     self.machine.handle_shutdown(self.now());
                     self.handle_events();
@@ -233,6 +235,20 @@ impl Driver {
                     timer.as_mut().reset(Instant::now() + Duration::from_secs(3600));
                 }
             }
+        }
+    }
+
+    /// Takes ends that are there; those that come before this waits again wake nobody.
+    fn take_completed(&mut self, completions: &mut CompletionReceiver) {
+        let mut count = 0;
+        while count < COMPLETIONS_MAX
+            && let Some(completed) = completions.take()
+        {
+            self.handle_completed(completed);
+            count += 1;
+        }
+        if count > 0 {
+            self.handle_events();
         }
     }
 

@@ -21,7 +21,7 @@ use netraid_iscsi_proto::{
     machine::{Digests, Fatal, Placement, TaskId},
     pdu::Bhs,
 };
-use tokio::{io::Interest, net::TcpStream};
+use tokio::net::TcpStream;
 
 use self::{receive::Stage, send::Item};
 
@@ -115,18 +115,7 @@ impl Wire {
         self.stream.local_addr()
     }
 
-    /// Waits until the socket can do what is wanted of it; cancel safe.
-    pub(crate) async fn ready(&self, read: bool) -> io::Result<()> {
-        let interest = match (read, self.is_flushed()) {
-            (true, true) => Interest::READABLE,
-            (true, false) => Interest::READABLE | Interest::WRITABLE,
-            (false, false) => Interest::WRITABLE,
-            (false, true) => return std::future::pending().await,
-        };
-        self.stream.ready(interest).await.map(drop)
-    }
-
-    /// The same to be polled, by one task at a time.
+    /// Ready when the socket can do what is wanted of it; polled by one task at a time.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>, read: bool) -> Poll<io::Result<()>> {
         if read && let Poll::Ready(end) = self.stream.poll_read_ready(context) {
             return Poll::Ready(end);
