@@ -188,13 +188,13 @@ mod tests {
         let (queue, mut receiver) = CompletionQueue::channel();
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(wakes.clone());
-        let mut wait = |receiver: &mut CompletionReceiver| {
+        let wait = |receiver: &mut CompletionReceiver| {
             let end = pin!(receiver.recv()).poll(&mut Context::from_waker(&waker));
             end.map(|end| end.map(|(tag, _)| tag))
         };
         assert_eq!(wait(&mut receiver), Poll::Pending);
         // Awake and at work.
-        assert_eq!(receiver.take(), None);
+        assert!(receiver.take().is_none());
         queue.completion(7).finish(Ok(SgList::new()));
         queue.completion(8).finish(Ok(SgList::new()));
         assert_eq!(wakes.0.load(Ordering::Relaxed), 0);

@@ -207,7 +207,7 @@ async fn a_ring_that_is_dropped_ends_what_it_has() {
         }
         drop(device);
         let mut count = 0;
-        while let Some((_, result)) = ends.try_recv() {
+        while let Some((_, result)) = ends.take() {
             result.unwrap();
             count += 1;
         }

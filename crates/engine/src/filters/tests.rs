@@ -88,7 +88,7 @@ async fn what_hangs_is_aborted_when_the_filter_is_taken_away() {
         assert_eq!(ended, tag);
         assert!(result.is_ok());
     }
-    assert!(ends.try_recv().is_none());
+    assert!(ends.take().is_none());
     filters.end();
     for tag in 2..5 {
         let (ended, result) = ends.recv().await.unwrap();
