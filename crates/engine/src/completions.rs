@@ -2,6 +2,7 @@
 //! calls for set-up code.
 
 use std::{
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -10,7 +11,10 @@ use netraid_block::{
     Complete, Completion, Device, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
     extents::Extents,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::unconstrained,
+};
 
 /// How one request ended: its tag and its result.
 pub type Completed = (u64, Result<SgList, IoError>);
@@ -72,7 +76,9 @@ impl CompletionReceiver {
     /// at work finds them by this, and is not woken by what it did itself.
     #[must_use]
     pub fn take(&mut self) -> Option<Completed> {
-        match self.receiver.poll_recv(&mut Context::from_waker(Waker::noop())) {
+        // A task that has had its turn would else be told that there is none.
+        let recv = pin!(unconstrained(self.receiver.recv()));
+        match recv.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(completed) => completed,
             Poll::Pending => None,
         }
@@ -167,7 +173,6 @@ pub async fn discard(device: &Device, offset: u64, len: u64) -> Result<(), IoErr
 #[cfg(test)]
 mod tests {
     use std::{
-        pin::pin,
         sync::atomic::{AtomicUsize, Ordering},
         task::Wake,
     };
@@ -205,5 +210,15 @@ mod tests {
         queue.completion(9).finish(Ok(SgList::new()));
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
         assert_eq!(wait(&mut receiver), Poll::Ready(Some(9)));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_has_had_its_turn_finds_what_is_there() {
+        let (queue, mut receiver) = CompletionQueue::channel();
+        for tag in 0..1000 {
+            queue.completion(tag).finish(Ok(SgList::new()));
+        }
+        let found = std::iter::from_fn(|| receiver.take()).map(|(tag, _)| tag);
+        assert_eq!(found.collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
     }
 }

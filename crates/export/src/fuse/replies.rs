@@ -2,12 +2,12 @@
 //!
 //! A reply is sent from where its request ended, or the last of its parts. The number of places is
 //! fixed: a FUSE thread that finds none free waits, which holds the kernel back. Invariant: after
-//! [`Replies::close`] has answered true, no request is under way, and none is begun.
+//! [`Replies::close`] has answered true, no request is under way, none is begun, and all replies have been sent.
 
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -69,6 +69,8 @@ struct Place {
 pub(super) struct Replies {
     places: Vec<Mutex<Place>>,
     free: (Sender<usize>, Receiver<usize>),
+    /// Requests that have not ended; the reply to one that has may still be on its way.
+    under_way: AtomicUsize,
     closed: AtomicBool,
     device: FuseDevice,
     pool: Pool,
@@ -83,7 +85,8 @@ impl Replies {
         }
         let places = (0..PLACES).map(|_| Mutex::default()).collect();
         let (closed, device) = (AtomicBool::new(false), FuseDevice::default());
-        Self { places, free, closed, device, pool }
+        let under_way = AtomicUsize::new(0);
+        Self { places, free, under_way, closed, device, pool }
     }
 
     /// The way to the kernel, which is known when the file system is mounted.
@@ -93,7 +96,7 @@ impl Replies {
 
     /// Whether no request is under way now.
     pub(super) fn is_idle(&self) -> bool {
-        self.free.1.len() == PLACES
+        self.under_way.load(Ordering::Acquire) == 0
     }
 
     /// Puts a reply into a place, waiting for one; answers the tag of its request, or of each of
@@ -107,6 +110,7 @@ impl Replies {
                 None
             }
             Ok(place) => {
+                self.under_way.fetch_add(1, Ordering::Relaxed);
                 *self.lock(place) = Place { owed: Some(owed), parts, error: None };
                 Some(place as u64)
             }
@@ -157,8 +161,9 @@ impl Complete for Replies {
         drop(waiting);
         if let Some(owed) = owed {
             // First, so that a client that goes on at the reply is found alone.
-            self.release(place);
+            self.under_way.fetch_sub(1, Ordering::Release);
             owed.send(error.map_or(Ok(data), Err), &self.device, &self.pool);
+            self.release(place);
         }
     }
 }
