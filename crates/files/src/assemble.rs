@@ -74,6 +74,7 @@ pub(crate) async fn assemble(
         clean_close: clean_close(plan),
         ignore_unopened: true,
         caches: options.caches,
+        reads_under_way: None,
     };
     let array = Array::open(open, configs(), pool.clone()).await.map_err(|source| Failed {
         is_as_before: stored.formatted && is_refused(&source),

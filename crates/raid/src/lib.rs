@@ -1,7 +1,7 @@
 //! The array as pure logic: what is on the members ([`label`], [`regions`], [`written`]), where
 //! a byte is ([`geometry`]), the machine that serves requests from members that fail
-//! ([`array`]), what is read before it is asked for ([`read_ahead`]), and which writes become whole
-//! stripes ([`gathering`]).
+//! ([`array`]), what is read before it is asked for ([`read_ahead`]) and how much at once ([`read_window`]), and
+//! which writes become whole stripes ([`gathering`]).
 //!
 //! Nothing here reads, writes, waits or knows the time: [`array::ArrayMachine`] emits actions and
 //! is told how they ended; [`executor::Executor`] does what is to be done to bytes, in production
@@ -35,6 +35,7 @@ pub mod planted;
 #[cfg(not(feature = "planted-errors"))]
 mod planted;
 pub mod read_ahead;
+pub mod read_window;
 pub mod regions;
 pub mod stripes;
 pub mod sums;

@@ -9,14 +9,14 @@ use netraid_raid::{
     read_ahead::{Action, ReadAhead, Served, Stats},
 };
 
-use super::driver::Driver;
+use super::{driver::Driver, users::Read};
 use crate::control::ReadAheadStatus;
 
 impl Driver {
-    /// Hands a user's request to the machine, or serves it from what was read ahead.
+    /// Hands a user's request to the machine, or serves it from what was read ahead. A large read may wait first.
     pub(super) fn begin_request(&mut self, request: Request) {
         let Request { op, offset, len, flags, data, completion } = request;
-        let id = RequestId(self.users.vacant_key() as u64);
+        let id = self.users.insert(completion);
         if let Some(ahead) = &mut self.ahead {
             if op.changes() {
                 ahead.handle_change(id, offset..offset + len);
@@ -27,19 +27,23 @@ impl Driver {
                 match ahead.handle_read(id, offset..offset + len) {
                     Served::ByArray => {}
                     Served::Now(data) => {
-                        completion.finish(Ok(data));
+                        self.users.end(id, Ok(data));
                         return self.read_ahead();
                     }
-                    Served::Later => {
-                        self.users.insert(completion);
-                        return self.read_ahead();
-                    }
+                    Served::Later => return self.read_ahead(),
                 }
             }
         }
-        self.users.insert(completion);
-        self.machine.handle_request(id, (op, offset, len), flags, data);
+        if op != Op::Read || self.users.admit(Read { id, offset, len }) {
+            self.machine.handle_request(id, (op, offset, len), flags, data);
+        }
         self.read_ahead();
+    }
+
+    /// Hands a user's read that has waited to the machine.
+    pub(super) fn begin_read(&mut self, Read { id, offset, len }: Read) {
+        let flags = RequestFlags::default();
+        self.machine.handle_request(id, (Op::Read, offset, len), flags, SgList::new());
     }
 
     /// The machine has ended a request.
@@ -51,7 +55,7 @@ impl Driver {
             }
             ahead.handle_done(id);
         }
-        self.users.remove(number_of(id)).finish(result);
+        self.users.end(id, result);
     }
 
     /// Does what is to be done to read ahead.
@@ -62,7 +66,7 @@ impl Driver {
                     let read = (Op::Read, range.start, range.end - range.start);
                     self.machine.handle_request(id, read, RequestFlags::default(), SgList::new());
                 }
-                Action::Answer { id, data } => self.users.remove(number_of(id)).finish(Ok(data)),
+                Action::Answer { id, data } => self.users.end(id, Ok(data)),
             }
         }
     }
@@ -84,10 +88,6 @@ impl Driver {
 
     /// Whether the machine has no request of anybody.
     pub(super) fn is_idle(&self) -> bool {
-        self.users.is_empty() && self.ahead.as_ref().is_none_or(|ahead| ahead.under_way() == 0)
+        self.users.len() == 0 && self.ahead.as_ref().is_none_or(|ahead| ahead.under_way() == 0)
     }
-}
-
-fn number_of(id: RequestId) -> usize {
-    usize::try_from(id.0).unwrap_or(usize::MAX)
 }

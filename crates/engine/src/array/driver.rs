@@ -2,14 +2,13 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use netraid_block::{Completion, ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
+use netraid_block::{ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
 use netraid_raid::{
     array::IoId,
     assemble::CleanClose,
     member::{MEMBERS_MAX, MemberIndex, MemberState},
     read_ahead::ReadAhead,
 };
-use slab::Slab;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -27,13 +26,14 @@ use super::{
     returns::Returned,
     scrub::Pace,
     slots::{Slot, make_slots},
+    users::Users,
 };
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
     control::{ArrayStatus, ControlRequest, MemberStatus},
 };
 
-/// Users' requests in flight; more wait in their queue.
+/// Users' requests that were taken and have not ended; more wait in their queue.
 const REQUESTS_MAX: usize = 4096;
 /// Inputs taken at once before actions are executed.
 const BATCH: usize = 256;
@@ -112,8 +112,7 @@ pub(super) struct Driver {
     completed: CompletionReceiver,
     /// By number of the member request.
     in_flight: Vec<Option<InFlight>>,
-    /// Users' requests by number.
-    pub(super) users: Slab<Completion>,
+    pub(super) users: Users,
     /// None: nothing is read ahead.
     pub(super) ahead: Option<ReadAhead>,
     /// Ends of member requests that never left.
@@ -162,6 +161,7 @@ impl Driver {
         for unused in opened.unused {
             tokio::spawn(async move { unused.remote.close().await });
         }
+        let users = Users::new(opened.machine.geometry(), opened.reads_under_way);
         Self {
             machine: opened.machine,
             slots,
@@ -170,7 +170,7 @@ impl Driver {
             queue,
             completed,
             in_flight: Vec::new(),
-            users: Slab::new(),
+            users,
             ahead: opened.ahead,
             failed_at_once: VecDeque::new(),
             joined: mpsc::channel(16),
@@ -216,7 +216,9 @@ impl Driver {
                         self.begin_close(None);
                     }
                 }
-                _ = self.tick.tick(), if ticks || self.keeps_read_ahead() => self.handle_tick(ticks),
+                _ = self.tick.tick(), if ticks || self.keeps_read_ahead() || self.users.some_wait() => {
+                    self.handle_tick(ticks);
+                }
                 _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
                 _ = self.rebuild_pace.tick(), if self.rebuild_pace.is_running() => {
                     self.allow_rebuild();
@@ -299,6 +301,9 @@ impl Driver {
             if let Some((io, error)) = self.failed_at_once.pop_front() {
                 self.in_flight[io.0] = None;
                 self.machine.handle_io_done(io, Err(error));
+            } else if let Some(read) = self.users.next_read() {
+                self.begin_read(read);
+            } else if self.users.tell_next() {
             } else if self.waiting.is_some() && !self.machine.labels_pending() {
                 self.hand_over();
             } else if self.handed_over.is_some()
@@ -477,6 +482,7 @@ impl Driver {
 
     fn handle_tick(&mut self, has_log: bool) {
         self.ahead.iter_mut().for_each(ReadAhead::drop_old);
+        self.users.look();
         if !has_log {
             return;
         }

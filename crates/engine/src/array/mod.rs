@@ -22,6 +22,7 @@ mod replace;
 mod returns;
 mod scrub;
 mod slots;
+mod users;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use netraid_raid::{assemble::CleanClose, member::MemberIndex};

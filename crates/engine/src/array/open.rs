@@ -44,6 +44,8 @@ pub struct OpenOptions {
     pub ignore_unopened: bool,
     /// What the array may keep in memory.
     pub caches: Caches,
+    /// Bytes of users' large reads that are under way at once, of two reads at least; found by trying when none.
+    pub reads_under_way: Option<u64>,
 }
 
 /// What one address turned out to be.
@@ -239,6 +241,8 @@ pub(super) struct Opened {
     pub(super) machine: Machine,
     /// None: nothing is read ahead.
     pub(super) ahead: Option<ReadAhead>,
+    /// None: found by trying.
+    pub(super) reads_under_way: Option<u64>,
     pub(super) members: Vec<Option<Connected>>,
     /// Held until the array is closed; none when it is read only.
     pub(super) lock: Option<ArrayLock>,
@@ -478,7 +482,8 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
         }
     };
     let unused = connected.into_iter().flatten().collect();
-    Opened { machine, ahead, members, lock, fence, info, notes: Vec::new(), unused }
+    let (notes, reads_under_way) = (Vec::new(), options.reads_under_way);
+    Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused }
 }
 
 /// What the machine must know of a member's device.

@@ -5,6 +5,7 @@
 mod fencing;
 mod halves;
 mod logged;
+mod many_reads;
 mod read_ahead;
 
 use std::{
