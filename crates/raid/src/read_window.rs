@@ -35,7 +35,8 @@ const PERIOD_MAX: Duration = Duration::from_millis(500);
 const REST_FIRST: u32 = 2;
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 128;
-/// A trial is held against the median of so many periods.
+/// A trial is held against the median of so many periods; the first one against the slower of two, which favours
+/// the bound: the trial of what is not bounded mends that.
 const LATELY: usize = 3;
 /// How much slower what is bounded may be, and how much faster what is not has to be.
 const TOLERANCE: f64 = 0.1;
