@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured is shown on request")]
 
-#[path = "iscsi/common.rs"]
+#[path = "all/common.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use more of it")]
 mod common;
-#[path = "hostile/peer.rs"]
+#[path = "all/hostile/peer.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use more of it")]
 mod peer;
 

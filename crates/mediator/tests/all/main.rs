@@ -1,0 +1,8 @@
+//! Tests of a running mediator: one program, whose modules say what each is about.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod closes;
+mod common;
+mod crash;
+mod names;
+mod plans;

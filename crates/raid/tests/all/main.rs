@@ -1,0 +1,16 @@
+//! Tests of the array through its public interface: one program, whose modules say what each is about.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod degraded;
+mod failures;
+mod gather;
+mod logged;
+mod lost_rows;
+mod media;
+mod model;
+mod read_ahead;
+mod recovery;
+mod returns;
+mod scrub;
+mod space;
+mod support;

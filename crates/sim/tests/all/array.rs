@@ -1,0 +1,69 @@
+//! The array with a log in its simulated world: a few fresh runs, those that once failed, and that
+//! a seed decides everything. Campaigns: `cargo xtask simulate`.
+
+#![allow(clippy::print_stdout, reason = "a trace is for who looks for a fault")]
+
+use netraid_raid::logged::LoggedArray;
+use netraid_sim::{
+    Seed,
+    array::{
+        campaign,
+        plan::{Choice, Plan},
+        trace::{Keep, Lines},
+        world::{Outcome, World},
+    },
+    campaign::Extent,
+};
+
+const KEPT: &str = include_str!("../../seeds/array.txt");
+
+#[allow(clippy::print_stderr, reason = "the end of a run that failed")]
+fn eprint_all(lines: &Lines) {
+    lines.borrow().iter().for_each(|line| eprintln!("{line}"));
+}
+
+/// Runs a seed; without a level it draws that too.
+fn run(seed: u64, level: Option<u8>) -> Outcome {
+    let choice = Choice { level, ..Choice::default() };
+    let world = World::<LoggedArray>::new(Plan::new(Seed(seed), &choice), Keep::Last(60));
+    let lines = world.lines();
+    let outcome = world.run();
+    if outcome.violation.is_some() {
+        eprint_all(&lines);
+    }
+    outcome
+}
+
+#[test]
+fn seeds_that_once_failed() {
+    for line in KEPT.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.splitn(3, ' ');
+        let (Some(seed), Some(level)) = (words.next(), words.next()) else {
+            panic!("a kept seed has a number and a level, or `any`: {line}");
+        };
+        let level = (level != "any").then(|| level.parse().unwrap());
+        let outcome = run(seed.parse().unwrap(), level);
+        assert_eq!(outcome.violation, None, "{line}");
+    }
+}
+
+#[test]
+fn a_seed_and_a_program_decide_a_run() {
+    for (seed, level) in [(1, 5), (2, 1), (3, 6), (4, 10), (5, 0)] {
+        let [one, other] = [(); 2].map(|()| run(seed, Some(level)));
+        assert_eq!(one.hash, other.hash, "seed {seed}");
+        assert_eq!(one.counts.events, other.counts.events);
+        assert_eq!(one.violation, other.violation);
+    }
+}
+
+#[test]
+fn fresh_runs_of_every_level() {
+    let runs = if std::env::var_os("NETRAID_NIGHTLY").is_some() { 400 } else { 12 };
+    for level in [0, 1, 5, 6, 10] {
+        let choice = Choice { level: Some(level), ..Choice::default() };
+        let first = Seed(1_000_000 * u64::from(level));
+        let report = campaign::run::<LoggedArray>(first, &choice, Extent::Runs(runs), 2, 3);
+        assert!(report.failures.is_empty(), "level {level}:\n{report}");
+    }
+}
