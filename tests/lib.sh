@@ -4,7 +4,7 @@ set -euo pipefail
 export LC_ALL=C
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-NETRAID=${NETRAID:-$here/../target/release/netraid}
+NETRAID=${NETRAID:-$here/../target/debug/netraid}
 NIGHTLY=${NETRAID_NIGHTLY:-0}
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/netraid-test.XXXXXX")
 

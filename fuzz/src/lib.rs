@@ -1,6 +1,6 @@
 //! What a hostile peer may send, or a disk hold, and what has to hold all the same. One module a fuzz target, each
-//! with one function `run` that takes an input and panics on a finding; `cargo xtask fuzz` runs
-//! them.
+//! with one function `run` that takes an input and panics on a finding. `cargo xtask fuzz` runs
+//! them by libFuzzer, through the programs in `targets/`; `tests/seeds.rs` runs the kept seeds.
 //!
 //! An input is read as a list of operations by `arbitrary`, so that a changed byte is another
 //! conversation and seldom garbage. The harnesses use public interfaces only, and drive the

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{netraid, output, root};
+use crate::run::{Build, netraid, output, root};
 
 /// How a script says that a tool it needs is not installed (as in automake).
 const SKIPPED: i32 = 77;
@@ -47,6 +47,8 @@ const OWN_NETWORK: &str = "ip link set lo up && exec bash \"$0\"";
 const OUTSIDE: &str = "# Outside: ";
 /// A line of a script that measures, and is run when nothing else is.
 const ALONE: &str = "# Alone: ";
+/// A line of a script that measures the packaged program: the longer tier runs it, or who names it.
+const DIST: &str = "# Dist: ";
 /// What the machine has once: of the scripts that use one of these, one runs at a time.
 const SHARED: [&str; 2] = ["losetup", "tgtd"];
 
@@ -55,6 +57,7 @@ struct Script {
     name: String,
     alone: bool,
     outside: bool,
+    dist: bool,
     uses: Vec<&'static str>,
 }
 
@@ -63,9 +66,9 @@ impl Script {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let says = |mark| text.lines().any(|line| line.starts_with(mark));
-        let (alone, outside) = (says(ALONE), says(OUTSIDE));
+        let (alone, outside, dist) = (says(ALONE), says(OUTSIDE), says(DIST));
         let uses = SHARED.into_iter().filter(|shared| text.contains(shared)).collect();
-        Ok(Self { path, name, alone, outside, uses })
+        Ok(Self { path, name, alone, outside, dist, uses })
     }
 }
 
@@ -98,16 +101,21 @@ impl Queue {
     }
 }
 
-/// Runs the scripts whose names contain `only`, against a release build, or what NETRAID names; those of the longer tier,
-/// which fill the machine, and those with a guest
-/// one after the other.
+/// Runs the scripts whose names contain `only`, against the build of the tests, or what NETRAID names. Those of
+/// the longer tier, which fill the machine, and those with a guest run one after the other; the longer
+/// tier tries the packaged program.
 pub(crate) fn run(set: Set, only: Option<&str>, nightly: bool) -> Result<()> {
-    let binary = netraid()?;
+    let mut waiting = scripts(set, only)?;
+    if only.is_none() && !nightly {
+        waiting.retain(|script| !script.dist);
+    }
+    let dist = nightly || (!waiting.is_empty() && waiting.iter().all(|script| script.dist));
+    let binary = netraid(if dist { Build::Dist } else { Build::Tests })?;
     let logs = root().join("target/blackbox");
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let required = std::env::var_os("CI").is_some() || nightly;
     let started = Instant::now();
-    let queue = Queue { waiting: scripts(set, only)?, running: 0, used: Vec::new() };
+    let queue = Queue { waiting, running: 0, used: Vec::new() };
     let (queue, changed) = (Mutex::new(queue), Condvar::new());
     // Networks take the superuser.
     let apart = matches!(set, Set::Blackbox) && !nightly && output("id", &["-u"])?.trim() == "0";

@@ -100,7 +100,7 @@ pub(crate) fn simulate(args: &[&str]) -> Result<()> {
 }
 
 pub(crate) fn mutate(args: &[&str]) -> Result<()> {
-    let program = ["run", "--profile", "mutate", "--quiet", "-p", "netraid-sim"];
+    let program = ["run", "--release", "--quiet", "-p", "netraid-sim"];
     let which = ["--features", "planted-errors", "--bin", "netraid-mutate", "--"];
     cargo(&[&program[..], &which, args].concat(), &[])
 }

@@ -51,15 +51,35 @@ pub(crate) fn execute(
     Ok(())
 }
 
-/// The program as users get it, built, or another that NETRAID names.
-pub(crate) fn netraid() -> Result<PathBuf> {
+/// Which build of the program is tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// The one that tests use, with debug assertions and checks for overflow: no further compilation
+    /// after `cargo xtask test`.
+    Tests,
+    /// The one that is packaged and measured, optimised when it is linked.
+    Dist,
+}
+
+/// The program, built, or another that NETRAID names.
+pub(crate) fn netraid(build: Build) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NETRAID") {
         let path = PathBuf::from(path);
         println!("NETRAID says which program is tried: {}", path.display());
         return Ok(path);
     }
-    cargo(&["build", "--release", "--package", "netraid"], &[])?;
-    Ok(root().join("target/release/netraid"))
+    let tests_were_built = std::env::var_os("CI").is_some();
+    let (args, directory): (&[&str], _) = match build {
+        Build::Dist => (&["build", "--profile", "dist", "--package", "netraid"], "dist"),
+        // Built alone, the program's dependencies have other features than beside the tests, and are
+        // built anew.
+        Build::Tests if tests_were_built => {
+            (&["test", "--workspace", "--no-run", "--quiet"], "debug")
+        }
+        Build::Tests => (&["build", "--package", "netraid"], "debug"),
+    };
+    cargo(args, &[])?;
+    Ok(root().join("target").join(directory).join("netraid"))
 }
 
 /// The workspace and all its dependencies, exactly as locked.

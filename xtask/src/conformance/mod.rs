@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use judge::Counts;
 use output::{Outcome, Results};
 
-use crate::run::{netraid, output, root};
+use crate::run::{Build, netraid, output, root};
 
 /// Seconds for the tests of one suite together, or for one test that has its own process.
 /// Sanitize.Reset alone sleeps for more than a minute.
@@ -71,7 +71,7 @@ const PHYSICAL: [&str; 4] = ["CompareAndWrite", "Unmap", "WriteSame10", "WriteSa
 
 /// Runs all against netraid and judges; with `write`, runs tgt too and writes the table.
 pub(crate) fn run(write: bool) -> Result<()> {
-    let binary = netraid()?;
+    let binary = netraid(Build::Tests)?;
     let list = fs::read_to_string(root().join("tests/conformance/skips.txt"))?;
     let list = judge::exceptions(&list).context("tests/conformance/skips.txt")?;
     let wanted = listed()?;
