@@ -272,9 +272,10 @@ impl Driver {
     /// Says what an administrator wants to know of the end of a connection.
     fn log_end(&self, error: Option<WireError>) {
         let (peer, name) = (self.peer, self.session.initiator());
-        if let Some(RefusedLogin { status, initiator }) = self.machine.refused_login() {
+        if let Some(RefusedLogin { status, initiator, full }) = self.machine.refused_login() {
             let initiator = initiator.as_deref().unwrap_or_default();
-            let reason = describe_refusal(*status);
+            let full = full.map(|full| full.to_string());
+            let reason = full.as_deref().unwrap_or_else(|| describe_refusal(*status));
             if *status < 0x0200 {
                 tracing::info!(%peer, ?initiator, "login {reason} ({status:#06x})");
             } else if self.shared.may_tell() {

@@ -19,7 +19,7 @@ use netraid_control::{
     token::Grant,
     units::{MediatorId, Moment, PlanId},
 };
-use netraid_iscsi_proto::target::{ConnectionId, Standing};
+use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
 use netraid_scsi::View;
 
 use super::{Admission, Admitted, GrantReport, cells::Guarded, segments::Segment};
@@ -108,8 +108,11 @@ impl Guest {
     /// What it may do beside requests to the device. Whoever may write all of it may also say how
     /// the unit behaves for all, and end what others do there.
     pub(super) fn standing(&self) -> Standing {
-        let ends_others = self.governs();
-        Standing { realm: self.segment.realm().id, ends_others }
+        let (ends_others, token) = (self.governs(), self.grant().token());
+        let mut party = [0; 32];
+        party[..16].copy_from_slice(&token.mediator.0);
+        party[16..].copy_from_slice(&token.plan.0);
+        Standing { realm: self.segment.realm().id, ends_others, party: Some(Party(party)) }
     }
 
     fn governs(&self) -> bool {

@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// There is no room for a session now (RFC 7143, section 11.13.5).
+const OUT_OF_RESOURCES: u16 = 0x0302;
+
 impl Connection {
     /// Takes the data segment of a PDU whose placement was `Control`.
     ///
@@ -136,6 +139,7 @@ impl Connection {
             kind: session,
             initiator: &initiator,
             realm: self.standing.realm,
+            party: self.standing.party,
             isid: response.isid,
             tsih: response.tsih,
             cid,
@@ -145,6 +149,12 @@ impl Connection {
             Admission::Refused(status) => {
                 let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
                 self.refuse_login(&refusal, Vec::new());
+            }
+            Admission::Full(full) => {
+                let status = OUT_OF_RESOURCES;
+                let refusal = LoginResponse { status, transit: false, next_stage: 0, ..response };
+                self.refuse_login(&refusal, Vec::new());
+                self.refused.iter_mut().for_each(|refused| refused.full = Some(full));
             }
             Admission::Admitted(tsih) => {
                 let (text, params) = (core::mem::take(text), login.negotiation().params());

@@ -218,7 +218,7 @@ impl Login {
 
     /// What there is to tell of the login when it is refused.
     pub(super) fn refused(&self, status: u16) -> RefusedLogin {
-        RefusedLogin { status, initiator: self.claimed.clone() }
+        RefusedLogin { status, initiator: self.claimed.clone(), full: None }
     }
 
     /// The connection's number in its session, as the first request said.

@@ -23,7 +23,7 @@ use core::{net::SocketAddr, time::Duration};
 
 pub use connection::Connection;
 pub use login::Claim;
-pub use node::{ConnectionId, Limits, Link, Node, Realm, Seat, SessionView, Standing};
+pub use node::{ConnectionId, Full, Limits, Link, Node, Party, Realm, Seat, SessionView, Standing};
 pub use statistics::{Count, Counters, Traffic};
 
 pub use crate::chap::Challenge;
@@ -124,6 +124,8 @@ pub struct RefusedLogin {
     pub status: u16,
     /// The name that the initiator gave, if it came so far: at most 223 characters of any kind.
     pub initiator: Option<String>,
+    /// Of what there were too many sessions, where that is why.
+    pub full: Option<Full>,
 }
 
 /// What a logical unit says of a command that it took.

@@ -42,6 +42,10 @@ impl Realm {
     pub const HOME: Self = Self(0);
 }
 
+/// Sessions that were let in by the same plan, on however many realms; nobody else has the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Party(pub [u8; 32]);
+
 /// What a session was let in to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
@@ -49,11 +53,13 @@ pub struct Standing {
     pub realm: Realm,
     /// Whether it may end tasks and sessions of others in its realm, by task management.
     pub ends_others: bool,
+    /// With whom it shares what a plan may have; none where nobody is let in by plans.
+    pub party: Option<Party>,
 }
 
 impl Default for Standing {
     fn default() -> Self {
-        Self { realm: Realm::HOME, ends_others: true }
+        Self { realm: Realm::HOME, ends_others: true, party: None }
     }
 }
 
@@ -66,6 +72,37 @@ pub(super) enum Admission {
     Wait,
     /// Refused with this login status.
     Refused(u16),
+    /// Refused: there are as many sessions as may be.
+    Full(Full),
+}
+
+/// Of what there are as many sessions as may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Of the target: [`Limits::sessions_max`].
+    Target,
+    /// Of one source: [`Limits::sessions_per_source_max`].
+    Source,
+    /// Of one initiator: [`Limits::sessions_per_initiator_max`].
+    Initiator,
+    /// Of one plan: [`Limits::sessions_per_plan_max`].
+    Plan,
+    /// Of one initiator, by one plan, in one realm, which is what a token is for:
+    /// [`Limits::sessions_per_token_max`].
+    Token,
+}
+
+impl core::fmt::Display for Full {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Target => "the target",
+            Self::Source => "its host",
+            Self::Initiator => "the initiator",
+            Self::Plan => "its plan",
+            Self::Token => "its token",
+        })?;
+        f.write_str(" has as many sessions as it may")
+    }
 }
 
 /// Who asks for admission.
@@ -75,6 +112,7 @@ pub(super) struct Applicant<'a> {
     pub(super) kind: SessionType,
     pub(super) initiator: &'a str,
     pub(super) realm: Realm,
+    pub(super) party: Option<Party>,
     pub(super) isid: [u8; 6],
     pub(super) tsih: u16,
     pub(super) cid: u16,
@@ -85,6 +123,14 @@ pub(super) struct Applicant<'a> {
 pub struct Limits {
     /// Sessions for SCSI commands: 1 to 65,535.
     pub sessions_max: usize,
+    /// Those of one source: an IPv4 address, or the /64 network of an IPv6 address.
+    pub sessions_per_source_max: usize,
+    /// Those of one initiator's name.
+    pub sessions_per_initiator_max: usize,
+    /// Those of one [`Party`].
+    pub sessions_per_plan_max: usize,
+    /// Those of one initiator's name and one [`Party`] in one realm.
+    pub sessions_per_token_max: usize,
     /// Visitors: logins in progress and discovery sessions.
     pub visitors_max: usize,
     /// Visitors of one source: an IPv4 address, or the /64 network of an IPv6 address.
@@ -93,14 +139,23 @@ pub struct Limits {
     pub data_budget: u64,
 }
 
+impl Limits {
+    /// The usual: whoever is let in may have all sessions.
+    pub const DEFAULT: Self = Self {
+        sessions_max: 256,
+        sessions_per_source_max: usize::MAX,
+        sessions_per_initiator_max: usize::MAX,
+        sessions_per_plan_max: usize::MAX,
+        sessions_per_token_max: usize::MAX,
+        visitors_max: 128,
+        visitors_per_source_max: 32,
+        data_budget: 1 << 30,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            sessions_max: 256,
-            visitors_max: 128,
-            visitors_per_source_max: 32,
-            data_budget: 1 << 30,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -172,7 +227,9 @@ pub struct SessionView<'a> {
 #[derive(Debug)]
 struct Session {
     connection: ConnectionId,
+    source: IpAddr,
     realm: Realm,
+    party: Option<Party>,
     initiator: String,
     isid: [u8; 6],
     tsih: u16,
@@ -392,8 +449,7 @@ impl Node {
     ) -> Admission {
         const SESSION_DOES_NOT_EXIST: u16 = 0x020a;
         const TOO_MANY_CONNECTIONS: u16 = 0x0206;
-        const OUT_OF_RESOURCES: u16 = 0x0302;
-        let Applicant { connection, kind, initiator, realm, isid, tsih, cid } = *applicant;
+        let Applicant { connection, kind, initiator, realm, party, isid, tsih, cid } = *applicant;
         if kind == SessionType::Discovery {
             self.counters.discoveries.add(1);
             return Admission::Admitted(self.free_tsih());
@@ -418,20 +474,44 @@ impl Node {
         if tsih != 0 && !waited {
             return Admission::Refused(SESSION_DOES_NOT_EXIST);
         }
-        if self.sessions.len() >= self.limits.sessions_max {
-            return Admission::Refused(OUT_OF_RESOURCES);
+        let live = self.live.iter().find(|live| live.connection == connection);
+        let source = live.map_or(IpAddr::from([0; 4]), |live| live.link.source());
+        if let Some(full) = self.full(applicant, source) {
+            return Admission::Full(full);
         }
         let taken = tsih == 0 || self.sessions.iter().any(|session| session.tsih == tsih);
         let tsih = if taken { self.free_tsih() } else { tsih };
         let initiator = initiator.to_string();
         let since = now;
-        self.sessions.push(Session { connection, realm, initiator, isid, tsih, cid, since });
+        let new = Session { connection, source, realm, party, initiator, isid, tsih, cid, since };
+        self.sessions.push(new);
         if let Some(live) = self.live.iter_mut().find(|live| live.connection == connection) {
             live.visits = false;
             live.realm = realm;
         }
         self.counters.logins.add(1);
         Admission::Admitted(tsih)
+    }
+
+    /// Of what there are too many for another session of this one. The narrowest is told.
+    fn full(&self, applicant: &Applicant<'_>, source: IpAddr) -> Option<Full> {
+        let Applicant { initiator, realm, party, .. } = *applicant;
+        let is_its = |session: &&Session| session.initiator == initiator;
+        let is_of_plan = |session: &&Session| party.is_some() && session.party == party;
+        let count = |of: &dyn Fn(&&Session) -> bool| self.sessions.iter().filter(of).count();
+        let limits = &self.limits;
+        let bounds: [(&dyn Fn(&&Session) -> bool, usize, Full); 5] = [
+            (
+                &|session| is_its(session) && is_of_plan(session) && session.realm == realm,
+                limits.sessions_per_token_max,
+                Full::Token,
+            ),
+            (&is_of_plan, limits.sessions_per_plan_max, Full::Plan),
+            (&is_its, limits.sessions_per_initiator_max, Full::Initiator),
+            (&|session| session.source == source, limits.sessions_per_source_max, Full::Source),
+            (&|_| true, limits.sessions_max, Full::Target),
+        ];
+        bounds.into_iter().find(|(of, max, _)| count(of) >= *max).map(|(.., full)| full)
     }
 
     /// A session handle that no session has; there are fewer sessions than handles.

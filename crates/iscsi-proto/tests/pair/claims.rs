@@ -11,7 +11,7 @@ use crate::{
     logins::{Answer, Hand, INITIATOR, OPERATIONAL, proof},
 };
 
-const HERE: Standing = Standing { realm: Realm(3), ends_others: true };
+const HERE: Standing = Standing { realm: Realm(3), ends_others: true, party: None };
 
 fn judged() -> target::Setup {
     // Neither is used.

@@ -12,8 +12,8 @@ fn ask(
     waited: bool,
 ) -> Admission {
     let (kind, isid) = (SessionType::Normal, [isid; 6]);
-    let applicant =
-        Applicant { connection, kind, initiator: "iqn.i", realm: Realm::HOME, isid, tsih, cid };
+    let (initiator, realm, party) = ("iqn.i", Realm::HOME, None);
+    let applicant = Applicant { connection, kind, initiator, realm, party, isid, tsih, cid };
     node.admit(Duration::ZERO, &applicant, waited)
 }
 
@@ -26,8 +26,8 @@ fn open(node: &mut Node) -> Option<ConnectionId> {
 }
 
 fn node(sessions_max: usize, visitors_max: usize, visitors_per_source_max: usize) -> Node {
-    let data_budget = 1 << 20;
-    Node::new(Limits { sessions_max, visitors_max, visitors_per_source_max, data_budget })
+    let usual = Limits { data_budget: 1 << 20, ..Limits::default() };
+    Node::new(Limits { sessions_max, visitors_max, visitors_per_source_max, ..usual })
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn visitors_and_sessions_have_their_own_bounds() {
     }
     // Sessions take no visitor's place.
     let guest = open(&mut node).unwrap();
-    assert_eq!(admit(&mut node, guest, 9, 0), Admission::Refused(0x0302));
+    assert_eq!(admit(&mut node, guest, 9, 0), Admission::Full(Full::Target));
     let [second, third] = [(); 2].map(|()| open(&mut node).unwrap());
     assert_eq!(node.poll_wake(), None);
     // The fourth of one source costs that its oldest.
@@ -151,4 +151,59 @@ fn realms_do_not_reach_each_other() {
     };
     assert_eq!([0, 1, 2, 3].map(|at| orders(&mut node, at)), [0, 0, 3, 0]);
     assert_eq!(node.close_others(connections[1]), None, "it is alone");
+}
+
+/// A login of one who came from `host`, by the name, realm and plan that are given.
+fn enter(
+    node: &mut Node,
+    host: u8,
+    (initiator, realm, plan): (&str, u64, u8),
+    isid: u8,
+) -> Admission {
+    let connection = node.open(link(host)).unwrap().id();
+    let applicant = Applicant {
+        connection,
+        kind: SessionType::Normal,
+        initiator,
+        realm: Realm(realm),
+        party: Some(Party([plan; 32])),
+        isid: [isid; 6],
+        tsih: 0,
+        cid: 0,
+    };
+    let admission = node.admit(Duration::ZERO, &applicant, false);
+    if !matches!(admission, Admission::Admitted(_)) {
+        node.closed(connection);
+    }
+    admission
+}
+
+#[test]
+fn nobody_takes_all_sessions_of_a_target() {
+    let mut node = Node::new(Limits {
+        sessions_max: 12,
+        sessions_per_source_max: 10,
+        sessions_per_initiator_max: 6,
+        sessions_per_plan_max: 4,
+        sessions_per_token_max: 3,
+        ..Limits::default()
+    });
+    let mut isid = 0..;
+    let mut take = |host, who, count: usize| {
+        let mut next = || enter(&mut node, host, who, isid.next().unwrap());
+        for _ in 0..count {
+            assert!(matches!(next(), Admission::Admitted(_)), "{who:?}");
+        }
+        next()
+    };
+    // A token, then its plan with another segment, then its initiator with other plans.
+    assert_eq!(take(1, ("iqn.e", 1, 1), 3), Admission::Full(Full::Token));
+    assert_eq!(take(1, ("iqn.e", 2, 1), 1), Admission::Full(Full::Plan));
+    assert_eq!(take(1, ("iqn.e", 1, 2), 2), Admission::Full(Full::Initiator));
+    // Its host under other names; and all others have what is left.
+    assert_eq!(take(1, ("iqn.f", 1, 3), 3), Admission::Full(Full::Token));
+    assert_eq!(take(1, ("iqn.g", 1, 4), 1), Admission::Full(Full::Source));
+    assert_eq!(take(2, ("iqn.v", 1, 5), 2), Admission::Full(Full::Target));
+    // Whoever has as many as may be still takes the place of a session of its own.
+    assert_eq!(enter(&mut node, 1, ("iqn.e", 1, 1), 0), Admission::Wait);
 }
