@@ -11,6 +11,7 @@ use std::{
 };
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
+use netraid_control::text::shown;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
@@ -182,6 +183,8 @@ impl AccessFile {
         if this.version != 1 {
             return Err(format(format!("version {}, this program reads 1", this.version)));
         }
+        crate::vet::url_host(&this.mediator)
+            .map_err(|why| format(format!("mediator '{}': {why}", shown(&this.mediator))))?;
         Ok(this)
     }
 

@@ -11,12 +11,14 @@ use hyper_util::{
     client::legacy::{Client as Pool, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use netraid_control::text::shown;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     access::{AccessFile, Bearer},
     problem::Problem,
     tls::{TlsError, client_config},
+    vet::{UrlError, url_host},
 };
 
 /// Bytes of an answer, at most.
@@ -54,9 +56,14 @@ impl RequestError {
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address is none.
-    #[error("'{0}' is no URL of a daemon: http or https, host, and port")]
-    Url(String),
+    /// Nobody is asked at that address.
+    #[error("'{}': {why}", shown(.url))]
+    Url {
+        /// The address.
+        url: String,
+        /// Why not.
+        why: UrlError,
+    },
     /// The token cannot be sent.
     #[error("the bearer token has characters that a header cannot have")]
     Token,
@@ -91,12 +98,9 @@ impl Client {
         authority: Option<&str>,
         timeout: Duration,
     ) -> Result<Self, ClientError> {
-        let wrong = || ClientError::Url(url.chars().take(200).collect());
-        let base: Uri = url.parse().map_err(|_| wrong())?;
-        let is_http = matches!(base.scheme_str(), Some("http" | "https"));
-        if !is_http || base.host().is_none() || !matches!(base.path(), "" | "/") {
-            return Err(wrong());
-        }
+        let wrong = |why| ClientError::Url { url: url.to_owned(), why };
+        url_host(url).map_err(wrong)?;
+        let base: Uri = url.parse().map_err(|_| wrong(UrlError::Form))?;
         let mut header = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
             .map_err(|_| ClientError::Token)?;
         header.set_sensitive(true);
@@ -180,7 +184,7 @@ impl Client {
             return serde_json::from_slice(&bytes).map_err(wrong);
         }
         match serde_json::from_slice::<Problem>(&bytes) {
-            Ok(problem) => Err(RequestError::Refused(problem)),
+            Ok(problem) => Err(RequestError::Refused(problem.readable())),
             Err(_) => Err(lost(format!("status {status}"))),
         }
     }

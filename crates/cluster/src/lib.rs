@@ -15,10 +15,12 @@ pub mod agent;
 pub mod audit;
 pub mod http;
 pub mod mediator;
+pub mod paging;
 pub mod problem;
 pub mod serve;
 pub mod store;
 pub mod tls;
+pub mod vet;
 
 pub use problem::{Code, Problem};
 

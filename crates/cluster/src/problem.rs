@@ -5,10 +5,16 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use netraid_control::text::escaped;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::mediator::Offer;
+
+/// Characters of a problem that somebody else wrote.
+const DETAIL_MAX: usize = 4096;
+/// Reasons of an offer that somebody else made.
+const REASONS_MAX: usize = 64;
 
 /// Why a request was refused: what, which limit, what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
@@ -68,6 +74,21 @@ impl Problem {
     /// A problem without an offer.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into(), offer: None }
+    }
+
+    /// As it is read by people who do not know who wrote it: no more than 4096 characters, and
+    /// none that does something.
+    #[must_use]
+    pub fn readable(mut self) -> Self {
+        let cut = |text: &String| {
+            let end = text.char_indices().nth(DETAIL_MAX).map_or(text.len(), |(at, _)| at);
+            escaped(&text[..end]).to_string()
+        };
+        self.detail = cut(&self.detail);
+        if let Some(offer) = &mut self.offer {
+            offer.reasons = offer.reasons.iter().take(REASONS_MAX).map(cut).collect();
+        }
+        self
     }
 
     /// [`Code::Invalid`].

@@ -4,7 +4,7 @@
 //! for the names under which it is reached at each start. Clients are told the authority by an access file, agents' by
 //! the document with which they join: no other authority counts for them.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -13,10 +13,14 @@ use rcgen::{
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, pem::PemObject as _},
 };
+use sha2::{Digest as _, Sha256};
 
 use crate::access::write_secret;
+
+/// The name of an authority that a daemon makes for itself.
+const OWN_NAME: &str = "netraid authority";
 
 /// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +121,7 @@ impl Identity {
 
 fn authority_params() -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
-    params.distinguished_name.push(DnType::CommonName, "netraid authority");
+    params.distinguished_name.push(DnType::CommonName, OWN_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.not_after = date_time_ymd(2099, 1, 1);
@@ -136,19 +140,74 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
-/// What a client uses that trusts these authorities alone; nobody when none.
+/// The keys of authorities, as digests of their public keys (SHA-256 of the SubjectPublicKeyInfo), and
+/// whether all of these are such as a daemon makes for itself ([`Identity::own`]).
 ///
 /// # Errors
 /// When they are none.
-pub fn client_config(authority: Option<&str>) -> Result<ClientConfig, TlsError> {
+pub fn authority_keys(authority: Option<&str>) -> Result<(BTreeSet<[u8; 32]>, bool), TlsError> {
+    let roots = roots(authority)?.roots;
+    let is_own = |anchor: &TrustAnchor<'_>| {
+        anchor.subject.windows(OWN_NAME.len()).any(|part| part == OWN_NAME.as_bytes())
+    };
+    let key = |anchor: &TrustAnchor<'_>| Sha256::digest(&anchor.subject_public_key_info).into();
+    let all_own = !roots.is_empty() && roots.iter().all(is_own);
+    Ok((roots.iter().map(key).collect(), all_own))
+}
+
+fn roots(authority: Option<&str>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for cert in CertificateDer::pem_slice_iter(authority.unwrap_or_default().as_bytes()) {
         let what = || "authority".to_owned();
         let cert = cert.map_err(|error| TlsError::Pem { what: what(), why: error.to_string() })?;
         roots.add(cert)?;
     }
+    Ok(roots)
+}
+
+/// What a client uses that trusts these authorities alone; nobody when none.
+///
+/// # Errors
+/// When they are none.
+pub fn client_config(authority: Option<&str>) -> Result<ClientConfig, TlsError> {
+    let roots = roots(authority)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_is_known_by_its_key_and_not_by_its_name() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let of = |directory: &tempfile::TempDir| {
+            let names = ["localhost".to_owned()];
+            Identity::own(directory.path(), &names).unwrap().authority
+        };
+        let keys = |pem: &str| authority_keys(Some(pem)).unwrap();
+        let (mine, theirs) = (of(&one), of(&other));
+        assert_eq!(keys(&mine), keys(&of(&one)));
+        assert!(keys(&mine).0.is_disjoint(&keys(&theirs).0));
+        assert!(keys(&mine).1 && keys(&mine).0.len() == 1);
+        // A new certificate of the same key is the same authority.
+        fs::remove_file(one.path().join("authority.pem")).unwrap();
+        assert_eq!(keys(&mine), keys(&of(&one)));
+        let both = format!("{mine}{theirs}");
+        assert!(keys(&both).0.is_superset(&keys(&mine).0) && keys(&both).0.len() == 2);
+        // Somebody else's authority vouches for whomever it likes.
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "company");
+        let company = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+        assert!(!keys(&company).1 && !keys(&format!("{mine}{company}")).1);
+        assert_eq!(authority_keys(None).unwrap(), (BTreeSet::new(), false));
+        assert!(
+            authority_keys(Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"))
+                .is_err()
+        );
+    }
 }

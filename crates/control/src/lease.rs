@@ -45,6 +45,8 @@ use crate::{
 pub const TERM_MS_MAX: u64 = 3_600_000 + SKEW_MS;
 /// Most plans that read a volume at once.
 pub const READERS_MAX: usize = 256;
+/// As many of them may be one client's, by its bearer token: the others' are not all taken by that.
+pub const READERS_OF_ONE_MAX: usize = READERS_MAX / 2;
 
 /// What a plan does with a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -193,22 +193,36 @@ impl Ledger {
         limits: Limits,
         stored: impl IntoIterator<Item = Allotment>,
     ) -> Result<Self, RestoreError> {
+        let (ledger, wrong) = Self::restore_usable(capacity, kept, limits, stored);
+        wrong.into_iter().next().map_or(Ok(ledger), Err)
+    }
+
+    /// The same of all allotments that can be; and what is wrong of the others, which count for nothing.
+    #[must_use]
+    pub fn restore_usable(
+        capacity: Resources,
+        kept: Resources,
+        limits: Limits,
+        stored: impl IntoIterator<Item = Allotment>,
+    ) -> (Self, Vec<RestoreError>) {
         let mut ledger = Self::new(capacity, kept, limits);
+        let mut wrong = Vec::new();
         for entry in stored {
             let Allotment { mediator, id, .. } = entry;
+            let is_there = ledger.book.get(&entry.key()).is_some();
+            let sum = ledger.book.sums().all.resources.checked_add(entry.resources);
             if entry.kind().is_none() {
-                return Err(RestoreError::Impossible { mediator, id });
+                wrong.push(RestoreError::Impossible { mediator, id });
+            } else if is_there {
+                wrong.push(RestoreError::Twice { mediator, id });
+            } else if sum.is_none() {
+                wrong.push(RestoreError::TooLarge { mediator, id });
+            } else {
+                ledger.serial = ledger.serial.max(entry.serial);
+                ledger.book.set(entry.key(), Some(entry));
             }
-            if ledger.book.get(&entry.key()).is_some() {
-                return Err(RestoreError::Twice { mediator, id });
-            }
-            if ledger.book.sums().all.resources.checked_add(entry.resources).is_none() {
-                return Err(RestoreError::TooLarge { mediator, id });
-            }
-            ledger.serial = ledger.serial.max(entry.serial);
-            ledger.book.set(entry.key(), Some(entry));
         }
-        Ok(ledger)
+        (ledger, wrong)
     }
 
     /// Says anew what the agent has, and what of it is for rebuilding. Nothing that is booked
