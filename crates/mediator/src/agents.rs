@@ -11,10 +11,11 @@ use netraid_cluster::{
     agent::{AgentStatus, Done, Operation},
     http::{Client, ClientError},
     mediator::{AgentEntry, AgentState},
+    vet::{self, Unfit},
 };
 use netraid_control::{
     placement,
-    units::{AgentId, Resources},
+    units::{AgentId, Rate, Resources},
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
@@ -59,25 +60,56 @@ pub(crate) struct Stored {
     pub(crate) has_beaten: bool,
 }
 
+/// Why an agent cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    /// What it says of itself.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// Its URL, token or authority.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// What is stored of it.
+    #[error("{0}")]
+    Stored(#[from] rusqlite::Error),
+}
+
+const COLUMNS: &str = "SELECT id, status, token, authority, state, has_beaten FROM agents";
+
 impl Stored {
-    fn read(row: &rusqlite::Row<'_>) -> Sql<Self> {
-        Ok(Self {
-            status: decode(row.get_ref(0)?.as_str()?)?,
-            token: Bearer::from_text(row.get(1)?),
-            authority: row.get(2)?,
-            service: from_word(row.get_ref(3)?.as_str()?)?,
-            has_beaten: row.get(4)?,
-        })
+    /// A row that may be wrong: what is wrong of its status or state is left out, and said.
+    fn read(row: &rusqlite::Row<'_>) -> Sql<(Self, Option<rusqlite::Error>)> {
+        let id = AgentId(row.get(0)?);
+        let status = decode::<AgentStatus>(row.get_ref(1)?.as_str()?);
+        let service = from_word(row.get_ref(4)?.as_str()?);
+        let (status, service, wrong) = match (status, service) {
+            (Ok(status), Ok(service)) => (AgentStatus { agent: id, ..status }, service, None),
+            (Err(wrong), service) => {
+                (nothing_of(id), service.unwrap_or(Service::Draining), Some(wrong))
+            }
+            (Ok(status), Err(wrong)) => {
+                (AgentStatus { agent: id, ..status }, Service::Draining, Some(wrong))
+            }
+        };
+        let this = Self {
+            status,
+            token: Bearer::from_text(row.get(2)?),
+            authority: row.get(3)?,
+            service,
+            has_beaten: row.get(5)?,
+        };
+        Ok((this, wrong))
     }
 
     pub(crate) fn load(connection: &Connection, id: AgentId) -> Sql<Option<Self>> {
-        let sql = "SELECT status, token, authority, state, has_beaten FROM agents WHERE id = ?1";
-        connection.prepare_cached(sql)?.query_row([id.0], Self::read).optional()
+        let sql = format!("{COLUMNS} WHERE id = ?1");
+        let found = connection.prepare_cached(&sql)?.query_row([id.0], Self::read).optional()?;
+        Ok(found.map(|(stored, _)| stored))
     }
 
-    pub(crate) fn all(connection: &Connection) -> Sql<Vec<Self>> {
-        let sql = "SELECT status, token, authority, state, has_beaten FROM agents";
-        connection.prepare(sql)?.query_map([], Self::read)?.collect()
+    /// All rows, each with what is wrong of it.
+    pub(crate) fn all(connection: &Connection) -> Sql<Vec<(Self, Option<rusqlite::Error>)>> {
+        connection.prepare(COLUMNS)?.query_map([], Self::read)?.collect()
     }
 
     pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {
@@ -93,9 +125,32 @@ impl Stored {
         connection.prepare_cached(sql)?.execute(values).map(drop)
     }
 
-    /// A client of it.
-    pub(crate) fn client(&self) -> Result<Client, ClientError> {
-        Client::new(&self.status.api, &self.token, self.authority.as_deref(), ANSWER_LIMIT)
+    /// A client of it, if what it says of itself can be so.
+    pub(crate) fn client(&self) -> Result<Client, AgentError> {
+        vet::status(&self.status)?;
+        let authority = self.authority.as_deref();
+        Ok(Client::new(&self.status.api, &self.token, authority, ANSWER_LIMIT)?)
+    }
+}
+
+/// What is known of an agent of which nothing usable is stored.
+const fn nothing_of(agent: AgentId) -> AgentStatus {
+    const NOTHING: Resources =
+        Resources { space_bytes: 0, device: Rate::ZERO, network: Rate::ZERO };
+    AgentStatus {
+        agent,
+        host: String::new(),
+        rack: String::new(),
+        api: String::new(),
+        portal: String::new(),
+        target: String::new(),
+        capacity: NOTHING,
+        kept: NOTHING,
+        left: NOTHING,
+        left_for_rebuild: NOTHING,
+        draining: false,
+        segments: 0,
+        sessions: 0,
     }
 }
 
@@ -171,8 +226,25 @@ pub(crate) struct Place {
 }
 
 impl Agents {
+    /// Takes a row of a store, as the mediator starts. One with which no agent can be asked is set aside,
+    /// and named: its agent is away until it is heard of with what can be so, which takes the row's
+    /// place.
+    pub(crate) fn restore(&self, mut stored: Stored, wrong: Option<rusqlite::Error>) {
+        let id = stored.status.agent;
+        let client = wrong.map_or_else(|| stored.client(), |wrong| Err(wrong.into()));
+        let client = client.map_err(|why| {
+            tracing::error!(
+                "agent {id} is set aside: what is stored of it is of no use: {why}; it is taken back when \
+                 it is heard of, or joins again"
+            );
+            stored.status = nothing_of(id);
+        });
+        let link = Link::new(client.ok());
+        self.add(&stored, link);
+    }
+
     /// Takes an agent, or what is new of it.
-    pub(crate) fn insert(&self, stored: &Stored) -> Result<(), ClientError> {
+    pub(crate) fn insert(&self, stored: &Stored) -> Result<(), AgentError> {
         let client = stored.client()?;
         let mut table = lock(&self.table);
         let id = stored.status.agent;
@@ -185,16 +257,21 @@ impl Agents {
             agent.has_beaten = stored.has_beaten;
             return Ok(());
         }
+        drop(table);
+        self.add(stored, Link::new(Some(client)));
+        Ok(())
+    }
+
+    fn add(&self, stored: &Stored, link: Link) {
         let agent = Agent {
             status: stored.status.clone(),
             heard: Instant::now(),
             service: stored.service,
             has_beaten: stored.has_beaten,
-            link: Link::new(client),
+            link,
             debits: BTreeMap::new(),
         };
-        table.agents.insert(id, agent);
-        Ok(())
+        lock(&self.table).agents.insert(stored.status.agent, agent);
     }
 
     /// Whether it was not heard of since it joined, as far as the store knows.
@@ -331,10 +408,11 @@ impl Agents {
                 let Some(link) = this.link(id) else { return };
                 let asked = Instant::now();
                 let answer = tokio::time::timeout(STATUS_LIMIT, link.status()).await;
-                if let Ok(Ok(status)) = answer
-                    && status.agent == id
-                {
-                    this.handle_status(status, asked);
+                let Ok(Ok(status)) = answer else { return };
+                match vet::status(&status) {
+                    Ok(()) if status.agent == id => this.handle_status(status, asked),
+                    Ok(()) => tracing::warn!("agent {id}: answers as agent {}", status.agent),
+                    Err(unfit) => tracing::warn!("agent {id}: {unfit}"),
                 }
             }
         };

@@ -3,12 +3,15 @@
 //! A request without a known token gets the same answer whatever it asks. What a role does not allow is
 //! refused before anything is looked at, and noted.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, FromRequestParts, Path, State},
+    extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, State},
     http::request::Parts,
     routing::{delete, get, post, put},
 };
@@ -23,7 +26,10 @@ use netraid_cluster::{
     },
     serve::bearer,
 };
-use netraid_control::units::{AgentId, PlanId};
+use netraid_control::{
+    text::shown,
+    units::{AgentId, PlanId},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::{
     Modify, OpenApi,
@@ -312,6 +318,9 @@ async fn open_plan(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> Ans
         Mode::Write => ("open to write", CLIENTS),
     };
     who.has(&core, what, roles)?;
+    if request.take_over {
+        who.has(&core, "shut out whoever has it open", CLIENTS)?;
+    }
     let rate = request.rate.0;
     let what = format!("{what} {} at {rate} bytes/s by {}", request.path, request.initiator);
     let (shared, caller) = (Arc::clone(&core), who.0.clone());
@@ -450,14 +459,19 @@ async fn list_agents(State(core): State<Arc<Core>>, who: Who) -> Answer<Vec<Agen
 /// Take an agent into service; it asks for that itself
 #[utoipa::path(post, path = "/v1/agents", request_body = Join,
     responses((status = 200, body = Joined), (status = "4XX", body = Problem)))]
-async fn join_agent(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> Answer<Joined> {
+async fn join_agent(
+    State(core): State<Arc<Core>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    who: Who,
+    bytes: Bytes,
+) -> Answer<Joined> {
     who.has(&core, "join", &[Role::Agent])?;
     let request: Join = body(&bytes)?;
     if who.0.agent.is_some_and(|agent| agent != request.status.agent) {
         return Err(Problem::new(Code::Forbidden, "an agent joins as itself"));
     }
-    let what = format!("join as agent {} at {}", request.status.agent, request.status.api);
-    noted(&core, &who, what, join::join(&core, &who.0, request)).await
+    let what = format!("join as agent {} at {}", request.status.agent, shown(&request.status.api));
+    noted(&core, &who, what, join::join(&core, (&who.0, peer), request)).await
 }
 
 /// An agent says that it is there
@@ -465,6 +479,7 @@ async fn join_agent(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> An
     responses((status = 200, body = Beaten), (status = "4XX", body = Problem)))]
 async fn beat_agent(
     State(core): State<Arc<Core>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     who: Who,
     Path(agent): Path<String>,
     bytes: Bytes,
@@ -477,7 +492,7 @@ async fn beat_agent(
         core.note(&who.0, &format!("speak for agent {agent}"), &refused);
         refused?;
     }
-    join::beat(&core, agent, body(&bytes)?).await.map(Json)
+    join::beat(&core, (agent, peer), body(&bytes)?).await.map(Json)
 }
 
 async fn serve_as(

@@ -12,10 +12,11 @@ use std::{
 
 use netraid_cluster::{
     Problem,
-    agent::{LedgerPage, SegmentPage, SegmentReport, space_of},
+    agent::{LedgerPage, PAGE_MAX, SegmentPage, SegmentReport, space_of},
     http::RequestError,
     mediator::{CheckReport, Difference, DifferenceKind},
     now,
+    paging::{PageError, Pages},
 };
 use netraid_control::{
     ledger::{Allotment, State},
@@ -25,6 +26,7 @@ use netraid_control::{
 use crate::{
     agents::Service,
     core::Core,
+    link::nowhere,
     plan::{self, Plan},
     store::{Sql, not_stored},
     volume::{self, SegmentState, Volume},
@@ -160,28 +162,34 @@ async fn found(
     agent: AgentId,
 ) -> Result<(Vec<Allotment>, BTreeMap<SegmentId, Found>), RequestError> {
     let none = || RequestError::Lost { url: agent.to_string(), why: "it is not known".to_owned() };
-    let client = core.agents.link(agent).ok_or_else(none)?.client();
+    let client = core.agents.link(agent).ok_or_else(none)?.client().ok_or_else(nowhere)?;
+    let lies =
+        |error: PageError| RequestError::Lost { url: agent.to_string(), why: error.to_string() };
     let mut allotments: Vec<Allotment> = Vec::new();
+    let (mut pages, mut after) = (Pages::new(PAGE_MAX), String::new());
     loop {
-        let after = allotments.last().map_or(String::new(), |last| format!("&after={}", last.id));
-        let page: LedgerPage = client.get(&format!("/v1/ledger?limit=1000{after}")).await?;
-        let is_last = !page.more || page.entries.is_empty();
+        let page: LedgerPage = client.get(&format!("/v1/ledger?limit={PAGE_MAX}{after}")).await?;
+        let ids = || page.entries.iter().map(|entry| entry.id);
+        let next = pages.take(ids(), ids().last().filter(|_| page.more)).map_err(lies)?;
         allotments.extend(page.entries);
-        if is_last {
-            break;
+        match next {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
         }
     }
     let mut segments = BTreeMap::new();
-    let mut after = String::new();
+    let (mut pages, mut after) = (Pages::new(PAGE_MAX), String::new());
     loop {
-        let page: SegmentPage = client.get(&format!("/v1/segments?limit=1000{after}")).await?;
-        let last = page.entries.last().map(|last| last.segment);
+        let page: SegmentPage =
+            client.get(&format!("/v1/segments?limit={PAGE_MAX}{after}")).await?;
+        let ids = || page.entries.iter().map(|entry| entry.segment);
+        let next = pages.take(ids(), ids().last().filter(|_| page.more)).map_err(lies)?;
         segments.extend(page.entries.iter().map(|entry| {
             let SegmentReport { segment, len_bytes, is_lost, .. } = *entry;
             (segment, Found { len_bytes, is_lost })
         }));
-        match last.filter(|_| page.more) {
-            Some(last) => after = format!("&after={last}"),
+        match next {
+            Some(next) => after = format!("&after={next}"),
             None => break,
         }
     }

@@ -11,6 +11,7 @@ use std::{
 use netraid_cluster::{Problem, now, store::Store};
 use netraid_control::{
     keys::{KEY_LEN, Ring, RootKey, Rotation},
+    raise::Beliefs,
     units::{MediatorId, PlanId, VolumeId},
 };
 use rusqlite::Connection;
@@ -44,6 +45,8 @@ pub(crate) struct Core {
     /// Volumes whose agents were asked, since the mediator started, whether they have the generation
     /// that its store says: it may be an older copy.
     pub(crate) known: Mutex<HashSet<VolumeId>>,
+    /// Agents that were believed to have a later generation than the store.
+    pub(crate) beliefs: Mutex<Beliefs>,
     /// Something is to be done in the background.
     pub(crate) wake: Notify,
     pub(crate) audit: Audit,

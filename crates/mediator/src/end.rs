@@ -201,6 +201,7 @@ pub(crate) async fn finish_removal(core: &Arc<Core>, id: VolumeId) {
     };
     let _ = tokio::time::timeout(FINISH_LIMIT, work).await;
     lock(&core.known).remove(&id);
+    lock(&core.beliefs).forget(id);
     core.wake.notify_one();
 }
 

@@ -1,46 +1,98 @@
 //! Agents that join, are heard of, and go.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
     mediator::{AgentEntry, Beat, Beaten, Join, Joined, NewAccess},
+    vet::{self, url_host},
 };
-use netraid_control::units::AgentId;
+use netraid_control::{text::shown, units::AgentId};
 use rusqlite::Connection;
 
 use crate::{
     access::Caller,
-    agents::{AGENTS_MAX, BEAT, Service, Stored},
+    agents::{AGENTS_MAX, AgentError, BEAT, Service, Stored},
     core::Core,
     lock,
     store::{Sql, change},
     volume,
 };
 
-/// Bytes of each text that an agent says of itself.
-const TEXT_LEN_MAX: usize = 512;
+/// Bytes of a bearer token that an agent draws.
+const TOKEN_LEN: std::ops::RangeInclusive<usize> = 16..=512;
 /// Bytes of an authority in PEM.
 const AUTHORITY_LEN_MAX: usize = 64 << 10;
+/// How long a name may take to become addresses.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 
 fn beat_ms() -> u64 {
     u64::try_from(BEAT.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn unfit(error: &AgentError) -> Problem {
+    Problem::invalid(error.to_string())
+}
+
+/// Refuses the URL of an API on another host than the one that asks, `peer`: the mediator will call it, and
+/// an agent is not to choose whom it calls.
+async fn check_origin(peer: SocketAddr, api: &str) -> Result<(), Problem> {
+    let host = url_host(api).map_err(|why| Problem::invalid(why.to_string()))?;
+    let addresses: Vec<IpAddr> = match host.parse() {
+        Ok(address) => vec![address],
+        Err(_) => {
+            let found = tokio::time::timeout(
+                RESOLVE_LIMIT,
+                tokio::net::lookup_host((host.as_str(), 0_u16)),
+            );
+            let found = found.await.ok().and_then(Result::ok);
+            found.into_iter().flatten().map(|address| address.ip()).collect()
+        }
+    };
+    let peer = peer.ip();
+    if is_at(peer, &addresses, is_here) {
+        return Ok(());
+    }
+    let detail = format!(
+        "the agent's API '{}' is not on the host that asks, {}; start the agent with --advertise and a \
+         name or address of that host by which it asks, or join with an administrator's access file",
+        shown(api),
+        peer.to_canonical()
+    );
+    Err(Problem::invalid(detail))
+}
+
+/// Whether a peer is at one of these addresses. What is an address of this host, as `is_here` says, is at
+/// all of its addresses.
+fn is_at(peer: IpAddr, addresses: &[IpAddr], is_here: impl Fn(IpAddr) -> bool) -> bool {
+    let peer = peer.to_canonical();
+    let of = |address: &IpAddr| address.to_canonical();
+    addresses.iter().any(|address| of(address) == peer)
+        || (is_here(peer) && addresses.iter().any(|address| is_here(of(address))))
+}
+
+/// Whether an address is one of this host's: no other can be bound.
+fn is_here(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// Takes an agent. One that is known is taken again if it is the same, or was never heard of since: its
 /// answer was lost. Nobody else can take an agent's place but an administrator.
-pub(crate) async fn join(core: &Arc<Core>, caller: &Caller, join: Join) -> Result<Joined, Problem> {
+pub(crate) async fn join(
+    core: &Arc<Core>,
+    (caller, peer): (&Caller, SocketAddr),
+    join: Join,
+) -> Result<Joined, Problem> {
     let Join { status, token, authority } = join;
-    let texts = [&status.host, &status.rack, &status.api, &status.portal, &status.target, &token];
-    if texts.iter().any(|text| text.len() > TEXT_LEN_MAX || text.chars().any(char::is_control)) {
-        let detail = format!("labels, addresses and tokens have {TEXT_LEN_MAX} bytes at most");
+    let authority_len = authority.as_ref().map_or(0, String::len);
+    if !TOKEN_LEN.contains(&token.len()) || authority_len > AUTHORITY_LEN_MAX {
+        let detail = "a token of 16 to 512 bytes, an authority of 64 KiB at most";
         return Err(Problem::invalid(detail));
-    }
-    if token.len() < 16 || authority.as_ref().is_some_and(|pem| pem.len() > AUTHORITY_LEN_MAX) {
-        return Err(Problem::invalid(
-            "a token of 16 bytes at least, an authority of 64 KiB at most",
-        ));
     }
     if core.agents.len() >= AGENTS_MAX && core.agents.service(status.agent).is_none() {
         let detail = format!("there are {AGENTS_MAX} agents; retire some");
@@ -49,8 +101,11 @@ pub(crate) async fn join(core: &Arc<Core>, caller: &Caller, join: Join) -> Resul
     let id = status.agent;
     let token = Bearer::from_text(token);
     let stored = Stored { status, token, authority, service: Service::Serving, has_beaten: false };
-    stored.client().map_err(|error| Problem::invalid(error.to_string()))?;
+    stored.client().map_err(|error| unfit(&error))?;
     let is_admin = caller.role == Role::Admin;
+    if !is_admin {
+        check_origin(peer, &stored.status.api).await?;
+    }
     let stored = change(&core.store, move |connection| {
         let mut stored = stored;
         if let Some(known) = Stored::load(connection, id)? {
@@ -73,22 +128,32 @@ pub(crate) async fn join(core: &Arc<Core>, caller: &Caller, join: Join) -> Resul
     .await?;
     let new = NewAccess { role: Role::Agent, name: format!("agent {id}"), for_ms: None };
     let made = core.access.make(&core.store, &new, Some(id)).await?;
-    core.agents.insert(&stored).map_err(|error| Problem::invalid(error.to_string()))?;
+    core.agents.insert(&stored).map_err(|error| unfit(&error))?;
     core.wake.notify_one();
     let keys = lock(&core.keys).of_agent(core.id, id).expose();
     Ok(Joined { mediator: core.id, token: made.token, beat_ms: beat_ms(), keys })
 }
 
-/// An agent says how it is.
-pub(crate) async fn beat(core: &Arc<Core>, id: AgentId, beat: Beat) -> Result<Beaten, Problem> {
+/// An agent says how it is. Nothing of it counts, or is stored, unless all of it can be so.
+pub(crate) async fn beat(
+    core: &Arc<Core>,
+    (id, peer): (AgentId, SocketAddr),
+    beat: Beat,
+) -> Result<Beaten, Problem> {
     let asked = Instant::now();
     let Beat { status, keys_mark } = beat;
     if status.agent != id {
         return Err(Problem::invalid("a status of another agent"));
     }
+    vet::status(&status).map_err(|error| Problem::invalid(error.to_string()))?;
     let none = move || Problem::absent(format!("agent {id} is not known; it joins first"));
     let service = core.agents.service(id).ok_or_else(none)?;
     let known = core.agents.status(id);
+    let is_elsewhere =
+        known.as_ref().is_none_or(|known| url_host(&known.api) != url_host(&status.api));
+    if is_elsewhere {
+        check_origin(peer, &status.api).await?;
+    }
     let is_moved = known.is_none_or(|known| {
         (&known.api, &known.portal, &known.target, &known.host, &known.rack)
             != (&status.api, &status.portal, &status.target, &status.host, &status.rack)
@@ -99,12 +164,15 @@ pub(crate) async fn beat(core: &Arc<Core>, id: AgentId, beat: Beat) -> Result<Be
             let Some(mut stored) = Stored::load(connection, id)? else { return Ok(Err(none())) };
             stored.status = new;
             stored.has_beaten = true;
+            if let Err(error) = stored.client() {
+                return Ok(Err(unfit(&error)));
+            }
             stored.save(connection)?;
             Ok(Ok(stored))
         })
         .await?;
         if is_moved {
-            core.agents.insert(&stored).map_err(|error| Problem::invalid(error.to_string()))?;
+            core.agents.insert(&stored).map_err(|error| unfit(&error))?;
         }
         core.agents.handle_beat(id);
     }
@@ -183,4 +251,30 @@ fn retire_or_set(
     stored.service = service;
     stored.save(connection)?;
     Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_names_its_own_host_alone() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mine = [at("127.0.0.1"), at("10.0.0.1")];
+        let is_here = |address: IpAddr| mine.contains(&address);
+        for (peer, host, expected) in [
+            ("10.0.0.7", "10.0.0.7", true),
+            ("::ffff:10.0.0.7", "10.0.0.7", true),
+            ("10.0.0.7", "10.0.0.8", false),
+            ("10.0.0.7", "127.0.0.1", false),
+            ("10.0.0.7", "10.0.0.1", false),
+            // The mediator's own host, by whichever of its addresses.
+            ("127.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "169.254.169.254", false),
+        ] {
+            assert_eq!(is_at(at(peer), &[at(host)], is_here), expected, "{peer} {host}");
+        }
+        assert!(!is_at(at("10.0.0.7"), &[], is_here));
+    }
 }

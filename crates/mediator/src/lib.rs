@@ -51,6 +51,7 @@ use netraid_cluster::{
     serve::{ServeError, Server},
     store::{OpenError, Store},
     tls::{Identity, TlsError},
+    vet::{UrlError, url_host},
 };
 use netraid_control::{keys::Rotation, units::MediatorId};
 
@@ -117,6 +118,14 @@ pub enum MediatorError {
     /// It does not listen.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// Nobody would ask it at its URL.
+    #[error("its URL '{url}': {why}; see --advertise")]
+    Url {
+        /// The URL.
+        url: String,
+        /// Why not.
+        why: UrlError,
+    },
     /// An access file cannot be written.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -152,6 +161,7 @@ impl Mediator {
         };
         let server = Server::bind(listen, identity_of(&tls)?)?;
         let url = url(&server, advertise.as_deref());
+        url_host(&url).map_err(|why| MediatorError::Url { url: url.clone(), why })?;
         let core = load(store, term_ms).await;
         let wrong = |why: String| MediatorError::Store { directory: directory.clone(), why };
         let core = Arc::new(core.map_err(wrong)?);
@@ -226,8 +236,8 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
     });
     let (id, keys, access, stored, names) = loaded.await.map_err(|error| error.to_string())?;
     let agents = Arc::new(Agents::default());
-    for stored in &stored {
-        agents.insert(stored).map_err(|error| error.to_string())?;
+    for (stored, wrong) in stored {
+        agents.restore(stored, wrong);
     }
     Ok(Core {
         id,
@@ -242,6 +252,7 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
         busy_plans: Busy::default(),
         busy_volumes: Busy::default(),
         known: Mutex::default(),
+        beliefs: Mutex::default(),
         wake: tokio::sync::Notify::new(),
         audit: Audit::default(),
     })

@@ -17,6 +17,7 @@ use netraid_cluster::{
     agent::{AgentStatus, Answer, Done, Fault, Operation},
     http::{Client, RequestError},
 };
+use netraid_control::text::shown;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lock;
@@ -59,7 +60,8 @@ struct Item {
 /// What the task and others share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    client: Mutex<Client>,
+    /// None while nobody knows where it is.
+    client: Mutex<Option<Client>>,
     misses: AtomicU32,
 }
 
@@ -71,8 +73,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link over that client; its task ends when the last of it is dropped.
-    pub(crate) fn new(client: Client) -> Self {
+    /// A link over that client, or none yet; its task ends when the last of it is dropped.
+    pub(crate) fn new(client: Option<Client>) -> Self {
         let (queue, items) = mpsc::channel(QUEUE_MAX);
         let shared = Arc::new(Shared { client: Mutex::new(client), misses: AtomicU32::new(0) });
         tokio::spawn(run(items, Arc::clone(&shared)));
@@ -81,10 +83,10 @@ impl Link {
 
     /// The agent is elsewhere now.
     pub(crate) fn set_client(&self, client: Client) {
-        *lock(&self.shared.client) = client;
+        *lock(&self.shared.client) = Some(client);
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Option<Client> {
         lock(&self.shared.client).clone()
     }
 
@@ -96,6 +98,7 @@ impl Link {
     /// Whether it answered lately.
     pub(crate) fn is_up(&self) -> bool {
         self.shared.misses.load(Ordering::Relaxed) < MISSES_MAX
+            && lock(&self.shared.client).is_some()
     }
 
     /// Asks for one operation.
@@ -121,7 +124,8 @@ impl Link {
 
     /// How the agent is, by itself.
     pub(crate) async fn status(&self) -> Result<AgentStatus, RequestError> {
-        let status = self.client().get("/v1/status").await;
+        let client = self.client().ok_or_else(nowhere)?;
+        let status = client.get("/v1/status").await;
         if status.is_ok() {
             self.handle_heard();
         }
@@ -157,13 +161,16 @@ async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
     let (operations, answers): (Vec<_>, Vec<_>) =
         items.into_iter().map(|item| (item.operation, item.answer)).unzip();
     let client = lock(&shared.client).clone();
-    let answered: Result<Vec<Answer>, _> = client.post("/v1/operations", &operations).await;
+    let answered: Result<Vec<Answer>, _> = match client {
+        Some(client) => client.post("/v1/operations", &operations).await,
+        None => Err(nowhere()),
+    };
     match answered {
         Ok(said) if said.len() == answers.len() => {
             shared.misses.store(0, Ordering::Relaxed);
             for (answer, said) in answers.into_iter().zip(said) {
                 // Nobody waits any more.
-                let _ = answer.send(said.map_err(AskError::Fault));
+                let _ = answer.send(said.map_err(|fault| AskError::Fault(readable(fault))));
             }
         }
         Ok(said) => {
@@ -172,6 +179,16 @@ async fn send(mut items: Vec<Item>, shared: Arc<Shared>) {
         }
         Err(error) => tell_all(answers, &error.to_string(), &shared),
     }
+}
+
+/// It is not known where an agent is.
+pub(crate) fn nowhere() -> RequestError {
+    RequestError::Lost { url: "agent".to_owned(), why: "it is not known where it is".to_owned() }
+}
+
+/// A fault that may be passed on: what an agent says is read by others.
+fn readable(fault: Fault) -> Fault {
+    Fault { detail: shown(&fault.detail).to_string(), ..fault }
 }
 
 fn tell_all(answers: Vec<oneshot::Sender<Result<Done, AskError>>>, why: &str, shared: &Shared) {

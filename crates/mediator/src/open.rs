@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use netraid_cluster::{
     Code, Problem,
-    access::Bearer,
+    access::{Bearer, Role},
     agent::{Done, FaultCode, Operation, rates_of},
     mediator::{Mode, Offer, Open, PlanMember, TransferPlan},
     now,
@@ -16,12 +16,13 @@ use netraid_cluster::{
 use netraid_control::{
     booking::{self, Outcome},
     derived::{Ranges, Rights, Terms},
-    lease::{Access, LeaseState, Request, TERM_MS_MAX},
+    lease::{Access, LeaseState, READERS_OF_ONE_MAX, Request, TERM_MS_MAX},
     ledger::{Hold, Purpose},
     placement::Load,
     promise,
+    raise::{Said, Told},
     token::{Initiator, Rates, SKEW_MS, Token},
-    units::{Generation, Moment, PlanId, Rate, Resources, VolumeId},
+    units::{AgentId, Generation, Moment, PlanId, Rate, Resources, VolumeId},
 };
 use netraid_raid::member::{MemberIndex, MemberSet};
 use rusqlite::Connection;
@@ -44,9 +45,6 @@ use crate::{
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// How often rates are booked anew when agents refuse what they said they have.
 const ATTEMPTS_MAX: usize = 3;
-/// Generations that a store may lack, at most: so many were never taken, and whoever says more would use
-/// them all up.
-const LEAD_MAX: u64 = 1 << 32;
 /// Bytes of an iSCSI name (RFC 7143, section 4.2.7.1).
 const INITIATOR_LEN_MAX: usize = 223;
 /// The longest that a client can be told.
@@ -103,7 +101,7 @@ pub(crate) async fn open(
     let busy = core.busy_plans.enter(id);
     let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
     let _busy = busy.ok_or_else(under_way)?;
-    let owner = caller.id;
+    let owner = (caller.id, caller.role);
     let begun =
         change(&core.store, move |connection| begin(connection, &path, &open, id, owner, for_ms));
     let (mut opened, is_new) = begun.await?;
@@ -169,7 +167,7 @@ fn begin(
     path: &Path,
     open: &Open,
     id: PlanId,
-    owner: u64,
+    (owner, role): (u64, Role),
     for_ms: u64,
 ) -> Sql<Result<(Opened, bool), Problem>> {
     let name = match names::find(connection, path)? {
@@ -200,6 +198,14 @@ fn begin(
             return Ok(Err(Problem::new(Code::Conflict, detail)));
         }
         return renew_lease(connection, plan).map(|opened| Ok((opened?, false)));
+    }
+    let own = Plan::count_of(connection, volume.id, owner)?;
+    if access == Access::Read && role != Role::Admin && own >= READERS_OF_ONE_MAX {
+        let detail = format!(
+            "{own} plans of the same bearer token read {path}, and no more may; close one, or use \
+             another access file"
+        );
+        return Ok(Err(Problem::new(Code::Conflict, detail)));
     }
     let mut record = Record::new(open, for_ms, placed.agents().collect());
     record.clean_close = volume.clean_close().cloned();
@@ -249,14 +255,16 @@ async fn prepare(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Pro
 /// Members that can be used: whose agents are there, and have the generation. Refuses when they are
 /// too few to serve, or when those that do not have it are enough for somebody who was shut out.
 async fn reach(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
-    let reachable = raise_for(core, opened).await?;
+    let (reachable, contradicting) = raise_for(core, opened).await?;
+    let named = named(&contradicting);
     let (placed, volume) = (opened.placed()?, &opened.volume);
     let geometry = placed.geometry()?;
     let generation = volume.lease.generation();
     let rest = members_that(&placed.members, |at, _| !has(reachable, at));
     if !geometry.can_serve_from(reachable) {
         let (there, all) = (reachable.len(), placed.members.len());
-        let detail = format!("{there} of {all} agents can be reached, too few to serve; ask again");
+        let detail =
+            format!("{there} of {all} agents can be reached, too few to serve{named}; ask again");
         return Err(Problem::new(Code::Unavailable, detail));
     }
     let quiet_at = volume.lease.quiet_at();
@@ -264,7 +272,8 @@ async fn reach(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Probl
         let (late, all) = (rest.len(), placed.members.len());
         let detail = format!(
             "{late} of {all} agents do not know generation {} yet, and serve whoever had the volume \
-             before, who may go on until {} ms since 1970; ask again when they can be reached, or then",
+             before, who may go on until {} ms since 1970{named}; ask again when they can be reached, or \
+             then",
             generation.0, quiet_at.0
         );
         return Err(Problem::new(Code::Unavailable, detail));
@@ -276,17 +285,41 @@ pub(crate) fn has(set: MemberSet, at: usize) -> bool {
     u8::try_from(at).is_ok_and(|at| set.contains(MemberIndex(at)))
 }
 
-/// Members whose agents are there, and have the generation; one that they have seen for nobody else.
-async fn raise_for(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
-    let is_known = lock(&core.known).contains(&opened.volume.id);
-    if opened.volume.lease.is_raised() && is_known {
-        let members = &opened.placed()?.members;
-        return Ok(members_that(members, |_, member| core.agents.is_reachable(member.agent)));
+/// What is said of agents that contradict the volume's generation; nothing of none.
+fn named(contradicting: &[AgentId]) -> String {
+    let names: Vec<String> = contradicting.iter().map(ToString::to_string).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            " (agent {} contradicts the volume's generation, and is left out: retire it, or look at what \
+             runs there)",
+            names.join(", agent ")
+        ),
     }
-    for _ in 0..ATTEMPTS_MAX {
-        let Raised { confirmed, surpassed } = raise(core, &opened.volume).await;
-        let Some(seen) = surpassed else { return Ok(confirmed) };
+}
+
+/// Members whose agents are there, and have the generation, one that they have seen for nobody else; and
+/// agents that name another one again and again.
+async fn raise_for(
+    core: &Arc<Core>,
+    opened: &mut Opened,
+) -> Result<(MemberSet, Vec<AgentId>), Problem> {
+    let is_known = lock(&core.known).contains(&opened.volume.id);
+    let members = opened.placed()?.members.clone();
+    if opened.volume.lease.is_raised() && is_known {
+        let there = members_that(&members, |_, member| core.agents.is_reachable(member.agent));
+        return Ok((there, Vec::new()));
+    }
+    // Each turn but the last one believes an agent that was not believed before.
+    for _ in 0..=members.len() {
+        let Raised { confirmed, surpassed, contradicting } = raise(core, &opened.volume).await;
+        let Some(seen) = surpassed.iter().map(|(_, seen)| *seen).max() else {
+            return Ok((confirmed, contradicting));
+        };
         let (id, plan) = (opened.volume.id, opened.plan.id);
+        for (agent, _) in surpassed {
+            lock(&core.beliefs).believe(id, agent);
+        }
         let lifted = change(&core.store, move |connection| lift(connection, id, plan, seen));
         opened.volume = lifted.await?;
         opened.plan.record.clean_close = None;
@@ -333,34 +366,32 @@ pub(crate) fn forget_close(connection: &Connection, id: PlanId) -> Sql<()> {
 pub(crate) struct Raised {
     /// Members whose agents have it.
     pub(crate) confirmed: MemberSet,
-    /// The largest that agents have which the store does not know.
-    pub(crate) surpassed: Option<Generation>,
-}
-
-/// What one says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// It has it.
-    Raised,
-    /// It has this one, for somebody else.
-    Surpassed(Generation),
-    Nothing,
+    /// Agents that have one which the store does not know, and which.
+    pub(crate) surpassed: Vec<(AgentId, Generation)>,
+    /// Agents that say what cannot be, or what they were believed before.
+    pub(crate) contradicting: Vec<AgentId>,
 }
 
 /// Raises a volume's generation on its agents.
 pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
     let members = volume.record.placed.as_ref().map_or(&[][..], |placed| &placed.members);
     let generation = volume.lease.generation();
-    let one = |member: &Member| raise_one(core, *member, &volume.lease);
+    let one = |member: &Member| raise_one(core, *member, (volume.id, &volume.lease));
     let told = join_all(members.iter().map(one)).await;
     let confirmed = members_that(members, |at, _| told[at] == Told::Raised);
-    let seen = |told: &Told| if let Told::Surpassed(seen) = told { Some(*seen) } else { None };
-    let surpassed = told.iter().filter_map(seen).max();
     let all = told.iter().all(|told| *told == Told::Raised);
-    if let Some(seen) = surpassed {
+    let mut raised = Raised { confirmed, ..Raised::default() };
+    for (member, told) in members.iter().zip(told) {
+        match told {
+            Told::Surpassed(seen) => raised.surpassed.push((member.agent, seen)),
+            Told::Contradicts => raised.contradicting.push(member.agent),
+            Told::Raised | Told::Nothing => {}
+        }
+    }
+    if let Some((agent, seen)) = raised.surpassed.iter().max_by_key(|(_, seen)| *seen) {
         tracing::warn!(
-            "volume {}: agents have generation {}, the store {}: it is an older copy; opening the \
-             volume anew puts that right",
+            "volume {}: agent {agent} has generation {}, the store {}: the store is an older copy, or \
+             the agent lies; opening the volume anew goes beyond that",
             volume.id,
             seen.0,
             generation.0
@@ -381,34 +412,34 @@ pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
         // It only saves asking again.
         let _ = stored.await;
     }
-    Raised { confirmed, surpassed }
+    raised
 }
 
 /// Raises the generation of one member.
-pub(crate) async fn raise_one(core: &Core, member: Member, lease: &LeaseState) -> Told {
+pub(crate) async fn raise_one(
+    core: &Core,
+    member: Member,
+    (volume, lease): (VolumeId, &LeaseState),
+) -> Told {
     let Member { agent, segment, .. } = member;
-    let wanted = (lease.generation(), lease.taken_by());
-    let operation =
-        Operation::RaiseGeneration { segment, generation: wanted.0, taken_by: wanted.1 };
+    let (generation, taken_by) = (lease.generation(), lease.taken_by());
+    let operation = Operation::RaiseGeneration { segment, generation, taken_by };
     let asked = core.agents.ask(agent, operation);
-    match tokio::time::timeout(ASK_LIMIT, asked).await {
-        Ok(Ok(Done::Raised { generation, taken_by })) if (generation, taken_by) == wanted => {
-            Told::Raised
-        }
-        Ok(Ok(Done::Raised { generation, .. }))
-            if generation.0.saturating_sub(wanted.0.0) > LEAD_MAX =>
-        {
-            tracing::error!(
-                "agent {agent}: segment {segment}: says generation {}, of which {} are known; it is \
-                 taken for one that does not answer",
-                generation.0,
-                wanted.0.0
-            );
-            Told::Nothing
-        }
-        Ok(Ok(Done::Raised { generation, .. })) => Told::Surpassed(generation),
-        _ => Told::Nothing,
+    let said = match tokio::time::timeout(ASK_LIMIT, asked).await {
+        Ok(Ok(Done::Raised { generation, taken_by })) => Some(Said { generation, taken_by }),
+        _ => None,
+    };
+    let mut beliefs = lock(&core.beliefs);
+    let told = beliefs.judge((volume, agent), lease, said);
+    if told == Told::Contradicts && beliefs.name(volume, agent) {
+        tracing::error!(
+            "agent {agent}: segment {segment}: says generation {}, and generation {} is in force: it is \
+             taken for one that does not answer; retire it, or look at what runs there",
+            said.map_or(0, |said| said.generation.0),
+            generation.0
+        );
     }
+    told
 }
 
 /// Books the plan's rate on all members that can be used.

@@ -148,6 +148,14 @@ impl Plan {
         connection.prepare_cached(&sql)?.query_map([volume.0], Self::read)?.collect()
     }
 
+    /// How many of a volume are in force that one bearer token has.
+    pub(crate) fn count_of(connection: &Connection, volume: VolumeId, owner: u64) -> Sql<usize> {
+        let sql = "SELECT count(*) FROM plans WHERE volume = ?1 AND owner = ?2 AND state = 'open'";
+        let values = params![volume.0, int(owner)];
+        let count = connection.prepare_cached(sql)?.query_row(values, |row| row.get(0))?;
+        Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
+    }
+
     /// Those in a state that end before a moment; as many at most.
     pub(crate) fn ended_before(
         connection: &Connection,

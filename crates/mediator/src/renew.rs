@@ -125,8 +125,8 @@ async fn raised_again(core: &Core, opened: &mut Opened) -> Result<Option<MemberS
     if opened.volume.lease.is_raised() && is_known {
         return Ok(None);
     }
-    let Raised { confirmed, surpassed } = raise(core, &opened.volume).await;
-    if surpassed.is_some() && opened.plan.record.clean_close.take().is_some() {
+    let Raised { confirmed, surpassed, .. } = raise(core, &opened.volume).await;
+    if !surpassed.is_empty() && opened.plan.record.clean_close.take().is_some() {
         let id = opened.plan.id;
         change(&core.store, move |connection| forget_close(connection, id).map(Ok)).await?;
     }

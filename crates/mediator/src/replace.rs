@@ -12,6 +12,7 @@ use netraid_control::{
     booking::{Outcome, Part},
     ledger::{Hold, Purpose},
     placement::{self, Vacancy},
+    raise::Told,
     units::{AgentId, PlanId, Rate, Resources, SegmentId},
 };
 use netraid_raid::member::MemberIndex;
@@ -22,7 +23,7 @@ use crate::{
     core::Core,
     create::{domain, entry, make_segment, unavailable},
     names,
-    open::{Opened, Told, raise_one, rates_part},
+    open::{Opened, raise_one, rates_part},
     plan,
     renew::{own, renew_opened},
     store::{Sql, change, look},
@@ -195,7 +196,7 @@ async fn fill(core: &Core, opened: &Opened, at: usize, new: Member) -> Result<()
     let label = label.ok_or_else(|| Problem::internal("no label"))?;
     let (segment, len_bytes) = (new.segment, placed.member_bytes);
     make_segment(core, new.agent, NewSegment { segment, len_bytes, label }).await?;
-    if raise_one(core, new, &opened.volume.lease).await == Told::Raised {
+    if raise_one(core, new, (opened.volume.id, &opened.volume.lease)).await == Told::Raised {
         return Ok(());
     }
     let detail = format!("agent {} did not answer in time; ask again", new.agent);
