@@ -15,10 +15,10 @@ use netraid_cluster::{
     serve::{ServeError, Server},
     store::{OpenError, StoreError, make_directory},
     tls::{Identity, TlsError},
+    vet::{self, RATE_MAX, SPACE_MAX, Unfit},
 };
 use netraid_control::{
-    keys::KeyError,
-    ledger::{Ledger, Limits, RestoreError},
+    ledger::{Ledger, Limits},
     units::{AgentId, Rate, Resources},
 };
 use netraid_engine::target::{Pacing, Target, TargetConfig, TargetError};
@@ -46,6 +46,16 @@ pub use crate::{
 
 /// Of what a file system or disk has, segments may have so much, in percent.
 const SPACE_PERCENT: u64 = 90;
+/// Nobody keeps all others out: a token lets in twice as many sessions as an initiator opens to a member,
+/// a plan has as many again for a segment that takes another's place.
+const SESSIONS: netraid_engine::target::Limits = netraid_engine::target::Limits {
+    sessions_max: 1024,
+    sessions_per_source_max: 512,
+    sessions_per_initiator_max: 64,
+    sessions_per_plan_max: 32,
+    sessions_per_token_max: 16,
+    ..netraid_engine::target::Limits::DEFAULT
+};
 /// The owner's access file, in the state directory.
 const OWNER_FILE: &str = "owner.access";
 
@@ -159,12 +169,9 @@ pub enum AgentError {
     /// Its store fails.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its store holds no ledger.
-    #[error(transparent)]
-    Ledger(#[from] RestoreError),
-    /// Its store holds keys that are none.
-    #[error("stored keys: {0}")]
-    Keys(#[from] KeyError),
+    /// No mediator would take it.
+    #[error("{0}; see --host, --rack and --advertise")]
+    Unfit(#[from] Unfit),
     /// Its target cannot be.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -253,11 +260,16 @@ impl Agent {
         let device = device.ok_or(AgentError::Rate("devices"))?;
         let network = network.ok_or(AgentError::Rate("network"))?;
         let space_bytes = space(&config, &segments, &rows).map_err(io(&root))?;
-        let space_bytes = space_bytes.ok_or(AgentError::Space)?;
+        let space_bytes = space_bytes.ok_or(AgentError::Space)?.min(SPACE_MAX);
+        let (device, network) = (device.min(RATE_MAX), network.min(RATE_MAX));
         // What passes the devices passes the network.
         let capacity = Resources { space_bytes, device: device.min(network), network };
         let kept = percent_of(capacity, u64::from(config.kept_percent.min(100)));
-        let mut ledger = Ledger::restore(capacity, kept, Limits::default(), allotments)?;
+        let (mut ledger, aside) =
+            Ledger::restore_usable(capacity, kept, Limits::default(), allotments);
+        for error in aside {
+            tracing::error!("set aside: {error}");
+        }
         ledger.expire(now());
         let over = ledger.overbooked();
         if over != Resources::default() {
@@ -280,6 +292,7 @@ impl Agent {
         let mut target_config = TargetConfig::new(format!("iqn.2026-01.netraid:agent-{agent}"));
         target_config.listen = vec![config.portal];
         target_config.admission = Some(Arc::new(gate));
+        target_config.limits = SESSIONS;
         target_config.pacing = Some(Pacing::new(device, network));
         let iqn = target_config.iqn.clone();
         let target = Target::bind(target_config, Vec::new(), segments.pool())?;
@@ -308,6 +321,7 @@ impl Agent {
                 sessions: 0,
             },
         });
+        vet::status(&about.status)?;
         let handle = target.handle().clone();
         let status = StatusSource { about, keeper: keeper.clone(), target: handle.clone() };
         let of = Of {
@@ -319,7 +333,7 @@ impl Agent {
             status: status.clone(),
             audit: audit.clone(),
         };
-        let members = Members::start(of, memberships)?;
+        let members = Members::start(of, memberships);
         let operations =
             Operations::new(keeper.clone(), handle, Arc::clone(&segments), audit.clone());
         audit.tell("started", json!({ "agent": agent, "lost_segments": lost.len() }));

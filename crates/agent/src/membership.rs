@@ -19,7 +19,8 @@ use netraid_cluster::{
     store::{Store, StoreError},
 };
 use netraid_control::{
-    keys::{Key, KeyError, Ring},
+    keys::{Key, KeyError, MEDIATORS_MAX, Ring},
+    text::shown,
     units::{AgentId, MediatorId},
 };
 use serde_json::json;
@@ -54,6 +55,8 @@ struct Inner {
     status: StatusSource,
     audit: Audit,
     members: Mutex<BTreeMap<MediatorId, Member>>,
+    /// Mediators for which the agent works no longer, and of which it has segments.
+    former: Mutex<BTreeMap<MediatorId, Membership>>,
 }
 
 struct Member {
@@ -77,6 +80,21 @@ pub enum JoinError {
     /// It sent keys that are none.
     #[error("joining: the mediator's keys: {0}")]
     Keys(#[from] KeyError),
+    /// It says that it is a mediator that the agent knows, and is not.
+    #[error(
+        "joining: {} answers as mediator {mediator}, which the agent knows at {} by another key: it is not \
+         that one, and gets nothing of it; when it is (its authority and all its signing keys were \
+         replaced), give it the authority that it had",
+        shown(.url), shown(.known)
+    )]
+    Stranger {
+        /// Who it says that it is.
+        mediator: MediatorId,
+        /// Where it is.
+        url: String,
+        /// Where the agent knows that mediator.
+        known: String,
+    },
     /// It is not kept.
     #[error("joining: {0}")]
     Store(#[from] StoreError),
@@ -99,17 +117,33 @@ pub(crate) struct Of {
 impl Members {
     /// The memberships that a store holds; each is heard of from now on.
     ///
-    /// # Errors
-    /// When one cannot be used.
-    pub(crate) fn start(of: Of, stored: Vec<(MediatorId, Membership)>) -> Result<Self, KeyError> {
+    /// One that cannot be used is named, and lets nobody in until the mediator was heard.
+    pub(crate) fn start(of: Of, stored: Vec<(MediatorId, Membership)>) -> Self {
         let Of { agent, authority, store, view, keeper, status, audit } = of;
-        let members = Mutex::default();
-        let this =
-            Self(Arc::new(Inner { agent, authority, store, view, keeper, status, audit, members }));
+        let (members, former) = (Mutex::default(), Mutex::default());
+        let this = Self(Arc::new(Inner {
+            agent,
+            authority,
+            store,
+            view,
+            keeper,
+            status,
+            audit,
+            members,
+            former,
+        }));
         for (mediator, membership) in stored {
-            this.take(mediator, membership)?;
+            if membership.ended {
+                this.former().insert(mediator, membership);
+                continue;
+            }
+            if let Err(error) = this.take(mediator, membership) {
+                tracing::error!(
+                    "mediator {mediator} is set aside, and nobody is let in for it: {error}"
+                );
+            }
         }
-        Ok(this)
+        this
     }
 
     /// Whether there is a membership of the mediator at this URL.
@@ -135,11 +169,33 @@ impl Members {
         Ring::<Key>::restore(&keys)?;
         let (url, authority) = (access.mediator.clone(), access.authority.clone());
         let says = Bearer::from_text(token);
+        // What it says from now on can be said.
+        Client::new(&url, &says, authority.as_deref(), ANSWER_LIMIT)?;
         let membership = Membership::new(url, authority, says, hears.digest(), keys, beat_ms);
+        self.check(mediator, &membership)?;
         put_membership(&self.0.store, mediator, Some(membership.clone())).await?;
         self.0.audit.tell("joined", json!({ "mediator": mediator, "url": access.mediator }));
         self.take(mediator, membership)?;
+        self.former().remove(&mediator);
         Ok(mediator)
+    }
+
+    /// Refuses a mediator that is not the one which the agent knows by that id, and one too many.
+    fn check(&self, mediator: MediatorId, new: &Membership) -> Result<(), JoinError> {
+        let known = self.membership(mediator).or_else(|| self.former().get(&mediator).cloned());
+        if let Some(known) = known
+            && !known.bond().is_same(&new.bond())
+        {
+            let (url, known) = (new.url.clone(), known.url);
+            let fields = json!({ "mediator": mediator, "url": url, "known": known });
+            self.0.audit.tell("join_refused", fields);
+            return Err(JoinError::Stranger { mediator, url, known });
+        }
+        let members = self.members();
+        if members.len() >= MEDIATORS_MAX && !members.contains_key(&mediator) {
+            return Err(KeyError::Mediators.into());
+        }
+        Ok(())
     }
 
     /// Joins, again and again until it is done.
@@ -201,7 +257,10 @@ impl Members {
 
     /// Lets a mediator in, and is heard of by it.
     fn take(&self, mediator: MediatorId, membership: Membership) -> Result<(), KeyError> {
-        let ring = Ring::<Key>::restore(&membership.keys)?;
+        let ring = Ring::<Key>::restore(&membership.keys).unwrap_or_else(|error| {
+            tracing::error!(%mediator, "its stored keys are of no use until it was heard: {error}");
+            Ring::default()
+        });
         let mut view = self.0.view.write();
         view.set_keys(mediator, ring, now())?;
         view.callers.retain(|_, caller| *caller != Caller::Mediator(mediator));
@@ -317,8 +376,15 @@ impl Members {
         if let Some(member) = self.members().get_mut(&mediator) {
             member.is_ending = true;
         }
-        let stored = put_membership(&self.0.store, mediator, None).await;
+        let count = self.0.keeper.change(move |book, _| book.count_segments(mediator)).await;
+        let count = count.map_err(|fault| fault.detail)?;
+        let mut former = self.membership(mediator).filter(|_| count > 0);
+        former.iter_mut().for_each(|former| former.ended = true);
+        let stored = put_membership(&self.0.store, mediator, former.clone()).await;
         stored.map_err(|error| error.to_string())?;
+        if let Some(former) = former {
+            self.former().insert(mediator, former);
+        }
         {
             let mut view = self.0.view.write();
             view.callers.retain(|_, caller| *caller != Caller::Mediator(mediator));
@@ -337,6 +403,10 @@ impl Members {
 
     fn membership(&self, mediator: MediatorId) -> Option<Membership> {
         self.members().get(&mediator).map(|member| member.membership.clone())
+    }
+
+    fn former(&self) -> MutexGuard<'_, BTreeMap<MediatorId, Membership>> {
+        self.0.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn members(&self) -> MutexGuard<'_, BTreeMap<MediatorId, Member>> {

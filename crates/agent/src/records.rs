@@ -4,11 +4,14 @@ use netraid_cluster::{
     access::{Bearer, TokenDigest},
     agent::Label,
     store::{OpenError, Store, StoreError},
+    tls::authority_keys,
+    vet::url_host,
 };
 use netraid_control::{
-    keys::StoredRing,
+    keys::{Ring, StoredRing},
     lease::nobody,
     ledger::{Allotment, Change},
+    membership::Bond,
     units::{AgentId, Generation, MediatorId, PlanId, SegmentId},
 };
 use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
@@ -71,6 +74,9 @@ pub(crate) struct Membership {
     pub(crate) beat_ms: u64,
     /// Nothing new is made for it.
     pub(crate) draining: bool,
+    /// The agent works for it no longer, and has segments of it still: nobody but itself gets them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ended: bool,
 }
 
 impl Membership {
@@ -83,7 +89,14 @@ impl Membership {
         beat_ms: u64,
     ) -> Self {
         let hears = hears.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { url, authority, says, hears, keys, beat_ms, draining: false }
+        Self { url, authority, says, hears, keys, beat_ms, draining: false, ended: false }
+    }
+
+    /// What the mediator is known by.
+    pub(crate) fn bond(&self) -> Bond {
+        let (authority, is_own) = authority_keys(self.authority.as_deref()).unwrap_or_default();
+        let host = url_host(&self.url).unwrap_or_default();
+        Bond { authority, is_own, host, keys: Ring::restore(&self.keys).unwrap_or_default() }
     }
 
     /// The digest of what the mediator says; none when it was not written by an agent.
@@ -121,7 +134,8 @@ pub(crate) fn open(state: &Path) -> Result<Store, OpenError> {
     Store::open(state, NAME, STEPS)
 }
 
-/// Reads everything; draws the agent's id when it has none.
+/// Reads everything; draws the agent's id when it has none. A row that cannot be read is set aside: it
+/// stays where it is, is named, and what it stands for is not served.
 pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
     store.write(draw_id).await?;
     store
@@ -130,24 +144,53 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 meta(connection, "agent")?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
             let calibration = meta(connection, "calibration")?;
             let disk = meta(connection, "disk")?;
-            let mut rows = connection.prepare("SELECT allotment FROM allotments")?;
-            let allotments = rows.query_map([], |row| json(&row.get::<_, String>(0)?))?;
-            let allotments = allotments.collect::<Result<_, _>>()?;
-            let mut rows = connection.prepare("SELECT mediator, segment, row FROM segments")?;
-            let segments = rows.query_map([], |row| {
-                let key = (MediatorId(row.get(0)?), SegmentId(row.get(1)?));
-                Ok((key, json(&row.get::<_, String>(2)?)?))
-            })?;
-            let segments = segments.collect::<Result<_, _>>()?;
-            let mut rows = connection.prepare("SELECT mediator, membership FROM memberships")?;
-            let memberships = rows.query_map([], |row| {
-                let text = Zeroizing::new(row.get::<_, String>(1)?);
-                Ok((MediatorId(row.get(0)?), json(&text)?))
-            })?;
-            let memberships = memberships.collect::<Result<_, _>>()?;
+            let allotments =
+                rows(connection, "SELECT mediator, id, allotment FROM allotments", |row| {
+                    json(&row.get::<_, String>(2)?)
+                })?;
+            let segments =
+                rows(connection, "SELECT mediator, segment, row FROM segments", |row| {
+                    let key = (MediatorId(row.get(0)?), SegmentId(row.get(1)?));
+                    Ok((key, json(&row.get::<_, String>(2)?)?))
+                })?;
+            let memberships = rows(
+                connection,
+                "SELECT mediator, mediator, membership FROM memberships",
+                |row| {
+                    let text = Zeroizing::new(row.get::<_, String>(2)?);
+                    Ok((MediatorId(row.get(0)?), json(&text)?))
+                },
+            )?;
             Ok(Records { agent, allotments, segments, memberships, calibration, disk })
         })
         .await
+}
+
+/// All rows of a table that can be read; `sql` selects a mediator and an id first, to name the others.
+fn rows<T>(
+    connection: &Connection,
+    sql: &str,
+    read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    let mut query = connection.prepare(sql)?;
+    let mut found = query.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = found.next()? {
+        match read(row) {
+            Ok(one) => all.push(one),
+            Err(error) => {
+                let name =
+                    |at| row.get(at).map_or_else(|_| "?".to_owned(), |id| AgentId(id).to_string());
+                let table = sql.rsplit(' ').next().unwrap_or_default();
+                tracing::error!(
+                    "the store's table {table}: the row {} of mediator {} is set aside: {error}",
+                    name(1),
+                    name(0)
+                );
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Stores a batch.
