@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::mpsc, thread};
 use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
+use netraid_control::text::escaped;
 use netraid_engine::{
     array::{Array, ArrayHandle, Caches, Event, OpenOptions},
     bytes::ByteDevice,
@@ -145,7 +146,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
         () = stop.wait() => bail!("interrupted while the array was opened"),
     };
     for note in array.notes() {
-        tracing::warn!("{note}");
+        tracing::warn!("{}", escaped(note));
     }
     let bytes = ByteDevice::new(array.device().clone());
     let exports = (&args.exports, args.control.as_deref());

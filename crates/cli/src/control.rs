@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use netraid_control::text::{escaped, shown};
 use netraid_engine::{
     array::{self, SurveyReport},
     control::{self, ArrayStatus, ControlRequest, ControlServer, TargetStatus},
@@ -134,20 +135,22 @@ fn show_survey(report: &SurveyReport) -> String {
     let left = if report.clean { "closed" } else { "open there, or not closed" };
     let capacity = size::show(report.capacity_bytes);
     let log = show_log(report.log_bytes);
+    let (name, holder) = (shown(name), shown(holder));
     let mut text = format!(
         "array '{name}', level {level}, {state}, {capacity}, {log}; last opened on '{holder}', {left}\n"
     );
     for member in &report.members {
-        text += &format!("  {:>2}  {:<11}  {}\n", member.index, member.state, member.url);
+        let url = escaped(&member.url);
+        text += &format!("  {:>2}  {:<11}  {url}\n", member.index, member.state);
     }
-    report.notes.iter().fold(text, |text, note| text + &format!("  {note}\n"))
+    report.notes.iter().fold(text, |text, note| text + &format!("  {}\n", escaped(note)))
 }
 
 /// A status for people.
 pub(crate) fn show(status: &ArrayStatus) -> String {
     let mut text = format!(
         "array '{}', level {}, {}, {} of {} used{}\n",
-        status.name,
+        shown(&status.name),
         status.level,
         status.state,
         size::show(status.used_bytes),
@@ -155,7 +158,7 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
         if status.read_only { ", read-only" } else { "" }
     );
     if let Some(failure) = &status.failure {
-        text += &format!("  {failure}\n");
+        text += &format!("  {}\n", escaped(failure));
     }
     if let Some(log) = &status.log {
         let of = |bytes| size::show(bytes);
@@ -184,12 +187,12 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
             "  {:>2}  {:<11}  {}  read {read}, written {written}, {} errors{}\n",
             member.index,
             member.state,
-            member.url,
+            escaped(&member.url),
             member.errors,
             if is_open { ", not fenced" } else { "" }
         );
         if let Some(error) = &member.last_error {
-            text += &format!("      {error}\n");
+            text += &format!("      {}\n", escaped(error));
         }
     }
     text

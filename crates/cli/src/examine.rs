@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
+use netraid_control::text::shown;
 use netraid_engine::array::{self, ExamineReport};
 
 use crate::{create::show_log, member::MemberArgs, output::Output, runtime, size};
@@ -41,7 +42,7 @@ fn show(report: &ExamineReport) -> String {
     format!(
         "{address}\n  array '{}' ({}), level {}, {}, chunk {}, {}\n  generation {}, epoch {}, last \
          opened on '{}', {}\n{states}",
-        label.name,
+        shown(&label.name),
         label.array_uuid,
         label.level,
         size::show(label.capacity_bytes),
@@ -49,7 +50,7 @@ fn show(report: &ExamineReport) -> String {
         show_log(label.log_bytes),
         label.generation,
         label.epoch,
-        label.holder,
+        shown(&label.holder),
         if label.clean { "closed" } else { "not closed" }
     )
 }

@@ -39,6 +39,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use netraid_block::redact_addresses;
+use netraid_control::text::escaped;
 use output::Output;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
@@ -206,7 +207,7 @@ fn runtime_of(threads: u8) -> Result<Runtime> {
 
 #[allow(clippy::print_stderr, reason = "the one place where a command's failure is said")]
 fn tell(error: &anyhow::Error) {
-    eprintln!("netraid: {}", redact_addresses(&describe(error)));
+    eprintln!("netraid: {}", escaped(&redact_addresses(&describe(error))));
 }
 
 /// An error with its causes, in one line.

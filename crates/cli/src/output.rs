@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use netraid_control::text::{is_unseen, shown};
 use serde::Serialize;
 
 /// How the user wants to be spoken to.
@@ -32,7 +33,10 @@ impl Output {
         value: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> Result<()> {
-        let line = if self.json { serde_json::to_string(value)? } else { text() };
+        let line = match self.json {
+            true => readable_json(serde_json::to_string(value)?),
+            false => readable(&text()),
+        };
         let mut out = std::io::stdout().lock();
         // Whoever waits for this line at the other end of a pipe must see it now.
         match writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()) {
@@ -62,11 +66,62 @@ impl Output {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let bar = ProgressBar::new(total).with_message(what.to_string());
+        let bar = ProgressBar::new(total).with_message(shown(what).to_string());
         if let Ok(style) = ProgressStyle::with_template(form) {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
+    }
+}
+
+/// Lines for a person in which nothing gives orders to the terminal, whoever said it: commands escape what
+/// others said where they show it, and this is behind all of them.
+fn readable(text: &str) -> String {
+    escape(text, |c| c.escape_default().to_string())
+}
+
+/// A document for a machine that may also be shown on a terminal: the same document.
+fn readable_json(document: String) -> String {
+    if document.is_ascii() {
+        return document;
+    }
+    let mut units = [0; 2];
+    escape(&document, |c| {
+        c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+    })
+}
+
+fn escape(text: &str, mut with: impl FnMut(char) -> String) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_unseen(c) && !matches!(c, '\n' | '\t') {
+            true => safe.push_str(&with(c)),
+            false => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: &str = "a\u{1b}[2J b\u{9b}1m c\u{202e}d e\u{7f} f\u{e0041}g";
+
+    #[test]
+    fn no_text_of_a_command_gives_orders_to_a_terminal() {
+        let text = readable(&format!("one\n\ttwo {WORDS}"));
+        let expected = "one\n\ttwo a\\u{1b}[2J b\\u{9b}1m c\\u{202e}d e\\u{7f} f\\u{e0041}g";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_document_that_is_shown_is_the_same_document() {
+        let document = serde_json::json!({ "host": WORDS, "name": "größe 機" });
+        let line = readable_json(serde_json::to_string(&document).unwrap());
+        assert!(!line.chars().any(is_unseen), "{line:?}");
+        assert!(line.contains("größe 機"), "{line}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), document);
     }
 }

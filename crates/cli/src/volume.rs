@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use netraid_cluster::mediator::{Create, Kind, Mode};
+use netraid_control::text::escaped;
 use netraid_engine::array::{ArrayHandle, Event};
 use netraid_files::{Cluster, Volume, VolumeOptions};
 
@@ -192,7 +193,7 @@ async fn serve_until_stopped(
         () = stop.wait() => bail!("interrupted while the volume was opened"),
     };
     for note in volume.notes() {
-        tracing::warn!("{note}");
+        tracing::warn!("{}", escaped(note));
     }
     let bytes = volume.bytes().clone();
     let exports = (&args.exports, args.control.as_deref());

@@ -14,7 +14,10 @@ use netraid_agent::{
     calibrate::{self, Calibration},
 };
 use netraid_cluster::{access::AccessFile, http::Client};
-use netraid_control::units::{MediatorId, Rate, Resources};
+use netraid_control::{
+    text::shown,
+    units::{MediatorId, Rate, Resources},
+};
 
 use serde::Serialize;
 
@@ -337,22 +340,24 @@ fn show(local: &LocalStatus) -> String {
         "agent {} on host {}\n  has {}\n  left {}\n  left for rebuilding {}\n  \
          {} segments, {} sessions\n  mediators: {}\n  initiators: {}  {}\n",
         status.agent,
-        status.host,
+        shown(&status.host),
         has(&status.capacity),
         has(&status.left),
         has(&status.left_for_rebuild),
         status.segments,
         status.sessions,
-        status.api,
-        status.portal,
-        status.target,
+        shown(&status.api),
+        shown(&status.portal),
+        shown(&status.target),
     );
     for member in memberships {
         let drains = if member.draining { ", drains" } else { "" };
         let heard = if member.is_heard { "" } else { ", NOT HEARD" };
         text += &format!(
             "  for {} at {}: {} segments{drains}{heard}\n",
-            member.mediator, member.url, member.segments
+            member.mediator,
+            shown(&member.url),
+            member.segments
         );
     }
     text

@@ -16,8 +16,12 @@ use netraid_cluster::{
         PAGE_MAX,
     },
     now,
+    paging::Pages,
 };
-use netraid_control::units::AgentId;
+use netraid_control::{
+    text::{escaped, shown},
+    units::AgentId,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -118,6 +122,7 @@ pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
                 DifferenceKind::Lost => "lost",
             };
             let (agent, id, detail) = (difference.agent, &difference.id, &difference.detail);
+            let (id, detail) = (shown(id), shown(detail));
             text += &format!("{kind} {id} on agent {agent}: {detail}\n");
         }
         text
@@ -146,15 +151,17 @@ pub(crate) fn log(args: &LogArgs, output: Output) -> Result<()> {
     let mut entries = Vec::new();
     runtime()?.block_on(async {
         let mut after = String::new();
+        let mut pages = Pages::new(usize::try_from(PAGE_MAX)?);
         loop {
             let path = format!("/v1/log?limit={PAGE_MAX}{since}{after}");
             let page: LogPage = client.get(&path).await?;
+            let next = pages.take(page.entries.iter().map(|entry| entry.id), page.next)?;
             if output.is_json() {
                 entries.extend(page.entries);
             } else if !page.entries.is_empty() {
                 output.say(&page.entries.iter().map(log_line).collect::<Vec<_>>().join("\n"))?;
             }
-            match page.next {
+            match next {
                 Some(next) => after = format!("&after={next}"),
                 None => return anyhow::Ok(()),
             }
@@ -172,11 +179,7 @@ fn log_line(entry: &LogEntry) -> String {
     let who = if entry.who.is_empty() { "somebody" } else { &entry.who };
     let line = format!("{at}  {who} ({}): {}: {}", entry.role, entry.what, entry.outcome);
     // What clients said is in it, and is not to be taken for lines, nor for orders to a terminal.
-    let shown = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    line.chars().map(shown).collect()
+    escaped(&line).to_string()
 }
 
 pub(crate) fn status(access: &AccessArgs, output: Output) -> Result<()> {
@@ -203,8 +206,8 @@ fn line(entry: &AgentEntry) -> String {
     format!(
         "{}  {state}  {} {}  {} segments  left: space {} of {}, device {}/s of {}/s, network {}/s of {}/s",
         status.agent,
-        status.host,
-        status.portal,
+        shown(&status.host),
+        shown(&status.portal),
         entry.segments,
         size::show(left.space_bytes),
         size::show(all.space_bytes),

@@ -4,7 +4,11 @@ mod transfer;
 
 use anyhow::Result;
 use clap::Args;
-use netraid_cluster::mediator::{Create, Entry, Kind, Layout};
+use netraid_cluster::{
+    mediator::{Create, Entry, Kind, Layout, PAGE_MAX},
+    paging::Pages,
+};
+use netraid_control::text::{escaped, shown};
 use serde_json::json;
 
 use crate::{cluster::AccessArgs, output::Output, runtime, size};
@@ -73,8 +77,11 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
     let mut entries = Vec::new();
     runtime()?.block_on(async {
         let mut after: Option<String> = None;
+        let mut pages = Pages::new(usize::try_from(PAGE_MAX)?);
         loop {
             let page = cluster.list(&args.path, after.as_deref()).await?;
+            let names = page.entries.iter().map(|entry| name_of(entry).to_owned());
+            after = pages.take(names, page.next)?;
             if output.is_json() {
                 entries.extend(page.entries);
             } else {
@@ -83,7 +90,6 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
                     output.say(&lines.join("\n"))?;
                 }
             }
-            after = page.next;
             if after.is_none() {
                 return anyhow::Ok(());
             }
@@ -123,7 +129,7 @@ pub(crate) fn rename(args: &MoveArgs, output: Output) -> Result<()> {
             false => cluster.rename(from, to, None).await,
         }
     })?;
-    output.document(&entry, || format!("{} is {} now", args.from, entry.path))
+    output.document(&entry, || format!("{} is {} now", args.from, escaped(&entry.path)))
 }
 
 pub(crate) fn make_directory(args: &MakeDirectoryArgs, output: Output) -> Result<()> {
@@ -136,12 +142,17 @@ pub(crate) fn make_directory(args: &MakeDirectoryArgs, output: Output) -> Result
         parents: args.parents,
     };
     let entry = runtime()?.block_on(cluster.create(&create))?;
-    output.document(&entry, || format!("{}: made", entry.path))
+    output.document(&entry, || format!("{}: made", escaped(&entry.path)))
+}
+
+/// The last name of an entry's path.
+fn name_of(entry: &Entry) -> &str {
+    entry.path.rsplit('/').next().unwrap_or_default()
 }
 
 /// An entry in a line.
 fn line(entry: &Entry) -> String {
-    let name = entry.path.rsplit('/').next().unwrap_or_default();
+    let name = escaped(name_of(entry));
     match entry.kind {
         Kind::Directory => format!("{:>12}  {name}/", "-"),
         Kind::Volume | Kind::Data => format!("{:>12}  {name}", size::show(entry.length_bytes)),
@@ -150,13 +161,14 @@ fn line(entry: &Entry) -> String {
 
 /// An entry in full.
 pub(crate) fn describe(entry: &Entry) -> String {
+    let path = escaped(&entry.path);
     let kind = match entry.kind {
-        Kind::Directory => return format!("{}: directory", entry.path),
+        Kind::Directory => return format!("{path}: directory"),
         Kind::Volume => "volume",
         Kind::Data => "data",
     };
     let length = entry.length_bytes;
-    let mut text = format!("{}: {kind}, {length} bytes ({})\n", entry.path, size::show(length));
+    let mut text = format!("{path}: {kind}, {length} bytes ({})\n", size::show(length));
     if let Some(stored) = &entry.stored {
         let chunk = size::show(u64::from(stored.chunk_len));
         let (level, members) = (stored.level, stored.members.len());
@@ -164,10 +176,11 @@ pub(crate) fn describe(entry: &Entry) -> String {
         for (at, member) in stored.members.iter().enumerate() {
             let away = if member.reachable { "" } else { ", away" };
             let fresh = if member.fresh { ", not rebuilt yet" } else { "" };
-            text += &format!("  {at}: agent {} on {}{away}{fresh}\n", member.agent, member.host);
+            let (agent, host) = (member.agent, shown(&member.host));
+            text += &format!("  {at}: agent {agent} on {host}{away}{fresh}\n");
         }
         for reason in &stored.reasons {
-            text += &format!("  because: {reason}\n");
+            text += &format!("  because: {}\n", shown(reason));
         }
     }
     text

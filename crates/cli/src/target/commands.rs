@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
+use netraid_control::text::shown;
 use netraid_engine::{
     control::{
         LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,
@@ -212,6 +213,7 @@ fn show_troubles(lun: &LunStatus) -> String {
     }
     for RegistrantStatus { initiator, isid, key, holds } in &lun.registrants {
         let holds = if *holds { ", holds the reservation" } else { "" };
+        let initiator = shown(initiator);
         text += &format!("      registered: {initiator} (ISID {isid}) by key {key}{holds}\n");
     }
     text
@@ -219,6 +221,7 @@ fn show_troubles(lun: &LunStatus) -> String {
 
 fn show_session(session: &SessionStatus) -> String {
     let SessionStatus { initiator, peer, kind, age_s, .. } = session;
+    let initiator = shown(initiator);
     let counts = show_counts(&session.commands);
     let kind = if kind == "normal" { "" } else { " (discovery)" };
     let pace = session.pace.as_ref().map_or(String::new(), show_pace);
