@@ -92,7 +92,7 @@ fn an_access_file_is_for_its_owner_alone_and_shows_nothing() {
     let token = Bearer::draw();
     let access = AccessFile {
         version: 1,
-        mediator: "http://x".into(),
+        mediator: "https://x".into(),
         authority: None,
         token: token.clone(),
     };
@@ -100,7 +100,11 @@ fn an_access_file_is_for_its_owner_alone_and_shows_nothing() {
     assert_eq!(AccessFile::read(&path).unwrap(), access);
     assert!(!format!("{access:?}").contains(token.expose()));
     let text = std::fs::read_to_string(&path).unwrap();
-    for wrong in [text.replace("\"version\": 1", "\"version\": 2"), text.replace('{', "[")] {
+    for wrong in [
+        text.replace("\"version\": 1", "\"version\": 2"),
+        text.replace('{', "["),
+        text.replace("https://x", "http://x"),
+    ] {
         std::fs::write(&path, wrong).unwrap();
         let error = AccessFile::read(&path).unwrap_err();
         assert!(matches!(error, AccessError::Format { .. }), "{error}");

@@ -9,12 +9,15 @@ use netraid_cluster::{
     now,
     store::Store,
 };
-use netraid_control::units::{AgentId, Moment};
+use netraid_control::{
+    text,
+    units::{AgentId, Moment},
+};
 use rusqlite::{Connection, params};
 
 use crate::{
     lock,
-    store::{Sql, change, from_word, int, moment, uint, word},
+    store::{Sql, change, from_word, int, moment, uint, usable, word},
 };
 
 /// Bearer tokens, at most.
@@ -66,8 +69,8 @@ impl AccessBook {
     pub(crate) fn load(connection: &Connection) -> Sql<Self> {
         let mut query =
             connection.prepare("SELECT id, digest, role, name, made, until, agent FROM access")?;
-        let callers = query.query_map([], Caller::read)?.collect::<Sql<HashMap<_, _>>>()?;
-        Ok(Self { callers: Mutex::new(callers) })
+        let callers = usable(&mut query, [], "access", Caller::read)?;
+        Ok(Self { callers: Mutex::new(callers.into_iter().collect()) })
     }
 
     /// Whose token that is, if it is good.
@@ -96,9 +99,11 @@ impl AccessBook {
         agent: Option<AgentId>,
     ) -> Result<NewToken, Problem> {
         let NewAccess { role, name, for_ms } = new.clone();
-        if name.is_empty() || name.len() > NAME_LEN_MAX || name.chars().any(char::is_control) {
+        if name.is_empty() {
             return Err(Problem::invalid(format!("a name has 1 to {NAME_LEN_MAX} bytes")));
         }
+        text::check(&name, NAME_LEN_MAX)
+            .map_err(|why| Problem::invalid(format!("the name for a bearer token {why}")))?;
         if lock(&self.callers).len() >= TOKENS_MAX {
             let detail = format!("there are {TOKENS_MAX} bearer tokens; remove some");
             return Err(Problem::new(Code::Conflict, detail));

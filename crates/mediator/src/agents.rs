@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     link::{AskError, Link},
     lock,
-    store::{Sql, decode, encode, from_word, word},
+    store::{Sql, decode, encode, from_word, usable, word},
 };
 
 /// How often agents are heard of.
@@ -109,7 +109,7 @@ impl Stored {
 
     /// All rows, each with what is wrong of it.
     pub(crate) fn all(connection: &Connection) -> Sql<Vec<(Self, Option<rusqlite::Error>)>> {
-        connection.prepare(COLUMNS)?.query_map([], Self::read)?.collect()
+        usable(&mut connection.prepare(COLUMNS)?, [], "agents", Self::read)
     }
 
     pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {

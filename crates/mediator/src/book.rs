@@ -20,7 +20,7 @@ use crate::{
     core::Core,
     link::AskError,
     plan::{self, Plan},
-    store::{Sql, decode, encode},
+    store::{Sql, decode, encode, usable},
     volume::{self, Member, Placed, SegmentState, Volume},
 };
 
@@ -161,11 +161,11 @@ fn forget(connection: &Connection, id: PlanId) -> Sql<bool> {
 
 /// All that are stored.
 pub(crate) fn stored(connection: &Connection) -> Sql<Vec<(Record, Work)>> {
-    let mut query = connection.prepare("SELECT record, work FROM bookings")?;
+    let mut query = connection.prepare("SELECT id, record, work FROM bookings")?;
     let read = |row: &rusqlite::Row<'_>| {
-        Ok((decode(row.get_ref(0)?.as_str()?)?, decode(row.get_ref(1)?.as_str()?)?))
+        Ok((decode(row.get_ref(1)?.as_str()?)?, decode(row.get_ref(2)?.as_str()?)?))
     };
-    query.query_map([], read)?.collect()
+    usable(&mut query, [], "bookings", read)
 }
 
 /// How a booking ended for whoever wants it.

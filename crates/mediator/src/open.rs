@@ -21,6 +21,7 @@ use netraid_control::{
     placement::Load,
     promise,
     raise::{Said, Told},
+    text,
     token::{Initiator, Rates, SKEW_MS, Token},
     units::{AgentId, Generation, Moment, PlanId, Rate, Resources, VolumeId},
 };
@@ -148,6 +149,8 @@ fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
         let detail = format!("an initiator's name has 1 to {INITIATOR_LEN_MAX} bytes");
         return Err(Problem::invalid(detail));
     }
+    text::check(initiator, INITIATOR_LEN_MAX)
+        .map_err(|why| Problem::invalid(format!("the initiator's name {why}")))?;
     if *rate > RATE_MAX || limit.is_some_and(|limit| limit > RATE_MAX) {
         return Err(Problem::invalid(format!("{} bytes/s are the most", RATE_MAX.0)));
     }

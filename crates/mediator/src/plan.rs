@@ -11,7 +11,7 @@ use netraid_control::{
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Sql, decode, encode, from_word, int, moment, uint, word};
+use crate::store::{Sql, decode, encode, from_word, int, moment, uint, usable, word};
 
 /// How far a plan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +145,7 @@ impl Plan {
 
     pub(crate) fn of_volume(connection: &Connection, volume: VolumeId) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1");
-        connection.prepare_cached(&sql)?.query_map([volume.0], Self::read)?.collect()
+        usable(&mut *connection.prepare_cached(&sql)?, [volume.0], "plans", Self::read)
     }
 
     /// How many of a volume are in force that one bearer token has.
@@ -165,7 +165,7 @@ impl Plan {
     ) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE state = ?1 AND until < ?2 LIMIT ?3");
         let values = params![word(&state)?, int(before.0), limit];
-        connection.prepare_cached(&sql)?.query_map(values, Self::read)?.collect()
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 
     /// A page of them by id; of one owner only if that is given.
@@ -181,7 +181,7 @@ impl Plan {
         );
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
         let values = params![after, owner.map(int), limit];
-        connection.prepare_cached(&sql)?.query_map(values, Self::read)?.collect()
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 
     /// How many are in force.
@@ -198,7 +198,8 @@ impl Plan {
     ) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2");
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
-        connection.prepare_cached(&sql)?.query_map(params![after, limit], Self::read)?.collect()
+        let values = params![after, limit];
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 }
 

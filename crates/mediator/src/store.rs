@@ -8,7 +8,10 @@ use netraid_cluster::{
     store::{Store, StoreError},
 };
 use netraid_control::units::Moment;
-use rusqlite::{Connection, types::Type};
+use rusqlite::{
+    Connection, Params, Row, Statement,
+    types::{Type, ValueRef},
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Of SQLite.
@@ -114,6 +117,32 @@ pub(crate) fn word<T: Serialize>(value: &T) -> Sql<String> {
 /// What a table's word means.
 pub(crate) fn from_word<T: DeserializeOwned>(text: &str) -> Sql<T> {
     decode(&format!("\"{text}\""))
+}
+
+/// All rows that can be read. One that cannot is set aside, and named by its first column: it stays where
+/// it is, and what it stands for is not done.
+pub(crate) fn usable<T>(
+    query: &mut Statement<'_>,
+    values: impl Params,
+    table: &str,
+    read: impl Fn(&Row<'_>) -> Sql<T>,
+) -> Sql<Vec<T>> {
+    let mut rows = query.query(values)?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        match read(row) {
+            Ok(one) => all.push(one),
+            Err(error) => {
+                let name = match row.get_ref(0)? {
+                    ValueRef::Blob(id) => id.iter().map(|byte| format!("{byte:02x}")).collect(),
+                    ValueRef::Integer(id) => id.to_string(),
+                    ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) => "?".to_owned(),
+                };
+                tracing::error!("the store's table {table}: row {name} is set aside: {error}");
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Changes the store, or refuses and changes nothing: `change` refuses before its first change.

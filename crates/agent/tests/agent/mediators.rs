@@ -161,3 +161,80 @@ async fn an_agent_is_open_to_other_hosts_over_tls_alone() {
     assert!(local.memberships.is_empty());
     assert!(mediator.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await.is_err());
 }
+
+#[tokio::test]
+async fn a_mediator_with_the_id_of_another_gets_nothing_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let segment = mediator.at(&agent.ready).segment(MIB).await;
+    drop(agent);
+    let impostor = Mediator::start_as(mediator.id).await;
+    let agent = Running::start(config(directory.path(), &[&mediator, &impostor]));
+    // It was told a token, by which it is to be known, and is not.
+    assert_eq!(impostor.joins(), 1);
+    let refused = impostor.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await;
+    assert_eq!(code(refused), netraid_cluster::Code::Unauthorized);
+    mediator.two_beats().await;
+    let own = mediator.at_url(agent.ready.agent, &agent.ready.api);
+    assert_eq!(own.segments().await.entries[0].segment, segment);
+    audit(directory.path(), "join_refused", 1).await;
+    // Nor after its owner has it work for that mediator no longer, as long as there are segments.
+    leave(&agent, &mediator, true).await;
+    assert!(own.client.get::<AgentStatus>("/v1/status").await.is_err());
+    drop(agent);
+    let agent = Running::start(config(directory.path(), &[&impostor]));
+    let refused = impostor.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await;
+    assert_eq!(code(refused), netraid_cluster::Code::Unauthorized);
+    drop(agent);
+    // The mediator itself joins again, and has what it had.
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    assert_eq!(mediator.joins(), 2);
+    assert_eq!(mediator.at(&agent.ready).segments().await.entries[0].segment, segment);
+}
+
+fn code<T>(answer: Result<T, netraid_cluster::http::RequestError>) -> netraid_cluster::Code {
+    answer.err().unwrap().problem().unwrap().code
+}
+
+async fn leave(agent: &Running, mediator: &Mediator, force: bool) {
+    let access = netraid_cluster::access::AccessFile::read(&agent.ready.access).unwrap();
+    let owner = Client::with_access(&access, std::time::Duration::from_secs(10)).unwrap();
+    let leave = netraid_agent::agent::Leave { mediator: mediator.id, force };
+    let left: netraid_agent::agent::LocalStatus =
+        owner.post("/v1/local/leave", &leave).await.unwrap();
+    assert!(left.memberships.is_empty());
+}
+
+#[tokio::test]
+async fn a_store_with_rows_that_cannot_be_read_serves_all_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let [kept, spoilt] = [Mediator::start().await, Mediator::start().await];
+    let both = || config(directory.path(), &[&kept, &spoilt]);
+    let agent = Running::start(both());
+    let segment = kept.at(&agent.ready).segment(MIB).await;
+    let bad =
+        [kept.at(&agent.ready).segment(MIB).await, spoilt.at(&agent.ready).segment(MIB).await];
+    drop(agent);
+    let store = directory.path().join("state/agent.sqlite");
+    let store = rusqlite::Connection::open(store).unwrap();
+    let change = |sql: &str, id: [u8; 16]| assert_eq!(store.execute(sql, [id]).unwrap(), 1);
+    change("UPDATE segments SET row = '{' WHERE segment = ?1", bad[0].0);
+    change("UPDATE allotments SET allotment = '[]' WHERE id = ?1", bad[1].0);
+    // Its keys are none: it sends others when it is heard.
+    let keys = "UPDATE memberships SET membership = \
+                json_set(membership, '$.keys.kind', 'root') WHERE mediator = ?1";
+    change(keys, kept.id.0);
+    change("UPDATE memberships SET membership = '{' WHERE mediator = ?1", spoilt.id.0);
+    drop(store);
+    let agent = Running::start(both());
+    kept.two_beats().await;
+    let own = kept.at(&agent.ready);
+    let segments: Vec<_> = own.segments().await.entries.iter().map(|entry| entry.segment).collect();
+    assert_eq!(segments, [segment]);
+    let token = crate::tokens::token(&kept, agent.ready.agent, segment, 0);
+    assert!(crate::tokens::open(&agent.ready, &kept, token).await.is_ok());
+    // What could not be read of a mediator is there again when it is joined.
+    assert_eq!(spoilt.joins(), 2);
+    assert_eq!(spoilt.at(&agent.ready).segments().await.entries[0].segment, bad[1]);
+}

@@ -117,7 +117,11 @@ struct MediatorState {
 
 impl Mediator {
     pub(crate) async fn start() -> Self {
-        let id = MediatorId(rand::random());
+        Self::start_as(MediatorId(rand::random())).await
+    }
+
+    /// One that says that it is this one, and has keys of its own.
+    pub(crate) async fn start_as(id: MediatorId) -> Self {
         let mut roots = Ring::<RootKey>::default();
         roots.rotate(now(), &Rotation::default(), &rand::random()).unwrap();
         let state = Arc::new(MediatorState {

@@ -381,3 +381,28 @@ async fn a_promised_rate_ends_with_its_booking() {
     let device = open(&agent.ready, &mediator, free).await.unwrap();
     assert_eq!(got(&device).await, Some(1));
 }
+
+#[tokio::test]
+async fn one_token_does_not_take_all_sessions_of_an_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let agent = Running::start(config(directory.path(), &[&mediator]));
+    let segment = mediator.at(&agent.ready).segment(MIB).await;
+    let greedy = token(&mediator, agent.ready.agent, segment, 0);
+    let mut sessions = Vec::new();
+    for _ in 0..16 {
+        sessions.push(open(&agent.ready, &mediator, greedy).await.unwrap());
+    }
+    assert!(open(&agent.ready, &mediator, greedy).await.is_err());
+    let other = Token { plan: PlanId([7; 16]), ..greedy };
+    let device = open(&agent.ready, &mediator, other).await.unwrap();
+    assert_eq!(got(&device).await, Some(0));
+    // Who has gone makes room.
+    drop(sessions);
+    let again = async {
+        while open(&agent.ready, &mediator, greedy).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.unwrap();
+}

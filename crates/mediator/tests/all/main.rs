@@ -1,6 +1,7 @@
 //! Tests of a running mediator: one program, whose modules say what each is about.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod agents;
 mod closes;
 mod common;
 mod crash;

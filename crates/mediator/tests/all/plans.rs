@@ -6,14 +6,19 @@ use std::{sync::atomic::Ordering, time::Duration};
 use crate::common::{CAPACITY, House, code, copy_store, opening, reachable};
 use netraid_cluster::{
     Code,
-    access::Bearer,
+    access::{AccessFile, Bearer, Role},
     agent::rates_of,
-    mediator::{CheckReport, Close, Entry, Mode, Open, PlanPage, Replace, SetState, TransferPlan},
+    http::Client,
+    mediator::{
+        CheckReport, Close, Entry, Mode, NewAccess, NewToken, Open, PlanPage, Replace, SetState,
+        TransferPlan,
+    },
     now,
 };
 use netraid_control::{
     derived::Rights,
     keys::{KEY_LEN, Ring, RootKey, Rotation},
+    lease::READERS_OF_ONE_MAX,
     ledger::{Hold, Purpose},
     token::{AgentView, Denied, Initiator, SKEW_MS, Secret, SegmentInfo, Token, admit},
     units::{AllotmentId, Generation, MediatorId, Moment, PlanId, Rate, Resources, SegmentId},
@@ -505,4 +510,85 @@ async fn an_agent_that_says_absurd_generations_uses_none_up() {
     let unreachable = plan.members.iter().filter(|member| !member.reachable);
     let agents: Vec<_> = unreachable.map(|member| member.agent).collect();
     assert_eq!(agents, [house.agents[0].inner.id]);
+}
+
+#[tokio::test]
+async fn an_agent_that_names_larger_generations_again_and_again_is_left_out_and_named() {
+    let house = House::new(3).await;
+    house.create("/five", 1 << 30).await.unwrap();
+    let mut create = crate::common::data("/one", 1 << 30);
+    (create.layout.level, create.layout.members) = (Some(1), Some(2));
+    let mirror: Entry = house.client.post("/v1/names", &create).await.unwrap();
+    let liar = mirror.stored.unwrap().members[0].agent;
+    house.agent(liar).inner.boasts.store(1, Ordering::Relaxed);
+    // Two of three are enough, and the third one cannot serve anybody.
+    for turn in 0..3 {
+        let write = Open { take_over: true, ..opening("/five", Mode::Write, 0) };
+        let plan = house.open(&write).await.unwrap();
+        let left_out = plan.members.iter().filter(|member| !member.reachable);
+        assert_eq!(left_out.map(|member| member.agent).collect::<Vec<_>>(), [liar]);
+        // What it said counted once.
+        assert_eq!(plan.generation, Generation(turn + 3));
+        for (at, member) in plan.members.iter().enumerate().filter(|(_, one)| one.reachable) {
+            assert_eq!(token(&house, &plan, at).terms.generation, plan.generation, "{member:?}");
+        }
+    }
+    // One of a mirror could serve whoever was shut out, by what it says itself: who it is, is told.
+    let refused = house.open(&opening("/one", Mode::Write, 0)).await.unwrap_err();
+    let problem = refused.problem().unwrap();
+    assert_eq!(problem.code, Code::Unavailable);
+    assert!(problem.detail.contains(&format!("agent {liar} contradicts")), "{problem}");
+    // It is believed again when it takes what it is asked to take.
+    house.agent(liar).inner.boasts.store(0, Ordering::Relaxed);
+    let plan = house.open(&opening("/one", Mode::Write, 0)).await.unwrap();
+    assert!(plan.members.iter().all(|member| member.reachable));
+}
+
+/// A client with a new bearer token of that role.
+async fn new_client(house: &House, role: Role) -> Client {
+    let new = NewAccess { role, name: "test".to_owned(), for_ms: None };
+    let made: NewToken = house.admin.post("/v1/access", &new).await.unwrap();
+    let (mediator, token) = (house.url.clone(), Bearer::from_text(made.token));
+    let access = AccessFile { version: 1, mediator, authority: None, token };
+    Client::with_access(&access, crate::common::LIMIT).unwrap()
+}
+
+#[tokio::test]
+async fn who_may_only_read_shuts_nobody_out() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let reader = new_client(&house, Role::Reader).await;
+    let written = house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+    for mode in [Mode::Read, Mode::Write] {
+        let take = Open { take_over: true, ..opening("/x", mode, 0) };
+        assert_eq!(code(reader.post::<_, TransferPlan>("/v1/plans", &take).await), Code::Forbidden);
+    }
+    let read = opening("/x", Mode::Read, 0);
+    assert_eq!(code(reader.post::<_, TransferPlan>("/v1/plans", &read).await), Code::Conflict);
+    // The writer's generation is in force still, on all agents.
+    for (at, member) in written.members.iter().enumerate() {
+        assert_eq!(token(&house, &written, at).terms.generation, written.generation);
+        let segments = house.agent(member.agent).inner.segments.lock().unwrap();
+        assert_eq!(segments[&member.segment].generation, written.generation);
+    }
+    // Whoever may write may read by force.
+    let take = Open { take_over: true, ..read };
+    assert!(house.open(&take).await.unwrap().generation > written.generation);
+}
+
+#[tokio::test]
+async fn one_bearer_token_does_not_take_all_places_of_readers() {
+    let house = House::new(1).await;
+    let mut create = crate::common::data("/x", 1 << 20);
+    (create.layout.level, create.layout.survives) = (Some(0), 0);
+    house.client.post::<_, Entry>("/v1/names", &create).await.unwrap();
+    let eve = new_client(&house, Role::Reader).await;
+    let read = opening("/x", Mode::Read, 0);
+    for _ in 0..READERS_OF_ONE_MAX {
+        eve.post::<_, TransferPlan>("/v1/plans", &read).await.unwrap();
+    }
+    let refused = eve.post::<_, TransferPlan>("/v1/plans", &read).await.unwrap_err();
+    let detail = &refused.problem().unwrap().detail;
+    assert!(detail.contains("128 plans of the same bearer token read /x"), "{detail}");
+    house.open(&read).await.unwrap();
 }

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -58,6 +58,8 @@ pub struct Inner {
     pub is_deaf: AtomicBool,
     /// It cannot end plans.
     pub keeps_plans: AtomicBool,
+    /// Whatever generation it is asked to take, it says that it has one that is so much larger.
+    pub boasts: AtomicU64,
     pub host: String,
     capacity: Resources,
     address: SocketAddr,
@@ -93,6 +95,7 @@ impl FakeAgent {
             token: bearer.digest(),
             is_deaf: AtomicBool::new(false),
             keeps_plans: AtomicBool::new(false),
+            boasts: AtomicU64::new(0),
             host: format!("host-{number}"),
             capacity,
             address: listener.local_addr().unwrap(),
@@ -256,7 +259,9 @@ impl Inner {
                         }
                         ledger.release_segment(mediator, segment, Some(generation)).unwrap();
                         let taken_by = taken.get(&segment).copied().unwrap_or(nobody());
-                        Ok(Done::Raised { generation: report.generation, taken_by })
+                        let boast = self.boasts.load(Ordering::Relaxed);
+                        let generation = Generation(report.generation.0 + boast);
+                        Ok(Done::Raised { generation, taken_by })
                     }
                     None => fault(FaultCode::Absent, "no such segment".to_owned()),
                 }

@@ -1,0 +1,225 @@
+//! What agents say of themselves: what of it is taken, what is stored, and a store that holds what is not.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::time::Duration;
+
+use crate::common::{self, House, access, code, opening, reachable};
+use netraid_cluster::{
+    Code,
+    access::{AccessFile, Bearer, Role},
+    agent::AgentStatus,
+    http::{Client, RequestError},
+    mediator::{
+        AgentEntry, AgentState, Beat, Beaten, Entry, Join, Joined, Mode, NewAccess, NewToken, Open,
+    },
+};
+use netraid_control::units::{AgentId, Rate, Resources};
+use netraid_mediator::Mediator;
+use rusqlite::params;
+
+const LIES: AgentId = AgentId([66; 16]);
+
+fn status() -> AgentStatus {
+    let some = Resources { space_bytes: 1 << 30, device: Rate(1000), network: Rate(1000) };
+    AgentStatus {
+        agent: LIES,
+        host: "host".to_owned(),
+        rack: String::new(),
+        api: "http://127.0.0.1:9".to_owned(),
+        portal: "127.0.0.1:1".to_owned(),
+        target: "iqn.x:y".to_owned(),
+        capacity: some,
+        kept: Resources::default(),
+        left: some,
+        left_for_rebuild: some,
+        draining: false,
+        segments: 0,
+        sessions: 0,
+    }
+}
+
+/// What no agent can be.
+fn lies() -> Vec<AgentStatus> {
+    let with = |change: &dyn Fn(&mut AgentStatus)| {
+        let mut status = status();
+        change(&mut status);
+        status
+    };
+    let api = |api: &str| with(&|status| api.clone_into(&mut status.api));
+    vec![
+        api("ftp://x"),
+        api("http://10.0.0.1:80"),
+        api("http://127.0.0.1:9/path"),
+        // Of another host than the one that asks.
+        api("https://10.255.255.1:443"),
+        with(&|status| status.host = "\u{1b}[2J".to_owned()),
+        with(&|status| status.host = "h".repeat(1 << 19)),
+        with(&|status| status.rack = "a\nb".to_owned()),
+        with(&|status| status.portal = "nowhere".to_owned()),
+        with(&|status| status.target = "iqn.x y".to_owned()),
+        with(&|status| status.left.space_bytes = u64::MAX),
+        with(&|status| status.capacity.device = Rate(u64::MAX)),
+    ]
+}
+
+async fn join(house: &House, role: &str, status: &AgentStatus) -> Result<Joined, RequestError> {
+    let client = Client::with_access(&access(house.directory.path(), role), common::LIMIT).unwrap();
+    let join = Join { status: status.clone(), token: "t".repeat(32), authority: None };
+    client.post("/v1/agents", &join).await
+}
+
+/// The way of an agent that has joined.
+fn spoken(house: &House, joined: &Joined) -> Client {
+    let token = Bearer::from_text(joined.token.clone());
+    let access = AccessFile { token, ..access(house.directory.path(), "agent") };
+    Client::with_access(&access, common::LIMIT).unwrap()
+}
+
+async fn beat(client: &Client, status: &AgentStatus) -> Result<Beaten, RequestError> {
+    let beat = Beat { status: status.clone(), keys_mark: String::new() };
+    client.put(&format!("/v1/agents/{}", status.agent), &beat).await
+}
+
+async fn agents(house: &House) -> Vec<AgentEntry> {
+    house.admin.get("/v1/agents").await.unwrap()
+}
+
+#[tokio::test]
+async fn what_no_agent_can_be_is_refused_at_each_door_and_not_kept() {
+    let mut house = House::new(0).await;
+    for lie in lies() {
+        assert_eq!(code(join(&house, "agent", &lie).await), Code::Invalid, "{lie:?}");
+    }
+    assert_eq!(agents(&house).await, []);
+    let joined = join(&house, "agent", &status()).await.unwrap();
+    let agent = spoken(&house, &joined);
+    for lie in lies() {
+        assert_eq!(code(beat(&agent, &lie).await), Code::Invalid, "{lie:?}");
+        assert_eq!(agents(&house).await[0].status, status());
+    }
+    house.stop().await;
+    house.start().await;
+    assert_eq!(agents(&house).await[0].status, status());
+    // An agent that moves says so, and is kept.
+    let moved = AgentStatus { api: "http://[::1]:7".to_owned(), ..status() };
+    beat(&agent, &moved).await.unwrap();
+    house.stop().await;
+    house.start().await;
+    assert_eq!(agents(&house).await[0].status, moved);
+}
+
+#[tokio::test]
+async fn an_administrator_says_which_hosts_are_called() {
+    let house = House::new(0).await;
+    let elsewhere = AgentStatus { api: "https://10.255.255.1:443".to_owned(), ..status() };
+    let joined = join(&house, "admin", &elsewhere).await.unwrap();
+    let agent = spoken(&house, &joined);
+    // There it may have another port, and elsewhere only where it asks from.
+    let port = AgentStatus { api: "https://10.255.255.1:444".to_owned(), ..status() };
+    beat(&agent, &port).await.unwrap();
+    let third = AgentStatus { api: "https://10.255.255.2:444".to_owned(), ..status() };
+    assert_eq!(code(beat(&agent, &third).await), Code::Invalid);
+    beat(&agent, &status()).await.unwrap();
+}
+
+/// Puts something else in the place of what is stored of an agent.
+fn spoil(house: &House, agent: AgentId, column: &str, value: &str) {
+    let store = house.directory.path().join("mediator.sqlite");
+    let store = rusqlite::Connection::open(store).unwrap();
+    let sql = format!("UPDATE agents SET {column} = ?2 WHERE id = ?1");
+    assert_eq!(store.execute(&sql, params![agent.0, value]).unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_store_with_an_agent_that_cannot_be_is_opened_and_mended() {
+    let mut house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let spoilt = house.agents[0].inner.id;
+    let mut poisoned = house.agents[0].inner.status();
+    poisoned.api = "ftp://x".to_owned();
+    let poisoned = serde_json::to_string(&poisoned).unwrap();
+    for (column, value) in [
+        ("status", poisoned.as_str()),
+        ("status", "{"),
+        ("state", "absurd"),
+        ("authority", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        ("token", "\u{7f}"),
+    ] {
+        house.agents[0].set_deaf(true);
+        house.stop().await;
+        spoil(&house, spoilt, column, value);
+        house.start().await;
+        reachable(&house, 2).await;
+        let entries = agents(&house).await;
+        let entry = entries.iter().find(|entry| entry.status.agent == spoilt).unwrap();
+        assert_eq!(entry.state, AgentState::Away, "{column}");
+        // Two of three serve.
+        let plan = house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+        let away = plan.members.iter().filter(|member| !member.reachable);
+        assert_eq!(away.map(|member| member.agent).collect::<Vec<_>>(), [spoilt]);
+        house.close(plan.plan).await.unwrap();
+        house.agents[0].set_deaf(false);
+        if ["status", "state"].contains(&column) {
+            // What it says the next time takes the place of what was stored.
+            reachable(&house, 3).await;
+        } else {
+            // What the mediator says to it, and whom it trusts there, comes with joining alone.
+            let admin = access(house.directory.path(), "admin");
+            house.agents[0].join(&admin).await.unwrap();
+            reachable(&house, 3).await;
+        }
+        house.stop().await;
+        house.start().await;
+        let entries = tokio::time::timeout(Duration::from_secs(60), reachable(&house, 3)).await;
+        entries.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_mediator_without_tls_is_reached_on_its_host_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = common::config(directory.path());
+    config.advertise = Some("mediator.example".to_owned());
+    let refused = Mediator::open(config).await.unwrap_err().to_string();
+    assert!(refused.contains("http://mediator.example:") && refused.contains("https"), "{refused}");
+    // Nor does a client follow such an access file.
+    let path = directory.path().join("told.access");
+    let mediator = "http://mediator.example:7400".to_owned();
+    let access = AccessFile { version: 1, mediator, authority: None, token: Bearer::draw() };
+    access.write(&path).unwrap();
+    let refused = AccessFile::read(&path).unwrap_err().to_string();
+    assert!(refused.contains("told.access") && refused.contains("use https"), "{refused}");
+    assert!(Client::with_access(&access, common::LIMIT).is_err());
+}
+
+#[tokio::test]
+async fn a_store_with_rows_that_cannot_be_read_is_opened_without_them() {
+    let mut house = House::new(1).await;
+    let mut create = common::data("/x", 1 << 20);
+    (create.layout.level, create.layout.survives) = (Some(0), 0);
+    house.client.post::<_, Entry>("/v1/names", &create).await.unwrap();
+    let lost = house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+    let new = NewAccess { role: Role::Reader, name: "eve".to_owned(), for_ms: None };
+    let made: NewToken = house.admin.post("/v1/access", &new).await.unwrap();
+    house.stop().await;
+    let store = rusqlite::Connection::open(house.directory.path().join("mediator.sqlite")).unwrap();
+    let plan = "UPDATE plans SET record = '{' WHERE id = ?1";
+    assert_eq!(store.execute(plan, [lost.plan.0]).unwrap(), 1);
+    let token = "UPDATE access SET role = 'absurd' WHERE id = ?1";
+    assert_eq!(store.execute(token, [i64::try_from(made.entry.id).unwrap()]).unwrap(), 1);
+    store.execute("INSERT INTO bookings VALUES (x'01', '{', '{')", []).unwrap();
+    drop(store);
+    house.start().await;
+    reachable(&house, 1).await;
+    // What is written there opens nothing, and is in nobody's way.
+    let eve = AccessFile {
+        token: Bearer::from_text(made.token),
+        ..access(house.directory.path(), "agent")
+    };
+    let eve = Client::with_access(&eve, common::LIMIT).unwrap();
+    assert_eq!(code(eve.get::<Vec<AgentEntry>>("/v1/agents").await), Code::Unauthorized);
+    assert_eq!(house.plans().await, []);
+    let take = Open { take_over: true, ..opening("/x", Mode::Write, 0) };
+    let plan = house.open(&take).await.unwrap();
+    assert!(plan.generation > lost.generation);
+}
