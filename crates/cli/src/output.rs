@@ -83,7 +83,7 @@ fn readable(text: &str) -> String {
 
 /// A document for a machine that may also be shown on a terminal: the same document.
 fn readable_json(document: String) -> String {
-    if document.is_ascii() {
+    if !document.chars().any(is_unseen) {
         return document;
     }
     let mut units = [0; 2];
@@ -123,5 +123,6 @@ mod tests {
         assert!(!line.chars().any(is_unseen), "{line:?}");
         assert!(line.contains("größe 機"), "{line}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), document);
+        assert_eq!(readable_json("\"\u{7f}\"".to_owned()), "\"\\u007f\"");
     }
 }
