@@ -1,7 +1,7 @@
 //! Making an array: the members are checked first, all of them, and labelled last.
 
 use futures_util::future::{join_all, try_join_all};
-use netraid_block::{Buf, BufMut, Pool};
+use netraid_block::{Buf, BufMut, ErrorKind, Pool};
 use netraid_raid::{
     format::{Image, first_label, format},
     geometry::{Geometry, Level},
@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::{
     error::ArrayError,
     lock::hex,
+    mark,
     member::{Connected, MemberConfig},
 };
 
@@ -185,30 +186,18 @@ async fn make(
     members: &mut [Connected],
 ) -> Result<CreateReport, ArrayError> {
     let images = lay_out(options, members, given.addresses.len())?;
-    let label = images.label;
-    if !options.force {
-        check_equal(members)?;
-        try_join_all(members.iter().map(Connected::check_unused)).await?;
-    } else {
-        try_join_all(members.iter_mut().map(Connected::seize)).await?;
+    check_members(options, members).await?;
+    let label = images.label.clone();
+    if let Err(error) = write(members, &images, &given).await {
+        if !options.force {
+            // What was unused before is unused again.
+            join_all(members.iter().zip(&given.places).map(async |(member, place)| {
+                member.erase_all(&images.written[*place]).await;
+            }))
+            .await;
+        }
+        return Err(error);
     }
-    if options.keep_opened {
-        try_join_all(members.iter().map(Connected::check_never_opened)).await?;
-    }
-    check_distinct(members).await?;
-    try_join_all(members.iter().map(Connected::erase_label)).await?;
-    if label.log.is_some() {
-        let regions = &label.regions;
-        try_join_all(members.iter().map(|member| member.reserve_tables(regions))).await?;
-    }
-    let what = "writing the array's metadata";
-    let placed = || members.iter().zip(&given.places);
-    let writes = placed()
-        .map(async |(member, place)| member.write_stable(&images.written[*place], what).await);
-    try_join_all(writes).await?;
-    let labels = labels(&label, &given);
-    let labelled = placed().map(async |(member, place)| member.write_label(&labels[*place]).await);
-    try_join_all(labelled).await?;
     Ok(CreateReport {
         name: label.name.clone(),
         uuid: hex(&label.array_uuid),
@@ -219,6 +208,56 @@ async fn make(
         capacity_bytes: label.geometry.capacity(),
         log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
     })
+}
+
+/// All that may refuse, before anything is changed that is not put back.
+async fn check_members(
+    options: &CreateOptions,
+    members: &mut [Connected],
+) -> Result<(), ArrayError> {
+    if !options.force {
+        check_equal(members)?;
+        try_join_all(members.iter().map(Connected::check_unused)).await?;
+        return check_not_refused(options, members).await;
+    }
+    match check_not_refused(options, members).await {
+        // Who has reserved a member is pushed aside before anything can be said about it.
+        Err(error) if error.is_conflict() => {
+            try_join_all(members.iter_mut().map(Connected::seize)).await?;
+            check_not_refused(options, members).await
+        }
+        Err(error) => Err(error),
+        Ok(()) => try_join_all(members.iter_mut().map(Connected::seize)).await.map(drop),
+    }
+}
+
+/// What refuses members also by force.
+async fn check_not_refused(
+    options: &CreateOptions,
+    members: &[Connected],
+) -> Result<(), ArrayError> {
+    if options.keep_opened {
+        try_join_all(members.iter().map(Connected::check_never_opened)).await?;
+    }
+    check_distinct(members).await
+}
+
+/// Writes all that makes members an array, labels last.
+async fn write(members: &[Connected], images: &Images, given: &Given) -> Result<(), ArrayError> {
+    let label = &images.label;
+    try_join_all(members.iter().map(Connected::erase_label)).await?;
+    if label.log.is_some() {
+        let regions = &label.regions;
+        try_join_all(members.iter().map(|member| member.reserve_tables(regions))).await?;
+    }
+    let what = "writing the array's metadata";
+    let placed = || members.iter().zip(&given.places);
+    let writes = placed()
+        .map(async |(member, place)| member.write_stable(&images.written[*place], what).await);
+    try_join_all(writes).await?;
+    let labels = labels(label, given);
+    let labelled = placed().map(async |(member, place)| member.write_label(&labels[*place]).await);
+    try_join_all(labelled).await.map(drop)
 }
 
 /// The first labels of all members: those that are not there lack everything, so that nobody takes
@@ -238,7 +277,12 @@ fn labels(first: &Label, given: &Given) -> Vec<Label> {
 fn check_name(name: &str) -> Result<(), ArrayError> {
     let fits = (1..=NAME_LEN_MAX).contains(&name.len());
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if fits && plain { Ok(()) } else { Err(ArrayError::Name(name.into())) }
+    // Where it is a file, these are its directory and the one above.
+    if fits && plain && !matches!(name, "." | "..") {
+        Ok(())
+    } else {
+        Err(ArrayError::Name(name.into()))
+    }
 }
 
 /// Two addresses of one LUN would be no redundancy at all. Targets of some vendors give every
@@ -257,14 +301,28 @@ async fn check_distinct(members: &[Connected]) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Whether what is written where `one`'s label will be can be read from `other`.
+/// Whether what is written where `one`'s label will be can be read from `other`. What was there is
+/// put back; were that never done, [`mark::is_mark`] still tells that nothing of value is there.
 async fn shows_mark(one: &Connected, other: &Connected) -> Result<bool, ArrayError> {
-    let mut mark = BufMut::zeroed(LABEL_LEN);
-    mark.chunks_mut(16).for_each(|part| part.copy_from_slice(&rand::random::<[u8; 16]>()));
-    let mark = mark.freeze();
-    one.write(LABEL_OFFSETS[0], mark.clone(), "marking it").await?;
-    let seen = other.read(LABEL_OFFSETS[0], LABEL_LEN as u64, "looking for a mark").await?;
-    Ok(*seen == *mark)
+    let (offset, len) = (LABEL_OFFSETS[0], LABEL_LEN as u64);
+    let before = match one.read(offset, len, "reading what a mark will cover").await {
+        Ok(before) => before,
+        // There is nothing to put back.
+        Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Medium => {
+            BufMut::zeroed(LABEL_LEN).freeze()
+        }
+        Err(error) => return Err(error),
+    };
+    let mark = Buf::copy_from(&mark::new(rand::random()));
+    let marked = one.write(offset, mark.clone(), "marking it").await;
+    let seen = match &marked {
+        Ok(()) => other.read(offset, len, "looking for a mark").await.map(Some),
+        Err(_) => Ok(None),
+    };
+    // Whatever came of it: a write that failed may have been done.
+    let restored = one.write_stable(&[(offset, before)], "putting back what a mark covered").await;
+    marked.and(restored)?;
+    Ok(seen?.is_some_and(|seen| *seen == *mark))
 }
 
 fn check_equal(members: &[Connected]) -> Result<(), ArrayError> {
@@ -367,5 +425,21 @@ impl Needs {
             return unfit("the number of writes it allows", 0, 1);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_file_or_cannot_be_shown_are_refused() {
+        for name in ["", ".", "..", "a/b", "a\0", "a\n", "\u{e4}", &"x".repeat(NAME_LEN_MAX + 1)] {
+            let error = check_name(name).unwrap_err();
+            assert!(matches!(error, ArrayError::Name(_)), "{name:?}: {error}");
+        }
+        for name in ["a", "...", ".a", "vol-1_2.x", &"x".repeat(NAME_LEN_MAX)] {
+            check_name(name).unwrap();
+        }
     }
 }

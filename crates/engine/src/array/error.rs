@@ -100,7 +100,9 @@ pub enum ArrayError {
         limit: u64,
     },
     /// A name that cannot be used.
-    #[error("array name '{0}': use 1 to 63 letters, digits, '.', '_' or '-'")]
+    #[error(
+        "array name '{0}': use 1 to 63 letters, digits, '.', '_' or '-', and not '.' or '..' alone"
+    )]
     Name(String),
     /// No layout fits.
     #[error(transparent)]

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::{
     error::ArrayError,
     lock::{hash, machine_id},
+    mark,
 };
 use crate::{
     completions,
@@ -172,6 +173,21 @@ impl Connected {
         self.write_stable(&writes, "erasing the label").await
     }
 
+    /// Makes what was written read as zeros, and the label unreadable, as far as that goes: it is done
+    /// for a member of which something failed before.
+    pub(super) async fn erase_all(&self, written: &[(u64, Buf)]) {
+        let what = "erasing what was written";
+        for (offset, bytes) in written {
+            let zeroes = BufMut::zeroed(bytes.len()).freeze();
+            if self.write(*offset, zeroes, what).await.is_err() {
+                break;
+            }
+        }
+        if let Err(error) = self.erase_label().await {
+            tracing::warn!(%error, "something of the array stays there");
+        }
+    }
+
     pub(super) async fn read(
         &self,
         offset: u64,
@@ -285,7 +301,10 @@ impl Connected {
         let len = SIGNATURE_LEN.min(self.capacity());
         let head = self.read(0, len, "looking for signatures").await?;
         let tail = self.read(self.capacity() - len, len, "looking for signatures").await?;
-        if head.iter().chain(tail.iter()).all(|byte| *byte == 0) {
+        // A mark is what is left of a look at it that was interrupted.
+        let marked = head.get(..LABEL_LEN).is_some_and(mark::is_mark);
+        let rest = if marked { &head[LABEL_LEN..] } else { &head[..] };
+        if rest.iter().chain(tail.iter()).all(|byte| *byte == 0) {
             return Ok(());
         }
         Err(in_use(signature(&head).unwrap_or("data of unknown kind").into()))

@@ -16,6 +16,7 @@ mod error;
 mod fence;
 mod lock;
 mod machine;
+mod mark;
 mod member;
 mod open;
 mod replace;

@@ -372,3 +372,104 @@ async fn create_refuses_what_is_in_use_and_force_overrides() {
     let array = open(&configs).await;
     array.close().await.unwrap();
 }
+
+/// A target at two addresses, by each of which its LUN is given.
+fn at_two_addresses(name: &str) -> (Member, [MemberConfig; 2]) {
+    let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+    let name = format!("{NAME}-{name}");
+    let mut config = TargetConfig::new(&name);
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)); 2];
+    let target = Target::bind(config, vec![device.clone().into()], Pool::new()).unwrap();
+    let configs = [0, 1].map(|at| {
+        let uri = format!("iscsi://{}/{name}/0", target.local_addrs()[at]);
+        MemberConfig::new(TargetUri::parse(&uri).unwrap(), None)
+    });
+    let handle = target.handle().clone();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task =
+        tokio::spawn(async move { target.run(async { drop(stopped.await) }).await.unwrap() });
+    (Member { device, config: configs[0].clone(), handle, stop: Some(stop), task }, configs)
+}
+
+async fn all_of(device: &Device) -> Vec<u8> {
+    completions::read(device, 0, MEMBER_LEN).await.unwrap().to_contiguous().to_vec()
+}
+
+async fn write_at(device: &Device, offset: u64, bytes: &[u8]) {
+    let bytes = netraid_block::Buf::copy_from(bytes);
+    completions::write(device, offset, bytes.into(), false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_create_that_is_refused_has_changed_no_byte() {
+    let (target, twice) = at_two_addresses("twice");
+    let other = Member::new();
+    let given = vec![twice[0].clone(), other.config.clone(), twice[1].clone()];
+    let refused = create(options(Level::Raid5), given.clone(), Pool::new()).await.unwrap_err();
+    assert!(matches!(refused, ArrayError::Twice { .. }), "{refused}");
+    assert!(all_of(&target.device).await.iter().all(|byte| *byte == 0));
+    assert!(all_of(&other.device).await.iter().all(|byte| *byte == 0));
+    // Nor by force, where there is something.
+    write_at(&target.device, 0, &contents(1, 1 << 20)).await;
+    let before = all_of(&target.device).await;
+    let force = CreateOptions { force: true, ..options(Level::Raid5) };
+    let refused = create(force, given, Pool::new()).await.unwrap_err();
+    assert!(matches!(refused, ArrayError::Twice { .. }), "{refused}");
+    assert!(all_of(&target.device).await == before);
+}
+
+#[tokio::test]
+async fn a_mark_that_an_interrupted_create_has_left_is_no_use() {
+    let (targets, configs) = members(2).await;
+    let part = [b"netraid's mark.\n".as_slice(), &contents(2, 16)].concat();
+    write_at(&targets[0].device, 0, &part.repeat(128)).await;
+    create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+    open(&configs).await.close().await.unwrap();
+}
+
+/// Fails all writes beyond this offset.
+struct Broken(Device, AtomicU32);
+
+impl BlockDevice for Broken {
+    fn info(&self) -> DeviceInfo {
+        self.0.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        let is_late = request.offset >= u64::from(self.1.load(Ordering::Relaxed));
+        if is_late && matches!(request.op, Op::Write | Op::WriteZeroes) {
+            return request.completion.finish(Err(ErrorKind::Medium.into()));
+        }
+        self.0.submit(request);
+    }
+}
+
+#[tokio::test]
+async fn a_create_that_fails_leaves_members_that_another_one_takes() {
+    let (targets, mut configs) = members(2).await;
+    let ram = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+    // The second copy of its label cannot be written.
+    let broken = Arc::new(Broken(ram.clone(), AtomicU32::new(32 << 10)));
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = Member::start(Device::new(broken.clone()), &format!("{NAME}-broken"), listen);
+    configs.push(target.config.clone());
+    let failed = create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap_err();
+    assert!(matches!(failed, ArrayError::Io { .. }), "{failed}");
+    for device in [&targets[0].device, &targets[1].device, &ram] {
+        assert!(all_of(device).await[..1 << 20].iter().all(|byte| *byte == 0));
+    }
+    broken.1.store(u32::MAX, Ordering::Relaxed);
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    open(&configs).await.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_array_has_no_name_that_stands_for_a_directory() {
+    let (targets, configs) = members(2).await;
+    for name in [".", ".."] {
+        let wrong = CreateOptions { name: name.into(), force: true, ..options(Level::Raid1) };
+        let refused = create(wrong, configs.clone(), Pool::new()).await.unwrap_err();
+        assert!(matches!(refused, ArrayError::Name(_)), "{refused}");
+    }
+    assert!(all_of(&targets[0].device).await.iter().all(|byte| *byte == 0));
+}
