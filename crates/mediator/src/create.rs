@@ -49,7 +49,7 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
     let (at, request) = (path.clone(), create.clone());
     let (name, made) =
         change(&core.store, move |connection| begin(connection, &at, &request, id)).await?;
-    core.names.fetch_add(made, Ordering::Relaxed);
+    core.names.fetch_add(made.len() as u64 + 1, Ordering::Relaxed);
     let Some(wanted) = wanted else { return Ok(name.entry(path.to_string())) };
     let space = match book_space(core, id, &wanted).await {
         Ok(()) => finish(core, id).await,
@@ -64,6 +64,12 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
             Err(problem)
         }
     };
+    if space.is_err() && !made.is_empty() {
+        let unmake = change(&core.store, move |connection| {
+            Ok(Ok(names::unmake_directories(connection, &made)?))
+        });
+        core.names.fetch_sub(unmake.await?, Ordering::Relaxed);
+    }
     let (name, volume) = space?;
     Ok(entry(core, &name, path.to_string(), Some(&volume)))
 }
@@ -119,20 +125,20 @@ pub(crate) const fn domain(layout: &Layout) -> Domain {
     }
 }
 
-/// Takes the name; what has bytes is not seen by it yet. Says how many names are new.
+/// Takes the name; what has bytes is not seen by it yet. Says which directories are new.
 fn begin(
     connection: &Connection,
     path: &Path,
     create: &Create,
     id: VolumeId,
-) -> Sql<Result<(Name, u64), Problem>> {
+) -> Sql<Result<(Name, Vec<VolumeId>), Problem>> {
     let Some((above, own)) = path.split() else {
         return Ok(Err(names::exists(path)));
     };
     let now = now();
     let parent = match create.parents {
         true => names::make_directories(connection, above, now, || VolumeId(rand::random()))?,
-        false => names::directory(connection, above)?.map(|parent| (parent, 0)),
+        false => names::directory(connection, above)?.map(|parent| (parent, Vec::new())),
     };
     let (parent, made) = match parent {
         Ok(parent) => parent,
@@ -151,7 +157,7 @@ fn begin(
         }
         volume.insert(connection)?;
     }
-    Ok(Ok((name, made + 1)))
+    Ok(Ok((name, made)))
 }
 
 /// Chooses members and books their space; again with what agents say anew when one refuses.

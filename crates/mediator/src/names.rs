@@ -213,9 +213,9 @@ pub(crate) fn make_directories(
     parts: &[String],
     now: Moment,
     mut draw: impl FnMut() -> VolumeId,
-) -> Sql<Result<(VolumeId, u64), Problem>> {
+) -> Sql<Result<(VolumeId, Vec<VolumeId>), Problem>> {
     let mut at = ROOT;
-    let mut made = 0;
+    let mut made = Vec::new();
     for part in parts {
         at = match child(connection, at, part)? {
             Some(name) if name.kind == Kind::Directory => name.id,
@@ -225,7 +225,7 @@ pub(crate) fn make_directories(
             None => {
                 let name = Name::new(at, part, draw(), Kind::Directory, now);
                 name.insert(connection)?;
-                made += 1;
+                made.push(name.id);
                 name.id
             }
         };
@@ -319,6 +319,20 @@ pub(crate) fn is_empty(connection: &Connection, id: VolumeId) -> Sql<bool> {
     Ok(!query.exists([id.0])?)
 }
 
+/// Takes directories back that were made one in another, as far as nobody has put anything there; how
+/// many.
+pub(crate) fn unmake_directories(connection: &Connection, made: &[VolumeId]) -> Sql<u64> {
+    let mut count = 0;
+    for id in made.iter().rev() {
+        if !is_empty(connection, *id)? {
+            break;
+        }
+        remove(connection, *id)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
 pub(crate) fn remove(connection: &Connection, id: VolumeId) -> Sql<()> {
     connection.prepare_cached("DELETE FROM names WHERE id = ?1")?.execute([id.0]).map(drop)
 }
@@ -333,6 +347,32 @@ mod tests {
         let rows = query.query_map(values, Name::read).unwrap().count();
         assert!(rows > 0);
         query.get_status(rusqlite::StatementStatus::VmStep)
+    }
+
+    #[test]
+    fn directories_are_taken_back_as_far_as_they_are_empty() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(STEPS[0]).unwrap();
+        let mut number = 0_u128;
+        let mut draw = || {
+            number += 1;
+            VolumeId(number.to_be_bytes())
+        };
+        let parts = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
+        let now = Moment(0);
+        let mut make = |text: &str| {
+            make_directories(&connection, &parts(text), now, &mut draw).unwrap().unwrap().1
+        };
+        let kept = make("a");
+        let made = make("a/b/c/d");
+        assert_eq!((kept.len(), made.len()), (1, 3));
+        let other = make("a/b/other");
+        assert_eq!(unmake_directories(&connection, &made).unwrap(), 2, "another one is in b");
+        assert!(is_empty(&connection, other[0]).unwrap());
+        assert_eq!(unmake_directories(&connection, &other).unwrap(), 1);
+        assert_eq!(unmake_directories(&connection, &made[..1]).unwrap(), 1);
+        assert!(is_empty(&connection, kept[0]).unwrap());
+        assert!(by_id(&connection, kept[0]).unwrap().is_some(), "it was there before");
     }
 
     #[test]

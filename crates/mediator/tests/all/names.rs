@@ -35,6 +35,9 @@ async fn a_tree_is_made_listed_renamed_and_removed() {
     assert_eq!(code(make(directory("/a")).await), Code::Exists);
     assert_eq!(code(make(data("/none/x", 0)).await), Code::Absent);
     make(Create { parents: true, ..data("/a/b/c/empty", 0) }).await.unwrap();
+    // What is refused has made no directory.
+    let refused = make(Create { parents: true, ..data("/a/b/x/y/huge", 1 << 50) }).await;
+    assert_eq!(code(refused), Code::Short);
     let entry = make(data("/a/b/full", 1 << 30)).await.unwrap();
     let stored = entry.stored.expect("it has bytes");
     assert!(entry.capacity_bytes >= 1 << 30 && entry.length_bytes == 0);
