@@ -78,9 +78,9 @@ impl Service for ArrayService {
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
         same_again(&request);
         match request {
-            ControlRequest::Status | ControlRequest::Scrub { .. } | ControlRequest::Stop => {
-                Ok(Value::Null)
-            }
+            ControlRequest::Status
+            | ControlRequest::Scrub { .. }
+            | ControlRequest::Stop { .. } => Ok(Value::Null),
             ControlRequest::Fail { member } | ControlRequest::Rebuild { member } => {
                 address(&member)
             }
@@ -134,7 +134,7 @@ impl Service for TargetService {
             | TargetRequest::RemoveLun { .. }
             | TargetRequest::SetFilter { filter: None, .. }
             | TargetRequest::DropSession { .. }
-            | TargetRequest::Stop => Ok(Value::Null),
+            | TargetRequest::Stop { .. } => Ok(Value::Null),
         }
     }
 }
@@ -164,10 +164,10 @@ impl World {
         let (array, target) = (directory.path().join("array"), directory.path().join("target"));
         let entered = runtime.enter();
         let server = ControlServer::bind(&array).expect("a socket");
-        local.spawn_local(async move { server.run(&ArrayService).await });
+        local.spawn_local(async move { server.run(&ArrayService, std::future::pending()).await });
         let device = backings::ram(64 << 10, 512, Pool::new()).expect("a device");
         let server = ControlServer::bind(&target).expect("a socket");
-        local.spawn_local(async move { server.run(&TargetService(device)).await });
+        local.spawn_local(async move { server.run(&TargetService(device), std::future::pending()).await });
         drop(entered);
         Self { runtime, local, array, target, _directory: directory }
     }

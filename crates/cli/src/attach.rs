@@ -9,23 +9,26 @@ use netraid_control::text::escaped;
 use netraid_engine::{
     array::{Array, ArrayHandle, Caches, Event, OpenOptions},
     bytes::ByteDevice,
-    control::ArrayStatus,
+    control::{ArrayStatus, ControlRequest, Service},
 };
 use netraid_export::{
+    Users,
     fuse::FuseMount,
     nbd::{NbdAddress, NbdServer},
 };
 use serde::Serialize;
-use serde_json::Value;
-use tokio::{sync::watch, task::JoinSet};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     control::{bind_control, show},
+    ending::{Ending, LEAVING},
     member::MemberArgs,
     output::Output,
     runtime_of,
     signal::{Stop, stop_with_parent},
     size,
+    target::take_all_files,
 };
 
 /// Events that wait for whoever reads standard output; more are dropped, since the array does not
@@ -105,6 +108,7 @@ pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
+    take_all_files();
     runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 
@@ -141,7 +145,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
     let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };
-    let mut array = tokio::select! {
+    let array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),
     };
@@ -149,13 +153,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
         tracing::warn!("{}", escaped(note));
     }
     let bytes = ByteDevice::new(array.device().clone());
-    let exports = (&args.exports, args.control.as_deref());
-    let served = export(exports, &mut array, &bytes, &pool, (&mut stop, output)).await;
-    // Whatever happened to the exports, the array is closed in good order.
-    let closed = array.close().await;
-    served?;
-    closed?;
-    Ok(())
+    export((&args.exports, args.control.as_deref()), array, bytes, &pool, (&mut stop, output)).await
 }
 
 /// An array that runs, however its members are reached.
@@ -166,6 +164,8 @@ pub(crate) trait Running {
     fn notes(&self) -> &[String];
     /// The next event; cancel safe. None when it has ended.
     fn event(&mut self) -> impl Future<Output = Option<Event>>;
+    /// Makes all stable and closes it; `stop` tells of signals that come meanwhile.
+    fn close(self, stop: &mut Stop) -> impl Future<Output = Result<()>>;
 }
 
 impl Running for Array {
@@ -180,68 +180,142 @@ impl Running for Array {
     async fn event(&mut self) -> Option<Event> {
         self.event().await
     }
+
+    async fn close(self, _stop: &mut Stop) -> Result<()> {
+        self.close().await?;
+        Ok(())
+    }
 }
 
-/// Exports an array until told to stop.
+/// What a control socket commands: an array, and the end of its exports.
+#[derive(Clone)]
+struct Exported {
+    handle: ArrayHandle,
+    name: String,
+    users: Users,
+    ending: Ending,
+}
+
+impl Service for Exported {
+    type Request = ControlRequest;
+
+    async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
+        match request {
+            ControlRequest::Stop { force } => self.stop(force).await,
+            other => self.handle.answer(other).await,
+        }
+    }
+}
+
+impl Exported {
+    /// Has the exports end unless somebody uses them; answers when the array is closed.
+    async fn stop(&self, force: bool) -> Result<Value, String> {
+        if !force {
+            // Whoever stays is refused by.
+            let _ = timeout(LEAVING, self.users.nobody()).await;
+        }
+        let cut_off = self.users.let_end(force).map_err(|users| {
+            let name = &self.name;
+            format!("array '{name}' is in use by {users}; end their use, or give --force: it cuts them off")
+        })?;
+        self.handle.answer(ControlRequest::Stop { force }).await?;
+        self.ending.wait().await?;
+        Ok(json!({ "cut_off": cut_off }))
+    }
+}
+
+/// Exports an array until told to stop, and closes it.
 pub(crate) async fn export(
     (args, control_address): (&ExportArgs, Option<&str>),
-    array: &mut impl Running,
-    bytes: &ByteDevice,
+    mut array: impl Running,
+    bytes: ByteDevice,
     pool: &Pool,
     (stop, output): (&mut Stop, Output),
 ) -> Result<()> {
-    let mut handle = array.handle().clone();
-    let status = handle.status().await?;
+    let ending = Ending::new();
+    let mut control = None;
     let mut tasks = Tasks::default();
-    let exports = start(args, bytes, &status.name, pool, &mut tasks).await?;
-    let control = control_address.map(bind_control).transpose()?;
-    let ready = Ready {
-        event: "ready",
-        exports: &exports,
-        control: control_address,
-        array: &status,
-        notes: array.notes(),
+    let announced = async {
+        let status = array.handle().status().await?;
+        let exports = start(args, &bytes, &status.name, pool, &mut tasks).await?;
+        control = control_address.map(bind_control).transpose()?;
+        let ready = Ready {
+            event: "ready",
+            exports: &exports,
+            control: control_address,
+            array: &status,
+            notes: array.notes(),
+        };
+        output.document(&ready, || announce(&ready))?;
+        anyhow::Ok(status.name)
     };
-    output.document(&ready, || announce(&ready))?;
-    let printer = Printer::start(output);
-    let commanded = array.handle().clone();
+    let announced = announced.await;
+    let service = Exported {
+        handle: array.handle().clone(),
+        name: announced.as_ref().cloned().unwrap_or_default(),
+        users: tasks.users.clone(),
+        ending: ending.clone(),
+    };
     let conversations = async {
-        match &control {
-            Some(control) => control.run(&commanded).await,
-            None => std::future::pending().await,
+        if let Some(control) = &control {
+            control.run(&service, async { drop(ending.wait().await) }).await;
         }
     };
-    tokio::pin!(conversations);
+    let run = async {
+        let served = match announced {
+            Ok(_) => serve_until_stopped(&mut array, &mut tasks, (&mut *stop, output)).await,
+            Err(error) => Err(error),
+        };
+        // Whatever happened to the exports, the array is closed in good order.
+        let ended = tasks.end().await;
+        drop(bytes);
+        let closed = array.close(stop).await;
+        let end = served.and(ended).and(closed);
+        ending.tell(&end);
+        end
+    };
+    // The socket ends with the array.
+    tokio::join!(run, conversations).0
+}
+
+/// Waits until somebody or something ends the exports.
+async fn serve_until_stopped(
+    array: &mut impl Running,
+    tasks: &mut Tasks,
+    (stop, output): (&mut Stop, Output),
+) -> Result<()> {
+    let mut handle = array.handle().clone();
+    let printer = Printer::start(output);
     loop {
         tokio::select! {
-            () = stop.wait() => break,
-            () = handle.stop_requested() => break,
-            () = &mut conversations => {}
+            () = stop.wait() => return Ok(()),
+            () = handle.stop_requested() => return Ok(()),
             ended = tasks.running.join_next() => {
                 ended.unwrap_or(Ok(Ok(())))??;
                 // Somebody ended this export from outside; others go on.
                 if tasks.running.is_empty() {
-                    break;
+                    return Ok(());
                 }
             }
             event = array.event() => match event {
                 Some(event) => printer.print(&event),
-                None => break,
+                None => return Ok(()),
             },
         }
     }
-    tasks.end().await
 }
 
 /// The exports that run, and what tells them to end.
 struct Tasks {
     running: JoinSet<Result<()>>,
     stop: watch::Sender<bool>,
+    users: Users,
 }
 
 impl Default for Tasks {
     fn default() -> Self {
-        Self { running: JoinSet::new(), stop: watch::Sender::new(false) }
+        let (running, stop) = (JoinSet::new(), watch::Sender::new(false));
+        Self { running, stop, users: Users::default() }
     }
 }
 
@@ -278,12 +352,14 @@ async fn start(
     let mut exports = Vec::new();
     for address in &args.nbd {
         let server = NbdServer::bind(address, device.clone(), name, pool.clone()).await?;
+        let server = server.counted_by(tasks.users.clone());
         exports.push(Export::Nbd { uri: server.uri() });
         let stopped = tasks.stopped();
         tasks.running.spawn(async move { Ok(server.run(stopped).await?) });
     }
     if let Some(dir) = &args.fuse {
-        let mount = FuseMount::mount(dir, device.clone(), name, pool.clone())?;
+        let users = tasks.users.clone();
+        let mount = FuseMount::mount(dir, device.clone(), name, pool.clone(), users)?;
         exports.push(Export::Fuse { path: mount.file().to_path_buf() });
         let stopped = tasks.stopped();
         tasks.running.spawn(async move { Ok(mount.run(stopped).await?) });

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{create::show_log, member::MemberArgs, output::Output, runtime, scrub, size, target};
 
-/// How long an array may take to close.
+/// How long a process may take to end when it has said that it has closed all.
 const CLOSE: Duration = Duration::from_secs(60);
 
 /// Where a running array or target listens.
@@ -51,6 +51,16 @@ pub(crate) struct ReplaceArgs {
     /// Address of the device that takes its place
     with: String,
     /// Take the device although it is in use: what is on it is lost
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    at: ControlArgs,
+    /// Although somebody uses its exports, or is logged in: they are cut off, and what they have not
+    /// written yet is LOST
     #[arg(long)]
     force: bool,
 }
@@ -94,10 +104,11 @@ pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {
     output.document(&answer, || format!("member {} is rebuilt now", args.member))
 }
 
-pub(crate) fn stop(args: &ControlArgs, output: Output) -> Result<()> {
-    let path = socket_path(&args.control)?;
-    call(args, &ControlRequest::Stop)?;
-    // The socket goes when the array is closed, or the target has ended.
+pub(crate) fn stop(args: &StopArgs, output: Output) -> Result<()> {
+    let path = socket_path(&args.at.control)?;
+    // Of an array and of a target it is the same.
+    let end = call(&args.at, &ControlRequest::Stop { force: args.force })?;
+    // The socket goes with the process.
     let deadline = Instant::now() + CLOSE;
     while std::os::unix::net::UnixStream::connect(&path).is_ok() {
         if Instant::now() > deadline {
@@ -105,7 +116,16 @@ pub(crate) fn stop(args: &ControlArgs, output: Output) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    output.document(&Value::Null, || "it has ended".to_string())
+    output.document(&end, || format!("it has ended{}", show_cut_off(&end)))
+}
+
+/// Who was cut off by force, for people.
+fn show_cut_off(end: &Value) -> String {
+    let counts = end.get("cut_off").and_then(Value::as_object).into_iter().flatten();
+    let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
+    let shown: Vec<_> =
+        some.map(|(who, count)| format!("{count} {}", who.replace('_', " "))).collect();
+    if shown.is_empty() { String::new() } else { format!("; cut off: {}", shown.join(", ")) }
 }
 
 /// The path in `unix:PATH`.

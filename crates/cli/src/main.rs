@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod control;
 mod create;
+mod ending;
 mod evaluate;
 mod examine;
 mod filter;
@@ -93,7 +94,7 @@ enum Command {
     /// Show or end the sessions of a running target
     Session(target::SessionArgs),
     /// Close a running array, or stop a running target, and end its process
-    Stop(control::ControlArgs),
+    Stop(control::StopArgs),
     /// Block volumes of a cluster: make, list, show, remove, run and export them
     Volume(volume::VolumeArgs),
     /// Store a file in a cluster

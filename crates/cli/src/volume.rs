@@ -17,6 +17,7 @@ use crate::{
     runtime, runtime_of,
     signal::{Stop, settle, stop_with_parent, until_stopped},
     size,
+    target::take_all_files,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -160,6 +161,7 @@ fn attach(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
+    take_all_files();
     runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 
@@ -186,7 +188,7 @@ async fn serve_until_stopped(
         replace_after: args.replace_after.0,
         ..args.rates.options(mode)
     };
-    let mut volume = tokio::select! {
+    let volume = tokio::select! {
         volume = Volume::open(cluster, &args.path, options, &pool) => {
             volume.map_err(|error| with_offer(error.into()))?
         }
@@ -196,17 +198,7 @@ async fn serve_until_stopped(
         tracing::warn!("{}", escaped(note));
     }
     let bytes = volume.bytes().clone();
-    let exports = (&args.exports, args.control.as_deref());
-    let served = export(exports, &mut volume, &bytes, &pool, (&mut *stop, output)).await;
-    drop(bytes);
-    // Whatever happened to the exports, the array is closed in good order.
-    let closed = tokio::select! {
-        closed = volume.close(None) => closed,
-        // What is lost by that is what a crash loses: its keeper goes on for as long as this process does.
-        () = stop.wait_for_another() => bail!("not closed in good order"),
-    };
-    served?;
-    Ok(closed?)
+    export((&args.exports, args.control.as_deref()), volume, bytes, &pool, (stop, output)).await
 }
 
 impl Running for Volume {
@@ -220,5 +212,13 @@ impl Running for Volume {
 
     async fn event(&mut self) -> Option<Event> {
         self.event().await
+    }
+
+    async fn close(self, stop: &mut Stop) -> Result<()> {
+        tokio::select! {
+            closed = self.close(None) => Ok(closed?),
+            // What is lost by that is what a crash loses: its keeper goes on for as long as this process does.
+            () = stop.wait_for_another() => bail!("not closed in good order"),
+        }
     }
 }

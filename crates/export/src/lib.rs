@@ -6,6 +6,10 @@
 
 mod flush;
 pub mod fuse;
+mod name;
 pub mod nbd;
+mod users;
 
 use flush::flush;
+pub use name::NameError;
+pub use users::{InUse, Users};

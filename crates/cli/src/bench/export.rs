@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use netraid_engine::backings;
 use netraid_export::{
+    Users,
     fuse::FuseMount,
     nbd::{NbdAddress, NbdServer},
 };
@@ -54,7 +55,7 @@ pub(super) async fn run(args: &ExportArgs, output: Output) -> Result<()> {
         output.document(&ready, || format!("{} in memory as {at}", size::show(args.size)))
     };
     if let Some(directory) = &args.fuse {
-        let mount = FuseMount::mount(directory, device, NAME, pool)?;
+        let mount = FuseMount::mount(directory, device, NAME, pool, Users::default())?;
         announce(None, Some(mount.file().to_path_buf()))?;
         return Ok(mount.run(stop.wait()).await?);
     }

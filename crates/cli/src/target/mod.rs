@@ -161,9 +161,8 @@ async fn serve(
     announce(&about, &opened, args.control.as_deref(), output)?;
     let service = TargetService::new(target.handle().clone(), about, opened);
     let conversations = async {
-        match &control {
-            Some(control) => control.run(&service).await,
-            None => std::future::pending().await,
+        if let Some(control) = &control {
+            control.run(&service, async { drop(service.ending().wait().await) }).await;
         }
     };
     let stopped = async {
@@ -174,10 +173,13 @@ async fn serve(
         // What hangs in a filter is not waited for.
         service.end_filters();
     };
-    tokio::select! {
-        ended = target.run(stopped) => Ok(ended?),
-        () = conversations => Ok(()),
-    }
+    let run = async {
+        let end = target.run(stopped).await.map_err(anyhow::Error::from);
+        service.ending().tell(&end);
+        end
+    };
+    // The socket ends with the target.
+    tokio::join!(run, conversations).0
 }
 
 /// A filter for a LUN that is not there would be a test that tests nothing.

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -21,7 +22,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::open::Opened;
-use crate::describe;
+use crate::{
+    describe,
+    ending::{Ending, LEAVING},
+};
 
 /// A running target with what its LUNs store on.
 #[derive(Clone)]
@@ -34,6 +38,7 @@ struct Inner {
     /// Changes to LUNs take turns.
     changes: tokio::sync::Mutex<()>,
     stop: watch::Sender<bool>,
+    ending: Ending,
 }
 
 /// What stays as it is while the target runs.
@@ -62,8 +67,13 @@ impl TargetService {
     pub(super) fn new(handle: TargetHandle, about: About, opened: Vec<Opened>) -> Self {
         let opened = Mutex::new((0..).zip(opened).collect());
         let changes = tokio::sync::Mutex::new(());
-        let stop = watch::Sender::new(false);
-        Self(Arc::new(Inner { handle, about, opened, changes, stop }))
+        let (stop, ending) = (watch::Sender::new(false), Ending::new());
+        Self(Arc::new(Inner { handle, about, opened, changes, stop, ending }))
+    }
+
+    /// How the target has ended, once it has.
+    pub(super) fn ending(&self) -> &Ending {
+        &self.0.ending
     }
 
     /// Resolves when somebody asked for the target to stop.
@@ -111,10 +121,7 @@ impl TargetService {
                 let dropped = self.0.handle.drop_sessions(session).await?;
                 Ok(serde_json::json!({ "dropped": dropped }))
             }
-            TargetRequest::Stop => {
-                self.0.stop.send_replace(true);
-                Ok(Value::Null)
-            }
+            TargetRequest::Stop { force } => self.stop(force).await,
         }
     }
 
@@ -203,6 +210,25 @@ impl TargetService {
         Ok(Value::Null)
     }
 
+    /// Ends the target unless initiators are logged in; answers when it has ended.
+    async fn stop(&self, force: bool) -> Result<Value> {
+        let deadline = Instant::now() + if force { Duration::ZERO } else { LEAVING };
+        let logged_in = loop {
+            let sessions = self.0.handle.report().await?.sessions;
+            let users: Vec<_> = sessions.iter().filter(|session| !session.discovery).collect();
+            let names = users.iter().map(|session| session.initiator.as_str());
+            match may_stop(&names.collect::<Vec<_>>(), force) {
+                Ok(()) => break users.len(),
+                Err(refusal) if Instant::now() >= deadline => bail!(refusal),
+                // Whoever is just leaving.
+                Err(_) => tokio::time::sleep(LEAVING / 20).await,
+            }
+        };
+        self.0.stop.send_replace(true);
+        self.0.ending.wait().await.map_err(anyhow::Error::msg)?;
+        Ok(serde_json::json!({ "cut_off": { "sessions": logged_in } }))
+    }
+
     /// The status of one LUN.
     async fn lun(&self, number: u16) -> Result<Value> {
         let status = self.status().await?;
@@ -230,6 +256,22 @@ impl Service for TargetService {
         }
         done
     }
+}
+
+/// Whether a target may end in which these initiators have sessions.
+fn may_stop(initiators: &[&str], force: bool) -> Result<(), String> {
+    const SHOWN: usize = 3;
+    if force || initiators.is_empty() {
+        return Ok(());
+    }
+    let more = if initiators.len() > SHOWN { ", ..." } else { "" };
+    let names = initiators.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let count = initiators.len();
+    let plural = if count == 1 { "" } else { "s" };
+    Err(format!(
+        "the target is in use by {count} session{plural} ({names}{more}); have them log out, or give --force: it \
+         cuts them off"
+    ))
 }
 
 fn lun_status(lun: &LunReport, uri: String, opened: Option<&Opened>) -> LunStatus {
@@ -290,5 +332,20 @@ fn session_status(session: &SessionReport) -> SessionStatus {
         age_s: session.age.as_secs(),
         commands: session.commands,
         pace: session.pace.map(Into::into),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_with_sessions_ends_by_force_alone() {
+        assert_eq!(may_stop(&[], false), Ok(()));
+        assert_eq!(may_stop(&["iqn.a"], true), Ok(()));
+        let one = may_stop(&["iqn.a"], false).unwrap_err();
+        assert!(one.contains("in use by 1 session (iqn.a); "), "{one}");
+        let many = may_stop(&["iqn.a", "iqn.b", "iqn.c", "iqn.d"], false).unwrap_err();
+        assert!(many.contains("in use by 4 sessions (iqn.a, iqn.b, iqn.c, ...); "), "{many}");
     }
 }

@@ -444,7 +444,8 @@ impl Driver {
     fn take_control(&mut self, request: ControlRequest, reply: Reply) {
         let end = match request {
             ControlRequest::Status => Ok(()),
-            ControlRequest::Stop => {
+            // Who runs the array asks for this when its exports may end.
+            ControlRequest::Stop { .. } => {
                 self.channels.stop.send_replace(true);
                 Ok(())
             }

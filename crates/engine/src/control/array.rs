@@ -47,8 +47,12 @@ pub enum ControlRequest {
         #[serde(default)]
         trust_parity: bool,
     },
-    /// Close the array and end its process.
-    Stop,
+    /// Close the array and end its process: answered when it is closed, with how that was.
+    Stop {
+        /// Although somebody uses its exports.
+        #[serde(default)]
+        force: bool,
+    },
 }
 
 /// What a scrub is to do.

@@ -5,7 +5,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,7 @@ pub(super) const CONVERSATIONS_MAX: usize = 64;
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 const IDLE: &str = "no whole request came within 10 s; connect again when there is one";
+const ENDS: &str = "nothing more is carried out: it ends";
 const GAVE_WAY: &str = "others needed the place of this idle conversation; connect again";
 const ALL_BUSY: &str = "as many commands as possible are being carried out; try again when one \
                         of them has ended";
@@ -38,6 +42,8 @@ const ALL_BUSY: &str = "as many commands as possible are being carried out; try 
 pub(super) struct Conversations {
     tasks: JoinSet<()>,
     places: Vec<Weak<Place>>,
+    /// No request is taken any more.
+    ends: Arc<AtomicBool>,
 }
 
 /// What a conversation is doing.
@@ -53,6 +59,7 @@ enum Doing {
 struct Place {
     doing: Mutex<Doing>,
     gives_way: Notify,
+    ends: Arc<AtomicBool>,
 }
 
 impl Conversations {
@@ -67,6 +74,7 @@ impl Conversations {
         let place = Arc::new(Place {
             doing: Mutex::new(Doing::Waits(Instant::now())),
             gives_way: Notify::new(),
+            ends: self.ends.clone(),
         });
         self.places.retain(|place| place.strong_count() > 0);
         self.places.push(Arc::downgrade(&place));
@@ -82,6 +90,19 @@ impl Conversations {
     pub(super) async fn ended(&mut self) {
         if self.tasks.join_next().await.is_none() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends all conversations: at once those that wait for a request, the others when they are
+    /// answered, and by dropping what has not ended by the limit.
+    pub(super) async fn finish(mut self, limit: Duration) {
+        self.ends.store(true, Ordering::Relaxed);
+        for place in self.places.iter().filter_map(Weak::upgrade) {
+            place.give_way();
+        }
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(limit, all).await.is_err() {
+            tracing::warn!("control socket: commands that are carried out are not answered");
         }
     }
 
@@ -147,7 +168,9 @@ async fn converse<S: Service>(stream: UnixStream, service: &S, place: &Place) ->
                 },
                 Err(_) => Some(IDLE),
             },
-            () = place.gives_way.notified() => Some(GAVE_WAY),
+            () = place.gives_way.notified() => {
+                Some(if place.ends.load(Ordering::Relaxed) { ENDS } else { GAVE_WAY })
+            }
         };
         if let Some(reason) = ends {
             refuse(stream.get_ref(), reason);
@@ -168,8 +191,8 @@ async fn converse<S: Service>(stream: UnixStream, service: &S, place: &Place) ->
             // What is left of the answer is not taken.
             () = place.gives_way.notified() => return Ok(()),
         }
-        if !whole {
-            // Where the next request begins is not known.
+        if !whole || place.ends.load(Ordering::Relaxed) {
+            // Where the next request begins is not known, or there is to be none.
             return Ok(());
         }
     }
@@ -224,6 +247,7 @@ mod tests {
     struct Running {
         path: PathBuf,
         _dir: tempfile::TempDir,
+        end: Option<tokio::sync::oneshot::Sender<()>>,
         task: tokio::task::JoinHandle<()>,
     }
 
@@ -232,8 +256,10 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("socket");
             let server = ControlServer::bind(&path).unwrap();
-            let task = tokio::spawn(async move { server.run(&Echo).await });
-            Self { path, _dir: dir, task }
+            let (end, ended) = tokio::sync::oneshot::channel::<()>();
+            let ended = async move { drop(ended.await) };
+            let task = tokio::spawn(async move { server.run(&Echo, ended).await });
+            Self { path, _dir: dir, end: Some(end), task }
         }
 
         async fn connect(&self, first: &str) -> UnixStream {
@@ -307,5 +333,53 @@ mod tests {
         let waits = timeout(Duration::from_secs(1), busy[0].read(&mut buf)).await;
         assert!(waits.is_err(), "the first one still waits for its answer");
         drop(busy);
+    }
+
+    /// Answers when it is told to.
+    #[derive(Clone)]
+    struct Late(std::sync::Arc<Notify>);
+
+    impl Service for Late {
+        type Request = bool;
+
+        async fn answer(&self, request: bool) -> Result<Value, String> {
+            self.0.notified().await;
+            Ok(json!(request))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_ends_answers_what_it_carries_out_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let server = ControlServer::bind(&path).unwrap();
+        let late = Late(Arc::default());
+        let service = late.clone();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            server.run(&service, async move { drop(ended.await) }).await;
+        });
+        let mut waits = UnixStream::connect(&path).await.unwrap();
+        waits.write_all(b"tr").await.unwrap();
+        let mut busy = UnixStream::connect(&path).await.unwrap();
+        busy.write_all(b"true\nfalse\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        end.send(()).unwrap();
+        assert!(rest(waits).await.contains(ENDS));
+        late.0.notify_one();
+        assert_eq!(rest(busy).await, "{\"ok\":true}\n");
+        task.await.unwrap();
+        assert!(!path.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_is_never_carried_out_does_not_keep_the_socket() {
+        let mut running = Running::start();
+        let busy = running.connect("false\n").await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let from = Instant::now();
+        running.end.take().unwrap().send(()).unwrap();
+        assert_eq!(rest(busy).await, "");
+        assert!(from.elapsed() < Duration::from_secs(6), "{:?}", from.elapsed());
     }
 }

@@ -40,6 +40,9 @@ pub use self::{
 
 /// Longest that an answer may take: a replacement must be connected first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest that commands which are being carried out keep a socket that is to end.
+const FINISH_LIMIT: Duration = Duration::from_secs(5);
+
 /// Whoever answers at a control socket.
 pub trait Service: Clone + Send + Sync + 'static {
     /// What can be asked.
@@ -95,6 +98,7 @@ pub async fn call(path: &Path, request: &impl Serialize) -> Result<Value, Contro
         if answer.is_empty() {
             // A refusal may have come before the request was taken.
             sent?;
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "ended without an answer"));
         }
         serde_json::from_str::<Value>(&answer).map_err(io::Error::from)
     };
@@ -140,12 +144,15 @@ impl ControlServer {
         Ok(Self { listener, path: path.to_path_buf(), id })
     }
 
-    /// Lets `service` answer commands until dropped. A client that sends no whole request within
+    /// Lets `service` answer commands until `end` is ready, or this is dropped; then those that are
+    /// carried out are answered still, for at most 5 s. A client that sends no whole request within
     /// 10 s is told so and ended; when all places are taken, the longest idle one gives way.
-    pub async fn run(&self, service: &impl Service) {
+    pub async fn run(&self, service: &impl Service, end: impl Future<Output = ()>) {
         let mut conversations = Conversations::default();
+        tokio::pin!(end);
         loop {
             tokio::select! {
+                () = &mut end => break,
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => conversations.begin(stream, service).await,
                     Err(error) => {
@@ -156,6 +163,7 @@ impl ControlServer {
                 () = conversations.ended() => {}
             }
         }
+        conversations.finish(FINISH_LIMIT).await;
     }
 }
 

@@ -55,8 +55,12 @@ pub enum TargetRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<u64>,
     },
-    /// Stop serving and end the process.
-    Stop,
+    /// Stop serving and end the process: answered when nothing is served any more.
+    Stop {
+        /// Although initiators are logged in.
+        #[serde(default)]
+        force: bool,
+    },
 }
 
 /// How a running target is.

@@ -34,7 +34,11 @@ use tokio::{
 use self::{replies::Replies, volume::Volume};
 use netraid_engine::bytes::ByteDevice;
 
-use crate::flush;
+use crate::{
+    flush,
+    name::{NameError, check_file_name},
+    users::Users,
+};
 
 /// Threads that take requests from the kernel.
 const THREADS_MAX: usize = 4;
@@ -45,18 +49,13 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(7);
 /// How long requests under way may take before the last flush is begun without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Names of files are at most this many bytes.
-const NAME_LEN_MAX: usize = 255;
 
 /// Why a volume cannot be mounted, or not unmounted cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     /// The volume's name is no file name.
-    #[error("'{name}' is no file name: it is empty, longer than 255 bytes, or has a slash")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    #[error("file {0}")]
+    Name(#[from] NameError),
     /// The directory is missing, or is none.
     #[error("{}: is not a directory; create it first", dir.display())]
     Directory {
@@ -98,7 +97,8 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts a file `name` with the device's bytes in `dir`; it can be used from now on.
+    /// Mounts a file `name` with the device's bytes in `dir`; it can be used from now on. Whoever has
+    /// it open is counted in `users`; it cannot be opened any more once that lets exports end.
     ///
     /// # Errors
     /// When `name` is no file name, `dir` no directory, or mounting is not allowed here.
@@ -107,12 +107,9 @@ impl FuseMount {
         device: impl Into<ByteDevice>,
         name: &str,
         pool: Pool,
+        users: Users,
     ) -> Result<Self, FuseError> {
-        let is_special = [".", ".."].contains(&name);
-        if name.is_empty() || name.len() > NAME_LEN_MAX || name.contains(['/', '\0']) || is_special
-        {
-            return Err(FuseError::Name { name: name.into() });
-        }
+        check_file_name(name)?;
         detach_dead(dir);
         let error = |source| FuseError::Mount { dir: dir.into(), source };
         if !dir.is_dir() {
@@ -122,7 +119,7 @@ impl FuseMount {
         let device = device.into();
         let (sender, ended) = watch::channel(false);
         let replies = Arc::new(Replies::new(pool.clone()));
-        let volume = Volume::new(&device, name, pool, replies.clone(), sender);
+        let volume = Volume::new(&device, name, pool, replies.clone(), (users, sender));
         let session = Session::new(volume, &dir, &config(name)).map_err(error)?;
         replies.device().set(session.as_fd().try_clone_to_owned().map_err(error)?);
         let session = session.spawn().map_err(error)?;

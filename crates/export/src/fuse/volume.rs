@@ -4,7 +4,10 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -21,6 +24,7 @@ use super::{
     pieces::ReadReply,
     replies::{Owed, Replies},
 };
+use crate::users::{Use, Users};
 use netraid_engine::bytes::{ByteDevice, ByteRequest, Port};
 
 const DIRECTORY: INodeNo = INodeNo::ROOT;
@@ -47,6 +51,9 @@ pub(super) struct Volume {
     pool: Pool,
     port: Port,
     replies: Arc<Replies>,
+    users: Users,
+    /// Times that the file is open.
+    opened: AtomicUsize,
     /// Set to true when the kernel is done with the file system.
     ended: watch::Sender<bool>,
 }
@@ -57,7 +64,7 @@ impl Volume {
         name: &str,
         pool: Pool,
         replies: Arc<Replies>,
-        ended: watch::Sender<bool>,
+        (users, ended): (Users, watch::Sender<bool>),
     ) -> Self {
         let info = device.device().info();
         Self {
@@ -70,6 +77,8 @@ impl Volume {
             pool,
             port: device.port(replies.clone()),
             replies,
+            users,
+            opened: AtomicUsize::new(0),
             ended,
         }
     }
@@ -143,6 +152,8 @@ impl Filesystem for Volume {
     }
 
     fn destroy(&mut self) {
+        // Of what was cut off, nobody hears that it is closed.
+        (0..self.opened.swap(0, Ordering::Relaxed)).for_each(|_| self.users.end(Use::OpenFile));
         self.ended.send_replace(true);
     }
 
@@ -193,11 +204,30 @@ impl Filesystem for Volume {
     }
 
     fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if !self.users.begin(Use::OpenFile) {
+            return reply.error(Errno::ESHUTDOWN);
+        }
+        self.opened.fetch_add(1, Ordering::Relaxed);
         // The kernel keeps no pages of the file: what other exports write is seen at once.
         let flags = FopenFlags::FOPEN_DIRECT_IO
             | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
             | FopenFlags::FOPEN_NOFLUSH;
         reply.opened(FileHandle(0), flags);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.opened.fetch_sub(1, Ordering::Relaxed);
+        self.users.end(Use::OpenFile);
+        reply.ok();
     }
 
     fn read(

@@ -59,6 +59,8 @@ impl NbdAddress {
     /// The URI of the export `name` at this address.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
+        // Who reads a URI takes these for steps (RFC 3986, section 5.2.4); the default export is the same.
+        let name = if matches!(name, "." | "..") { "" } else { name };
         match self {
             Self::Tcp(address) => format!("nbd://{address}/{}", escape(name.as_bytes())),
             Self::Unix(path) => {
@@ -93,6 +95,7 @@ mod tests {
     fn addresses_are_read_and_named() {
         let tcp: NbdAddress = "127.0.0.1:1234".parse().unwrap();
         assert_eq!(tcp.uri("a b"), "nbd://127.0.0.1:1234/a%20b");
+        assert_eq!(tcp.uri(".."), "nbd://127.0.0.1:1234/", "no step up");
         let default: NbdAddress = "127.0.0.1".parse().unwrap();
         assert_eq!(default.to_string(), "127.0.0.1:10809");
         let six: NbdAddress = "[::1]:7".parse().unwrap();

@@ -4,18 +4,21 @@
 //! come through a queue. Requests are taken only while their number and their bytes, up to the
 //! reply's last byte, are within limits: a client that does not read its replies is not read from.
 
-use std::{collections::VecDeque, io::IoSlice, sync::Arc};
+use std::{collections::VecDeque, io::IoSlice, sync::Arc, time::Duration};
 
 use netraid_block::{Buf, Complete, DeviceInfo, IoError, Op, Pool, RequestFlags, SgList};
 use tokio::{
     io::Interest,
     sync::{mpsc, watch},
+    time::sleep,
 };
 
 use super::{
     PAYLOAD_LEN_MAX,
     budget::Share,
     errno::{EINVAL, EPERM, errno_of},
+    meter::Meter,
+    places::{Doing, Look},
     receive::{ReceiveError, Received, Receiver},
     stream::Stream,
     wire::{CMD_FLAG_DF, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CommandType, ReplyHead, RequestHead},
@@ -30,6 +33,8 @@ const SLICES_MAX: usize = 64;
 const BATCH_MAX: usize = 64;
 /// Longest text of an error, in bytes (NBD, string limits).
 const TEXT_LEN_MAX: usize = 1024;
+/// Pause before it is looked again whether others have given back what a request waits for.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request under way.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +77,8 @@ pub(super) struct Connection {
     ends: mpsc::UnboundedReceiver<(u64, Result<SgList, IoError>)>,
     receiver: Receiver,
     incoming: Option<Incoming>,
+    /// A request for which there was no room yet; none is taken before it.
+    held: Option<RequestHead>,
     /// Indexed by tag.
     pending: Vec<Option<Pending>>,
     free: Vec<u64>,
@@ -81,6 +88,11 @@ pub(super) struct Connection {
     replies: VecDeque<Reply>,
     /// Bytes of the first reply that are sent.
     sent: usize,
+    /// Bytes of all replies that are sent.
+    sent_in_all: u64,
+    asked: bool,
+    wrote: bool,
+    meter: Meter,
     /// No more requests are taken; what is under way is finished.
     closing: bool,
 }
@@ -91,7 +103,7 @@ impl Connection {
         structured: bool,
         device: &ByteDevice,
         pool: Pool,
-        share: Share,
+        (share, meter): (Share, Meter),
     ) -> Self {
         let (sender, ends) = mpsc::unbounded_channel();
         Self {
@@ -102,12 +114,17 @@ impl Connection {
             ends,
             receiver: Receiver::new(pool),
             incoming: None,
+            held: None,
             pending: vec![None; REQUESTS_MAX],
             free: (0..REQUESTS_MAX as u64).rev().collect(),
             count: 0,
             share,
             replies: VecDeque::with_capacity(REQUESTS_MAX),
             sent: 0,
+            sent_in_all: 0,
+            asked: false,
+            wrote: false,
+            meter,
             closing: false,
         }
     }
@@ -129,6 +146,7 @@ impl Connection {
                 continue;
             }
             let interest = self.interest();
+            self.meter.tell(Look { doing: self.doing(), moved: self.moved() });
             tokio::select! {
                 end = self.ends.recv() => {
                     if let Some((tag, result)) = end {
@@ -137,6 +155,7 @@ impl Connection {
                 }
                 ready = self.stream.ready(interest.unwrap_or(Interest::WRITABLE)),
                     if interest.is_some() => drop(ready?),
+                () = sleep(ROOM_PAUSE), if self.held.is_some() => {}
                 _ = stop.wait_for(|stop| *stop), if !self.closing => self.stop(),
             }
         }
@@ -145,9 +164,30 @@ impl Connection {
     /// Takes no more requests; one whose payload is still coming was never begun.
     fn stop(&mut self) {
         self.closing = true;
+        self.held = None;
         if self.incoming.take().is_some() {
             self.count -= 1;
         }
+    }
+
+    /// What the connection does while it waits.
+    fn doing(&self) -> Doing {
+        if !self.replies.is_empty() || self.incoming.is_some() {
+            Doing::WaitsForClient
+        } else if self.count > 0 || self.held.is_some() {
+            Doing::Works
+        } else if self.wrote {
+            Doing::IdleWriter
+        } else if self.asked {
+            Doing::Idle
+        } else {
+            Doing::Silent
+        }
+    }
+
+    /// Bytes that were exchanged with the client.
+    const fn moved(&self) -> u64 {
+        self.receiver.received() + self.sent_in_all
     }
 
     /// What the socket is waited for.
@@ -161,12 +201,15 @@ impl Connection {
     }
 
     fn may_receive(&self) -> bool {
-        !self.closing
-            && (self.incoming.is_some() || (self.count < REQUESTS_MAX && self.share.has_room()))
+        let may_begin = self.held.is_none() && self.count < REQUESTS_MAX;
+        !self.closing && (self.incoming.is_some() || may_begin)
     }
 
     /// Takes requests that have arrived; true when there may be more.
     fn receive(&mut self) -> Result<bool, ReceiveError> {
+        if let Some(held) = self.held.take() {
+            self.handle_head(held)?;
+        }
         for _ in 0..BATCH_MAX {
             if !self.may_receive() {
                 return Ok(false);
@@ -198,7 +241,6 @@ impl Connection {
             // Nobody sends that much in earnest: it is not worth reading.
             return Err(ReceiveError::Closed);
         }
-        self.count += 1;
         let known = !matches!(head.command, CommandType::Other(_));
         let errno = if !known || too_long || head.flags & !allowed != 0 {
             Some(EINVAL)
@@ -207,11 +249,18 @@ impl Connection {
         } else {
             None
         };
+        let keeps_bytes =
+            errno.is_none() && matches!(head.command, CommandType::Read | CommandType::Write);
+        if keeps_bytes && !self.share.take(u64::from(head.len)) {
+            self.held = Some(head);
+            return Ok(());
+        }
+        self.count += 1;
+        self.asked = true;
+        self.wrote |= errno.is_none() && is_write(head.command) && head.len > 0;
         match (has_payload && head.len > 0, errno) {
             (true, _) => {
-                let keep = errno.is_none();
-                self.receiver.expect(head.len as usize, keep);
-                self.share.add(if keep { u64::from(head.len) } else { 0 });
+                self.receiver.expect(head.len as usize, errno.is_none());
                 self.incoming = Some(match errno {
                     Some(errno) => Incoming::Refused(head, errno),
                     None => Incoming::Write(head),
@@ -240,13 +289,10 @@ impl Connection {
             CommandType::Flush | CommandType::Disconnect | CommandType::Other(_) => (Op::Flush, 0),
         };
         let cost = match op {
-            // Already counted for a write, when its payload began.
+            // Counted when the head came.
             Op::Read | Op::Write => len,
             Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => 0,
         };
-        if op == Op::Read {
-            self.share.add(cost);
-        }
         let Some(tag) = self.free.pop() else {
             unreachable!("requests are counted against the number of tags")
         };
@@ -323,13 +369,14 @@ impl Connection {
 
     fn advance(&mut self, written: usize) {
         self.sent += written;
+        self.sent_in_all += written as u64;
         while let Some(first) = self.replies.front() {
             let len = first.head.bytes().len() + first.data.len();
             if self.sent < len {
                 break;
             }
             self.sent -= len;
-            self.share.remove(first.cost);
+            self.share.give_back(first.cost);
             self.count -= 1;
             self.replies.pop_front();
         }

@@ -1,26 +1,29 @@
 //! A server of the NBD protocol (newstyle, fixed) for one device.
 //!
 //! One task for each connection, none for a request. Several connections see one device: what one
-//! has written and got a reply for, the others read, and a flush on one covers all.
+//! has written and got a reply for, the others read, and a flush on one covers all. When all places
+//! are taken, or all memory, clients that keep them and do nothing give way ([`places`]).
 
 mod address;
 mod budget;
 mod connection;
 mod errno;
 mod handshake;
+mod meter;
+mod places;
 mod receive;
 mod stream;
 mod wire;
 
-use std::{future::Future, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::Future, io, path::PathBuf, sync::Arc, time::Duration};
 
 use netraid_block::{IoError, Pool};
 use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
     sync::watch,
-    task::JoinSet,
-    time::timeout,
+    task::{AbortHandle, Id, JoinSet},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 pub use self::address::{NbdAddress, NbdAddressError};
@@ -28,34 +31,37 @@ use self::{
     budget::{Budget, Share},
     connection::Connection,
     handshake::{Export, Outcome, negotiate},
+    meter::Meter,
+    places::{Doing, Need, Places},
     stream::Stream,
 };
 use netraid_engine::bytes::ByteDevice;
 
-use crate::flush;
+use crate::{
+    flush,
+    name::{NameError, check_export_name},
+    users::{Use, Users},
+};
 
 /// Longest read or write in bytes, which every client may rely on (NBD, block size constraints).
 const PAYLOAD_LEN_MAX: u32 = 32 << 20;
-/// Most clients at once; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 64;
+/// Most clients at once; more wait until one leaves or gives way.
+const CONNECTIONS_MAX: usize = 256;
+/// How often it is looked who gives way, while somebody needs that.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a client may take to negotiate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long requests under way may take after the server was told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after accepting failed for want of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Names are at most this many bytes (NBD, string limits).
-const NAME_LEN_MAX: usize = 4096;
 
 /// Why an export cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The name cannot be told to clients.
-    #[error("export name is {len} bytes long, more than {NAME_LEN_MAX}; choose a shorter one")]
-    Name {
-        /// Its length in bytes.
-        len: usize,
-    },
+    #[error("export {0}")]
+    Name(#[from] NameError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another address or stop its owner")]
     Listen {
@@ -81,6 +87,7 @@ pub struct NbdServer {
     export: Arc<Export>,
     device: ByteDevice,
     pool: Pool,
+    users: Users,
 }
 
 impl NbdServer {
@@ -88,16 +95,14 @@ impl NbdServer {
     /// The device is exported as `name`, and as the default export.
     ///
     /// # Errors
-    /// When the name is too long, or the address cannot be listened on.
+    /// When the name is too long or has control characters, or the address cannot be listened on.
     pub async fn bind(
         address: &NbdAddress,
         device: impl Into<ByteDevice>,
         name: &str,
         pool: Pool,
     ) -> Result<Self, NbdError> {
-        if name.len() > NAME_LEN_MAX {
-            return Err(NbdError::Name { len: name.len() });
-        }
+        check_export_name(name)?;
         let listen = |source| NbdError::Listen { address: address.clone(), source };
         let (listener, bound) = match address {
             NbdAddress::Tcp(at) => {
@@ -114,7 +119,13 @@ impl NbdServer {
         let device = device.into();
         let info = device.device().info().clone();
         let export = Arc::new(Export { name: name.into(), info });
-        Ok(Self { listener, address: bound, export, device, pool })
+        Ok(Self { listener, address: bound, export, device, pool, users: Users::default() })
+    }
+
+    /// The server counts its clients there; nobody is served any more once that lets exports end.
+    #[must_use]
+    pub fn counted_by(self, users: Users) -> Self {
+        Self { users, ..self }
     }
 
     /// Where the server listens; the port is the real one.
@@ -136,29 +147,48 @@ impl NbdServer {
     /// When the last flush fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), NbdError> {
         let (stop, stopped) = watch::channel(false);
-        let mut connections = JoinSet::new();
-        let budget = Budget::default();
+        let mut clients = Clients::new();
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Accepted, and without a place yet.
+        let mut waiting: Option<Stream> = None;
         tokio::pin!(shutdown);
         loop {
-            let room = connections.len() < CONNECTIONS_MAX;
             tokio::select! {
                 () = &mut shutdown => break,
-                stream = self.accept(), if room => match stream {
-                    Ok(stream) => {
-                        let (export, device) = (self.export.clone(), self.device.clone());
-                        let (pool, stopped) = (self.pool.clone(), stopped.clone());
-                        let share = budget.share();
-                        connections.spawn(serve(stream, export, device, pool, share, stopped));
-                    }
+                stream = self.accept(), if waiting.is_none() => match stream {
+                    Ok(stream) => waiting = Some(stream),
                     Err(error) => {
                         tracing::warn!(address = %self.address, %error, "cannot accept a client");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                () = clients.ended(), if !clients.tasks.is_empty() => {}
+                _ = looks.tick(), if !clients.tasks.is_empty() => {}
             }
+            if let Some(stream) = waiting.take_if(|_| clients.tasks.len() < CONNECTIONS_MAX) {
+                self.begin(stream, &mut clients, &stopped);
+            }
+            clients.make_room(waiting.is_some());
         }
-        self.finish(stop, connections).await
+        self.finish(stop, clients.tasks).await
+    }
+
+    /// Serves one more client.
+    fn begin(&self, stream: Stream, clients: &mut Clients, stopped: &watch::Receiver<bool>) {
+        let meter = Meter::default();
+        let client = Client {
+            stream,
+            export: self.export.clone(),
+            device: self.device.clone(),
+            pool: self.pool.clone(),
+            users: self.users.clone(),
+            share: clients.budget.share(),
+            meter: meter.clone(),
+        };
+        let task = clients.tasks.spawn(client.serve(stopped.clone()));
+        clients.places.handle_begin(task.id(), clients.started.elapsed());
+        clients.known.insert(task.id(), (meter, task));
     }
 
     async fn accept(&self) -> io::Result<Stream> {
@@ -197,34 +227,110 @@ impl NbdServer {
     }
 }
 
-/// Serves one client to its end.
-async fn serve(
-    mut stream: Stream,
+/// All clients of a server that have a place.
+struct Clients {
+    tasks: JoinSet<()>,
+    /// Those that were not told to give way.
+    known: HashMap<Id, (Meter, AbortHandle)>,
+    places: Places<Id>,
+    budget: Budget,
+    started: Instant,
+}
+
+impl Clients {
+    fn new() -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            known: HashMap::new(),
+            places: Places::default(),
+            budget: Budget::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Waits for the end of a client; cancel safe.
+    async fn ended(&mut self) {
+        if let Some(end) = self.tasks.join_next_with_id().await {
+            self.forget(end.map_or_else(|error| error.id(), |(id, ())| id));
+        }
+    }
+
+    fn forget(&mut self, client: Id) {
+        self.places.handle_end(client);
+        self.known.remove(&client);
+    }
+
+    /// Sends a client away that does nothing, where another one needs its place or its memory.
+    fn make_room(&mut self, place_is_needed: bool) {
+        // Whoever gives way already has not ended yet.
+        let need_place = place_is_needed && self.known.len() >= CONNECTIONS_MAX;
+        let need_memory = self.budget.is_short();
+        if !need_place && !need_memory {
+            return;
+        }
+        let now = self.started.elapsed();
+        for (client, (meter, _)) in &self.known {
+            self.places.handle_look(*client, meter.look(), now);
+        }
+        let needs = [(Need::Place, need_place), (Need::Memory, need_memory)];
+        for (need, _) in needs.into_iter().filter(|(_, is_needed)| *is_needed) {
+            let Some((client, doing)) = self.places.gives_way(need, now) else { continue };
+            if let Some((_, task)) = self.known.get(&client) {
+                tell(need, doing);
+                task.abort();
+            }
+            self.forget(client);
+        }
+    }
+}
+
+/// Who has asked for something is missed by somebody.
+fn tell(need: Need, doing: Doing) {
+    match doing {
+        Doing::Negotiates | Doing::Silent => tracing::debug!(?need, ?doing, "a client gives way"),
+        Doing::Idle | Doing::IdleWriter | Doing::Works | Doing::WaitsForClient => {
+            tracing::warn!(?need, ?doing, "an NBD client that does nothing gives way to another");
+        }
+    }
+}
+
+/// A client, and what it needs to be served.
+struct Client {
+    stream: Stream,
     export: Arc<Export>,
     device: ByteDevice,
     pool: Pool,
+    users: Users,
     share: Share,
-    mut stop: watch::Receiver<bool>,
-) {
-    let negotiated = tokio::select! {
-        negotiated = timeout(HANDSHAKE_TIMEOUT, negotiate(&mut stream, &export)) => negotiated,
-        _ = stop.wait_for(|stop| *stop) => return,
-    };
-    let structured = match negotiated {
-        Ok(Ok(Outcome::Transmission { structured })) => structured,
-        Ok(Ok(Outcome::Closed)) => return,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "client is sent away");
-            return;
+    meter: Meter,
+}
+
+impl Client {
+    /// Serves it to its end.
+    async fn serve(self, mut stop: watch::Receiver<bool>) {
+        let Self { mut stream, export, device, pool, users, share, meter } = self;
+        let negotiated = tokio::select! {
+            negotiated = timeout(HANDSHAKE_TIMEOUT, negotiate(&mut stream, &export)) => negotiated,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        let structured = match negotiated {
+            Ok(Ok(Outcome::Transmission { structured })) => structured,
+            Ok(Ok(Outcome::Closed)) => return,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "client is sent away");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!("client did not negotiate in time");
+                return;
+            }
+        };
+        let Some(_using) = users.using(Use::NbdClient) else { return };
+        let told = (share, meter);
+        let connection = Connection::new(stream, structured, &device, pool, told);
+        if let Err(error) = connection.run(stop).await {
+            tracing::debug!(%error, "connection ended");
         }
-        Err(_) => {
-            tracing::debug!("client did not negotiate in time");
-            return;
-        }
-    };
-    let connection = Connection::new(stream, structured, &device, pool, share);
-    if let Err(error) = connection.run(stop).await {
-        tracing::debug!(%error, "connection ended");
     }
 }
 
@@ -240,3 +346,6 @@ async fn remove_stale(path: &PathBuf) {
         let _ = std::fs::remove_file(path);
     }
 }
+
+#[cfg(test)]
+mod tests;

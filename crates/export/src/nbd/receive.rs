@@ -13,6 +13,8 @@ use super::{
 const AHEAD_LEN: usize = 32 << 10;
 /// Length of one buffer of payload: the largest that pools keep.
 const PART_LEN: usize = 2 << 20;
+/// Length of the one buffer of payload that is dropped.
+const DROPPED_LEN: usize = 64 << 10;
 
 /// What was received.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) struct Receiver {
     end: usize,
     payload: Option<Payload>,
     pool: Pool,
+    /// Bytes that were read from the socket.
+    received: u64,
 }
 
 struct Payload {
@@ -57,13 +61,19 @@ struct Payload {
 
 impl Receiver {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { ahead: vec![0; AHEAD_LEN].into(), start: 0, end: 0, payload: None, pool }
+        let ahead = vec![0; AHEAD_LEN].into();
+        Self { ahead, start: 0, end: 0, payload: None, pool, received: 0 }
+    }
+
+    /// Bytes that were received.
+    pub(super) const fn received(&self) -> u64 {
+        self.received
     }
 
     /// Announces that `len` bytes of payload come next; they are kept, or read and dropped.
     /// Memory is taken as they arrive, a part at a time.
     pub(super) fn expect(&mut self, len: usize, keep: bool) {
-        let part_len = len.min(PART_LEN);
+        let part_len = len.min(if keep { PART_LEN } else { DROPPED_LEN });
         let part = self.pool.get(part_len);
         let left = len - part_len;
         self.payload = Some(Payload { list: SgList::new(), part, filled: 0, left, keep });
@@ -149,6 +159,7 @@ impl Receiver {
         if count == 0 {
             return Err(ReceiveError::Closed);
         }
+        self.received += count as u64;
         if let Some(payload) = &mut self.payload {
             payload.filled += count.min(direct);
         }

@@ -25,7 +25,10 @@ use netraid_block::{
     SgList,
 };
 use netraid_engine::backings::ram;
-use netraid_export::fuse::{FuseError, FuseMount};
+use netraid_export::{
+    InUse, Users,
+    fuse::{FuseError, FuseMount},
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::oneshot;
@@ -34,6 +37,7 @@ const SIZE: u64 = 16 << 20;
 /// Longer than an unmount that is held up may take.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 const EIO: i32 = 5;
+const ESHUTDOWN: i32 = 108;
 
 /// Memory that counts its flushes.
 struct Counted(Device, Arc<AtomicUsize>);
@@ -150,7 +154,8 @@ fn memory() -> Device {
 /// Mounts a volume, runs `client` on its file, and unmounts.
 async fn mounted(device: Device, client: impl FnOnce(PathBuf) + Send + 'static) {
     let dir = tempfile::tempdir().unwrap();
-    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let mount =
+        FuseMount::mount(dir.path(), device, "volume", Pool::new(), Users::default()).unwrap();
     let file = mount.file().to_path_buf();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
@@ -343,7 +348,8 @@ async fn a_file_that_stays_open_is_cut_off_after_a_flush() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (device, flushes) = counted();
-    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let mount =
+        FuseMount::mount(dir.path(), device, "volume", Pool::new(), Users::default()).unwrap();
     let path = mount.file().to_path_buf();
     let open = move || File::options().read(true).write(true).open(path).unwrap();
     let file = tokio::task::spawn_blocking(open).await.unwrap();
@@ -357,13 +363,45 @@ async fn a_file_that_stays_open_is_cut_off_after_a_flush() {
 }
 
 #[tokio::test]
+async fn whoever_has_the_file_open_uses_the_export() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let users = Users::default();
+    let mount = FuseMount::mount(dir.path(), memory(), "volume", Pool::new(), users.clone());
+    let mount = mount.unwrap();
+    let path = mount.file().to_path_buf();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(mount.run(async move { drop(stopped.await) }));
+    let opened = path.clone();
+    let open =
+        move || (File::open(&opened).unwrap(), File::options().write(true).open(&opened).unwrap());
+    let (reads, writes) = tokio::task::spawn_blocking(open).await.unwrap();
+    assert_eq!(users.let_end(false), Err(InUse { open_files: 2, ..InUse::default() }));
+    tokio::task::spawn_blocking(move || drop(reads)).await.unwrap();
+    let copy = writes.try_clone().unwrap();
+    tokio::task::spawn_blocking(move || drop(writes)).await.unwrap();
+    assert!(users.let_end(false).is_err(), "a copy of the descriptor is left");
+    tokio::task::spawn_blocking(move || drop(copy)).await.unwrap();
+    // The kernel says so a moment later.
+    tokio::time::timeout(END_TIMEOUT, users.nobody()).await.unwrap();
+    assert_eq!(users.let_end(false), Ok(InUse::default()));
+    let late = tokio::task::spawn_blocking(move || File::open(path)).await.unwrap();
+    assert_eq!(late.unwrap_err().raw_os_error(), Some(ESHUTDOWN));
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_mount_that_another_namespace_holds_does_not_hold_up_the_end() {
     if !can_mount() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let (device, flushes) = counted();
-    let mount = FuseMount::mount(dir.path(), device, "volume", Pool::new()).unwrap();
+    let mount =
+        FuseMount::mount(dir.path(), device, "volume", Pool::new(), Users::default()).unwrap();
     let script = "echo ready; read go; \
         dd if=/dev/zero of=$0 bs=512 count=1 conv=notrunc 2>/dev/null; echo $?";
     let mut holder = Command::new("unshare")
@@ -392,10 +430,14 @@ fn wrong_places_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let device = || ram(SIZE, 512, Pool::new()).unwrap();
     let missing = dir.path().join("missing");
-    let error = FuseMount::mount(&missing, device(), "volume", Pool::new()).err().unwrap();
+    let error = FuseMount::mount(&missing, device(), "volume", Pool::new(), Users::default())
+        .err()
+        .unwrap();
     assert!(matches!(&error, FuseError::Directory { dir } if *dir == missing), "{error}");
-    for name in ["", "a/b", "..", &"x".repeat(256)] {
-        let error = FuseMount::mount(dir.path(), device(), name, Pool::new()).err().unwrap();
+    for name in ["", "a/b", ".", "..", "a\0b", "a\nb", &"x".repeat(256)] {
+        let error = FuseMount::mount(dir.path(), device(), name, Pool::new(), Users::default())
+            .err()
+            .unwrap();
         assert!(matches!(error, FuseError::Name { .. }), "{error}");
     }
 }

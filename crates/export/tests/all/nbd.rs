@@ -10,7 +10,10 @@ use std::{
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Op, Pool, Request};
 use netraid_engine::backings::{FileOptions, file, ram};
-use netraid_export::nbd::{NbdAddress, NbdServer};
+use netraid_export::{
+    InUse, Users,
+    nbd::{NbdAddress, NbdError, NbdServer},
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -437,6 +440,41 @@ async fn a_server_that_stops_finishes_what_it_has_begun() {
     tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap();
     assert!(client.0.is_closed() && client.1.is_closed());
     assert!(TcpStream::connect(address).is_err());
+}
+
+#[tokio::test]
+async fn whoever_has_negotiated_uses_the_export() {
+    let any = NbdAddress::Tcp("127.0.0.1:0".parse().unwrap());
+    let users = Users::default();
+    let server = NbdServer::bind(&any, memory(), "volume", Pool::new()).await.unwrap();
+    let NbdAddress::Tcp(address) = *server.address() else { panic!("a TCP address") };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = server.counted_by(users.clone());
+    let task = tokio::spawn(server.run(async move { drop(stopped.await) }));
+    let connect = move || (Client::hello(address), Client::connect(address, true));
+    let (_half, mut client) = tokio::task::spawn_blocking(connect).await.unwrap();
+    assert_eq!(users.let_end(false), Err(InUse { nbd_clients: 1, ..InUse::default() }));
+    client.send(DISCONNECT, 0, 0, 0, &[]);
+    tokio::time::timeout(Duration::from_secs(5), users.nobody()).await.unwrap();
+    assert_eq!(users.let_end(false), Ok(InUse::default()));
+    let late = move || {
+        let mut late = Client::hello(address);
+        (late.option(7, &go("")).0, late.is_closed())
+    };
+    assert_eq!(tokio::task::spawn_blocking(late).await.unwrap(), (1, true), "nobody begins to");
+    stop.send(()).unwrap();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn names_that_no_client_can_be_told_are_refused() {
+    let any = NbdAddress::Tcp("127.0.0.1:0".parse().unwrap());
+    for name in ["a\0b", "a\nb", &"x".repeat(4097)] {
+        let error = NbdServer::bind(&any, memory(), name, Pool::new()).await.err().unwrap();
+        assert!(matches!(error, NbdError::Name(_)), "{error}");
+    }
+    let server = NbdServer::bind(&any, memory(), "..", Pool::new()).await.unwrap();
+    assert!(server.uri().ends_with('/'), "the default export: {}", server.uri());
 }
 
 #[tokio::test]

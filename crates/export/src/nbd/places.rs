@@ -1,0 +1,227 @@
+//! Which client gives way when another one needs its place, or the memory that it keeps.
+//!
+//! A machine: it is told who has a place and, from time to time, what each does; it says who gives
+//! way. Clients give way only when there is need. Invariants: one for whom the device works gives
+//! way to nobody, and one that has written never for its silence: it may be a disk that is mounted,
+//! and idle.
+
+use std::time::Duration;
+
+/// How long a connection may negotiate while another client needs its place.
+const NEGOTIATES_MAX: Duration = Duration::from_secs(1);
+/// How long a client may have asked for nothing yet.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// How long a client that has only read may ask for nothing more.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How long a client may take for [`MOVED_MIN`] bytes that it is waited for.
+const STALLED_MAX: Duration = Duration::from_secs(30);
+/// What a client that is waited for has to take or send in that time.
+const MOVED_MIN: u64 = 64 << 10;
+
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It has not agreed with its client yet.
+    Negotiates,
+    /// Its client has asked for nothing yet.
+    Silent,
+    /// Nothing is under way; its client has only read.
+    Idle,
+    /// Nothing is under way; its client has written.
+    IdleWriter,
+    /// The device works for it, or its turn has not come.
+    Works,
+    /// Its client has to take replies, or to send what it has announced.
+    WaitsForClient,
+}
+
+/// What a connection does, and how many bytes it has exchanged with its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) doing: Doing,
+    pub(super) moved: u64,
+}
+
+/// What somebody needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    Place,
+    Memory,
+}
+
+/// All clients of a server.
+#[derive(Debug)]
+pub(super) struct Places<K>(Vec<Place<K>>);
+
+#[derive(Debug)]
+struct Place<K> {
+    client: K,
+    last: Look,
+    /// Since when it has moved less than it had to, and what it had moved then.
+    since: Duration,
+    moved_then: u64,
+}
+
+impl<K> Default for Places<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Copy + PartialEq> Places<K> {
+    /// A client has connected.
+    pub(super) fn handle_begin(&mut self, client: K, now: Duration) {
+        let last = Look { doing: Doing::Negotiates, moved: 0 };
+        self.0.push(Place { client, last, since: now, moved_then: 0 });
+    }
+
+    /// A client has left, or was sent away.
+    pub(super) fn handle_end(&mut self, client: K) {
+        self.0.retain(|place| place.client != client);
+    }
+
+    /// What a client does now. Whoever needs something has all clients looked at each second.
+    pub(super) fn handle_look(&mut self, client: K, look: Look, now: Duration) {
+        if let Some(place) = self.0.iter_mut().find(|place| place.client == client) {
+            place.handle_look(look, now);
+        }
+    }
+
+    /// Who gives way, if anybody: those that have done nothing yet first.
+    pub(super) fn gives_way(&self, need: Need, now: Duration) -> Option<(K, Doing)> {
+        let ranked = self.0.iter().filter_map(|place| Some((place, place.rank(need, now)?)));
+        let first = ranked.min_by_key(|(place, rank)| (*rank, place.since));
+        first.map(|(place, _)| (place.client, place.last.doing))
+    }
+}
+
+impl<K> Place<K> {
+    fn handle_look(&mut self, look: Look, now: Duration) {
+        let waits = look.doing == Doing::WaitsForClient;
+        let has_moved = match waits {
+            true => look.moved.saturating_sub(self.moved_then) >= MOVED_MIN,
+            false => look.moved != self.moved_then,
+        };
+        if has_moved || waits != (self.last.doing == Doing::WaitsForClient) {
+            (self.since, self.moved_then) = (now, look.moved);
+        }
+        self.last = look;
+    }
+
+    /// Its turn to give way, or none while it has not done too little for long enough.
+    fn rank(&self, need: Need, now: Duration) -> Option<u8> {
+        let (rank, limit) = match (self.last.doing, need) {
+            (Doing::WaitsForClient, Need::Memory) => (0, STALLED_MAX),
+            (Doing::Negotiates, Need::Place) => (0, NEGOTIATES_MAX),
+            (Doing::Silent, Need::Place) => (1, SILENT_MAX),
+            (Doing::WaitsForClient, Need::Place) => (2, STALLED_MAX),
+            (Doing::Idle, Need::Place) => (3, IDLE_MAX),
+            (Doing::Negotiates | Doing::Silent | Doing::Idle, Need::Memory)
+            | (Doing::IdleWriter | Doing::Works, _) => return None,
+        };
+        (now.saturating_sub(self.since) >= limit).then_some(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Places of clients 0, 1, ... that have connected at second 0.
+    fn places(count: u32) -> Places<u32> {
+        let mut places = Places::default();
+        (0..count).for_each(|client| places.handle_begin(client, at(0)));
+        places
+    }
+
+    fn look(places: &mut Places<u32>, client: u32, doing: Doing, moved: u64, second: u64) {
+        places.handle_look(client, Look { doing, moved }, at(second));
+    }
+
+    fn for_place(places: &Places<u32>, second: u64) -> Option<u32> {
+        places.gives_way(Need::Place, at(second)).map(|(client, _)| client)
+    }
+
+    fn for_memory(places: &Places<u32>, second: u64) -> Option<u32> {
+        places.gives_way(Need::Memory, at(second)).map(|(client, _)| client)
+    }
+
+    #[test]
+    fn who_negotiates_slowly_gives_way_first_and_the_oldest_of_them() {
+        let mut places = places(2);
+        places.handle_begin(2, at(3));
+        assert_eq!(for_place(&places, 0), None);
+        look(&mut places, 0, Doing::Silent, 0, 20);
+        assert_eq!(for_place(&places, 20), Some(1));
+        places.handle_end(1);
+        assert_eq!(for_place(&places, 20), Some(2));
+        places.handle_end(2);
+        assert_eq!(for_place(&places, 20), Some(0));
+        places.handle_end(0);
+        assert_eq!(for_place(&places, 20), None);
+    }
+
+    #[test]
+    fn a_client_that_has_asked_for_nothing_gives_way_after_a_time() {
+        let mut places = places(1);
+        look(&mut places, 0, Doing::Silent, 0, 1);
+        assert_eq!(for_place(&places, 9), None);
+        assert_eq!(for_place(&places, 10), Some(0), "since it has connected");
+        look(&mut places, 0, Doing::Idle, 28, 10);
+        assert_eq!(for_place(&places, 10), None, "it asks");
+    }
+
+    #[test]
+    fn a_client_that_has_only_read_gives_way_after_a_longer_time() {
+        let mut places = places(1);
+        look(&mut places, 0, Doing::Idle, 1000, 5);
+        look(&mut places, 0, Doing::Idle, 1000, 64);
+        assert_eq!(for_place(&places, 64), None);
+        assert_eq!(for_place(&places, 65), Some(0));
+        look(&mut places, 0, Doing::Idle, 1028, 65);
+        assert_eq!(for_place(&places, 100), None);
+    }
+
+    #[test]
+    fn a_client_that_has_written_or_is_worked_for_keeps_its_place() {
+        let mut places = places(2);
+        look(&mut places, 0, Doing::IdleWriter, 1000, 1);
+        look(&mut places, 1, Doing::Works, 1000, 1);
+        assert_eq!(for_place(&places, 1_000_000), None);
+        assert_eq!(for_memory(&places, 1_000_000), None);
+    }
+
+    #[test]
+    fn a_client_that_takes_no_replies_gives_way() {
+        let mut places = places(1);
+        look(&mut places, 0, Doing::Works, 1000, 5);
+        // The device has done its part, and nothing has moved since.
+        look(&mut places, 0, Doing::WaitsForClient, 1000, 100);
+        assert_eq!(for_memory(&places, 129), None);
+        assert_eq!(for_memory(&places, 130), Some(0));
+        assert_eq!(for_place(&places, 130), Some(0));
+    }
+
+    #[test]
+    fn a_client_that_takes_too_little_gives_way_and_a_slow_one_does_not() {
+        let mut places = places(2);
+        for second in 0..=30 {
+            look(&mut places, 0, Doing::WaitsForClient, second * 100, second);
+            look(&mut places, 1, Doing::WaitsForClient, second * MOVED_MIN / 20, second);
+        }
+        assert_eq!(for_memory(&places, 30), Some(0));
+        places.handle_end(0);
+        assert_eq!(for_memory(&places, 30), None);
+    }
+
+    #[test]
+    fn silence_does_not_give_memory_back() {
+        let mut places = places(2);
+        look(&mut places, 1, Doing::Idle, 28, 1);
+        assert_eq!(for_memory(&places, 1_000), None);
+    }
+}
