@@ -237,6 +237,12 @@ impl Agent {
         if is_disk != disk.is_some() && !rows.is_empty() {
             return Err(AgentError::OtherMedium(state));
         }
+        // Before a disk is formatted.
+        let measured = calibration.map(|calibration| calibration.capacity());
+        let device = config.device.or(measured.map(|(device, _)| device));
+        let network = config.network.or(measured.and_then(|(_, network)| network));
+        let device = device.ok_or(AgentError::Rate("devices"))?;
+        let network = network.ok_or(AgentError::Rate("network"))?;
         let (root, segments) = match &config.medium {
             Medium::Directory(directory) => {
                 (directory.clone(), Segments::in_files(directory, agent))
@@ -254,11 +260,6 @@ impl Agent {
         };
         let segments = Arc::new(segments.map_err(io(&root))?);
         let lost = segments.tidy(&rows).map_err(io(&root))?;
-        let measured = calibration.map(|calibration| calibration.capacity());
-        let device = config.device.or(measured.map(|(device, _)| device));
-        let network = config.network.or(measured.and_then(|(_, network)| network));
-        let device = device.ok_or(AgentError::Rate("devices"))?;
-        let network = network.ok_or(AgentError::Rate("network"))?;
         let space_bytes = space(&config, &segments, &rows).map_err(io(&root))?;
         let space_bytes = space_bytes.ok_or(AgentError::Space)?.min(SPACE_MAX);
         let (device, network) = (device.min(RATE_MAX), network.min(RATE_MAX));

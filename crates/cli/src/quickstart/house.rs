@@ -37,13 +37,19 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(args: &QuickstartArgs, dir: &Path, stop: Stop) -> Result<Self> {
+    /// The level that is asked for, and the bytes of a member.
+    pub(super) fn check(args: &QuickstartArgs) -> Result<(Level, u64)> {
         let level = Level::from_number(args.level)
             .with_context(|| format!("level {}: give 0, 1, 5, 6 or 10", args.level))?;
         let members = usize::from(args.members);
         let wish = Wish { level, members, chunk_len: CHUNK_LEN, block_len: BLOCK_LEN };
         let member_len = member_capacity_for(&wish, level != Level::Raid0, args.size)
             .with_context(|| format!("level {} over {members} members", args.level))?;
+        Ok((level, member_len))
+    }
+
+    pub(super) fn new(args: &QuickstartArgs, dir: &Path, stop: Stop) -> Result<Self> {
+        let (level, member_len) = Self::check(args)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             level,

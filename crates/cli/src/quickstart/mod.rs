@@ -42,6 +42,10 @@ pub(crate) struct QuickstartArgs {
 }
 
 pub(crate) fn run(args: &QuickstartArgs, output: Output) -> Result<()> {
+    if !args.cluster {
+        // Before a directory is made for it.
+        House::check(args)?;
+    }
     let temporary;
     let dir: &Path = match &args.dir {
         Some(dir) => {

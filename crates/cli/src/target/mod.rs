@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod made;
 mod open;
 mod rates;
 mod service;
@@ -12,6 +13,7 @@ use access::AccessArgs;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session, show};
+use made::MadeFiles;
 use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
 use open::Opened;
 use rates::RateArgs;
@@ -121,12 +123,15 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         Ok(opened)
     };
     check_filters(args)?;
+    let mut made = MadeFiles::default();
+    args.lun.iter().for_each(|spec| made.note(spec));
     let opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
     let lun = |(number, opened): (u16, &Opened)| {
         opened.lun(&args.iqn, number, args.removable, args.state.as_deref())
     };
     let luns = (0..).zip(&opened).map(lun);
     let target = Target::bind(config, luns.collect::<Result<_>>()?, pool.clone())?;
+    made.keep();
     let about = About {
         iqn: args.iqn.clone(),
         addresses: target.local_addrs().iter().map(ToString::to_string).collect(),

@@ -21,10 +21,11 @@ use netraid_engine::{
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::open::Opened;
+use super::{made::MadeFiles, open::Opened};
 use crate::{
     describe,
     ending::{Ending, LEAVING},
+    lun::LunSpec,
 };
 
 /// A running target with what its LUNs store on.
@@ -142,9 +143,13 @@ impl TargetService {
         self.opened().retain(|number, _| taken(number));
         let About { iqn, pool, removable, state, .. } = &self.0.about;
         let block_len = block_len.or(self.0.about.block_len);
-        let opened = Opened::open(backing.parse()?, block_len, pool)?;
+        let spec: LunSpec = backing.parse()?;
+        let mut made = MadeFiles::default();
+        made.note(&spec);
+        let opened = Opened::open(spec, block_len, pool)?;
         let lun = opened.lun(iqn, number, *removable, state.as_deref())?;
         self.0.handle.add_lun(Some(number), lun).await?;
+        made.keep();
         self.opened().insert(number, opened);
         self.lun(number).await
     }

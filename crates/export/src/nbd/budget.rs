@@ -3,8 +3,9 @@
 //! Invariant: requests under way never have more than [`ALL_BYTES_MAX`] together, and beside that
 //! [`RESERVED_LEN`] for each client. A client that has nothing under way always gets a request of
 //! [`RESERVED_LEN`], so that others who do not read their replies cannot starve it; a longer one it
-//! gets before others get a further one. Who waits for others looks again after a pause: nothing
-//! is told from client to client.
+//! gets before others get a further one, and where it has taken replies before, ahead of those that
+//! have taken none. Who waits for others looks again after a pause: nothing is told from client to
+//! client.
 
 use std::sync::{
     Arc,
@@ -13,12 +14,15 @@ use std::sync::{
 
 /// Bytes of requests under way of one client after which it is given no more.
 const CLIENT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of requests under way of all clients after which only those are given more that have none.
+/// Bytes of requests under way of all clients after which only those are given more that have none,
+/// and have taken what they asked for before.
 const MANY_BYTES_MAX: u64 = 192 << 20;
 /// Bytes of requests under way of all clients.
 pub(super) const ALL_BYTES_MAX: u64 = 256 << 20;
 /// Longest request, in bytes, that a client without any is given whatever others have.
-pub(super) const RESERVED_LEN: u64 = 256 << 10;
+const RESERVED_LEN: u64 = 256 << 10;
+/// Bytes that a client has had and given back, after which it is one that takes its replies.
+const PROVEN_BYTES: u64 = 64 << 10;
 
 /// The bytes of all clients.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +40,8 @@ struct Counts {
 pub(super) struct Share {
     budget: Budget,
     bytes: u64,
+    /// Bytes that were given back.
+    returned: u64,
     waits: bool,
 }
 
@@ -52,7 +58,7 @@ enum Room {
 impl Budget {
     /// A share for one more client, which has nothing yet.
     pub(super) fn share(&self) -> Share {
-        Share { budget: self.clone(), bytes: 0, waits: false }
+        Share { budget: self.clone(), bytes: 0, returned: 0, waits: false }
     }
 
     /// Whether a client waits for what others have.
@@ -66,7 +72,7 @@ impl Share {
     pub(super) fn take(&mut self, len: u64) -> bool {
         let mut all = self.budget.0.bytes.load(Ordering::Relaxed);
         loop {
-            let room = room(self.bytes, all, len);
+            let room = room(self.bytes, all, len, self.returned >= PROVEN_BYTES);
             if room != Room::Enough {
                 self.set_waits(room == Room::AllTaken);
                 return false;
@@ -87,6 +93,7 @@ impl Share {
     pub(super) fn give_back(&mut self, len: u64) {
         assert!(len <= self.bytes, "only what was taken is given back");
         self.bytes -= len;
+        self.returned += len;
         self.budget.0.bytes.fetch_sub(len, Ordering::Relaxed);
     }
 
@@ -110,11 +117,12 @@ impl Drop for Share {
     }
 }
 
-/// Whether a client that has `own` of `all` bytes gets `len` more.
-const fn room(own: u64, all: u64, len: u64) -> Room {
+/// Whether a client that has `own` of `all` bytes gets `len` more; `is_proven`: it takes its replies.
+const fn room(own: u64, all: u64, len: u64, is_proven: bool) -> Room {
     let limit = match own {
         0 if len <= RESERVED_LEN => return Room::Enough,
-        0 => ALL_BYTES_MAX,
+        0 if is_proven => ALL_BYTES_MAX,
+        0 => MANY_BYTES_MAX,
         _ if own + len > CLIENT_BYTES_MAX => return Room::OwnTaken,
         _ => MANY_BYTES_MAX,
     };
@@ -138,8 +146,12 @@ mod tests {
         let budget = Budget::default();
         let mut greedy: Vec<_> = (0..CONNECTIONS_MAX).map(|_| budget.share()).collect();
         let all: u64 = greedy.iter_mut().map(|share| fill(share, LONGEST)).sum();
-        assert_eq!(all, ALL_BYTES_MAX);
+        assert_eq!(all, MANY_BYTES_MAX);
         assert!(budget.is_short());
+        // Those that have taken some before have no more than all may have.
+        greedy.iter_mut().for_each(|share| share.returned = PROVEN_BYTES);
+        let more: u64 = greedy.iter_mut().map(|share| fill(share, LONGEST)).sum();
+        assert_eq!(all + more, ALL_BYTES_MAX);
         let reserved: u64 = greedy.iter_mut().map(|share| fill(share, RESERVED_LEN)).sum();
         assert!(reserved <= CONNECTIONS_MAX as u64 * RESERVED_LEN, "{reserved}");
         drop(greedy);
@@ -165,6 +177,9 @@ mod tests {
         let all: u64 = greedy.iter_mut().map(|share| fill(share, 1 << 20)).sum();
         assert!(all <= MANY_BYTES_MAX);
         let mut modest = budget.share();
+        assert!(!modest.take(MANY_BYTES_MAX - all + 1), "it may be one that takes nothing");
+        assert!(modest.take(PROVEN_BYTES));
+        modest.give_back(PROVEN_BYTES);
         assert!(modest.take(LONGEST), "a long first one");
         assert!(!modest.take(4096), "not a second one");
         assert!(budget.is_short());
@@ -177,12 +192,14 @@ mod tests {
     fn a_short_first_request_needs_no_room() {
         let budget = Budget::default();
         let mut unread: Vec<_> = (0..8).map(|_| budget.share()).collect();
-        unread.iter_mut().for_each(|share| assert!(share.take(LONGEST)));
+        unread.iter_mut().for_each(|share| {
+            share.take(LONGEST);
+        });
         let mut modest = budget.share();
         assert!(!modest.take(RESERVED_LEN + 1));
         assert!(modest.take(RESERVED_LEN));
         // A connection that ends with requests under way.
-        drop(unread.pop());
+        unread.remove(0);
         modest.give_back(RESERVED_LEN);
         assert!(modest.take(LONGEST));
     }

@@ -260,7 +260,8 @@ impl Clients {
         self.known.remove(&client);
     }
 
-    /// Sends a client away that does nothing, where another one needs its place or its memory.
+    /// Sends a client away that does nothing, where another one needs its place, and all that keep
+    /// memory which others need.
     fn make_room(&mut self, place_is_needed: bool) {
         // Whoever gives way already has not ended yet.
         let need_place = place_is_needed && self.known.len() >= CONNECTIONS_MAX;
@@ -272,15 +273,20 @@ impl Clients {
         for (client, (meter, _)) in &self.known {
             self.places.handle_look(*client, meter.look(), now);
         }
-        let needs = [(Need::Place, need_place), (Need::Memory, need_memory)];
-        for (need, _) in needs.into_iter().filter(|(_, is_needed)| *is_needed) {
-            let Some((client, doing)) = self.places.gives_way(need, now) else { continue };
-            if let Some((_, task)) = self.known.get(&client) {
-                tell(need, doing);
-                task.abort();
-            }
-            self.forget(client);
+        if need_place && let Some((client, doing)) = self.places.gives_way(Need::Place, now) {
+            self.send_away(client, Need::Place, doing);
         }
+        while need_memory && let Some((client, doing)) = self.places.gives_way(Need::Memory, now) {
+            self.send_away(client, Need::Memory, doing);
+        }
+    }
+
+    fn send_away(&mut self, client: Id, need: Need, doing: Doing) {
+        if let Some((_, task)) = self.known.get(&client) {
+            tell(need, doing);
+            task.abort();
+        }
+        self.forget(client);
     }
 }
 

@@ -13,8 +13,10 @@ const NEGOTIATES_MAX: Duration = Duration::from_secs(1);
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// How long a client that has only read may ask for nothing more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How long a client may take for [`MOVED_MIN`] bytes that it is waited for.
+/// How long a client may take for [`MOVED_MIN`] bytes that it is waited for, while its place is needed.
 const STALLED_MAX: Duration = Duration::from_secs(30);
+/// The same while the memory is needed that it keeps.
+const KEEPS_MAX: Duration = Duration::from_secs(10);
 /// What a client that is waited for has to take or send in that time.
 const MOVED_MIN: u64 = 64 << 10;
 
@@ -111,7 +113,7 @@ impl<K> Place<K> {
     /// Its turn to give way, or none while it has not done too little for long enough.
     fn rank(&self, need: Need, now: Duration) -> Option<u8> {
         let (rank, limit) = match (self.last.doing, need) {
-            (Doing::WaitsForClient, Need::Memory) => (0, STALLED_MAX),
+            (Doing::WaitsForClient, Need::Memory) => (0, KEEPS_MAX),
             (Doing::Negotiates, Need::Place) => (0, NEGOTIATES_MAX),
             (Doing::Silent, Need::Place) => (1, SILENT_MAX),
             (Doing::WaitsForClient, Need::Place) => (2, STALLED_MAX),
@@ -201,8 +203,9 @@ mod tests {
         look(&mut places, 0, Doing::Works, 1000, 5);
         // The device has done its part, and nothing has moved since.
         look(&mut places, 0, Doing::WaitsForClient, 1000, 100);
-        assert_eq!(for_memory(&places, 129), None);
-        assert_eq!(for_memory(&places, 130), Some(0));
+        assert_eq!(for_memory(&places, 109), None);
+        assert_eq!(for_memory(&places, 110), Some(0));
+        assert_eq!(for_place(&places, 129), None);
         assert_eq!(for_place(&places, 130), Some(0));
     }
 
@@ -211,7 +214,7 @@ mod tests {
         let mut places = places(2);
         for second in 0..=30 {
             look(&mut places, 0, Doing::WaitsForClient, second * 100, second);
-            look(&mut places, 1, Doing::WaitsForClient, second * MOVED_MIN / 20, second);
+            look(&mut places, 1, Doing::WaitsForClient, second * MOVED_MIN / 8, second);
         }
         assert_eq!(for_memory(&places, 30), Some(0));
         places.handle_end(0);
