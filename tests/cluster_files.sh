@@ -30,7 +30,7 @@ head -c 5000 /dev/urandom >"$WORK/in"
 head -c 800MiB /dev/zero | tr '\0' 'x' >"$WORK/large"
 "$NETRAID" put "$WORK/large" /a/large & putting=$!
 for _ in $(seq 600); do
-    there=$("$NETRAID" stat --json /a/large.partial 2>/dev/null | jq .length_bytes || true)
+    there=$("$NETRAID" stat --json --upload /a/large 2>/dev/null | jq .length_bytes || true)
     [ "${there:-0}" -gt 0 ] && break
     kill -0 $putting 2>/dev/null || break
     sleep 0.02
@@ -75,7 +75,7 @@ for signal in INT TERM; do
     grep -q -e --resume "$WORK/interrupted.err" || fail "$(cat "$WORK/interrupted.err")"
 done
 exec {pipe}>&-
-"$NETRAID" rm /a/input.partial
+"$NETRAID" rm --upload /a/input
 "$NETRAID" put --resume "$WORK/medium" /a/medium
 "$NETRAID" get --resume /a/large "$WORK/out"
 cmp "$WORK/large" "$WORK/out"

@@ -78,9 +78,9 @@ impl Service for ArrayService {
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
         same_again(&request);
         match request {
-            ControlRequest::Status
-            | ControlRequest::Scrub { .. }
-            | ControlRequest::Stop { .. } => Ok(Value::Null),
+            ControlRequest::Status | ControlRequest::Scrub { .. } | ControlRequest::Stop { .. } => {
+                Ok(Value::Null)
+            }
             ControlRequest::Fail { member } | ControlRequest::Rebuild { member } => {
                 address(&member)
             }
@@ -167,7 +167,9 @@ impl World {
         local.spawn_local(async move { server.run(&ArrayService, std::future::pending()).await });
         let device = backings::ram(64 << 10, 512, Pool::new()).expect("a device");
         let server = ControlServer::bind(&target).expect("a socket");
-        local.spawn_local(async move { server.run(&TargetService(device), std::future::pending()).await });
+        local.spawn_local(async move {
+            server.run(&TargetService(device), std::future::pending()).await
+        });
         drop(entered);
         Self { runtime, local, array, target, _directory: directory }
     }

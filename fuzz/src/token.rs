@@ -115,7 +115,8 @@ impl Agent {
     fn log_in(&self, name: &str, secret: &str) -> Option<Grant> {
         let info = SegmentInfo { generation: Generation(1), capacity: CAPACITY, block_len: 512 };
         let segment = |mediator, id| ((mediator, id) == (MEDIATOR, SEGMENT)).then_some(info);
-        let view = AgentView { agent: AGENT, keys: &self.keys, segment: &segment };
+        let (keys, is_revoked) = (&self.keys, &|_, _| false);
+        let view = AgentView { agent: AGENT, keys, segment: &segment, is_revoked };
         let mut asked = 0;
         let granted = admit(name, "iqn.client", &view, NOW, |right| {
             asked += 1;

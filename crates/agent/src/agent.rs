@@ -227,7 +227,7 @@ impl Agent {
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         let (state, temporary) = state_directory(&config)?;
         let store = records::open(&state)?;
-        let Records { agent, allotments, segments: rows, memberships, calibration, disk } =
+        let Records { agent, allotments, segments: rows, revoked, memberships, calibration, disk } =
             records::load(&store).await?;
         let io = |path: &Path| {
             let path = path.display().to_string();
@@ -281,7 +281,7 @@ impl Agent {
         let view = Arc::new(View::default());
         let draining = memberships.iter().filter(|(_, membership)| membership.draining);
         let draining: HashSet<_> = draining.map(|(mediator, _)| *mediator).collect();
-        let book = Book::new(ledger, rows, &lost, draining, Arc::clone(&view));
+        let book = Book::new(ledger, (rows, &lost), revoked, draining, Arc::clone(&view));
         let unfinished = book.removing();
 
         let gate = Gate {

@@ -5,7 +5,7 @@
 //! is taken back, but for generations: a higher one only keeps more out.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -15,12 +15,12 @@ use netraid_cluster::agent::{
 use netraid_control::{
     lease::nobody,
     ledger::{Allotment, Change, Hold, HoldError, LeaseError, Ledger, Order, Purpose},
-    token::SegmentInfo,
+    token::{SKEW_MS, SegmentInfo},
     units::{AllotmentId, Generation, MediatorId, Moment, PlanId, Resources, SegmentId},
 };
 
 use crate::{
-    records::{Batch, Key, SegmentRow},
+    records::{Batch, Key, PlanKey, SegmentRow},
     view::{BookedRate, View},
 };
 
@@ -32,6 +32,10 @@ const SEGMENT_UNIT: u64 = 4096;
 const SEGMENT_LEN_MAX: u64 = 1 << 56;
 /// The longest that sessions of a plan go on without its tokens: a day.
 const EXTENSION_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+/// Later than anything.
+const NEVER: Moment = Moment(u64::MAX);
+/// Plans of one mediator that are taken back and whose tokens have not ended, at most.
+const REVOKED_MAX: usize = 1 << 16;
 /// One turn ends so much that is over, and more in the next.
 const EXPIRE_TURNS: usize = 8;
 
@@ -70,6 +74,13 @@ type Before = BTreeMap<Key, Option<SegmentRow>>;
 pub(crate) struct Book {
     ledger: Ledger,
     segments: BTreeMap<Key, Segment>,
+    /// Plans whose tokens open nothing, until those have ended. A store that does not take one does not
+    /// take it from here: it only keeps more out, and whoever asked asks again.
+    revoked: BTreeMap<PlanKey, Moment>,
+    /// No later than the first of those ends.
+    revoked_end: Moment,
+    /// Those of which the store is to be told.
+    revoked_changed: BTreeSet<PlanKey>,
     draining: HashSet<MediatorId>,
     /// Changes of the ledger for the next batch, and the last one's order.
     polled: Vec<Change>,
@@ -95,8 +106,8 @@ impl Book {
     /// The book of which a store holds this. `lost` are segments that cannot be served.
     pub(crate) fn new(
         ledger: Ledger,
-        rows: Vec<(Key, SegmentRow)>,
-        lost: &HashSet<Key>,
+        (rows, lost): (Vec<(Key, SegmentRow)>, &HashSet<Key>),
+        revoked: Vec<(PlanKey, Moment)>,
         draining: HashSet<MediatorId>,
         view: Arc<View>,
     ) -> Self {
@@ -105,6 +116,9 @@ impl Book {
         let book = Self {
             ledger,
             segments: rows.into_iter().map(segment).collect(),
+            revoked: revoked.into_iter().collect(),
+            revoked_end: Moment(0),
+            revoked_changed: BTreeSet::new(),
             draining,
             polled: Vec::new(),
             last: None,
@@ -168,7 +182,8 @@ impl Book {
                 }
                 Ok(Step { done: Done::Done, then: Then::Extend(plan, until) })
             }
-            Operation::EndPlan { plan } => {
+            Operation::EndPlan { plan, revoked_until } => {
+                self.revoke(now, (mediator, plan), revoked_until)?;
                 self.ledger.release(mediator, AllotmentId(plan.0)).map_err(busy)?;
                 Ok(Step { done: Done::Done, then: Then::End(plan) })
             }
@@ -274,6 +289,7 @@ impl Book {
 
     /// Removes what is over.
     pub(crate) fn expire(&mut self, now: Moment) {
+        self.forget_revoked(now);
         for _ in 0..EXPIRE_TURNS {
             if self.ledger.next_timeout(now).is_none_or(|next| next > now) {
                 return;
@@ -316,14 +332,17 @@ impl Book {
     /// What is to be stored next; none when all is durable. Nothing else may be under way.
     pub(crate) fn take_batch(&mut self) -> Option<Batch> {
         assert!(self.storing.is_empty() && self.storing_last.is_none(), "one batch at a time");
-        if self.polled.is_empty() && self.changed.is_empty() {
+        if self.polled.is_empty() && self.changed.is_empty() && self.revoked_changed.is_empty() {
             return None;
         }
         self.storing = std::mem::take(&mut self.changed);
         self.storing_last = self.last.take();
         let row = |key| self.segments.get(key).map(|segment| segment.row.clone());
         let segments = self.storing.keys().map(|key| (*key, row(key))).collect();
-        Some(Batch { changes: std::mem::take(&mut self.polled), segments })
+        let revoked = std::mem::take(&mut self.revoked_changed);
+        let until = |key| (key, self.revoked.get(&key).copied());
+        let revoked = revoked.into_iter().map(until).collect();
+        Some(Batch { changes: std::mem::take(&mut self.polled), segments, revoked })
     }
 
     pub(crate) fn handle_stored(&mut self) {
@@ -443,6 +462,48 @@ impl Book {
         Ok(Step { done, then: Then::Raise(segment, generation) })
     }
 
+    /// Lets the tokens of a plan open nothing until they have ended. Asked again, it is stored again: a
+    /// store may have refused it before.
+    fn revoke(&mut self, now: Moment, key: PlanKey, until: Option<Moment>) -> Result<(), Fault> {
+        let Some(until) = until.filter(|until| until.after_ms(SKEW_MS) > now) else {
+            return Ok(());
+        };
+        if until.since_ms(now) > EXTENSION_MS_MAX {
+            let limit = format!("{EXTENSION_MS_MAX} ms from now at most; are clocks right?");
+            return Err(fault(FaultCode::Invalid, format!("until {} ms: {limit}", until.0)));
+        }
+        let (first, last) = ((key.0, PlanId([0; 16])), (key.0, PlanId([u8::MAX; 16])));
+        let may_be_full = self.revoked.len() >= REVOKED_MAX && !self.revoked.contains_key(&key);
+        if may_be_full && self.revoked.range(first..=last).count() >= REVOKED_MAX {
+            let detail =
+                format!("{REVOKED_MAX} plans are taken back already; ask again when some end");
+            return Err(fault(FaultCode::Busy, detail));
+        }
+        let stands = self.revoked.entry(key).or_insert(until);
+        *stands = until.max(*stands);
+        self.revoked_end = self.revoked_end.min(*stands);
+        self.view.write().revoked.insert(key, *stands);
+        self.revoked_changed.insert(key);
+        Ok(())
+    }
+
+    /// Forgets plans whose tokens have ended by any clock.
+    fn forget_revoked(&mut self, now: Moment) {
+        let is_over = |until: &Moment| until.after_ms(SKEW_MS) <= now;
+        if !is_over(&self.revoked_end) {
+            return;
+        }
+        let over: Vec<PlanKey> =
+            self.revoked.iter().filter(|(_, until)| is_over(until)).map(|(key, _)| *key).collect();
+        let mut view = self.view.write();
+        for key in over {
+            self.revoked.remove(&key);
+            view.revoked.remove(&key);
+            self.revoked_changed.insert(key);
+        }
+        self.revoked_end = self.revoked.values().min().copied().unwrap_or(NEVER);
+    }
+
     fn begin_removal(&mut self, mediator: MediatorId, segment: SegmentId) -> Result<Step, Fault> {
         let key = (mediator, segment);
         self.touch(key);
@@ -491,6 +552,7 @@ impl Book {
         let mut view = self.view.write();
         view.segments = self.segments.iter().filter_map(shown).collect();
         view.booked = self.ledger.entries().filter_map(booked).collect();
+        view.revoked = self.revoked.iter().map(|(key, until)| (*key, *until)).collect();
     }
 }
 

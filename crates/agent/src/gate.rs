@@ -35,7 +35,9 @@ impl Gate {
         proves: &mut dyn FnMut(&Secret) -> bool,
     ) -> Result<Grant, Denied> {
         let segment = |mediator, id| known.segments.get(&(mediator, id)).copied();
-        let view = AgentView { agent: self.agent, keys: &known.keys, segment: &segment };
+        let is_revoked = |mediator, plan| known.revoked.contains_key(&(mediator, plan));
+        let (agent, keys) = (self.agent, &known.keys);
+        let view = AgentView { agent, keys, segment: &segment, is_revoked: &is_revoked };
         admit(name, initiator, &view, now, proves)
     }
 }

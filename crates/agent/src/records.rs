@@ -12,7 +12,7 @@ use netraid_control::{
     lease::nobody,
     ledger::{Allotment, Change},
     membership::Bond,
-    units::{AgentId, Generation, MediatorId, PlanId, SegmentId},
+    units::{AgentId, Generation, MediatorId, Moment, PlanId, SegmentId},
 };
 use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -24,10 +24,14 @@ use crate::{calibrate::Calibration, disk::DiskId};
 /// Whose a segment is, and which: two mediators may use the same id.
 pub(crate) type Key = (MediatorId, SegmentId);
 
+/// Whose a plan is, and which.
+pub(crate) type PlanKey = (MediatorId, PlanId);
+
 /// Name of the store's files.
 const NAME: &str = "agent";
 
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE allotments (
         mediator BLOB NOT NULL, id BLOB NOT NULL, allotment TEXT NOT NULL,
@@ -40,7 +44,15 @@ const STEPS: &[&str] = &["
     CREATE TABLE memberships (
         mediator BLOB PRIMARY KEY, membership TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
-"];
+",
+    "
+    -- Plans that were taken back, until their tokens have ended.
+    CREATE TABLE revoked (
+        mediator BLOB NOT NULL, plan BLOB NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (mediator, plan)
+    ) STRICT, WITHOUT ROWID;
+",
+];
 
 /// A segment, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +127,7 @@ pub(crate) struct Records {
     pub(crate) agent: AgentId,
     pub(crate) allotments: Vec<Allotment>,
     pub(crate) segments: Vec<(Key, SegmentRow)>,
+    pub(crate) revoked: Vec<(PlanKey, Moment)>,
     pub(crate) memberships: Vec<(MediatorId, Membership)>,
     pub(crate) calibration: Option<Calibration>,
     /// The disk of its segments.
@@ -128,6 +141,8 @@ pub(crate) struct Batch {
     pub(crate) changes: Vec<Change>,
     /// Segments as they are now; none where there is none any more.
     pub(crate) segments: Vec<(Key, Option<SegmentRow>)>,
+    /// Plans that are taken back until then; none of one whose tokens have ended.
+    pub(crate) revoked: Vec<(PlanKey, Option<Moment>)>,
 }
 
 pub(crate) fn open(state: &Path) -> Result<Store, OpenError> {
@@ -161,7 +176,11 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                     Ok((MediatorId(row.get(0)?), json(&text)?))
                 },
             )?;
-            Ok(Records { agent, allotments, segments, memberships, calibration, disk })
+            let revoked = rows(connection, "SELECT mediator, plan, until FROM revoked", |row| {
+                let until = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                Ok(((MediatorId(row.get(0)?), PlanId(row.get(1)?)), Moment(until)))
+            })?;
+            Ok(Records { agent, allotments, segments, revoked, memberships, calibration, disk })
         })
         .await
 }
@@ -216,6 +235,15 @@ pub(crate) fn apply(connection: &Connection, batch: &Batch) -> rusqlite::Result<
         match row {
             Some(row) => put.execute(params![mediator.0, segment.0, text(row)?])?,
             None => remove.execute(params![mediator.0, segment.0])?,
+        };
+    }
+    let mut put = connection.prepare_cached("INSERT OR REPLACE INTO revoked VALUES (?, ?, ?)")?;
+    let mut remove =
+        connection.prepare_cached("DELETE FROM revoked WHERE mediator = ? AND plan = ?")?;
+    for ((mediator, plan), until) in &batch.revoked {
+        match until.map(|until| i64::try_from(until.0).unwrap_or(i64::MAX)) {
+            Some(until) => put.execute(params![mediator.0, plan.0, until])?,
+            None => remove.execute(params![mediator.0, plan.0])?,
         };
     }
     Ok(())

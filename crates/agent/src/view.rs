@@ -11,10 +11,10 @@ use netraid_control::{
     keys::{Key, KeyError, KeyId, Keyring, Ring},
     ledger::{Allotment, State},
     token::{SKEW_MS, SegmentInfo, Token},
-    units::{MediatorId, Moment, PlanId, Rate, SegmentId},
+    units::{MediatorId, Moment, Rate, SegmentId},
 };
 
-use crate::records;
+use crate::records::{self, PlanKey};
 
 /// Sessions of a key that was taken back are long over after this, in milliseconds.
 const WITHDRAWN_MS: u64 = 10 * 60 * 1000;
@@ -28,7 +28,9 @@ pub(crate) struct Known {
     /// Segments that may be served.
     pub(crate) segments: HashMap<records::Key, SegmentInfo>,
     /// Rates that are booked, by plan.
-    pub(crate) booked: HashMap<(MediatorId, PlanId), BookedRate>,
+    pub(crate) booked: HashMap<PlanKey, BookedRate>,
+    /// Plans that their mediator took back, until their tokens have ended.
+    pub(crate) revoked: HashMap<PlanKey, Moment>,
     pub(crate) keys: Keyring,
     /// Keys that their mediator took back before they ended, and when.
     withdrawn: HashMap<(MediatorId, KeyId), Moment>,
@@ -89,11 +91,12 @@ impl Known {
         self.keys.set(mediator, ring)
     }
 
-    /// Whether a session that a token let in may go on: its mediator has keys here, and has not taken
-    /// back the one that signed it. One that ended by itself is no reason: sessions are prolonged.
+    /// Whether a session that a token let in may go on: its mediator has keys here, and has taken back
+    /// neither the one that signed it nor its plan. A key that ended by itself is no reason: sessions are prolonged.
     pub(crate) fn stands(&self, token: &Token) -> bool {
         self.ring(token.mediator).is_some()
             && !self.withdrawn.contains_key(&(token.mediator, token.key))
+            && !self.revoked.contains_key(&(token.mediator, token.plan))
     }
 
     pub(crate) fn ring(&self, mediator: MediatorId) -> Option<&Ring<Key>> {

@@ -1,8 +1,15 @@
 //! `netraid attach`: runs an array and exports it until told to stop.
 
-use std::{path::PathBuf, sync::mpsc, thread};
+use std::{
+    io,
+    net::TcpListener,
+    os::unix::{fs::FileTypeExt as _, net::UnixStream},
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_control::text::escaped;
@@ -21,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
-    control::{bind_control, show},
+    control::{bind_control, show, socket_path},
     ending::{Ending, LEAVING},
     member::MemberArgs,
     output::Output,
@@ -128,6 +135,53 @@ impl ExportArgs {
         }
         Ok(())
     }
+
+    /// Refuses what cannot be served, before anything is opened: whoever is shut out by the opening is
+    /// shut out for good.
+    pub(crate) fn check_free(&self, control: Option<&str>) -> Result<()> {
+        for address in &self.nbd {
+            let free = match address {
+                NbdAddress::Tcp(at) => TcpListener::bind(at).map(drop),
+                NbdAddress::Unix(path) => check_socket(path),
+            };
+            free.with_context(|| {
+                format!("cannot listen on {address}; choose another address or stop its owner")
+            })?;
+        }
+        if let Some(dir) = &self.fuse {
+            // What is left of a dead mount cannot be looked at, and is taken away when this one is made.
+            let is_none = match std::fs::metadata(dir) {
+                Ok(there) => !there.is_dir(),
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
+            if is_none {
+                bail!("{}: is not a directory; create it first", dir.display());
+            }
+        }
+        if let Some(control) = control {
+            let path = socket_path(control)?;
+            check_socket(&path).with_context(|| {
+                format!("control socket {}: cannot listen; choose another path", path.display())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a socket can be made there: nothing is, or one that nobody listens on.
+fn check_socket(path: &Path) -> io::Result<()> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    std::fs::metadata(above.unwrap_or(Path::new(".")))?;
+    match (UnixStream::connect(path), std::fs::symlink_metadata(path)) {
+        (_, Err(_)) => Ok(()),
+        (Err(error), Ok(there)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            match there.file_type().is_socket() {
+                true => Ok(()),
+                false => Err(io::ErrorKind::AlreadyExists.into()),
+            }
+        }
+        (Ok(_) | Err(_), Ok(_)) => Err(io::ErrorKind::AddrInUse.into()),
+    }
 }
 
 fn caches(args: &AttachArgs) -> Result<Caches> {
@@ -145,6 +199,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
     let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };
+    args.exports.check_free(args.control.as_deref())?;
     let array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use netraid_cluster::mediator::{Create, Kind, Mode};
 use netraid_control::text::escaped;
 use netraid_engine::array::{ArrayHandle, Event};
-use netraid_files::{Cluster, Volume, VolumeOptions};
+use netraid_files::{Cluster, Error, Volume, VolumeOptions};
 
 use crate::{
     attach::{ExportArgs, Running, export},
@@ -132,6 +132,7 @@ fn create(args: &CreateArgs, output: Output) -> Result<()> {
         size_bytes: args.size,
         layout: args.layout.layout(&args.rates)?,
         parents: args.parents,
+        upload: false,
     };
     let made = runtime()?.block_on(cluster.create(&create));
     let entry = made.map_err(|error| with_offer(error.into()))?;
@@ -180,6 +181,7 @@ async fn serve_until_stopped(
     stop: &mut Stop,
     output: Output,
 ) -> Result<()> {
+    args.exports.check_free(args.control.as_deref())?;
     let pool = netraid_engine::pool();
     let mode = if args.read_only { Mode::Read } else { Mode::Write };
     let options = VolumeOptions {
@@ -216,7 +218,14 @@ impl Running for Volume {
 
     async fn close(self, stop: &mut Stop) -> Result<()> {
         tokio::select! {
-            closed = self.close(None) => Ok(closed?),
+            closed = self.close(None) => match closed {
+                // All is stable, and whoever wants the volume next waits for the plan's end.
+                Err(kept @ Error::Kept { .. }) => {
+                    tracing::warn!("{kept}");
+                    Ok(())
+                }
+                closed => Ok(closed?),
+            },
             // What is lost by that is what a crash loses: its keeper goes on for as long as this process does.
             () = stop.wait_for_another() => bail!("not closed in good order"),
         }

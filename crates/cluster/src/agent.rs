@@ -106,6 +106,10 @@ pub enum Operation {
     EndPlan {
         /// Which.
         plan: PlanId,
+        /// It is taken back from a client that may go on: until then, which is when its last token ends,
+        /// its tokens open nothing. A day from now at most; none when its client has stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revoked_until: Option<Moment>,
     },
 }
 

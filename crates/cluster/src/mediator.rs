@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! POST   /v1/names                 Create       -> Entry       a volume, data, or a directory
-//! GET    /v1/names                 ?path=&after=&limit=  -> Page      what is in a directory
-//! GET    /v1/name                  ?path=       -> Entry
-//! DELETE /v1/name                  ?path=&force=
+//! GET    /v1/names                 ?path=&after=&limit=&uploads=  -> Page      what is in a directory
+//! GET    /v1/name                  ?path=&upload=  -> Entry
+//! DELETE /v1/name                  ?path=&force=&upload=&id=
 //! POST   /v1/rename                Rename       -> Entry
 //! POST   /v1/plans                 Open         -> TransferPlan
 //! POST   /v1/plans/{id}/renew                   -> TransferPlan
@@ -134,6 +134,11 @@ pub struct Create {
     /// Whether missing directories above it are made.
     #[serde(default)]
     pub parents: bool,
+    /// Whether it is an upload of that name: data that nobody finds by the name until [`Rename`] gives
+    /// the name to it. Uploads of a directory have names of their own, which no path says, and each
+    /// name has one upload at most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upload: bool,
 }
 
 /// What a name stands for, and how it is.
@@ -159,6 +164,9 @@ pub struct Entry {
     pub changed: Moment,
     /// How it is stored; none for a directory, and for what has no bytes.
     pub stored: Option<Stored>,
+    /// Of an upload: bytes that the data is to have once all of it is there; none of everything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_bytes: Option<u64>,
 }
 
 /// How something is stored.
@@ -212,6 +220,9 @@ pub struct List {
     pub after: Option<String>,
     /// As many at most; 1000 when none, and at most.
     pub limit: Option<u32>,
+    /// Whether uploads are listed, in the place of all else.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uploads: bool,
 }
 
 /// A part of a directory, in the order of names.
@@ -233,6 +244,13 @@ pub struct Named {
     /// Whether it goes although somebody uses it: they are fenced.
     #[serde(default)]
     pub force: bool,
+    /// Whether the upload of that name is meant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upload: bool,
+    /// Removed only when it is this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>)]
+    pub id: Option<VolumeId>,
 }
 
 /// Gives something another name.
@@ -253,6 +271,9 @@ pub struct Rename {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub id: Option<VolumeId>,
+    /// Whether the upload of the name `from` is meant, which is data of its new name from then on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upload: bool,
 }
 
 /// What one may do with an open volume.
@@ -305,6 +326,13 @@ pub struct Open {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub close_key: Option<Bearer>,
+    /// Whether the upload of that name is meant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upload: bool,
+    /// Refused when the name stands for anything else than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub id: Option<VolumeId>,
 }
 
 const fn yes() -> bool {

@@ -12,6 +12,7 @@ extern crate std;
 
 pub mod booking;
 pub mod derived;
+pub mod fencing;
 pub mod keys;
 pub mod lease;
 pub mod ledger;

@@ -30,6 +30,9 @@
 //! A token is good for exactly one generation of its segment. One of an older generation is fenced.
 //! One of a newer generation is refused too: a mediator raises it on the agent, durably, before
 //! it hands out tokens for it. Running sessions ask again: [`Grant::still_holds`].
+//!
+//! One plan alone is taken back by its name: readers share a generation, so raising that would shut out
+//! all of them. The agent keeps the name until the plan's tokens have ended, and [`admit`] asks for it.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt;
@@ -398,6 +401,8 @@ pub struct AgentView<'a> {
     /// Its segments, by whose they are: mediators that share an agent do not know each other's, and
     /// may use the same id.
     pub segment: &'a dyn Fn(MediatorId, SegmentId) -> Option<SegmentInfo>,
+    /// Whether a mediator has taken this plan back before its tokens end.
+    pub is_revoked: &'a dyn Fn(MediatorId, PlanId) -> bool,
 }
 
 /// What a token is held against.
@@ -429,6 +434,9 @@ pub enum Denied {
     /// The token belongs to another initiator.
     #[error("the token is for another initiator")]
     OtherInitiator,
+    /// Its plan was taken back.
+    #[error("plan {0} of the token was taken back by its mediator")]
+    Revoked(PlanId),
     /// It does not hold yet.
     #[error("the token begins at {} ms", .0.0)]
     NotYet(Moment),
@@ -524,6 +532,9 @@ fn claim<'a>(
 fn hold(token: Token, initiator: &str, view: &AgentView<'_>, now: Moment) -> Result<Grant, Denied> {
     if token.initiator != Initiator::named(initiator) {
         return Err(Denied::OtherInitiator);
+    }
+    if (view.is_revoked)(token.mediator, token.plan) {
+        return Err(Denied::Revoked(token.plan));
     }
     if now.after_ms(SKEW_MS) < token.not_before {
         return Err(Denied::NotYet(token.not_before));

@@ -12,10 +12,14 @@ use netraid_cluster::{
 };
 use netraid_control::units::{AgentId, PlanId, VolumeId};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long something is asked again of which no answer came.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// From one asking to the next.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// A mediator; clones share its connections.
 #[derive(Debug, Clone)]
@@ -96,6 +100,14 @@ impl Cluster {
         self.client.get(&format!("/v1/name?path={}", encode(path))).await
     }
 
+    /// The upload of a name: what [`Create::upload`] made, and nobody finds by the name yet.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn stat_upload(&self, path: &str) -> Result<Entry, RequestError> {
+        self.client.get(&format!("/v1/name?path={}&upload=true", encode(path))).await
+    }
+
     /// What is in a directory: a page after some name.
     ///
     /// # Errors
@@ -103,6 +115,19 @@ impl Cluster {
     pub async fn list(&self, path: &str, after: Option<&str>) -> Result<Page, RequestError> {
         let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
         self.client.get(&format!("/v1/names?path={}{after}", encode(path))).await
+    }
+
+    /// The uploads of names in a directory: a page after some name.
+    ///
+    /// # Errors
+    /// When there is no such directory.
+    pub async fn list_uploads(
+        &self,
+        path: &str,
+        after: Option<&str>,
+    ) -> Result<Page, RequestError> {
+        let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
+        self.client.get(&format!("/v1/names?path={}&uploads=true{after}", encode(path))).await
     }
 
     /// Gives something another name; with an id, if it is still that.
@@ -116,7 +141,7 @@ impl Cluster {
         id: Option<VolumeId>,
     ) -> Result<Entry, RequestError> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        let rename = Rename { from, to, replace: false, force: false, id };
+        let rename = Rename { from, to, replace: false, force: false, id, upload: false };
         self.client.post("/v1/rename", &rename).await
     }
 
@@ -134,8 +159,40 @@ impl Cluster {
         force: bool,
     ) -> Result<Entry, RequestError> {
         let (from, to) = (from.to_owned(), to.to_owned());
-        let rename = Rename { from, to, replace: true, force, id };
+        let rename = Rename { from, to, replace: true, force, id, upload: false };
         self.client.post("/v1/rename", &rename).await
+    }
+
+    /// Gives the name of an upload to it, all of which is there; with `replace`, removes what has that
+    /// name in the same step. Asked again because an answer was lost, it says what it said before.
+    ///
+    /// # Errors
+    /// When the upload is another one by now, is not whole, or somebody writes to it; when the name is
+    /// taken and is not to be replaced, or what has it is in use.
+    pub async fn publish(
+        &self,
+        path: &str,
+        id: VolumeId,
+        replace: bool,
+    ) -> Result<Entry, RequestError> {
+        let (from, to, id) = (path.to_owned(), path.to_owned(), Some(id));
+        let rename = Rename { from, to, replace, force: false, id, upload: true };
+        let until = Instant::now() + ASK_AGAIN;
+        let mut is_first = true;
+        loop {
+            match self.client.post("/v1/rename", &rename).await {
+                Err(RequestError::Lost { .. }) if Instant::now() < until => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                // It may have been done, and the answer was lost.
+                Err(refused) if !is_first => {
+                    let there = self.stat(path).await.ok().filter(|there| Some(there.id) == id);
+                    return there.ok_or(refused);
+                }
+                named => return named,
+            }
+            is_first = false;
+        }
     }
 
     /// Removes something; with `force`, although somebody uses it.
@@ -144,6 +201,22 @@ impl Cluster {
     /// When it is not there, is in use, or a directory that is not empty.
     pub async fn remove(&self, path: &str, force: bool) -> Result<(), RequestError> {
         let path = format!("/v1/name?path={}&force={force}", encode(path));
+        self.client.delete::<Nothing>(&path).await.map(drop)
+    }
+
+    /// Removes the upload of a name, with an id, if it is still that; with `force`, although somebody
+    /// uses it.
+    ///
+    /// # Errors
+    /// When there is none, it is another one by now, or in use.
+    pub async fn remove_upload(
+        &self,
+        path: &str,
+        id: Option<VolumeId>,
+        force: bool,
+    ) -> Result<(), RequestError> {
+        let id = id.map(|id| format!("&id={id}")).unwrap_or_default();
+        let path = format!("/v1/name?path={}&upload=true&force={force}{id}", encode(path));
         self.client.delete::<Nothing>(&path).await.map(drop)
     }
 

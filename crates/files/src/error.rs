@@ -2,6 +2,7 @@
 
 use netraid_block::IoError;
 use netraid_cluster::http::{ClientError, RequestError};
+use netraid_control::units::PlanId;
 use netraid_engine::array::ArrayError;
 
 /// Why something was not done.
@@ -31,6 +32,38 @@ pub enum Error {
         path: String,
         /// The members that are away.
         missing: String,
+    },
+    /// Another process of this machine writes to it.
+    #[error(
+        "{path}: is open to write in another process of this machine (lock {lock}), which goes on; stop \
+         it first"
+    )]
+    InUse {
+        /// What was to be opened.
+        path: String,
+        /// The lock's file.
+        lock: String,
+    },
+    /// It could not be used if it was taken over.
+    #[error("{path}: is not taken over, since from here {why}; whoever has it goes on")]
+    NotTaken {
+        /// What was to be taken over.
+        path: String,
+        /// Why not.
+        why: String,
+    },
+    /// All of it is stable, and the mediator does not know that it is not open any more.
+    #[error(
+        "{path}: is closed, but the mediator was not told: others wait until plan {plan} ends, or until \
+         it is opened once more with --take-over or --resume: {why}"
+    )]
+    Kept {
+        /// What was open.
+        path: String,
+        /// Under which plan.
+        plan: PlanId,
+        /// Why nobody was told.
+        why: String,
     },
     /// A request to an open volume failed.
     #[error("{path}: {source}")]

@@ -8,14 +8,14 @@ use netraid_cluster::{
     Code,
     access::Bearer,
     http::RequestError,
-    mediator::{CleanClose, Replace, SetState, TransferPlan},
+    mediator::{CleanClose, Mode, Replace, SetState, TransferPlan},
 };
 use netraid_control::{
     promise,
     units::{PlanId, Rate, SegmentId},
 };
 use netraid_engine::{
-    array::{self, Array, ArrayError, ArrayHandle, Event, MemberConfig},
+    array::{self, Array, ArrayError, ArrayHandle, Event, HostLock, MemberConfig},
     control::MemberStatus,
     initiator::Credentials,
 };
@@ -43,6 +43,8 @@ const REBUILD_RATE_MIN: u64 = 512 << 10;
 const NOT_PROLONGED: &str = "the mediator did not prolong the plan in time";
 /// How long a last word to the mediator is tried.
 const LAST_WORD: Duration = Duration::from_secs(30);
+/// How long it is tried to give a plan back of which nobody says that others can use what it is of.
+pub(crate) const GIVE_BACK: Duration = Duration::from_secs(2);
 
 /// A member's place in an open array.
 pub(crate) struct Place {
@@ -94,6 +96,8 @@ pub(crate) struct Keeper {
     /// Until the plan is given back.
     held: Held,
     array: Array,
+    /// Keeps others of this machine out, where it writes.
+    lock: Option<HostLock>,
     places: Vec<Place>,
     plan: TransferPlan,
     /// By which the plan is given back.
@@ -126,7 +130,7 @@ enum Answer {
 impl Keeper {
     pub(crate) fn new(
         (cluster, held): (Cluster, Held),
-        array: Array,
+        (array, lock): (Array, Option<HostLock>),
         places: Vec<Place>,
         (plan, close_key): (TransferPlan, Bearer),
         (initiator, replace_after): (String, Option<Duration>),
@@ -138,6 +142,7 @@ impl Keeper {
             cluster,
             held,
             array,
+            lock,
             places,
             plan,
             close_key,
@@ -387,7 +392,7 @@ impl Keeper {
     /// Whether a refusal says that the plan is in force no more.
     fn is_over(error: &RequestError) -> Result<(), String> {
         match error.problem().map(|problem| problem.code) {
-            Some(Code::Absent) => Err(error.to_string()),
+            Some(Code::Absent | Code::Unauthorized) => Err(error.to_string()),
             _ => {
                 tracing::warn!("the plan is not prolonged yet: {error}");
                 Ok(())
@@ -437,8 +442,10 @@ impl Keeper {
     /// The array first: what it says of data has to be stable before the mediator says it. Whatever
     /// becomes of that, nobody else has to wait for the plan's end.
     async fn close_all(self, length: Option<u64>) -> Result<(), Error> {
-        let Self { cluster, held, array, places, plan, close_key, renew_at, ends_at, .. } = self;
-        let (path, plan) = (plan.entry.path, plan.plan);
+        let Self { cluster, held, array, lock, places, plan, close_key, renew_at, ends_at, .. } =
+            self;
+        let (path, plan, writes) = (plan.entry.path, plan.plan, plan.mode == Mode::Write);
+        let shown = path.clone();
         let handle = array.handle().clone();
         let closed = tokio::select! {
             closed = array.close() => match closed {
@@ -459,18 +466,26 @@ impl Keeper {
             Ok(clean_close) => (Some((&close_key, clean_close)), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        give_back(&cluster, plan, stopped).await;
+        // Whoever has the plan next may be on this machine.
+        drop(lock);
+        let patience = if length.is_some() { LAST_WORD } else { GIVE_BACK };
+        let given_back = give_back(&cluster, plan, stopped, patience).await;
         drop(held);
         end?;
-        Ok(said?)
+        said?;
+        match given_back {
+            Err(why) if writes => Err(Error::Kept { path: shown, plan, why: why.to_string() }),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Nobody can read or write any more: nobody else is to wait for the plan's end.
     async fn end_with_array(self) {
         self.fail("the array has ended");
-        let Self { cluster, array, plan, .. } = self;
-        drop(array);
-        give_back(&cluster, plan.plan, None).await;
+        let Self { cluster, array, lock, plan, .. } = self;
+        drop((array, lock));
+        // That it has ended is what there is to say.
+        let _ = give_back(&cluster, plan.plan, None, GIVE_BACK).await;
     }
 
     fn fail(&self, why: &str) {
@@ -535,18 +550,31 @@ fn by_segment(close: &assemble::CleanClose, places: &[Place]) -> CleanClose {
 }
 
 /// Gives a plan back: with its key, and how the array was left, where nothing is under way any more;
-/// else whatever is late is shut out.
+/// else whatever is late is shut out. A mediator that does not answer is asked again for that long.
 pub(crate) async fn give_back(
     cluster: &Cluster,
     plan: PlanId,
     stopped: Option<(&Bearer, Option<CleanClose>)>,
-) {
-    let end = match stopped {
-        Some((key, clean_close)) => cluster.close(plan, key, clean_close).await,
-        None => cluster.end(plan).await,
-    };
-    if let Err(error) = end {
-        tracing::warn!(%plan, "the plan ends by itself: {error}");
+    patience: Duration,
+) -> Result<(), RequestError> {
+    let until = Instant::now() + patience;
+    loop {
+        let end = match &stopped {
+            Some((key, clean_close)) => cluster.close(plan, key, clean_close.clone()).await,
+            None => cluster.end(plan).await,
+        };
+        let Err(error) = end else { return Ok(()) };
+        match error.problem().map(|problem| problem.code) {
+            // It was given back, and the answer was lost; or others took it.
+            Some(Code::Absent) => return Ok(()),
+            None | Some(Code::Unavailable | Code::Conflict) if Instant::now() < until => {
+                tokio::time::sleep(RETRY.min(patience / 4)).await;
+            }
+            _ => {
+                tracing::warn!(%plan, "the plan ends by itself: {error}");
+                return Err(error);
+            }
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod cluster;
 mod data;
 mod error;
 mod keeper;
+mod takeover;
 pub mod transfer;
 mod volume;
 

@@ -8,12 +8,13 @@ use std::{
 
 use netraid_block::{Device, Pool, TargetUri};
 use netraid_cluster::{
+    Code,
     access::Bearer,
     mediator::{Entry, Mode, Open, PlanMember, SetState, TransferPlan},
 };
-use netraid_control::units::{PlanId, Rate};
+use netraid_control::units::{PlanId, Rate, VolumeId};
 use netraid_engine::{
-    array::{Array, ArrayHandle, Caches, Event, MemberConfig},
+    array::{Array, ArrayHandle, Caches, Event, HostLock, MemberConfig},
     bytes::ByteDevice,
     initiator::{Credentials, Secret},
 };
@@ -26,7 +27,8 @@ use crate::{
     Cluster, Error,
     assemble::{Failed, assemble},
     cluster::Held,
-    keeper::{Keeper, Place, give_back},
+    keeper::{GIVE_BACK, Keeper, Place, give_back},
+    takeover,
 };
 
 /// Bytes of requests that one member has at a time, at most, as whole files are moved.
@@ -51,8 +53,13 @@ pub struct VolumeOptions {
     pub degraded: bool,
     /// How long it stays open when the mediator is not heard of; its usual when none.
     pub term: Option<Duration>,
-    /// Whether whoever has it now is fenced.
+    /// Whether whoever has it now is fenced, unless a process of this machine has it. Nobody is where the
+    /// volume could not be opened then, as far as that can be told before.
     pub take_over: bool,
+    /// Whether the upload of the name is meant.
+    pub upload: bool,
+    /// Refused when the name stands for anything else than this; for whatever it is when none.
+    pub id: Option<VolumeId>,
     /// How long a member may be away before another segment takes its place; never when none.
     pub replace_after: Option<Duration>,
     /// iSCSI name of this side; one of this host when none.
@@ -73,6 +80,8 @@ impl VolumeOptions {
             degraded: true,
             term: None,
             take_over: false,
+            upload: false,
+            id: None,
             replace_after: Some(Duration::from_secs(30)),
             initiator: None,
             caches: Caches::default(),
@@ -135,6 +144,11 @@ impl Volume {
         options: VolumeOptions,
         pool: &Pool,
     ) -> Result<Self, Error> {
+        let (mut id, mut lock) = (options.id, None);
+        if options.take_over {
+            let prepared = takeover::prepare(&cluster, path, &options).await?;
+            (id, lock) = (id.or(Some(prepared.0)), prepared.1);
+        }
         let (plan, close_key) = (PlanId(rand::random()), Bearer::draw());
         let initiator = options.initiator.clone().unwrap_or_else(|| initiator_name(plan));
         let open = Open {
@@ -149,36 +163,49 @@ impl Volume {
             take_over: options.take_over,
             plan: Some(plan),
             close_key: Some(close_key.clone()),
+            upload: options.upload,
+            id,
         };
         let began = tokio::time::Instant::now();
         let granted = match cluster.open(&open).await {
             Ok(granted) => granted,
             Err(error) => {
                 // It may have been granted all the same: then nobody else is to wait for its end.
-                if error.problem().is_none() {
+                let code = error.problem().map(|problem| problem.code);
+                if matches!(code, None | Some(Code::Internal | Code::Unavailable)) {
                     let _ = cluster.close(plan, &close_key, None).await;
                 }
                 return Err(error.into());
             }
         };
-        let opened = assemble(&cluster, &granted, &initiator, &options, pool).await;
-        let (array, places) = match opened {
+        let opened = match (lock, options.mode) {
+            (None, Mode::Write) => takeover::lock(path, granted.entry.id).map(Some),
+            (lock, _) => Ok(lock),
+        };
+        let opened = match opened {
+            Ok(lock) => assemble(&cluster, &granted, &initiator, &options, pool)
+                .await
+                .map(|(array, places)| (array, places, lock)),
+            Err(error) => Err(Failed { error, is_as_before: true }),
+        };
+        let opened = match opened {
             Ok(opened) => opened,
             Err(Failed { error, is_as_before }) => {
                 // What it sent last may still be under way, unless it only looked.
                 let stopped = is_as_before.then_some((&close_key, granted.clean_close));
-                give_back(&cluster, plan, stopped).await;
+                // Why it is not open is said before that it was not given back.
+                let _ = give_back(&cluster, plan, stopped, GIVE_BACK).await;
                 return Err(error);
             }
         };
         let keeps = (initiator, options.replace_after);
-        Ok(Self::keep((cluster, held), (granted, close_key), (array, places), keeps, began))
+        Ok(Self::keep((cluster, held), (granted, close_key), opened, keeps, began))
     }
 
     fn keep(
         cluster: (Cluster, Held),
         (granted, close_key): (TransferPlan, Bearer),
-        (array, places): (Array, Vec<Place>),
+        (array, places, lock): (Array, Vec<Place>, Option<HostLock>),
         (initiator, replace_after): (String, Option<Duration>),
         began: tokio::time::Instant,
     ) -> Self {
@@ -190,7 +217,7 @@ impl Volume {
         let (path, plan, entry) = (granted.entry.path.clone(), granted.plan, granted.entry.clone());
         let keeper = Keeper::new(
             cluster,
-            array,
+            (array, lock),
             places,
             (granted, close_key),
             (initiator, replace_after),
@@ -283,10 +310,12 @@ impl Volume {
     }
 
     /// Makes all stable, says of how many bytes the data is, closes the array, and gives the plan
-    /// back.
+    /// back: others may have it at once. A mediator that does not answer is asked again for half a minute
+    /// where there is a length to say, else for a few seconds.
     ///
     /// # Errors
-    /// When the array has failed, or the length could not be said.
+    /// When the array has failed, or the length could not be said; [`Error::Kept`] of a writer when all is
+    /// done but that the mediator does not know that the plan was given back.
     pub async fn close(self, length_bytes: Option<u64>) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
         // What cannot be sent is dropped, and its reply with it: that ends the wait.

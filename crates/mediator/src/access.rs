@@ -1,6 +1,9 @@
 //! Who may do what: bearer tokens, of which digests are stored.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Mutex,
+};
 
 use netraid_cluster::{
     Code, Problem,
@@ -63,6 +66,8 @@ impl Caller {
 #[derive(Debug, Default)]
 pub(crate) struct AccessBook {
     callers: Mutex<HashMap<TokenDigest, Caller>>,
+    /// Those that have ended, and of which somebody was told.
+    lapsed: Mutex<BTreeSet<u64>>,
 }
 
 impl AccessBook {
@@ -70,7 +75,8 @@ impl AccessBook {
         let mut query =
             connection.prepare("SELECT id, digest, role, name, made, until, agent FROM access")?;
         let callers = usable(&mut query, [], "access", Caller::read)?;
-        Ok(Self { callers: Mutex::new(callers.into_iter().collect()) })
+        let callers = Mutex::new(callers.into_iter().collect());
+        Ok(Self { callers, lapsed: Mutex::default() })
     }
 
     /// Whose token that is, if it is good.
@@ -136,17 +142,35 @@ impl AccessBook {
         Ok(NewToken { entry, token: bearer.expose().to_owned() })
     }
 
-    /// Takes a token back.
-    pub(crate) async fn remove(&self, store: &Store, id: u64) -> Result<(), Problem> {
-        let removed = change(store, move |connection| {
-            let removed = connection.execute("DELETE FROM access WHERE id = ?1", [int(id)])?;
-            Ok(Ok(removed))
-        })
-        .await?;
+    /// A token was taken back: nobody gets in by it any more.
+    pub(crate) fn handle_removed(&self, id: u64) {
         lock(&self.callers).retain(|_, caller| caller.id != id);
-        match removed {
-            0 => Err(Problem::absent(format!("there is no bearer token {id}"))),
-            _ => Ok(()),
-        }
+        lock(&self.lapsed).remove(&id);
     }
+
+    /// Tokens that have ended and were not told of yet.
+    pub(crate) fn take_lapsed(&self) -> Vec<u64> {
+        let now = now();
+        let mut lapsed = lock(&self.lapsed);
+        let callers = lock(&self.callers);
+        let is_over = |caller: &&Caller| caller.until.is_some_and(|until| until <= now);
+        let over = callers.values().filter(is_over).map(|caller| caller.id);
+        over.filter(|id| lapsed.insert(*id)).collect()
+    }
+
+    /// A token that has ended is to be told of again.
+    pub(crate) fn put_back_lapsed(&self, id: u64) {
+        lock(&self.lapsed).remove(&id);
+    }
+}
+
+/// Forgets a token. Whether it was there.
+pub(crate) fn remove(connection: &Connection, id: u64) -> Sql<bool> {
+    Ok(connection.execute("DELETE FROM access WHERE id = ?1", [int(id)])? > 0)
+}
+
+/// Whether a token is good, as the store knows: it may have been taken back since it was shown.
+pub(crate) fn is_good(connection: &Connection, id: u64) -> Sql<bool> {
+    let sql = "SELECT 1 FROM access WHERE id = ?1 AND (until IS NULL OR until > ?2)";
+    connection.prepare_cached(sql)?.exists(params![int(id), int(now().0)])
 }

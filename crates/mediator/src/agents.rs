@@ -400,23 +400,32 @@ impl Agents {
         }
     }
 
-    /// Asks these agents how they are, all at once; who does not answer stays as it was.
-    pub(crate) async fn refresh(self: &Arc<Self>, ids: impl IntoIterator<Item = AgentId>) {
+    /// Asks these agents how they are, all at once: those that answered. Who does not answer stays as it
+    /// was.
+    pub(crate) async fn refresh(
+        self: &Arc<Self>,
+        ids: impl IntoIterator<Item = AgentId>,
+    ) -> Vec<AgentId> {
         let one = |id| {
             let this = Arc::clone(self);
             async move {
-                let Some(link) = this.link(id) else { return };
+                let link = this.link(id)?;
                 let asked = Instant::now();
                 let answer = tokio::time::timeout(STATUS_LIMIT, link.status()).await;
-                let Ok(Ok(status)) = answer else { return };
+                let status = answer.ok()?.ok()?;
                 match vet::status(&status) {
-                    Ok(()) if status.agent == id => this.handle_status(status, asked),
+                    Ok(()) if status.agent == id => {
+                        this.handle_status(status, asked);
+                        return Some(id);
+                    }
                     Ok(()) => tracing::warn!("agent {id}: answers as agent {}", status.agent),
                     Err(unfit) => tracing::warn!("agent {id}: {unfit}"),
                 }
+                None
             }
         };
-        futures_util::future::join_all(ids.into_iter().map(one)).await;
+        let answered = futures_util::future::join_all(ids.into_iter().map(one)).await;
+        answered.into_iter().flatten().collect()
     }
 
     /// Those that do not answer.

@@ -200,6 +200,11 @@ fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Pro
     text.parse().map_err(|error: T::Err| Problem::invalid(error.to_string()))
 }
 
+/// How the audit log says that an upload is meant.
+const fn upload(is_upload: bool) -> &'static str {
+    if is_upload { "the upload of " } else { "" }
+}
+
 /// Does something, and notes what came of it.
 async fn noted<T: Serialize + Send>(
     core: &Arc<Core>,
@@ -226,7 +231,8 @@ async fn to_the_end<T: Send + 'static>(
 async fn create_name(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> Answer<Entry> {
     who.has(&core, "create names", CLIENTS)?;
     let create: Create = body(&bytes)?;
-    let what = format!("create {:?} {} of {} bytes", create.kind, create.path, create.size_bytes);
+    let (kind, path, size) = (create.kind, &create.path, create.size_bytes);
+    let what = format!("create {kind:?} {}{path} of {size} bytes", upload(create.upload));
     let shared = Arc::clone(&core);
     noted(&core, &who, what, to_the_end(async move { create::create(&shared, create).await })).await
 }
@@ -241,9 +247,17 @@ async fn list_names(
 ) -> Answer<Page> {
     who.has(&core, "list names", READERS)?;
     let path = NamePath::parse(&list.path)?;
-    let List { after, limit, .. } = list;
+    let List { after, limit, uploads, .. } = list;
     let page = look(&core.store, move |connection| {
-        names::page(connection, &path, after.as_deref(), limit)
+        let mut page = match names::page(connection, &path, (after.as_deref(), limit), uploads)? {
+            Ok(page) => page,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        for entry in page.entries.iter_mut().filter(|_| uploads) {
+            let volume = Volume::load(connection, entry.id)?;
+            entry.upload_bytes = volume.and_then(|volume| volume.record.upload_bytes);
+        }
+        Ok(Ok(page))
     });
     page.await.map(Json)
 }
@@ -257,8 +271,8 @@ async fn stat_name(
     Query(named): Query<Named>,
 ) -> Answer<Entry> {
     who.has(&core, "look at names", READERS)?;
-    let path = NamePath::parse(&named.path)?;
-    let shown = path.to_string();
+    let path = NamePath::new(&named.path, named.upload)?;
+    let shown = path.text();
     let found = look(&core.store, move |connection| {
         let name = match names::find(connection, &path)? {
             Ok(name) => name,
@@ -280,7 +294,8 @@ async fn remove_name(
     Query(named): Query<Named>,
 ) -> Answer<Nothing> {
     who.has(&core, "remove names", CLIENTS)?;
-    let what = format!("remove {}{}", named.path, if named.force { " by force" } else { "" });
+    let how = if named.force { " by force" } else { "" };
+    let what = format!("remove {}{}{how}", upload(named.upload), named.path);
     let shared = Arc::clone(&core);
     noted(
         &core,
@@ -302,7 +317,7 @@ async fn rename_name(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> A
         (true, false) => ", replacing it",
         (true, true) => ", replacing it by force",
     };
-    let what = format!("rename {} to {}{how}", rename.from, rename.to);
+    let what = format!("rename {}{} to {}{how}", upload(rename.upload), rename.from, rename.to);
     let shared = Arc::clone(&core);
     let work = to_the_end(async move { rename::rename(&shared, rename).await });
     noted(&core, &who, what, work).await
@@ -321,8 +336,9 @@ async fn open_plan(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> Ans
     if request.take_over {
         who.has(&core, "shut out whoever has it open", CLIENTS)?;
     }
-    let rate = request.rate.0;
-    let what = format!("{what} {} at {rate} bytes/s by {}", request.path, request.initiator);
+    let (rate, path) = (request.rate.0, &request.path);
+    let of = upload(request.upload);
+    let what = format!("{what} {of}{path} at {rate} bytes/s by {}", request.initiator);
     let (shared, caller) = (Arc::clone(&core), who.0.clone());
     let work = to_the_end(async move { open::open(&shared, &caller, request).await });
     noted(&core, &who, what, work).await
@@ -433,9 +449,10 @@ async fn list_plans(
         let is_full = plans.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next = plans.last().map(|plan| plan.id).filter(|_| is_full);
         let entry = |plan: Plan| {
+            let path = names::path_of(connection, plan.volume)?;
             Ok(PlanEntry {
                 plan: plan.id,
-                path: names::path_of(connection, plan.volume)?.unwrap_or_default(),
+                path: path.map(|path| path.text()).unwrap_or_default(),
                 mode: plan.record.mode,
                 initiator: plan.record.initiator,
                 rate: plan.record.rate,
@@ -558,7 +575,7 @@ async fn list_access(State(core): State<Arc<Core>>, who: Who) -> Answer<Vec<Acce
     Ok(Json(core.access.entries()))
 }
 
-/// Take a bearer token back
+/// Take a bearer token back, and all that was opened by it
 #[utoipa::path(delete, path = "/v1/access/{id}", params(("id" = u64, Path)),
     responses((status = 200, body = Nothing), (status = "4XX", body = Problem)))]
 async fn remove_access(
@@ -568,7 +585,8 @@ async fn remove_access(
 ) -> Answer<Nothing> {
     who.has(&core, "take bearer tokens back", &[])?;
     let number: u64 = id(&number)?;
-    let work = async { core.access.remove(&core.store, number).await.map(nothing) };
+    let shared = Arc::clone(&core);
+    let work = to_the_end(async move { end::revoke_access(&shared, number).await.map(nothing) });
     noted(&core, &who, format!("take bearer token {number} back"), work).await
 }
 

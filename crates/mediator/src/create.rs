@@ -41,7 +41,7 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Makes something with a name.
 pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Problem> {
-    let path = Path::parse(&create.path)?;
+    let path = Path::new(&create.path, create.upload)?;
     check(&create)?;
     let wanted = wanted(&create)?;
     let id = VolumeId(rand::random());
@@ -50,7 +50,10 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
     let (name, made) =
         change(&core.store, move |connection| begin(connection, &at, &request, id)).await?;
     core.names.fetch_add(made.len() as u64 + 1, Ordering::Relaxed);
-    let Some(wanted) = wanted else { return Ok(name.entry(path.to_string())) };
+    let Some(wanted) = wanted else {
+        let upload_bytes = create.upload.then_some(0);
+        return Ok(Entry { upload_bytes, ..name.entry(path.text()) });
+    };
     let space = match book_space(core, id, &wanted).await {
         Ok(()) => finish(core, id).await,
         Err(problem) => {
@@ -71,12 +74,15 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
         core.names.fetch_sub(unmake.await?, Ordering::Relaxed);
     }
     let (name, volume) = space?;
-    Ok(entry(core, &name, path.to_string(), Some(&volume)))
+    Ok(entry(core, &name, path.text(), Some(&volume)))
 }
 
 fn check(create: &Create) -> Result<(), Problem> {
-    let Create { kind, size_bytes, .. } = *create;
+    let Create { kind, size_bytes, upload, .. } = *create;
     match kind {
+        Kind::Directory | Kind::Volume if upload => Err(Problem::invalid(
+            "data alone is uploaded; make a volume or a directory by its name",
+        )),
         Kind::Directory if size_bytes > 0 => Err(Problem::invalid("a directory has no bytes")),
         Kind::Volume if size_bytes == 0 => Err(Problem::invalid("a volume of no bytes")),
         _ if size_bytes > SIZE_MAX => {
@@ -152,6 +158,7 @@ fn begin(
     name.insert(connection)?;
     if create.kind != Kind::Directory {
         let mut volume = Volume::new(id, create.kind, create.layout.clone());
+        volume.record.upload_bytes = create.upload.then_some(create.size_bytes);
         if is_pending {
             volume.state = State::Creating;
         }
@@ -308,7 +315,7 @@ async fn make_segments(core: &Arc<Core>, id: VolumeId) -> Result<(), Problem> {
     let gone = || Problem::internal("a volume that is gone while it is made");
     let volume = volume.ok_or_else(gone)?;
     let placed = volume.record.placed.as_ref().ok_or_else(gone)?;
-    let path = path.ok_or_else(gone)?;
+    let path = path.ok_or_else(gone)?.label();
     let length = if volume.record.kind == Kind::Volume { placed.capacity_bytes } else { 0 };
     let each = placed.members.iter().enumerate().map(|(at, member)| {
         let label = volume.label(at, &path, length);
@@ -367,16 +374,18 @@ pub(crate) fn entry(core: &Core, name: &Name, path: String, volume: Option<&Volu
         members: placed.members.iter().map(member).collect(),
         reasons: placed.reasons.clone(),
     });
-    Entry { stored, ..name.entry(path) }
+    let upload_bytes = volume.and_then(|volume| volume.record.upload_bytes);
+    Entry { stored, upload_bytes, ..name.entry(path) }
 }
 
 /// Removes something with its name; what it took of agents is free when this is over, of all that
 /// answer.
 pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem> {
-    let path = Path::parse(&named.path)?;
-    let removed =
-        change(&core.store, move |connection| begin_removal(connection, &path, named.force)).await;
-    let (id, is_volume) = removed?;
+    let path = Path::new(&named.path, named.upload)?;
+    let removed = change(&core.store, move |connection| {
+        begin_removal(connection, &path, (named.id, named.force))
+    });
+    let (id, is_volume) = removed.await?;
     core.names.fetch_sub(1, Ordering::Relaxed);
     if is_volume {
         end::finish_removal(core, id).await;
@@ -387,7 +396,7 @@ pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem
 fn begin_removal(
     connection: &Connection,
     path: &Path,
-    force: bool,
+    (id, force): (Option<VolumeId>, bool),
 ) -> Sql<Result<(VolumeId, bool), Problem>> {
     let conflict = |detail: String| Ok(Err(Problem::new(Code::Conflict, detail)));
     if path.split().is_none() {
@@ -397,9 +406,19 @@ fn begin_removal(
         Ok(name) => name,
         Err(problem) => return Ok(Err(problem)),
     };
+    if id.is_some_and(|id| id != name.id) {
+        return conflict(format!("{path} is something else by now"));
+    }
     if name.kind == Kind::Directory {
-        if !names::is_empty(connection, name.id)? {
-            return conflict(format!("{path} is not empty"));
+        match names::anything_in(connection, name.id)? {
+            Some(Name { is_upload: true, name, .. }) => {
+                return conflict(format!(
+                    "{path} has an upload in it, of '{name}': go on with that, or remove it (`netraid rm \
+                     --upload`)"
+                ));
+            }
+            Some(_) => return conflict(format!("{path} is not empty")),
+            None => {}
         }
         names::remove(connection, name.id)?;
         return Ok(Ok((name.id, false)));

@@ -1,7 +1,7 @@
 //! What ends: plans and volumes, and all that is finished in the background.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,7 @@ use netraid_cluster::{
 use netraid_control::units::{AgentId, Moment, PlanId, SegmentId, VolumeId};
 
 use crate::{
-    audit,
+    access, audit,
     book::{self},
     core::{BusyGuard, Core},
     create,
@@ -104,7 +104,8 @@ async fn finish(
         let volume = begin_end(connection, &plan, how)?;
         Ok(Ok((plan, volume)))
     });
-    let (plan, volume) = ending.await?;
+    let (mut plan, volume) = ending.await?;
+    plan.record.is_revoked = !is_closed;
     let told = async {
         let raised = async {
             if let Some(volume) = volume.filter(|volume| !volume.lease.is_raised()) {
@@ -135,12 +136,78 @@ async fn alone(core: &Core, id: PlanId) -> Result<BusyGuard<PlanId>, Problem> {
     }
 }
 
+/// Takes back a bearer token, and all that was opened by it: when this is over, agents that answer have
+/// ended its sessions and let nobody in by them; others are told when they are back.
+pub(crate) async fn revoke_access(core: &Arc<Core>, id: u64) -> Result<(), Problem> {
+    let ending = change(&core.store, move |connection| {
+        if !access::remove(connection, id)? {
+            return Ok(Err(Problem::absent(format!("there is no bearer token {id}"))));
+        }
+        begin_end_of_owner(connection, id).map(Ok)
+    });
+    let ending = ending.await?;
+    core.access.handle_removed(id);
+    tell_revoked(core, ending).await;
+    Ok(())
+}
+
+/// Takes back all that was opened by bearer tokens which have ended.
+async fn revoke_lapsed(core: &Arc<Core>) {
+    for id in core.access.take_lapsed() {
+        let ending =
+            change(&core.store, move |connection| begin_end_of_owner(connection, id).map(Ok));
+        match ending.await {
+            Ok(ending) => {
+                let core = Arc::clone(core);
+                tokio::spawn(async move { tell_revoked(&core, ending).await });
+            }
+            // It is looked for again.
+            Err(_) => core.access.put_back_lapsed(id),
+        }
+    }
+}
+
+fn begin_end_of_owner(
+    connection: &rusqlite::Connection,
+    owner: u64,
+) -> rusqlite::Result<Vec<(Plan, Option<Volume>)>> {
+    let plans = Plan::of_owner(connection, owner)?;
+    let end = |mut plan: Plan| {
+        let volume = begin_end(connection, &plan, How::Revoked)?;
+        plan.record.is_revoked = true;
+        Ok((plan, volume))
+    };
+    plans.into_iter().map(end).collect()
+}
+
+/// Tells agents at once of plans that are taken back, whatever else is under way for them. What of this
+/// is late or lost is told again, and the plans are forgotten, in the background.
+async fn tell_revoked(core: &Arc<Core>, ending: Vec<(Plan, Option<Volume>)>) {
+    let told = ending.iter().map(|(plan, volume)| async move {
+        let raised = async {
+            if let Some(volume) = volume.as_ref().filter(|volume| !volume.lease.is_raised()) {
+                raise(core, volume).await;
+            }
+        };
+        tokio::join!(raised, tell_end(core, plan));
+    });
+    let _ = tokio::time::timeout(FINISH_LIMIT, join_all(told)).await;
+    core.wake.notify_one();
+}
+
 fn begin_end(
     connection: &rusqlite::Connection,
     plan: &Plan,
     how: How,
 ) -> rusqlite::Result<Option<Volume>> {
-    plan::set_state(connection, plan.id, plan::State::Ending)?;
+    match how {
+        How::Closed(_) => plan::set_state(connection, plan.id, plan::State::Ending)?,
+        How::Revoked => {
+            let mut ending = Plan { state: plan::State::Ending, ..plan.clone() };
+            ending.record.is_revoked = true;
+            ending.save(connection)?;
+        }
+    }
     let mut volume = Volume::load(connection, plan.volume)?;
     if let Some(volume) = &mut volume {
         match how {
@@ -156,6 +223,22 @@ fn begin_end(
 /// the plan.
 pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
     let id = plan.id;
+    let left = tell_end(core, &plan).await;
+    // Stored some time: until then it is ended again.
+    if left.is_empty() {
+        drop(core.store.write(move |connection| plan::delete(connection, id)));
+    } else if left != plan.record.agents {
+        plan.state = plan::State::Ending;
+        plan.record.parts.retain(|part| left.contains(&part.agent));
+        plan.record.agents = left;
+        drop(core.store.write(move |connection| plan.save(connection)));
+    }
+}
+
+/// Tells a plan's agents that it is over: those that do not know yet.
+async fn tell_end(core: &Core, plan: &Plan) -> Vec<AgentId> {
+    let id = plan.id;
+    let revoked_until = plan.record.is_revoked.then_some(plan.until);
     let mut agents = plan.record.agents.clone();
     agents.extend(plan.record.parts.iter().map(|part| part.agent));
     agents.sort_unstable();
@@ -164,7 +247,8 @@ pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
         // Of an agent that is not known any more nobody has anything.
         let is_known = core.agents.link(agent).is_some();
         let is_there = core.agents.is_reachable(agent);
-        let asked = is_there.then(|| core.agents.ask(agent, Operation::EndPlan { plan: id }));
+        let end = Operation::EndPlan { plan: id, revoked_until };
+        let asked = is_there.then(|| core.agents.ask(agent, end));
         async move {
             let is_told = match asked {
                 None => !is_known,
@@ -177,16 +261,7 @@ pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
             (!is_told).then_some(agent)
         }
     });
-    let left: Vec<AgentId> = join_all(told).await.into_iter().flatten().collect();
-    // Stored some time: until then it is ended again.
-    if left.is_empty() {
-        drop(core.store.write(move |connection| plan::delete(connection, id)));
-    } else if left != plan.record.agents {
-        plan.state = plan::State::Ending;
-        plan.record.parts.retain(|part| left.contains(&part.agent));
-        plan.record.agents = left;
-        drop(core.store.write(move |connection| plan.save(connection)));
-    }
+    join_all(told).await.into_iter().flatten().collect()
 }
 
 /// Removes what a volume has on agents that answer.
@@ -243,6 +318,35 @@ async fn abandon_left(core: &Core) {
     for plan in opening.into_iter().filter(|plan| !is_booked(plan.id)) {
         if let Some(_busy) = core.busy_plans.enter(plan.id) {
             let _ = core.store.write(move |connection| book::abandon(connection, plan.id)).await;
+        }
+    }
+}
+
+/// Takes back volumes that nobody is making any more, because that could not be stored.
+async fn abandon_volumes(core: &Core) {
+    let creating = core.store.read(|connection| {
+        let creating = volume::in_state(connection, volume::State::Creating, LOOK_MAX)?;
+        Ok((creating, book::stored(connection)?))
+    });
+    let Ok((creating, booked)) = creating.await else { return };
+    let is_booked = |id: VolumeId| {
+        let is_its =
+            |work: &book::Work| matches!(work, book::Work::Create { volume, .. } if *volume == id);
+        booked.iter().any(|(_, work)| is_its(work))
+    };
+    for id in creating.into_iter().filter(|id| !is_booked(*id)) {
+        let Some(_busy) = core.busy_volumes.enter(id) else { continue };
+        let removed = core.store.write(move |connection| {
+            let volume = Volume::load(connection, id)?;
+            let is_left = volume.is_some_and(|volume| volume.state == volume::State::Creating);
+            if is_left {
+                names::remove(connection, id)?;
+                volume::delete(connection, id)?;
+            }
+            Ok(is_left)
+        });
+        if let Ok(true) = removed.await {
+            core.names.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -369,8 +473,10 @@ pub(crate) async fn run(core: Arc<Core>) -> Problem {
         if started.elapsed() > START_GRACE {
             sweep(&core).await;
         }
+        revoke_lapsed(&core).await;
         let limited = async {
             abandon_left(&core).await;
+            abandon_volumes(&core).await;
             end_plans(&core).await;
             reap(&core).await;
         };

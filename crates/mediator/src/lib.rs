@@ -36,6 +36,7 @@ mod rename;
 mod renew;
 mod replace;
 mod store;
+mod takeover;
 mod volume;
 
 use std::{

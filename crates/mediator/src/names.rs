@@ -15,14 +15,27 @@ use crate::store::{Sql, from_word, int, moment, uint, word};
 pub(crate) const ROOT: VolumeId = VolumeId([0; 16]);
 /// Directories in directories, at most.
 const DEPTH_MAX: usize = 128;
+/// Begins the name of an upload as it is stored: no path has a control character, so no user can say
+/// such a name, and an upload's name is as long as its data's name may be, and this.
+const UPLOAD: char = '\u{1}';
+/// What comes before every name that a user can give.
+const BEFORE_NAMES: &str = "\u{1f}";
 
 /// An absolute path, whose names are none of `.`, `..` and nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Path {
     parts: Vec<String>,
+    /// The upload of that name is meant.
+    is_upload: bool,
 }
 
 impl Path {
+    /// The path that a user says; of the upload of that name, if that is meant.
+    pub(crate) fn new(text: &str, is_upload: bool) -> Result<Self, Problem> {
+        Ok(Self { is_upload, ..Self::parse(text)? })
+    }
+
+    /// The path that a user says.
     pub(crate) fn parse(text: &str) -> Result<Self, Problem> {
         let wrong = |why: &str| {
             let shown: String = text.chars().take(80).collect();
@@ -53,20 +66,54 @@ impl Path {
                 return Err(wrong("a control character"));
             }
         }
-        Ok(Self { parts })
+        Ok(Self { parts, is_upload: false })
     }
 
     /// Its directory's names, and its own; none for the uppermost directory.
-    pub(crate) fn split(&self) -> Option<(&[String], &str)> {
-        self.parts.split_last().map(|(name, above)| (above, name.as_str()))
+    pub(crate) fn split(&self) -> Option<(&[String], Own<'_>)> {
+        let own = |name| Own { name, is_upload: self.is_upload };
+        self.parts.split_last().map(|(name, above)| (above, own(name)))
+    }
+
+    /// The path as a user says it.
+    pub(crate) fn text(&self) -> String {
+        match self.parts.is_empty() {
+            true => "/".to_owned(),
+            false => self.parts.iter().flat_map(|part| ["/", part]).collect(),
+        }
+    }
+
+    /// What labels of segments say: an upload's begins with [`UPLOAD`] in the place of the first `/`, so
+    /// that nobody who finds the label takes a part for the whole.
+    pub(crate) fn label(&self) -> String {
+        let text = self.text();
+        match (self.is_upload, text.strip_prefix('/')) {
+            (true, Some(rest)) => format!("{UPLOAD}{rest}"),
+            _ => text,
+        }
     }
 }
 
 impl std::fmt::Display for Path {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.parts.is_empty() {
-            true => f.write_str("/"),
-            false => self.parts.iter().try_for_each(|part| write!(f, "/{part}")),
+        let what = if self.is_upload { "the upload of " } else { "" };
+        write!(f, "{what}{}", self.text())
+    }
+}
+
+/// A name within its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Own<'a> {
+    pub(crate) name: &'a str,
+    /// The upload of that name is meant.
+    pub(crate) is_upload: bool,
+}
+
+impl Own<'_> {
+    fn stored(self) -> String {
+        match self.is_upload {
+            true => format!("{UPLOAD}{}", self.name),
+            false => self.name.to_owned(),
         }
     }
 }
@@ -75,7 +122,10 @@ impl std::fmt::Display for Path {
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) parent: VolumeId,
+    /// As a user says it.
     pub(crate) name: String,
+    /// Nobody finds it by its name before all of it is there.
+    pub(crate) is_upload: bool,
     pub(crate) id: VolumeId,
     pub(crate) kind: Kind,
     pub(crate) capacity_bytes: u64,
@@ -89,9 +139,12 @@ const COLUMNS: &str = "parent, name, id, kind, capacity, length, made, changed, 
 
 impl Name {
     fn read(row: &Row<'_>) -> Sql<Self> {
+        let stored = row.get_ref(1)?.as_str()?;
+        let upload = stored.strip_prefix(UPLOAD);
         Ok(Self {
             parent: VolumeId(row.get(0)?),
-            name: row.get(1)?,
+            name: upload.unwrap_or(stored).to_owned(),
+            is_upload: upload.is_some(),
             id: VolumeId(row.get(2)?),
             kind: from_word(&row.get::<_, String>(3)?)?,
             capacity_bytes: uint(row.get(4)?),
@@ -103,24 +156,43 @@ impl Name {
     }
 
     /// A new one.
-    pub(crate) fn new(parent: VolumeId, name: &str, id: VolumeId, kind: Kind, now: Moment) -> Self {
-        let name = name.to_owned();
-        let (capacity_bytes, length_bytes, is_pending) = (0, 0, false);
-        let (made, changed) = (now, now);
-        Self { parent, name, id, kind, capacity_bytes, length_bytes, made, changed, is_pending }
+    pub(crate) fn new(
+        parent: VolumeId,
+        own: Own<'_>,
+        id: VolumeId,
+        kind: Kind,
+        now: Moment,
+    ) -> Self {
+        Self {
+            parent,
+            name: own.name.to_owned(),
+            is_upload: own.is_upload,
+            id,
+            kind,
+            capacity_bytes: 0,
+            length_bytes: 0,
+            made: now,
+            changed: now,
+            is_pending: false,
+        }
+    }
+
+    fn own(&self) -> Own<'_> {
+        Own { name: &self.name, is_upload: self.is_upload }
     }
 
     /// What a client sees of it, without how it is stored.
     pub(crate) fn entry(&self, path: String) -> Entry {
         let Self { id, kind, capacity_bytes, length_bytes, made, changed, .. } = *self;
-        Entry { path, kind, id, capacity_bytes, length_bytes, made, changed, stored: None }
+        let (stored, upload_bytes) = (None, None);
+        Entry { path, kind, id, capacity_bytes, length_bytes, made, changed, stored, upload_bytes }
     }
 
     pub(crate) fn insert(&self, connection: &Connection) -> Sql<()> {
         let sql = "INSERT INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         let values = params![
             self.parent.0,
-            self.name,
+            self.own().stored(),
             self.id.0,
             word(&self.kind)?,
             int(self.capacity_bytes),
@@ -143,10 +215,10 @@ impl Name {
 }
 
 /// What is there by that name in a directory, pending or not.
-pub(crate) fn child(connection: &Connection, parent: VolumeId, name: &str) -> Sql<Option<Name>> {
+pub(crate) fn child(connection: &Connection, parent: VolumeId, own: Own<'_>) -> Sql<Option<Name>> {
     let sql = format!("SELECT {COLUMNS} FROM names WHERE parent = ?1 AND name = ?2");
     let mut query = connection.prepare_cached(&sql)?;
-    query.query_row(params![parent.0, name], Name::read).optional()
+    query.query_row(params![parent.0, own.stored()], Name::read).optional()
 }
 
 /// The row of an id.
@@ -162,8 +234,8 @@ pub(crate) fn directory(
 ) -> Sql<Result<VolumeId, Problem>> {
     let mut at = ROOT;
     for (depth, part) in parts.iter().enumerate() {
-        let shown = || Path { parts: parts[..=depth].to_vec() };
-        match child(connection, at, part)? {
+        let shown = || Path { parts: parts[..=depth].to_vec(), is_upload: false };
+        match child(connection, at, plain(part))? {
             Some(name) if name.kind == Kind::Directory => at = name.id,
             Some(_) => return Ok(Err(Problem::invalid(format!("{} is no directory", shown())))),
             None => return Ok(Err(absent(&shown()))),
@@ -172,10 +244,15 @@ pub(crate) fn directory(
     Ok(Ok(at))
 }
 
+/// A name that a user finds.
+const fn plain(name: &str) -> Own<'_> {
+    Own { name, is_upload: false }
+}
+
 /// What has that path, and is not pending.
 pub(crate) fn find(connection: &Connection, path: &Path) -> Sql<Result<Name, Problem>> {
     let Some((above, name)) = path.split() else {
-        let root = Name::new(ROOT, "", ROOT, Kind::Directory, Moment(0));
+        let root = Name::new(ROOT, plain(""), ROOT, Kind::Directory, Moment(0));
         return Ok(Ok(root));
     };
     let parent = match directory(connection, above)? {
@@ -187,7 +264,10 @@ pub(crate) fn find(connection: &Connection, path: &Path) -> Sql<Result<Name, Pro
 }
 
 pub(crate) fn absent(path: &Path) -> Problem {
-    Problem::absent(format!("{path}: there is no such thing"))
+    Problem::absent(match path.is_upload {
+        true => format!("{path}: nothing of that name is being uploaded"),
+        false => format!("{path}: there is no such thing"),
+    })
 }
 
 pub(crate) fn exists(path: &Path) -> Problem {
@@ -195,19 +275,23 @@ pub(crate) fn exists(path: &Path) -> Problem {
 }
 
 /// The path of an id.
-pub(crate) fn path_of(connection: &Connection, id: VolumeId) -> Sql<Option<String>> {
+pub(crate) fn path_of(connection: &Connection, id: VolumeId) -> Sql<Option<Path>> {
     let mut parts = Vec::new();
+    let mut is_upload = false;
     let mut at = id;
     while at != ROOT {
         let Some(name) = by_id(connection, at)? else { return Ok(None) };
+        // Nothing is below one.
+        is_upload |= name.is_upload;
         parts.push(name.name);
         at = name.parent;
     }
     parts.reverse();
-    Ok(Some(Path { parts }.to_string()))
+    Ok(Some(Path { parts, is_upload }))
 }
 
-/// The directory of these names; those that are missing are made. Refuses before it makes any.
+/// The directory of these names; those that are missing are made, from above. Refuses before it makes
+/// any.
 pub(crate) fn make_directories(
     connection: &Connection,
     parts: &[String],
@@ -217,13 +301,13 @@ pub(crate) fn make_directories(
     let mut at = ROOT;
     let mut made = Vec::new();
     for part in parts {
-        at = match child(connection, at, part)? {
+        at = match child(connection, at, plain(part))? {
             Some(name) if name.kind == Kind::Directory => name.id,
             Some(name) => {
                 return Ok(Err(Problem::invalid(format!("'{}' is no directory", name.name))));
             }
             None => {
-                let name = Name::new(at, part, draw(), Kind::Directory, now);
+                let name = Name::new(at, plain(part), draw(), Kind::Directory, now);
                 name.insert(connection)?;
                 made.push(name.id);
                 name.id
@@ -233,16 +317,20 @@ pub(crate) fn make_directories(
     Ok(Ok((at, made)))
 }
 
-/// The SQL of a page, whose plan a test looks at.
+/// The SQL of a page of names after one and before another, whose plan a test looks at.
 pub(crate) const PAGE: &str = "SELECT parent, name, id, kind, capacity, length, made, changed, is_pending \
-    FROM names WHERE parent = ?1 AND name > ?2 AND is_pending = 0 ORDER BY name LIMIT ?3";
+    FROM names WHERE parent = ?1 AND name > ?2 AND name < ?3 AND is_pending = 0 ORDER BY name LIMIT ?4";
+/// What comes after every name: the largest character, more often than a name has characters.
+fn after_names() -> String {
+    "\u{10ffff}".repeat(NAME_LEN_MAX)
+}
 
-/// A part of a directory.
+/// A part of a directory: its uploads, or all else.
 pub(crate) fn page(
     connection: &Connection,
     path: &Path,
-    after: Option<&str>,
-    limit: Option<u32>,
+    (after, limit): (Option<&str>, Option<u32>),
+    uploads: bool,
 ) -> Sql<Result<Page, Problem>> {
     let parent = match find(connection, path)? {
         Ok(name) if name.kind == Kind::Directory => name.id,
@@ -251,11 +339,16 @@ pub(crate) fn page(
     };
     let limit = limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
     let mut query = connection.prepare_cached(PAGE)?;
-    let values = params![parent.0, after.unwrap_or(""), limit + 1];
+    let own = Own { name: after.unwrap_or(""), is_upload: uploads };
+    let (after, before) = match uploads {
+        true => (own.stored(), BEFORE_NAMES.to_owned()),
+        false => (own.stored().max(BEFORE_NAMES.to_owned()), after_names()),
+    };
+    let values = params![parent.0, after, before, limit + 1];
     let rows = query.query_map(values, Name::read)?.collect::<Sql<Vec<_>>>()?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = rows.len() > limit;
-    let above = if path.parts.is_empty() { String::new() } else { path.to_string() };
+    let above = if path.parts.is_empty() { String::new() } else { path.text() };
     let entry = |name: &Name| name.entry(format!("{above}/{}", name.name));
     let entries: Vec<Entry> = rows.iter().take(limit).map(entry).collect();
     let next = has_more.then(|| rows[limit - 1].name.clone());
@@ -294,6 +387,7 @@ pub(crate) fn look_to_move(
         Err(problem) => return Ok(Err(problem)),
     };
     let there = child(connection, parent, new)?;
+    let new = new.name;
     // A directory within itself could not be reached any more.
     let mut at = parent;
     while at != ROOT {
@@ -310,13 +404,27 @@ pub(crate) fn set(connection: &Connection, moved: Moved) -> Sql<Name> {
     let Moved { name, parent, new, .. } = moved;
     let sql = "UPDATE names SET parent = ?2, name = ?3 WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![name.id.0, parent.0, new])?;
-    Ok(Name { parent, name: new, ..name })
+    Ok(Name { parent, name: new, is_upload: false, ..name })
 }
 
-/// Whether there is anything in a directory.
-pub(crate) fn is_empty(connection: &Connection, id: VolumeId) -> Sql<bool> {
-    let mut query = connection.prepare_cached("SELECT 1 FROM names WHERE parent = ?1 LIMIT 1")?;
-    Ok(!query.exists([id.0])?)
+/// Takes back directories that were made for something which is not there, as far as nobody uses them.
+/// How many.
+pub(crate) fn unmake_directories(connection: &Connection, made: &[VolumeId]) -> Sql<u64> {
+    let mut unmade = 0;
+    for id in made.iter().rev() {
+        if by_id(connection, *id)?.is_none() || anything_in(connection, *id)?.is_some() {
+            break;
+        }
+        remove(connection, *id)?;
+        unmade += 1;
+    }
+    Ok(unmade)
+}
+
+/// What is in a directory, if anything: a name that a user finds, where there is one.
+pub(crate) fn anything_in(connection: &Connection, id: VolumeId) -> Sql<Option<Name>> {
+    let sql = format!("SELECT {COLUMNS} FROM names WHERE parent = ?1 ORDER BY name DESC LIMIT 1");
+    connection.prepare_cached(&sql)?.query_row([id.0], Name::read).optional()
 }
 
 /// Takes directories back that were made one in another, as far as nobody has put anything there; how
@@ -385,11 +493,12 @@ mod tests {
             connection.execute_batch("BEGIN").unwrap();
             while number < count {
                 let (id, name) = (VolumeId(number.to_be_bytes()), format!("{number:06}"));
-                Name::new(ROOT, &name, id, Kind::Data, Moment(0)).insert(&connection).unwrap();
+                let own = Own { name: &name, is_upload: false };
+                Name::new(ROOT, own, id, Kind::Data, Moment(0)).insert(&connection).unwrap();
                 number += 1;
             }
             connection.execute_batch("COMMIT").unwrap();
-            let values = params![ROOT.0, "001000", 900];
+            let values = params![ROOT.0, "001000", after_names(), 900];
             costs.push(steps(&connection, PAGE, values));
         }
         assert_eq!(costs[0], costs[1]);
@@ -397,7 +506,8 @@ mod tests {
         let (mut seen, mut after) = (0, None);
         loop {
             let root = Path::parse("/").unwrap();
-            let page = page(&connection, &root, after.as_deref(), None).unwrap().unwrap();
+            let page = page(&connection, &root, (after.as_deref(), None), false);
+            let page = page.unwrap().unwrap();
             seen += page.entries.len();
             match page.next {
                 Some(next) => after = Some(next),

@@ -16,6 +16,7 @@ use netraid_cluster::{
 use netraid_control::{
     booking::{self, Outcome},
     derived::{Ranges, Rights, Terms},
+    fencing::{self, Unfit},
     lease::{Access, LeaseState, READERS_OF_ONE_MAX, Request, TERM_MS_MAX},
     ledger::{Hold, Purpose},
     placement::Load,
@@ -29,7 +30,7 @@ use netraid_raid::member::{MemberIndex, MemberSet};
 use rusqlite::Connection;
 
 use crate::{
-    access::Caller,
+    access::{self, Caller},
     book::{self, HOLD_MS, Work, book},
     core::Core,
     create::{entry, unavailable},
@@ -39,6 +40,7 @@ use crate::{
     plan::{self, Part, Plan, Record},
     renew::{renew_lease, renew_opened},
     store::{Sql, change},
+    takeover,
     volume::{Member, Placed, State, Volume, members_that},
 };
 
@@ -61,7 +63,7 @@ pub(crate) struct Opened {
     pub(crate) plan: Plan,
     pub(crate) volume: Volume,
     pub(crate) name: Name,
-    pub(crate) path: String,
+    pub(crate) path: Path,
 }
 
 impl Opened {
@@ -71,7 +73,7 @@ impl Opened {
     }
 
     /// How many members may be lost while the rate is there.
-    fn lost(&self) -> Result<u8, Problem> {
+    pub(crate) fn lost(&self) -> Result<u8, Problem> {
         let tolerance = u8::try_from(self.placed()?.geometry()?.tolerance()).unwrap_or(u8::MAX);
         let survives = self.volume.record.layout.survives.min(tolerance);
         Ok(if self.plan.record.degraded { survives } else { 0 })
@@ -96,26 +98,32 @@ pub(crate) async fn open(
     caller: &Caller,
     open: Open,
 ) -> Result<TransferPlan, Problem> {
-    let path = Path::parse(&open.path)?;
+    let path = Path::new(&open.path, open.upload)?;
     let for_ms = check(core, &open)?;
     let id = open.plan.unwrap_or_else(|| PlanId(rand::random()));
     let busy = core.busy_plans.enter(id);
     let under_way = || Problem::new(Code::Conflict, format!("plan {id} is under way; ask again"));
     let _busy = busy.ok_or_else(under_way)?;
     let owner = (caller.id, caller.role);
-    let begun =
-        change(&core.store, move |connection| begin(connection, &path, &open, id, owner, for_ms));
+    let take_over = match open.take_over {
+        true => takeover::judge(core, (&path, id), &open, for_ms).await?,
+        false => None,
+    };
+    let begun = change(&core.store, move |connection| {
+        begin(connection, (&path, take_over), &open, id, owner, for_ms)
+    });
     let (mut opened, is_new) = begun.await?;
     if !is_new {
         return renew_opened(core, opened).await;
     }
-    match prepare(core, &mut opened).await {
+    let granted = match prepare(core, &mut opened).await {
         Ok(reachable) => issue(core, &opened, reachable),
-        Err(problem) => {
-            take_back(core, opened.plan).await?;
-            Err(problem)
-        }
+        Err(problem) => Err(problem),
+    };
+    if granted.is_err() {
+        take_back(core, opened.plan).await?;
     }
+    granted
 }
 
 /// Takes back a plan that is not given: its lease is free, and what agents have for it ends. Those that
@@ -167,7 +175,7 @@ fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
 /// Gives the lease, in one change with the plan; or finds the plan that was given before.
 fn begin(
     connection: &Connection,
-    path: &Path,
+    (path, take_over): (&Path, Option<Generation>),
     open: &Open,
     id: PlanId,
     (owner, role): (u64, Role),
@@ -177,6 +185,10 @@ fn begin(
         Ok(name) => name,
         Err(problem) => return Ok(Err(problem)),
     };
+    if open.id.is_some_and(|id| id != name.id) {
+        let detail = format!("{path} is something else by now");
+        return Ok(Err(Problem::new(Code::Conflict, detail)));
+    }
     let Some(mut volume) = Volume::load(connection, name.id)? else {
         return Ok(Err(Problem::invalid(format!("{path} is a directory"))));
     };
@@ -187,6 +199,9 @@ fn begin(
         Mode::Read => Access::Read,
         Mode::Write => Access::Write,
     };
+    if !access::is_good(connection, owner)? {
+        return Ok(Err(taken_back()));
+    }
     let before = Plan::load(connection, id)?;
     if let Some(plan) = before {
         let record = &plan.record;
@@ -212,7 +227,6 @@ fn begin(
     }
     let mut record = Record::new(open, for_ms, placed.agents().collect());
     record.clean_close = volume.clean_close().cloned();
-    let take_over = open.take_over.then(|| volume.lease.generation());
     let request = Request { plan: id, access, term_ms: record.lease_ms(), take_over };
     let (lease, granted) = match volume.lease.open(now(), &request) {
         Ok(opened) => opened,
@@ -231,28 +245,38 @@ fn begin(
     let state = if is_done { plan::State::Open } else { plan::State::Opening };
     let plan = Plan { id, volume: volume.id, owner, until: granted.until, state, record };
     plan.insert(connection)?;
-    Ok(Ok((Opened { plan, volume, name, path: path.to_string() }, true)))
+    Ok(Ok((Opened { plan, volume, name, path: path.clone() }, true)))
+}
+
+fn taken_back() -> Problem {
+    Problem::new(Code::Unauthorized, "the bearer token has ended, or was taken back")
 }
 
 /// What tokens need: the generation on the agents, and rates. Says which members can be used.
 async fn prepare(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
     let reachable = reach(core, opened).await?;
+    let id = opened.plan.id;
     if opened.plan.record.rate > Rate::ZERO {
         book_rates(core, opened, reachable).await?;
-    } else if opened.plan.state == plan::State::Opening {
-        let id = opened.plan.id;
-        change(&core.store, move |connection| {
-            if let Some(plan) = Plan::load(connection, id)?
-                && plan.state == plan::State::Opening
-            {
-                plan::set_state(connection, id, plan::State::Open)?;
-            }
-            Ok(Ok(()))
-        })
-        .await?;
+    }
+    if opened.plan.state == plan::State::Opening {
+        change(&core.store, move |connection| finish_opening(connection, id)).await?;
     }
     opened.plan.state = plan::State::Open;
     Ok(reachable)
+}
+
+/// All that a plan's tokens need is there. Refuses when the plan was ended meanwhile.
+fn finish_opening(connection: &Connection, id: PlanId) -> Sql<Result<(), Problem>> {
+    match Plan::load(connection, id)?.map(|plan| plan.state) {
+        Some(plan::State::Opening) => plan::set_state(connection, id, plan::State::Open)?,
+        Some(plan::State::Open) => {}
+        Some(plan::State::Ending) | None => {
+            let detail = format!("plan {id} was ended while it was being opened; ask again");
+            return Ok(Err(Problem::new(Code::Conflict, detail)));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Members that can be used: whose agents are there, and have the generation. Refuses when they are
@@ -260,19 +284,17 @@ async fn prepare(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Pro
 async fn reach(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
     let (reachable, contradicting) = raise_for(core, opened).await?;
     let named = named(&contradicting);
-    let (placed, volume) = (opened.placed()?, &opened.volume);
-    let geometry = placed.geometry()?;
+    let volume = &opened.volume;
     let generation = volume.lease.generation();
-    let rest = members_that(&placed.members, |at, _| !has(reachable, at));
-    if !geometry.can_serve_from(reachable) {
-        let (there, all) = (reachable.len(), placed.members.len());
-        let detail =
-            format!("{there} of {all} agents can be reached, too few to serve{named}; ask again");
-        return Err(Problem::new(Code::Unavailable, detail));
-    }
     let quiet_at = volume.lease.quiet_at();
-    if !volume.lease.is_raised() && geometry.can_serve_from(rest) && now() < quiet_at {
-        let (late, all) = (rest.len(), placed.members.len());
+    let refused = match fencing::judge(&opened.placed()?.geometry()?, reachable) {
+        Ok(()) => return Ok(reachable),
+        Err(refused) => refused,
+    };
+    let Unfit::Unfenced { late, all } = refused else {
+        return Err(Problem::new(Code::Unavailable, format!("{refused}{named}")));
+    };
+    if !volume.lease.is_raised() && now() < quiet_at {
         let detail = format!(
             "{late} of {all} agents do not know generation {} yet, and serve whoever had the volume \
              before, who may go on until {} ms since 1970{named}; ask again when they can be reached, or \
@@ -470,7 +492,8 @@ async fn book_rates(
         let on: Vec<Member> =
             (0..).zip(&members).filter(|(at, _)| has(reachable, *at)).map(|(_, on)| *on).collect();
         let Some(resources) = resources else {
-            return Err(short(core, (&load, lost > 0), &on, "no agent has such rates"));
+            let why = "no agent has such rates";
+            return Err(short(core, (&load, lost > 0), &on, (why, &nothing_freed)));
         };
         let parts = plan_parts(&on, resources);
         let work = Work::Open { plan: opened.plan.id, parts: parts.clone() };
@@ -482,12 +505,8 @@ async fn book_rates(
             Outcome::Refused(agent, fault) if fault.code == FaultCode::Short => {
                 let is_free = release(core, opened.plan.id, &on).await;
                 core.agents.refresh(on.iter().map(|member| member.agent)).await;
-                last = short(
-                    core,
-                    (&load, lost > 0),
-                    &on,
-                    &format!("agent {agent}: {}", fault.detail),
-                );
+                let why = format!("agent {agent}: {}", fault.detail);
+                last = short(core, (&load, lost > 0), &on, (&why, &nothing_freed));
                 let most = last.offer.as_ref().map_or(Rate::ZERO, |offer| offer.rate);
                 // A release that is late would take away what is booked next.
                 if most < rate || !is_free {
@@ -560,16 +579,21 @@ pub(crate) fn rates_part(
     }
 }
 
-/// The refusal of a rate, with the most that the members have left.
-fn short(
+const fn nothing_freed(_: &Member) -> Resources {
+    Resources { space_bytes: 0, device: Rate::ZERO, network: Rate::ZERO }
+}
+
+/// The refusal of a rate, with the most that the members have left, and what is `freed` for it.
+pub(crate) fn short(
     core: &Core,
     (load, is_degraded): (&Load, bool),
     members: &[Member],
-    why: &str,
+    (why, freed): (&str, &dyn Fn(&Member) -> Resources),
 ) -> Problem {
     let left = |member: &Member| {
         let status = core.agents.status(member.agent);
-        let most = status.map_or(Rate::ZERO, |status| load.most(&status.left));
+        let left = status.map_or(Resources::default(), |status| status.left);
+        let most = load.most(&left.checked_add(freed(member)).unwrap_or(left));
         promise::promised(most, is_degraded)
     };
     let scarce = members.iter().map(|member| (left(member), member.agent)).min();
@@ -590,7 +614,11 @@ pub(crate) fn issue(
     let (plan, volume, placed) = (&opened.plan, &opened.volume, opened.placed()?);
     let record = &plan.record;
     let limit = match record.limit {
-        Some(limit) => opened.load()?.rates(limit).map(|(device, _)| device),
+        // More than a token can say is no limit.
+        Some(limit) => {
+            let of_member = opened.load()?.rates(limit).map(|(device, _)| device);
+            of_member.filter(|limit| *limit <= RATE_MAX)
+        }
         None => None,
     };
     let generation = volume.lease.generation();
@@ -646,7 +674,7 @@ pub(crate) fn issue(
     let holds = unbooked.count() <= usize::from(opened.lost()?);
     Ok(TransferPlan {
         plan: plan.id,
-        entry: entry(core, &opened.name, opened.path.clone(), Some(volume)),
+        entry: entry(core, &opened.name, opened.path.text(), Some(volume)),
         mode: record.mode,
         generation,
         for_ms: record.for_ms,

@@ -48,6 +48,9 @@ pub(crate) struct Record {
     /// How the volume was left before this plan was granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) clean_close: Option<CleanClose>,
+    /// It was taken back from its client: its tokens are to open nothing, although they have not ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_revoked: bool,
 }
 
 impl Record {
@@ -66,6 +69,7 @@ impl Record {
             agents,
             close_key: open.close_key.as_ref().map(Bearer::digest),
             clean_close: None,
+            is_revoked: false,
         }
     }
 
@@ -154,6 +158,12 @@ impl Plan {
         let values = params![volume.0, int(owner)];
         let count = connection.prepare_cached(sql)?.query_row(values, |row| row.get(0))?;
         Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
+    }
+
+    /// Those that were opened by a bearer token, and have not ended.
+    pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Vec<Self>> {
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1 AND state <> 'ending'");
+        connection.prepare_cached(&sql)?.query_map([int(owner)], Self::read)?.collect()
     }
 
     /// Those in a state that end before a moment; as many at most.

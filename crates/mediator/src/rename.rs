@@ -4,10 +4,11 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use netraid_cluster::{
-    Problem,
+    Code, Problem,
     mediator::{Entry, Kind, Rename},
+    now,
 };
-use netraid_control::units::VolumeId;
+use netraid_control::{lease::Access, units::VolumeId};
 use rusqlite::Connection;
 
 use crate::{
@@ -30,8 +31,8 @@ struct Renamed {
 /// Gives something another name. What was replaced is gone from all agents that answer when this is
 /// over.
 pub(crate) async fn rename(core: &Arc<Core>, rename: Rename) -> Result<Entry, Problem> {
-    let (from, to) = (Path::parse(&rename.from)?, Path::parse(&rename.to)?);
-    let shown = to.to_string();
+    let (from, to) = (Path::new(&rename.from, rename.upload)?, Path::parse(&rename.to)?);
+    let shown = to.text();
     let renamed = change(&core.store, move |connection| begin(connection, &from, &to, &rename));
     let Renamed { name, volume, replaced } = renamed.await?;
     if let Some(volume) = &volume {
@@ -44,6 +45,21 @@ pub(crate) async fn rename(core: &Arc<Core>, rename: Rename) -> Result<Entry, Pr
     Ok(entry(core, &name, shown, volume.as_ref()))
 }
 
+/// An upload becomes data of its name when all of it is there, and anybody can read it at once.
+fn check_upload(connection: &Connection, name: &Name, path: &Path) -> Sql<Result<(), Problem>> {
+    let conflict = |detail: String| Ok(Err(Problem::new(Code::Conflict, detail)));
+    let volume = if name.is_upload { Volume::load(connection, name.id)? } else { None };
+    let Some(volume) = volume else { return Ok(Ok(())) };
+    let (there, all) = (name.length_bytes, volume.record.upload_bytes.unwrap_or(name.length_bytes));
+    if there != all {
+        return conflict(format!("{path}: {there} of {all} bytes are there; go on with it first"));
+    }
+    match volume.lease.conflict(now(), Access::Read) {
+        Some(writes) => conflict(format!("{path}: {writes}")),
+        None => Ok(Ok(())),
+    }
+}
+
 fn begin(
     connection: &Connection,
     from: &Path,
@@ -54,6 +70,9 @@ fn begin(
         Ok(moved) => moved,
         Err(problem) => return Ok(Err(problem)),
     };
+    if let Err(problem) = check_upload(connection, &moved.name, from)? {
+        return Ok(Err(problem));
+    }
     let mut replaced = None;
     if let Some(there) = moved.there.as_ref().filter(|there| there.id != moved.name.id) {
         if !rename.replace || there.is_pending {
@@ -71,6 +90,10 @@ fn begin(
         return Ok(Err(names::exists(to)));
     }
     let name = names::set(connection, moved)?;
-    let volume = Volume::load(connection, name.id)?;
+    let mut volume = Volume::load(connection, name.id)?;
+    if let Some(volume) = volume.as_mut().filter(|volume| volume.record.upload_bytes.is_some()) {
+        volume.record.upload_bytes = None;
+        volume.save(connection)?;
+    }
     Ok(Ok(Renamed { name, volume, replaced }))
 }

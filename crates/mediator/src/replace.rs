@@ -50,7 +50,9 @@ fn writer(connection: &Connection, id: PlanId, owner: Option<u64>) -> Sql<Result
     if !volume.lease.holders().any(|(_, holder)| holder.plan == id) {
         return refuse("is shut out: others have the volume");
     }
-    let path = names::path_of(connection, volume.id)?.unwrap_or_default();
+    let Some(path) = names::path_of(connection, volume.id)? else {
+        return refuse("is of what is gone");
+    };
     Ok(Ok(Opened { plan, volume, name, path }))
 }
 
@@ -93,9 +95,9 @@ pub(crate) async fn set_state(
     });
     let opened = stored.await?;
     if has_length {
-        relabel(core, &opened.volume, &opened.path, opened.name.length_bytes);
+        relabel(core, &opened.volume, &opened.path.label(), opened.name.length_bytes);
     }
-    Ok(entry(core, &opened.name, opened.path.clone(), Some(&opened.volume)))
+    Ok(entry(core, &opened.name, opened.path.text(), Some(&opened.volume)))
 }
 
 /// Lets segments say the new length or name as well. It is of use only to whoever has lost the mediator's
@@ -192,7 +194,7 @@ async fn make(core: &Arc<Core>, opened: &Opened, at: usize) -> Result<Member, Pr
 
 async fn fill(core: &Core, opened: &Opened, at: usize, new: Member) -> Result<(), Problem> {
     let placed = opened.placed()?;
-    let label = opened.volume.label(at, &opened.path, opened.name.length_bytes);
+    let label = opened.volume.label(at, &opened.path.label(), opened.name.length_bytes);
     let label = label.ok_or_else(|| Problem::internal("no label"))?;
     let (segment, len_bytes) = (new.segment, placed.member_bytes);
     make_segment(core, new.agent, NewSegment { segment, len_bytes, label }).await?;

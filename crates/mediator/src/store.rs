@@ -190,6 +190,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_older_stores_volumes_and_plans_are_read() {
+        let volume = r#"{"version":1,"kind":"data","layout":{},"placed":null,"is_formatted":true}"#;
+        let volume: crate::volume::Record = decode(volume).unwrap();
+        assert_eq!((volume.is_formatted, volume.upload_bytes), (true, None));
+        assert!(!encode(&volume).unwrap().contains("upload"));
+        let plan = r#"{"version":1,"mode":"write","initiator":"i","rate":0,"limit":null,
+            "request_bytes":4096,"degraded":true,"for_ms":600000,"parts":[],"agents":[]}"#;
+        let plan: crate::plan::Record = decode(plan).unwrap();
+        assert!(!plan.is_revoked && !encode(&plan).unwrap().contains("revoked"));
+    }
+
+    #[test]
     fn an_older_store_goes_on_with_the_leases_that_it_had() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(STEPS[0]).unwrap();

@@ -46,6 +46,9 @@ pub(crate) struct Record {
     /// None for what has no bytes, or is not placed yet.
     pub(crate) placed: Option<Placed>,
     pub(crate) is_formatted: bool,
+    /// Of an upload: bytes that are to be there in the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upload_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +127,8 @@ pub(crate) struct Volume {
 
 impl Volume {
     pub(crate) fn new(id: VolumeId, kind: Kind, layout: Layout) -> Self {
-        let record = Record { version: 1, kind, layout, placed: None, is_formatted: false };
+        let (placed, is_formatted, upload_bytes) = (None, false, None);
+        let record = Record { version: 1, kind, layout, placed, is_formatted, upload_bytes };
         let lease = LeaseState::default();
         Self { id, state: State::Ready, lease, record, closed: None }
     }

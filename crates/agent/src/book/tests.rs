@@ -8,6 +8,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     ledger::{Commit, Hold, Ledger, Limits, Purpose},
+    token::SKEW_MS,
     units::{
         AllotmentId, Generation, MediatorId, Moment, PlanId, Rate, Resources, SegmentId, VolumeId,
     },
@@ -26,7 +27,8 @@ fn book() -> (Book, Arc<View>) {
     let capacity = Resources { space_bytes: 8 * LEN, device: Rate(100), network: Rate(100) };
     let ledger = Ledger::new(capacity, Resources::default(), Limits::default());
     let view = Arc::new(View::default());
-    (Book::new(ledger, Vec::new(), &HashSet::new(), HashSet::new(), Arc::clone(&view)), view)
+    let (none, shared) = (HashSet::new(), Arc::clone(&view));
+    (Book::new(ledger, (Vec::new(), &none), Vec::new(), HashSet::new(), shared), view)
 }
 
 fn ask(book: &mut Book, operation: Operation) -> Result<Done, FaultCode> {
@@ -38,6 +40,37 @@ fn store(book: &mut Book) {
     book.settle();
     assert!(book.take_batch().is_some());
     book.handle_stored();
+}
+
+fn revoke(until: Moment) -> Operation {
+    Operation::EndPlan { plan: PLAN, revoked_until: Some(until) }
+}
+
+#[test]
+fn a_plan_is_taken_back_until_its_tokens_have_ended_by_any_clock() {
+    let (mut book, view) = book();
+    let key = (MEDIATOR, PLAN);
+    let is_out = || view.read().revoked.contains_key(&key);
+    let until = NOW.after_ms(60_000);
+    ask(&mut book, revoke(until)).unwrap();
+    assert!(is_out());
+    let batch = book.take_batch().unwrap();
+    assert_eq!(batch.revoked, [(key, Some(until))]);
+    // It was not stored: it keeps out all the same, and is stored when it is asked again.
+    book.handle_store_failed();
+    assert!(is_out() && book.take_batch().is_none());
+    ask(&mut book, revoke(NOW)).unwrap();
+    assert_eq!(book.take_batch().unwrap().revoked, [(key, Some(until))]);
+    book.handle_stored();
+    book.expire(Moment(until.after_ms(SKEW_MS).0 - 1));
+    assert!(is_out() && book.take_batch().is_none());
+    book.expire(until.after_ms(SKEW_MS));
+    assert!(!is_out());
+    assert_eq!(book.take_batch().unwrap().revoked, [(key, None)]);
+    book.handle_stored();
+    // A clock that is wrong keeps nobody out for years.
+    assert_eq!(ask(&mut book, revoke(NOW.after_ms(1 << 40))), Err(FaultCode::Invalid));
+    assert!(!is_out());
 }
 
 fn create() -> Operation {
@@ -139,7 +172,7 @@ fn rates_are_shown_to_logins_as_long_as_they_are_booked() {
     assert!(book.settle().is_empty());
     assert_eq!(view.read().booked[&(MEDIATOR, PLAN)].rate, Rate(10));
     store(&mut book);
-    ask(&mut book, Operation::EndPlan { plan: PLAN }).unwrap();
+    ask(&mut book, Operation::EndPlan { plan: PLAN, revoked_until: None }).unwrap();
     assert_eq!(book.settle(), [(MEDIATOR, PLAN)]);
     assert!(view.read().booked.is_empty());
     // It was not given back after all.

@@ -108,7 +108,7 @@ async fn rates_are_booked_renewed_fenced_and_given_back() {
     let other = client.plan(segment, 30 * MIB).await.unwrap();
     let id = AllotmentId(plan.0);
     assert!(client.one(Operation::Renew { id, for_ms: 700_000 }).await.is_ok());
-    let end = Operation::EndPlan { plan: other };
+    let end = Operation::EndPlan { plan: other, revoked_until: None };
     assert_eq!(client.one(end).await, Ok(Done::Done));
     assert_eq!(client.ledger().await.len(), 2);
     // The plan was for generation 1.

@@ -44,7 +44,7 @@ async fn mediators_see_and_reach_nothing_of_one_another() {
     for operation in [
         Operation::Release { id: AllotmentId(plan.0) },
         Operation::RemoveSegment { segment },
-        Operation::EndPlan { plan },
+        Operation::EndPlan { plan, revoked_until: None },
     ] {
         theirs.one(operation).await.unwrap();
     }
@@ -103,7 +103,7 @@ async fn many_clients_of_two_mediators_cannot_overcommit_an_agent() {
                 let commit = Commit { id: held.id, serial: held.serial, for_ms: Some(60_000) };
                 client.one(Operation::Commit(commit)).await.unwrap();
                 if round % 3 != 0 || number == 0 {
-                    client.one(Operation::EndPlan { plan }).await.unwrap();
+                    client.one(Operation::EndPlan { plan, revoked_until: None }).await.unwrap();
                 } else {
                     client.one(Operation::Release { id: held.id }).await.unwrap();
                 }

@@ -192,6 +192,36 @@ async fn whoever_may_not_gets_one_answer_and_a_line_in_the_audit_log() {
 }
 
 #[tokio::test]
+async fn a_plan_that_is_taken_back_ends_its_sessions_and_opens_nothing_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let start = || Running::start(config(directory.path(), &[&mediator]));
+    let agent = start();
+    let client = mediator.at(&agent.ready);
+    let segment = client.segment(4 * MIB).await;
+    raise(&client, segment, 1).await;
+    let own = |plan| Token { plan, ..token(&mediator, agent.ready.agent, segment, 1) };
+    let (gone, other) = (own(PlanId([7; 16])), own(PlanId([8; 16])));
+    let writes = open(&agent.ready, &mediator, gone).await.unwrap();
+    let reads = open(&agent.ready, &mediator, other).await.unwrap();
+    assert!(put(&writes, 1).await);
+    let revoked_until = Some(gone.terms.expires);
+    client.one(Operation::EndPlan { plan: gone.plan, revoked_until }).await.unwrap();
+    assert!(!put(&writes, 2).await);
+    assert!(open(&agent.ready, &mediator, gone).await.is_err());
+    assert_eq!(got(&reads).await, Some(1));
+    assert!(open(&agent.ready, &mediator, other).await.is_ok());
+    drop((writes, reads, agent));
+    // Nor after a restart.
+    let agent = start();
+    assert!(open(&agent.ready, &mediator, gone).await.is_err());
+    let again = open(&agent.ready, &mediator, other).await.unwrap();
+    assert_eq!(got(&again).await, Some(1));
+    let lines = audit(directory.path(), "login_denied", 2).await;
+    assert!(format!("{lines:?}").contains("taken back by its mediator"), "{lines:?}");
+}
+
+#[tokio::test]
 async fn one_id_is_a_segment_of_each_mediator() {
     let directory = tempfile::tempdir().unwrap();
     let (one, other) = (Mediator::start().await, Mediator::start().await);
@@ -373,7 +403,7 @@ async fn a_promised_rate_ends_with_its_booking() {
     assert!(put(&device, 1).await);
     let extend = Operation::ExtendPlan { plan, until: now().after_ms(1_000_000) };
     client.one(extend).await.unwrap();
-    client.one(Operation::EndPlan { plan }).await.unwrap();
+    client.one(Operation::EndPlan { plan, revoked_until: None }).await.unwrap();
     assert!(!put(&device, 2).await);
     assert!(open(&agent.ready, &mediator, good).await.is_err());
     // Without a promise it still gets in.

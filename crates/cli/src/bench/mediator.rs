@@ -175,6 +175,8 @@ async fn ask(
             take_over: false,
             plan: None,
             close_key: Some(key.clone()),
+            upload: false,
+            id: None,
         };
         turn += 1;
         let began = Instant::now();

@@ -20,6 +20,9 @@ pub(crate) struct ListArgs {
     /// Absolute path of a directory
     #[arg(default_value = "/")]
     path: String,
+    /// What is being put into it, or was interrupted, in the place of all else
+    #[arg(long)]
+    uploads: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -28,6 +31,9 @@ pub(crate) struct ListArgs {
 pub(crate) struct PathArgs {
     /// Absolute path
     path: String,
+    /// What is being put there, or was interrupted, in the place of what has the name
+    #[arg(long)]
+    upload: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -40,6 +46,9 @@ pub(crate) struct RemoveArgs {
     /// Also when somebody uses it: they are fenced
     #[arg(long)]
     force: bool,
+    /// What an interrupted `put` left there, in the place of what has the name
+    #[arg(long)]
+    upload: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -79,7 +88,10 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
         let mut after: Option<String> = None;
         let mut pages = Pages::new(usize::try_from(PAGE_MAX)?);
         loop {
-            let page = cluster.list(&args.path, after.as_deref()).await?;
+            let page = match args.uploads {
+                true => cluster.list_uploads(&args.path, after.as_deref()).await?,
+                false => cluster.list(&args.path, after.as_deref()).await?,
+            };
             let names = page.entries.iter().map(|entry| name_of(entry).to_owned());
             after = pages.take(names, page.next)?;
             if output.is_json() {
@@ -103,7 +115,12 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
 
 pub(crate) fn stat(args: &PathArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
-    let entry = runtime()?.block_on(cluster.stat(&args.path))?;
+    let entry = runtime()?.block_on(async {
+        match args.upload {
+            true => cluster.stat_upload(&args.path).await,
+            false => cluster.stat(&args.path).await,
+        }
+    })?;
     output.document(&entry, || describe(&entry))
 }
 
@@ -111,7 +128,10 @@ pub(crate) fn remove(args: &RemoveArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
     runtime()?.block_on(async {
         for path in &args.paths {
-            cluster.remove(path, args.force).await?;
+            match args.upload {
+                true => cluster.remove_upload(path, None, args.force).await?,
+                false => cluster.remove(path, args.force).await?,
+            }
         }
         anyhow::Ok(())
     })?;
@@ -140,6 +160,7 @@ pub(crate) fn make_directory(args: &MakeDirectoryArgs, output: Output) -> Result
         size_bytes: 0,
         layout: Layout::default(),
         parents: args.parents,
+        upload: false,
     };
     let entry = runtime()?.block_on(cluster.create(&create))?;
     output.document(&entry, || format!("{}: made", escaped(&entry.path)))
@@ -155,7 +176,10 @@ fn line(entry: &Entry) -> String {
     let name = escaped(name_of(entry));
     match entry.kind {
         Kind::Directory => format!("{:>12}  {name}/", "-"),
-        Kind::Volume | Kind::Data => format!("{:>12}  {name}", size::show(entry.length_bytes)),
+        Kind::Volume | Kind::Data => {
+            let of = entry.upload_bytes.map(|all| format!(", of {} to be there", size::show(all)));
+            format!("{:>12}  {name}{}", size::show(entry.length_bytes), of.unwrap_or_default())
+        }
     }
 }
 
@@ -169,6 +193,9 @@ pub(crate) fn describe(entry: &Entry) -> String {
     };
     let length = entry.length_bytes;
     let mut text = format!("{path}: {kind}, {length} bytes ({})\n", size::show(length));
+    if let Some(all) = entry.upload_bytes {
+        text += &format!("being put, or that was interrupted: {all} bytes are to be there\n");
+    }
     if let Some(stored) = &entry.stored {
         let chunk = size::show(u64::from(stored.chunk_len));
         let (level, members) = (stored.level, stored.members.len());

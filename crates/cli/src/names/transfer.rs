@@ -1,8 +1,11 @@
 //! `netraid put`, `get`, `cat`: whole files to and from a cluster.
 
 use std::{
-    fs::{self, File},
+    ffi::{OsStr, OsString},
+    fs::{self, File, TryLockError},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -18,6 +21,10 @@ use netraid_cluster::{
     mediator::{Create, Entry, Kind, Mode},
 };
 use netraid_files::{Cluster, Volume, VolumeOptions, transfer};
+use rustix::{
+    fs::{CWD, Mode as FileMode, OFlags, RenameFlags},
+    io::Errno,
+};
 use serde_json::json;
 
 use crate::{
@@ -28,12 +35,14 @@ use crate::{
     size,
 };
 
-/// Ends a name under which something is put, until all of it is there.
+/// Ends the name of a file of this host until all of it is there.
 const PARTIAL: &str = ".partial";
 /// How long `put` waits at its end for members that are being rebuilt.
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 /// After so many bytes a file of this host is given to its disk, while others come.
 const WRITE_BACK_LEN: u64 = 64 << 20;
+/// Bytes of a file's name on this host, at most.
+const LOCAL_NAME_LEN_MAX: usize = 255;
 /// What is there of an interrupted `get` is trusted up to a multiple of this.
 const RESUME_UNIT: u64 = 1 << 20;
 
@@ -97,11 +106,19 @@ pub(crate) fn put(args: &PutArgs, output: Output) -> Result<()> {
     let is_resumable = matches!(source, Source::File(_));
     let put = put_all(args, &cluster, source, length, output);
     let put = runtime()?.block_on(until_stopped(&cluster, put));
-    let entry = put.map_err(|error| match error.is::<Interrupted>() && is_resumable {
-        true => error.context("--resume goes on where this ended"),
+    let entry = put.map_err(|error| match error.is::<Interrupted>() {
+        true => error.context(next_of(is_resumable)),
         false => with_offer(error),
     })?;
     output.document(&entry, || format!("{}: {} bytes", entry.path, entry.length_bytes))
+}
+
+/// What can be done after a `put` that was cut short.
+const fn next_of(is_resumable: bool) -> &'static str {
+    match is_resumable {
+        true => "--resume goes on where this ended",
+        false => "what is stored of it is kept; --force begins anew",
+    }
 }
 
 /// What is put, and how many bytes of it.
@@ -132,7 +149,7 @@ enum Source {
     Input,
 }
 
-/// Under another name until all of it is there: nobody takes a part for the whole.
+/// As an upload until all of it is there, so that nobody takes a part for the whole.
 async fn put_all(
     args: &PutArgs,
     cluster: &Cluster,
@@ -140,76 +157,111 @@ async fn put_all(
     length: u64,
     output: Output,
 ) -> Result<Entry> {
-    match (find(cluster, &args.path).await?, args.force) {
+    let path = &args.path;
+    match (found(cluster.stat(path).await)?, args.force) {
         (Some(Entry { kind: Kind::Data, .. }), true) | (None, _) => {}
         (Some(Entry { kind: Kind::Data, .. }), false) => {
-            bail!("{}: is there already; --force replaces it", args.path)
+            bail!("{path}: is there already; --force replaces it")
         }
-        (Some(_), _) => bail!("{}: is a directory or a volume; choose another name", args.path),
+        (Some(_), _) => bail!("{path}: is a directory or a volume; choose another name"),
     }
-    let partial = format!("{}{PARTIAL}", args.path);
-    let (from, entry) = match find(cluster, &partial).await? {
-        Some(entry)
-            if args.resume && entry.capacity_bytes >= length && entry.length_bytes <= length =>
-        {
-            (entry.length_bytes, entry)
-        }
-        Some(_) if args.resume => {
-            bail!("{partial}: is of another size; put it with --force, without --resume")
-        }
-        before => {
-            if before.is_some() {
-                cluster.remove(&partial, args.force).await?;
-            }
-            let create = Create {
-                path: partial.clone(),
-                kind: Kind::Data,
-                size_bytes: length,
-                layout: args.layout.layout(&args.rates)?,
-                parents: args.parents,
-            };
-            (0, cluster.create(&create).await?)
-        }
-    };
-    if entry.stored.is_some() && from < length {
-        // Whoever was interrupted without a word has it still; nobody else has this name.
-        let options = VolumeOptions { take_over: args.resume, ..args.rates.options(Mode::Write) };
-        let volume = Volume::open(cluster, &partial, options, &netraid_engine::pool()).await?;
-        let from = from / transfer::piece_len(&volume) * transfer::piece_len(&volume);
-        let written = write(&volume, source, (from, length), output).await;
-        if written.is_ok() && !volume.whole(WHOLE_LIMIT).await? {
-            tracing::warn!(
-                "{partial}: is stored, and not on all its members: `netraid volume heal {}` when \
-                 agents are there again",
-                args.path
-            );
-        }
-        match written {
-            Ok(()) => volume.close(Some(length)).await?,
+    let (upload, is_new) = begin(args, cluster, length).await?;
+    if upload.stored.is_some() {
+        let options = VolumeOptions {
+            upload: true,
+            id: Some(upload.id),
+            // Whoever was interrupted without a word has it still.
+            take_over: !is_new,
+            ..args.rates.options(Mode::Write)
+        };
+        let opened = Volume::open(cluster, path, options, &netraid_engine::pool()).await;
+        let volume = match opened {
+            Ok(volume) => volume,
             Err(error) => {
-                // What is there stays, for --resume.
-                let closed = volume.close(None).await;
-                return Err(error.context(match closed {
-                    Ok(()) => "--resume goes on where this ended".to_owned(),
-                    Err(closed) => closed.to_string(),
-                }));
+                if is_new {
+                    give_up(cluster, &upload).await;
+                }
+                return Err(error.into());
             }
-        }
+        };
+        fill(args, volume, source, length, output).await?;
     }
-    publish(args, cluster, &partial, &entry).await
+    let left = "what was put is kept: `put --resume` gives it the name when that can be had";
+    let named = cluster.publish(path, upload.id, args.force).await;
+    named.map_err(|error| anyhow::Error::from(error).context(format!("{path}: {left}")))
 }
 
-/// Gives it its name. What had that name goes in the same step.
-async fn publish(args: &PutArgs, cluster: &Cluster, partial: &str, entry: &Entry) -> Result<Entry> {
-    let id = Some(entry.id);
-    let named = match args.force {
-        true => cluster.replace_name(partial, &args.path, id, false).await,
-        false => cluster.rename(partial, &args.path, id).await,
-    };
+/// The upload to go on with, or a new one, and whether it is new. One that somebody began is thrown away
+/// by force alone.
+async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry, bool)> {
     let path = &args.path;
-    let left =
-        || format!("what was put is {partial}; `netraid mv` gives it the name: see --replace");
-    named.map_err(|error| anyhow::Error::from(error).context(format!("{path}: {}", left())))
+    if let Some(upload) = found(cluster.stat_upload(path).await)? {
+        let (there, all) = (upload.length_bytes, upload.upload_bytes.unwrap_or_default());
+        match (args.resume, args.force) {
+            (true, _) if all == length => return Ok((upload, false)),
+            (true, _) => bail!(
+                "{path}: what was being put there has {all} bytes, and this has {length}; put it with \
+                 --force, without --resume"
+            ),
+            (false, true) => cluster.remove_upload(path, Some(upload.id), true).await?,
+            (false, false) => bail!(
+                "{path}: is being put already, or that was interrupted: {there} of {all} bytes are \
+                 stored; --resume goes on with it, --force begins anew"
+            ),
+        }
+    }
+    let create = Create {
+        path: path.clone(),
+        kind: Kind::Data,
+        size_bytes: length,
+        layout: args.layout.layout(&args.rates)?,
+        parents: args.parents,
+        upload: true,
+    };
+    Ok((cluster.create(&create).await?, true))
+}
+
+/// Takes back an upload of which nothing is stored.
+async fn give_up(cluster: &Cluster, upload: &Entry) {
+    let removed = cluster.remove_upload(&upload.path, Some(upload.id), false).await;
+    if let Err(error) = removed {
+        tracing::warn!("{}: an upload of nothing is left: {error}", upload.path);
+    }
+}
+
+/// Writes what is not stored yet, and closes the upload: then all of it is stored, and nobody has it.
+async fn fill(
+    args: &PutArgs,
+    volume: Volume,
+    source: Source,
+    length: u64,
+    output: Output,
+) -> Result<()> {
+    let there = volume.entry().length_bytes;
+    let from = there / transfer::piece_len(&volume) * transfer::piece_len(&volume);
+    let written = match there < length {
+        true => write(&volume, source, (from, length), output).await,
+        false => Ok(()),
+    };
+    if written.is_ok() && !volume.whole(WHOLE_LIMIT).await? {
+        tracing::warn!(
+            "{path}: is stored, and not on all its members: `netraid volume heal {path}` when agents are \
+             there again",
+            path = args.path
+        );
+    }
+    match written {
+        Ok(()) => Ok(volume.close(Some(length)).await?),
+        Err(error) => {
+            // What is there stays.
+            let next = next_of(args.local.as_path() != Path::new("-"));
+            let closed = volume.close(None).await;
+            Err(error.context(match closed {
+                Ok(()) => next.to_owned(),
+                Err(closed) => closed.to_string(),
+            }))
+        }
+    }
 }
 
 async fn write(
@@ -234,9 +286,9 @@ async fn write(
     Ok(())
 }
 
-/// What a name stands for, if anything.
-async fn find(cluster: &Cluster, path: &str) -> Result<Option<Entry>, RequestError> {
-    match cluster.stat(path).await {
+/// What was found, if anything.
+fn found(looked: Result<Entry, RequestError>) -> Result<Option<Entry>, RequestError> {
+    match looked {
         Ok(entry) => Ok(Some(entry)),
         Err(RequestError::Refused(problem)) if problem.code == Code::Absent => Ok(None),
         Err(error) => Err(error),
@@ -250,13 +302,9 @@ pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     }
     let cluster = args.access.cluster()?;
     let entry = runtime()?.block_on(cluster.stat(&args.path))?;
-    // Another version has another name: nothing is put together of two.
-    let mut name = args.local.file_name().context("no name of a file")?.to_owned();
-    name.push(format!(".{}-{}{PARTIAL}", entry.id, entry.changed.0));
-    let partial = args.local.with_file_name(name);
-    let opened =
-        fs::OpenOptions::new().write(true).create(true).truncate(!args.resume).open(&partial);
-    let mut file = opened.with_context(|| format!("{}", partial.display()))?;
+    let name = args.local.file_name().context("no name of a file")?;
+    let partial = args.local.with_file_name(partial_name(name, &entry));
+    let mut file = open_partial(&partial, args.resume)?;
     let there = file.metadata()?.len() / RESUME_UNIT * RESUME_UNIT;
     file.seek(SeekFrom::Start(there))?;
     let sink = WrittenBack::new(file.try_clone()?, &partial)?;
@@ -264,12 +312,70 @@ pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     let length = runtime()?.block_on(until_stopped(&cluster, got)).map_err(with_offer)?;
     file.set_len(length)?;
     file.sync_all()?;
-    fs::rename(&partial, &args.local).with_context(|| format!("{shown}"))?;
+    rename_partial(&partial, &args.local, args.force).with_context(|| format!("{shown}"))?;
     let directory = args.local.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
     output.document(&json!({ "path": args.path, "length_bytes": length }), || {
         format!("{shown}: {length} bytes")
     })
+}
+
+/// The name of a file until all of it is there. Another version has another one: nothing is put together
+/// of two.
+fn partial_name(name: &OsStr, entry: &Entry) -> OsString {
+    let version = format!(".{}-{}{PARTIAL}", entry.id, entry.changed.0);
+    let mut partial = match name.len() + version.len() > LOCAL_NAME_LEN_MAX {
+        false => name.to_owned(),
+        // The name itself may be as long as names of files can be.
+        true => {
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            format!(".netraid-{:016x}", hasher.finish()).into()
+        }
+    };
+    partial.push(version);
+    partial
+}
+
+/// Opens it for this process alone: two that write it would call a file whole that one of them has just
+/// begun anew.
+fn open_partial(path: &Path, resume: bool) -> Result<File> {
+    let shown = path.display();
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, FileMode::from_raw_mode(0o666));
+    let file = File::from(opened.map_err(io::Error::from).with_context(|| format!("{shown}"))?);
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            bail!("{shown}: is being written by another `get`; wait for that, or name another file")
+        }
+        Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("{shown}")),
+    }
+    let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
+    let is_named = named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
+    if !own.is_file() || !is_named {
+        bail!("{shown}: another `get` has just ended, or it is no regular file; ask again");
+    }
+    if !resume {
+        file.set_len(0).with_context(|| format!("{shown}"))?;
+    }
+    Ok(file)
+}
+
+/// Gives it its name; what has that name meanwhile is replaced by force only.
+fn rename_partial(partial: &Path, to: &Path, force: bool) -> io::Result<()> {
+    if force {
+        return fs::rename(partial, to);
+    }
+    match rustix::fs::renameat_with(CWD, partial, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(()),
+        // A file system that cannot do it in one step.
+        Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(to).is_err() => {
+            fs::rename(partial, to)
+        }
+        Err(Errno::INVAL | Errno::NOSYS) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A file whose bytes are on their way to the disk while others come: the last sync has little to wait for.

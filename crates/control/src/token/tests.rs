@@ -50,6 +50,7 @@ struct Cluster {
     info: Option<SegmentInfo>,
     /// Another mediator's segment of the same id.
     others: Option<SegmentInfo>,
+    revoked: Option<(MediatorId, PlanId)>,
 }
 
 impl Cluster {
@@ -60,7 +61,7 @@ impl Cluster {
         for mediator in [MEDIATOR, OTHER] {
             keys.set(mediator, roots.of_agent(mediator, AGENT)).unwrap();
         }
-        Self { roots, keys, agent: AGENT, info: Some(INFO), others: None }
+        Self { roots, keys, agent: AGENT, info: Some(INFO), others: None, revoked: None }
     }
 
     fn issue(&self, token: Token) -> Credentials {
@@ -74,7 +75,9 @@ impl Cluster {
             let other = self.others.filter(|_| mediator == OTHER);
             own.or(other).filter(|_| id == SEGMENT)
         };
-        let view = AgentView { agent: self.agent, keys: &self.keys, segment: &segment };
+        let is_revoked = |mediator, plan| self.revoked == Some((mediator, plan));
+        let (agent, keys) = (self.agent, &self.keys);
+        let view = AgentView { agent, keys, segment: &segment, is_revoked: &is_revoked };
         let asked = Cell::new(0);
         let granted = admit(name, client, &view, now, |right| {
             asked.set(asked.get() + 1);
@@ -240,6 +243,22 @@ fn another_agent_does_not_take_it() {
     let name = Base64UrlUnpadded::encode_string(&renamed.encode().unwrap());
     let denied = other.log_in(&name, credentials.secret.expose(), CLIENT, NOW);
     assert_eq!(denied, Err(Denied::Unproven));
+}
+
+#[test]
+fn a_plan_that_was_taken_back_opens_nothing() {
+    let mut cluster = Cluster::new();
+    let credentials = cluster.issue(token());
+    // Another mediator's plan of that name is another.
+    cluster.revoked = Some((OTHER, token().plan));
+    assert!(cluster.present(&credentials).is_ok());
+    cluster.revoked = Some((MEDIATOR, token().plan));
+    assert_eq!(cluster.present(&credentials), Err(Denied::Revoked(token().plan)));
+    let other = cluster.issue(Token { plan: PlanId([5; 16]), ..token() });
+    assert!(cluster.present(&other).is_ok());
+    // To whoever does not know the secret it says nothing.
+    let guessed = cluster.log_in(&credentials.name, "no-such-secret-at-all", CLIENT, NOW);
+    assert_eq!(guessed, Err(Denied::Unproven));
 }
 
 #[test]

@@ -10,36 +10,48 @@ use netraid_raid::label::{Holder, Label, Uuid};
 
 use super::error::ArrayError;
 
-/// Held while an array is open for writing; ends with the process, however it ends.
+/// A lock of this machine, of a name that no two things have: one process holds it at a time, and it
+/// ends with the process, however it ends.
 #[derive(Debug)]
-pub(super) struct ArrayLock {
+pub struct HostLock {
     file: File,
 }
 
-impl ArrayLock {
-    /// Takes the lock of the array that `label` belongs to.
-    pub(super) fn take(label: &Label) -> Result<Self, ArrayError> {
+impl HostLock {
+    /// Takes the lock `name` of what is shown as `of`. The name is a part of a file's name.
+    ///
+    /// # Errors
+    /// [`ArrayError::Locked`] when another holds it, [`ArrayError::Lock`] when its file cannot be used.
+    pub fn take(name: &str, of: &str) -> Result<Self, ArrayError> {
         let dir = directory();
-        let path = dir.join(format!("{}.lock", hex(&label.array_uuid)));
+        let path = dir.join(format!("{name}.lock"));
         let fail = |source| ArrayError::Lock { path: path.display().to_string(), source };
         std::fs::create_dir_all(&dir).map_err(fail)?;
         let file =
             File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { file }),
-            Err(TryLockError::WouldBlock) => Err(ArrayError::Locked {
-                name: label.name.clone(),
-                path: path.display().to_string(),
-            }),
+            Err(TryLockError::WouldBlock) => {
+                Err(ArrayError::Locked { name: of.to_owned(), path: path.display().to_string() })
+            }
             Err(TryLockError::Error(source)) => Err(fail(source)),
         }
     }
 }
 
+/// Held while an array is open for writing.
+#[derive(Debug)]
+pub(super) struct ArrayLock(HostLock);
+
 impl ArrayLock {
+    /// Takes the lock of the array that `label` belongs to.
+    pub(super) fn take(label: &Label) -> Result<Self, ArrayError> {
+        HostLock::take(&hex(&label.array_uuid), &label.name).map(Self)
+    }
+
     /// Device and inode of the file: another mount namespace, or another user, has another.
     pub(super) fn id(&self) -> (u64, u64) {
-        self.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
+        self.0.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
     }
 
     /// Whether this lock proves that the labels' holder is dead: it held this very lock, or its

@@ -35,6 +35,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use caches::Caches;
 pub use create::{CreateOptions, CreateReport, Log, create, create_degraded};
 pub use error::ArrayError;
+pub use lock::HostLock;
 pub use member::{MemberConfig, signature};
 pub use open::{
     ExamineReport, LabelReport, OpenOptions, RegionReport, SurveyMember, SurveyReport, examine,

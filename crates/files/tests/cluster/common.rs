@@ -213,7 +213,8 @@ pub(crate) fn data(path: &str, size_bytes: u64, level: u8, members: u16) -> Crea
     let survives = if level == 6 { 2 } else { u8::from(level > 0) };
     let (level, members) = (Some(level), Some(members));
     let layout = Layout { level, members, survives, ..Layout::default() };
-    Create { path: path.to_owned(), kind: Kind::Data, size_bytes, layout, parents: true }
+    let (path, kind) = (path.to_owned(), Kind::Data);
+    Create { path, kind, size_bytes, layout, parents: true, upload: false }
 }
 
 pub(crate) fn to_read() -> VolumeOptions {

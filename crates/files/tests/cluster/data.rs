@@ -312,6 +312,8 @@ async fn readers_are_many_and_a_writer_is_alone() {
         take_over: true,
         plan: None,
         close_key: None,
+        upload: false,
+        id: None,
     };
     let taken = cluster.open(&taking).await.unwrap();
     let fenced = async {
@@ -333,6 +335,55 @@ async fn readers_are_many_and_a_writer_is_alone() {
     expected[20_000..25_000].fill(3);
     assert_same(&all_of(&new).await, &expected, "after it was taken over");
     new.close().await.unwrap();
+    house.nothing_is_open().await;
+}
+
+/// Another process of this machine, as far as the locks of this machine can tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_take_over_that_is_refused_here_leaves_the_writer_alone() {
+    let house = House::new(3).await;
+    let cluster = house.cluster.clone();
+    let mut writing = create(&cluster, &data("/x", 1 << 20, 5, 3)).await;
+    writing.write_at(0, &[1; 5000]).await.unwrap();
+    let generation = || async { cluster.stat("/x").await.unwrap().stored.unwrap().generation };
+    let before = generation().await;
+    let take = VolumeOptions { take_over: true, ..to_write() };
+    let refused = Volume::open(&cluster, "/x", take.clone(), &Pool::new()).await.unwrap_err();
+    assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+    let unwritten = create(&cluster, &data("/y", 1 << 20, 5, 3)).await;
+    cluster.rename("/y", "/z", None).await.unwrap();
+    let read = VolumeOptions { take_over: true, ..to_read() };
+    let other = VolumeOptions { id: Some(writing.volume().unwrap().entry().id), ..take };
+    for (path, options) in [("/y", read), ("/z", other)] {
+        Volume::open(&cluster, path, options, &Pool::new()).await.unwrap_err();
+    }
+    writing.write_at(5000, &[2; 5000]).await.unwrap();
+    writing.flush().await.unwrap();
+    assert_eq!(generation().await, before);
+    unwritten.close().await.unwrap();
+    writing.close().await.unwrap();
+    let found = all_of(&open(&cluster, "/x", to_read()).await.unwrap()).await;
+    assert_same(&found, &[[1; 5000], [2; 5000]].concat(), "after the refusal");
+}
+
+/// Who says that something is closed says so when others can have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wait_for_is_not_called_closed() {
+    let mut house = House::new(3).await;
+    let cluster = house.cluster.clone();
+    create(&cluster, &data("/x", 1 << 20, 5, 3)).await.close().await.unwrap();
+    let volume = Volume::open(&cluster, "/x", to_write(), &Pool::new()).await.unwrap();
+    house.stop_mediator();
+    let closed = volume.close(None).await;
+    assert!(matches!(closed, Err(Error::Kept { .. })), "{closed:?}");
+    house.start_mediator();
+    // Asked again for as long as the mediator is away, it is told.
+    let next = VolumeOptions { take_over: true, ..to_write() };
+    let next = Volume::open(&cluster, "/x", next, &Pool::new()).await.unwrap();
+    house.stop_mediator();
+    let closing = tokio::spawn(next.close(Some(0)));
+    house.start_mediator();
+    closing.await.unwrap().unwrap();
     house.nothing_is_open().await;
 }
 

@@ -96,7 +96,7 @@ async fn keep_busy(client: Client, worker: usize, stop: Arc<AtomicBool>, done: A
         if turn % 4 == 0 {
             // One name for all its turns: it stands for one of them, whatever happens.
             let (from, to) = (path.clone(), format!("/kept{worker}"));
-            let rename = Rename { from, to, replace: true, force: true, id: None };
+            let rename = Rename { from, to, replace: true, force: true, id: None, upload: false };
             let _ = client.post::<_, Entry>("/v1/rename", &rename).await;
         }
         if turn % 2 > 0 {

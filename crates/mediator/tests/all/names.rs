@@ -1,7 +1,7 @@
 //! Names: directories, pages, renaming, removal, and who may do what.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use crate::common::{House, access, code, data, directory, opening};
+use crate::common::{House, access, code, data, directory, opening, upload};
 use netraid_cluster::{
     Code,
     access::{AccessFile, Bearer, Role},
@@ -9,7 +9,7 @@ use netraid_cluster::{
     http::Client,
     mediator::{
         AccessEntry, CheckReport, Create, Entry, Kind, MediatorStatus, Mode, NewAccess, NewToken,
-        Page, Rename, TransferPlan,
+        Open, Page, Rename, SetState, TransferPlan,
     },
 };
 use netraid_control::units::VolumeId;
@@ -53,6 +53,7 @@ async fn a_tree_is_made_listed_renamed_and_removed() {
             replace: false,
             force: false,
             id: None,
+            upload: false,
         };
         async move { client.post::<_, Entry>("/v1/rename", &rename).await }
     };
@@ -67,7 +68,7 @@ async fn a_tree_is_made_listed_renamed_and_removed() {
     // Who means one thing does not get another that has its name by now.
     let other = Some(VolumeId([7; 16]));
     let (from, to) = ("/moved/full".to_owned(), "/x".to_owned());
-    let taken = Rename { from, to, replace: false, force: false, id: other };
+    let taken = Rename { from, to, replace: false, force: false, id: other, upload: false };
     let renamed = client.post::<_, Entry>("/v1/rename", &taken).await;
     assert_eq!(code(renamed), Code::Conflict);
     let remove = |path: &str| {
@@ -93,7 +94,7 @@ async fn what_has_a_name_is_replaced_in_one_step() {
     let new = house.create("/x.partial", 1 << 28).await.unwrap();
     let replace = |from: &str, to: &str, force| {
         let (from, to) = (from.to_owned(), to.to_owned());
-        let rename = Rename { from, to, replace: true, force, id: None };
+        let rename = Rename { from, to, replace: true, force, id: None, upload: false };
         let client = house.client.clone();
         async move { client.post::<_, Entry>("/v1/rename", &rename).await }
     };
@@ -131,6 +132,106 @@ async fn what_has_a_name_is_replaced_in_one_step() {
     assert_eq!(replace("/x", "/y", false).await.unwrap().path, "/y");
     assert_eq!(replace("/y", "/y", false).await.unwrap().id, new.id);
     assert_eq!(code(replace("/x.partial", "/y", false).await), Code::Absent);
+}
+
+#[tokio::test]
+async fn what_is_refused_leaves_no_directories_behind() {
+    let house = House::new(3).await;
+    house.client.post::<_, Entry>("/v1/names", &directory("/a")).await.unwrap();
+    let huge = Create { parents: true, ..data("/a/b/c/x", 1 << 50) };
+    assert_eq!(code(house.client.post::<_, Entry>("/v1/names", &huge).await), Code::Short);
+    assert!(page(&house.client, "/a", None, 10).await.entries.is_empty());
+    let status: MediatorStatus = house.admin.get("/v1/status").await.unwrap();
+    assert_eq!(status.names, 1);
+}
+
+#[tokio::test]
+async fn an_upload_has_a_name_that_no_user_can_have() {
+    let house = House::new(3).await;
+    let client = &house.client;
+    let make = |create: Create| async move { client.post::<_, Entry>("/v1/names", &create).await };
+    // The longest names, and what others would take for a temporary name.
+    let long = format!("/d/{}", "x".repeat(255));
+    house.client.post::<_, Entry>("/v1/names", &directory("/d")).await.unwrap();
+    let theirs = house.create("/d/x.partial", 0).await.unwrap();
+    let mine = make(upload(&long, 1 << 20)).await.unwrap();
+    assert_eq!((mine.path.as_str(), mine.upload_bytes), (&*long, Some(1 << 20)));
+    make(upload("/d/x", 0)).await.unwrap();
+    // Each name has one; and nobody finds it by the name.
+    assert_eq!(code(make(upload(&long, 5)).await), Code::Exists);
+    let stat = |path: &str, query: &str| {
+        let path = format!("/v1/name?path={path}{query}");
+        async move { client.get::<Entry>(&path).await }
+    };
+    assert_eq!(code(stat(&long, "").await), Code::Absent);
+    assert_eq!(code(client.get::<Entry>("/v1/name?path=/d/%01x").await), Code::Invalid);
+    assert_eq!(code(house.open(&opening(&long, Mode::Read, 0)).await), Code::Absent);
+    assert_eq!(stat(&long, "&upload=true").await.unwrap().id, mine.id);
+    assert_eq!(names(&page(client, "/d", None, 10).await), ["/d/x.partial"]);
+    assert_eq!(names(&page(client, "/d", Some("a"), 10).await), ["/d/x.partial"]);
+    let uploads: Page = client.get("/v1/names?path=/d&uploads=true").await.unwrap();
+    assert_eq!(names(&uploads), ["/d/x", &*long]);
+    assert_eq!(uploads.entries[1].upload_bytes, Some(1 << 20));
+    let next: Page = client.get("/v1/names?path=/d&uploads=true&after=x").await.unwrap();
+    assert_eq!(names(&next), [&*long]);
+    // Data alone, and what stands beside it has its name still.
+    let volume = Create { kind: Kind::Volume, ..upload("/d/v", 1 << 20) };
+    assert_eq!(code(make(volume).await), Code::Invalid);
+    assert_eq!(stat("/d/x.partial", "").await.unwrap().id, theirs.id);
+}
+
+#[tokio::test]
+async fn an_upload_gets_its_name_when_all_of_it_is_there_and_nobody_writes() {
+    let house = House::new(3).await;
+    let client = &house.client;
+    let made: Entry = client.post("/v1/names", &upload("/x", 1 << 20)).await.unwrap();
+    let publish = |id| {
+        let (from, to) = ("/x".to_owned(), "/x".to_owned());
+        let rename = Rename { from, to, replace: false, force: false, id, upload: true };
+        async move { client.post::<_, Entry>("/v1/rename", &rename).await }
+    };
+    assert_eq!(code(publish(Some(made.id)).await), Code::Conflict);
+    let write = Open { upload: true, id: Some(made.id), ..opening("/x", Mode::Write, 0) };
+    let other = Open { id: Some(VolumeId([7; 16])), ..write.clone() };
+    assert_eq!(code(house.open(&other).await), Code::Conflict);
+    let plan = house.open(&write).await.unwrap();
+    let set = |length_bytes| SetState { formatted: true, length_bytes, rebuilt: vec![] };
+    let state = format!("/v1/plans/{}/state", plan.plan);
+    client.post::<_, Entry>(&state, &set(Some((1 << 20) - 1))).await.unwrap();
+    assert_eq!(code(publish(Some(made.id)).await), Code::Conflict);
+    // All of it is there, and its writer has it: whoever found it by its name could not read it.
+    client.post::<_, Entry>(&state, &set(Some(1 << 20))).await.unwrap();
+    assert_eq!(code(publish(Some(made.id)).await), Code::Conflict);
+    for agent in &house.agents {
+        let segments = agent.inner.segments.lock().unwrap();
+        assert!(segments.values().all(|segment| segment.label.path == "\u{1}x"));
+    }
+    house.close(plan.plan).await.unwrap();
+    assert_eq!(code(publish(Some(VolumeId([7; 16]))).await), Code::Conflict);
+    let named = publish(Some(made.id)).await.unwrap();
+    assert_eq!((named.path.as_str(), named.id, named.upload_bytes), ("/x", made.id, None));
+    house.open(&opening("/x", Mode::Read, 0)).await.unwrap();
+    assert_eq!(code(client.get::<Entry>("/v1/name?path=/x&upload=true").await), Code::Absent);
+}
+
+#[tokio::test]
+async fn an_upload_is_removed_by_its_own_name_alone() {
+    let house = House::new(3).await;
+    let client = &house.client;
+    client.post::<_, Entry>("/v1/names", &directory("/d")).await.unwrap();
+    let made: Entry = client.post("/v1/names", &upload("/d/x", 1 << 20)).await.unwrap();
+    let remove = |query: String| {
+        let path = format!("/v1/name?path=/d{query}");
+        async move { client.delete::<IgnoredAny>(&path).await }
+    };
+    let refused = remove(String::new()).await.unwrap_err();
+    assert!(refused.to_string().contains("an upload in it, of 'x'"), "{refused}");
+    assert_eq!(code(remove("/x".to_owned()).await), Code::Absent);
+    let other = VolumeId([7; 16]);
+    assert_eq!(code(remove(format!("/x&upload=true&id={other}")).await), Code::Conflict);
+    remove(format!("/x&upload=true&id={}", made.id)).await.unwrap();
+    assert!(house.agents.iter().all(|agent| agent.allotments() == 0));
+    remove(String::new()).await.unwrap();
 }
 
 #[tokio::test]

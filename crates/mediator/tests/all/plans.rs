@@ -42,7 +42,9 @@ fn admitted(house: &House, plan: &TransferPlan, at: usize, now: Moment) -> Resul
         let (generation, capacity) = (report.generation, report.len_bytes);
         Some(SegmentInfo { generation, capacity, block_len: 512 })
     };
-    let view = AgentView { agent: member.agent, keys: &keys, segment: &segment };
+    let is_revoked = |_, plan| inner.revoked.lock().unwrap().contains_key(&plan);
+    let (agent, is_revoked) = (member.agent, &is_revoked);
+    let view = AgentView { agent, keys: &keys, segment: &segment, is_revoked };
     let initiator = "iqn.2026-01.netraid:client";
     let proves = |secret: &Secret| secret.is(&member.chap_secret);
     let grant = admit(&member.chap_name, initiator, &view, now, proves)?;
@@ -254,6 +256,147 @@ async fn a_writer_is_alone_and_readers_are_many() {
     house.client.delete::<IgnoredAny>("/v1/name?path=/x&force=true").await.unwrap();
     assert!(house.agents.iter().all(|agent| agent.booked() == Resources::default()));
     assert_eq!(code(renew(readers[0].plan).await), Code::Absent);
+}
+
+/// The largest limit, by requests that cost each member more than they move.
+#[tokio::test]
+async fn a_limit_that_no_token_can_say_is_none() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let open = Open {
+        limit: Some(Rate((1 << 48) - 1)),
+        request_bytes: Some(512),
+        ..opening("/x", Mode::Write, 0)
+    };
+    for _ in 0..2 {
+        let plan = house.open(&open).await.unwrap();
+        assert_eq!(token(&house, &plan, 0).rates.limit, None);
+        house.close(plan.plan).await.unwrap();
+    }
+}
+
+/// Who has it goes on, at the same generation, with the tokens that it has.
+async fn goes_on(house: &House, plan: &TransferPlan) {
+    let renew = format!("/v1/plans/{}/renew", plan.plan);
+    let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
+    assert_eq!((renewed.generation, renewed.rate), (plan.generation, plan.rate));
+    for at in 0..plan.members.len() {
+        assert_eq!(token(house, plan, at).terms.generation, plan.generation);
+    }
+    assert_eq!(house.plans().await, [plan.plan]);
+}
+
+#[tokio::test]
+async fn a_take_over_that_is_refused_leaves_the_holder_as_it_is() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let holder = house.open(&opening("/x", Mode::Write, 75_000_000)).await.unwrap();
+    let take = |mode, rate| Open { take_over: true, ..opening("/x", mode, rate) };
+    // More than there is, also with what the holder would give up.
+    let refused = house.open(&take(Mode::Write, 250_000_000)).await.unwrap_err();
+    let problem = refused.problem().unwrap();
+    assert_eq!(problem.code, Code::Short);
+    let offer = problem.offer.as_ref().unwrap().rate;
+    assert!(offer > Rate(100_000_000) && offer < Rate(250_000_000), "{offer:?}");
+    goes_on(&house, &holder).await;
+    // Agents that nobody knows yet to be gone: one of three is enough neither to serve nor to shut out.
+    let deaf = |is_deaf| house.agents[..2].iter().for_each(|agent| agent.set_deaf(is_deaf));
+    deaf(true);
+    for mode in [Mode::Write, Mode::Read] {
+        assert_eq!(code(house.open(&take(mode, 0)).await), Code::Unavailable);
+    }
+    deaf(false);
+    reachable(&house, 3).await;
+    goes_on(&house, &holder).await;
+    // What fits beside what the holder gives up is given.
+    let taken = house.open(&take(Mode::Write, offer.0)).await.unwrap();
+    assert_eq!((taken.generation, taken.rate), (Generation(2), offer));
+    let renew = format!("/v1/plans/{}/renew", holder.plan);
+    assert_eq!(code(house.client.post::<_, TransferPlan>(&renew, &()).await), Code::Absent);
+}
+
+/// Whether an agent's answer to a token is that its plan was taken back, or that it is fenced.
+fn is_out(house: &House, plan: &TransferPlan) -> bool {
+    (0..plan.members.len()).all(|at| {
+        let denied = admitted(house, plan, at, now());
+        matches!(denied, Err(Denied::Revoked(_) | Denied::Lapsed(_)))
+    })
+}
+
+#[tokio::test]
+async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
+    let mut house = House::new(3).await;
+    for path in ["/r", "/w"] {
+        house.create(path, 1 << 30).await.unwrap();
+    }
+    let (client, number) = house.client_of(Role::Client, None).await;
+    let open = |client: &Client, open: Open| {
+        let client = client.clone();
+        async move { client.post::<_, TransferPlan>("/v1/plans", &open).await }
+    };
+    let hour = |path, mode| Open { for_ms: Some(3_590_000), ..opening(path, mode, 0) };
+    let writes = open(&client, hour("/w", Mode::Write)).await.unwrap();
+    let reads = open(&client, hour("/r", Mode::Read)).await.unwrap();
+    let booked = open(&client, opening("/r", Mode::Read, 10_000_000)).await.unwrap();
+    let other = house.open(&opening("/r", Mode::Read, 10_000_000)).await.unwrap();
+    // One that is away is told when it is back, whatever happens to the mediator meanwhile.
+    house.agents[2].set_deaf(true);
+    let began = std::time::Instant::now();
+    house.admin.delete::<IgnoredAny>(&format!("/v1/access/{number}")).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(20));
+    for plan in [&writes, &reads, &booked] {
+        for agent in &house.agents[..2] {
+            assert!(agent.inner.ended.lock().unwrap().contains(&plan.plan));
+        }
+    }
+    assert_eq!(house.plans().await, [other.plan]);
+    assert_eq!(code(open(&client, hour("/w", Mode::Write)).await), Code::Unauthorized);
+    house.stop().await;
+    house.start().await;
+    house.agents[2].set_deaf(false);
+    let began = std::time::Instant::now();
+    while ![&writes, &reads, &booked].iter().all(|plan| is_out(&house, plan)) {
+        assert!(began.elapsed() < crate::common::LIMIT, "an agent was never told");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Others that read go on, and what was written is free.
+    token(&house, &other, 0);
+    let renew = format!("/v1/plans/{}/renew", other.plan);
+    house.client.post::<_, TransferPlan>(&renew, &()).await.unwrap();
+    house.open(&opening("/w", Mode::Write, 0)).await.unwrap();
+    assert!(house.agents.iter().all(|agent| {
+        let ledger = agent.inner.ledger.lock().unwrap();
+        !ledger.entries().any(|entry| entry.id == rates_of(booked.plan))
+    }));
+}
+
+#[tokio::test]
+async fn a_bearer_that_ends_takes_its_plans_with_it() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let (client, _) = house.client_of(Role::Client, Some(1_500)).await;
+    let hour = Open { for_ms: Some(3_590_000), ..opening("/x", Mode::Write, 0) };
+    let plan: TransferPlan = client.post("/v1/plans", &hour).await.unwrap();
+    token(&house, &plan, 0);
+    let began = std::time::Instant::now();
+    while !is_out(&house, &plan) {
+        assert!(began.elapsed() < crate::common::LIMIT, "its tokens hold");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(house.plans().await, []);
+    house.open(&hour).await.unwrap();
+}
+
+/// Readers have a generation in common: one of them alone is shut out by the name of its plan.
+#[tokio::test]
+async fn a_reader_that_is_ended_does_not_come_back() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let read = Open { for_ms: Some(3_590_000), ..opening("/x", Mode::Read, 0) };
+    let (ended, other) = (house.open(&read).await.unwrap(), house.open(&read).await.unwrap());
+    house.client.delete::<IgnoredAny>(&format!("/v1/plans/{}", ended.plan)).await.unwrap();
+    assert!(is_out(&house, &ended));
+    token(&house, &other, 0);
 }
 
 #[tokio::test]

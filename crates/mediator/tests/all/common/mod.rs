@@ -20,15 +20,15 @@ use axum::{
 };
 use netraid_cluster::{
     Problem,
-    access::{AccessFile, Bearer, TokenDigest},
+    access::{AccessFile, Bearer, Role, TokenDigest},
     agent::{
         AgentStatus, Answer, Done, Fault, FaultCode, LedgerPage, Operation, SegmentPage,
         SegmentReport, rates_of, space_of,
     },
     http::{Client, RequestError},
     mediator::{
-        Beat, Beaten, Close, Create, Entry, Join, Joined, Kind, Layout, MediatorStatus, Mode, Open,
-        PlanPage, TransferPlan,
+        Beat, Beaten, Close, Create, Entry, Join, Joined, Kind, Layout, MediatorStatus, Mode,
+        NewAccess, NewToken, Open, PlanPage, TransferPlan,
     },
     now,
     serve::bearer,
@@ -37,7 +37,9 @@ use netraid_control::{
     keys::{Key, Keyring, Ring, StoredRing},
     lease::nobody,
     ledger::{HoldError, Ledger, Limits, Purpose},
-    units::{AgentId, AllotmentId, Generation, MediatorId, PlanId, Rate, Resources, SegmentId},
+    units::{
+        AgentId, AllotmentId, Generation, MediatorId, Moment, PlanId, Rate, Resources, SegmentId,
+    },
 };
 use netraid_mediator::{Config, Mediator, Tls};
 use serde::de::IgnoredAny;
@@ -52,7 +54,8 @@ pub struct Inner {
     pub ledger: Mutex<Ledger>,
     pub segments: Mutex<BTreeMap<SegmentId, SegmentReport>>,
     pub taken: Mutex<BTreeMap<SegmentId, PlanId>>,
-    pub ended: Mutex<Vec<netraid_control::units::PlanId>>,
+    pub ended: Mutex<Vec<PlanId>>,
+    pub revoked: Mutex<BTreeMap<PlanId, Moment>>,
     pub keys: Mutex<Keyring>,
     pub token: TokenDigest,
     pub is_deaf: AtomicBool,
@@ -91,6 +94,7 @@ impl FakeAgent {
             segments: Mutex::default(),
             taken: Mutex::default(),
             ended: Mutex::default(),
+            revoked: Mutex::default(),
             keys: Mutex::default(),
             token: bearer.digest(),
             is_deaf: AtomicBool::new(false),
@@ -104,7 +108,7 @@ impl FakeAgent {
             .route("/v1/operations", post(operations))
             .route("/v1/ledger", get(ledger))
             .route("/v1/segments", get(segments))
-            .route("/v1/status", get(async |State(inner): State<Arc<Inner>>| Json(inner.status())))
+            .route("/v1/status", get(status))
             .with_state(Arc::clone(&inner));
         let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { inner, bearer, tasks: vec![serving] }
@@ -275,8 +279,9 @@ impl Inner {
             Operation::EndPlan { .. } if self.keeps_plans.load(Ordering::Relaxed) => {
                 fault(FaultCode::Failed, "not now".to_owned())
             }
-            Operation::EndPlan { plan } => {
+            Operation::EndPlan { plan, revoked_until } => {
                 self.ended.lock().unwrap().push(plan);
+                self.revoked.lock().unwrap().extend(revoked_until.map(|until| (plan, until)));
                 ledger.release(mediator, rates_of(plan)).unwrap();
                 Ok(Done::Done)
             }
@@ -326,6 +331,14 @@ async fn ledger(
     let more = entries.len() > page.limit;
     entries.truncate(page.limit);
     Ok(Json(LedgerPage { now: now(), entries, more }))
+}
+
+async fn status(
+    State(inner): State<Arc<Inner>>,
+    headers: HeaderMap,
+) -> Result<Json<AgentStatus>, Problem> {
+    inner.enter(&headers).await?;
+    Ok(Json(inner.status()))
 }
 
 async fn segments(
@@ -434,6 +447,15 @@ impl House {
         self.client.post(&format!("/v1/plans/{plan}/close"), &close).await
     }
 
+    /// A client by a bearer token of its own, and the token's number.
+    pub async fn client_of(&self, role: Role, for_ms: Option<u64>) -> (Client, u64) {
+        let new = NewAccess { role, name: "test".to_owned(), for_ms };
+        let made: NewToken = self.admin.post("/v1/access", &new).await.unwrap();
+        let (mediator, token) = (self.url.clone(), Bearer::from_text(made.token));
+        let access = AccessFile { version: 1, mediator, authority: None, token };
+        (Client::with_access(&access, LIMIT).unwrap(), made.entry.id)
+    }
+
     /// What is open.
     pub async fn plans(&self) -> Vec<PlanId> {
         let page: PlanPage = self.admin.get("/v1/plans").await.unwrap();
@@ -456,7 +478,13 @@ pub fn access(directory: &Path, role: &str) -> AccessFile {
 
 pub fn data(path: &str, size_bytes: u64) -> Create {
     let layout = Layout::default();
-    Create { path: path.to_owned(), kind: Kind::Data, size_bytes, layout, parents: false }
+    let (path, kind) = (path.to_owned(), Kind::Data);
+    Create { path, kind, size_bytes, layout, parents: false, upload: false }
+}
+
+/// An upload of data of that name.
+pub fn upload(path: &str, size_bytes: u64) -> Create {
+    Create { upload: true, ..data(path, size_bytes) }
 }
 
 pub fn directory(path: &str) -> Create {
@@ -476,6 +504,8 @@ pub fn opening(path: &str, mode: Mode, rate: u64) -> Open {
         take_over: false,
         plan: None,
         close_key: Some(close_key()),
+        upload: false,
+        id: None,
     }
 }
 

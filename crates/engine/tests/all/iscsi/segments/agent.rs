@@ -195,7 +195,8 @@ impl Admission for Agent {
             let (capacity, block_len) = (device.info().capacity, device.info().block_len);
             Some(SegmentInfo { generation: *generation, capacity, block_len })
         };
-        let view = AgentView { agent: AGENT, keys: &self.keys, segment: &find };
+        let (keys, is_revoked) = (&self.keys, &|_, _| false);
+        let view = AgentView { agent: AGENT, keys, segment: &find, is_revoked };
         match token::admit(name, initiator, &view, self.moment(), proves) {
             Ok(grant) => Some(Admitted { grant, pace: *self.pace.lock().unwrap() }),
             Err(denied) => {

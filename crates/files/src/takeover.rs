@@ -1,0 +1,98 @@
+//! Before a volume is taken over: whatever can refuse here is asked before the mediator shuts anybody
+//! out, and a refusal leaves whoever has the volume as it is.
+
+use std::{collections::HashMap, net::ToSocketAddrs as _, time::Duration};
+
+use futures_util::future::join_all;
+use netraid_cluster::mediator::{Entry, Mode, Stored};
+use netraid_control::{
+    fencing::{self, Unfit},
+    units::{AgentId, VolumeId},
+};
+use netraid_engine::array::{ArrayError, HostLock};
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    member::{MemberIndex, MemberSet},
+};
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::{Cluster, Error, VolumeOptions};
+
+/// How long an agent's target may take to be connected to.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// Bytes of a segment's logical block.
+const BLOCK_LEN: u32 = 512;
+
+/// Keeps other processes of this machine from opening a volume to write.
+///
+/// # Errors
+/// When one of them has it.
+pub(crate) fn lock(path: &str, id: VolumeId) -> Result<HostLock, Error> {
+    let path = path.to_owned();
+    HostLock::take(&format!("volume-{id}"), &path).map_err(|error| match error {
+        ArrayError::Locked { path: lock, .. } => Error::InUse { path, lock },
+        source => Error::Array { path, source: Box::new(source) },
+    })
+}
+
+/// Looks at all that can refuse here; the volume that was looked at, and its lock.
+///
+/// # Errors
+/// When the volume could not be opened from here if it was taken over.
+pub(crate) async fn prepare(
+    cluster: &Cluster,
+    path: &str,
+    options: &VolumeOptions,
+) -> Result<(VolumeId, Option<HostLock>), Error> {
+    let entry = match options.upload {
+        true => cluster.stat_upload(path).await?,
+        false => cluster.stat(path).await?,
+    };
+    let lock = match options.mode {
+        Mode::Write => Some(lock(path, entry.id)?),
+        Mode::Read => None,
+    };
+    if let Some(stored) = &entry.stored {
+        if options.mode == Mode::Read && !stored.formatted {
+            return Err(Error::Kind {
+                path: path.to_owned(),
+                what: "nothing was ever written to it",
+            });
+        }
+        reach(cluster, &entry, stored).await?;
+    }
+    Ok((entry.id, lock))
+}
+
+/// Whether as many agents can be reached from here as it takes.
+async fn reach(cluster: &Cluster, entry: &Entry, stored: &Stored) -> Result<(), Error> {
+    let agents = cluster.agents().await?;
+    let portals: HashMap<AgentId, String> =
+        agents.into_iter().map(|agent| (agent.status.agent, agent.status.portal)).collect();
+    let tried = stored.members.iter().map(|member| answers(portals.get(&member.agent)));
+    let answering = (0..).map(MemberIndex).zip(join_all(tried).await);
+    let answering: MemberSet =
+        answering.filter_map(|(at, is_there)| is_there.then_some(at)).collect();
+    let geometry = Level::from_number(stored.level).and_then(|level| {
+        Geometry::new(level, stored.members.len(), stored.chunk_len, BLOCK_LEN, 0, 0).ok()
+    });
+    let path = entry.path.clone();
+    let none = || Error::Plan { path: path.clone(), why: "a shape of its own".to_owned() };
+    match fencing::judge(&geometry.ok_or_else(none)?, answering) {
+        Err(why @ Unfit::TooFew { .. }) => Err(Error::NotTaken { path, why: why.to_string() }),
+        // The mediator knows whether there is anybody to be shut out, and reaches agents that this does
+        // not.
+        Ok(()) | Err(Unfit::Unfenced { .. }) => Ok(()),
+    }
+}
+
+/// Whether an agent's target takes connections.
+async fn answers(portal: Option<&String>) -> bool {
+    let Some(portal) = portal.cloned() else { return false };
+    let found = tokio::task::spawn_blocking(move || portal.to_socket_addrs().map(Vec::from_iter));
+    let connected = async {
+        let Ok(Ok(addresses)) = found.await else { return false };
+        TcpStream::connect(&addresses[..]).await.is_ok()
+    };
+    timeout(CONNECT_LIMIT, connected).await.unwrap_or(false)
+}

@@ -1,0 +1,105 @@
+# What has a name is its owner's: uploads have names that nobody can say, what a dead writer left is gone on with
+# or thrown away on purpose only, and what was put can be read at once. Who may not take a volume over leaves
+# whoever has it alone.
+. "$(dirname "$0")/cluster/lib.sh"
+need curl
+
+mediator
+for i in 1 2 3; do agent $i; done
+soon known 3
+
+# quiet COMMAND...: without what it says of its work.
+quiet() { "$@" >/dev/null; }
+# holds PATH FILE: the data has these bytes.
+holds() { "$NETRAID" cat "$1" | cmp - "$2" || fail "$1 is not $2"; }
+
+# Names that another program would take for its own are their owners', data or volumes.
+head -c 9000 /dev/urandom >"$WORK/a"
+head -c 15000 /dev/urandom >"$WORK/b"
+quiet "$NETRAID" put "$WORK/a" /x.partial
+quiet "$NETRAID" put "$WORK/b" /x
+quiet "$NETRAID" put --resume "$WORK/b" /y
+"$NETRAID" volume create /z.partial --size 16MiB >/dev/null
+quiet "$NETRAID" put --force "$WORK/b" /z
+for path in /x /y /z; do holds $path "$WORK/b"; done
+holds /x.partial "$WORK/a"
+expect volume "$("$NETRAID" stat --json /z.partial | jq -r .kind)" "kind of /z.partial"
+# Every name that there can be, and every path.
+for len in 247 248 255; do
+    name=$(printf 'n%.0s' $(seq $len))
+    quiet "$NETRAID" put "$WORK/a" "/$name"
+    holds "/$name" "$WORK/a"
+done
+refused 255 "$NETRAID" put "$WORK/a" "/n$name"
+wide=$(printf 'ü%.0s' $(seq 127))
+quiet "$NETRAID" put "$WORK/a" "/$wide"
+holds "/$wide" "$WORK/a"
+deep=$(printf "/${name:0:254}%.0s" $(seq 16))
+deep=$deep/${name:0:15}
+expect 4096 ${#deep} "the longest path"
+quiet "$NETRAID" put -p "$WORK/a" "$deep"
+holds "$deep" "$WORK/a"
+
+# What was begun is thrown away by force only, by whoever it was begun; nobody finds it by the name.
+mkfifo "$WORK/pipe"
+exec {pipe}<>"$WORK/pipe"
+"$NETRAID" mkdir /d
+"$NETRAID" put --size 64MiB - /d/f <"$WORK/pipe" 2>/dev/null & putting=$!
+begun() { "$NETRAID" stat --upload /d/f >/dev/null 2>&1; }
+soon begun
+refused "is being put already" "$NETRAID" put "$WORK/a" /d/f
+refused "has 67108864 bytes" "$NETRAID" put --resume "$WORK/a" /d/f
+kill -KILL $putting
+wait $putting 2>/dev/null || true
+refused "--force begins anew" "$NETRAID" put "$WORK/a" /d/f
+refused "no such thing" "$NETRAID" stat /d/f
+expect 0 "$("$NETRAID" ls --json /d | jq '.entries | length')" "names in /d"
+expect /d/f "$("$NETRAID" ls --uploads --json /d | jq -r '.entries[].path')" "uploads in /d"
+expect 67108864 "$("$NETRAID" stat --upload --json /d/f | jq .upload_bytes)" "what is to be there"
+refused "--upload" "$NETRAID" rm /d
+quiet "$NETRAID" put --force "$WORK/a" /d/f
+holds /d/f "$WORK/a"
+expect 0 "$("$NETRAID" ls --uploads --json /d | jq '.entries | length')" "uploads that are left in /d"
+# One that could not even begin leaves nothing.
+refused "at most" "$NETRAID" put --rate 100GiB/s "$WORK/a" /none
+refused "nothing of that name" "$NETRAID" stat --upload /none
+
+# A writer that died after it said that all is there, and before it gave its plan back.
+token() { jq -r .token "$NETRAID_ACCESS"; }
+jq -r .authority "$NETRAID_ACCESS" >"$WORK/authority.pem"
+# ask METHOD PATH DOCUMENT: what the mediator answers.
+ask() {
+    curl -sS --fail-with-body --cacert "$WORK/authority.pem" -X "$1" -H "Content-Type: application/json" \
+        -H "Authorization: Bearer $(token)" -d "$3" "https://$MEDIATOR_AT$2"
+}
+head -c 3000000 /dev/zero >"$WORK/zeros"
+ask POST /v1/names '{"path": "/done", "kind": "data", "size_bytes": 3000000, "upload": true}' >/dev/null
+plan=$(ask POST /v1/plans '{"path": "/done", "upload": true, "mode": "write", "initiator": "iqn.dead"}' | jq -r .plan)
+ask POST "/v1/plans/$plan/state" '{"length_bytes": 3000000}' >/dev/null
+ask POST /v1/rename '{"from": "/done", "to": "/done", "upload": true}' >/dev/null &&
+    fail "named while somebody may write to it"
+quiet "$NETRAID" put --resume "$WORK/zeros" /done
+holds /done "$WORK/zeros"
+"$NETRAID" volume heal /done >/dev/null
+
+# Refused, a take-over leaves whoever has the volume alone.
+"$NETRAID" volume create /v --size 64MiB --level 5 --members 3 >/dev/null
+launch engine "$NETRAID" volume attach --json /v --nbd "unix:$WORK/nbd.sock"
+NBD=$(jq -r '.exports[0].uri' <<<"${READY[engine]}")
+generation() { "$NETRAID" stat --json /v | jq .stored.generation; }
+before=$(generation)
+load write 8MiB 1 >/dev/null
+take=("$NETRAID" volume attach --take-over /v)
+refused "another process of this machine" "${take[@]}" --nbd "unix:$WORK/other.sock"
+expect "$before" "$(generation)" "generation after a refusal for the lock"
+load write 8MiB 2 >/dev/null
+# As from another machine, which has no such lock.
+elsewhere=(unshare --mount bash -c 'mount -t tmpfs none /run && exec "$@"' -)
+if [ "$(id -u)" = 0 ]; then
+    refused "nbd.sock" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/nbd.sock"
+    refused "at most" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --rate 100GiB/s
+    expect "$before" "$(generation)" "generation after refusals"
+    load write 8MiB 3 >/dev/null
+    load verify 8MiB 3 >/dev/null
+fi
+stop engine
