@@ -175,6 +175,7 @@ impl Agent {
                 Some(Reply::Renewed { plan: *plan, round: *round, id: *id, is_there })
             }
             Ask::Raise(segment, generation) => self.raise(mediator, *segment, *generation),
+            Ask::Look(plan) => Some(Reply::There(*plan)),
         }
     }
 
@@ -328,7 +329,9 @@ impl Agent {
             let generation = *self.segments.get(&(mediator, segment))?;
             Some(SegmentInfo { generation, capacity: 1 << 30, block_len: 512 })
         };
-        let view = AgentView { agent: self.id, keys: &self.keys, segment: &of };
+        let is_revoked = |_, _| false;
+        let (agent, keys) = (self.id, &self.keys);
+        let view = AgentView { agent, keys, segment: &of, is_revoked: &is_revoked };
         let proves = |secret: &Secret| *secret == part.credentials.secret;
         admit(&part.credentials.name, initiator, &view, now, proves)
     }

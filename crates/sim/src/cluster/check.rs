@@ -10,7 +10,7 @@ use netraid_control::{
 
 use super::{
     agent::Agent,
-    mediator::{Mediator, initiator},
+    mediator::{Mediator, initiator, is_fit},
     messages::{Granted, GrantedPart},
     plan::SKEW_MS,
 };
@@ -48,6 +48,8 @@ pub struct Ledgers {
     seen: BTreeMap<PlanId, Seen>,
     /// Volumes that somebody asked to take over, and from which generation.
     taken_over_from: BTreeSet<(VolumeId, Generation)>,
+    /// Plans for which a volume is to be taken over, and agents that were up since that was asked for.
+    take_overs: BTreeMap<PlanId, BTreeSet<usize>>,
     /// Plans that were usable until their end, or are.
     pub granted: u64,
     /// Generations of volumes from which they were to be taken over.
@@ -83,8 +85,15 @@ impl Ledgers {
         }
     }
 
-    /// A mediator was asked to take a volume over.
-    pub fn note_take_over(&mut self, volume: VolumeId, from: Generation) {
+    /// A mediator was asked to take a volume over for a plan; these agents are up.
+    pub fn note_take_over(
+        &mut self,
+        (volume, from): (VolumeId, Generation),
+        plan: PlanId,
+        up: &[bool],
+    ) {
+        let up = (0..up.len()).filter(|at| up[*at]);
+        self.take_overs.entry(plan).or_default().extend(up);
         self.taken_over += u64::from(self.taken_over_from.insert((volume, from)));
     }
 
@@ -97,6 +106,34 @@ impl Ledgers {
         let mut holders = row.into_iter().flat_map(|row| row.lease.holders());
         self.taken_over_from.contains(&(volume, generation))
             && !holders.any(|(_, holder)| holder.plan == plan)
+    }
+
+    /// A mediator has taken a volume from a holder, for a plan.
+    ///
+    /// # Errors
+    /// When so few agents were up since it was asked for that the taker would be refused.
+    pub fn note_fenced(
+        &mut self,
+        (volume, plan): (VolumeId, PlanId),
+        up: &[bool],
+        mediator: &Mediator,
+    ) -> Result<(), String> {
+        let asked = self.take_overs.remove(&plan).unwrap_or_default();
+        let Some(row) = mediator.store.tables.volumes.get(&volume) else { return Ok(()) };
+        let there = (0..up.len()).filter(|at| up[*at] || asked.contains(at)).collect();
+        match is_fit(row, &there) {
+            true => Ok(()),
+            false => Err(format!(
+                "volume {volume} was taken from its holder for plan {plan}, with agents {there:?} alone"
+            )),
+        }
+    }
+
+    /// Agents that are up, of which a mediator may hear for whoever asked to take something over.
+    pub fn note_up(&mut self, agent: usize) {
+        for up in self.take_overs.values_mut() {
+            up.insert(agent);
+        }
     }
 
     /// A client was told that its plan is over, or saw its end.

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netraid_control::{
     booking::{Action, Booking, Decision, Outcome, Part as BookingPart, Record},
+    fencing,
     keys::{Ring, RootKey},
     lease::LeaseState,
     ledger::{Hold, Purpose},
@@ -22,7 +23,10 @@ use netraid_control::{
         VolumeId,
     },
 };
-use netraid_raid::geometry::{Geometry, Level};
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    member::MemberIndex,
+};
 use rand::RngCore as _;
 
 use super::{
@@ -66,6 +70,16 @@ struct Raising {
     give_up_at: Moment,
 }
 
+/// Agents that are asked whether they are there, before a holder is shut out.
+#[derive(Debug)]
+struct Looking {
+    client: usize,
+    open: Open,
+    answered: BTreeSet<usize>,
+    ask_at: Moment,
+    give_up_at: Moment,
+}
+
 /// A renewal under way.
 #[derive(Debug)]
 struct Renewing {
@@ -88,6 +102,10 @@ pub struct Mediator {
     bookings: BTreeMap<PlanId, Booking<()>>,
     /// By plan, or by a volume that is made.
     raising: BTreeMap<PlanId, Raising>,
+    /// Those who want to take a volume over.
+    looking: BTreeMap<PlanId, Looking>,
+    /// Volumes that were taken from a holder, and for which plan: for who checks that.
+    taken_over: Vec<(VolumeId, PlanId)>,
     renewing: BTreeMap<PlanId, Renewing>,
     /// Who asked for a volume.
     creators: BTreeMap<VolumeId, usize>,
@@ -113,11 +131,11 @@ pub fn serve_min(geometry: &Geometry) -> usize {
     }
 }
 
-/// As many members have to be raised that the others cannot serve, and these can.
-fn quorum(geometry: &Geometry) -> usize {
-    let members = usize::from(geometry.members());
-    let enough = members - usize::try_from(geometry.tolerance()).unwrap_or(0);
-    enough.max(members - serve_min(geometry) + 1)
+/// Whether the agents that answer are enough to shut a holder out and to serve another.
+pub(super) fn is_fit(volume: &Volume, there: &BTreeSet<usize>) -> bool {
+    let indices = (0..).map(MemberIndex).zip(&volume.members);
+    let answering = indices.filter(|(_, member)| there.contains(&member.agent));
+    fencing::judge(&volume.geometry, answering.map(|(at, _)| at).collect()).is_ok()
 }
 
 impl Mediator {
@@ -139,6 +157,8 @@ impl Mediator {
             ids,
             bookings: BTreeMap::new(),
             raising: BTreeMap::new(),
+            looking: BTreeMap::new(),
+            taken_over: Vec::new(),
             renewing: BTreeMap::new(),
             creators: BTreeMap::new(),
             then: VecDeque::new(),
@@ -176,6 +196,11 @@ impl Mediator {
         if let Some(then) = then {
             self.then.push_back((at, then));
         }
+    }
+
+    /// A volume that was taken from a holder, and for which plan.
+    pub fn poll_taken_over(&mut self) -> Option<(VolumeId, PlanId)> {
+        self.taken_over.pop()
     }
 
     /// A message that may leave.
@@ -218,6 +243,7 @@ impl Mediator {
         self.store.crash(dice);
         self.bookings.clear();
         self.raising.clear();
+        self.looking.clear();
         self.renewing.clear();
         self.creators.clear();
         self.then.clear();
@@ -274,6 +300,10 @@ impl Mediator {
         for id in raising {
             self.advance_raising(now, id);
         }
+        let looking: Vec<PlanId> = self.looking.keys().copied().collect();
+        for id in looking {
+            self.advance_looking(now, id);
+        }
         self.sweep(now);
     }
 
@@ -307,6 +337,7 @@ impl Mediator {
                 self.renew(now, client, *plan, *round, *generation);
             }
             Request::Release(plan) => {
+                self.looking.remove(plan);
                 let mut rows = Vec::new();
                 self.drop_plan(*plan, true, &mut rows);
                 if !rows.is_empty() {
@@ -441,6 +472,12 @@ impl Mediator {
                 self.renewed(now, plan, round, id, is_there);
             }
             Reply::Raised(segment, generation) => self.raised(now, agent, segment, generation),
+            Reply::There(plan) => {
+                if let Some(looking) = self.looking.get_mut(&plan) {
+                    looking.answered.insert(agent);
+                    self.advance_looking(now, plan);
+                }
+            }
         }
     }
 

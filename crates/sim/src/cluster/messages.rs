@@ -56,6 +56,8 @@ pub enum Ask {
     },
     /// Raise a segment's generation; make the segment if it has space and is not there.
     Raise(SegmentId, Generation),
+    /// Say that it is there, for a plan that is to take a volume over.
+    Look(PlanId),
 }
 
 /// What an agent answers.
@@ -84,6 +86,8 @@ pub enum Reply {
     },
     /// The segment's generation is at least this.
     Raised(SegmentId, Generation),
+    /// It is there.
+    There(PlanId),
 }
 
 /// What a client asks for.

@@ -41,11 +41,13 @@ pub enum Planted {
     RenewedAcross,
     /// A plan that is asked for again takes the names that its allotments had before.
     NamesAgain,
+    /// A mediator shuts a holder out before it asked whether agents are there for the taker.
+    FencedUnasked,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::AnswerBeforeStored,
         Self::CommitBeforeStored,
         Self::OpenBeforeStored,
@@ -57,6 +59,7 @@ impl Planted {
         Self::LeaseNotStored,
         Self::RenewedAcross,
         Self::NamesAgain,
+        Self::FencedUnasked,
     ];
 }
 

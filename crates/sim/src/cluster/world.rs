@@ -320,8 +320,16 @@ impl World {
         self.agenda.put_in(down, Event::Up(node));
     }
 
+    /// Which agents are up.
+    fn agents_up(&self) -> Vec<bool> {
+        self.bodies[..self.agents.len()].iter().map(|body| body.is_up).collect()
+    }
+
     fn up(&mut self, node: Node) -> Result<(), String> {
         self.set_up(node);
+        if let Node::Agent(at) = node {
+            self.ledgers.note_up(at);
+        }
         self.note(|| format!("{node:?} is up again"));
         let now = self.clock(node);
         match node {
@@ -378,7 +386,8 @@ impl World {
                 if let Request::Open(open) = &request
                     && let Some(from) = open.take_over
                 {
-                    self.ledgers.note_take_over(open.volume, from);
+                    let up = self.agents_up();
+                    self.ledgers.note_take_over((open.volume, from), open.plan, &up);
                 }
                 self.mediators[at].handle_request(now, by, &request);
             }
@@ -461,6 +470,10 @@ impl World {
                 self.agents[at].unsynced()
             }
             Node::Mediator(at) => {
+                let up = self.agents_up();
+                while let Some(taken) = self.mediators[at].poll_taken_over() {
+                    self.ledgers.note_fenced(taken, &up, &self.mediators[at])?;
+                }
                 while let Some((to, message)) = self.mediators[at].poll_message() {
                     self.send(node, to, message);
                 }

@@ -14,8 +14,8 @@ use netraid_control::{
 use netraid_raid::geometry::Geometry;
 
 use super::{
-    Answer, Ask, Mediator, Open, PATIENCE_MS, Part, Planted, RETRY_MS, Raising, Renewing, Row,
-    SKEW_MS, TERM_MS, Then, Transfer, booking_of, hold, quorum, serve_min,
+    Answer, Ask, Looking, Mediator, Open, PATIENCE_MS, Part, Planted, RETRY_MS, Raising, Renewing,
+    Row, SKEW_MS, TERM_MS, Then, Transfer, booking_of, hold, is_fit, serve_min,
 };
 use crate::cluster::messages::{Granted, GrantedPart};
 
@@ -41,6 +41,57 @@ impl Mediator {
             return;
         }
         let row = self.store.tables.volumes.get(&open.volume).filter(|row| row.is_ready).cloned();
+        let takes_over = row.as_ref().is_some_and(|row| {
+            let conflict = row.lease.conflict(now, open.access);
+            conflict.is_some_and(|conflict| open.take_over == Some(conflict.generation))
+        });
+        if takes_over && self.planted != Some(Planted::FencedUnasked) {
+            self.look(now, client, open);
+            return;
+        }
+        self.give(now, client, open);
+    }
+
+    /// Asks agents whether they are there: nobody is shut out for somebody who would be refused.
+    fn look(&mut self, now: Moment, client: usize, open: &Open) {
+        self.looking.entry(open.plan).or_insert_with(|| Looking {
+            client,
+            open: *open,
+            answered: BTreeSet::new(),
+            ask_at: now,
+            give_up_at: now.after_ms(PATIENCE_MS),
+        });
+        self.advance_looking(now, open.plan);
+    }
+
+    pub(super) fn advance_looking(&mut self, now: Moment, id: PlanId) {
+        let Some(looking) = self.looking.get_mut(&id) else { return };
+        let volume = self.store.tables.volumes.get(&looking.open.volume);
+        let Some(volume) = volume.filter(|_| now < looking.give_up_at) else {
+            let client = looking.client;
+            self.looking.remove(&id);
+            self.answer(client, Answer::NotOpened(id, None));
+            return;
+        };
+        if is_fit(volume, &looking.answered) {
+            let (client, open) = (looking.client, looking.open);
+            self.looking.remove(&id);
+            self.give(now, client, &open);
+            return;
+        }
+        if now < looking.ask_at {
+            return;
+        }
+        looking.ask_at = now.after_ms(RETRY_MS);
+        let agents: Vec<usize> = volume.members.iter().map(|member| member.agent).collect();
+        for agent in agents {
+            self.ask(agent, Ask::Look(id));
+        }
+    }
+
+    /// Gives the lease, if it can be had.
+    fn give(&mut self, now: Moment, client: usize, open: &Open) {
+        let row = self.store.tables.volumes.get(&open.volume).filter(|row| row.is_ready).cloned();
         // What it had under that id is being released.
         let is_known = self.store.tables.records.contains_key(&open.plan);
         let Some(mut volume) = row.filter(|_| !is_known) else {
@@ -53,8 +104,13 @@ impl Mediator {
             term_ms: TERM_MS + self.margin_ms(),
             take_over: open.take_over,
         };
+        let conflict = volume.lease.conflict(now, open.access);
+        let has_holder = conflict.is_some_and(|conflict| conflict.holder.plan != open.plan);
         let (lease, granted) = match volume.lease.open(now, &request) {
-            Ok(opened) => opened,
+            Ok(opened) => {
+                self.taken_over.extend(has_holder.then_some((open.volume, open.plan)));
+                opened
+            }
             Err(why) => {
                 let generation = match why {
                     OpenError::Conflict(conflict) => Some(conflict.generation),
@@ -193,19 +249,19 @@ impl Mediator {
         let Some(mut volume) = self.store.tables.volumes.get(&raising.volume).cloned() else {
             return;
         };
-        let enough = match self.planted {
-            Some(Planted::RaisedTooFew) => 1,
-            _ => quorum(&volume.geometry),
-        };
         let all = volume.members.iter().map(|member| member.agent);
         let there: BTreeSet<usize> = all.filter(|agent| !raising.missing.contains(agent)).collect();
+        let is_enough = match self.planted {
+            Some(Planted::RaisedTooFew) => !there.is_empty(),
+            _ => is_fit(&volume, &there),
+        };
         let mut rows = Vec::new();
         if raising.missing.is_empty() {
             volume.lease = volume.lease.raised(raising.generation);
             volume.is_ready = true;
             rows.push(Row::Volume(raising.volume, Some(volume)));
             self.write(rows, None);
-        } else if there.len() < enough {
+        } else if !is_enough {
             self.give_up_plan(id, &mut rows);
             self.write(rows, None);
             return;
