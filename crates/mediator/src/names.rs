@@ -427,20 +427,6 @@ pub(crate) fn anything_in(connection: &Connection, id: VolumeId) -> Sql<Option<N
     connection.prepare_cached(&sql)?.query_row([id.0], Name::read).optional()
 }
 
-/// Takes directories back that were made one in another, as far as nobody has put anything there; how
-/// many.
-pub(crate) fn unmake_directories(connection: &Connection, made: &[VolumeId]) -> Sql<u64> {
-    let mut count = 0;
-    for id in made.iter().rev() {
-        if !is_empty(connection, *id)? {
-            break;
-        }
-        remove(connection, *id)?;
-        count += 1;
-    }
-    Ok(count)
-}
-
 pub(crate) fn remove(connection: &Connection, id: VolumeId) -> Sql<()> {
     connection.prepare_cached("DELETE FROM names WHERE id = ?1")?.execute([id.0]).map(drop)
 }

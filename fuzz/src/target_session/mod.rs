@@ -34,8 +34,13 @@ use crate::{
 const BLOCK_LEN: usize = 512;
 const BLOCKS: usize = 40;
 const DATA_BUDGET: usize = 10 << 10;
-const LIMITS: Limits =
-    Limits { sessions_max: 4, visitors_max: 3, visitors_per_source_max: 2, data_budget: 16 << 10 };
+const LIMITS: Limits = Limits {
+    sessions_max: 4,
+    visitors_max: 3,
+    visitors_per_source_max: 2,
+    data_budget: 16 << 10,
+    ..Limits::DEFAULT
+};
 /// Sessions, visitors, and as many again that were told to leave.
 const CONNECTIONS_MAX: usize = 10;
 const CHALLENGE: Challenge = Challenge { identifier: 7, bytes: [9; 32] };
