@@ -251,7 +251,10 @@ impl Keeper {
             }
         }
         self.tell_rebuilt(&status.members);
-        if self.replacing || now < self.replace_at {
+        // Who takes a place is written to, and so are all others: one more that is away comes back first, or is
+        // set aside itself.
+        let is_suspect = status.members.iter().any(|member| member.state == "suspect");
+        if self.replacing || is_suspect || now < self.replace_at {
             return;
         }
         let is_late = |place: &Place| {

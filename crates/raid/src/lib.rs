@@ -34,6 +34,7 @@ pub mod pages;
 pub mod planted;
 #[cfg(not(feature = "planted-errors"))]
 mod planted;
+pub mod presence;
 pub mod read_ahead;
 pub mod read_window;
 pub mod regions;

@@ -182,7 +182,8 @@ struct Progress {
 impl Progress {
     fn of(status: &Value) -> Result<Self> {
         let state = text(status, &format!("/members/{VICTIM}/state"))?;
-        if state != "in_sync" && state != "catching_up" {
+        // A session that is made again is no end of it.
+        if !["in_sync", "catching_up", "suspect"].contains(&state.as_str()) {
             bail!("the rebuild ended and left the member {state}: {status}");
         }
         let number = |name| status.pointer(name).and_then(Value::as_u64).unwrap_or_default();

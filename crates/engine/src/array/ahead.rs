@@ -81,11 +81,6 @@ impl Driver {
         Some(ReadAheadStatus { answered, read_bytes, unused_bytes })
     }
 
-    /// Whether something was read ahead that nobody may ever ask for.
-    pub(super) fn keeps_read_ahead(&self) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| !ahead.is_empty())
-    }
-
     /// Whether the machine has no request of anybody.
     pub(super) fn is_idle(&self) -> bool {
         self.users.len() == 0 && self.ahead.as_ref().is_none_or(|ahead| ahead.under_way() == 0)

@@ -7,17 +7,19 @@ use netraid_raid::{
     array::IoId,
     assemble::CleanClose,
     member::{MEMBERS_MAX, MemberIndex, MemberState},
+    presence::Presence,
     read_ahead::ReadAhead,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::{Interval, MissedTickBehavior, interval},
+    time::{Instant, Interval, MissedTickBehavior, interval},
 };
 
 use super::{
     ArrayError, Event,
     fence::Fence,
+    heard::{CACHE_LOST, shown_array_state},
     lock::ArrayLock,
     machine::{Do, Machine, Told},
     member::{Connected, MemberConfig},
@@ -138,6 +140,9 @@ pub(super) struct Driver {
     ticks: u32,
     /// Somebody asked for something since the last tick.
     busy: bool,
+    /// What is known of the sessions to the members.
+    pub(super) presence: Presence,
+    pub(super) started: Instant,
     /// How fast a scrub goes.
     pub(super) pace: Pace,
     /// How fast members catch up, where that is limited.
@@ -162,6 +167,7 @@ impl Driver {
             tokio::spawn(async move { unused.remote.close().await });
         }
         let users = Users::new(opened.machine.geometry(), opened.reads_under_way);
+        let presence = Presence::new(slots.len());
         Self {
             machine: opened.machine,
             slots,
@@ -187,6 +193,8 @@ impl Driver {
             tick,
             ticks: 0,
             busy: false,
+            presence,
+            started: Instant::now(),
             pace: Pace::default(),
             rebuild_pace: Pace::default(),
             fence: opened.fence,
@@ -216,9 +224,7 @@ impl Driver {
                         self.begin_close(None);
                     }
                 }
-                _ = self.tick.tick(), if ticks || self.keeps_read_ahead() || self.users.some_wait() => {
-                    self.handle_tick(ticks);
-                }
+                _ = self.tick.tick() => self.handle_tick(ticks),
                 _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
                 _ = self.rebuild_pace.tick(), if self.rebuild_pace.is_running() => {
                     self.allow_rebuild();
@@ -484,6 +490,9 @@ impl Driver {
     fn handle_tick(&mut self, has_log: bool) {
         self.ahead.iter_mut().for_each(ReadAhead::drop_old);
         self.users.look();
+        if self.ready.is_none() && self.closing.is_none() && self.machine.failure().is_none() {
+            self.look_at_members();
+        }
         if !has_log {
             return;
         }
@@ -500,12 +509,6 @@ impl Driver {
             self.machine.handle_idle();
         } else if self.ticks.is_multiple_of(TICKS_OF_AGE) {
             self.machine.handle_age();
-        }
-        for member in self.machine.geometry().member_indices() {
-            let slot = &self.slots[member.as_usize()];
-            if slot.has_lost_its_cache() && self.state(member).is_live() {
-                self.machine.handle_gone(member, CACHE_LOST);
-            }
         }
         self.begin_returns();
     }
@@ -567,6 +570,10 @@ impl Driver {
                 event
             }
         };
+        self.send_event(event);
+    }
+
+    pub(super) fn send_event(&self, event: Event) {
         if self.channels.events.try_send(event).is_err() {
             tracing::debug!("an event was dropped: nobody fetches events");
         }
@@ -606,16 +613,19 @@ impl Driver {
     }
 
     fn status(&self) -> ArrayStatus {
+        let suspects = self.suspects();
         let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
             index: index.0,
             url: slot.address(),
-            state: self.state(index).name().into(),
+            state: self.shown_state(index, suspects).into(),
             exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
             ..slot.stats.clone()
         };
         let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
         let read_ahead = self.read_ahead_status();
-        ArrayStatus { members, read_ahead, ..self.machine.status() }
+        let status = self.machine.status();
+        let state = shown_array_state(status.state, suspects);
+        ArrayStatus { state, members, read_ahead, ..status }
     }
 
     /// Whether a member's state lets another device take its place.
@@ -631,6 +641,3 @@ pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
         let _ = leaving.await;
     }
 }
-
-/// Why a member is set aside that may have lost what was not flushed.
-const CACHE_LOST: &str = "restarted or was reset: writes that were not flushed may be lost";

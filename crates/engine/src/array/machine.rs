@@ -18,7 +18,7 @@ use netraid_raid::{
         Action as LoggedAction, Event as LoggedEvent, FoundMember, LoggedArray,
         MemberCaps as LoggedCaps, NewDevice, ScrubEvent, UserRequest as LoggedRequest,
     },
-    member::{ArrayState, MemberIndex, MemberState},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
 use super::Event;
@@ -312,6 +312,15 @@ impl Machine {
     pub(super) fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
         if let Self::Logged(logged) = self {
             logged.machine.handle_gone(member, reason);
+        }
+    }
+
+    /// Whether members that are away can be set aside together, and come back by themselves. One of an array
+    /// without a log would be rebuilt from the beginning, and not by itself: there only a request tells.
+    pub(super) fn can_lose_all(&self, members: MemberSet) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Logged(logged) => !logged.read_only && logged.machine.can_lose_all(members),
         }
     }
 

@@ -14,6 +14,7 @@ mod create;
 mod driver;
 mod error;
 mod fence;
+mod heard;
 mod lock;
 mod machine;
 mod mark;
@@ -55,7 +56,7 @@ pub enum Event {
         member: u8,
         /// Address.
         url: String,
-        /// Its state now.
+        /// Its state now; `suspect` while it takes part and has no session.
         state: &'static str,
         /// Why.
         reason: String,

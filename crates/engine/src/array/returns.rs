@@ -81,7 +81,9 @@ impl Returned {
 impl Driver {
     /// Looks for members that are away and come back by themselves.
     pub(super) fn begin_returns(&mut self) {
-        if self.asked.is_some() {
+        // A member that comes back is written to, and so are all others: an array of which one more is away
+        // could fail by that.
+        if self.asked.is_some() || !self.suspects().is_empty() {
             return;
         }
         for member in self.machine.geometry().member_indices() {
@@ -130,11 +132,12 @@ impl Driver {
         let Returned { member, number, end } = returned;
         let is_live = self.state(member).is_live();
         let closing = self.is_closing();
+        let all_there = self.suspects().is_empty();
         let slot = &mut self.slots[member.as_usize()];
         slot.returning.attempt = None;
         let is_wanted = slot.number == number && slot.returning.by_itself && !slot.joining;
         match end {
-            Ok((connected, label)) if is_wanted && !is_live && !closing => {
+            Ok((connected, label)) if is_wanted && !is_live && !closing && all_there => {
                 slot.returning.told = None;
                 let taken = self.machine.handle_device(member, [0; 16], caps(&connected), label);
                 match taken {

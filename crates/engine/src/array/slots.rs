@@ -1,5 +1,8 @@
 //! The places of an array's members: what is connected there, and what the shell keeps of it.
 
+use std::time::Duration;
+
+use netraid_raid::presence::Sighting;
 use tokio::task::JoinHandle;
 
 use super::{
@@ -39,6 +42,22 @@ impl Slot {
     pub(super) fn has_lost_its_cache(&self) -> bool {
         let losses = self.connected.as_ref().map(|member| member.remote.cache_losses());
         losses.is_some_and(|losses| losses != self.cache_losses)
+    }
+
+    /// What the sessions to the device say of it; none without a device.
+    pub(super) fn sighting(&self) -> Option<Sighting> {
+        let Connected { remote, config, .. } = self.connected.as_ref()?;
+        let signs = remote.signs();
+        Some(if remote.is_fenced() {
+            Sighting::Fenced
+        } else if remote.is_connected() {
+            Sighting::Connected { signs }
+        } else {
+            // Silence took its time before the session was lost: with both a request would have failed.
+            let patience = config.request_timeout * 2 / 5;
+            let patience = if remote.is_gone() { Duration::ZERO } else { patience };
+            Sighting::Lost { signs, patience }
+        })
     }
 
     /// Puts a device in the place.

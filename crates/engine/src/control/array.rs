@@ -208,7 +208,7 @@ pub struct MemberStatus {
     pub index: u8,
     /// Address; empty when it is not known.
     pub url: String,
-    /// State.
+    /// State; `suspect` when it takes part and has no session at the moment.
     pub state: String,
     /// Fenced: only this engine may write to it, by a reservation that it holds there.
     #[serde(default)]

@@ -50,6 +50,8 @@ struct Core {
     /// When what is taken from the socket was there: one reading of the clock for all of it.
     heard_at: Duration,
     done: VecDeque<Done>,
+    /// Something came from the target that nobody has noted yet.
+    has_news: bool,
     logged_in: bool,
     logged_out: bool,
     failure: Option<Reason>,
@@ -111,6 +113,7 @@ impl Link {
                 started: Instant::now(),
                 heard_at: Duration::ZERO,
                 done: VecDeque::new(),
+                has_news: false,
                 logged_in: false,
                 logged_out: false,
                 failure: None,
@@ -162,6 +165,11 @@ impl Link {
     pub(super) fn moves(&self, task: TaskId) -> (u64, Instant) {
         let Moves { bytes, last } = self.core.session.moves(task);
         (bytes, self.core.started + last)
+    }
+
+    /// Whether something came from the target since this was asked last.
+    pub(super) const fn take_news(&mut self) -> bool {
+        std::mem::replace(&mut self.core.has_news, false)
     }
 
     /// Whether a command has ended.
@@ -367,6 +375,7 @@ impl Side for Core {
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
         self.session.handle_header(self.heard_at, bhs)?;
+        self.has_news = true;
         Ok(self.session.placement())
     }
 

@@ -53,6 +53,12 @@ const INITIATOR_NAME: &str = "iqn.2026-01.io.netraid:initiator";
 /// given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Silence after which a peer is pinged that has nothing to do.
+const IDLE_PING: Duration = Duration::from_millis(750);
+
+/// Shortest time that such a peer has for its answer.
+const IDLE_SILENCE_MIN: Duration = Duration::from_secs(1);
+
 /// Most sessions of one [`Remote`].
 const SESSIONS_MAX: u8 = 8;
 
@@ -156,7 +162,10 @@ impl InitiatorConfig {
         // A hung peer is found and left in time for requests to be sent to its successor.
         let silence = (self.request_timeout / 4).min(SILENCE_MAX);
         setup.ping_interval_busy = silence;
-        setup.ping_timeout = silence;
+        setup.ping_timeout_busy = silence;
+        // Who asks for nothing hears all the same that a peer is gone.
+        setup.ping_interval_idle = IDLE_PING;
+        setup.ping_timeout_idle = silence.max(IDLE_SILENCE_MIN);
         Ok(setup)
     }
 
@@ -213,6 +222,20 @@ struct State {
     capacity: AtomicU64,
     cache_losses: AtomicU64,
     reconnects: AtomicU64,
+    /// Grows whenever something comes from the peer in a session.
+    signs: AtomicU64,
+    /// The peer surely is not there, for longer than a restart takes.
+    gone: AtomicBool,
+    /// Why there was no session the last time that there was none.
+    failure: watch::Sender<String>,
+}
+
+impl State {
+    /// Something came from the peer. Only the task that owns the sessions calls this.
+    fn note_sign(&self) {
+        let signs = self.signs.load(Ordering::Relaxed);
+        self.signs.store(signs.wrapping_add(1), Ordering::Release);
+    }
 }
 
 impl Remote {
@@ -264,6 +287,27 @@ impl Remote {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.state.connected.load(Ordering::Acquire)
+    }
+
+    /// A count that grows whenever something comes from the disk in a session. While nobody asks for anything a
+    /// session is pinged within a second; it is lost when no answer comes within a quarter of the request
+    /// timeout, one second at least.
+    #[must_use]
+    pub fn signs(&self) -> u64 {
+        self.state.signs.load(Ordering::Acquire)
+    }
+
+    /// Whether there is no session and the peer surely is not there: every portal refuses connections, for
+    /// longer than a restart takes.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.state.gone.load(Ordering::Acquire)
+    }
+
+    /// Why there is no session, or there was none the last time; empty when there always was one.
+    #[must_use]
+    pub fn last_failure(&self) -> String {
+        self.state.failure.borrow().clone()
     }
 
     /// How often the disk said that it was restarted or has reset itself, or came back without

@@ -386,6 +386,8 @@ impl Target {
             tokio::select! {
                 stop = stopped.wait_for(|stop| *stop) => break stop.is_ok(),
                 Some(job) = self.jobs.recv() => job(shared.clone()),
+                // Each accepts until the target stops: one that has panicked leaves a target that looks alive.
+                Some(Err(_)) = tasks.join_next() => return Err(TargetError::Died),
             }
         };
         if orderly {

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{House, LIMIT, assert_holds, bytes, data, open, soon, to_read, to_write};
+use crate::common::{
+    House, LIMIT, assert_holds, bytes, data, open, soon, to_read, to_write, until,
+};
 use netraid_block::Pool;
 use netraid_files::{Data, Error, VolumeOptions};
 
@@ -116,6 +118,38 @@ async fn a_mediator_that_is_away_is_not_missed_until_the_plan_ends() {
     let reading = open(&cluster, "/x", to_write()).await;
     assert_eq!(reading.length(), length);
     reading.close().await.unwrap();
+}
+
+/// An idle volume did not look, so that the next agent that was lost took it along.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_volume_has_a_lost_member_replaced() {
+    let mut house = House::new(4).await;
+    let cluster = house.cluster.clone();
+    let create = data("/x", LEN as u64, 5, 3);
+    let mut writing = Data::create(&cluster, &create, soon(), &Pool::new()).await.unwrap();
+    let expected = bytes(1, 0, LEN);
+    assert_eq!(writing.write(&expected).await.unwrap(), LEN);
+    writing.flush().await.unwrap();
+    let agents = || async {
+        let members = cluster.stat("/x").await.unwrap().stored.unwrap().members;
+        members.iter().map(|member| member.agent).collect::<Vec<_>>()
+    };
+    let before = agents().await;
+    // Until the array has nothing to do any more, which takes it about a second.
+    let volume = writing.volume().unwrap();
+    let is_idle =
+        || async { volume.handle().status().await.unwrap().log.unwrap().dirty_bytes == 0 };
+    until("the log is home", is_idle).await;
+    house.stop_agent(house.place_of(before[1]));
+    let (agents, before) = (&agents, &before);
+    let is_replaced = || async move {
+        agents().await[1] != before[1] && volume.whole(Duration::ZERO).await.unwrap()
+    };
+    until("the lost member is rebuilt elsewhere", is_replaced).await;
+    house.stop_agent(house.place_of(before[0]));
+    assert_holds(&writing, &expected).await;
+    writing.close().await.unwrap();
+    house.nothing_is_open().await;
 }
 
 /// Who has open what is removed by force is told, and keeps nobody from anything.

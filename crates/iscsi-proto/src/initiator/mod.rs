@@ -50,8 +50,10 @@ pub struct Setup {
     pub ping_interval_busy: Duration,
     /// The same while there are none.
     pub ping_interval_idle: Duration,
-    /// Silence after a ping that ends the session.
-    pub ping_timeout: Duration,
+    /// Silence after a ping that ends the session while commands are in progress.
+    pub ping_timeout_busy: Duration,
+    /// The same while there are none.
+    pub ping_timeout_idle: Duration,
 }
 
 impl Setup {
@@ -71,7 +73,8 @@ impl Setup {
             login_timeout: Duration::from_secs(5),
             ping_interval_busy: Duration::from_secs(1),
             ping_interval_idle: Duration::from_secs(10),
-            ping_timeout: Duration::from_secs(2),
+            ping_timeout_busy: Duration::from_secs(2),
+            ping_timeout_idle: Duration::from_secs(2),
         }
     }
 }

@@ -360,7 +360,7 @@ impl Session {
             return Ok(());
         }
         match self.ping_sent {
-            Some(sent) if now >= sent + self.setup.ping_timeout => Err(Fatal::Silent),
+            Some(sent) if now >= sent + self.ping_timeout() => Err(Fatal::Silent),
             None if now >= self.last_activity + self.ping_interval() => {
                 self.ping_sent = Some(now);
                 self.push_control(NopOut::ping(PING_TAG).encode(), Vec::new());
@@ -374,7 +374,7 @@ impl Session {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         let ping = match (&self.phase, self.ping_sent) {
-            (Phase::Full, Some(sent)) => Some(sent + self.setup.ping_timeout),
+            (Phase::Full, Some(sent)) => Some(sent + self.ping_timeout()),
             (Phase::Full, None) => Some(self.last_activity + self.ping_interval()),
             (Phase::Login(_) | Phase::LoggingOut | Phase::Closed, _) => None,
         };
@@ -452,6 +452,14 @@ impl Session {
             self.setup.ping_interval_idle
         } else {
             self.setup.ping_interval_busy
+        }
+    }
+
+    fn ping_timeout(&self) -> Duration {
+        if self.tasks.is_empty() {
+            self.setup.ping_timeout_idle
+        } else {
+            self.setup.ping_timeout_busy
         }
     }
 
@@ -575,7 +583,7 @@ impl Session {
     fn log_out_when_idle(&mut self) {
         if self.ending && self.tasks.is_empty() && matches!(self.phase, Phase::Full) {
             self.phase = Phase::LoggingOut;
-            self.deadline = Some(self.latest + self.setup.ping_timeout);
+            self.deadline = Some(self.latest + self.setup.ping_timeout_busy);
             let (reason, itt) = (LogoutReason::CloseSession, LOGOUT_TAG);
             let request = LogoutRequest { immediate: true, reason, itt, cid: 1 };
             self.push_control(request.encode(), Vec::new());

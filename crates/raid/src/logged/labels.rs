@@ -58,9 +58,15 @@ impl State {
     /// So one that left must have heard of those that go on, where it could carry the array: of one
     /// that has just caught up it may not have.
     pub(super) fn can_go_on_without(&self, member: MemberIndex) -> bool {
+        self.can_go_on_without_all([member].into_iter().collect())
+    }
+
+    /// The same for several members that leave together.
+    pub(super) fn can_go_on_without_all(&self, members: MemberSet) -> bool {
         let mut rest = self.in_sync();
-        rest.remove(member);
-        let leaves = |one: &MemberIndex| *one == member || self.members[one.as_usize()].leaving;
+        members.iter().for_each(|member| rest.remove(member));
+        let leaves =
+            |one: &MemberIndex| members.contains(*one) || self.members[one.as_usize()].leaving;
         let gone = self.layout.geometry.member_indices().filter(leaves);
         let told = gone.map(|one| self.members[one.as_usize()].told);
         let is_safe = |told: MemberSet| {

@@ -67,7 +67,7 @@ use crate::{
     gathering::Gathering,
     label::{Closure, Label},
     log::{Link, LogKey, Ring},
-    member::{ArrayState, MemberIndex, MemberState},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
     stripes::StripeTable,
     sums::SumLayout,
 };
@@ -332,6 +332,14 @@ impl LoggedArray {
             return Err(CommandError::NotWritable("not open"));
         }
         if state.can_go_on_without(member) { Ok(()) } else { Err(CommandError::Needed(member)) }
+    }
+
+    /// Whether all of `members` can be set aside together: the array is open, has not failed, and goes on
+    /// without them.
+    #[must_use]
+    pub fn can_lose_all(&self, members: MemberSet) -> bool {
+        let state = self.array.state();
+        state.failed.is_none() && state.life == Life::Open && state.can_go_on_without_all(members)
     }
 
     /// What is in the log and on the members now.

@@ -59,9 +59,13 @@ impl Actor {
                 if link.is_logged_out() {
                     result = Err(Reason::Lost("the target ended the session".to_owned()));
                 }
+                let is_heard = link.take_news();
                 let (has_done, all) = (link.has_done(), link.all_moved());
                 let moved = all.saturating_sub(self.lanes[at].noted);
                 self.lanes[at].noted = all;
+                if is_heard {
+                    self.state.note_sign();
+                }
                 if has_done || moved > 0 {
                     self.heard_at = Instant::now();
                 }
@@ -131,7 +135,9 @@ impl Actor {
         self.know(probed);
         self.requests.release(held);
         self.down = None;
+        self.state.gone.store(false, Ordering::Release);
         self.state.connected.store(true, Ordering::Release);
+        self.state.note_sign();
     }
 
     /// Goes by what was found now.
@@ -197,6 +203,7 @@ impl Actor {
             refused: vec![None; portals],
         });
         down.failure = reason.to_string();
+        self.state.failure.send_replace(down.failure.clone());
         if let Some(refused) = down.refused.get_mut(portal) {
             let limit = self.dialer.config.refusal_limit;
             *refused = match reason {
@@ -206,6 +213,7 @@ impl Actor {
             };
         }
         if self.is_gone() {
+            self.state.gone.store(true, Ordering::Release);
             // Whoever waits has waited for the attempt that just failed.
             self.fail_idle();
         }

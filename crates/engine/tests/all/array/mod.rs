@@ -4,6 +4,7 @@
 
 mod fencing;
 mod halves;
+mod heard;
 mod logged;
 mod many_reads;
 mod read_ahead;

@@ -131,6 +131,7 @@ fn realms_do_not_reach_each_other() {
             kind: SessionType::Normal,
             initiator: "iqn.i",
             realm: Realm(realm),
+            party: None,
             isid: [isid; 6],
             tsih: 0,
             cid: 0,
