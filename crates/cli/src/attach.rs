@@ -5,8 +5,6 @@ use std::{
     net::TcpListener,
     os::unix::{fs::FileTypeExt as _, net::UnixStream},
     path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -37,10 +35,6 @@ use crate::{
     size,
     target::take_all_files,
 };
-
-/// Events that wait for whoever reads standard output; more are dropped, since the array does not
-/// wait for a reader.
-const EVENTS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AttachArgs {
@@ -301,7 +295,7 @@ pub(crate) async fn export(
             array: &status,
             notes: array.notes(),
         };
-        output.document(&ready, || announce(&ready))?;
+        output.announce(&ready, || announce(&ready));
         anyhow::Ok(status.name)
     };
     let announced = announced.await;
@@ -340,7 +334,6 @@ async fn serve_until_stopped(
     (stop, output): (&mut Stop, Output),
 ) -> Result<()> {
     let mut handle = array.handle().clone();
-    let printer = Printer::start(output);
     loop {
         tokio::select! {
             () = stop.wait() => return Ok(()),
@@ -353,7 +346,8 @@ async fn serve_until_stopped(
                 }
             }
             event = array.event() => match event {
-                Some(event) => printer.print(&event),
+                Some(event) if output.is_json() => output.announce(&event, String::new),
+                Some(_) => {}
                 None => return Ok(()),
             },
         }
@@ -429,33 +423,4 @@ fn announce(ready: &Ready<'_>) -> String {
     };
     let exports: String = ready.exports.iter().map(line).collect();
     format!("{}exported as\n{exports}", show(ready.array))
-}
-
-/// Prints events for a machine, one a line, on a thread of its own: the array must never wait for
-/// whoever reads standard output.
-struct Printer(Option<mpsc::SyncSender<Value>>);
-
-impl Printer {
-    fn start(output: Output) -> Self {
-        if !output.is_json() {
-            return Self(None);
-        }
-        let (sender, receiver) = mpsc::sync_channel::<Value>(EVENTS_MAX);
-        thread::spawn(move || {
-            for event in receiver {
-                // Nobody reads any more.
-                if output.document(&event, String::new).is_err() {
-                    return;
-                }
-            }
-        });
-        Self(Some(sender))
-    }
-
-    fn print(&self, event: &Event) {
-        if let (Some(sender), Ok(value)) = (&self.0, serde_json::to_value(event)) {
-            // A reader that does not keep up loses events.
-            let _ = sender.try_send(value);
-        }
-    }
 }

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &HammerArgs, output: Output) -> Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let stop = runtime.block_on(async { Stop::listen() })?;
     let mut record = Record::new(args, stop.clone());
-    output.document(&serde_json::json!({ "event": "ready" }), String::new)?;
+    output.announce(&serde_json::json!({ "event": "ready" }), String::new);
     let mut seen = Instant::now();
     while !stop.is_set() {
         match turn(args, &mut record, output) {
@@ -90,7 +90,7 @@ fn turn(args: &HammerArgs, record: &mut Record, output: Output) -> Result<()> {
     }
     let Record { acked, in_flight, landed, .. } = *record;
     let verified = Verified { event: "verified", acked, in_flight, landed };
-    output.document(&verified, String::new)?;
+    output.announce(&verified, String::new);
     record.verified = true;
     record.begin(Phase::Work);
     client.run(DEPTH, record)?;

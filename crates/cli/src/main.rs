@@ -5,6 +5,7 @@
 
 mod agent;
 mod attach;
+mod bars;
 mod bench;
 mod cluster;
 mod control;
@@ -14,6 +15,7 @@ mod evaluate;
 mod examine;
 mod filter;
 mod hammer;
+mod lines;
 mod load;
 mod lun;
 mod machine;
@@ -23,6 +25,7 @@ mod names;
 mod nbd_client;
 mod output;
 mod page;
+mod panics;
 mod pattern;
 mod plan;
 mod process;
@@ -139,14 +142,17 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    panics::end_the_process();
     start_log();
-    match run(cli) {
+    let end = match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&error);
             ExitCode::FAILURE
         }
-    }
+    };
+    lines::finish();
+    end
 }
 
 fn run(cli: Cli) -> Result<()> {
@@ -206,9 +212,10 @@ fn runtime_of(threads: u8) -> Result<Runtime> {
     Ok(builder.enable_all().build()?)
 }
 
-#[allow(clippy::print_stderr, reason = "the one place where a command's failure is said")]
+/// Says why a command failed.
 fn tell(error: &anyhow::Error) {
-    eprintln!("netraid: {}", escaped(&redact_addresses(&describe(error))));
+    let why = escaped(&redact_addresses(&describe(error))).to_string();
+    lines::errors().push(format!("netraid: {why}\n").as_bytes());
 }
 
 /// An error with its causes, in one line.
@@ -227,23 +234,24 @@ fn describe(error: &anyhow::Error) -> String {
 
 /// Says what is wrong with a command line, or what was asked of it (`--help`). The parser quotes
 /// what was typed, which may hold a secret.
-#[allow(clippy::print_stderr, reason = "the one place where a command line's failure is said")]
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let shown = redact_addresses(&text);
     if shown == text {
         error.exit();
     }
-    eprint!("{shown}");
+    lines::errors().push(shown.as_bytes());
+    lines::finish();
     ExitCode::from(2)
 }
 
-/// Warnings go to standard error; NETRAID_LOG asks for more (for example `debug`).
+/// Warnings go to standard error; NETRAID_LOG asks for more (for example `debug`). Nothing waits for them to be
+/// written.
 fn start_log() {
     let filter = EnvFilter::try_from_env("NETRAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(lines::errors)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)

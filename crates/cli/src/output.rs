@@ -11,6 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netraid_control::text::{is_unseen, shown};
 use serde::Serialize;
 
+use crate::{bars, lines};
+
 /// How the user wants to be spoken to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
@@ -27,16 +29,15 @@ impl Output {
         self.json
     }
 
-    /// Prints the document for a machine in one line, or what `text` says of it.
+    /// Prints the document for a machine in one line, or what `text` says of it: the outcome of a command, which
+    /// fails when it cannot be written.
     pub(crate) fn document(
         self,
         value: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> Result<()> {
-        let line = match self.json {
-            true => readable_json(serde_json::to_string(value)?),
-            false => readable(&text()),
-        };
+        let line = self.line(value, text)?;
+        lines::finish();
         let mut out = std::io::stdout().lock();
         // Whoever waits for this line at the other end of a pipe must see it now.
         match writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()) {
@@ -44,6 +45,24 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             result => result.context("standard output"),
         }
+    }
+
+    /// Prints the same of a process that goes on. Nothing waits for it to be written: a reader who stands still or
+    /// is gone, or a full disk, costs lines and nothing else.
+    pub(crate) fn announce(self, value: &impl Serialize, text: impl FnOnce() -> String) {
+        match self.line(value, text) {
+            Ok(line) => {
+                lines::events(self.json).push(format!("{}\n", line.trim_end()).as_bytes());
+            }
+            Err(error) => tracing::warn!("something cannot be said: {error:#}"),
+        }
+    }
+
+    fn line(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<String> {
+        Ok(match self.json {
+            true => readable_json(serde_json::to_string(value)?),
+            false => readable(&text()),
+        })
     }
 
     /// Says something to a person only.
@@ -66,7 +85,8 @@ impl Output {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let bar = ProgressBar::new(total).with_message(shown(what).to_string());
+        let bar = ProgressBar::with_draw_target(Some(total), bars::target());
+        let bar = bar.with_message(shown(what).to_string());
         if let Ok(style) = ProgressStyle::with_template(form) {
             bar.set_style(style);
         }

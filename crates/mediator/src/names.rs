@@ -462,10 +462,10 @@ mod tests {
         assert_eq!((kept.len(), made.len()), (1, 3));
         let other = make("a/b/other");
         assert_eq!(unmake_directories(&connection, &made).unwrap(), 2, "another one is in b");
-        assert!(is_empty(&connection, other[0]).unwrap());
+        assert!(anything_in(&connection, other[0]).unwrap().is_none());
         assert_eq!(unmake_directories(&connection, &other).unwrap(), 1);
         assert_eq!(unmake_directories(&connection, &made[..1]).unwrap(), 1);
-        assert!(is_empty(&connection, kept[0]).unwrap());
+        assert!(anything_in(&connection, kept[0]).unwrap().is_none());
         assert!(by_id(&connection, kept[0]).unwrap().is_some(), "it was there before");
     }
 

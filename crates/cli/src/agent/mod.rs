@@ -194,12 +194,7 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
     runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let agent = Agent::start(config).await?;
-        let announce = |ready: &Ready| {
-            let said = output.document(ready, || show_ready(ready));
-            if let Err(error) = said {
-                tracing::warn!("{error:#}");
-            }
-        };
+        let announce = |ready: &Ready| output.announce(ready, || show_ready(ready));
         anyhow::Ok(agent.run(stop.wait(), announce).await?)
     })
 }
@@ -207,12 +202,9 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
 fn calibrate(args: &CalibrateArgs, output: Output) -> Result<()> {
     if let Some(serve) = &args.serve {
         return Ok(calibrate::serve(address(serve)?, |address| {
-            let said = output.document(&Serving { event: "ready", address }, || {
+            output.announce(&Serving { event: "ready", address }, || {
                 format!("netraid agent calibrate --dir DIR --network {address}")
             });
-            if let Err(error) = said {
-                tracing::warn!("{error:#}");
-            }
         })?);
     }
     let peer = args.network.as_deref().map(address).transpose()?;

@@ -52,11 +52,11 @@ pub(super) async fn run(args: &ExportArgs, output: Output) -> Result<()> {
         let ready = Ready { event: "ready", name: NAME, uri, path, capacity_bytes: args.size };
         let at = ready.path.iter().map(|path| path.display().to_string());
         let at: String = ready.uri.iter().cloned().chain(at).collect();
-        output.document(&ready, || format!("{} in memory as {at}", size::show(args.size)))
+        output.announce(&ready, || format!("{} in memory as {at}", size::show(args.size)));
     };
     if let Some(directory) = &args.fuse {
         let mount = FuseMount::mount(directory, device, NAME, pool, Users::default())?;
-        announce(None, Some(mount.file().to_path_buf()))?;
+        announce(None, Some(mount.file().to_path_buf()));
         return Ok(mount.run(stop.wait()).await?);
     }
     let Some(address) = &args.nbd else { bail!("give --nbd or --fuse") };
@@ -66,6 +66,6 @@ pub(super) async fn run(args: &ExportArgs, output: Output) -> Result<()> {
         bail!("{address}: is not on this machine alone; give an address of the loopback");
     }
     let server = NbdServer::bind(address, device, NAME, pool).await?;
-    announce(Some(server.uri()), None)?;
+    announce(Some(server.uri()), None);
     Ok(server.run(stop.wait()).await?)
 }

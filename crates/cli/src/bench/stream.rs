@@ -88,9 +88,9 @@ async fn open_and_stream(args: &StreamArgs, cluster: &Cluster, output: Output) -
     let opened = Volume::open(cluster, &args.path, options, &pool).await;
     let volume = opened.map_err(|error| with_offer(error.into()))?;
     let plan = volume.plan().to_string();
-    output.document(&Ready { event: "ready", path: &args.path, plan }, || {
+    output.announce(&Ready { event: "ready", path: &args.path, plan }, || {
         format!("{}: {}/s for {} s", args.path, size::show(rate), args.seconds)
-    })?;
+    });
     let streamed = stream(args, &volume, rate, &pool).await;
     let length = args.write.then(|| volume.entry().length_bytes);
     let closed = volume.close(length).await;

@@ -57,7 +57,7 @@ use self::{
     target::{Allowed, Sizes, Target},
 };
 use crate::{
-    machine,
+    lines, machine,
     output::Output,
     runtime_of,
     signal::{Interrupted, Stop},
@@ -499,7 +499,7 @@ impl Conduct {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "said to people before a long wait")]
+/// Says something to people before a long wait.
 fn say(text: &str) {
-    eprintln!("{text}");
+    lines::errors().push(format!("{text}\n").as_bytes());
 }

@@ -134,14 +134,14 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
             url: mediator.url().to_owned(),
             admin: mediator.admin_access().to_owned(),
         };
-        output.document(&ready, || {
+        output.announce(&ready, || {
             format!(
                 "mediator {} at {}\naccess: {}",
                 ready.mediator,
                 ready.url,
                 ready.admin.display()
             )
-        })?;
+        });
         Ok(mediator.run(stop.wait()).await?)
     })
 }

@@ -250,7 +250,7 @@ pub(super) fn show(cluster: &mut Cluster, output: Output) -> Result<()> {
         "exports": [{"kind": "nbd", "uri": nbd}],
         "control": control,
     });
-    output.document(&document, || {
+    output.announce(&document, || {
         format!(
             "mediator {}, {} agents; volume {VOLUME} of {}: {nbd}\n\n\
              try:  export NETRAID_ACCESS={access}\n      netraid ls /quickstart\n      \
@@ -260,7 +260,8 @@ pub(super) fn show(cluster: &mut Cluster, output: Output) -> Result<()> {
             cluster.agents.len(),
             size::show(cluster.size),
         )
-    })
+    });
+    Ok(())
 }
 
 /// What `quickstart --cluster --check` reports.

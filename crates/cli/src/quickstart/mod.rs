@@ -94,7 +94,7 @@ fn announce(args: &QuickstartArgs, house: &House, output: Output) -> Result<()> 
         "control": control,
         "array": house.status()?,
     });
-    output.document(&document, || {
+    output.announce(&document, || {
         let members: String = house.urls().iter().map(|url| format!("  {url}\n")).collect();
         let size = size::show(args.size);
         format!(
@@ -102,5 +102,6 @@ fn announce(args: &QuickstartArgs, house: &House, output: Output) -> Result<()> 
              try:  qemu-img info {nbd}\n      netraid status {control}\nCtrl-C ends it",
             args.members, args.level
         )
-    })
+    });
+    Ok(())
 }

@@ -163,7 +163,7 @@ async fn serve(
 ) -> Result<()> {
     let mut stop = Stop::listen()?;
     let control = args.control.as_deref().map(bind_control).transpose()?;
-    announce(&about, &opened, args.control.as_deref(), output)?;
+    announce(&about, &opened, args.control.as_deref(), output);
     let service = TargetService::new(target.handle().clone(), about, opened);
     let conversations = async {
         if let Some(control) = &control {
@@ -197,7 +197,7 @@ fn check_filters(args: &TargetArgs) -> Result<()> {
     }
 }
 
-fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Output) -> Result<()> {
+fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Output) {
     let luns = (0..).zip(opened).map(|(lun, opened)| ReadyLun {
         lun,
         uri: about.uri(lun),
@@ -211,12 +211,12 @@ fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Out
         luns: luns.collect(),
         control,
     };
-    output.document(&ready, || {
+    output.announce(&ready, || {
         let line = |lun: &ReadyLun| {
             format!("{}  {}  {}\n", lun.uri, size::show(lun.capacity_bytes), lun.backing)
         };
         ready.luns.iter().map(line).collect()
-    })
+    });
 }
 
 impl Digests {
