@@ -157,7 +157,10 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
         .read(|connection| {
             let agent: AgentId =
                 meta(connection, "agent")?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-            let calibration = meta(connection, "calibration")?;
+            let calibration = meta(connection, "calibration").unwrap_or_else(|error| {
+                tracing::error!("the store's calibration is set aside; measure again: {error}");
+                None
+            });
             let disk = meta(connection, "disk")?;
             let allotments =
                 rows(connection, "SELECT mediator, id, allotment FROM allotments", |row| {
