@@ -5,37 +5,40 @@
 need jq
 export NETRAID_LOG=debug
 
-declare -A LOG=() # descriptor that keeps a log's pipe open
-
-# break_log NAME HOW: what NAME will write to standard error goes nowhere.
+# break_log NAME HOW: what NAME will write to standard error goes nowhere. Its pipe has a reader that reads nothing.
 break_log() {
     rm -f "$WORK/$1.err"
     if [ "$2" = full ]; then
         ln -s /dev/full "$WORK/$1.err"
     else
         mkfifo "$WORK/$1.err"
-        exec {LOG[$1]}<>"$WORK/$1.err"
+        sleep 300 <"$WORK/$1.err" &
+        PID[reader-$1]=$!
     fi
 }
 
+traces=()
+for ((index = 0; index < 16; index++)); do traces+=(--filter trace); done
 for how in full gone still; do
     members=("m0$how" "m1$how" "m2$how")
     for name in "${members[@]}" engine; do break_log "$name" "$how"; done
-    for name in "${members[@]}"; do target "$name" 64MiB --filter trace; done
+    # A line for each request, many times over: more than a pipe takes.
+    for name in "${members[@]}"; do target "$name" 64MiB "${traces[@]}"; done
     mapfile -t URLS < <(uris "${members[@]}")
-    "$NETRAID" create vol --level 5 "${URLS[@]}" >/dev/null 2>&1
+    "$NETRAID" create vol --level 5 "${URLS[@]}" >/dev/null || fail "$how: create"
     attach "${URLS[@]}"
     exec {EVENTS[engine]}<&-
-    if [ $how = gone ]; then
-        for name in "${members[@]}" engine; do exec {LOG[$name]}<&-; done
-    fi
-    timeout 60 "$NETRAID" load write "$NBD" --len 32MiB --seed 1 >/dev/null || fail "$how: write"
+    readers=()
+    [ $how = full ] || readers=("${members[@]/#/reader-}" reader-engine)
+    [ $how != gone ] || crash "${readers[@]}"
+    timeout 60 "$NETRAID" load write "$NBD" --len 96MiB --seed 1 >/dev/null || fail "$how: write"
     crash "m1$how"
-    timeout 60 "$NETRAID" load verify "$NBD" --len 32MiB --seed 1 >/dev/null || fail "$how: verify"
+    timeout 60 "$NETRAID" load verify "$NBD" --len 96MiB --seed 1 >/dev/null || fail "$how: verify"
     expect faulty "$(member_state 1)" "$how: the lost member"
     stop engine
     stop "m0$how"
     stop "m2$how"
+    [ $how != still ] || crash "${readers[@]}"
 done
 
 # Nobody takes the line that says that it is ready.
@@ -43,7 +46,7 @@ control=unix:$WORK/silent.sock
 "$NETRAID" target --json --control "$control" --listen 127.0.0.1:0 --lun ram:16MiB \
     >/dev/full 2>/dev/full &
 PID[silent]=$!
-for ((try = 0; try < 200; try++)); do
+for ((try = 0; try < 100; try++)); do
     "$NETRAID" status --json "$control" >/dev/null 2>&1 && break
     sleep 0.05
 done

@@ -29,10 +29,8 @@ fn reason(info: &PanicHookInfo<'_>) -> String {
     let place = info.location().map(|place| format!(" at {place}")).unwrap_or_default();
     let what = info.payload_as_str().unwrap_or("no reason");
     let trace = Backtrace::capture();
-    let trace = match trace.status() {
-        BacktraceStatus::Captured => format!("{trace}"),
-        _ => String::new(),
-    };
+    let is_captured = trace.status() == BacktraceStatus::Captured;
+    let trace = if is_captured { trace.to_string() } else { String::new() };
     let what = redact_addresses(what).replace('\n', "; ");
     format!(
         "netraid: thread '{name}' panicked{place}: {what}; this is a bug, and the process ends: report it, \
