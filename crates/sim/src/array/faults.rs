@@ -123,9 +123,10 @@ impl<M: Machine> World<M> {
 
     /// Members whose trouble is over and that hold everything again no longer count.
     fn forgive(&mut self) {
-        // Whom another engine pushes aside does not know who is in sync.
+        // Whom another engine has pushed aside does not know who is in sync, also when that one has
+        // died before it served: its labels may say that a member is out.
         let [engine] = self.engines.as_slice() else { return };
-        if Some(engine.id) != self.serving {
+        if Some(engine.id) != self.serving || !self.is_newest(engine.id) {
             return;
         }
         let settled = Plan::patience().deadline * 2;
@@ -192,7 +193,7 @@ impl<M: Machine> World<M> {
         let host = &mut self.hosts[member];
         host.is_impaired = true;
         host.trouble = Some(trouble);
-        host.losses_then = host.losses;
+        host.noticed_by.clear();
         host.engine_then = newest.unwrap_or(host.engine_then);
         self.make_room();
     }

@@ -161,8 +161,8 @@ pub(super) struct Host {
     pub(super) trouble: Option<Trouble>,
     /// It counts against what the level survives.
     pub(super) is_impaired: bool,
-    /// How often engines had lost it when it was last in trouble, and who was the newest.
-    pub(super) losses_then: u64,
+    /// Who has lost it since it was last in trouble, and who was the newest engine then.
+    pub(super) noticed_by: Vec<EngineId>,
     pub(super) engine_then: u32,
     pub(super) losses: u64,
     /// How often they had when the array was asked to close.
@@ -176,8 +176,8 @@ pub(super) struct Host {
 
 impl Host {
     /// Whether an engine knows that the member was in trouble: it was lost, or is younger.
-    pub(super) const fn was_noticed_by(&self, engine: EngineId) -> bool {
-        engine.0 > self.engine_then || self.losses > self.losses_then
+    pub(super) fn was_noticed_by(&self, engine: EngineId) -> bool {
+        engine.0 > self.engine_then || self.noticed_by.contains(&engine)
     }
 
     /// Whether the engine has lost it since it was asked to close.
@@ -272,7 +272,7 @@ impl<M: Machine> World<M> {
                 target: SimTarget::new(disk, plan.manners(at), dice),
                 trouble: None,
                 is_impaired: false,
-                losses_then: 0,
+                noticed_by: Vec::new(),
                 engine_then: 0,
                 losses: 0,
                 losses_before_close: 0,
@@ -550,6 +550,11 @@ impl<M: Machine> World<M> {
 
     pub(super) fn is_excused(&self, id: EngineId) -> bool {
         self.plan.mode == Mode::Beyond || id.0 <= self.excused_upto
+    }
+
+    /// Whether no engine has started after this one.
+    pub(super) const fn is_newest(&self, id: EngineId) -> bool {
+        id.0 == self.last_engine
     }
 
     /// Whether nothing befalls the array until it is open.

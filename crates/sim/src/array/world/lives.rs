@@ -141,6 +141,7 @@ impl<M: Machine> World<M> {
             }
             Notice::Gone(member) => {
                 self.hosts[member].losses += 1;
+                self.hosts[member].noticed_by.push(id);
                 self.has_lost_one = Some(id);
                 self.be_nervous(id);
             }
