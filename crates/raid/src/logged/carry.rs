@@ -5,6 +5,8 @@
 //! Invariant: contents are logged again only while nobody else can change the block, so that they
 //! never replace newer ones.
 //!
+//! What waits for space is logged again in the same way, as `space.rs` allows.
+//!
 //! Does not do: more of them than a small part of the log; beyond that the array fails.
 
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -60,7 +62,7 @@ impl Array {
 impl super::state::State {
     /// Remembers a block that cannot be brought home; the first time it is told.
     fn note_stuck(&mut self, block: u64, why: &IoError) -> Result<(), IoError> {
-        if !self.stuck.insert(block) {
+        if !self.stuck.insert(block) || why.kind() == ErrorKind::NoSpace {
             return Ok(());
         }
         // As often as they are logged again, they must leave room for all else.

@@ -39,11 +39,11 @@ impl Writes {
     /// Ends when all have completed, or their members take no part.
     ///
     /// # Errors
-    /// A chunk has no space on its member.
+    /// A chunk, or what must go home, has no space on its member.
     pub(super) async fn end(self) -> Result<(), IoError> {
         let end = self.ticket.answer().await.map(drop);
         // Else the answer says only that it is over.
-        if self.kind == IoKind::Chunk { end } else { Ok(()) }
+        if matches!(self.kind, IoKind::Chunk | IoKind::Home) { end } else { Ok(()) }
     }
 }
 
@@ -54,6 +54,8 @@ pub(super) enum IoKind {
     Write,
     /// The same; but that there is no space on the member concerns only its writer.
     Chunk,
+    /// The same, of what was acknowledged and must go home: its writer sees who has no space.
+    Home,
     /// A label: its writer judges what became of it.
     Label,
     Flush,
@@ -118,10 +120,9 @@ pub(super) fn is_medium(error: &IoError) -> bool {
 }
 
 impl Array {
-    /// Writes that are waited for together. Of chunks, for free stripes, that may be new space on
-    /// their members, it is an error that there is none left, and the member stays.
-    pub(super) fn writes(&self, are_chunks: bool) -> Writes {
-        let kind = if are_chunks { IoKind::Chunk } else { IoKind::Write };
+    /// Writes that are waited for together. Where they may need new space on their members, the
+    /// kind says what becomes of a member that has none left.
+    pub(super) fn writes(&self, kind: IoKind) -> Writes {
         Writes { ticket: self.ticket_for(0), kind }
     }
 
@@ -364,17 +365,21 @@ impl State {
             return;
         }
         let leaves = match (&result, kind) {
-            (Ok(_), IoKind::Write | IoKind::Chunk | IoKind::Label | IoKind::Discard) => {
+            (
+                Ok(_),
+                IoKind::Write | IoKind::Chunk | IoKind::Home | IoKind::Label | IoKind::Discard,
+            ) => {
                 self.note_unflushed(member, &whom);
                 None
             }
             (Ok(_), IoKind::Read | IoKind::Flush) => None,
             (Err(error), IoKind::Read) if is_medium(error) => None,
             // One that is not in sync is not needed: its want of space must not stop users.
-            (Err(error), IoKind::Chunk)
+            (Err(error), IoKind::Chunk | IoKind::Home)
                 if error.kind() == ErrorKind::NoSpace
                     && self.member_state(member) == MemberState::InSync =>
             {
+                self.space.note_refusal(member);
                 None
             }
             (Err(error), _) => Some(error.clone()),
@@ -467,8 +472,7 @@ impl State {
 
     /// Whoever waits for a change on a member that leaves waits for the labels that say so.
     fn defer(&mut self, member: MemberIndex, whom: For, kind: IoKind) {
-        let changes =
-            matches!(kind, IoKind::Write | IoKind::Chunk | IoKind::Flush | IoKind::Discard);
+        let changes = !matches!(kind, IoKind::Read | IoKind::Label);
         if let (For::Waits(waits), true) = (whom, changes) {
             let deferred = &mut self.members[member.as_usize()].deferred;
             deferred.extend(waits.iter().map(|(wait, _)| *wait));

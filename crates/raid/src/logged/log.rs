@@ -11,7 +11,7 @@ use core::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, IoError, SgList};
 
 use super::{
     Rule,
@@ -301,13 +301,33 @@ impl State {
 
 impl Array {
     /// Waits for room for so many blocks of DATA (or ZEROES), or for a REMAP.
-    pub(super) async fn room(&self, data: u64, remaps: u64) -> Room {
-        let (number, promised) = {
+    ///
+    /// # Errors
+    /// Members have no space, and the log has no more room before they do.
+    pub(super) async fn room(&self, data: u64, remaps: u64) -> Result<Room, IoError> {
+        let (remap, kept) = {
+            let state = self.state();
+            (state.layout.blocks_to_bring_home() + 1, state.kept_for_discards())
+        };
+        self.wait_for_room(data, data * BLOCKS_OF_DATA + remaps * remap, kept).await
+    }
+
+    /// Waits for room for a REMAP that gives a stripe back.
+    ///
+    /// # Errors
+    /// As [`Self::room`].
+    pub(super) async fn room_to_discard(&self) -> Result<Room, IoError> {
+        self.wait_for_room(0, BLOCKS_OF_DATA, 0).await
+    }
+
+    /// Waits for `promised` blocks, which become so many dirty ones, beside those that are kept for
+    /// others.
+    async fn wait_for_room(&self, data: u64, promised: u64, kept: u64) -> Result<Room, IoError> {
+        let number = {
             let mut state = self.state();
             let number = state.log.first_in_queue + state.log.queue.len() as u64;
             state.log.queue.push_back(None);
-            let remap = state.layout.blocks_to_bring_home() + 1;
-            (number, data * BLOCKS_OF_DATA + remaps * remap)
+            number
         };
         let mut is_held_back = false;
         poll_fn(|context| {
@@ -324,9 +344,11 @@ impl Array {
                 state.log.queue[before] = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            let needed = promised + data * state.layout.blocks_to_bring_home();
+            let needed = promised + data * state.layout.blocks_to_bring_home() + kept;
             let dirty = state.dirty.len() + state.log.becoming_dirty + data;
-            if needed > state.room() || dirty > state.layout.limits.dirty_blocks as u64 {
+            let is_there =
+                needed <= state.room() && dirty <= state.layout.limits.dirty_blocks as u64;
+            if !is_there && !state.space.is_blocked() {
                 note(&mut state);
                 state.want_round();
                 state.waiters.add(Change::Room, context.waker());
@@ -334,15 +356,20 @@ impl Array {
             }
             state.log.queue.pop_front();
             state.log.first_in_queue += 1;
-            state.log.promised += promised;
-            state.log.becoming_dirty += data;
+            let end = if is_there {
+                state.log.promised += promised;
+                state.log.becoming_dirty += data;
+                Ok(())
+            } else {
+                Err(state.no_space())
+            };
             let next = state.log.queue.front_mut().and_then(Option::take);
             drop(state);
             next.into_iter().for_each(Waker::wake);
-            Poll::Ready(())
+            Poll::Ready(end)
         })
-        .await;
-        Room { array: self.clone(), promised, becoming_dirty: data }
+        .await?;
+        Ok(Room { array: self.clone(), promised, becoming_dirty: data })
     }
 
     /// Waits until not too much is unstable that a recovery would have to look at.
@@ -451,20 +478,25 @@ impl Array {
                 state.discards.remove(at)
             };
             let physical = self.until(Change::Stripes, next).await;
-            let (members, offset, len) = {
-                let state = self.state();
-                let geometry = &state.layout.geometry;
-                let can = |one: &MemberIndex| state.members[one.as_usize()].caps.can_discard;
-                let members: Vec<MemberIndex> = geometry.member_indices().filter(can).collect();
-                let len = u64::from(geometry.chunk_len());
-                (members, geometry.member_offset(u64::from(physical), 0), len)
-            };
-            let discards =
-                members.into_iter().map(|member| self.discard_member(member, offset, len));
-            join_all(discards).await;
+            self.discard_stripe(physical).await;
             let mut state = self.state();
             state.stripes.unpin(physical);
             state.waiters.wake(Change::Stripes);
+            state.retry_space();
         }
+    }
+
+    /// Gives the space of a stripe back that holds nothing.
+    pub(super) async fn discard_stripe(&self, physical: u32) {
+        let (members, offset, len) = {
+            let state = self.state();
+            let geometry = &state.layout.geometry;
+            let can = |one: &MemberIndex| state.members[one.as_usize()].caps.can_discard;
+            let members: Vec<MemberIndex> = geometry.member_indices().filter(can).collect();
+            let len = u64::from(geometry.chunk_len());
+            (members, geometry.member_offset(u64::from(physical), 0), len)
+        };
+        let discards = members.into_iter().map(|member| self.discard_member(member, offset, len));
+        join_all(discards).await;
     }
 }

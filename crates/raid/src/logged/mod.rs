@@ -32,6 +32,7 @@ mod requests;
 mod round;
 mod rules;
 mod scrub;
+mod space;
 mod state;
 mod sums;
 mod tables;
@@ -56,6 +57,7 @@ pub use scrub::{
     ScrubStatus,
 };
 use slab::Slab;
+pub use space::Shortage;
 use state::{Layout, Life, Member, State};
 use sync_wrapper::SyncWrapper;
 use tasks::{Array, Change, Tasks};
@@ -239,7 +241,12 @@ impl LoggedArray {
     /// Has everything that is in the log brought home; nothing waits for it.
     pub fn handle_idle(&mut self) {
         if self.array.state().life == Life::Open {
-            self.array.state().want_round();
+            let mut state = self.array.state();
+            state.retry_space();
+            if !state.space.is_short() {
+                state.want_round();
+            }
+            drop(state);
             self.input = true;
         }
     }
@@ -249,6 +256,7 @@ impl LoggedArray {
     pub fn handle_age(&mut self) {
         if self.array.state().life == Life::Open {
             self.array.state().flush_what_is_old();
+            self.array.state().retry_space();
             self.input = true;
         }
     }
@@ -356,6 +364,14 @@ impl LoggedArray {
         }
     }
 
+    /// What it lacks space for, if acknowledged data waits for space on members that it cannot do
+    /// without. Then it serves reads, discards, and writes to what has its place already; other
+    /// writes end with [`ErrorKind::NoSpace`].
+    #[must_use]
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.array.state().space.shortage()
+    }
+
     /// How often each rule of the protocol held something back.
     #[must_use]
     pub fn rules(&self) -> RuleCounts {
@@ -418,9 +434,10 @@ impl LoggedArray {
 impl Array {
     async fn close(self) {
         loop {
+            self.state().retry_space();
             self.next_round().await;
             let mut state = self.state();
-            if state.is_rest_stuck() && !state.stuck.is_empty() {
+            if state.space.is_short() || (state.is_rest_stuck() && !state.stuck.is_empty()) {
                 break;
             }
             if state.dirty.len() == 0 && state.writer().used() == 0 && state.limbo.is_empty() {
@@ -486,6 +503,7 @@ impl State {
             },
             round: 1,
             rounds: round::Rounds::default(),
+            space: space::Space::default(),
             tables_locked: false,
             repairs: BTreeSet::new(),
             stuck: carry::StuckBlocks::new(),

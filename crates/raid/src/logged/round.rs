@@ -2,17 +2,21 @@
 //!
 //! Invariants: nothing is written home before the PARITY record that says so is stable; the tail
 //! moves to a round's cut when everything below it is home or void, stable, and in the tables.
+//!
+//! A row that was never written holds nothing that its check blocks must go with: it may be written
+//! home before its PARITY. So it is known that there is space for it before anything is logged.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use futures_util::future::join_all;
-use netraid_block::{IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
     Rule,
     carry::Stuck,
     dirty::Dirty,
+    io::IoKind,
     locks::Purpose,
     state::{BLOCK, State},
     tasks::{Array, Change},
@@ -31,11 +35,23 @@ pub(super) struct Rounds {
     wanted: u64,
     begun: u64,
     done: u64,
+    /// The next one is to let the log begin later, also when members have no space.
+    must_pass: bool,
 }
 
 impl State {
-    /// Asks for a round that begins after now.
+    /// Asks for a round that begins after now, and lets the log begin later; for none while that is
+    /// known to be in vain.
     pub(super) fn want_round(&mut self) -> u64 {
+        if self.space.is_blocked() {
+            return self.rounds.wanted;
+        }
+        self.rounds.must_pass = true;
+        self.try_round()
+    }
+
+    /// Asks for a round that begins after now; it may leave the log's beginning where it is.
+    pub(super) fn try_round(&mut self) -> u64 {
         if self.rounds.wanted == self.rounds.begun {
             self.rounds.wanted += 1;
             self.waiters.wake(Change::Round);
@@ -43,7 +59,7 @@ impl State {
         self.rounds.wanted
     }
 
-    fn dirty_of(&self, logical: u32) -> Vec<(u32, Dirty)> {
+    pub(super) fn dirty_of(&self, logical: u32) -> Vec<(u32, Dirty)> {
         let first = self.layout.first_block(logical);
         let blocks = first..first + u64::from(self.layout.stripe_blocks());
         let within = |block: u64| u32::try_from(block - first).unwrap_or(u32::MAX);
@@ -87,13 +103,25 @@ impl Array {
 
     /// Has a round begin after now, and waits for its end.
     pub(super) async fn next_round(&self) {
-        let number = self.state().want_round();
+        let want = |state: &mut State| (!state.space.is_blocked()).then(|| state.want_round());
+        let number = self.until(Change::Round, want).await;
         self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
     }
 
     async fn round(&self) -> Result<(), IoError> {
-        let cut = self.state().writer().acked_link();
-        self.bring_home(cut.end).await?;
+        let (cut, must_pass) = {
+            let mut state = self.state();
+            state.space.begin_round();
+            let must_pass = core::mem::take(&mut state.rounds.must_pass);
+            (state.writer().acked_link(), must_pass)
+        };
+        let stuck = self.bring_home(cut.end).await?;
+        if !self.state().may_pass(&stuck, must_pass) {
+            return Ok(());
+        }
+        for (logical, stuck) in stuck {
+            self.carry(logical, stuck).await?;
+        }
         self.state().end_stuck();
         let closed = {
             let mut state = self.state();
@@ -137,15 +165,20 @@ impl Array {
         Ok(())
     }
 
-    /// Brings home every block that is dirty from below `cut`.
-    async fn bring_home(&self, cut: Position) -> Result<(), IoError> {
+    /// Brings home every block that is dirty from below `cut`; answers those that it cannot, by
+    /// logical stripe.
+    async fn bring_home(&self, cut: Position) -> Result<Vec<(u32, Stuck)>, IoError> {
         let mut from = 0;
+        let mut stuck = Vec::new();
         loop {
             let mut stripes = Vec::new();
             {
                 let state = self.state();
                 let per_stripe = u64::from(state.layout.stripe_blocks());
-                while stripes.len() < state.layout.limits.stripes_at_once {
+                // Several would take from each other what is enough for one.
+                let is_short = state.space.is_short();
+                let at_once = if is_short { 1 } else { state.layout.limits.stripes_at_once };
+                while stripes.len() < at_once {
                     let Some(block) = state.dirty.next_below(from, cut) else { break };
                     let logical = block / per_stripe;
                     from = (logical + 1) * per_stripe;
@@ -153,26 +186,24 @@ impl Array {
                 }
             }
             if stripes.is_empty() {
-                return Ok(());
+                return Ok(stuck);
             }
-            let work = stripes.into_iter().map(|logical| self.destage(logical, cut));
-            for end in join_all(work).await {
-                end?;
+            let work = stripes
+                .into_iter()
+                .map(|logical| async move { (logical, self.destage(logical, cut).await) });
+            for (logical, end) in join_all(work).await {
+                stuck.extend(end?.map(|stuck| (logical, stuck)));
             }
         }
     }
 
-    /// Brings home a logical stripe's dirty blocks, if any are from below `cut`.
-    async fn destage(&self, logical: u32, cut: Position) -> Result<(), IoError> {
-        match self.try_destage(logical, cut).await? {
-            Some(stuck) => self.carry(logical, stuck).await,
-            None => Ok(()),
-        }
-    }
-
-    /// As [`Self::destage`]; answers the blocks that cannot be brought home.
-    async fn try_destage(&self, logical: u32, cut: Position) -> Result<Option<Stuck>, IoError> {
+    /// Brings home a logical stripe's dirty blocks, if any are from below `cut`; answers those that
+    /// it cannot.
+    async fn destage(&self, logical: u32, cut: Position) -> Result<Option<Stuck>, IoError> {
         loop {
+            if let Some(stuck) = self.state().is_in_vain(logical) {
+                return Ok(Some(stuck));
+            }
             let rewrite = self.state().is_to_be_rewritten(logical);
             let to = if rewrite { Some(self.allocate_for_round(logical).await) } else { None };
             let _lock = if planted(Planted::NoHomeLock) {
@@ -190,7 +221,15 @@ impl Array {
             return match (physical, to) {
                 (Some(physical), None) => self.update_in_place(physical, dirty).await,
                 (None, Some(to)) => {
-                    self.rewrite(logical, None, to, dirty, upto).await.map(|()| None)
+                    match self.rewrite(logical, None, to, dirty.clone(), upto).await {
+                        Ok(()) => Ok(None),
+                        Err(why) if why.kind() == ErrorKind::NoSpace => {
+                            self.state().space.note_try();
+                            let blocks = dirty.iter().map(|(block, _)| *block).collect();
+                            Ok(Some(Stuck { blocks, why }))
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 (Some(from), Some(to)) => {
                     match self.rewrite(logical, Some(from), to, dirty.clone(), upto).await {
@@ -233,18 +272,28 @@ impl Array {
             .map(|(row, dirty)| async move { (row, self.new_row(physical, row, dirty).await) });
         let mut new_rows = Vec::new();
         let mut stuck: Option<Stuck> = None;
+        let mut leave = |row: u32, why: IoError| {
+            let blocks = dirty.iter().map(|(block, _)| *block);
+            let of_row = blocks.filter(|block| block % rows == row);
+            let stuck = stuck.get_or_insert_with(|| Stuck { blocks: Vec::new(), why });
+            stuck.blocks.extend(of_row);
+        };
         for (row, new) in join_all(news).await {
             match new {
                 Ok(new) => new_rows.push(new),
-                Err(why) => {
-                    let blocks = dirty.iter().map(|(block, _)| *block);
-                    let of_row = blocks.filter(|block| block % rows == row);
-                    stuck
-                        .get_or_insert_with(|| Stuck { blocks: Vec::new(), why })
-                        .blocks
-                        .extend(of_row);
-                }
+                Err(why) => leave(row, why),
             }
+        }
+        let (first, other): (Vec<NewRow>, Vec<NewRow>) =
+            new_rows.into_iter().partition(|new| new.first);
+        let mut new_rows = other;
+        loop {
+            match self.write_home(physical, &first, IoKind::Home).await {
+                Ok(()) => new_rows.extend(first),
+                Err(why) if self.set_aside_who_is_full(&why).await => continue,
+                Err(why) => first.iter().for_each(|new| leave(new.row, why.clone())),
+            }
+            break;
         }
         if new_rows.is_empty() {
             return Ok(stuck);
@@ -268,14 +317,8 @@ impl Array {
         if !planted(Planted::HomeBeforeParityStable) {
             self.flush_for(Rule::HomeAfterParity).await;
         }
-        let writes = self.writes(false);
-        for new in &new_rows {
-            for (column, data, _) in &new.columns {
-                let (member, offset) = self.state().home(physical, *column, new.row);
-                writes.add(member, offset, data.clone());
-            }
-        }
-        writes.end().await?;
+        let written = new_rows.iter().filter(|new| !new.first);
+        self.write_home(physical, written, IoKind::Write).await?;
         let mut state = self.state();
         for new in &new_rows {
             state.set_new_sums(physical, new);
@@ -287,6 +330,23 @@ impl Array {
         }
         state.waiters.wake(Change::Room);
         Ok(stuck)
+    }
+
+    /// Writes what changes of some rows to their places.
+    async fn write_home(
+        &self,
+        physical: u32,
+        rows: impl IntoIterator<Item = &NewRow>,
+        kind: IoKind,
+    ) -> Result<(), IoError> {
+        let writes = self.writes(kind);
+        for new in rows {
+            for (column, data, _) in &new.columns {
+                let (member, offset) = self.state().home(physical, *column, new.row);
+                writes.add(member, offset, data.clone());
+            }
+        }
+        writes.end().await
     }
 
     /// What a row becomes with new contents of some of its data columns.

@@ -163,6 +163,8 @@ pub(super) struct State {
     /// The round that changes belong to now.
     pub(super) round: u32,
     pub(super) rounds: super::round::Rounds,
+    /// Who lacks space, and what waits for it.
+    pub(super) space: super::space::Space,
     /// Somebody writes table pages.
     pub(super) tables_locked: bool,
     /// What is to be repaired: logical and physical stripe, column, row.

@@ -9,6 +9,7 @@ use netraid_block::{ErrorKind, IoError, SgList};
 
 use super::{
     Rule,
+    io::IoKind,
     locks::Purpose,
     read::Pin,
     state::{BLOCK, State},
@@ -145,7 +146,8 @@ impl Array {
     ) -> Result<(), IoError> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let count = u64::from(blocks.end - blocks.start);
-        let mut room = self.room(count, 0).await;
+        self.check_space(logical, blocks.clone())?;
+        let mut room = self.room(count, 0).await?;
         let whole = range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK);
         let purpose =
             if whole { Purpose::Write(blocks.clone()) } else { Purpose::Merge(blocks.clone()) };
@@ -173,7 +175,7 @@ impl Array {
         }
         let blocks = range.start / BLOCK..range.end / BLOCK;
         let count = u64::from(blocks.end - blocks.start);
-        let mut room = self.room(count, 0).await;
+        let mut room = self.room(count, 0).await?;
         let _lock = self.lock(logical, Purpose::Write(blocks.clone())).await;
         let first = {
             let state = self.state();
@@ -242,7 +244,7 @@ impl Array {
         if waits {
             alloc::boxed::Box::pin(self.may_write_whole()).await;
         }
-        let room = self.room(0, 1).await;
+        let room = self.room(0, 1).await?;
         let to = self.allocate_for_user(logical).await;
         let _lock = self.lock(logical, Purpose::Replace).await;
         let (chunk, columns, rows) = {
@@ -261,7 +263,7 @@ impl Array {
 
     /// A whole logical stripe is given back.
     pub(super) async fn unmap(&self, logical: u32) -> Result<(), IoError> {
-        let room = self.room(0, 1).await;
+        let room = self.room_to_discard().await?;
         let _leaving = self.may_leave_stripe().await;
         let _lock = self.lock(logical, Purpose::Replace).await;
         let void_upto = {
@@ -283,6 +285,8 @@ impl Array {
         };
         self.log_record(record, SgList::new(), true).await;
         drop(room);
+        // What waited for space there is void.
+        self.state().retry_space();
         Ok(())
     }
 
@@ -290,7 +294,8 @@ impl Array {
     /// maps the logical one there. DATA of it below `void_upto` is void then.
     ///
     /// What has no other place to go must go home, because the log must not fill up: unless
-    /// this `may_fail`, a member that has no space for it is set aside.
+    /// this `may_fail`, a member that has no space for it is set aside where the array can do
+    /// without it.
     ///
     /// # Errors
     /// A member has no space. Then nothing has changed.
@@ -313,18 +318,13 @@ impl Array {
         columns.extend(checks);
         let _sums = self.sums(physical).await;
         let runs = runs_of(&written);
-        let writes = self.writes(may_fail);
-        for (column, data) in (0..).zip(&columns) {
-            let mut at = 0;
-            for run in &runs {
-                let len = ((run.end - run.start) * BLOCK) as usize;
-                let (member, offset) = self.state().home(physical, column, run.start);
-                writes.add(member, offset, data.slice(at..at + len));
-                at += len;
+        while let Err(why) = self.write_chunks(physical, &columns, &runs, may_fail).await {
+            if may_fail || !self.set_aside_who_is_full(&why).await {
+                // What others had space for would be lost to everybody.
+                self.discard_stripe(physical).await;
+                return Err(why);
             }
         }
-        // All have ended before the stripe may be used for something else.
-        writes.end().await?;
         let record = Record::Remap {
             stripe: u64::from(logical),
             to: Some(u64::from(physical)),
@@ -334,6 +334,28 @@ impl Array {
         };
         self.log_record(record, SgList::new(), false).await;
         Ok(())
+    }
+
+    /// Writes rows of all columns of a stripe. All writes have ended when this ends: then the stripe
+    /// may be used for something else.
+    async fn write_chunks(
+        &self,
+        physical: u32,
+        columns: &[SgList],
+        runs: &[Range<u32>],
+        may_fail: bool,
+    ) -> Result<(), IoError> {
+        let writes = self.writes(if may_fail { IoKind::Chunk } else { IoKind::Home });
+        for (column, data) in (0..).zip(columns) {
+            let mut at = 0;
+            for run in runs {
+                let len = ((run.end - run.start) * BLOCK) as usize;
+                let (member, offset) = self.state().home(physical, column, run.start);
+                writes.add(member, offset, data.slice(at..at + len));
+                at += len;
+            }
+        }
+        writes.end().await
     }
 }
 

@@ -215,7 +215,7 @@ fn where_a_gathered_stripe_has_no_space_everybody_has_their_own_answer() {
     let before = run.hold_back(|run| run.begin(0, stripe, 1));
     run.begin(stripe, stripe / 2, 2);
     run.begin(stripe + stripe / 2, stripe - stripe / 2, 3);
-    run.world.full = Some((0, 0));
+    run.world.full.insert(0, 0);
     let mut refused = 0;
     run.world.poll();
     while let Some(action) = run.world.under_way.pop() {
@@ -230,7 +230,7 @@ fn where_a_gathered_stripe_has_no_space_everybody_has_their_own_answer() {
         let end = run.world.completed.iter().find(|(one, _)| one == id);
         assert!(matches!(end, Some((_, Ok(_)))), "the log has space: {end:?}");
     }
-    run.world.full = None;
+    run.world.full.clear();
     run.world.under_way = before;
     run.finish();
     run.world.idle();

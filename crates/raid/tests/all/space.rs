@@ -7,6 +7,7 @@ use crate::support::{LEVELS, ROWS, World};
 use netraid_block::{ErrorKind, Op};
 use netraid_raid::{
     geometry::Level,
+    logged::Event,
     member::{ArrayState, MemberIndex, MemberState},
 };
 
@@ -42,7 +43,7 @@ fn a_whole_stripe_that_a_member_has_no_space_for_is_refused_and_that_is_all() {
                 world.write_stripe(stripe, stripe as u8 + 1).unwrap();
             }
             world.idle();
-            world.full = Some((full, 0));
+            world.full.insert(full, 0);
             for _ in 0..3 {
                 assert_eq!(world.write_stripe(5, 9), Err(ErrorKind::NoSpace), "{level:?}");
             }
@@ -79,14 +80,14 @@ fn a_member_without_space_for_what_was_acknowledged_is_set_aside() {
         let mut world = World::empty(level, members);
         world.write_stripe(0, 1).unwrap();
         world.idle();
-        world.full = Some((1, 0));
+        world.full.insert(1, 0);
         world.write_row(3, 5);
         world.idle();
         assert_eq!(world.machine.member_state(MemberIndex(1)), MemberState::Faulty, "{level:?}");
         assert_eq!(world.machine.state(), ArrayState::Degraded);
         world.read_all();
         // The labels tell of it: what it lacks is not read when the array is opened again.
-        world.full = None;
+        world.full.clear();
         world.reopen();
         world.read_all();
     }
@@ -100,13 +101,115 @@ fn an_array_that_has_no_space_anywhere_for_what_was_acknowledged_keeps_it_in_the
     world.away.insert(0);
     world.machine.handle_gone(MemberIndex(0), "gone");
     world.settle();
-    world.full = Some((1, 0));
+    world.full.insert(1, 0);
     world.write_row(3, 5);
     world.idle();
-    assert_eq!(world.machine.state(), ArrayState::Failed);
-    let failure = world.machine.failure().unwrap().to_string();
-    assert!(failure.contains("member 1: no space"), "{failure}");
-    world.full = None;
+    assert_eq!(world.machine.state(), ArrayState::Degraded);
+    let shortage = world.machine.shortage().unwrap();
+    assert_eq!(shortage.members.iter().collect::<Vec<_>>(), [MemberIndex(1)]);
+    assert_eq!(shortage.blocks, u64::from(world.geometry.data_columns()));
+    world.read_all();
     world.reopen();
+    world.read_all();
+    world.full.clear();
+    world.idle();
+    assert_eq!(world.machine.shortage(), None);
+    world.read_all();
+}
+
+/// Whether the array says that a member lacks space.
+fn tells_of_space(events: &[Event]) -> bool {
+    let mut notices = events.iter().filter_map(|event| match event {
+        Event::Notice(text) => Some(text),
+        _ => None,
+    });
+    notices.any(|text| text.contains("no space left on members"))
+}
+
+#[test]
+fn more_members_without_space_than_the_level_bears_stop_writes_that_need_it_and_nothing_else() {
+    for (level, members) in LEVELS {
+        let mut world = World::empty(level, members);
+        for stripe in 0..4 {
+            world.write_stripe(stripe, stripe as u8 + 1).unwrap();
+        }
+        world.idle();
+        world.full.extend((0..members).map(|member| (member, 0)));
+        // Small writes to where nothing is, until the log holds no more of them.
+        let count = world.stripe_blocks();
+        let mut refused = 0;
+        for at in 0..200 {
+            let block = 4 * count + at % (4 * count);
+            let id = world.begin(Op::Write, block, 1, 1 + at as u8);
+            match world.finish(id) {
+                Ok(_) => world.model[block] = 1 + at as u8,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{level:?}");
+                    refused += 1;
+                }
+            }
+            if at % 7 == 0 {
+                world.machine.handle_idle();
+            }
+        }
+        world.idle();
+        assert!(refused > 0, "{level:?}");
+        assert!(tells_of_space(&world.events), "{level:?}: {:?}", world.events);
+        assert_eq!(world.machine.state(), ArrayState::Optimal, "{level:?}: nobody is set aside");
+        let shortage = world.machine.shortage().unwrap();
+        assert!(shortage.blocks > 0 && !shortage.members.is_empty(), "{shortage:?}");
+        world.read_all();
+        // It opens as it is, again and again.
+        for _ in 0..3 {
+            world.reopen();
+            world.read_all();
+        }
+        world.idle();
+        assert!(world.machine.shortage().is_some(), "{level:?}");
+        // What has its place takes writes, and discards make place.
+        let id = world.begin(Op::Write, 1, 1, 200);
+        world.finish(id).unwrap();
+        world.model[1] = 200;
+        for stripe in 1..4 {
+            let id = world.begin(Op::Discard, stripe * count, count, 0);
+            world.finish(id).unwrap();
+            world.model[stripe * count..(stripe + 1) * count].fill(0);
+        }
+        world.read_all();
+        world.idle();
+        world.read_all();
+        for stripe in 4..8 {
+            let id = world.begin(Op::Discard, stripe * count, count, 0);
+            world.finish(id).unwrap();
+            world.model[stripe * count..(stripe + 1) * count].fill(0);
+        }
+        world.idle();
+        assert_eq!(world.machine.shortage(), None, "{level:?}");
+        world.write_row(5, 44);
+        world.idle();
+        world.read_all();
+        world.full.clear();
+        world.assert_clean();
+        assert_eq!(world.machine.state(), ArrayState::Optimal, "{level:?}");
+    }
+}
+
+#[test]
+fn an_array_that_lacks_space_closes_and_has_everything_when_it_opens() {
+    let mut world = World::empty(Level::Raid6, 5);
+    world.write_stripe(0, 1).unwrap();
+    world.full.extend((0..5).map(|member| (member, 0)));
+    world.write_row(3, 5);
+    world.idle();
+    assert!(world.machine.shortage().is_some());
+    world.machine.handle_close();
+    world.settle();
+    assert!(world.events.contains(&Event::Closed));
+    assert_eq!(world.machine.failure(), None);
+    world.reopen();
+    world.read_all();
+    world.full.clear();
+    world.idle();
+    assert_eq!(world.machine.shortage(), None);
     world.read_all();
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation, missing_docs)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, SgList};
 use netraid_raid::{
@@ -55,8 +55,8 @@ pub struct World {
     pub trick: Option<Trick>,
     /// By member: blocks that take space on it.
     taken: Vec<BTreeSet<u64>>,
-    /// A member that has no more space than for so many blocks.
-    pub full: Option<(usize, usize)>,
+    /// Members that have no more space than for so many blocks.
+    pub full: BTreeMap<usize, usize>,
 }
 
 pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
@@ -136,7 +136,7 @@ impl World {
             bad: BTreeSet::new(),
             trick: None,
             taken: vec![BTreeSet::new(); members],
-            full: None,
+            full: BTreeMap::new(),
         };
         world.settle();
         assert!(world.events.contains(&Event::Opened));
@@ -237,7 +237,7 @@ impl World {
             Action::Discard { offset, len, .. } => {
                 let blocks = offset / 4096..(offset + len) / 4096;
                 let freed = blocks.filter(|block| self.taken[member].remove(block)).count();
-                if let Some((_, space)) = self.full.as_mut().filter(|(full, _)| *full == member) {
+                if let Some(space) = self.full.get_mut(&member) {
                     *space += freed;
                 }
                 (io, Ok(SgList::new()))
@@ -252,16 +252,10 @@ impl World {
             *block * 4096 >= self.regions.data.offset && !self.taken[member].contains(block)
         };
         let more = blocks.filter(is_new).count();
-        match &mut self.full {
-            Some((full, space)) if *full == member => match space.checked_sub(more) {
-                Some(left) => {
-                    *space = left;
-                    true
-                }
-                None => false,
-            },
-            _ => true,
-        }
+        let Some(space) = self.full.get_mut(&member) else { return true };
+        let left = space.checked_sub(more);
+        *space = left.unwrap_or(*space);
+        left.is_some()
     }
 
     pub fn begin(&mut self, op: Op, block: usize, count: usize, content: u8) -> u64 {
