@@ -67,6 +67,10 @@ pub struct Disk {
     unreadable: BTreeSet<u64>,
     /// Blocks that somebody wants to know of whether they were written since.
     watched: BTreeSet<u64>,
+    /// Pages that take space.
+    taken: Vec<bool>,
+    /// Pages that more may take; none: as many as there are.
+    space: Option<u64>,
     pool: Pool,
 }
 
@@ -84,9 +88,17 @@ impl Disk {
     #[must_use]
     pub fn new(shape: DiskShape) -> Self {
         let len = u64::from(shape.block_len) * shape.blocks;
-        let pages = vec![None; usize::try_from(len.div_ceil(PAGE_LEN as u64)).unwrap_or(0)];
-        let (unflushed, unreadable, watched) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        Self { shape, pages, unflushed, unreadable, watched, pool: Pool::new() }
+        let count = usize::try_from(len.div_ceil(PAGE_LEN as u64)).unwrap_or(0);
+        Self {
+            shape,
+            pages: vec![None; count],
+            unflushed: Vec::new(),
+            unreadable: BTreeSet::new(),
+            watched: BTreeSet::new(),
+            taken: vec![false; count],
+            space: None,
+            pool: Pool::new(),
+        }
     }
 
     /// Its size and kind.
@@ -138,6 +150,35 @@ impl Disk {
         }
     }
 
+    /// Has it take space for so many pages of 4 KiB more and refuse writes that need others; none:
+    /// whatever is written. What is written has its space until it is given back.
+    pub fn limit_space(&mut self, pages: Option<u64>) {
+        self.space = pages;
+    }
+
+    /// Allocates space.
+    ///
+    /// # Panics
+    /// When the range is not on the disk.
+    pub fn reserve(&mut self, blocks: Range<u64>) {
+        self.check(&blocks);
+        for page in self.pages_of(&blocks) {
+            let is_new = !core::mem::replace(&mut self.taken[page], true);
+            self.space = self.space.map(|space| space.saturating_sub(is_new.into()));
+        }
+    }
+
+    /// Whether there is space for blocks that are to be written.
+    ///
+    /// # Panics
+    /// When the range is not on the disk.
+    #[must_use]
+    pub fn has_space(&self, blocks: Range<u64>) -> bool {
+        self.check(&blocks);
+        let more = self.pages_of(&blocks).filter(|page| !self.taken[*page]).count() as u64;
+        self.space.is_none_or(|space| more <= space)
+    }
+
     /// Puts everything in the cache onto the medium.
     pub fn flush(&mut self) {
         self.unflushed.clear();
@@ -156,6 +197,10 @@ impl Disk {
             self.fill(block, bytes);
         }
         self.put(blocks.start, fill.freeze(), false);
+        for page in self.pages_of(&blocks) {
+            let was_taken = core::mem::replace(&mut self.taken[page], false);
+            self.space = self.space.map(|space| space + u64::from(was_taken));
+        }
     }
 
     /// The power fails: of each block that has unflushed writes any of them survives, or none.
@@ -312,6 +357,7 @@ impl Disk {
         if !self.watched.is_empty() {
             self.watched.retain(|block| !blocks.contains(block));
         }
+        self.reserve(blocks);
         let is_cached = self.shape.volatile_cache && !fua;
         if is_cached || !self.unflushed.is_empty() {
             let mut old = vec![0; new.len()].into_boxed_slice();
@@ -353,6 +399,11 @@ impl Disk {
             at += len;
             bytes = &bytes[len..];
         }
+    }
+
+    /// Pages that blocks are in.
+    fn pages_of(&self, blocks: &Range<u64>) -> Range<usize> {
+        self.offset(blocks.start) / PAGE_LEN..self.offset(blocks.end).div_ceil(PAGE_LEN)
     }
 
     /// The fill from a byte on, at a block's beginning.
@@ -490,6 +541,20 @@ mod tests {
         assert!(disk.read(4..5).is_ok() && disk.read(6..7).is_ok());
         disk.write(5, &data(&[1]), false);
         assert_eq!(first_bytes(&disk, 4..7), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_disk_without_space_takes_what_has_its_space_and_what_others_give_back() {
+        let mut disk = Disk::new(SHAPE);
+        disk.write(3, &data(&[1]), true);
+        disk.limit_space(Some(0));
+        assert!(disk.has_space(0..8) && !disk.has_space(8..9) && !disk.has_space(7..9));
+        disk.discard(0..8);
+        assert!(disk.has_space(8..16) && !disk.has_space(0..16));
+        disk.write(8, &data(&[2]), true);
+        assert!(disk.has_space(8..16) && !disk.has_space(0..1));
+        disk.limit_space(None);
+        assert!(disk.has_space(0..16));
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub enum Refusal {
     Fenced,
     /// Another initiator's reset ended it.
     Aborted,
+    /// There is no space for it.
+    NoSpace,
 }
 
 /// How fast, and in which order, a target works.
@@ -398,8 +400,13 @@ impl SimTarget {
                 .read(first..first + count)
                 .map_err(|Unreadable { block }| Refusal::Unreadable(block)),
             Command::Write { first, data, fua } => {
-                self.write(first, &data, fua);
-                Ok(SgList::new())
+                let count = data.len() as u64 / u64::from(self.disk.shape().block_len);
+                if self.disk.has_space(first..first + count) {
+                    self.write(first, &data, fua);
+                    Ok(SgList::new())
+                } else {
+                    Err(Refusal::NoSpace)
+                }
             }
             Command::Flush => {
                 self.disk.flush();

@@ -75,6 +75,12 @@ impl DirtyBlocks {
         later.find(|(_, dirty)| dirty.position < cut).map(|(block, _)| *block)
     }
 
+    /// Blocks that are dirty from below `cut`, with where they are in the log.
+    pub(super) fn below(&self, cut: Position) -> impl Iterator<Item = (u64, Position)> {
+        let below = self.blocks.iter().filter(move |(_, dirty)| dirty.position < cut);
+        below.map(|(block, dirty)| (*block, dirty.position))
+    }
+
     /// A block has new contents.
     pub(super) fn insert(&mut self, block: u64, dirty: Dirty) {
         match self.blocks.entry(block) {

@@ -21,13 +21,15 @@ use super::{
     waits::{Ticket, WaitId},
 };
 use crate::{
-    log::{Acked, LogWriter, Position, Record},
+    log::{Acked, Link, LogWriter, Position, Record},
     member::{MemberIndex, MemberSet},
     planted::{Planted, planted},
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
 const BLOCKS_OF_DATA: u64 = 2;
+/// Places that are remembered where the log may begin.
+const CUTS_MAX: u64 = 64;
 
 /// What the machine remembers of a record until it is acknowledged.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub(super) struct LogState {
     queue: VecDeque<Option<Waker>>,
     /// Number of the first in the queue.
     first_in_queue: u64,
+    /// Ends of acknowledged batches from the tail on, some way apart: there the log may begin.
+    cuts: VecDeque<Link>,
     /// It waits for the labels.
     is_held_back: bool,
     /// Members that are complete but for the log: they get every batch from now on.
@@ -183,13 +187,33 @@ impl State {
         while let Some(acked) = self.writer().poll_acked() {
             self.apply(acked);
         }
-        // Before anybody has to wait for it.
         let blocks = self.layout.ring.blocks();
+        let acked = self.writer().acked_link();
+        let apart = blocks.div_ceil(CUTS_MAX);
+        if self.log.cuts.back().is_none_or(|last| last.end.0 + apart <= acked.end.0) {
+            self.log.cuts.push_back(acked);
+        }
+        // Before anybody has to wait for it.
         let many = self.layout.limits.dirty_blocks as u64 / 2;
         let little = self.writer().used() > blocks / 2 || self.room() < blocks / 4;
         if little || self.dirty.len() > many {
             self.want_round();
         }
+    }
+
+    /// The last place that is remembered where the log may begin while this is to stay in it, if
+    /// that is later than where it begins.
+    pub(super) fn last_cut_before(&mut self, position: Position) -> Option<Link> {
+        let tail = self.writer().tail();
+        let cuts = self.log.cuts.iter().rev();
+        let mut before = cuts.skip_while(|cut| cut.end > position);
+        before.next().copied().filter(|cut| cut.end > tail)
+    }
+
+    /// The log begins there.
+    pub(super) fn begin_log_at(&mut self, tail: Position) {
+        self.writer().handle_tail(tail);
+        while self.log.cuts.pop_front_if(|cut| cut.end < tail).is_some() {}
     }
 
     /// What a record says counts now.

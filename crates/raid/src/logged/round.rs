@@ -18,6 +18,7 @@ use super::{
     dirty::Dirty,
     io::IoKind,
     locks::Purpose,
+    space::Pass,
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
@@ -116,12 +117,17 @@ impl Array {
             (state.writer().acked_link(), must_pass)
         };
         let stuck = self.bring_home(cut.end).await?;
-        if !self.state().may_pass(&stuck, must_pass) {
-            return Ok(());
-        }
-        for (logical, stuck) in stuck {
-            self.carry(logical, stuck).await?;
-        }
+        let pass = self.state().pass(&stuck, must_pass, cut);
+        let cut = match pass {
+            Pass::Nowhere => return Ok(()),
+            Pass::Before(earlier) => earlier,
+            Pass::Whole => {
+                for (logical, stuck) in stuck {
+                    self.carry(logical, stuck).await?;
+                }
+                cut
+            }
+        };
         self.state().end_stuck();
         let closed = {
             let mut state = self.state();
@@ -135,7 +141,7 @@ impl Array {
             self.flush_for(Rule::ImagesAfterFlush).await;
         }
         if planted(Planted::SlotReusedBeforeTailStable) {
-            self.state().writer().handle_tail(cut.end);
+            self.state().begin_log_at(cut.end);
         }
         let _tables = self.lock_tables().await;
         if !snapshot.is_empty() {
@@ -158,7 +164,7 @@ impl Array {
         let mut state = self.state();
         state.checkpoint = checkpoint;
         state.stripe_images.iter_mut().for_each(|images| images.counted = images.newest);
-        state.writer().handle_tail(cut.end);
+        state.begin_log_at(cut.end);
         let stable = state.writer().stable();
         state.end_limbo(stable);
         state.waiters.wake(Change::Room);
@@ -170,15 +176,21 @@ impl Array {
     async fn bring_home(&self, cut: Position) -> Result<Vec<(u32, Stuck)>, IoError> {
         let mut from = 0;
         let mut stuck = Vec::new();
+        let oldest_first = self.state().oldest_first(cut);
+        if let Some(stripes) = oldest_first {
+            // Several at a time would take from each other what is enough for one.
+            for logical in stripes {
+                let left = self.destage(logical, cut).await?;
+                stuck.extend(left.map(|left| (logical, left)));
+            }
+            return Ok(stuck);
+        }
         loop {
             let mut stripes = Vec::new();
             {
                 let state = self.state();
                 let per_stripe = u64::from(state.layout.stripe_blocks());
-                // Several would take from each other what is enough for one.
-                let is_short = state.space.is_short();
-                let at_once = if is_short { 1 } else { state.layout.limits.stripes_at_once };
-                while stripes.len() < at_once {
+                while stripes.len() < state.layout.limits.stripes_at_once {
                     let Some(block) = state.dirty.next_below(from, cut) else { break };
                     let logical = block / per_stripe;
                     from = (logical + 1) * per_stripe;

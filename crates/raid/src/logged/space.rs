@@ -6,10 +6,12 @@
 //!
 //! A round that meets it has two ways. While the log has room, the round ends before its checkpoint,
 //! and the log begins where it began. When the log must begin later, a few blocks are logged again
-//! (`carry.rs`); of more than that nothing is logged again, and then users' writes are refused for
-//! want of room, too, until it is worth another try.
+//! (`carry.rs`); where more wait, the log begins at the oldest of them, which is also the first that
+//! gets space. When that gives no room either, users' writes are refused until it is worth another try.
 //!
 //! Invariant: discards always find room in the log before users' data does.
+
+use alloc::{collections::BTreeMap, vec::Vec};
 
 use netraid_block::{ErrorKind, IoError};
 
@@ -19,10 +21,15 @@ use super::{
     state::State,
     tasks::{Array, Change},
 };
-use crate::member::MemberSet;
+use crate::{
+    log::{Link, Position},
+    member::MemberSet,
+};
 
-/// The part of the log, and the least number of blocks, that users' data leaves to discards.
-const KEPT_FOR_DISCARDS: (u64, u64) = (16, 4);
+/// The part of the log that users' data leaves to discards.
+const KEPT_FOR_DISCARDS: u64 = 16;
+/// The least that it leaves to them, in blocks, but in a log that is only four times as long.
+const KEPT_FOR_DISCARDS_MIN: u64 = 16;
 
 /// Stripes that are nowhere for which a round finds no space before it no longer tries more of them,
 /// where the round before found none either.
@@ -41,6 +48,16 @@ pub(super) struct Space {
     tries: u32,
     /// More waits than may be logged again: no round ends before there is space.
     is_blocked: bool,
+}
+
+/// How far a round lets the log begin later.
+pub(super) enum Pass {
+    /// As far as it was to go; what it could not bring home is logged again.
+    Whole,
+    /// Only so far.
+    Before(Link),
+    /// Not at all.
+    Nowhere,
 }
 
 /// What an array lacks space for.
@@ -87,8 +104,8 @@ impl Space {
 impl State {
     /// Blocks of the log that are left to discards.
     pub(super) fn kept_for_discards(&self) -> u64 {
-        let (part, least) = KEPT_FOR_DISCARDS;
-        (self.layout.ring.blocks() / part).max(least)
+        let blocks = self.layout.ring.blocks();
+        (blocks / KEPT_FOR_DISCARDS).max(KEPT_FOR_DISCARDS_MIN.min(blocks / 4))
     }
 
     /// What is dirty of a stripe for which no space needs to be looked for: others found none.
@@ -104,21 +121,47 @@ impl State {
     /// Blocks that each round may log again for want of space: what is dirty otherwise keeps its
     /// room, in the log and in memory.
     fn carried_for_space_max(&self) -> u64 {
-        let each = 8 * (self.layout.blocks_to_bring_home() + 4);
+        let each = 4 * (self.layout.blocks_to_bring_home() + 4);
         (self.layout.ring.blocks() / each).min(self.layout.limits.dirty_blocks as u64 / 4)
     }
 
-    /// A round could not bring these home. Whether it may go on, and log them again.
-    pub(super) fn may_pass(&mut self, stuck: &[(u32, Stuck)], must_pass: bool) -> bool {
+    /// While there is want of space: stripes that are dirty from below `cut`, the oldest first.
+    pub(super) fn oldest_first(&self, cut: Position) -> Option<Vec<u32>> {
+        if !self.space.is_short() {
+            return None;
+        }
+        let per_stripe = u64::from(self.layout.stripe_blocks());
+        let mut oldest: BTreeMap<u64, Position> = BTreeMap::new();
+        for (block, position) in self.dirty.below(cut) {
+            let known = oldest.entry(block / per_stripe).or_insert(position);
+            *known = position.min(*known);
+        }
+        let mut stripes: Vec<(Position, u64)> =
+            oldest.into_iter().map(|(logical, position)| (position, logical)).collect();
+        stripes.sort_unstable();
+        let narrow = |(_, logical)| u32::try_from(logical).unwrap_or(u32::MAX);
+        Some(stripes.into_iter().map(narrow).collect())
+    }
+
+    /// A round could not bring these home from below its cut: how far it may go on.
+    pub(super) fn pass(&mut self, stuck: &[(u32, Stuck)], must_pass: bool, cut: Link) -> Pass {
         let waits = stuck.iter().filter(|(_, stuck)| stuck.why.kind() == ErrorKind::NoSpace);
         let waiting: u64 = waits.map(|(_, stuck)| stuck.blocks.len() as u64).sum();
         self.note_waiting(waiting);
-        let may_pass = waiting == 0 || (must_pass && waiting <= self.carried_for_space_max());
-        self.space.is_blocked = must_pass && !may_pass;
-        if self.space.is_blocked {
-            self.waiters.wake(Change::Room);
+        self.space.is_blocked = false;
+        if waiting == 0 || (must_pass && waiting <= self.carried_for_space_max()) {
+            return Pass::Whole;
         }
-        may_pass
+        if !must_pass {
+            return Pass::Nowhere;
+        }
+        let oldest = self.dirty.below(cut.end).map(|(_, position)| position).min();
+        if let Some(earlier) = self.last_cut_before(oldest.unwrap_or(cut.end)) {
+            return Pass::Before(earlier);
+        }
+        self.space.is_blocked = true;
+        self.waiters.wake(Change::Room);
+        Pass::Nowhere
     }
 
     fn note_waiting(&mut self, waiting: u64) {

@@ -55,6 +55,8 @@ impl Sum for Counts {
         self.serving_crashes += other.serving_crashes;
         self.requests += other.requests;
         self.errors += other.errors;
+        self.refused += other.refused;
+        self.refused_discards += other.refused_discards;
         self.actions += other.actions;
         self.ahead += other.ahead;
         self.late += other.late;
@@ -97,12 +99,14 @@ impl fmt::Display for Report {
         writeln!(f, "requests in flight at crashes: least {least}, mean {mean:.1}")?;
         writeln!(
             f,
-            "requests {}, of these answered from what was read ahead {}, errors {}, member requests {}, commands that landed late {}, reads that \
+            "requests {}, of these answered from what was read ahead {}, errors {} (for want of space {}, discards {}), member requests {}, commands that landed late {}, reads that \
              settled {}, looks at the media {}, reads through some members {}, arrays given \
              up {}, closed with lost rows {}, events {} ({:.0} a second)",
             counts.requests,
             counts.ahead,
             counts.errors,
+            counts.refused,
+            counts.refused_discards,
             counts.actions,
             counts.late,
             counts.settled,

@@ -382,6 +382,14 @@ impl<M: Machine> Engine<M> {
         self.drive(context);
     }
 
+    /// Some time has passed.
+    pub fn handle_age(&mut self, context: &mut Context<'_>) {
+        if let Stage::Open(machine) = &mut self.stage {
+            machine.handle_age();
+        }
+        self.drive(context);
+    }
+
     fn member_of(&self, connection: ConnectionId) -> Option<usize> {
         self.sessions.iter().position(|session| session.connection() == Some(connection))
     }

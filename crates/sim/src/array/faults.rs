@@ -6,6 +6,9 @@
 //! and it is in sync again.
 //!
 //! Beyond the budget any number may be away or lose its cache, and rows may rot in more members.
+//! Members without space are no loss, however many they are: nothing but writes may fail then. While
+//! there are any, no member is lost beside them: the array may set as many aside as it can do without.
+//!
 //! What nothing could notice is never done: members that lie about what they wrote, or bring back
 //! old contents, stay within the budget in both modes.
 
@@ -40,6 +43,31 @@ pub(super) enum Trouble {
     Cut,
     /// It does not do what it says.
     Lying,
+}
+
+/// Whether members have space.
+#[derive(Debug, Default)]
+pub(super) struct SpaceOfMembers {
+    is_out: bool,
+    back_at: Option<crate::Time>,
+}
+
+impl SpaceOfMembers {
+    const fn runs_out(&mut self) {
+        self.is_out = true;
+    }
+
+    fn is_back(&mut self, now: crate::Time) {
+        if core::mem::take(&mut self.is_out) {
+            self.back_at = Some(now);
+        }
+    }
+
+    /// What was refused may still be on its way, and what the array tries again takes its time.
+    fn is_short(&self, now: crate::Time) -> bool {
+        let settled = Plan::patience().deadline * 3;
+        self.is_out || self.back_at.is_some_and(|back| now.since(back) < settled)
+    }
 }
 
 /// Bad blocks that the world has made, to be put right when they must not stay.
@@ -96,6 +124,7 @@ impl<M: Machine> World<M> {
             Fault::PowerOfAll if self.serving.is_none() && !self.fault_dice.one_in(6) => false,
             Fault::PowerOfAll => self.lose_all_power(),
             Fault::TwoEngines => self.start_another(),
+            Fault::SpaceRunsOut => self.take_space(),
             Fault::Rot | Fault::Unreadable => self.spoil(fault),
             Fault::EngineCrash | Fault::CrashInRecovery => false,
             Fault::PowerOfOne
@@ -118,7 +147,51 @@ impl<M: Machine> World<M> {
     }
 
     fn impaired(&self) -> usize {
-        self.hosts.iter().filter(|host| host.is_impaired).count()
+        let impaired = self.hosts.iter().filter(|host| host.is_impaired).count();
+        if self.is_short_of_space() { impaired.max(self.tolerance()) } else { impaired }
+    }
+
+    /// More members than the level can do without have no space left, for a while.
+    fn take_space(&mut self) -> bool {
+        let [engine] = self.engines.as_slice() else { return false };
+        let is_settled = Some(engine.id) == self.serving && self.is_newest(engine.id);
+        if !is_settled || self.impaired() > 0 || self.is_short_of_space() {
+            return false;
+        }
+        let mut members: Vec<usize> = (0..self.hosts.len()).collect();
+        self.fault_dice.shuffle(&mut members);
+        let least = self.tolerance() + 1;
+        members.truncate(least + self.fault_dice.index(members.len() - least + 1));
+        let pages = [0, 4, 40][self.fault_dice.index(3)];
+        self.note(|| format!("members {members:?}: no space but for some {pages} pages"));
+        for member in members {
+            let left = self.fault_dice.below(pages + 1);
+            self.hosts[member].target.disk_mut().limit_space(Some(left));
+        }
+        self.space.runs_out();
+        self.make_room();
+        let wait = Duration::from_millis(5 + self.fault_dice.below(300));
+        self.agenda.put_in(wait, Happening::SpaceIsBack);
+        true
+    }
+
+    /// There is space again, and who serves looks for it as it does now and then.
+    pub(super) fn give_space(&mut self) {
+        for host in &mut self.hosts {
+            host.target.disk_mut().limit_space(None);
+        }
+        let now = self.now();
+        self.space.is_back(now);
+        self.note(|| "there is space again".into());
+        let serving = self.serving;
+        if let Some(at) = self.engines.iter().position(|engine| Some(engine.id) == serving) {
+            self.with(at, |engine, context| engine.handle_age(context));
+        }
+    }
+
+    /// Whether members lack space, or lacked it a moment ago.
+    pub(super) fn is_short_of_space(&self) -> bool {
+        self.space.is_short(self.now())
     }
 
     /// Members whose trouble is over and that hold everything again no longer count.
@@ -237,7 +310,7 @@ impl<M: Machine> World<M> {
                 let is_another = fault == Fault::Replaced || image.is_some();
                 if fault == Fault::Replaced {
                     let shape = *host.target.disk().shape();
-                    *host.target.disk_mut() = Disk::new(shape);
+                    *host.target.disk_mut() = self.plan.new_disk(shape);
                 } else if let Some(image) = image {
                     host.target.disk_mut().restore(image);
                 }
@@ -284,7 +357,8 @@ impl<M: Machine> World<M> {
             | Fault::PowerOfAll
             | Fault::Rot
             | Fault::Unreadable
-            | Fault::TwoEngines => return false,
+            | Fault::TwoEngines
+            | Fault::SpaceRunsOut => return false,
         }
         if self.hosts.iter().filter(|host| host.lost_power).count() > self.tolerance() {
             self.oracle.lose_power();

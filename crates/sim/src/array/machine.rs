@@ -26,6 +26,7 @@ pub trait Machine: Sized {
     fn handle_return(&mut self, member: MemberIndex, found: FoundMember);
     fn handle_replace(&mut self, member: MemberIndex, device: NewDevice);
     fn handle_idle(&mut self);
+    fn handle_age(&mut self) {}
     fn handle_close(&mut self);
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_event(&mut self) -> Option<Event>;
@@ -75,6 +76,9 @@ impl Machine for LoggedArray {
     }
     fn handle_idle(&mut self) {
         self.handle_idle();
+    }
+    fn handle_age(&mut self) {
+        self.handle_age();
     }
     fn handle_close(&mut self) {
         self.handle_close();

@@ -9,7 +9,13 @@ use netraid_raid::{
 };
 
 use super::session::Patience;
-use crate::{dice::Seed, disk::Fill, network::Wire, station::Pace, target::Manners};
+use crate::{
+    dice::Seed,
+    disk::{Disk, DiskShape, Fill},
+    network::Wire,
+    station::Pace,
+    target::Manners,
+};
 
 /// How much befalls the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +45,12 @@ pub enum Fault {
     OlderImage,
     Replaced,
     TwoEngines,
+    SpaceRunsOut,
 }
 
 impl Fault {
-    /// Those that are drawn while an array is in use; crashes have their own times.
+    /// Those that are drawn while an array is in use; crashes have their own times, and whether space
+    /// runs out is drawn apart.
     pub const DRAWN: [Self; 13] = [
         Self::PowerOfOne,
         Self::PowerOfAll,
@@ -182,6 +190,9 @@ impl Plan {
         let share = [2, 3, 8][dice.index(3)];
         let mut faults: Vec<Fault> =
             Fault::DRAWN.into_iter().filter(|_| dice.below(8) < share).collect();
+        if seed.dice("space").one_in(4) {
+            faults.push(Fault::SpaceRunsOut);
+        }
         if let Some(only) = &choice.faults {
             faults.clone_from(only);
         }
@@ -230,6 +241,14 @@ impl Plan {
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.regions.data.end()
+    }
+
+    /// A new disk, with space for all that is not data.
+    #[must_use]
+    pub fn new_disk(&self, shape: DiskShape) -> Disk {
+        let mut disk = Disk::new(shape);
+        disk.reserve(0..self.regions.data.offset / u64::from(shape.block_len));
+        disk
     }
 
     /// How a member's target works when nothing is wrong with it.

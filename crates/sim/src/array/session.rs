@@ -329,5 +329,6 @@ fn in_terms_of_block(refusal: Refusal) -> IoError {
         }
         Refusal::Fenced => ErrorKind::Fenced.into(),
         Refusal::Aborted => ErrorKind::Aborted.into(),
+        Refusal::NoSpace => ErrorKind::NoSpace.into(),
     }
 }

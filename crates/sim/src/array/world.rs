@@ -19,7 +19,7 @@ mod users;
 use super::{
     content::{SECTOR_LEN, WriteId},
     engine::{Context, Engine, Fittings, Notice},
-    faults::{Harm, Trouble},
+    faults::{Harm, SpaceOfMembers, Trouble},
     machine::Machine,
     oracle::{EngineId, Moment, Oracle},
     plan::{Fault, Mode, Plan},
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     agenda::Agenda,
     dice::Dice,
-    disk::{Disk, DiskShape, Image},
+    disk::{DiskShape, Image},
     network::{self, End, HostId, Network},
     target::{Nexus, SimTarget},
     time::Time,
@@ -72,6 +72,10 @@ pub struct Counts {
     pub ahead: u64,
     /// Requests that ended with an error.
     pub errors: u64,
+    /// Those of them that said that there is no space, when there was none.
+    pub refused: u64,
+    /// Discards among these.
+    pub refused_discards: u64,
     /// Member requests.
     pub actions: u64,
     /// Commands that changed a medium when their session was gone.
@@ -126,6 +130,8 @@ pub(super) enum Happening {
     Kill(EngineId),
     /// A cut between an engine's host and a member's heals.
     Heal(HostId, usize),
+    /// Members have space again.
+    SpaceIsBack,
     /// Users go on.
     Think,
     /// Whoever does not come to rest by now never will.
@@ -136,7 +142,7 @@ pub(super) enum Happening {
 #[derive(Debug)]
 enum Pending {
     Read { first: u64, submitted: Moment, is_sweep: bool },
-    Write(WriteId),
+    Write { id: WriteId, needs_space: bool },
     Flush(Moment),
 }
 
@@ -218,6 +224,7 @@ pub struct World<M> {
     is_resting: bool,
     was_asked_to_idle: bool,
     pub(super) harms: Vec<Harm>,
+    pub(super) space: SpaceOfMembers,
     /// Errors of engines up to this one are no violations: more befell the array in their time
     /// than it survives.
     excused_upto: u32,
@@ -256,7 +263,7 @@ impl<M: Machine> World<M> {
         let images = format::format(layout, "simulated", array_uuid, &uuids, seed.0);
         let mut hosts = Vec::with_capacity(members);
         for (at, images) in images.into_iter().enumerate() {
-            let mut disk = Disk::new(DiskShape {
+            let mut disk = plan.new_disk(DiskShape {
                 block_len: geometry.block_len(),
                 blocks: plan.capacity() / u64::from(geometry.block_len()),
                 volatile_cache: plan.volatile[at],
@@ -323,6 +330,7 @@ impl<M: Machine> World<M> {
             is_resting: false,
             was_asked_to_idle: false,
             harms: Vec::new(),
+            space: SpaceOfMembers::default(),
             excused_upto: 0,
             has_lost_rows: false,
             failed_openings: 0,
@@ -482,7 +490,7 @@ impl<M: Machine> World<M> {
     }
 
     /// Lets an engine do something.
-    fn with(&mut self, at: usize, act: impl FnOnce(&mut Engine<M>, &mut Context<'_>)) {
+    pub(super) fn with(&mut self, at: usize, act: impl FnOnce(&mut Engine<M>, &mut Context<'_>)) {
         let around = Surroundings {
             now: self.agenda.now(),
             network: &mut self.network,
@@ -508,6 +516,7 @@ impl<M: Machine> World<M> {
                 let (now, host) = (self.now(), self.hosts[member].id);
                 self.network.heal(now, engine_host, host);
             }
+            Happening::SpaceIsBack => self.give_space(),
             Happening::Think => self.is_thinking = false,
             Happening::Late => {
                 let states = self.serving_label().map(|label| {
@@ -576,6 +585,7 @@ impl<M: Machine> World<M> {
         self.sweeps_alone = true;
         self.is_resting = false;
         self.mend_everything();
+        self.agenda.put_in(Duration::ZERO, Happening::SpaceIsBack);
         self.agenda.put_in(Duration::from_secs(60), Happening::Late);
     }
 

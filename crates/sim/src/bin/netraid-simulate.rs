@@ -13,7 +13,7 @@ use netraid_sim::{
     Seed,
     array::{
         self,
-        plan::{Choice, Mode, Plan},
+        plan::{Choice, Fault, Mode, Plan},
         trace::Keep,
         world::World,
     },
@@ -23,8 +23,8 @@ use netraid_sim::{
 
 const USAGE: &str = "\
 usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--mode within|beyond]
-                        [--threads N] [--failures N]
-       netraid-simulate --replay S [--level L] [--mode within|beyond] [--last N]
+                        [--fault NAME ...] [--threads N] [--failures N]
+       netraid-simulate --replay S [--level L] [--mode within|beyond] [--fault NAME ...] [--last N]
        netraid-simulate cluster [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
        netraid-simulate cluster --replay S [--last N]";
 
@@ -197,6 +197,12 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                     "beyond" => Mode::Beyond,
                     _ => return Err(format!("no mode {value}")),
                 });
+            }
+            "--fault" => {
+                let mut all = Fault::DRAWN.into_iter().chain([Fault::SpaceRunsOut]);
+                let fault = all.find(|fault| format!("{fault:?}") == value);
+                let fault = fault.ok_or_else(|| format!("no fault {value}"))?;
+                parsed.choice.faults.get_or_insert_default().push(fault);
             }
             "--threads" => parsed.threads = small()?,
             "--failures" => parsed.failures = small()?,

@@ -8,7 +8,7 @@ use netraid_sim::{
     Seed,
     array::{
         campaign,
-        plan::{Choice, Plan},
+        plan::{Choice, Fault, Mode, Plan},
         trace::{Keep, Lines},
         world::{Outcome, World},
     },
@@ -65,5 +65,31 @@ fn fresh_runs_of_every_level() {
         let first = Seed(1_000_000 * u64::from(level));
         let report = campaign::run::<LoggedArray>(first, &choice, Extent::Runs(runs), 2, 3);
         assert!(report.failures.is_empty(), "level {level}:\n{report}");
+    }
+}
+
+/// More members than the level can do without have no space, again and again: it serves reads and
+/// discards, crashes and opens, and writes that are refused are all that anybody sees.
+#[test]
+fn members_without_space() {
+    let runs = if std::env::var_os("NETRAID_NIGHTLY").is_some() { 600 } else { 20 };
+    let alone = vec![Fault::SpaceRunsOut];
+    let beside = [Fault::PowerOfAll, Fault::TwoEngines, Fault::ConnectionLost];
+    let among = [&alone[..], &beside].concat();
+    for (level, faults) in
+        [0, 1, 5, 6, 10].into_iter().flat_map(|level| [(level, &alone), (level, &among)])
+    {
+        let choice =
+            Choice { level: Some(level), mode: Some(Mode::Within), faults: Some(faults.clone()) };
+        let first = Seed(7_000_000 * (1 + u64::from(level)));
+        let report = campaign::run::<LoggedArray>(first, &choice, Extent::Runs(runs), 2, 3);
+        assert!(report.failures.is_empty(), "level {level}:\n{report}");
+        let counts = &report.counts;
+        // Discards find no room only where many come at once, in logs of some dozen blocks.
+        let few = counts.refused_discards * 20 <= counts.refused;
+        assert!(
+            few && counts.refused > runs && counts.requests > 100 * runs,
+            "level {level}:\n{report}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use netraid_block::{Op, SgList};
+use netraid_block::{ErrorKind, Op, SgList};
 use netraid_raid::logged::{RequestId, UserRequest};
 
 use super::{Happening, LIFE_REQUESTS_MAX, Pending, Phase, World};
@@ -33,11 +33,15 @@ impl<M: Machine> World<M> {
             Ok(data) => format!("engine {}: request {} done, {data:?}", id.0, request.0),
             Err(error) => format!("engine {}: request {} failed: {error}", id.0, request.0),
         });
+        let needs_space = match pending {
+            Pending::Write { needs_space, .. } => Some(needs_space),
+            Pending::Read { .. } | Pending::Flush(_) => None,
+        };
         let checked = match (pending, &result) {
             (Pending::Read { first, submitted, .. }, Ok(data)) => {
                 self.oracle.end_read(id, submitted, first, data)
             }
-            (Pending::Write(write), result) => self.oracle.end_write(write, result.is_ok()),
+            (Pending::Write { id, .. }, result) => self.oracle.end_write(id, result.is_ok()),
             (Pending::Flush(submitted), Ok(_)) => {
                 self.oracle.end_flush(submitted);
                 Ok(())
@@ -53,7 +57,14 @@ impl<M: Machine> World<M> {
                 self.counts.errors += 1;
                 self.has_lost_rows |= self.plan.mode == Mode::Beyond && self.phase != Phase::Lives;
                 let is_superseded = self.serving != Some(id);
-                if !self.is_excused(id) && !is_superseded {
+                let is_full = needs_space.is_some()
+                    && error.kind() == ErrorKind::NoSpace
+                    && self.is_short_of_space();
+                self.counts.refused += u64::from(is_full);
+                // The log of such a small array may hold no more of them.
+                let is_discard = is_full && needs_space == Some(false);
+                self.counts.refused_discards += u64::from(is_discard);
+                if !self.is_excused(id) && !is_superseded && !is_full {
                     self.fail(format!("request {} failed: {error}", request.0));
                 }
             }
@@ -122,7 +133,8 @@ impl<M: Machine> World<M> {
         let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
         // Of a member that is another disk since it was last asked the engine cannot know yet.
         let knows_all = !self.is_exchanged_unnoticed(&self.engines[at]);
-        if !self.is_excused(id) && is_calm && knows_all && self.sessions_are_ready(at) {
+        let has_all = is_calm && knows_all && !self.is_short_of_space();
+        if !self.is_excused(id) && has_all && self.sessions_are_ready(at) {
             self.look_at_media(false);
         }
         true
@@ -167,16 +179,17 @@ impl<M: Machine> World<M> {
                 let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
                 let bytes = content::make(write, sectors.start, count);
                 data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
-                Pending::Write(write)
+                Pending::Write { id: write, needs_space: true }
             }
             Op::WriteZeroes | Op::Discard => {
                 let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
-                Pending::Write(self.oracle.begin_write(engine, change, sectors.clone(), fua))
+                let write = self.oracle.begin_write(engine, change, sectors.clone(), fua);
+                Pending::Write { id: write, needs_space: op == Op::WriteZeroes }
             }
         };
         self.note(|| {
             let what = match &pending {
-                Pending::Write(write) => format!(" w{}", write.0),
+                Pending::Write { id, .. } => format!(" w{}", id.0),
                 Pending::Read { .. } | Pending::Flush(_) => String::new(),
             };
             let fua = if fua { " with FUA" } else { "" };
