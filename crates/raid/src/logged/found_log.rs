@@ -91,14 +91,19 @@ impl FoundLog {
                 && (*round > closed) == open
                 && position > after
             {
-                sums.extend(basis.iter().map(|one| (one.column, one.crc)));
-                self.add_checks(&mut sums, checks, basis);
+                sums.extend(self.changed_sums(checks, basis));
             }
         }
         sums
     }
 
-    fn add_checks(&self, sums: &mut Vec<(u8, u32)>, checks: &[u32], basis: &[crate::log::Basis]) {
+    /// The columns that a PARITY record changes, and their checksums.
+    pub(super) fn changed_sums(
+        &self,
+        checks: &[u32],
+        basis: &[crate::log::Basis],
+    ) -> Vec<(u8, u32)> {
+        let mut sums: Vec<(u8, u32)> = basis.iter().map(|one| (one.column, one.crc)).collect();
         let code = self.code;
         if code.is_copies() {
             for one in basis {
@@ -109,6 +114,7 @@ impl FoundLog {
         } else {
             sums.extend((code.data_columns()..).zip(checks.iter().copied()));
         }
+        sums
     }
 }
 

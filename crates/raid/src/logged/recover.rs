@@ -366,6 +366,12 @@ impl Array {
                     }
                     if *round <= closed && !planted(Planted::RedoOfClosedRounds) {
                         self.state().end_basis(physical, *row, basis);
+                        if since.is_some() {
+                            // What is home is newer than the REMAP, whose checksums were taken.
+                            let _sums = self.sums(physical).await;
+                            let changed = log.changed_sums(checks, basis);
+                            self.state().change_row_sums(physical, *row, changed);
+                        }
                         continue;
                     }
                     let entry = redo.entry((physical, *row)).or_default();

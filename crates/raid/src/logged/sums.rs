@@ -156,6 +156,17 @@ impl State {
         self.sums.changed.insert(place.page);
     }
 
+    /// Changes the checksums of some columns of a row, which may have none yet.
+    pub(super) fn change_row_sums(&mut self, physical: u32, row: u32, changed: Vec<(u8, u32)>) {
+        let columns = usize::from(self.layout.geometry.members());
+        let old = self.row_sums(physical, row).ok().flatten();
+        let mut sums = old.unwrap_or_else(|| alloc::vec![0; columns]);
+        for (column, sum) in changed {
+            sums[usize::from(column)] = sum;
+        }
+        self.set_row_sums(physical, row, Some(&sums));
+    }
+
     /// Sets the checksums of a whole stripe: of the rows that are `written`, column after column.
     pub(super) fn set_stripe_sums(&mut self, physical: u32, written: &[bool], sums: &[u32]) {
         let columns = usize::from(self.layout.geometry.members());
