@@ -45,20 +45,17 @@ impl Profile {
         }
     }
 
-    /// The disk does not have a command of this kind, or not in the form that is sent (then
-    /// without `whole`). Whether the request can go on without it.
-    pub(super) fn do_without(&mut self, kind: Kind, whole: bool) -> bool {
+    /// The disk does not have a command of this kind, or not in the form that was sent: it gets no
+    /// such command any more, and another form first where there is one.
+    pub(super) const fn do_without(&mut self, kind: Kind) {
         match kind {
             Kind::Unmap => self.unmap_max = 0,
             Kind::WriteSame if self.zeroes_by_unmap => self.zeroes_by_unmap = false,
             Kind::WriteSame => self.write_same_max = 0,
-            // A disk without a cache has nothing to flush; one that has flushed before has one.
-            Kind::Flush if whole && !self.flush_proven && self.write_cache != Some(true) => {
-                self.synchronize_cache = false;
-            }
-            Kind::Flush | Kind::Read | Kind::Write => return false,
+            Kind::Flush => self.synchronize_cache = false,
+            Kind::Write => self.fua = false,
+            Kind::Read => {}
         }
-        true
     }
 
     pub(super) const fn capacity(&self) -> u64 {
@@ -76,6 +73,8 @@ pub(super) struct Progress {
     pub(super) flushed: bool,
     /// Something was written without FUA and not flushed since.
     pub(super) cached: bool,
+    /// Zeros are written as any bytes: a shorter command for them has failed.
+    pub(super) plainly: bool,
 }
 
 /// The bytes that a command sends.
@@ -100,6 +99,8 @@ pub(super) struct Planned {
     pub(super) kind: Kind,
     pub(super) read_len: u32,
     pub(super) write_len: u32,
+    /// It has the FUA bit.
+    pub(super) fua: bool,
     pub(super) out: Out,
     /// The request's progress once the command has succeeded.
     pub(super) then: Progress,
@@ -147,6 +148,7 @@ pub(super) fn plan(
             kind: Kind::Read,
             read_len: wire_len(part.blocks),
             write_len: 0,
+            fua: false,
             out: Out::Nothing,
             then: then(part.blocks),
         }),
@@ -155,6 +157,7 @@ pub(super) fn plan(
             kind: Kind::Write,
             read_len: 0,
             write_len: wire_len(part.blocks),
+            fua,
             out: Out::Request { at: progress.at, len: wire_len(part.blocks) },
             then: written(part.blocks, fua),
         }),
@@ -168,11 +171,12 @@ pub(super) fn plan(
                 kind: Kind::Unmap,
                 read_len: 0,
                 write_len: u32::from(UNMAP_LIST_LEN),
+                fua: false,
                 out: Out::UnmapList(extent),
                 then: then(extent.blocks),
             })
         }
-        Op::WriteZeroes if profile.write_same_max > 0 => {
+        Op::WriteZeroes if profile.write_same_max > 0 && !progress.plainly => {
             let extent = Extent { lba, blocks: blocks.min(profile.write_same_max) };
             let unmap = profile.zeroes_by_unmap && !flags.no_unmap;
             Some(Planned {
@@ -180,6 +184,7 @@ pub(super) fn plan(
                 kind: Kind::WriteSame,
                 read_len: 0,
                 write_len: profile.block_len,
+                fua: false,
                 out: Out::Zeros(profile.block_len),
                 // WRITE SAME has no FUA bit.
                 then: written(extent.blocks, false),
@@ -192,6 +197,7 @@ pub(super) fn plan(
                 kind: Kind::Write,
                 read_len: 0,
                 write_len: len,
+                fua,
                 out: Out::Zeros(len),
                 then: written(part.blocks, fua),
             })
@@ -208,6 +214,7 @@ fn flush(progress: Progress) -> Planned {
         kind: Kind::Flush,
         read_len: 0,
         write_len: 0,
+        fua: false,
         out: Out::Nothing,
         then: Progress { flushed: true, cached: false, ..progress },
     }
@@ -231,6 +238,58 @@ pub(super) enum Verdict {
     Mismatch(IoError),
     /// The request fails.
     Fail(IoError),
+}
+
+/// What becomes of a request whose command was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// The disk gets no such command any more; what is left of the request is planned anew.
+    Without,
+    /// The rest of this request does without such a command; others may have it.
+    Plainly,
+    /// It was a hint: the request has ended well.
+    Ended,
+    /// None: the request fails.
+    Nothing,
+}
+
+/// Times that a command is sent again which the request can do without, before it does.
+pub(super) const HINT_TRIES_MAX: u8 = 16;
+
+/// What to do about a command that `end` says was not carried out; one that is only to be sent again is judged when
+/// that was done [`HINT_TRIES_MAX`] times.
+///
+/// What UNMAP does is a hint, and WRITE SAME, the FUA bit, and a flush of no cache can be done without, in whatever way
+/// a disk refuses them. That another host holds a reservation is no refusal of the command.
+pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict) -> Remedy {
+    let is_new_each_time = match end {
+        Verdict::Success => return Remedy::Nothing,
+        Verdict::Fail(error) if error.kind() == ErrorKind::Fenced => return Remedy::Nothing,
+        // An ILLEGAL REQUEST of whatever kind: the next one would be one, too.
+        Verdict::Fail(error) => {
+            !matches!(error.kind(), ErrorKind::InvalidRequest | ErrorKind::Unsupported)
+        }
+        Verdict::NotSupported { .. } | Verdict::Mismatch(_) => false,
+        Verdict::Attention(_) | Verdict::Later => true,
+    };
+    match kind {
+        Kind::Unmap if is_new_each_time => Remedy::Ended,
+        Kind::WriteSame if is_new_each_time => Remedy::Plainly,
+        Kind::Unmap | Kind::WriteSame => Remedy::Without,
+        Kind::Write if has_fua && !is_new_each_time && !matches!(end, Verdict::Mismatch(_)) => {
+            Remedy::Without
+        }
+        // A disk without a cache has nothing to flush; one that has flushed before has one.
+        Kind::Flush if !profile.flush_proven && !is_new_each_time => {
+            let is_unknown = matches!(end, Verdict::NotSupported { whole: true });
+            match profile.write_cache {
+                Some(false) => Remedy::Without,
+                None if is_unknown => Remedy::Without,
+                Some(true) | None => Remedy::Nothing,
+            }
+        }
+        Kind::Read | Kind::Write | Kind::Flush => Remedy::Nothing,
+    }
 }
 
 /// What a unit attention condition (SAM-5, section 5.14) means here.
@@ -450,12 +509,88 @@ mod tests {
 
     #[test]
     fn only_a_disk_that_never_flushed_can_do_without() {
+        let after = |profile: &Profile, whole| {
+            remedy(profile, Kind::Flush, false, &Verdict::NotSupported { whole })
+        };
         let unsaid = Profile { write_cache: None, ..profile() };
-        assert!(unsaid.clone().do_without(Kind::Flush, true));
-        assert!(!unsaid.clone().do_without(Kind::Flush, false), "the command is there");
-        assert!(!profile().do_without(Kind::Flush, true), "there is a cache");
-        let mut proven = Profile { flush_proven: true, ..unsaid };
-        assert!(!proven.do_without(Kind::Flush, true) && proven.synchronize_cache);
+        assert_eq!(after(&unsaid, true), Remedy::Without);
+        assert_eq!(after(&unsaid, false), Remedy::Nothing, "the command is there");
+        assert_eq!(after(&profile(), true), Remedy::Nothing, "there is a cache");
+        let none = Profile { write_cache: Some(false), ..profile() };
+        assert_eq!(after(&none, false), Remedy::Without, "there is nothing to flush");
+        let proven = Profile { flush_proven: true, ..unsaid };
+        assert_eq!(after(&proven, true), Remedy::Nothing);
+    }
+
+    /// The end of a command with this sense data.
+    fn refusal(key: SenseKey, asc: u8, ascq: u8) -> Verdict {
+        let sense = Sense::new(key, Additional { asc, ascq }).encode(SenseFormat::Descriptor);
+        judge(&status(2, sense), 0, 0, "m")
+    }
+
+    #[test]
+    fn what_a_disk_refuses_in_whatever_way_is_done_without_where_that_is_possible() {
+        use Remedy::{Ended, Nothing, Plainly, Without};
+        use SenseKey::{
+            AbortedCommand, DataProtect, HardwareError, IllegalRequest, MediumError, NotReady,
+            UnitAttention, VendorSpecific,
+        };
+        let moved = IoError::with_detail(ErrorKind::Device, "moved other bytes");
+        let conflict = judge(&status(0x18, vec![]), 0, 0, "m");
+        let bare = judge(&status(2, vec![]), 0, 0, "m");
+        let unknown_status = judge(&status(0x77, vec![]), 0, 0, "m");
+        let busy = judge(&status(8, vec![]), 0, 0, "m");
+        // In order: UNMAP, WRITE SAME, WRITE with FUA, WRITE, READ, a flush of a disk with a cache.
+        for (end, expected) in [
+            (refusal(IllegalRequest, 0x20, 0), [Without, Without, Without, Nothing]),
+            (refusal(IllegalRequest, 0x24, 0), [Without, Without, Without, Nothing]),
+            (refusal(IllegalRequest, 0x26, 0), [Without, Without, Without, Nothing]),
+            (refusal(IllegalRequest, 0x1a, 0), [Without, Without, Without, Nothing]),
+            (refusal(IllegalRequest, 0x55, 4), [Without, Without, Without, Nothing]),
+            (refusal(IllegalRequest, 0x21, 0), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(HardwareError, 0x44, 0), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(MediumError, 0x0c, 0), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(DataProtect, 0x27, 7), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(NotReady, 4, 3), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(VendorSpecific, 0x80, 1), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(AbortedCommand, 0, 0), [Ended, Plainly, Nothing, Nothing]),
+            (refusal(UnitAttention, 0x2a, 1), [Ended, Plainly, Nothing, Nothing]),
+            (bare, [Ended, Plainly, Nothing, Nothing]),
+            (unknown_status, [Ended, Plainly, Nothing, Nothing]),
+            (busy, [Ended, Plainly, Nothing, Nothing]),
+            (Verdict::Mismatch(moved), [Without, Without, Nothing, Nothing]),
+            (conflict, [Nothing; 4]),
+        ] {
+            let kinds = [(Kind::Unmap, false), (Kind::WriteSame, false), (Kind::Write, true)];
+            for ((kind, fua), expected) in kinds.into_iter().zip(expected) {
+                assert_eq!(remedy(&profile(), kind, fua, &end), expected, "{kind:?}: {end:?}");
+            }
+            for kind in [Kind::Write, Kind::Read, Kind::Flush] {
+                assert_eq!(remedy(&profile(), kind, false, &end), expected[3], "{kind:?}: {end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_goes_on_without_what_was_refused() {
+        let mut disk = Profile { fua: true, ..profile() };
+        disk.do_without(Kind::Write);
+        let kinds = |profile: &Profile, op| -> Vec<Kind> {
+            all(profile, op, 0, 4096, true).iter().map(|one| one.kind).collect()
+        };
+        assert_eq!(kinds(&disk, Op::Write), [Kind::Write, Kind::Flush]);
+        // First without unmapping, then as any bytes.
+        disk.do_without(Kind::WriteSame);
+        assert_eq!(kinds(&disk, Op::WriteZeroes), [Kind::WriteSame, Kind::Flush]);
+        assert!(!disk.zeroes_by_unmap);
+        disk.do_without(Kind::WriteSame);
+        assert_eq!(kinds(&disk, Op::WriteZeroes), [Kind::Write, Kind::Flush]);
+        disk.do_without(Kind::Unmap);
+        assert_eq!(kinds(&disk, Op::Discard), []);
+        let plainly = Progress { plainly: true, ..Progress::default() };
+        let flags = RequestFlags::default();
+        let planned = plan(&profile(), Op::WriteZeroes, 0, 4096, flags, plainly).unwrap();
+        assert_eq!((planned.kind, planned.out), (Kind::Write, Out::Zeros(4096)));
     }
 
     /// SPC-4, annex F.2.

@@ -29,6 +29,8 @@ pub(super) struct Pending {
     /// make stable.
     pub(super) losses: Option<u64>,
     pub(super) moved: Moved,
+    /// Times that a command was sent again which it can do without.
+    pub(super) tries: u8,
     serial: u32,
 }
 
@@ -151,7 +153,9 @@ impl Requests {
         let moved = Moved { own: 0, all: moved, others: self.open_work };
         self.open_work += work;
         let (running, held, data, losses) = (None, None, SgList::new(), None);
-        let pending = Pending { request, progress, running, held, data, losses, moved, serial };
+        let tries = 0;
+        let pending =
+            Pending { request, progress, running, held, data, losses, moved, tries, serial };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     super::{
         deadlines::{Expired, TIMES_MAX},
-        disk::{self, Attention, Kind, Out, Planned, Progress, Verdict},
+        disk::{self, Attention, HINT_TRIES_MAX, Kind, Out, Planned, Progress, Remedy, Verdict},
         link::{Done, Link},
         requests::{Left, Moved, Running, Ticket, work},
         window::{Class, LaneView},
@@ -216,7 +216,15 @@ impl Actor {
         // A request that expired meanwhile has ended.
         let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
         let Some(Running { planned, .. }) = pending.running.take() else { return };
-        match disk::judge(&done.end, planned.read_len, planned.write_len, &self.place) {
+        let verdict = disk::judge(&done.end, planned.read_len, planned.write_len, &self.place);
+        let is_again = matches!(verdict, Verdict::Attention(_) | Verdict::Later);
+        if is_again && matches!(planned.kind, Kind::Unmap | Kind::WriteSame) {
+            pending.tries += 1;
+            if pending.tries >= HINT_TRIES_MAX {
+                return self.remedy(ticket, planned, verdict, at);
+            }
+        }
+        match verdict {
             Verdict::Success => {
                 pending.progress = planned.then;
                 self.profile.flush_proven |= planned.kind == Kind::Flush;
@@ -242,17 +250,8 @@ impl Actor {
                 self.heed(at, attention);
             }
             Verdict::Later => self.requests.push_later(ticket, Instant::now() + BUSY_PAUSE),
-            Verdict::NotSupported { whole } => self.do_without(ticket, planned, whole, None),
-            // A disk that takes WRITE SAME for something else than it is.
-            Verdict::Mismatch(error) if planned.kind == Kind::WriteSame => {
-                self.do_without(ticket, planned, false, Some(error));
-            }
-            Verdict::Mismatch(error) | Verdict::Fail(error) => {
-                let fenced = error.kind() == ErrorKind::Fenced && self.controls.key().is_some();
-                self.requests.finish(ticket, Err(error));
-                if fenced {
-                    self.fence();
-                }
+            Verdict::NotSupported { .. } | Verdict::Mismatch(_) | Verdict::Fail(_) => {
+                self.remedy(ticket, planned, verdict, at);
             }
         }
     }
@@ -271,27 +270,48 @@ impl Actor {
         self.requests.finish(ticket, Ok(data));
     }
 
-    /// The disk does not do a command: another one, or the request fails.
-    fn do_without(
-        &mut self,
-        ticket: Ticket,
-        planned: Planned,
-        whole: bool,
-        error: Option<IoError>,
-    ) {
-        if !self.profile.do_without(planned.kind, whole) {
-            let text = format!("{}: disk does not support {:?}", self.place, planned.kind);
-            let error = error.unwrap_or_else(|| IoError::with_detail(ErrorKind::Unsupported, text));
-            self.requests.finish(ticket, Err(error));
-            return;
+    /// The disk did not carry out a command: another one does it, or nothing needs to, or the request fails.
+    fn remedy(&mut self, ticket: Ticket, planned: Planned, end: Verdict, at: usize) {
+        let Some(pending) = self.requests.get(ticket) else { return };
+        match disk::remedy(&self.profile, planned.kind, planned.fua, &end) {
+            Remedy::Without => {
+                self.profile.do_without(planned.kind);
+                self.requests.push_first(ticket);
+                match planned.kind {
+                    Kind::Flush => tracing::warn!(
+                        place = %self.place,
+                        "disk has no command to flush; it is taken to have no volatile cache"
+                    ),
+                    kind => tracing::debug!(place = %self.place, ?kind, ?end, "done without"),
+                }
+            }
+            Remedy::Plainly => {
+                pending.progress.plainly = true;
+                self.requests.push_first(ticket);
+            }
+            Remedy::Ended => self.conclude(ticket),
+            Remedy::Nothing => return self.end_badly(ticket, planned, end),
         }
-        if planned.kind == Kind::Flush {
-            tracing::warn!(
-                place = %self.place,
-                "disk has no command to flush; it is taken to have no volatile cache"
-            );
+        if let Verdict::Attention(attention) = end {
+            self.heed(at, attention);
         }
-        self.requests.push_first(ticket);
+    }
+
+    /// A request fails.
+    fn end_badly(&mut self, ticket: Ticket, planned: Planned, end: Verdict) {
+        let error = match end {
+            Verdict::Mismatch(error) | Verdict::Fail(error) => error,
+            Verdict::NotSupported { .. } => {
+                let text = format!("{}: disk does not support {:?}", self.place, planned.kind);
+                IoError::with_detail(ErrorKind::Unsupported, text)
+            }
+            Verdict::Success | Verdict::Attention(_) | Verdict::Later => ErrorKind::Device.into(),
+        };
+        let fenced = error.kind() == ErrorKind::Fenced && self.controls.key().is_some();
+        self.requests.finish(ticket, Err(error));
+        if fenced {
+            self.fence();
+        }
     }
 
     /// A command that was given up has ended: what the disk tells by it, it tells nobody else.

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use netraid_block::{Buf, Device, ErrorKind, Pool, TargetUri};
+use netraid_block::{Buf, Device, ErrorKind, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_engine::{
     backings, completions,
     initiator::{InitiatorConfig, Remote},
     target::{Target, TargetConfig, TargetHandle},
 };
 use netraid_iscsi_proto::pdu::TaskFunction;
-use netraid_scsi::SenseKey;
+use netraid_scsi::{Additional, SenseKey};
 use tokio::sync::oneshot;
 
 use crate::iscsi::{
@@ -21,6 +21,7 @@ use crate::iscsi::{
 const WRITE_10: u8 = 0x2a;
 const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const WRITE_SAME_16: u8 = 0x93;
+const UNMAP: u8 = 0x42;
 
 async fn start() -> (Running, Meddler, Arc<Remote>, Device) {
     let target = Running::start(config(), &[ram()]);
@@ -309,4 +310,81 @@ async fn one_session_of_several_may_tell_of_a_lost_cache() {
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     assert_eq!((portal.lies_left(), remote.cache_losses(), remote.reconnects()), (0, 1, 0));
     target.stop().await;
+}
+
+/// Discards 64 KiB, or writes zeros there.
+async fn clear(device: &Device, op: Op) -> Result<SgList, netraid_block::IoError> {
+    let flags = RequestFlags::default();
+    completions::request(device, op, 0, 64 << 10, flags, SgList::new()).await
+}
+
+#[tokio::test]
+async fn a_hint_that_a_disk_refuses_in_whatever_way_is_no_failure() {
+    use SenseKey::{AbortedCommand, HardwareError, IllegalRequest, MediumError, NotReady};
+    for (key, asc, ascq) in [
+        (IllegalRequest, 0x26, 0x00),
+        (IllegalRequest, 0x20, 0x00),
+        (HardwareError, 0x44, 0x00),
+        (MediumError, 0x0c, 0x00),
+        (NotReady, 0x04, 0x03),
+        // Sent again, but not for ever.
+        (AbortedCommand, 0x00, 0x00),
+    ] {
+        let (target, portal, remote, device) = start().await;
+        portal.refuse(UNMAP, key, Additional { asc, ascq }, 100);
+        for _ in 0..3 {
+            clear(&device, Op::Discard).await.unwrap();
+        }
+        assert!(portal.lies_left() < 100, "{key:?} {asc:02x}h");
+        write(&device, 3).await.unwrap();
+        assert_eq!(remote.reconnects(), 0);
+        remote.close().await;
+        target.stop().await;
+    }
+    let (target, portal, _remote, device) = start().await;
+    portal.conflict(UNMAP);
+    let error = clear(&device, Op::Discard).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Fenced,
+        "another host holds the disk: no refusal of a hint"
+    );
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn zeros_are_written_in_another_way_however_write_same_is_refused() {
+    use SenseKey::{AbortedCommand, HardwareError, IllegalRequest};
+    for (key, asc) in [(IllegalRequest, 0x26), (HardwareError, 0x44), (AbortedCommand, 0x00)] {
+        let (target, portal, remote, device) = start().await;
+        let additional = Additional { asc, ascq: 0 };
+        portal.refuse(WRITE_SAME_16, key, additional, 100);
+        portal.refuse(UNMAP, key, additional, 100);
+        write(&device, 7).await.unwrap();
+        clear(&device, Op::WriteZeroes).await.unwrap();
+        let read = completions::read(&device, 0, 64 << 10).await.unwrap().to_contiguous();
+        assert!(read.iter().all(|byte| *byte == 0), "{key:?} {asc:02x}h");
+        remote.close().await;
+        target.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_refuses_the_fua_bit_which_it_told_of_is_flushed_instead() {
+    for asc in [0x24, 0x20, 0x26] {
+        let (target, portal, remote, device) = start().await;
+        let data = || Buf::copy_from(&[5; 512]).into();
+        let additional = Additional { asc, ascq: 0 };
+        portal.refuse(WRITE_10, SenseKey::IllegalRequest, additional, 1);
+        completions::write(&device, 0, data(), true).await.unwrap();
+        assert_eq!(portal.lies_left(), 0, "{asc:02x}h");
+        // From now on FUA is a flush, whose failure is one.
+        portal.refuse(SYNCHRONIZE_CACHE_10, SenseKey::MediumError, Additional::WRITE_ERROR, 1);
+        assert!(completions::write(&device, 0, data(), true).await.is_err(), "{asc:02x}h");
+        // Without the bit a refusal is one.
+        portal.refuse(WRITE_10, SenseKey::IllegalRequest, additional, 1);
+        assert!(completions::write(&device, 0, data(), false).await.is_err(), "{asc:02x}h");
+        remote.close().await;
+        target.stop().await;
+    }
 }

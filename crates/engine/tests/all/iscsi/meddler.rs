@@ -132,6 +132,15 @@ impl Meddler {
         self.shared.lock().unwrap().lies.push_back(Lie { code, status: 0x02, sense });
     }
 
+    /// The next commands `code` that end with GOOD are said to have failed, so many of them.
+    pub(crate) fn refuse(&self, code: u8, key: SenseKey, additional: Additional, times: usize) {
+        let sense = Sense::new(key, additional).encode(SenseFormat::Fixed);
+        for _ in 0..times {
+            let lie = Lie { code, status: 0x02, sense: sense.clone() };
+            self.shared.lock().unwrap().lies.push_back(lie);
+        }
+    }
+
     /// The same by a deferred error: an earlier command has failed after all.
     pub(crate) fn deferred(&self, code: u8, key: SenseKey) {
         let mut sense = Sense::new(key, Additional::NONE);
