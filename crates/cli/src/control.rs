@@ -190,6 +190,15 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
             log.round
         );
     }
+    if let Some(lack) = &status.no_space {
+        let members: Vec<String> = lack.members.iter().map(u8::to_string).collect();
+        text += &format!(
+            "  no space left on members {}: {} wait in the log, and writes that need more space are \
+             refused; discard what is not needed, or give these members space\n",
+            members.join(", "),
+            size::show(lack.waiting_bytes)
+        );
+    }
     if let Some(scrub) = &status.scrub {
         text += &format!("  {}\n", scrub::show_line(scrub));
     }

@@ -16,13 +16,13 @@ use netraid_raid::{
     label::{Label, Uuid},
     logged::{
         Action as LoggedAction, Event as LoggedEvent, FoundMember, LoggedArray,
-        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, UserRequest as LoggedRequest,
+        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, Shortage, UserRequest as LoggedRequest,
     },
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
 use super::Event;
-use crate::control::{ArrayStatus, LogStatus, ProgressStatus, ScrubStatus};
+use crate::control::{ArrayStatus, LogStatus, NoSpaceStatus, ProgressStatus, ScrubStatus};
 
 /// Bytes of a block of the log.
 const LOG_BLOCK: u64 = 4096;
@@ -454,6 +454,14 @@ impl Machine {
         }
     }
 
+    /// What it lacks space for.
+    fn no_space(&self) -> Option<NoSpaceStatus> {
+        let Self::Logged(logged) = self else { return None };
+        let Shortage { members, blocks } = logged.machine.shortage()?;
+        let members = members.iter().map(|member| member.0).collect();
+        Some(NoSpaceStatus { members, waiting_bytes: blocks * LOG_BLOCK })
+    }
+
     /// How the array is, but for its members and what is read ahead.
     pub(super) fn status(&self) -> ArrayStatus {
         let label = self.label();
@@ -491,6 +499,7 @@ impl Machine {
             generation: label.generation,
             epoch: label.epoch,
             log,
+            no_space: self.no_space(),
             read_ahead: None,
             scrub: self.scrub_status(),
             progress,

@@ -148,6 +148,9 @@ pub struct ArrayStatus {
     /// Its log, when it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogStatus>,
+    /// What it lacks space for, where what was acknowledged waits for some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_space: Option<NoSpaceStatus>,
     /// What came of reading ahead, where that is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_ahead: Option<ReadAheadStatus>,
@@ -174,6 +177,16 @@ pub struct LogStatus {
     pub round: u32,
     /// Bytes of the volume whose stripes have a place on the members.
     pub mapped_bytes: u64,
+}
+
+/// Members have no space left, and the array cannot do without them: it serves reads, discards and
+/// writes to what has its place, and refuses other writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoSpaceStatus {
+    /// Their indices.
+    pub members: Vec<u8>,
+    /// Bytes of the volume that were acknowledged and wait in the log until there is space.
+    pub waiting_bytes: u64,
 }
 
 /// What came of reading ahead since the array was opened.

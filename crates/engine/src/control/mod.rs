@@ -29,8 +29,8 @@ use tokio::{
 use self::conversations::Conversations;
 pub use self::{
     array::{
-        ArrayStatus, ControlRequest, LogStatus, MemberStatus, ProgressStatus, ReadAheadStatus,
-        ScrubAction, ScrubMemberStatus, ScrubStatus,
+        ArrayStatus, ControlRequest, LogStatus, MemberStatus, NoSpaceStatus, ProgressStatus,
+        ReadAheadStatus, ScrubAction, ScrubMemberStatus, ScrubStatus,
     },
     target::{
         LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,
