@@ -63,14 +63,27 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
         "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi"],
         "netraid-raid" => &["netraid-block", "netraid-parity"],
         "netraid-control" => &["netraid-block", "netraid-raid"],
-        "netraid-engine" | "netraid-sim" => &PURE,
+        "netraid-sim" => &PURE,
+        "netraid-private" => &[],
+        "netraid-engine" => &[
+            "netraid-block",
+            "netraid-scsi",
+            "netraid-iscsi-proto",
+            "netraid-raid",
+            "netraid-control",
+            "netraid-private",
+        ],
         "netraid-evaluate" => &[],
         "netraid-model" => &["netraid-raid", "netraid-sim"],
-        "netraid-export" => &["netraid-block", "netraid-engine"],
-        "netraid-cluster" => &["netraid-control"],
-        "netraid-agent" => {
-            &["netraid-block", "netraid-cluster", "netraid-control", "netraid-engine"]
-        }
+        "netraid-export" => &["netraid-block", "netraid-engine", "netraid-private"],
+        "netraid-cluster" => &["netraid-control", "netraid-private"],
+        "netraid-agent" => &[
+            "netraid-block",
+            "netraid-cluster",
+            "netraid-control",
+            "netraid-engine",
+            "netraid-private",
+        ],
         "netraid-mediator" => &["netraid-cluster", "netraid-control", "netraid-raid"],
         "netraid-files" => &[
             "netraid-block",

@@ -113,9 +113,8 @@ struct Log {
 
 impl Log {
     fn open(path: &Path, len_max: u64) -> io::Result<Self> {
-        use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-        let mut options = File::options();
-        let file = options.create(true).read(true).append(true).mode(0o600).open(path)?;
+        use std::os::unix::fs::FileExt as _;
+        let file = netraid_private::open(path, netraid_private::Mode::Append)?;
         let len = file.metadata()?.len();
         let mut last = [b'\n'];
         if let Some(at) = len.checked_sub(1) {

@@ -3,7 +3,7 @@
 //! a part of what came out is given away. It says what there was at that time, and nothing of a device that slows down after hours of writing.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
@@ -117,11 +117,8 @@ impl Calibration {
 /// # Errors
 /// When something cannot be read or written.
 pub fn measure(directory: &Path, peer: Option<SocketAddr>) -> Result<Calibration, CalibrateError> {
-    fs::create_dir_all(directory).map_err(told(directory))?;
-    let path = directory.join("calibration.tmp");
-    let measured = measure_file(&path);
-    let _ = fs::remove_file(&path);
-    let mut measured = measured?;
+    netraid_private::make_directory(directory).map_err(told(directory))?;
+    let mut measured = measure_file(directory)?;
     measured.network = peer.map(measure_network).transpose()?;
     Ok(measured)
 }
@@ -163,20 +160,25 @@ pub async fn keep(state: &Path, calibration: Calibration) -> Result<(), Calibrat
     Ok(records::put_calibration(&store, calibration).await?)
 }
 
-fn measure_file(path: &Path) -> Result<Calibration, CalibrateError> {
-    let told = told(path);
+/// Measures in a file that has no name any more when the first byte is written: it goes with this process.
+fn measure_file(directory: &Path) -> Result<Calibration, CalibrateError> {
+    let told = told(directory);
     let mut options = File::options();
-    options.create(true).truncate(true).read(true).write(true).mode(0o600);
-    let (file, direct) = open(&options, path).map_err(&told)?;
+    options.create_new(true).read(true).write(true).mode(0o600);
+    let made = tempfile::Builder::new()
+        .prefix("calibration-")
+        .make_in(directory, |path| open(&options, path));
+    let ((file, direct), name) = made.map_err(&told)?.into_parts();
+    name.close().map_err(&told)?;
     let found = rustix::fs::fstatvfs(&file).map_err(|error| told(error.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     // Not all that is free, as somebody else may need it.
     let len = part_of(free / FREE_PART) * THREADS as u64;
     if len == 0 {
-        return Err(CalibrateError::Space { path: path.display().to_string(), free });
+        return Err(CalibrateError::Space { path: directory.display().to_string(), free });
     }
     file.set_len(len).map_err(&told)?;
-    measure_range(path, file, direct, (0, len))
+    measure_range(directory, file, direct, (0, len))
 }
 
 /// Bytes for each thread, where so many are free.

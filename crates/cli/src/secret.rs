@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    io::Read as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -165,12 +166,20 @@ fn pairs(lines: &[&str], path: &Path) -> Result<BTreeMap<String, Secret>> {
 
 fn read_private(path: &Path) -> Result<String> {
     let shown = path.display();
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
+    let unread = || format!("cannot read {shown}");
+    // What is judged is what is read, whatever has the name by then.
+    let mut file = fs::File::open(path).with_context(unread)?;
+    let metadata = file.metadata().with_context(unread)?;
     let mode = metadata.permissions().mode();
     if mode & 0o077 != 0 {
         tracing::warn!("{shown} can be read by others (mode {:o}); chmod 600 it", mode & 0o777);
     }
-    fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))
+    if let Err(error) = netraid_private::check_owner(&metadata) {
+        tracing::warn!("{shown} {error}: its owner knows the secret, and may change it");
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(unread)?;
+    Ok(text)
 }
 
 fn from_environment(user: &str) -> Result<Option<Secret>> {

@@ -4,9 +4,9 @@
 //! a bearer token. It is a secret: written for its owner alone, and never printed.
 
 use std::{
-    fmt, fs, io,
-    io::Write as _,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    fmt,
+    io::{self, Read as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -160,19 +160,20 @@ impl AccessFile {
     /// Reads one.
     ///
     /// # Errors
-    /// When it cannot be read, is none, or others can read it too.
+    /// When it cannot be read, is none, is a symbolic link or somebody else's, or others can read it too.
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let io = |source| AccessError::Io { path: path.to_owned(), source };
-        let meta = fs::metadata(path).map_err(io)?;
+        let (file, meta) = netraid_private::open_named(path).map_err(io)?;
         let mode = meta.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(AccessError::Open { path: path.to_owned(), mode });
         }
         let format = |why| AccessError::Format { path: path.to_owned(), why };
-        if meta.len() > FILE_LEN_MAX {
-            return Err(format(format!("{} bytes, {FILE_LEN_MAX} at most", meta.len())));
+        let mut text = String::new();
+        file.take(FILE_LEN_MAX + 1).read_to_string(&mut text).map_err(io)?;
+        if text.len() as u64 > FILE_LEN_MAX {
+            return Err(format(format!("longer than {FILE_LEN_MAX} bytes")));
         }
-        let mut text = fs::read_to_string(path).map_err(io)?;
         // What serde says of wrong text could show the token: only where it is wrong.
         let this: Result<Self, _> = serde_json::from_str(&text);
         text.zeroize();
@@ -198,27 +199,8 @@ impl AccessFile {
             why: error.to_string(),
         })?;
         text.push('\n');
-        let written = write_secret(path, text.as_bytes());
+        let written = netraid_private::replace(path, text.as_bytes());
         text.zeroize();
         written.map_err(|source| AccessError::Io { path: path.to_owned(), source })
     }
-}
-
-/// Writes a file that its owner alone can read, in the place of what was there: all of it or
-/// nothing, and durably.
-///
-/// # Errors
-/// Of the file system.
-pub fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    let new = path.with_file_name(name);
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -9,7 +9,7 @@
 //! the process is to begin anew from what the store holds.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     path::{Path, PathBuf},
     sync::{
@@ -101,9 +101,8 @@ impl std::fmt::Debug for Store {
 /// # Errors
 /// Of the file system.
 pub fn make_directory(path: &Path) -> Result<(), OpenError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|source| OpenError::Io { path: path.to_owned(), source })
+    netraid_private::make_directory(path)
+        .map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 
 impl Store {
@@ -117,10 +116,14 @@ impl Store {
         let lock = lock(&directory.join(format!("{name}.lock")))?;
         let path = directory.join(format!("{name}.sqlite"));
         let sql = |source| OpenError::Sql { path: path.clone(), source };
+        make_private(&path)?;
         let mut writer = Connection::open(&path).map_err(sql)?;
         writer.pragma_update(None, "journal_mode", "WAL").map_err(sql)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
         writer.pragma_update(None, "foreign_keys", "ON").map_err(sql)?;
+        // SQLite has made the files beside it by now, and nothing secret is in them yet.
+        writer.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(sql)?;
+        check_private(&path)?;
         migrate(&mut writer, &path, steps)?;
         writer.set_prepared_statement_cache_capacity(128);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -218,12 +221,43 @@ fn ended() -> StoreError {
 /// Keeps other processes out as long as the file is open.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let io = |source| OpenError::Io { path: path.to_owned(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(io)?;
+    let file = netraid_private::open(path, netraid_private::Mode::Write).map_err(io)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(path.to_owned())),
         Err(error) => Err(io(error.into())),
     }
+}
+
+/// What SQLite keeps beside a database; it gives them the permissions of the database.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Makes the database if there is none, and takes it, and what a process that was killed left beside it,
+/// away from all but its owner. Nobody else has it open: it is locked.
+fn make_private(path: &Path) -> Result<(), OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    netraid_private::open(path, netraid_private::Mode::Write).map_err(io)?;
+    BESIDE.iter().try_for_each(|ending| {
+        let path = beside(path, ending);
+        let found = netraid_private::tighten(&path);
+        found.map(drop).map_err(|source| OpenError::Io { path, source })
+    })
+}
+
+/// Whether the files that SQLite has open are this user's alone: in a directory where
+/// others may make files, one of them could have been first.
+fn check_private(path: &Path) -> Result<(), OpenError> {
+    ["", BESIDE[0], BESIDE[1]].iter().try_for_each(|ending| {
+        let path = beside(path, ending);
+        let checked = netraid_private::check(&path);
+        checked.map_err(|source| OpenError::Io { path, source })
+    })
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 fn migrate(connection: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), OpenError> {
@@ -318,6 +352,62 @@ mod tests {
         assert!(matches!(again.await, Err(StoreError::Failed(_))));
         assert!(half.await.is_err());
         assert_eq!(store.read(count).await.unwrap(), 2);
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    /// All files of a directory by name, with their permissions.
+    fn modes(directory: &Path) -> Vec<(String, u32)> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+        let mode = |entry: std::fs::DirEntry| {
+            (entry.file_name().into_string().unwrap(), mode_of(&entry.path()))
+        };
+        let mut modes: Vec<_> = entries.map(mode).collect();
+        modes.sort();
+        modes
+    }
+
+    #[tokio::test]
+    async fn a_store_is_its_owners_alone_in_a_directory_that_all_may_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let names = ["store.lock", "store.sqlite", "store.sqlite-shm", "store.sqlite-wal"];
+        let private = names.map(|name| (name.to_owned(), 0o600));
+        let store = Store::open(directory.path(), "store", STEPS).unwrap();
+        store.write(put(1)).await.unwrap();
+        assert_eq!(modes(directory.path()), private);
+
+        // What an earlier program left, with a process that was killed.
+        let copy = tempfile::tempdir().unwrap();
+        for name in names {
+            let path = copy.path().join(name);
+            std::fs::copy(directory.path().join(name), &path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let store = Store::open(copy.path(), "store", STEPS).unwrap();
+        assert_eq!(modes(copy.path()), private);
+        assert_eq!(store.read(count).await.unwrap(), 1, "nothing is lost by it");
+        store.write(put(2)).await.unwrap();
+        assert_eq!(modes(copy.path()), private);
+    }
+
+    #[test]
+    fn a_store_is_not_made_through_links() {
+        let directory = tempfile::tempdir().unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        for name in ["store.lock", "store.sqlite", "store.sqlite-wal"] {
+            let link = directory.path().join(name);
+            std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+            let opened = Store::open(directory.path(), "store", STEPS);
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("symbolic link"), "{error}");
+            assert!(!elsewhere.exists());
+            std::fs::remove_file(&link).unwrap();
+        }
     }
 
     #[tokio::test]

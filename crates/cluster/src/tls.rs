@@ -4,7 +4,13 @@
 //! for the names under which it is reached at each start. Clients are told the authority by an access file, agents' by
 //! the document with which they join: no other authority counts for them.
 
-use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read as _},
+    path::Path,
+    sync::Arc,
+};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -16,8 +22,6 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, pem::PemObject as _},
 };
 use sha2::{Digest as _, Sha256};
-
-use crate::access::write_secret;
 
 /// The name of an authority that a daemon makes for itself.
 const OWN_NAME: &str = "netraid authority";
@@ -70,21 +74,22 @@ impl Identity {
             let path = path.display().to_string();
             move |source| TlsError::Io { path, source }
         };
-        let key = match fs::read_to_string(&key_path) {
+        let key = match read_own(&key_path) {
             Ok(text) => KeyPair::from_pem(&text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = KeyPair::generate()?;
-                write_secret(&key_path, key.serialize_pem().as_bytes()).map_err(io(&key_path))?;
+                let pem = key.serialize_pem();
+                netraid_private::replace(&key_path, pem.as_bytes()).map_err(io(&key_path))?;
                 key
             }
             Err(error) => return Err(io(&key_path)(error)),
         };
         let params = authority_params()?;
-        let authority = match fs::read_to_string(&cert_path) {
+        let authority = match read_own(&cert_path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = params.self_signed(&key)?.pem();
-                write_secret(&cert_path, text.as_bytes()).map_err(io(&cert_path))?;
+                netraid_private::replace(&cert_path, text.as_bytes()).map_err(io(&cert_path))?;
                 text
             }
             Err(error) => return Err(io(&cert_path)(error)),
@@ -117,6 +122,13 @@ impl Identity {
             .map_err(|source| TlsError::Io { path: authority.display().to_string(), source })?;
         Ok(Self { server: server_config(chain, key)?, authority })
     }
+}
+
+/// A file that an earlier start of the daemon wrote: nobody else's counts.
+fn read_own(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    netraid_private::open(path, netraid_private::Mode::Read)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn authority_params() -> Result<CertificateParams, rcgen::Error> {

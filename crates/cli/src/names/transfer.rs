@@ -356,6 +356,8 @@ fn open_partial(path: &Path, resume: bool) -> Result<File> {
     if !own.is_file() || !is_named {
         bail!("{shown}: another `get` has just ended, or it is no regular file; ask again");
     }
+    // Its name can be known beforehand: what another user put there is not written to.
+    netraid_private::check_owner(&own).with_context(|| format!("{shown}"))?;
     if !resume {
         file.set_len(0).with_context(|| format!("{shown}"))?;
     }

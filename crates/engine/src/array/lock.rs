@@ -2,8 +2,9 @@
 
 use std::{
     fs::{File, TryLockError},
+    io,
     os::unix::fs::MetadataExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use netraid_raid::label::{Holder, Label, Uuid};
@@ -25,10 +26,14 @@ impl HostLock {
     pub fn take(name: &str, of: &str) -> Result<Self, ArrayError> {
         let dir = directory();
         let path = dir.join(format!("{name}.lock"));
-        let fail = |source| ArrayError::Lock { path: path.display().to_string(), source };
-        std::fs::create_dir_all(&dir).map_err(fail)?;
-        let file =
-            File::options().create(true).truncate(false).write(true).open(&path).map_err(fail)?;
+        let failed = |path: &Path, source| {
+            let path = path.display().to_string();
+            ArrayError::Lock { path, source }
+        };
+        let fail = |source: io::Error| failed(&path, source);
+        netraid_private::make_known_directory(&dir).map_err(|source| failed(&dir, source))?;
+        // Who could open it could keep it.
+        let file = netraid_private::open(&path, netraid_private::Mode::Write).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { file }),
             Err(TryLockError::WouldBlock) => {

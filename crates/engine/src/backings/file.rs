@@ -106,6 +106,8 @@ fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, u64), Backin
         .write(!options.read_only)
         .create(options.size.is_some() && !options.read_only)
         .truncate(false)
+        // Who may read it reads all that is on the disk.
+        .mode(0o600)
         .custom_flags(flags.bits().cast_signed())
         .open(path)
         .map_err(|source| {

@@ -10,15 +10,11 @@ mod target;
 
 use std::{
     io,
-    os::unix::{
-        fs::{FileTypeExt as _, MetadataExt as _},
-        net::UnixStream as StdUnixStream,
-    },
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use rustix::fs::Mode;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{
@@ -42,6 +38,8 @@ pub use self::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest that commands which are being carried out keep a socket that is to end.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 16;
 
 /// Whoever answers at a control socket.
 pub trait Service: Clone + Send + Sync + 'static {
@@ -126,21 +124,8 @@ impl ControlServer {
     /// # Errors
     /// When the path is in use or cannot be made.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let is_socket = std::fs::symlink_metadata(path).is_ok_and(|at| at.file_type().is_socket());
-        let connected = StdUnixStream::connect(path);
-        let refused = connected.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-        if is_socket && refused {
-            std::fs::remove_file(path)?;
-        }
-        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-        // The mode that the socket has before it is bound is the mode of its path: at no time can
-        // others connect.
-        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&socket2::SockAddr::unix(path)?)?;
+        let listener = UnixListener::from_std(netraid_private::listen(path, BACKLOG)?)?;
         let id = inode(path);
-        socket.listen(16)?;
-        let listener = UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into())?;
         Ok(Self { listener, path: path.to_path_buf(), id })
     }
 

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -101,7 +101,7 @@ impl Keeper {
         let Self::File(path) = self else { return Ok(()) };
         let shown = path.display().to_string();
         let work = move || match marker {
-            Some(marker) => replace(&path, &marker.encode()),
+            Some(marker) => netraid_private::replace(&path, &marker.encode()),
             None => remove(&path),
         };
         let done = tokio::task::spawn_blocking(work).await;
@@ -118,28 +118,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    sync_parent(path)
-}
-
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => sync_parent(path),
+        Ok(()) | Err(_) => netraid_private::sync_parent(path),
     }
-}
-
-/// Makes a change of names stable.
-fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// A command that waits for its logical unit.
@@ -350,8 +333,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sanitize");
         let marker = Marker { method: Method::BlockErase, unrestricted: true, failed: false };
-        replace(&path, b"older").unwrap();
-        replace(&path, &marker.encode()).unwrap();
+        netraid_private::replace(&path, b"older").unwrap();
+        netraid_private::replace(&path, &marker.encode()).unwrap();
         assert_eq!(Sanitizing::kept_in(path.clone()).unwrap().take_found(), Some(marker));
         remove(&path).unwrap();
         remove(&path).unwrap();

@@ -7,7 +7,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -113,15 +113,9 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
             Ok(()) | Err(_) => {}
         }
     } else {
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let mut file = File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
+        return netraid_private::replace(path, bytes);
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    netraid_private::sync_parent(path)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{collections::HashMap, future::Future, io, path::PathBuf, sync::Arc, ti
 use netraid_block::{IoError, Pool};
 use rustix::net::sockopt;
 use tokio::{
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, UnixListener},
     sync::watch,
     task::{AbortHandle, Id, JoinSet},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -53,6 +53,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long requests under way may take after the server was told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clients of a Unix socket that wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Pause after accepting failed for want of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -111,8 +113,8 @@ impl NbdServer {
                 (Listener::Tcp(listener), bound)
             }
             NbdAddress::Unix(path) => {
-                remove_stale(path).await;
-                let listener = UnixListener::bind(path).map_err(listen)?;
+                let listener = netraid_private::listen(path, BACKLOG).map_err(listen)?;
+                let listener = UnixListener::from_std(listener).map_err(listen)?;
                 (Listener::Unix(listener, path.clone()), address.clone())
             }
         };
@@ -337,19 +339,6 @@ impl Client {
         if let Err(error) = connection.run(stop).await {
             tracing::debug!(%error, "connection ended");
         }
-    }
-}
-
-/// Removes the socket of a server that is gone; one that answers stays.
-async fn remove_stale(path: &PathBuf) {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket = path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket
-        && let Err(error) = UnixStream::connect(path).await
-        && error.kind() == io::ErrorKind::ConnectionRefused
-    {
-        // If this fails, listening fails and says why.
-        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -1,0 +1,272 @@
+//! Files, directories, sockets and descriptors that are for their owner alone.
+//!
+//! Every file that holds a secret, and every lock and socket that another user must not take, is
+//! made and opened here. Such a file has the permissions 0600 before its first byte is written,
+//! whatever the umask and the directory are; a symbolic link in its place is not followed; and an
+//! existing file counts only when it belongs to the user who runs this process, or to root. New
+//! contents come under a random name that nobody can make beforehand, and take the place of the
+//! old ones in one step.
+//!
+//! The functions block, and decide nothing about what the files hold.
+
+mod descriptors;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
+    path::Path,
+};
+
+use rustix::{fs::OFlags, io::Errno};
+
+pub use self::{
+    descriptors::{
+        descriptor_limit, free_descriptors, is_out_of_descriptors, raise_descriptor_limit,
+    },
+    socket::listen,
+};
+
+/// What the owner of a private file may do with it, and nobody else.
+const FILE_MODE: u32 = 0o600;
+/// Random characters of a name that nobody can make beforehand.
+const RANDOM_LEN: usize = 16;
+/// Longest name of a file, in bytes.
+const NAME_LEN_MAX: usize = 255;
+/// The same of a directory.
+const DIRECTORY_MODE: u32 = 0o700;
+/// All permissions of the group and of others.
+const OTHERS: u32 = 0o077;
+/// Permissions by which the group or others change what is in a directory.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Why a path is not opened as a private file. An [`io::Error`] of this crate has one of these
+/// inside where the system itself refused nothing; whoever shows it puts the path before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotPrivate {
+    /// The path is a symbolic link.
+    #[error("is a symbolic link, which is not followed here; name the file itself")]
+    Link,
+    /// The path is a directory, a device, a pipe or a socket.
+    #[error("is no regular file; choose another path, or remove what is there")]
+    Kind,
+    /// Others may read or write the file.
+    #[error("can be read or written by others (mode {mode:o}); chmod 600")]
+    Readable {
+        /// The file's permissions.
+        mode: u32,
+    },
+    /// The file belongs to somebody else.
+    #[error(
+        "belongs to user {owner}, and this process runs as user {own}; chown it, or remove it if \
+         nobody here made it"
+    )]
+    Owner {
+        /// The user id of the file's owner.
+        owner: u32,
+        /// The effective user id of this process.
+        own: u32,
+    },
+}
+
+impl From<NotPrivate> for io::Error {
+    fn from(reason: NotPrivate) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, reason)
+    }
+}
+
+/// How [`open`] opens a private file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// To read it; there must be one.
+    Read,
+    /// To read and write it; an empty one is made where there is none.
+    Write,
+    /// To read it and to write behind its end; an empty one is made where there is none.
+    Append,
+}
+
+/// Opens a private file. An existing file that others may read or write is closed to them first.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or
+/// somebody else's; else what the system says.
+pub fn open(path: &Path, mode: Mode) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).mode(FILE_MODE);
+    match mode {
+        Mode::Read => {}
+        Mode::Write => {
+            options.write(true).create(true).truncate(false);
+        }
+        Mode::Append => {
+            options.append(true).create(true);
+        }
+    }
+    let (file, found) = open_as(path, &mut options)?;
+    // What the umask took away is given back, and what others had is taken away.
+    if found.mode() & 0o777 != FILE_MODE {
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    }
+    Ok(file)
+}
+
+/// Opens a file that a user named and that holds a secret, to read it, and answers its metadata as
+/// well. Its permissions are left as they are: the caller judges them.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or
+/// somebody else's; else what the system says.
+pub fn open_named(path: &Path) -> io::Result<(File, Metadata)> {
+    if path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") {
+        // A pipe that this process was started with, by a name that is a link: nobody planted it.
+        let file = File::open(path)?;
+        let found = file.metadata()?;
+        return Ok((file, found));
+    }
+    open_as(path, OpenOptions::new().read(true))
+}
+
+/// Takes an existing file, if there is one, away from all but its owner; whether there is one.
+///
+/// # Errors
+/// As [`open`].
+pub fn tighten(path: &Path) -> io::Result<bool> {
+    match open(path, Mode::Read) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks whether a file, if there is one, is private already. Does not open the file: whoever closes a file
+/// lets go of all locks that this process has on it.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when it is not; else what the system says.
+pub fn check(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if found.is_symlink() {
+        return Err(NotPrivate::Link.into());
+    }
+    if !found.is_file() {
+        return Err(NotPrivate::Kind.into());
+    }
+    check_owner(&found)?;
+    let mode = found.mode() & 0o777;
+    if mode & OTHERS != 0 {
+        return Err(NotPrivate::Readable { mode }.into());
+    }
+    Ok(())
+}
+
+fn open_as(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata)> {
+    // A pipe is not waited for: it is refused below.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) if is_link(path) => NotPrivate::Link.into(),
+        // A socket, or a pipe that nobody reads.
+        Some(Errno::NXIO | Errno::ISDIR) => NotPrivate::Kind.into(),
+        Some(_) | None => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(NotPrivate::Kind.into());
+    }
+    check_owner(&found)?;
+    Ok((file, found))
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
+}
+
+fn own_id() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether what was found belongs to the user who runs this process, or to root.
+///
+/// # Errors
+/// [`NotPrivate::Owner`] when it does not.
+pub fn check_owner(found: &Metadata) -> Result<(), NotPrivate> {
+    judge_owner(found.uid(), own_id())
+}
+
+const fn judge_owner(owner: u32, own: u32) -> Result<(), NotPrivate> {
+    if owner == own || owner == 0 { Ok(()) } else { Err(NotPrivate::Owner { owner, own }) }
+}
+
+/// Gives a private file these contents, in the place of what had the name: all of them or none,
+/// also when power is lost, and durably once this returned. A symbolic link of the name is
+/// replaced, and what it leads to is left alone. A process that is killed meanwhile may leave a file
+/// whose name is this one, `.new-` and random characters.
+///
+/// # Errors
+/// What the system says; then the old contents are there.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut prefix = path.file_name().unwrap_or_default().to_owned();
+    prefix.push(".new-");
+    if prefix.len() + RANDOM_LEN > NAME_LEN_MAX {
+        prefix = ".new-".into();
+    }
+    let mut new = tempfile::Builder::new()
+        .prefix(&prefix)
+        .rand_bytes(RANDOM_LEN)
+        .permissions(Permissions::from_mode(FILE_MODE))
+        .tempfile_in(parent(path))?;
+    new.as_file().set_permissions(Permissions::from_mode(FILE_MODE))?;
+    new.write_all(bytes)?;
+    new.as_file().sync_all()?;
+    new.persist(path)?;
+    sync_parent(path)
+}
+
+/// Makes what changed of the names beside `path` durable.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(parent(path))?.sync_all()
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes a directory for its owner alone, with those above it, if it is not there. One that is there
+/// stays as it is.
+///
+/// # Errors
+/// What the system says.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// Makes a directory for its owner alone under a name that other users know beforehand: one that is
+/// there must be this user's or root's, no symbolic link, and closed to writes of others.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when it is a symbolic link or somebody else's; else what the
+/// system says.
+pub fn make_known_directory(path: &Path) -> io::Result<()> {
+    make_directory(path)?;
+    let found = fs::symlink_metadata(path)?;
+    if found.is_symlink() {
+        return Err(NotPrivate::Link.into());
+    }
+    check_owner(&found)?;
+    if found.mode() & OTHERS_WRITE != 0 {
+        fs::set_permissions(path, Permissions::from_mode(DIRECTORY_MODE))?;
+    }
+    Ok(())
+}

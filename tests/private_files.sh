@@ -1,0 +1,63 @@
+# Files and sockets of all daemons are for their owner alone, whatever the umask and the directory, also those that an
+# earlier program left open to others; what another user has planted is neither followed nor used.
+. "$(dirname "$0")/lib.sh"
+need jq python3 setpriv
+[ "$(id -u)" = 0 ] || fail "needs root, to be another user as well"
+
+# open_to_others DIR...: names of files and sockets that others may read or write.
+open_to_others() { find "$@" ! -type d ! -type l ! -type p -perm /077 ! -name '*.out' ! -name '*.err' | sort; }
+as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+
+chmod 755 "$WORK"
+umask 0
+mkdir -m 755 "$WORK/m" "$WORK/a" "$WORK/t"
+mediator() { launch mediator "$NETRAID" mediator run --json --dir "$WORK/m" --listen 127.0.0.1:0; }
+agent() {
+    launch agent "$NETRAID" agent run --json --dir "$WORK/a" --space 1GiB --rate 100MiB --listen 127.0.0.1:0 \
+        --portal 127.0.0.1:0 --mediator "$WORK/m/agent.access"
+}
+mediator
+agent
+export NETRAID_ACCESS=$WORK/m/admin.access
+"$NETRAID" volume create /v --size 64MiB --survives 0 --level 0 --members 1 >/dev/null
+expect "" "$(open_to_others "$WORK/m" "$WORK/a")" "files of mediator and agent open to others"
+"$NETRAID" mediator access --role client --name joe -o "$WORK/joe.access"
+expect 600 "$(stat -c %a "$WORK/joe.access")" "mode of a new access file"
+
+# Killed, and then as an earlier program would have left it.
+crash mediator agent
+chmod 644 "$WORK"/m/mediator.* "$WORK"/a/state/agent.*
+mediator
+agent
+expect "" "$(open_to_others "$WORK/m" "$WORK/a")" "files of an earlier program open to others"
+"$NETRAID" stat /v >/dev/null || fail "the store lost what it had"
+stop agent
+stop mediator
+
+# In the place of a lock and of a store: somebody else's link.
+for name in lock sqlite; do
+    mkdir -m 777 "$WORK/$name"
+    as_nobody ln -s "$WORK/victim" "$WORK/$name/mediator.$name"
+    refused 'symbolic link' "$NETRAID" mediator run --dir "$WORK/$name" --listen 127.0.0.1:0
+    [ ! -e "$WORK/victim" ] || fail "the link of mediator.$name was followed"
+done
+# A key that somebody else knows.
+mkdir -m 777 "$WORK/key"
+as_nobody touch "$WORK/key/authority.key"
+refused 'belongs to user 65534' "$NETRAID" mediator run --dir "$WORK/key" --listen 127.0.0.1:0
+# An access file that somebody else wrote.
+cp "$WORK/joe.access" "$WORK/other.access"
+chown 65534 "$WORK/other.access"
+refused 'belongs to user 65534' "$NETRAID" mediator status --access "$WORK/other.access"
+
+# Disks, their locks, and the sockets of an array.
+target m0 64MiB --control "unix:$WORK/t/target.sock"
+"$NETRAID" create vol --level 0 "${URI[m0]}" >/dev/null
+launch engine "$NETRAID" attach --json --nbd "unix:$WORK/t/nbd.sock" --control "unix:$WORK/t/engine.sock" "${URI[m0]}"
+expect 3 "$(find "$WORK/t" -type s | wc -l)" "sockets"
+expect "" "$(open_to_others "$WORK/t" "$WORK/m0.img")" "sockets and disks open to others"
+lock=$(find /run/netraid -name '*.lock' -newer "$WORK/m0.img" | head -n 1)
+expect 600 "$(stat -c %a "$lock")" "mode of an array's lock"
+if as_nobody "$NETRAID" status "unix:$WORK/t/engine.sock" 2>/dev/null; then fail "another user asks an array"; fi
+stop engine
+stop m0
