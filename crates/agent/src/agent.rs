@@ -9,10 +9,10 @@ use std::{
 };
 
 use netraid_cluster::{
-    access::{AccessError, AccessFile, Bearer},
+    access::{AccessError, AccessFile, Bearer, TokenDigest},
     agent::AgentStatus,
     now,
-    serve::{ServeError, Server},
+    serve::{Limits as ApiLimits, ServeError, Server},
     store::{OpenError, StoreError, make_directory},
     tls::{Identity, TlsError},
     vet::{self, RATE_MAX, SPACE_MAX, Unfit},
@@ -107,6 +107,8 @@ pub struct AgentConfig {
     pub identity: Option<[PathBuf; 3]>,
     /// Mediators to join.
     pub mediators: Vec<AccessFile>,
+    /// What its API lets in.
+    pub api: ApiLimits,
 }
 
 /// What an agent says when it serves.
@@ -298,7 +300,7 @@ impl Agent {
         let iqn = target_config.iqn.clone();
         let target = Target::bind(target_config, Vec::new(), segments.pool())?;
         let identity = identity(&config, &state)?;
-        let server = Server::bind(config.listen, identity)?;
+        let server = Server::bind(config.listen, identity)?.with_limits(config.api);
         let portal = target.local_addrs().first().copied().unwrap_or(config.portal);
         let portal = reached(&config, portal)?;
         let scheme = if server.authority().is_some() { "https" } else { "http" };
@@ -390,7 +392,9 @@ impl Agent {
             }
         };
         let io = |source| AgentError::Io { path: "the agent's API".to_owned(), source };
-        let serving = self.server.serve(router(Arc::clone(&self.api)), until_stopped());
+        let view = Arc::clone(&self.api.view);
+        let knows = move |token: &TokenDigest| view.read().callers.contains_key(token);
+        let serving = self.server.serve(router(Arc::clone(&self.api)), knows, until_stopped());
         let serving = async { serving.await.map_err(io) };
         let target = async { Ok(self.target.run(until_stopped()).await?) };
         let served = async { tokio::try_join!(serving, target).map(drop) };

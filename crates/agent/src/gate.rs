@@ -9,7 +9,7 @@ use netraid_control::{
     token::{AgentView, Denied, Grant, Secret, Token, admit},
     units::{AgentId, MediatorId, Moment, Rate, SegmentId},
 };
-use netraid_engine::target::{Admission, Admitted, Opened, Pace};
+use netraid_engine::target::{Admission, Admitted, NotOpened, Opened, Pace};
 use serde_json::{Value, json};
 
 use crate::{
@@ -89,7 +89,7 @@ impl Admission for Gate {
         Some(Admitted { grant, pace })
     }
 
-    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, String> {
+    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, NotOpened> {
         let key = (mediator, segment);
         let info = self.view.read().segments.get(&key).copied();
         let info = info.ok_or("the segment is not there")?;

@@ -15,17 +15,17 @@ use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
     io::{self, ErrorKind},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use netraid_block::Pool;
-use netraid_cluster::{access::write_secret, agent::Label};
+use netraid_cluster::agent::Label;
 use netraid_control::units::{AgentId, MediatorId, SegmentId};
 use netraid_engine::{
     backings::{Backing, FileOptions},
-    target::{Identity, Lun, ReservationStore},
+    target::{Identity, Lun, NotOpened, ReservationStore},
 };
 use serde::{Deserialize, Serialize};
 
@@ -202,7 +202,7 @@ impl Segments {
         match &self.place {
             Place::Files(_) => {
                 let text = self.label_text(key, len_bytes, label).map_err(told)?;
-                write_secret(&self.beside(key, "label"), &text).map_err(told)
+                netraid_private::replace(&self.beside(key, "label"), &text).map_err(told)
             }
             Place::Memory { .. } => Ok(()),
             Place::Disk { disk, .. } => {
@@ -237,14 +237,14 @@ impl Segments {
     }
 
     /// Opens a segment to be served, and says whether something was ever written.
-    pub(crate) fn open(&self, key: Key, len_bytes: u64) -> Result<(Lun, bool), String> {
+    pub(crate) fn open(&self, key: Key, len_bytes: u64) -> Result<(Lun, bool), NotOpened> {
         let used;
         let device = match &self.place {
             Place::Files(_) => {
                 let path = self.path(key);
                 let options = FileOptions { block_len: BLOCK_LEN, ..FileOptions::default() };
                 let backing = Backing::file(&path, &options, self.pool.clone());
-                let backing = backing.map_err(|error| error.to_string())?;
+                let backing = backing.map_err(|error| NotOpened::from_error(&error))?;
                 used = backing.used_bytes();
                 backing.device().clone()
             }
@@ -261,7 +261,7 @@ impl Segments {
         };
         let found = device.info().capacity;
         if found != len_bytes {
-            return Err(format!("has {found} bytes instead of {len_bytes}"));
+            return Err(format!("has {found} bytes instead of {len_bytes}").into());
         }
         let reservations = ReservationStore::open(self.beside(key, "reservations"));
         let identity = Identity::for_lun(&format!("{} {} {}", self.agent, key.0, key.1), 0);
@@ -269,7 +269,7 @@ impl Segments {
             discard_zeroes: true,
             physical_len: device.info().optimal_len.max(BLOCK_LEN),
             identity: Some(Identity { serial: key.1.to_string(), ..identity }),
-            reservations: Some(reservations.map_err(|error| error.to_string())?),
+            reservations: Some(reservations.map_err(|error| NotOpened::from_error(&error))?),
             ..Lun::from(device)
         };
         Ok((lun, used != Some(0)))
@@ -367,7 +367,7 @@ impl Segments {
         let own = Whose { agent, mediator, segment, len_bytes };
         match serde_json::from_slice::<Whose>(&found) {
             Ok(whose) if whose != own => Ok(Some(whose)),
-            Ok(_) | Err(_) => write_secret(&path, &text).map(|()| None),
+            Ok(_) | Err(_) => netraid_private::replace(&path, &text).map(|()| None),
         }
     }
 
@@ -454,9 +454,7 @@ fn used(found: &fs::Metadata) -> u64 {
 }
 
 fn make_file(path: &Path, len_bytes: u64) -> io::Result<()> {
-    let mut options = File::options();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    let file = options.open(path)?;
+    let file = netraid_private::open(path, netraid_private::Mode::Write)?;
     let found = file.metadata()?;
     if used(&found) > 0 {
         return Err(io::Error::other("there is a file with data already; nothing was changed"));
@@ -471,8 +469,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    File::open(parent(path))?.sync_all()
+    netraid_private::make_directory(path)?;
+    netraid_private::sync_parent(path)
 }
 
 fn parent(path: &Path) -> &Path {

@@ -33,7 +33,6 @@ use crate::{
     runtime_of,
     signal::{Stop, stop_with_parent},
     size,
-    target::take_all_files,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
-    take_all_files();
+    netraid_private::raise_descriptor_limit();
     runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 

@@ -11,6 +11,7 @@ use netraid_cluster::{
     access::AccessFile,
     http::RequestError,
     mediator::{Layout, Mode, Spread},
+    serve::Limits,
 };
 use netraid_control::units::Rate;
 use netraid_files::{Cluster, VolumeOptions};
@@ -42,6 +43,47 @@ impl AccessArgs {
             "no access file: give --access FILE or set NETRAID_ACCESS; the mediator wrote \
              admin.access and client.access into its directory",
         )
+    }
+}
+
+/// What the HTTP API of a daemon lets in.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits of the HTTP API")]
+pub(crate) struct ApiArgs {
+    /// Connections at a time; no more than a quarter of the descriptors that the process may have
+    #[arg(long, value_name = "N", default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// Connections of one IPv4 address, or of one /64 network of IPv6, at a time
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections_per_source: u32,
+    /// How long a connection and the header of its first request may take, and that of each later one
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    header_timeout: Duration,
+    /// How long the body of a request may take
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    body_timeout: Duration,
+    /// How long a connection may be silent between requests
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    idle_timeout: Duration,
+    /// What the bodies of all requests may hold in memory at a time
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size::parse)]
+    body_memory: u64,
+}
+
+impl ApiArgs {
+    /// The limits that they are.
+    pub(crate) fn limits(&self) -> Limits {
+        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        Limits {
+            connections: count(self.connections),
+            connections_per_source: count(self.connections_per_source),
+            header: self.header_timeout,
+            body: self.body_timeout,
+            idle: self.idle_timeout,
+            bodies_bytes: self.body_memory,
+        }
     }
 }
 

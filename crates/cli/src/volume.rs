@@ -17,7 +17,6 @@ use crate::{
     runtime, runtime_of,
     signal::{Stop, settle, stop_with_parent, until_stopped},
     size,
-    target::take_all_files,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -162,7 +161,7 @@ fn attach(args: &AttachArgs, output: Output) -> Result<()> {
         stop_with_parent()?;
     }
     args.exports.check(args.insecure)?;
-    take_all_files();
+    netraid_private::raise_descriptor_limit();
     runtime_of(args.exports.threads)?.block_on(serve(args, output))
 }
 

@@ -1,4 +1,10 @@
 //! Serving HTTP: over TLS, or in the clear on loopback alone.
+//!
+//! Who is let in, who leaves for others, and whose time is over is `netraid_control::limiter`'s to say:
+//! [`doors`] asks it, and [`connection`] does what it says.
+
+mod connection;
+mod doors;
 
 use std::{
     io,
@@ -11,12 +17,18 @@ use axum::{
     Router,
     http::{HeaderMap, header},
 };
-use axum_server::{Handle, tls_rustls::RustlsConfig};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_rustls::TlsAcceptor;
 
+pub use netraid_control::limiter::Limits;
+
+use self::{connection::Serving, doors::Doors};
 use crate::{access::TokenDigest, tls::Identity};
 
 /// How long requests have to end after a shutdown was asked for.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+/// Waiting for the next connection when the last could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +55,7 @@ pub struct Server {
     listener: TcpListener,
     identity: Option<Identity>,
     address: SocketAddr,
+    limits: Limits,
 }
 
 impl Server {
@@ -62,7 +75,14 @@ impl Server {
         };
         let (listener, address) =
             listen().map_err(|source| ServeError::Listen { address, source })?;
-        Ok(Self { listener, identity, address })
+        Ok(Self { listener, identity, address, limits: Limits::DEFAULT })
+    }
+
+    /// The same with other limits. It has no more connections than a quarter of the files and sockets that
+    /// this process may have open.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Where it listens.
@@ -84,39 +104,51 @@ impl Server {
         self.identity.as_ref().map(|identity| identity.authority.as_str())
     }
 
-    /// Serves until `stop` is done, then ends what is under way.
+    /// Serves until `stop` is done, then ends what is under way. `knows` says whose token is known: nothing
+    /// but its header is read of a request without one.
     ///
     /// # Errors
     /// Of the listener.
     pub async fn serve(
         self,
         router: Router,
+        knows: impl Fn(&TokenDigest) -> bool + Send + Sync + 'static,
         stop: impl Future<Output = ()> + Send,
     ) -> io::Result<()> {
-        let handle = Handle::new();
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        let serving = async {
-            match self.identity {
-                Some(Identity { server, .. }) => {
-                    let config = RustlsConfig::from_config(Arc::clone(&server));
-                    let server = axum_server::from_tcp_rustls(self.listener, config)?;
-                    server.handle(handle.clone()).serve(service).await
-                }
-                None => {
-                    let server = axum_server::from_tcp(self.listener)?;
-                    server.handle(handle.clone()).serve(service).await
-                }
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let limits = self.limits.within_descriptors(netraid_private::descriptor_limit());
+        let (stop_now, stopped) = watch::channel(false);
+        let doors = Arc::new(Doors::new(limits));
+        let serving = Serving {
+            router,
+            knows: Arc::new(knows),
+            tls: self.identity.map(|identity| TlsAcceptor::from(identity.server)),
+            stopped,
+        };
+        let mut connections = JoinSet::new();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        if let Some(place) = doors.arrive(peer) {
+                            connections.spawn(serving.clone().serve(stream, peer, place));
+                        }
+                    }
+                    Err(error) => {
+                        doors.handle_failed_accept(&error);
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
             }
-        };
-        let stopping = async {
-            stop.await;
-            handle.graceful_shutdown(Some(SHUTDOWN_LIMIT));
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            served = serving => served,
-            () = stopping => Ok(()),
         }
+        drop(listener);
+        stop_now.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(SHUTDOWN_LIMIT, all).await;
+        Ok(())
     }
 }
 

@@ -2,22 +2,45 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use axum::{Json, Router, http::HeaderMap, routing::get};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::DefaultBodyLimit,
+    http::HeaderMap,
+    routing::{get, post},
+};
 use netraid_cluster::{
     Code, Problem,
     access::{AccessError, AccessFile, Bearer},
     http::{Client, RequestError},
-    serve::{ServeError, Server, bearer},
+    serve::{Limits, ServeError, Server, bearer},
     tls::Identity,
 };
-use tokio::sync::oneshot;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long `/v1/work` takes.
+const WORK: Duration = Duration::from_millis(600);
 
 /// A server that answers whoever says `known`, until what it returns is dropped.
 fn serve(identity: Option<Identity>, known: &Bearer) -> (String, oneshot::Sender<()>) {
+    serve_within(identity, known, Limits::DEFAULT)
+}
+
+fn serve_within(
+    identity: Option<Identity>,
+    known: &Bearer,
+    limits: Limits,
+) -> (String, oneshot::Sender<()>) {
     let digest = known.digest();
     let answer = move |headers: HeaderMap| async move {
         match bearer(&headers) == Some(digest) {
@@ -25,11 +48,18 @@ fn serve(identity: Option<Identity>, known: &Bearer) -> (String, oneshot::Sender
             false => Err(Problem::new(Code::Unauthorized, "nobody we know")),
         }
     };
-    let router = Router::new().route("/v1/numbers", get(answer));
+    let router = Router::new()
+        .route("/v1/numbers", get(answer))
+        // Whoever it is: what a stranger sends is not there.
+        .route("/v1/length", post(async |body: Bytes| body.len().to_string()))
+        .route("/v1/work", get(async || tokio::time::sleep(WORK).await))
+        .layer(DefaultBodyLimit::disable());
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), identity).unwrap();
+    let server = server.with_limits(limits);
     let url = server.url();
     let (stop, stopped) = oneshot::channel();
-    tokio::spawn(server.serve(router, async {
+    let knows = move |token: &_| *token == digest;
+    tokio::spawn(server.serve(router, knows, async {
         let _ = stopped.await;
     }));
     (url, stop)
@@ -112,4 +142,125 @@ fn an_access_file_is_for_its_owner_alone_and_shows_nothing() {
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     assert!(matches!(AccessFile::read(&path), Err(AccessError::Open { mode: 0o640, .. })));
+}
+
+async fn connect(url: &str) -> TcpStream {
+    TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap()
+}
+
+/// The beginning of a request, with the headers that are its own.
+fn head(line: &str, token: Option<&Bearer>, more: &str) -> String {
+    let token = token.map(|token| format!("Authorization: Bearer {}\r\n", token.expose()));
+    format!("{line} HTTP/1.1\r\nHost: x\r\n{}{more}\r\n", token.unwrap_or_default())
+}
+
+/// All that comes until the server closes the connection, and how long that takes.
+async fn rest(stream: &mut TcpStream) -> (String, Duration) {
+    let (mut text, from) = (Vec::new(), Instant::now());
+    // A server that closes while something is unread resets the connection.
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut text)).await.unwrap();
+    (String::from_utf8(text).unwrap(), from.elapsed())
+}
+
+#[tokio::test]
+async fn the_body_of_a_stranger_is_not_waited_for_and_not_read() {
+    let token = Bearer::draw();
+    let (url, _stop) = serve(None, &token);
+    let len = "Content-Length: 8388608\r\n";
+    for known in [None, Some(&Bearer::draw())] {
+        let mut stream = connect(&url).await;
+        stream.write_all(head("POST /v1/length", known, len).as_bytes()).await.unwrap();
+        let (answer, _) = rest(&mut stream).await;
+        assert!(answer.contains("connection: close") && answer.ends_with("\r\n\r\n0"), "{answer}");
+    }
+    let mut stream = connect(&url).await;
+    let body = format!("{}12345", head("POST /v1/length", Some(&token), "Content-Length: 5\r\n"));
+    for _ in 0..2 {
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let mut answer = [0; 512];
+        let len = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..len]);
+        assert!(answer.ends_with("\r\n\r\n5") && !answer.contains("connection: close"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn peers_that_only_hold_connections_keep_nobody_out() {
+    let token = Bearer::draw();
+    let directory = tempfile::tempdir().unwrap();
+    let identity = Identity::own(directory.path(), &["127.0.0.1".to_owned()]).unwrap();
+    let limits = Limits { connections_per_source: 8, ..Limits::DEFAULT };
+    for identity in [None, Some(identity)] {
+        let authority = identity.as_ref().map(|identity| identity.authority.clone());
+        let (url, _stop) = serve_within(identity, &token, limits);
+        let address = url.rsplit('/').next().unwrap();
+        let client = Client::new(&url, &token, authority.as_deref(), TIMEOUT).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(TcpStream::connect(address).await.unwrap());
+            let answer: Vec<u64> = client.get("/v1/numbers").await.unwrap();
+            assert_eq!(answer, [1, 2, 3]);
+        }
+        let mut open = 0;
+        for stream in &mut held {
+            let mut byte = [0];
+            let read = tokio::time::timeout(Duration::from_millis(1), stream.read(&mut byte));
+            open += usize::from(read.await.is_err());
+        }
+        assert!((1..=8).contains(&open), "{open} of 100 are open");
+    }
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_ended_and_work_is_not() {
+    let token = Bearer::draw();
+    let short = Duration::from_millis(300);
+    let limits = Limits { header: short, body: short, idle: short, ..Limits::DEFAULT };
+    let (url, _stop) = serve_within(None, &token, limits);
+    let mut silent = connect(&url).await;
+    let mut slow = connect(&url).await;
+    slow.write_all(b"GET /v1/numbers HTTP/1.1\r\nHos").await.unwrap();
+    let mut half = connect(&url).await;
+    let begun = head("POST /v1/length", Some(&token), "Content-Length: 5\r\n");
+    half.write_all(format!("{begun}12").as_bytes()).await.unwrap();
+    let mut idle = connect(&url).await;
+    idle.write_all(head("GET /v1/numbers", Some(&token), "").as_bytes()).await.unwrap();
+    let mut busy = connect(&url).await;
+    let work = head("GET /v1/work", Some(&token), "Connection: close\r\n");
+    busy.write_all(work.as_bytes()).await.unwrap();
+
+    for peer in [&mut silent, &mut slow] {
+        assert_eq!(rest(peer).await.0, "");
+    }
+    let (answer, _) = rest(&mut half).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("--body-timeout"), "{answer}");
+    let (answer, _) = rest(&mut idle).await;
+    assert!(answer.ends_with("[1,2,3]"), "answered, then closed: {answer}");
+    let (answer, taken) = rest(&mut busy).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(taken < TIMEOUT);
+}
+
+#[tokio::test]
+async fn bodies_that_hold_too_much_are_refused_with_the_reason() {
+    let token = Bearer::draw();
+    let limits = Limits { bodies_bytes: 1 << 20, ..Limits::DEFAULT };
+    let (url, _stop) = serve_within(None, &token, limits);
+    let begin = |len| {
+        let len = format!("Content-Length: {len}\r\n");
+        head("POST /v1/length", Some(&token), &len)
+    };
+    let mut large = connect(&url).await;
+    large.write_all(begin(2 << 20).as_bytes()).await.unwrap();
+    large.write_all(&vec![b'x'; (1 << 20) + 1]).await.unwrap();
+    let (answer, _) = rest(&mut large).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("--body-memory"), "{answer}");
+    // What it held is free again.
+    let mut small = connect(&url).await;
+    small.write_all(begin(1 << 20).as_bytes()).await.unwrap();
+    small.write_all(&vec![b'x'; 1 << 20]).await.unwrap();
+    let mut answer = [0; 512];
+    let len = small.read(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..len]);
+    assert!(answer.ends_with("\r\n\r\n1048576"), "{answer}");
 }

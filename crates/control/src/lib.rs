@@ -16,6 +16,7 @@ pub mod fencing;
 pub mod keys;
 pub mod lease;
 pub mod ledger;
+pub mod limiter;
 pub mod mclock;
 pub mod membership;
 pub mod placement;

@@ -47,9 +47,9 @@ use std::{
 
 use netraid_cluster::{
     Problem,
-    access::{AccessError, AccessFile, Bearer, Role},
+    access::{AccessError, AccessFile, Bearer, Role, TokenDigest},
     mediator::NewAccess,
-    serve::{ServeError, Server},
+    serve::{Limits, ServeError, Server},
     store::{OpenError, Store},
     tls::{Identity, TlsError},
     vet::{UrlError, url_host},
@@ -79,6 +79,8 @@ pub struct Config {
     pub tls: Tls,
     /// How long a plan lasts when nobody says, in milliseconds.
     pub term_ms: u64,
+    /// What its API lets in.
+    pub api: Limits,
 }
 
 /// How it is known that the mediator is itself.
@@ -151,7 +153,7 @@ impl Mediator {
     /// # Errors
     /// When that cannot be done.
     pub async fn open(config: Config) -> Result<Self, MediatorError> {
-        let Config { directory, listen, advertise, tls, term_ms } = config;
+        let Config { directory, listen, advertise, tls, term_ms, api } = config;
         let store = Store::open(&directory, NAME, STEPS)?;
         let identity_of = |tls: &Tls| match tls {
             Tls::Own => {
@@ -160,7 +162,7 @@ impl Mediator {
             Tls::Given { cert, key, authority } => Identity::given(cert, key, authority).map(Some),
             Tls::None => Ok(None),
         };
-        let server = Server::bind(listen, identity_of(&tls)?)?;
+        let server = Server::bind(listen, identity_of(&tls)?)?.with_limits(api);
         let url = url(&server, advertise.as_deref());
         url_host(&url).map_err(|why| MediatorError::Url { url: url.clone(), why })?;
         let core = load(store, term_ms).await;
@@ -198,9 +200,11 @@ impl Mediator {
         let ended = |problem: Problem| MediatorError::Ended(problem.detail);
         end::recover(&self.core).await.map_err(ended)?;
         let router = api::router(Arc::clone(&self.core));
+        let known = Arc::clone(&self.core);
+        let knows = move |token: &TokenDigest| known.access.find(token).is_some();
         let background = end::run(Arc::clone(&self.core));
         tokio::select! {
-            served = self.server.serve(router, stop) => {
+            served = self.server.serve(router, knows, stop) => {
                 served.map_err(|error| MediatorError::Ended(error.to_string()))
             }
             problem = background => Err(ended(problem)),

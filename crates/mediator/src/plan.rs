@@ -149,7 +149,7 @@ impl Plan {
 
     pub(crate) fn of_volume(connection: &Connection, volume: VolumeId) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1");
-        usable(&mut connection.prepare_cached(&sql)?, [volume.0], "plans", Self::read)
+        usable(&mut *connection.prepare_cached(&sql)?, [volume.0], "plans", Self::read)
     }
 
     /// How many of a volume are in force that one bearer token has.
@@ -163,7 +163,7 @@ impl Plan {
     /// Those that were opened by a bearer token, and have not ended.
     pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1 AND state <> 'ending'");
-        connection.prepare_cached(&sql)?.query_map([int(owner)], Self::read)?.collect()
+        usable(&mut *connection.prepare_cached(&sql)?, [int(owner)], "plans", Self::read)
     }
 
     /// Those in a state that end before a moment; as many at most.
@@ -175,7 +175,7 @@ impl Plan {
     ) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE state = ?1 AND until < ?2 LIMIT ?3");
         let values = params![word(&state)?, int(before.0), limit];
-        usable(&mut connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 
     /// A page of them by id; of one owner only if that is given.
@@ -191,7 +191,7 @@ impl Plan {
         );
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
         let values = params![after, owner.map(int), limit];
-        usable(&mut connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 
     /// How many are in force.
@@ -209,7 +209,7 @@ impl Plan {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2");
         let after = after.map_or(Vec::new(), |after| after.0.to_vec());
         let values = params![after, limit];
-        usable(&mut connection.prepare_cached(&sql)?, values, "plans", Self::read)
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn config(directory: &Path, mediators: &[&Mediator]) -> AgentConfig {
         insecure: true,
         identity: None,
         mediators: mediators.iter().map(|mediator| mediator.access.clone()).collect(),
+        api: netraid_cluster::serve::Limits::DEFAULT,
     }
 }
 
@@ -145,7 +146,8 @@ impl Mediator {
             .with_state(Arc::clone(&state));
         // On a thread of its own: a test may wait for its agent.
         std::thread::spawn(move || {
-            runtime().block_on(server.serve(router, std::future::pending())).unwrap();
+            let knows = |_: &_| true;
+            runtime().block_on(server.serve(router, knows, std::future::pending())).unwrap();
         });
         Self { id, access, state }
     }

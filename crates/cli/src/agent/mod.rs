@@ -22,6 +22,7 @@ use netraid_control::{
 use serde::Serialize;
 
 use crate::{
+    cluster::ApiArgs,
     output::Output,
     runtime,
     signal::{Stop, stop_with_parent},
@@ -120,6 +121,8 @@ struct RunArgs {
     /// removed at the end
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    #[command(flatten)]
+    api: ApiArgs,
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
@@ -189,7 +192,7 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
     if args.exit_with_parent {
         stop_with_parent()?;
     }
-    crate::target::take_all_files();
+    netraid_private::raise_descriptor_limit();
     let config = args.config()?;
     runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
@@ -272,6 +275,7 @@ impl RunArgs {
             insecure: self.insecure,
             identity,
             mediators: mediators.collect::<Result<_, _>>()?,
+            api: self.api.limits(),
         })
     }
 }

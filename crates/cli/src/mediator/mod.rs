@@ -11,7 +11,7 @@ use netraid_mediator::{Config, Mediator, Tls};
 use serde::Serialize;
 
 use crate::{
-    cluster::{AccessArgs, parse_duration},
+    cluster::{AccessArgs, ApiArgs, parse_duration},
     output::Output,
     runtime,
     signal::{Stop, stop_with_parent},
@@ -72,6 +72,8 @@ struct RunArgs {
     /// How long a plan lasts without renewal, when its client does not say
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_term)]
     term: Duration,
+    #[command(flatten)]
+    api: ApiArgs,
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
@@ -111,6 +113,7 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
     if args.exit_with_parent {
         stop_with_parent()?;
     }
+    netraid_private::raise_descriptor_limit();
     let tls = match (&args.tls_cert, &args.tls_key, &args.tls_authority) {
         (Some(cert), Some(key), Some(authority)) => {
             Tls::Given { cert: cert.clone(), key: key.clone(), authority: authority.clone() }
@@ -124,6 +127,7 @@ fn serve(args: &RunArgs, output: Output) -> Result<()> {
         advertise: args.advertise.clone(),
         tls,
         term_ms: u64::try_from(args.term.as_millis())?,
+        api: args.api.limits(),
     };
     runtime()?.block_on(async {
         let mut stop = Stop::listen()?;

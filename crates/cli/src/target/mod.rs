@@ -17,7 +17,6 @@ use made::MadeFiles;
 use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
 use open::Opened;
 use rates::RateArgs;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use service::{About, TargetService};
 
@@ -106,7 +105,8 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     if args.exit_with_parent {
         stop_with_parent()?;
     }
-    take_all_files();
+    // Each I/O thread of a backing has its file open, and each session a socket.
+    netraid_private::raise_descriptor_limit();
     let mut config = TargetConfig::new(args.iqn.clone());
     config.listen = access::listen_addresses(&args.listen, &args.access)?;
     let user = args.access.apply(&mut config)?;
@@ -142,15 +142,6 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         pool,
     };
     runtime()?.block_on(serve(args, target, about, opened, output))
-}
-
-/// Each I/O thread of a backing has its file open, and each session a socket: takes as many open
-/// files as the process may have.
-pub(crate) fn take_all_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Where that is refused, opening or accepting one too many says so.
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Serves until told to stop, by a signal or through the control socket.

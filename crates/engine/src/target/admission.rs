@@ -37,8 +37,8 @@ pub trait Admission: Send + Sync + Debug {
     /// for a while is closed, and opened again when it is wanted. The error is for the log.
     ///
     /// # Errors
-    /// When it is not there, or cannot be opened: its logins are refused as all others.
-    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, String>;
+    /// When it is not there, or cannot be opened.
+    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, NotOpened>;
 
     /// Whether a running session may go on for what its rule does not know of: that its key was not
     /// taken back. Called on the target's thread, for each session several times a second.
@@ -62,6 +62,47 @@ pub struct Admitted {
     /// How fast all sessions of the grant's plan may go together, where the target is paced; that
     /// of the latest login counts. A floor that does not fit is made as large as fits.
     pub pace: Pace,
+}
+
+/// Why a segment was not opened, with the reason for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotOpened {
+    /// It is not there, or is not what it should be: its logins are refused as all others.
+    #[error("{0}")]
+    Unusable(String),
+    /// The host has run out of something that it takes: its logins are told so.
+    #[error("{0}")]
+    Exhausted(String),
+}
+
+impl NotOpened {
+    /// The reason is an error: whether descriptors have run out, what caused it says.
+    #[must_use]
+    pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut cause = Some(error);
+        while let Some(one) = cause {
+            if one.downcast_ref().is_some_and(netraid_private::is_out_of_descriptors) {
+                let limit = netraid_private::descriptor_limit();
+                return Self::Exhausted(format!(
+                    "{error}; the process may have {limit} files and sockets open (LimitNOFILE, ulimit -n)"
+                ));
+            }
+            cause = one.source();
+        }
+        Self::Unusable(error.to_string())
+    }
+}
+
+impl From<String> for NotOpened {
+    fn from(reason: String) -> Self {
+        Self::Unusable(reason)
+    }
+}
+
+impl From<&str> for NotOpened {
+    fn from(reason: &str) -> Self {
+        Self::Unusable(reason.to_owned())
+    }
 }
 
 /// A segment that was opened.

@@ -27,7 +27,13 @@ use tokio::{
 };
 
 use self::tasks::Slot;
-use super::{Shared, luns::SeenLuns, realm::ServedRealm, segments::Knock, sessions::SessionEntry};
+use super::{
+    Shared,
+    luns::SeenLuns,
+    realm::ServedRealm,
+    segments::{Knock, Knocked},
+    sessions::SessionEntry,
+};
 use crate::{
     completions::{CompletionQueue, CompletionReceiver},
     wire::{Side, Wire, WireError},
@@ -430,11 +436,14 @@ impl Driver {
 
     /// The login goes on when it is known whether its segment is open.
     fn take_segment(&mut self) {
-        let Some(is_open) = self.knock.as_ref().and_then(|knock| knock.answer()) else { return };
+        let Some(answer) = self.knock.as_ref().and_then(|knock| knock.answer()) else { return };
         let (Some(knock), Some(segments)) = (self.knock.take(), &self.shared.segments) else {
             return;
         };
-        if !is_open || self.machine.claim().is_none() {
+        if answer == Knocked::Exhausted {
+            return self.machine.handle_shortage();
+        }
+        if answer == Knocked::Shut || self.machine.claim().is_none() {
             return self.answer_standing(None);
         }
         let guest = self.shared.enter(segments, self.session.connection, &knock);
@@ -466,7 +475,7 @@ const fn describe_refusal(status: u16) -> &'static str {
         0x0207 => "a name is missing",
         0x0209 => "kind of session",
         0x020a => "no such session",
-        0x0302 => "no room for another session",
+        0x0302 => "no room for another session, or no descriptors for it",
         _ => "against the protocol, or no common values",
     }
 }

@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-pub use self::admission::{Admission, Admitted, Opened};
+pub use self::admission::{Admission, Admitted, NotOpened, Opened};
 pub use self::background::{MarkerFileError, Sanitizing};
 use self::{cells::Guarded, threads::Threads};
 pub use control::{CommandError, TargetHandle};
@@ -62,6 +62,8 @@ use tokio::sync::{Notify, oneshot, watch};
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 /// Waiting for the next connection when the last could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The same when one that was there leaves for it.
+const EVICTION_PAUSE: Duration = Duration::from_millis(2);
 
 /// What a target is and where it listens.
 #[derive(Debug, Clone)]
@@ -286,7 +288,8 @@ impl Target {
             setup.asks_standing = true;
         }
         let segments = config.admission.map(|admission| (admission, config.segment_idle_limit));
-        let (limits, pacing) = (config.limits, config.pacing);
+        let limits = config.limits.within_descriptors(netraid_private::free_descriptors());
+        let pacing = config.pacing;
         Ok(Self {
             listeners,
             setup,

@@ -29,7 +29,7 @@ use netraid_scsi::Identity;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use super::{
-    Admission, Admitted, Lun, Opened, Shared,
+    Admission, Admitted, Lun, NotOpened, Opened, Shared,
     cells::Guarded,
     control::{CommandError, DRAIN_LIMIT},
     guests::Guest,
@@ -81,17 +81,28 @@ pub(super) struct Segment {
     changed: Notify,
 }
 
+/// What becomes of a login that waits for its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knocked {
+    /// The segment is open.
+    Open,
+    /// The segment is not served.
+    Shut,
+    /// The host lacks what the segment takes.
+    Exhausted,
+}
+
 /// A login that waits for its segment.
 pub(super) struct Knock {
     pub(super) admitted: Admitted,
     segment: Arc<Segment>,
-    /// Whether it is open, once that is known.
-    answer: Guarded<Option<bool>>,
+    /// What became of it, once that is known.
+    answer: Guarded<Option<Knocked>>,
     waker: Arc<Notify>,
 }
 
 impl Knock {
-    pub(super) fn answer(&self) -> Option<bool> {
+    pub(super) fn answer(&self) -> Option<Knocked> {
         self.answer.get()
     }
 }
@@ -156,10 +167,10 @@ impl Segment {
         }
     }
 
-    fn answer_knocks(&self, is_open: bool) {
+    fn answer_knocks(&self, answer: Knocked) {
         let knocks = core::mem::take(&mut *self.knocks.lock());
         for knock in knocks {
-            knock.answer.set(Some(is_open));
+            knock.answer.set(Some(answer));
             knock.waker.notify_one();
         }
     }
@@ -249,8 +260,8 @@ impl Shared {
         let answer = Guarded::new(None);
         let knock = Arc::new(Knock { admitted, segment: segment.clone(), answer, waker });
         match segment.stage.get() {
-            Stage::Open => knock.answer.set(Some(true)),
-            Stage::Closing | Stage::Gone => knock.answer.set(Some(false)),
+            Stage::Open => knock.answer.set(Some(Knocked::Open)),
+            Stage::Closing | Stage::Gone => knock.answer.set(Some(Knocked::Shut)),
             Stage::Opening => segment.knocks.lock().push(knock.clone()),
             Stage::Asleep => {
                 segment.knocks.lock().push(knock.clone());
@@ -415,24 +426,28 @@ async fn open(shared: Arc<Shared>, admission: Arc<dyn Admission>, segment: Arc<S
     let (mediator, id) = segment.key;
     segment.closed().await;
     let opened = tokio::task::spawn_blocking(move || admission.open(mediator, id)).await;
-    let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
+    let opened = opened.unwrap_or_else(|error| Err(error.to_string().into()));
     if segment.stage.get() == Stage::Closing {
         drop(opened);
-        segment.answer_knocks(false);
+        segment.answer_knocks(Knocked::Shut);
         return close(shared, segment).await;
     }
-    match opened.and_then(|opened| shared.opened(&segment, opened)) {
+    let opened = opened.and_then(|opened| Ok(shared.opened(&segment, opened)?));
+    match opened {
         Ok(()) => {
             segment.idle_since.set(Instant::now());
             segment.stage.set(Stage::Open);
-            segment.answer_knocks(true);
+            segment.answer_knocks(Knocked::Open);
         }
         Err(error) => {
             if shared.may_tell() {
                 tracing::warn!(%mediator, segment = %id, %error, "a segment cannot be opened");
             }
             segment.stage.set(Stage::Asleep);
-            segment.answer_knocks(false);
+            segment.answer_knocks(match error {
+                NotOpened::Unusable(_) => Knocked::Shut,
+                NotOpened::Exhausted(_) => Knocked::Exhausted,
+            });
             if segment.realm.luns.get(0).is_none() {
                 forget(&shared, &segment);
             }

@@ -19,7 +19,9 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{ACCEPT_PAUSE, SHUTDOWN_LIMIT, Shared, TargetError, connection, control::Life};
+use super::{
+    ACCEPT_PAUSE, EVICTION_PAUSE, SHUTDOWN_LIMIT, Shared, TargetError, connection, control::Life,
+};
 
 /// Connections on their way to a thread.
 const ARRIVALS_MAX: usize = 64;
@@ -149,10 +151,15 @@ pub(super) async fn accept(
                     }
                 }
                 Err(error) => {
+                    let is_exhausted = netraid_private::is_out_of_descriptors(&error);
+                    let makes_way = is_exhausted && shared.node.lock().handle_exhausted();
+                    shared.wake();
                     if shared.may_tell() {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        let (error, limit) = (&error, netraid_private::descriptor_limit());
+                        tracing::warn!(%error, limit, makes_way, "cannot accept a connection");
                     }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    let pause = if makes_way { EVICTION_PAUSE } else { ACCEPT_PAUSE };
+                    tokio::time::sleep(pause).await;
                 }
             },
             _ = stopped.wait_for(|stop| *stop) => break,

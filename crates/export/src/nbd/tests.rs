@@ -6,6 +6,7 @@ use netraid_block::{BlockDevice, Buf, Device, DeviceInfo, Op, Request, SgList};
 use netraid_engine::backings::ram;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };

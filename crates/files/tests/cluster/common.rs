@@ -117,6 +117,7 @@ impl House {
             insecure: true,
             identity: None,
             mediators: vec![AccessFile::read(&access).unwrap()],
+            api: netraid_cluster::serve::Limits::DEFAULT,
         }
     }
 
@@ -168,7 +169,8 @@ impl House {
 fn mediator(directory: PathBuf, listen: SocketAddr) -> (Daemon, String) {
     Daemon::start(move |ready| async move {
         let (advertise, tls, term_ms) = (None, Tls::None, 600_000);
-        let config = Config { directory, listen, advertise, tls, term_ms };
+        let api = netraid_cluster::serve::Limits::DEFAULT;
+        let config = Config { directory, listen, advertise, tls, term_ms, api };
         // What was killed just now may still be letting go of its port and its store.
         let mediator = persist(|| Mediator::open(config.clone())).await;
         ready.send(mediator.url().to_owned()).unwrap();

@@ -105,6 +105,16 @@ impl Connection {
         self.take_step(node, step, cid);
     }
 
+    /// Whoever waits to be judged has proven that it may come in, and there is nothing to serve it with:
+    /// it is told so. Without effect when nobody waits.
+    pub fn handle_shortage(&mut self) {
+        const OUT_OF_RESOURCES: u16 = 0x0302;
+        let Phase::Login(login) = &mut self.phase else { return };
+        let Some(step) = login.judge(false) else { return };
+        let refusal = LoginResponse { status: OUT_OF_RESOURCES, ..step.response };
+        self.refuse_login(&refusal, step.text);
+    }
+
     fn take_step(&mut self, node: &mut Node, step: Step, cid: u16) {
         match step.end {
             End::Judge => self.events.push_back(Event::AskStanding),

@@ -159,6 +159,22 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// These limits where so many more files and sockets can be opened: sessions have half of them, and
+    /// visitors, of whom as many again may be leaving, a quarter. The rest is for what is served.
+    #[must_use]
+    pub fn within_descriptors(self, free: u64) -> Self {
+        let part = |of: u64| usize::try_from(free / of).unwrap_or(usize::MAX).max(1);
+        let visitors_max = self.visitors_max.min(part(8));
+        Self {
+            sessions_max: self.sessions_max.min(part(2)),
+            visitors_max,
+            visitors_per_source_max: self.visitors_per_source_max.min(visitors_max),
+            ..self
+        }
+    }
+}
+
 /// The two ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
@@ -253,6 +269,13 @@ struct Live {
     finished: Vec<Ticket>,
 }
 
+impl Live {
+    /// Whether it was told to leave.
+    fn is_leaving(&self) -> bool {
+        self.orders.contains(&Order::Close)
+    }
+}
+
 /// The parent of all connections of a target.
 #[derive(Debug)]
 pub struct Node {
@@ -325,7 +348,7 @@ impl Node {
             return false;
         }
         let staying: Vec<_> = all
-            .filter(|live| !live.orders.contains(&Order::Close))
+            .filter(|live| !live.is_leaving())
             .map(|live| (live.link.source(), live.connection))
             .collect();
         let count = |of: IpAddr| staying.iter().filter(|(source, _)| *source == of).count();
@@ -341,6 +364,20 @@ impl Node {
             self.counters.refused_busy.add(1);
             self.order(oldest, Order::Close);
         }
+        true
+    }
+
+    /// A connection could not be accepted as the process can open no more sockets: the oldest visitor of
+    /// the source that has most leaves for it. False when there is none. Poll wakes after.
+    pub fn handle_exhausted(&mut self) -> bool {
+        let staying = self.live.iter().filter(|live| live.visits && !live.is_leaving());
+        let source = |live: &Live| live.link.source();
+        let count = |of: IpAddr| staying.clone().filter(|live| source(live) == of).count();
+        let loser = staying.clone().map(source).max_by_key(|source| count(*source));
+        let oldest = staying.clone().find(|live| Some(source(live)) == loser);
+        let Some(oldest) = oldest.map(|live| live.connection) else { return false };
+        self.counters.refused_busy.add(1);
+        self.order(oldest, Order::Close);
         true
     }
 

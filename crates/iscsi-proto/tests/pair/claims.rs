@@ -54,6 +54,17 @@ fn the_shell_judges_name_and_proof() {
 }
 
 #[test]
+fn who_may_come_in_is_told_that_there_is_nothing_to_serve_it_with() {
+    let mut hand = claimed(&who("the name", "the secret"));
+    hand.pair.host.machine.handle_shortage();
+    let answer = hand.answer().unwrap();
+    assert_eq!(answer.response.status, 0x0302);
+    assert!(hand.pair.host.machine.is_finished());
+    assert!(judge(&mut hand, Some(HERE)).is_none(), "let in after all");
+    assert_eq!(hand.pair.node.counters().refused_busy.get(), 1);
+}
+
+#[test]
 fn who_is_not_let_in_is_told_one_thing_only() {
     let mut answers = Vec::new();
     for name in ["the name", "another"] {

@@ -96,6 +96,35 @@ fn there_are_never_more_than_twice_as_many_visitors() {
 }
 
 #[test]
+fn a_process_without_descriptors_lets_visitors_go_and_no_session() {
+    let mut node = node(4, 8, 8);
+    let session = open(&mut node).unwrap();
+    assert!(matches!(admit(&mut node, session, 1, 0), Admission::Admitted(_)));
+    let lone = node.open(link(2)).unwrap().id();
+    let [first, second] = [(); 2].map(|()| open(&mut node).unwrap());
+    for leaves in [first, second, lone] {
+        // Of two that have as many, it does not matter who goes first.
+        assert!(node.handle_exhausted());
+        let told = node.poll_wake().unwrap();
+        assert_eq!(node.take_order(told), Some(Order::Close));
+        assert!(leaves != first || told == first, "{told:?}");
+        node.closed(told);
+    }
+    assert!(!node.handle_exhausted());
+    assert_eq!((node.poll_wake(), node.session_count()), (None, 1));
+}
+
+#[test]
+fn few_descriptors_are_shared_out() {
+    let limits = Limits::default().within_descriptors(40);
+    assert_eq!((limits.sessions_max, limits.visitors_max), (20, 5));
+    assert_eq!(limits.visitors_per_source_max, 5);
+    assert!(limits.sessions_max + 2 * limits.visitors_max < 40);
+    assert_eq!(Limits::default().within_descriptors(u64::MAX), Limits::default());
+    assert_eq!(Limits::default().within_descriptors(0).sessions_max, 1);
+}
+
+#[test]
 fn sources_are_hosts_or_networks() {
     let of = |text: &str| Link::new(text.parse().unwrap(), link(1).portal).source();
     assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::ffff:1]:6"));

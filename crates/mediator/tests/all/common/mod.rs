@@ -375,6 +375,7 @@ pub fn config(directory: &Path) -> Config {
         advertise: None,
         tls: Tls::None,
         term_ms: 600_000,
+        api: netraid_cluster::serve::Limits::DEFAULT,
     }
 }
 

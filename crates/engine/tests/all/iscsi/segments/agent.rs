@@ -20,7 +20,7 @@ use netraid_control::{
 };
 use netraid_engine::{
     initiator::{InitiatorConfig, Remote},
-    target::{Admission, Admitted, Opened, Pace, TargetConfig},
+    target::{Admission, Admitted, NotOpened, Opened, Pace, TargetConfig},
 };
 use netraid_iscsi_proto::{
     chap::{Algorithm, Secret},
@@ -53,6 +53,8 @@ pub(super) struct Stored {
     pub(super) generation: Generation,
     pub(super) mediator: MediatorId,
     pub(super) fails: bool,
+    /// Opening it finds no descriptor.
+    pub(super) lacks_descriptors: bool,
     /// Its generation is raised while it is being opened.
     pub(super) is_raised_late: bool,
     pub(super) opened: usize,
@@ -85,6 +87,7 @@ impl Agent {
                 generation,
                 mediator: MEDIATOR,
                 fails: false,
+                lacks_descriptors: false,
                 is_raised_late: false,
                 opened: 0,
             };
@@ -206,13 +209,17 @@ impl Admission for Agent {
         }
     }
 
-    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, String> {
+    fn open(&self, mediator: MediatorId, segment: SegmentId) -> Result<Opened, NotOpened> {
         assert_eq!(mediator, MEDIATOR);
         let mut segments = self.segments.lock().unwrap();
         let stored = segments.get_mut(&segment).ok_or("there is none")?;
         stored.opened += 1;
+        if stored.lacks_descriptors {
+            let error = io::Error::from_raw_os_error(24);
+            return Err(NotOpened::from_error(&error));
+        }
         if stored.fails {
-            return Err("its file is gone".to_owned());
+            return Err("its file is gone".into());
         }
         if std::mem::take(&mut stored.is_raised_late) {
             stored.generation = Generation(stored.generation.0 + 1);

@@ -120,6 +120,22 @@ async fn every_refusal_is_the_same() {
 }
 
 #[tokio::test]
+async fn a_login_that_may_come_in_hears_that_descriptors_have_run_out() {
+    let agent = Agent::new(&[ram()]);
+    agent.change(1, |segment| segment.lacks_descriptors = true);
+    let target = agent.start();
+    let good = agent.issue(agent.token(1));
+    let attempt = Login::with(&good).attempt(target.address).await.unwrap();
+    assert_eq!((attempt.status, attempt.raw.is_none()), (0x0302, true));
+    // Only who has proven that it may come in.
+    let wrong = Login { secret: "wrong", ..Login::with(&good) };
+    assert_eq!(wrong.attempt(target.address).await.unwrap().status, 0x0201);
+    agent.change(1, |segment| segment.lacks_descriptors = false);
+    assert_eq!(Login::with(&good).attempt(target.address).await.unwrap().status, 0);
+    target.stop().await;
+}
+
+#[tokio::test]
 async fn a_session_has_lun_0_and_no_other() {
     let agent = Agent::new(&[ram(), ram()]);
     let target = agent.start();

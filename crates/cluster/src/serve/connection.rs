@@ -1,0 +1,317 @@
+//! One connection: TLS, requests, and what the limiter is told of both.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::ConnectInfo,
+    http::{HeaderValue, Request, Response, header},
+    response::IntoResponse as _,
+};
+use hyper::{
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use netraid_control::limiter::{Ending, Shortage};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{bearer, doors::Place};
+use crate::{
+    access::TokenDigest,
+    problem::{Code, Problem},
+};
+
+/// Bytes of a header, and of what is read ahead of a body, at most.
+const BUFFER_LEN_MAX: usize = 32 << 10;
+
+/// What every connection of a server is served with.
+#[derive(Clone)]
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) knows: Arc<dyn Fn(&TokenDigest) -> bool + Send + Sync>,
+    /// None: in the clear.
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) stopped: watch::Receiver<bool>,
+}
+
+impl Serving {
+    /// Serves one connection to its end.
+    pub(super) async fn serve(self, stream: TcpStream, peer: SocketAddr, place: Arc<Place>) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, "a connection failed at once: {error}");
+            return;
+        }
+        let tls = self.tls.clone();
+        let (own, work) = (Arc::clone(&place), async {
+            let Some(tls) = tls else { return self.converse(stream, peer, place).await };
+            match tls.accept(stream).await {
+                Ok(stream) => self.converse(stream, peer, place).await,
+                Err(error) => tracing::debug!(%peer, "no TLS: {error}"),
+            }
+        });
+        if let Err(ending) = while_allowed(&own, work).await {
+            tracing::debug!(%peer, "a connection is closed: {ending:?}");
+        }
+    }
+
+    /// Answers requests until the peer, or the server, asks no more.
+    async fn converse<S>(self, stream: S, peer: SocketAddr, place: Arc<Place>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { router, knows, mut stopped, .. } = self;
+        let watched = Watched { inner: stream, place: Arc::clone(&place) };
+        let answers = service_fn(move |request| {
+            let knows = bearer(Request::headers(&request)).is_some_and(|token| knows(&token));
+            let router = router.clone();
+            let place = Arc::clone(&place);
+            async move { Ok::<_, Infallible>(answer(router, request, peer, knows, place).await) }
+        });
+        let connection = http1::Builder::new()
+            // The limiter has the time.
+            .header_read_timeout(None)
+            .max_buf_size(BUFFER_LEN_MAX)
+            .serve_connection(TokioIo::new(watched), answers);
+        let (mut connection, stop) = (pin!(connection), stopped.wait_for(|stop| *stop));
+        let (mut stop, mut is_stopping) = (pin!(stop), false);
+        let ended = poll_fn(|context| {
+            if !is_stopping && stop.as_mut().poll(context).is_ready() {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(context)
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%peer, "a connection failed: {error}");
+        }
+    }
+}
+
+/// Does something for as long as the limiter leaves the connection its place. What is done here is polled
+/// again at each of the limiter's times.
+async fn while_allowed<T>(place: &Place, work: impl Future<Output = T>) -> Result<T, Ending> {
+    let (mut work, mut timer) = (pin!(work), pin!(sleep_until(Instant::now())));
+    let mut called = pin!(place.called.notified());
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(Ok(done));
+        }
+        while called.as_mut().poll(context).is_ready() {
+            called.set(place.called.notified());
+        }
+        if let Some(ending) = place.must_close() {
+            return Poll::Ready(Err(ending));
+        }
+        if let Some(at) = place.next_timeout() {
+            if timer.deadline() != at {
+                timer.as_mut().reset(at);
+            }
+            if timer.as_mut().poll(context).is_ready() {
+                context.waker().wake_by_ref();
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Answers a request; of a stranger's, the body is not there for anybody.
+async fn answer(
+    router: Router,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    is_known: bool,
+    place: Arc<Place>,
+) -> Response<Sent> {
+    let shortage = place.handle_header(is_known);
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(ConnectInfo(peer));
+    let body = match is_known && shortage.is_none() {
+        true => Body::new(Received::new(body, Arc::clone(&place))),
+        false => Body::empty(),
+    };
+    let routed = TowerToHyperService::new(router).call(Request::from_parts(parts, body));
+    let mut routed = pin!(routed);
+    let (mut response, mut is_last) = match shortage {
+        Some(shortage) => (refusal(shortage), true),
+        None => {
+            poll_fn(|context| {
+                if let Poll::Ready(Ok(response)) = routed.as_mut().poll(context) {
+                    return Poll::Ready((response, false));
+                }
+                // The connection is polled when it is time to ask.
+                let shortage = place.must_answer();
+                shortage.map_or(Poll::Pending, |shortage| Poll::Ready((refusal(shortage), true)))
+            })
+            .await
+        }
+    };
+    is_last |= !is_known;
+    if is_last {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    place.handle_answer();
+    response.map(|inner| Sent { inner, place })
+}
+
+fn refusal(shortage: Shortage) -> Response<Body> {
+    Problem::new(Code::Unavailable, shortage.to_string()).into_response()
+}
+
+/// A connection of which the limiter is told what comes and goes.
+struct Watched<S> {
+    inner: S,
+    place: Arc<Place>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.place.handle_bytes();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let len = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
+        self.place.handle_sent();
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let len = ready!(Pin::new(&mut self.inner).poll_write_vectored(context, bytes))?;
+        self.place.handle_sent();
+        Poll::Ready(Ok(len))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+/// The body of a request, counted as it comes.
+struct Received {
+    inner: Incoming,
+    place: Arc<Place>,
+}
+
+impl Received {
+    fn new(inner: Incoming, place: Arc<Place>) -> Self {
+        if inner.is_end_stream() {
+            place.handle_body_end();
+        }
+        Self { inner, place }
+    }
+}
+
+impl HttpBody for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let len = match &frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => 0,
+        };
+        if !self.place.handle_body(len) {
+            // The request is refused by whoever polls this.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if frame.is_none() || self.inner.is_end_stream() {
+            self.place.handle_body_end();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.place.handle_body_end();
+    }
+}
+
+/// The body of an answer.
+struct Sent {
+    inner: Body,
+    place: Arc<Place>,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.place.handle_answered();
+    }
+}
