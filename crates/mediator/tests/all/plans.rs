@@ -374,7 +374,7 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
 async fn a_bearer_that_ends_takes_its_plans_with_it() {
     let house = House::new(3).await;
     house.create("/x", 1 << 30).await.unwrap();
-    let (client, _) = house.client_of(Role::Client, Some(1_500)).await;
+    let (client, _) = house.client_of(Role::Client, Some(4_000)).await;
     let hour = Open { for_ms: Some(3_590_000), ..opening("/x", Mode::Write, 0) };
     let plan: TransferPlan = client.post("/v1/plans", &hour).await.unwrap();
     token(&house, &plan, 0);
