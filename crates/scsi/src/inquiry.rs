@@ -45,7 +45,7 @@ const PAGES: [u8; 9] = [
 ];
 
 const STANDARD_LEN: usize = 96;
-const SERIAL_LEN_MAX: usize = 64;
+pub(crate) const SERIAL_LEN_MAX: usize = 64;
 
 /// Who a logical unit says that it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,17 +69,24 @@ impl Identity {
     /// the target's name and the LUN, so that they are the same after a restart.
     #[must_use]
     pub fn for_lun(target_name: &str, lun: u16) -> Self {
-        // FNV-1a: identifiers need to differ, not to be hard to guess.
-        let bytes = target_name.bytes().chain(lun.to_be_bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = fnv(target_name.bytes().chain(lun.to_be_bytes()));
+        Self::with_serial(target_name, &alloc::format!("{hash:016x}"))
+    }
+
+    /// The identity with this serial number: the designator follows from it alone, so that a disk
+    /// is the same whichever target shows it. Sixteen hexadecimal digits are the designator itself,
+    /// but for its first four bits.
+    #[must_use]
+    pub fn with_serial(target_name: &str, serial: &str) -> Self {
+        let is_plain = serial.len() == 16
+            && serial.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        let number = u64::from_str_radix(serial, 16).ok().filter(|_| is_plain);
         Self {
             vendor: "NETRAID".to_string(),
             product: "DISK".to_string(),
             revision: "1".to_string(),
-            serial: alloc::format!("{hash:016x}"),
-            naa: hash & 0x0fff_ffff_ffff_ffff,
+            serial: serial.to_string(),
+            naa: number.unwrap_or_else(|| fnv(serial.bytes())) & 0x0fff_ffff_ffff_ffff,
             target_name: target_name.to_string(),
         }
     }
@@ -149,6 +156,13 @@ impl Identity {
     fn port_name(&self) -> String {
         alloc::format!("{},t,0x{:04x}", self.name(), TARGET_PORT_GROUP)
     }
+}
+
+/// FNV-1a: identifiers need to differ, not to be hard to guess.
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// A VPD page: header and `body`.
@@ -306,6 +320,22 @@ mod tests {
         assert!(all[4].value.starts_with(b"iqn.2026-01.org.example:disk,t,0x0001\0"));
         assert!(all[5].value.starts_with(b"iqn.2026-01.org.example:disk\0"));
         assert_ne!(identity.naa, Identity::for_lun("iqn.2026-01.org.example:disk", 4).naa);
+    }
+
+    #[test]
+    fn the_designator_follows_from_the_serial_number_alone() {
+        let derived = Identity::for_lun("iqn.2026-01.org.example:disk", 3);
+        // What earlier programs gave: the designator is the serial number's lower 60 bits.
+        assert_eq!(
+            derived.naa,
+            0x0fff_ffff_ffff_ffff & u64::from_str_radix(&derived.serial, 16).unwrap()
+        );
+        let again = Identity::with_serial("iqn.2026-01.org.example:other", &derived.serial);
+        assert_eq!((&again.serial, again.naa), (&derived.serial, derived.naa));
+        let named = |serial| Identity::with_serial("iqn.x", serial).naa;
+        assert_eq!(named("WD-1"), named("WD-1"));
+        assert_ne!(named("WD-1"), named("WD-2"));
+        assert_ne!(named("00000000000000AB"), 0xab, "only as this program writes it");
     }
 
     #[test]

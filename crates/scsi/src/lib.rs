@@ -18,6 +18,7 @@ mod bytes;
 pub mod capacity;
 pub mod cdb;
 mod copy;
+pub mod identity;
 pub mod inquiry;
 pub mod limits;
 pub mod mode;

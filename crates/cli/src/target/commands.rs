@@ -177,7 +177,7 @@ pub(crate) fn show(status: &TargetStatus) -> String {
 }
 
 fn show_lun(lun: &LunStatus) -> String {
-    let LunStatus { state, backing, uri, .. } = lun;
+    let LunStatus { state, backing, uri, serial, .. } = lun;
     let (number, capacity) = (lun.lun, size::show(lun.capacity_bytes));
     let used = lun.used_bytes.map(|used| format!("{} used of ", size::show(used)));
     let used = used.unwrap_or_default();
@@ -188,8 +188,8 @@ fn show_lun(lun: &LunStatus) -> String {
     let free = free.unwrap_or_default();
     let troubles = show_troubles(lun);
     format!(
-        "  LUN {number}  {state}{read_only}  {used}{capacity}{free} in blocks of {}  {backing}{filters}\n      {uri}\n      \
-         {} sessions, {} commands at the device; {counts}\n{troubles}",
+        "  LUN {number}  {state}{read_only}  {used}{capacity}{free} in blocks of {}  {backing}{filters}\n      {uri}  \
+         serial {serial}\n      {} sessions, {} commands at the device; {counts}\n{troubles}",
         lun.block_bytes, lun.sessions, lun.running
     )
 }

@@ -40,7 +40,7 @@ pub(crate) struct TargetArgs {
     iqn: String,
     /// LUN 0, 1, ...: ram:SIZE, file:PATH[:SIZE] (made, sparse, when a size is given), or
     /// block:PATH; sizes as 64MiB or 64M (powers of 1024); options behind commas: ro, direct, sync,
-    /// threads=N, io=uring|threads, block=512|4096
+    /// threads=N, io=uring|threads, block=512|4096, serial=NUMBER
     #[arg(long, value_name = "BACKING", required = true)]
     lun: Vec<LunSpec>,
     /// Logical block in bytes, of LUNs that do not say; without it 512, or what a block device has
@@ -67,8 +67,9 @@ pub(crate) struct TargetArgs {
     /// Socket for `netraid status`, `lun`, `session`, `stop`: unix:PATH
     #[arg(long, value_name = "unix:PATH")]
     control: Option<String>,
-    /// Directory that keeps persistent reservations of LUNs in memory or on block devices, and the
-    /// marker without which a block device is not sanitized; those of files are beside them
+    /// Directory that keeps persistent reservations of LUNs in memory or on block devices, identities
+    /// of block devices, and the marker without which one is not sanitized; those of files are beside
+    /// them
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[arg(long, hide = true)]
@@ -98,6 +99,7 @@ struct ReadyLun {
     lun: u16,
     uri: String,
     backing: String,
+    serial: String,
     capacity_bytes: u64,
 }
 
@@ -120,12 +122,16 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         let mut opened = Opened::open(spec.clone(), block_len, &pool)?;
         let filters = args.filter.iter().filter(|filter| filter.is_for(number));
         opened.set_filters(filters.map(|filter| &filter.spec))?;
+        opened.identify(&args.iqn, number, args.state.as_deref())?;
         Ok(opened)
     };
     check_filters(args)?;
     let mut made = MadeFiles::default();
     args.lun.iter().for_each(|spec| made.note(spec));
     let opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
+    for (number, unit) in (0..).zip(&opened) {
+        unit.check_alone(number, (0..number).zip(&opened))?;
+    }
     let lun = |(number, opened): (u16, &Opened)| {
         opened.lun(&args.iqn, number, args.removable, args.state.as_deref())
     };
@@ -193,6 +199,7 @@ fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Out
         lun,
         uri: about.uri(lun),
         backing: opened.spec.to_string(),
+        serial: opened.serial.clone(),
         capacity_bytes: opened.backing.device().info().capacity,
     });
     let ready = Ready {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use netraid_block::{Device, Pool};
 use netraid_engine::{
-    backings::{Backing, Place, Shrink},
+    backings::{Backing, FoundIdentity, IdentityOffer, Origin, Place, Shrink},
     filters::{FilterSpec, Filters},
     target::{Identity, Lun, ReservationStore, Sanitizing},
 };
@@ -17,6 +17,8 @@ use crate::lun::LunSpec;
 pub(super) struct Opened {
     pub(super) spec: LunSpec,
     pub(super) backing: Backing,
+    /// By which initiators know the unit; empty until [`Self::identify`].
+    pub(super) serial: String,
     /// The first sees a request first.
     filters: Vec<Filters>,
 }
@@ -24,7 +26,45 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) fn open(spec: LunSpec, block_len: Option<u32>, pool: &Pool) -> Result<Self> {
         let backing = spec.open(block_len, pool.clone())?;
-        Ok(Self { spec, backing, filters: Vec::new() })
+        Ok(Self { spec, backing, serial: String::new(), filters: Vec::new() })
+    }
+
+    /// Finds out who the unit is, and keeps that. `state` is where that is kept of a block device;
+    /// without one, where this program may keep such things.
+    pub(super) fn identify(&mut self, iqn: &str, number: u16, state: Option<&Path>) -> Result<()> {
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let derived = derived(iqn, number, &machine, self.backing.identity().as_deref());
+        let random = format!("{:016x}", rand::random::<u64>());
+        let directory = state.map(Path::to_path_buf).or_else(own_directory);
+        let found = self.backing.keep_identity(&IdentityOffer {
+            given: self.spec.serial.as_deref(),
+            derived: &derived,
+            derived_is_own: is_known(&machine),
+            random: &random,
+            directory: directory.as_deref(),
+        })?;
+        warn(&self.spec, &found, &derived);
+        self.serial = found.serial;
+        Ok(())
+    }
+
+    /// Refuses one identity for two units: initiators would take them for two ways to one disk.
+    pub(super) fn check_alone<'o>(
+        &self,
+        number: u16,
+        others: impl Iterator<Item = (u16, &'o Self)>,
+    ) -> Result<()> {
+        let bytes = self.backing.identity();
+        for (other, unit) in others.filter(|(_, unit)| unit.serial == self.serial) {
+            // A file that is only read may be served twice, and is one disk.
+            ensure!(
+                bytes.is_some() && bytes == unit.backing.identity(),
+                "LUN {number}: has the serial number of LUN {other}, '{}', and is another disk; \
+                 give one of them its own by serial=NUMBER",
+                self.serial
+            );
+        }
+        Ok(())
     }
 
     /// What initiators reach: the backing, behind the filters where there are any.
@@ -93,7 +133,7 @@ impl Opened {
             removable,
             atomic_len: self.atomic_len(),
             sanitizing: self.sanitizing(iqn, number, state)?,
-            identity: Some(identity(iqn, number, &self.backing)),
+            identity: Some(Identity::with_serial(iqn, &self.serial)),
             policy: None,
             reservations: reservations.map(ReservationStore::open).transpose()?,
         })
@@ -171,23 +211,92 @@ fn beside(path: &Path, what: &str) -> Result<PathBuf> {
     Ok(name.into())
 }
 
-/// Who a logical unit is: the same as long as its bytes are, and no other's, although targets on
-/// several hosts may have one name.
-fn identity(iqn: &str, lun: u16, backing: &Backing) -> Identity {
-    let place = match backing.identity() {
-        None => format!("{:032x}", rand::random::<u128>()),
-        Some(bytes) => {
-            let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-            format!("{machine} {bytes}")
+/// The serial number that programs gave which kept none: by the target's name, machine, device and
+/// LUN.
+fn derived(iqn: &str, lun: u16, machine: &str, bytes: Option<&str>) -> String {
+    let bytes = bytes.unwrap_or_default();
+    Identity::for_lun(&format!("{iqn} {machine} {bytes}"), lun).serial
+}
+
+/// Whether a machine can be told from others by this: guests that were made from one image may
+/// have none yet.
+fn is_known(machine: &str) -> bool {
+    let id = machine.trim();
+    id.len() == 32
+        && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && id.bytes().any(|b| b != b'0')
+}
+
+/// Where identities of block devices are kept when nobody says: of a service its directory for
+/// state, else the machine's.
+fn own_directory() -> Option<PathBuf> {
+    let service = std::env::var("STATE_DIRECTORY").ok();
+    let service = service.and_then(|all| all.split(':').next().map(PathBuf::from));
+    let machine = || rustix::process::geteuid().is_root().then(|| "/var/lib/netraid".into());
+    service.filter(|path| path.is_absolute()).or_else(machine)
+}
+
+/// Says what somebody may have to know of an identity.
+fn warn(spec: &LunSpec, found: &FoundIdentity, derived: &str) {
+    let FoundIdentity { serial, origin, copied_from, not_kept } = found;
+    match (origin, copied_from) {
+        (Origin::Copied, Some(from)) => tracing::warn!(
+            "{spec}: is a copy of the disk '{from}', and gets an identity of its own, '{serial}'; \
+             where it takes that disk's place, give serial={from}"
+        ),
+        (Origin::Unsure, _) => tracing::warn!(
+            "{spec}: gets a new identity, '{serial}', because this machine has no machine-id, and \
+             the one that earlier versions gave may be another disk's, too; where initiators know \
+             the disk already, give serial={derived}"
+        ),
+        (Origin::Derived, _) => {
+            tracing::info!("{spec}: keeps the identity that earlier versions gave, '{serial}'")
         }
-    };
-    let own = Identity::for_lun(&format!("{iqn} {place}"), lun);
-    Identity { target_name: iqn.to_string(), ..own }
+        (Origin::Given | Origin::Kept | Origin::New | Origin::Copied, _) => {}
+    }
+    let lasts = matches!(spec.place, Place::Ram { .. }) || *origin == Origin::Given;
+    if let Some(error) = not_kept.as_ref().filter(|_| !lasts) {
+        tracing::warn!(
+            "{spec}: its identity, '{serial}', cannot be kept ({error}), and may be another one \
+             after the next start; give it by serial=NUMBER, or a block device by --state DIR"
+        );
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_an_id_of_its_own() {
+        assert!(is_known("3d1219c7c4c5404aaa1f6d2a48adfda4\n"));
+        for id in ["", "\n", "uninitialized\n", &"0".repeat(32), "3d1219c7"] {
+            assert!(!is_known(id), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_identity_of_earlier_versions_is_as_they_made_it() {
+        let machine = "3d1219c7c4c5404aaa1f6d2a48adfda4\n";
+        let found = derived("iqn.2026-01.netraid:target", 1, machine, Some("file 2049 12"));
+        // FNV-1a of name, machine, device, inode and LUN, computed by another program.
+        assert_eq!(found, "9ac768d0af98d134");
+    }
+
+    #[test]
+    fn two_units_of_one_identity_are_refused() {
+        let open = |spec: &str| {
+            let mut unit =
+                Opened::open(spec.parse().unwrap(), None, &netraid_engine::pool()).unwrap();
+            unit.identify("iqn.x", 0, None).unwrap();
+            unit
+        };
+        let (one, two) = (open("ram:1MiB,serial=A"), open("ram:1MiB,serial=A"));
+        let error = two.check_alone(1, [(0, &one)].into_iter()).unwrap_err().to_string();
+        assert!(error.contains("LUN 1") && error.contains("LUN 0"), "{error}");
+        let other = open("ram:1MiB");
+        other.check_alone(1, [(0, &one)].into_iter()).unwrap();
+    }
 
     #[test]
     fn filters_that_cannot_be_made_leave_those_that_are_there() {

@@ -146,7 +146,9 @@ impl TargetService {
         let spec: LunSpec = backing.parse()?;
         let mut made = MadeFiles::default();
         made.note(&spec);
-        let opened = Opened::open(spec, block_len, pool)?;
+        let mut opened = Opened::open(spec, block_len, pool)?;
+        opened.identify(iqn, number, state.as_deref())?;
+        opened.check_alone(number, self.opened().iter().map(|(other, unit)| (*other, unit)))?;
         let lun = opened.lun(iqn, number, *removable, state.as_deref())?;
         self.0.handle.add_lun(Some(number), lun).await?;
         made.keep();
@@ -284,6 +286,7 @@ fn lun_status(lun: &LunReport, uri: String, opened: Option<&Opened>) -> LunStatu
         lun: lun.number,
         uri,
         backing: opened.map(|opened| opened.spec.to_string()).unwrap_or_default(),
+        serial: opened.map(|opened| opened.serial.clone()).unwrap_or_default(),
         state: lun.state.to_owned(),
         capacity_bytes: lun.info.as_ref().map_or(0, |info| info.capacity),
         filters: opened

@@ -97,6 +97,12 @@ pub(super) fn identity(path: &Path) -> Option<String> {
         .map(|id| format!("{id} {}", partition.trim()))
 }
 
+/// The file that a loop device shows, where this process sees it.
+pub(super) fn shown_file(path: &Path) -> Option<PathBuf> {
+    let whole = Queue::of(path).whole?;
+    read(&whole.join("loop/backing_file")).map(PathBuf::from)
+}
+
 fn open_exclusive(path: &Path, read_only: bool) -> Result<File, BackingError> {
     let path_buf = || path.to_path_buf();
     if path.metadata().is_ok_and(|metadata| !metadata.file_type().is_block_device()) {

@@ -55,13 +55,17 @@ impl Default for FileOptions {
     }
 }
 
+/// A file that is open.
+pub(super) struct Opened {
+    pub(super) store: Store,
+    pub(super) info: DeviceInfo,
+    /// Whether it was made, or was empty.
+    pub(super) is_new: bool,
+}
+
 /// Opens a file, makes it where it is missing, and describes the volume in it. The file is locked
 /// until the store is dropped.
-pub(super) fn open(
-    path: &Path,
-    options: &FileOptions,
-    pool: Pool,
-) -> Result<(Store, DeviceInfo), BackingError> {
+pub(super) fn open(path: &Path, options: &FileOptions, pool: Pool) -> Result<Opened, BackingError> {
     let name = path.display().to_string();
     if let Some(size) = options.size {
         // A size that is wrong must not leave a file behind.
@@ -74,7 +78,8 @@ pub(super) fn open(
     if options.direct {
         check_alignment(path, &file, options.block_len, &pool)?;
     }
-    if metadata.len() == 0 {
+    let is_new = metadata.len() == 0;
+    if is_new {
         file.set_len(size).map_err(io_error(path, "set the size"))?;
         sync_name(path).map_err(io_error(path, "make the name stable")).inspect_err(|_| {
             // An empty file takes any size the next time.
@@ -84,7 +89,8 @@ pub(super) fn open(
     info.optimal_len = optimal_len(metadata.blksize(), info.optimal_len);
     let manner =
         Manner { block_len: options.block_len, direct: options.direct, sync: options.sync };
-    Ok((Store::new(file, path.to_path_buf(), size, manner, pool), info))
+    let store = Store::new(file, path.to_path_buf(), size, manner, pool);
+    Ok(Opened { store, info, is_new })
 }
 
 /// What large requests should be multiples of, where the operating system says `found`.

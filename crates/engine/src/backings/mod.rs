@@ -11,6 +11,7 @@
 mod disk;
 mod error;
 mod file;
+mod identity;
 mod ram;
 mod ring;
 mod spec;
@@ -21,11 +22,13 @@ mod workers;
 use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
 use netraid_block::{Device, DeviceInfo, Pool};
+pub use netraid_scsi::identity::Origin;
 
 pub use self::{
     disk::DiskOptions,
     error::BackingError,
     file::FileOptions,
+    identity::{FoundIdentity, IdentityError, IdentityOffer},
     spec::{BackingSpec, Place, SpecError},
     workers::IoMethod,
 };
@@ -46,6 +49,7 @@ const OPTIMAL_LEN: u32 = 4096;
 pub struct Backing {
     kind: Kind,
     device: Device,
+    is_new: bool,
 }
 
 enum Kind {
@@ -77,7 +81,7 @@ impl Backing {
         pool: Pool,
     ) -> Result<Self, BackingError> {
         let ram = Arc::new(Ram::new(size, block_len, read_only, pool)?);
-        Ok(Self { device: Device::new(ram.clone()), kind: Kind::Ram(ram) })
+        Ok(Self { device: Device::new(ram.clone()), kind: Kind::Ram(ram), is_new: true })
     }
 
     /// A volume in the file at `path`. The file is locked until the last request has ended and
@@ -87,9 +91,9 @@ impl Backing {
     /// When the file is missing and no size is given, is no regular file, has another size, is in
     /// use, or cannot be opened in this manner.
     pub fn file(path: &Path, options: &FileOptions, pool: Pool) -> Result<Self, BackingError> {
-        let (store, info) = file::open(path, options, pool)?;
+        let file::Opened { store, info, is_new } = file::open(path, options, pool)?;
         let (workers, device) = start(store, info, options.threads, options.io)?;
-        Ok(Self { kind: Kind::File(workers), device })
+        Ok(Self { kind: Kind::File(workers), device, is_new })
     }
 
     /// A volume on the block device at `path`, which nobody else may have open exclusively until
@@ -101,13 +105,19 @@ impl Backing {
     pub fn disk(path: &Path, options: &DiskOptions, pool: Pool) -> Result<Self, BackingError> {
         let (store, info) = disk::open(path, options, pool)?;
         let (workers, device) = start(store, info, options.threads, options.io)?;
-        Ok(Self { kind: Kind::Disk(workers), device })
+        Ok(Self { kind: Kind::Disk(workers), device, is_new: false })
     }
 
     /// The volume, as large as it is now.
     #[must_use]
     pub const fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Whether nothing was in it when it was opened: memory, and a file that was made or was empty.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Bytes that the contents take now: memory, or space in the file system; `None` for a block

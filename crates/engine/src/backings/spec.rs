@@ -4,6 +4,7 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use netraid_block::{Pool, SizeError, parse_size};
+use netraid_scsi::identity::is_serial;
 
 use super::{Backing, BackingError, DiskOptions, FileOptions, IoMethod, THREADS_MAX};
 
@@ -46,6 +47,8 @@ pub struct BackingSpec {
     pub io: Option<IoMethod>,
     /// `block=512` or `block=4096`: logical block in bytes.
     pub block_len: Option<u32>,
+    /// `serial=NUMBER`: the serial number by which initiators know the volume.
+    pub serial: Option<String>,
 }
 
 /// Why a text is no backing.
@@ -70,7 +73,7 @@ pub enum SpecError {
 }
 
 const OPTIONS: &str = "is not known; options are ro, direct, sync, threads=N, \
-                       io=uring|threads, block=512|4096";
+                       io=uring|threads, block=512|4096, serial=NUMBER";
 
 impl BackingSpec {
     /// A backing without options.
@@ -84,6 +87,7 @@ impl BackingSpec {
             threads: None,
             io: None,
             block_len: None,
+            serial: None,
         }
     }
 
@@ -154,6 +158,14 @@ impl BackingSpec {
             Some(("block", "512")) => self.block_len = Some(512),
             Some(("block", "4096")) => self.block_len = Some(4096),
             Some(("block", _)) => return fail("is neither 512 nor 4096"),
+            Some(("serial", serial)) if is_serial(serial) => {
+                self.serial = Some(serial.to_string());
+            }
+            Some(("serial", _)) => {
+                return fail(
+                    "is not 1 to 64 letters, digits, dashes, dots, colons and underscores",
+                );
+            }
             None | Some(_) => return Ok(false),
         }
         Ok(true)
@@ -252,6 +264,9 @@ impl fmt::Display for BackingSpec {
         if let Some(block_len) = self.block_len {
             write!(f, ",block={block_len}")?;
         }
+        if let Some(serial) = &self.serial {
+            write!(f, ",serial={serial}")?;
+        }
         Ok(())
     }
 }
@@ -265,6 +280,7 @@ mod tests {
         for text in [
             "ram:1048576",
             "ram:1048576,ro,block=4096",
+            "ram:1048576,serial=WD-1.a_b",
             "file:/x/y",
             "file:/x:y/z",
             "file:/x:4096",
@@ -275,6 +291,7 @@ mod tests {
             "file:/x,io=threads",
             "block:/dev/sdb",
             "block:/dev/sdb,io=threads",
+            "block:/dev/sdb,serial=iqn.x:1",
             "block:/dev/disk/by-path/pci-0:1,ro,sync,threads=1",
         ] {
             assert_eq!(text.parse::<BackingSpec>().unwrap().to_string(), text);
@@ -305,6 +322,8 @@ mod tests {
             "file:/x,threads=0",
             "file:/x,threads=65",
             "file:/x,block=520",
+            "file:/x,serial=",
+            "file:/x,serial=a b",
             "block:",
             "block:/dev/sdb,direct",
             "tape:/dev/st0",

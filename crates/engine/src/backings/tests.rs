@@ -31,7 +31,7 @@ fn each_thread_is_told_of_lost_writes_for_itself() {
     let path = dir.path().join("lun");
     for direct in [false, true] {
         let options = FileOptions { direct, block_len: 4096, ..options(Some(SIZE)) };
-        let (store, _) = file::open(&path, &options, Pool::new()).unwrap();
+        let file::Opened { store, .. } = file::open(&path, &options, Pool::new()).unwrap();
         let threads = [(); 2].map(|()| store.open_again().unwrap());
         rustix::fs::fcntl_setfl(threads[0].file(), rustix::fs::OFlags::APPEND).unwrap();
         for file in [threads[1].file(), store.file()] {
@@ -366,7 +366,7 @@ async fn a_growth_that_cannot_be_made_stable_leaves_the_file_as_it_was() {
 fn a_shrinkage_that_cannot_be_made_stable_leaves_the_size_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("volume");
-    let (store, _) = file::open(&path, &options(Some(SIZE)), Pool::new()).unwrap();
+    let file::Opened { store, .. } = file::open(&path, &options(Some(SIZE)), Pool::new()).unwrap();
     let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
     set_len(&store, SIZE, 4096, fails).unwrap_err();
     assert_eq!(path.metadata().unwrap().len(), SIZE);
@@ -377,7 +377,7 @@ fn a_size_that_can_be_neither_kept_nor_restored_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("volume");
     drop(file(&path, &options(Some(SIZE)), Pool::new()).unwrap());
-    let (store, _) = file::open(&path, &options(None), Pool::new()).unwrap();
+    let file::Opened { store, .. } = file::open(&path, &options(None), Pool::new()).unwrap();
     // No file can have this size.
     let fails = |_: &File| Err(io::ErrorKind::StorageFull.into());
     let error = set_len(&store, u64::MAX, SIZE * 2, fails).unwrap_err().to_string();

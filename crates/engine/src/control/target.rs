@@ -91,6 +91,9 @@ pub struct LunStatus {
     pub uri: String,
     /// What it stores on.
     pub backing: String,
+    /// The serial number by which initiators know it.
+    #[serde(default)]
+    pub serial: String,
     /// `serving`, `held` (it is being changed) or `leaving`.
     pub state: String,
     /// Filters before the backing, the first one first.
