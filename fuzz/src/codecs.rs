@@ -2,7 +2,7 @@
 //! parameter data, labels, extents, the control socket's documents. No input panics; what was read
 //! and can be written again means the same; nothing that is shown has a secret in it.
 
-use netraid_block::{Buf, SgList, TargetUri, extents::Extents};
+use netraid_block::{Buf, SgList, TargetUri, UriOptions, extents::Extents};
 use netraid_engine::control::{ArrayStatus, ControlRequest};
 use netraid_iscsi_proto::{
     negotiation::{Negotiation, SessionType, Wishes},
@@ -148,7 +148,9 @@ fn addresses(bytes: &[u8]) {
             let shown = format!("{uri} {uri:?}");
             // By chance the rest of it may contain the secret; it never depends on it.
             let other = uri.secret.as_ref().map(|_| "another".to_string());
-            let other = TargetUri { secret: other, ..uri.clone() };
+            let target = uri.options.target_secret.as_ref().map(|_| "another".to_string());
+            let options = UriOptions { target_secret: target, ..uri.options.clone() };
+            let other = TargetUri { secret: other, options, ..uri.clone() };
             assert_eq!(shown, format!("{other} {other:?}"), "a secret is shown");
             if let Ok(again) = TargetUri::parse(&uri.to_string()) {
                 assert_eq!((again.host, again.port), (uri.host, uri.port));

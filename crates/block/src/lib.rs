@@ -26,4 +26,4 @@ pub use device::{
 };
 pub use error::{ErrorKind, IoError};
 pub use size::{SizeError, parse_size};
-pub use uri::{Portal, TargetUri, UriError, redact_addresses};
+pub use uri::{Portal, TargetUri, UriError, UriOptions, lun_in_addresses, redact_addresses};

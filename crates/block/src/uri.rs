@@ -1,9 +1,9 @@
-//! Addresses of LUNs: `iscsi://[user[%secret]@]host[:port]/iqn/lun`, as libiscsi, QEMU and fio
-//! write them. A secret in an address is taken and never shown. Further portals of the same
-//! target follow as `?portal=host[:port]&portal=...`.
+//! Addresses of LUNs: `iscsi://[user[%secret]@]host[:port]/iqn/lun[?option=value&...]`, as libiscsi,
+//! QEMU and fio write them. A secret in an address is taken and never shown. Options of libiscsi are
+//! `header_digest`, `target_user` and `target_password`; `data_digest` is the same for data, and
+//! further portals of the target follow as `portal=host[:port]`.
 
 use alloc::{
-    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -39,6 +39,19 @@ impl fmt::Display for Portal {
     }
 }
 
+/// Largest LUN that an address can name.
+const LUN_MAX: u16 = (1 << 14) - 1;
+/// LUNs from this one on have a form of their own in addresses: see [`lun_in_addresses`].
+const FLAT_FROM: u16 = 256;
+const FLAT: u16 = 1 << 14;
+
+/// A LUN as addresses have it: from 256 on with the mark of flat space addressing (SAM-5, section
+/// 4.7.7.3), as Linux and libiscsi write it, which put the number into a command as it is.
+#[must_use]
+pub const fn lun_in_addresses(lun: u16) -> u16 {
+    if lun >= FLAT_FROM && lun <= LUN_MAX { FLAT | lun } else { lun }
+}
+
 /// Where a LUN is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TargetUri {
@@ -46,7 +59,7 @@ pub struct TargetUri {
     pub user: Option<String>,
     /// CHAP secret, when the address carried one.
     pub secret: Option<String>,
-    /// Host name or address, without the brackets of an IPv6 address.
+    /// Host name or address, without the brackets of an IPv6 address; a zone stands behind a `%`.
     pub host: String,
     /// TCP port.
     pub port: u16,
@@ -54,8 +67,23 @@ pub struct TargetUri {
     pub more_portals: Vec<Portal>,
     /// iSCSI name of the target.
     pub target: String,
-    /// Logical unit number.
+    /// Logical unit number, 0 to 16383.
     pub lun: u16,
+    /// What follows behind the `?` beside portals.
+    pub options: UriOptions,
+}
+
+/// How the target is to be logged in to, where the address says so.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct UriOptions {
+    /// Header digests are insisted on (`header_digest=crc32c`).
+    pub header_digest: bool,
+    /// Data digests are insisted on (`data_digest=crc32c`).
+    pub data_digest: bool,
+    /// The CHAP name that the target must give (`target_user=`).
+    pub target_user: Option<String>,
+    /// What the target must prove that it knows (`target_password=`).
+    pub target_secret: Option<String>,
 }
 
 /// Why an address was refused.
@@ -69,41 +97,45 @@ pub struct UriError {
 }
 
 impl TargetUri {
-    /// Reads an address.
+    /// Reads an address, in all forms that libiscsi takes: `user:secret@` as well as `user%secret@`,
+    /// a secret with any characters, `%3a` in the target's name, and a LUN with the mark of flat space addressing.
+    ///
+    /// A name with a colon is one name where it begins as iSCSI names do (`iqn.`, `eui.`, `naa.`).
     ///
     /// # Errors
-    /// When it is not `iscsi://[user[%secret]@]host[:port]/name/lun[?portal=host[:port]&...]`, or
+    /// When it is not `iscsi://[user[%secret]@]host[:port]/name/lun[?option=value&...]`, or
     /// has more than 8 portals; the text names the part, and never shows a secret.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let fail = |reason| UriError { shown: redact(text), reason };
         let rest =
             text.strip_prefix("iscsi://").ok_or_else(|| fail("does not begin with iscsi://"))?;
-        let (authority, path) = rest.split_once('/').ok_or_else(|| fail("has no target name"))?;
-        let (login, address) = match authority.rsplit_once('@') {
-            Some((login, address)) => (Some(login), address),
-            None => (None, authority),
-        };
-        let (user, secret) = match login.map(|login| login.split_once('%').unwrap_or((login, ""))) {
+        let (login, rest) = split_login(rest);
+        let (user, secret) = match login.map(split_secret) {
             None => (None, None),
             Some(("", _)) => return Err(fail("has an empty user name")),
-            Some((user, "")) => (Some(user.to_string()), None),
-            Some((user, secret)) => (Some(user.to_string()), Some(secret.to_string())),
+            Some((user, None | Some(""))) => (Some(user.to_string()), None),
+            Some((user, Some(secret))) => (Some(user.to_string()), Some(secret.to_string())),
         };
+        let (place, query) =
+            rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+        let (address, path) = place.split_once('/').ok_or_else(|| fail("has no target name"))?;
         if address.contains('%') && !address.starts_with('[') {
             return Err(fail("has a % but no @ before the host"));
         }
         let (host, port) = split_port(address).ok_or_else(|| fail("has no valid host and port"))?;
         let (target, lun) = path.split_once('/').ok_or_else(|| fail("has no LUN number"))?;
-        if target.is_empty() || target.len() > 223 || target.contains(|c: char| c.is_whitespace()) {
+        let target = decoded(target).ok_or_else(|| {
+            fail("has a target name with a % that two hexadecimal digits of a character do not follow")
+        })?;
+        let unfit = |c: char| c.is_whitespace() || c.is_control();
+        if target.is_empty() || target.len() > 223 || target.contains(unfit) {
             return Err(fail("has a target name that is not 1 to 223 printable characters"));
         }
-        let (lun, query) =
-            lun.split_once('?').map_or((lun, None), |(lun, query)| (lun, Some(query)));
-        let more_portals = more_portals(query).map_err(fail)?;
-        let lun = lun.parse().ok().filter(|lun| *lun < 1 << 14);
-        let lun = lun.ok_or_else(|| fail("has a LUN that is not a number from 0 to 16383"))?;
-        let (host, target) = (host.into(), target.into());
-        Ok(Self { user, secret, host, port, more_portals, target, lun })
+        let (more_portals, options) = read_options(query).map_err(fail)?;
+        let lun = lun.parse().ok().filter(|lun| *lun <= FLAT | LUN_MAX);
+        let lun: u16 = lun.ok_or_else(|| fail("has a LUN that is not a number from 0 to 16383"))?;
+        let (host, lun) = (host.into(), lun & LUN_MAX);
+        Ok(Self { user, secret, host, port, more_portals, target, lun, options })
     }
 
     /// All portals, in the order in which they are tried.
@@ -113,17 +145,85 @@ impl TargetUri {
     }
 }
 
-fn more_portals(query: Option<&str>) -> Result<Vec<Portal>, &'static str> {
-    let Some(query) = query else { return Ok(Vec::new()) };
-    let mut portals = Vec::new();
-    for part in query.split('&') {
-        let portal = part.strip_prefix("portal=").ok_or("has an unknown option after the ?")?;
-        if portals.len() + 1 == PORTALS_MAX {
-            return Err("has more than 8 portals");
-        }
-        portals.push(Portal::parse(portal).ok_or("has a portal that is no host and port")?);
+/// Parts an address behind its scheme into login and place. A secret may hold any character, and a
+/// place no `@`: what is before the last `@` that a place follows is the login.
+fn split_login(rest: &str) -> (Option<&str>, &str) {
+    if is_place(rest) {
+        return (None, rest);
     }
-    Ok(portals)
+    let parts = |at: usize| (Some(&rest[..at]), &rest[at + 1..]);
+    let mut all = rest.rmatch_indices('@').map(|(at, _)| at);
+    let found = all.find(|at| is_place(&rest[at + 1..])).or_else(|| rest.rfind('@'));
+    found.map_or((None, rest), parts)
+}
+
+/// Whether this has the form `host[:port]/name/lun[?options]`.
+fn is_place(text: &str) -> bool {
+    let place = text.split_once('?').map_or(text, |(place, _)| place);
+    let Some((address, path)) = place.split_once('/') else { return false };
+    !place.contains('@') && path.contains('/') && is_host(address)
+}
+
+fn is_host(address: &str) -> bool {
+    let is_plain = address.starts_with('[') || !address.contains('%');
+    is_plain && split_port(address).is_some()
+}
+
+/// Parts a login into user and secret: at the first `%`, or the first `:`. Names of iSCSI have colons
+/// of their own.
+fn split_secret(login: &str) -> (&str, Option<&str>) {
+    let is_iscsi_name = ["iqn.", "eui.", "naa."].iter().any(|kind| login.starts_with(kind));
+    let mark = login.find('%').or_else(|| login.find(':').filter(|_| !is_iscsi_name));
+    mark.map_or((login, None), |at| (&login[..at], Some(&login[at + 1..])))
+}
+
+/// `text` with `%xx` as the bytes that they stand for; none when one is no such thing, or they are
+/// no UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        bytes.push(u8::try_from(high << 4 | low).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Further portals, and all else behind the `?`.
+fn read_options(query: Option<&str>) -> Result<(Vec<Portal>, UriOptions), &'static str> {
+    let (mut portals, mut options) = (Vec::new(), UriOptions::default());
+    let digest = |value| match value {
+        "crc32c" => Ok(true),
+        "none" | "none-crc32c" | "crc32c-none" => Ok(false),
+        _ => Err("has a digest that is neither crc32c nor none"),
+    };
+    for part in query.into_iter().flat_map(|query| query.split('&')) {
+        match part.split_once('=') {
+            Some(("portal", portal)) => {
+                if portals.len() + 1 == PORTALS_MAX {
+                    return Err("has more than 8 portals");
+                }
+                portals.push(Portal::parse(portal).ok_or("has a portal that is no host and port")?);
+            }
+            Some(("header_digest", value)) => options.header_digest = digest(value)?,
+            Some(("data_digest", value)) => options.data_digest = digest(value)?,
+            Some(("target_user" | "target_password", "")) => {
+                return Err("has an empty name or secret of the target");
+            }
+            Some(("target_user", user)) => options.target_user = Some(user.to_string()),
+            Some(("target_password", secret)) => options.target_secret = Some(secret.to_string()),
+            None | Some(_) if part == "iser" || part.starts_with("iser=") => {
+                return Err("wants iser, which is not supported");
+            }
+            None | Some(_) => return Err("has an unknown option after the ?"),
+        }
+    }
+    Ok((portals, options))
 }
 
 fn split_port(address: &str) -> Option<(&str, u16)> {
@@ -143,34 +243,104 @@ fn split_port(address: &str) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// `text` without what may be a secret in an address: in each line, everything from the first `%`
-/// behind `iscsi:/`, in small or large letters, up to the last `@`, or to the end, is hidden. For
-/// texts that quote what a user typed, before it was understood, and perhaps as a path.
+/// `text` without the secrets of addresses in it, and with all else: for texts that quote what a user
+/// typed, before it was understood, and perhaps as a path. Where an address begins (`iscsi:/`, in small or large letters) and
+/// where its secret ends is made out as well as can be; in doubt more is hidden, as far as the last
+/// `@` of the line.
 #[must_use]
 pub fn redact_addresses(text: &str) -> String {
+    const SCHEME: &str = "iscsi:/";
     let mut shown = String::new();
     for line in text.split_inclusive('\n') {
-        let scheme = line.to_ascii_lowercase().find("iscsi:/");
-        let percent = scheme.and_then(|at| Some(at + line[at..].find('%')?));
-        let Some(percent) = percent else {
-            shown.push_str(line);
-            continue;
-        };
-        let after = &line[percent..];
-        let end = after.rfind('@').unwrap_or(after.trim_end_matches('\n').len());
-        shown.push_str(&line[..percent]);
-        shown.push_str("%***");
-        shown.push_str(&after[end..]);
+        let plain = line.to_ascii_lowercase();
+        let mut at = 0;
+        while let Some(found) = plain[at..].find(SCHEME) {
+            let slashes =
+                |from: usize| line[from..].len() - line[from..].trim_start_matches('/').len();
+            let scheme_end = at + found + SCHEME.len();
+            let begin = scheme_end + slashes(scheme_end);
+            let end = plain[begin..].find(SCHEME).map_or(line.len(), |next| begin + next);
+            shown.push_str(&line[at..begin]);
+            redact_one(&line[begin..end], &mut shown);
+            at = end;
+        }
+        shown.push_str(&line[at..]);
     }
     shown
 }
 
-/// `text` with everything hidden from `%` up to `@`; without one, up to `/` or the end.
+/// Appends a text that begins with an address behind its scheme, without its secrets.
+fn redact_one(text: &str, shown: &mut String) {
+    let is_end = |c: char| c.is_whitespace() || "'\"`".contains(c);
+    let word = &text[..text.find(is_end).unwrap_or(text.len())];
+    let (login, place) = split_login(word);
+    let in_doubt = match login {
+        Some(login) => split_secret(login).1.is_some() && !is_place(place),
+        None => !may_be_host(word),
+    };
+    let login_len = if in_doubt {
+        // A secret may hold what ends a word.
+        let is_host = |c: char| c.is_ascii_alphanumeric() || c == '[';
+        let mut all = text.rmatch_indices('@').map(|(at, _)| at);
+        all.find(|at| text[at + 1..].starts_with(is_host)).unwrap_or(word.len())
+    } else {
+        login.map_or(0, str::len)
+    };
+    let (login, rest) = text.split_at(login_len);
+    redact_login(login, shown);
+    redact_query(rest, shown);
+}
+
+/// Whether what is before the first `/` can be read as a host alone: nothing in it may be a secret.
+fn may_be_host(word: &str) -> bool {
+    let address = word.split(['/', '?']).next().unwrap_or(word);
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    match address.split_once(':') {
+        _ if address.starts_with('[') => true,
+        _ if address.contains('%') => false,
+        Some((_, port)) => digits(port),
+        None => true,
+    }
+}
+
+/// Appends a text without the target's secret in options of an address.
+fn redact_query(mut text: &str, shown: &mut String) {
+    const KEY: &str = "target_password=";
+    while let Some(at) = text.find(KEY) {
+        let (before, value) = text.split_at(at + KEY.len());
+        shown.push_str(before);
+        shown.push_str("***");
+        let is_end = |c: char| c == '&' || c.is_whitespace() || "'\"`".contains(c);
+        text = &value[value.find(is_end).unwrap_or(value.len())..];
+    }
+    shown.push_str(text);
+}
+
+/// Appends a login without its secret.
+fn redact_login(login: &str, shown: &mut String) {
+    let (user, secret) = split_secret(login);
+    shown.push_str(user);
+    if secret.is_some() {
+        shown.push_str(&login[user.len()..=user.len()]);
+        shown.push_str("***");
+    }
+}
+
+/// An address as it was typed, without its secrets.
 fn redact(text: &str) -> String {
-    let Some(percent) = text.find('%') else { return text.to_string() };
-    let after = &text[percent..];
-    let end = after.rfind('@').or_else(|| after.find('/')).unwrap_or(after.len());
-    format!("{}%***{}", &text[..percent], &after[end..])
+    let begin = text.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = text.split_at(begin);
+    let mut shown = scheme.to_string();
+    match split_login(rest) {
+        (None, _) if !may_be_host(rest) => redact_login(rest, &mut shown),
+        (None, _) => redact_query(rest, &mut shown),
+        (Some(login), place) => {
+            redact_login(login, &mut shown);
+            shown.push('@');
+            redact_query(place, &mut shown);
+        }
+    }
+    shown
 }
 
 impl fmt::Display for TargetUri {
@@ -184,12 +354,41 @@ impl fmt::Display for TargetUri {
         } else {
             f.write_str(&self.host)?;
         }
-        write!(f, ":{}/{}/{}", self.port, self.target, self.lun)?;
-        let marks = core::iter::once('?').chain(core::iter::repeat('&'));
-        self.more_portals
-            .iter()
-            .zip(marks)
-            .try_for_each(|(portal, mark)| write!(f, "{mark}portal={portal}"))
+        write!(f, ":{}/", self.port)?;
+        for c in self.target.chars() {
+            match c {
+                '%' | '/' | '?' | '#' | '@' => write!(f, "%{:02x}", u32::from(c))?,
+                _ => write!(f, "{c}")?,
+            }
+        }
+        write!(f, "/{}", lun_in_addresses(self.lun))?;
+        let mut mark = '?';
+        let mut option = |f: &mut fmt::Formatter<'_>, key: &str, value: &dyn fmt::Display| {
+            write!(f, "{mark}{key}={value}")?;
+            mark = '&';
+            Ok(())
+        };
+        for portal in &self.more_portals {
+            option(f, "portal", portal)?;
+        }
+        let UriOptions { header_digest, data_digest, target_user, .. } = &self.options;
+        for (set, key) in [(header_digest, "header_digest"), (data_digest, "data_digest")] {
+            if *set {
+                option(f, key, &"crc32c")?;
+            }
+        }
+        target_user.as_ref().map_or(Ok(()), |user| option(f, "target_user", user))
+    }
+}
+
+impl fmt::Debug for UriOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { header_digest, data_digest, target_user, .. } = self;
+        f.debug_struct("UriOptions")
+            .field("header_digest", header_digest)
+            .field("data_digest", data_digest)
+            .field("target_user", target_user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -212,6 +411,68 @@ mod tests {
         let plain = TargetUri::parse("iscsi://h/iqn.x/0").unwrap();
         assert_eq!((plain.port, &plain.user), (3260, &None));
         assert_eq!(TargetUri::parse(&plain.to_string()).unwrap(), plain);
+    }
+
+    #[test]
+    fn reads_every_form_that_libiscsi_reads() {
+        let parse = |text: &str| TargetUri::parse(text).unwrap();
+        let login = |text: &str| {
+            let uri = parse(&format!("iscsi://{text}@h:1/iqn.x:y/0"));
+            assert_eq!((uri.host.as_str(), uri.target.as_str()), ("h", "iqn.x:y"), "{text}");
+            (uri.user.unwrap(), uri.secret.unwrap_or_default())
+        };
+        for (text, user, secret) in [
+            ("joe%a/b", "joe", "a/b"),
+            ("joe:a/b:c", "joe", "a/b:c"),
+            ("joe%a@b/c", "joe", "a@b/c"),
+            ("joe%a?b", "joe", "a?b"),
+            ("joe%a%25", "joe", "a%25"),
+            ("iqn.2026-01.x:y%a:b", "iqn.2026-01.x:y", "a:b"),
+            ("iqn.2026-01.x:y", "iqn.2026-01.x:y", ""),
+        ] {
+            assert_eq!(login(text), (user.into(), secret.into()), "{text}");
+        }
+        assert_eq!(parse("iscsi://h/iqn.x%3ay/0").target, "iqn.x:y");
+        assert_eq!(parse("iscsi://h/iqn.x/+0").lun, 0);
+        assert_eq!(parse("iscsi://h/iqn.x/00").lun, 0);
+        let all = "header_digest=crc32c&data_digest=none&target_user=t&target_password=p@/q/r";
+        let uri = parse(&format!("iscsi://joe%secret@h/iqn.x/0?{all}"));
+        let UriOptions { header_digest, data_digest, target_user, target_secret } = &uri.options;
+        assert!(*header_digest && !*data_digest);
+        assert_eq!((target_user.as_deref(), target_secret.as_deref()), (Some("t"), Some("p@/q/r")));
+        assert_eq!(
+            uri.to_string(),
+            "iscsi://joe@h:3260/iqn.x/0?header_digest=crc32c&target_user=t"
+        );
+        assert_eq!(format!("{uri} {uri:?} {:?}", uri.options).matches("p@").count(), 0);
+        let alone = parse(&format!("iscsi://h/iqn.x/0?{all}"));
+        assert_eq!((alone.user.as_ref(), alone.host.as_str()), (None, "h"));
+    }
+
+    #[test]
+    fn luns_from_256_on_are_written_as_libiscsi_puts_them_into_commands() {
+        // libiscsi writes the number as the first two bytes; SAM-5: 01b in the first two bits.
+        for (lun, written) in [(0, "0"), (255, "255"), (256, "16640"), (16383, "32767")] {
+            let uri = TargetUri::parse(&format!("iscsi://h/iqn.x/{lun}")).unwrap();
+            assert_eq!(uri.lun, lun);
+            let shown = uri.to_string();
+            assert_eq!(shown, format!("iscsi://h:3260/iqn.x/{written}"));
+            assert_eq!(TargetUri::parse(&shown).unwrap(), uri);
+        }
+        assert_eq!(TargetUri::parse("iscsi://h/iqn.x/16389").unwrap().lun, 5, "flat, too");
+    }
+
+    #[test]
+    fn names_and_zones_are_read_as_they_are_shown() {
+        for text in [
+            "iscsi://[fe80::1%eth0]:3260/iqn.x/0",
+            "iscsi://joe@[fe80::1%eth0]:3260/iqn.x/0?portal=[fe80::2%eth0]:1",
+            "iscsi://h:3260/iqn.x%25y%2fz%3f%40/0",
+        ] {
+            assert_eq!(TargetUri::parse(text).unwrap().to_string(), text);
+        }
+        let name = TargetUri::parse("iscsi://h/iqn.x%25y%2fz%3f%40/0").unwrap().target;
+        assert_eq!(name, "iqn.x%y/z?@");
     }
 
     #[test]
@@ -241,7 +502,14 @@ mod tests {
             "iscsi:///t/0",
             "iscsi://h:0/t/0",
             "iscsi://h:99999/t/0",
-            "iscsi://h/t/16384",
+            "iscsi://h/t/32768",
+            "iscsi://h/t/0/",
+            "iscsi://h/t%3/0",
+            "iscsi://h/t%zz/0",
+            "iscsi://h/t%20x/0",
+            "iscsi://h/t%ff/0",
+            "iscsi://h/t/0?iser",
+            "iscsi://h/t/0?header_digest=md5",
             "iscsi://[::1/t/0",
             "iscsi://h/t/0?",
             "iscsi://h/t/0?portal=",
@@ -254,6 +522,13 @@ mod tests {
             "iscsi://u%hidden/iqn.x/0",
             "u%hidden@h/t/0",
             "iscsi://u%hid/hidden@h",
+            "iscsi://u:hidden@h/t/x",
+            "iscsi://u:hidden@h:/t/0",
+            "iscsi://u:hidden/t/0",
+            "iscsi://u:hidden",
+            "iscsi://u%hid/hidden/t/0",
+            "iscsi://h/t/x?target_password=hidden",
+            "iscsi://h/t/0?target_password=hidden&other=1",
         ] {
             let text = TargetUri::parse(bad).unwrap_err().to_string();
             assert!(!text.contains("hidden"), "{text}");
@@ -267,7 +542,24 @@ mod tests {
             ("'iscsi://joe@h/t/0' is wrong", "'iscsi://joe@h/t/0' is wrong"),
             ("a\n'iscsi://joe%s/e c'r@h/t/0' x\nb", "a\n'iscsi://joe%***@h/t/0' x\nb"),
             ("iscsi://joe%secret\nb", "iscsi://joe%***\nb"),
-            ("iscsi://j%one@h/t/0 iscsi://k%two@h/t/1", "iscsi://j%***@h/t/1"),
+            (
+                "iscsi://j%one@h/t/0 iscsi://k%two@h/t/1: no, no@all",
+                "iscsi://j%***@h/t/0 iscsi://k%***@h/t/1: no, no@all",
+            ),
+            ("iscsi://joe:secret@h:1/t/0: refused", "iscsi://joe:***@h:1/t/0: refused"),
+            ("'iscsi://joe:secret/t/0' has no @", "'iscsi://joe:***' has no @"),
+            (
+                "iscsi://h:1/t/0?target_password=s@x&portal=b",
+                "iscsi://h:1/t/0?target_password=***&portal=b",
+            ),
+            // A zone, and a name with escapes, are no secrets, and end no line.
+            ("iscsi://[fe80::1%lo]:1/t/0: no 50%, a@b", "iscsi://[fe80::1%lo]:1/t/0: no 50%, a@b"),
+            ("iscsi://h:1/t%3ax/0: refused", "iscsi://h:1/t%3ax/0: refused"),
+            ("iscsi://joe@[fe80::1%lo]/t/0: refused", "iscsi://joe@[fe80::1%lo]/t/0: refused"),
+            (
+                "address 'iscsi://joe%***@h/t/zero': has a LUN; write iscsi://[user@]host[:port]/t/lun",
+                "address 'iscsi://joe%***@h/t/zero': has a LUN; write iscsi://[user@]host[:port]/t/lun",
+            ),
             ("'ISCSI://joe%secret@h/t/0' is wrong", "'ISCSI://joe%***@h/t/0' is wrong"),
             (
                 "/home/iscsi:/joe%secret@h/t/0: no such file",

@@ -16,6 +16,7 @@ mod examine;
 mod filter;
 mod hammer;
 mod lines;
+mod listen;
 mod load;
 mod lun;
 mod machine;

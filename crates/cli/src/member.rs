@@ -44,11 +44,13 @@ impl MemberArgs {
 
 /// Members at these addresses.
 pub(crate) fn configs(urls: &[String], secrets: &SecretArgs) -> Result<Vec<MemberConfig>> {
+    let allow_none = secrets.allow_none;
     let secrets = Secrets::load(secrets)?;
     let config = |url: &String| {
         let uri = TargetUri::parse(url)?;
         let secret = secrets.of(&uri)?.map(|credentials| credentials.secret);
         let mut config = MemberConfig::new(uri, secret);
+        config.allow_none = allow_none;
         config.mutual = secrets.mutual().map(|mutual| (mutual.user.clone(), mutual.secret.clone()));
         Ok(config)
     };

@@ -1,5 +1,7 @@
 //! Where CHAP secrets come from: files and the environment. They are never shown.
 
+mod lines;
+
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -10,6 +12,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+pub(crate) use lines::Form;
+use lines::Lines;
 use netraid_block::TargetUri;
 pub(crate) use netraid_engine::target::{ChapCredentials as Credentials, Secret};
 
@@ -19,12 +23,16 @@ const MUTUAL_VARIABLE: &str = "NETRAID_MUTUAL_SECRET";
 /// Options of every command that logs in to members.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SecretArgs {
-    /// File with the members' CHAP secret, or with lines `user:secret`; a last line
+    /// File with the members' CHAP secret, or with lines `user:secret` (`#` begins a comment); a last line
     /// `mutual:user:secret` is what the members must prove in turn. Without it the secret
     /// is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET, and that of the
     /// members from NETRAID_MUTUAL_SECRET
     #[arg(long, value_name = "FILE", global = false)]
     pub(crate) secret_file: Option<PathBuf>,
+    /// Log in also to members that ask for no proof although a secret is at hand: others may have
+    /// taken their place
+    #[arg(long)]
+    pub(crate) allow_none: bool,
 }
 
 /// The secrets of all members' users.
@@ -48,21 +56,16 @@ impl Secrets {
     pub(crate) fn load(args: &SecretArgs) -> Result<Self> {
         let mut secrets = Self::default();
         if let Some(path) = &args.secret_file {
-            let text = read_private(path)?;
-            let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-            if let Some(theirs) = lines.last().and_then(|line| line.strip_prefix("mutual:"))
-                && lines.len() > 1
-            {
-                lines.pop();
-                let (user, secret) = theirs.split_once(':').unwrap_or(("", ""));
-                let Credentials { user, secret } = credentials(user, secret, path)?;
+            let shown = path.display();
+            let read = Lines::read(&read_private(path)?);
+            let found = read.with_context(|| format!("secret file {shown}"))?;
+            tracing::info!("secret file {shown}: was read as {}", found.form.name());
+            if let Some(Credentials { user, secret }) = found.mutual {
+                too_short(&secret).with_context(|| format!("secret file {shown}"))?;
                 secrets.mutual = Some(Mutual { user: Some(user), secret });
             }
-            match lines.as_slice() {
-                [] => bail!("secret file {}: is empty; write the secret into it", path.display()),
-                [one] if !one.contains(':') => secrets.common = Some(Secret::new(*one)?),
-                many => secrets.by_user = pairs(many, path)?,
-            }
+            secrets.common = found.common;
+            secrets.by_user = found.users.into_iter().map(|one| (one.user, one.secret)).collect();
         }
         if secrets.mutual.is_none() {
             let found = env::var(MUTUAL_VARIABLE).ok().filter(|secret| !secret.is_empty());
@@ -103,65 +106,42 @@ impl Secrets {
 /// What a CHAP file says: who may log in, and how the target proves itself.
 #[derive(Debug)]
 pub(crate) struct ChapFile {
-    pub(crate) initiators: Credentials,
+    /// How it was read.
+    pub(crate) form: Form,
+    /// At least one.
+    pub(crate) initiators: Vec<Credentials>,
     pub(crate) target: Option<Credentials>,
 }
 
 /// Shortest secret that a target takes (RFC 7143, section 9.2.1: 96 bits).
 const TARGET_SECRET_MIN: usize = 12;
 
-/// Reads a CHAP file: `user:secret` in one line, or user and secret in two; then possibly
+/// Reads a CHAP file: `user:secret` in each line, or user and secret in two; then possibly
 /// `mutual:user:secret` for the target itself.
 pub(crate) fn read_chap_file(path: &Path) -> Result<ChapFile> {
     let text = read_private(path)?;
-    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-    let (own, lines) = match lines.split_last() {
-        Some((last, first)) if !first.is_empty() && last.starts_with("mutual:") => {
-            (last.strip_prefix("mutual:"), first)
+    let read = || -> Result<ChapFile> {
+        let found = Lines::read(&text)?;
+        found.check_lengths(TARGET_SECRET_MIN)?;
+        if found.users.is_empty() {
+            bail!(
+                "has no name with a secret; write 'user:secret' in one line, or user and secret in \
+                 two, and 'mutual:user:secret' below for the target's own proof"
+            );
         }
-        Some(_) | None => (None, &lines[..]),
+        Ok(ChapFile { form: found.form, initiators: found.users, target: found.mutual })
     };
-    let (user, secret) = match lines {
-        [one] => one.split_once(':').unwrap_or(("", "")),
-        [user, secret] => (*user, *secret),
-        _ => ("", ""),
-    };
-    let initiators = credentials(user, secret, path)?;
-    let own = own.map(|own| own.split_once(':').unwrap_or(("", "")));
-    let target = own.map(|(user, secret)| credentials(user, secret, path)).transpose()?;
-    Ok(ChapFile { initiators, target })
+    read().with_context(|| format!("CHAP file {}", path.display()))
 }
 
-fn credentials(user: &str, secret: &str, path: &Path) -> Result<Credentials> {
-    let shown = path.display();
-    if user.is_empty() || secret.is_empty() {
+fn too_short(secret: &Secret) -> Result<()> {
+    let len = secret.len();
+    if len < TARGET_SECRET_MIN {
         bail!(
-            "CHAP file {shown}: has no name with a secret; write 'user:secret' in one line, or \
-             user and secret in two, and 'mutual:user:secret' below for the target's own proof"
+            "the members' secret has {len} bytes, fewer than {TARGET_SECRET_MIN}; choose a longer one"
         );
     }
-    if secret.len() < TARGET_SECRET_MIN {
-        bail!(
-            "CHAP file {shown}: the secret of '{user}' has {} bytes, fewer than \
-             {TARGET_SECRET_MIN}; choose a longer one",
-            secret.len()
-        );
-    }
-    let secret = Secret::new(secret).with_context(|| format!("CHAP file {shown}"))?;
-    Ok(Credentials { user: user.to_string(), secret })
-}
-
-fn pairs(lines: &[&str], path: &Path) -> Result<BTreeMap<String, Secret>> {
-    let mut by_user = BTreeMap::new();
-    for (index, line) in lines.iter().enumerate() {
-        let pair =
-            line.split_once(':').filter(|(user, secret)| !user.is_empty() && !secret.is_empty());
-        let (user, secret) = pair.with_context(|| {
-            format!("secret file {}, line {}: is not 'user:secret'", path.display(), index + 1)
-        })?;
-        by_user.insert(user.to_string(), Secret::new(secret)?);
-    }
-    Ok(by_user)
+    Ok(())
 }
 
 fn read_private(path: &Path) -> Result<String> {
@@ -213,7 +193,10 @@ mod tests {
     fn secret_files_may_say_what_members_must_prove() {
         let load = |text: &str| {
             let file = file(text);
-            Secrets::load(&SecretArgs { secret_file: Some(file.path().into()) })
+            Secrets::load(&SecretArgs {
+                secret_file: Some(file.path().into()),
+                ..SecretArgs::default()
+            })
         };
         let both = load("twelve bytes\nmutual:disk:other twelve\n").unwrap();
         assert_eq!(both.common, Some(secret("twelve bytes")));
@@ -229,41 +212,40 @@ mod tests {
     }
 
     #[test]
-    fn chap_files_come_in_two_forms() {
-        let one = read_chap_file(file("joe:twelve:bytes\n").path()).unwrap().initiators;
-        assert_eq!((one.user.as_str(), one.secret), ("joe", secret("twelve:bytes")));
-        let two = read_chap_file(file("iqn.2026-01.org.x:y\ntwelve bytes\n").path()).unwrap();
-        assert_eq!(two.initiators.user, "iqn.2026-01.org.x:y");
-        assert_eq!(two.initiators.secret, secret("twelve bytes"));
-        assert!(two.target.is_none());
-        for bad in ["", "joe", "joe:", ":x", "a\nb\nc\n", "joe:elevenbytes", "a\nelevenbytes"] {
-            let error = read_chap_file(file(bad).path()).unwrap_err().to_string();
-            assert!(error.contains("CHAP file") && !error.contains("elevenbytes"), "{error}");
-        }
-    }
-
-    #[test]
-    fn chap_files_may_have_the_targets_own_proof() {
-        for first in ["joe:twelve:bytes", "joe\ntwelve:bytes"] {
-            let text = format!("{first}\nmutual:tgt:other:secret\n");
-            let both = read_chap_file(file(&text).path()).unwrap();
-            assert_eq!(both.initiators.secret, secret("twelve:bytes"));
-            let own = both.target.unwrap();
-            assert_eq!((own.user.as_str(), own.secret), ("tgt", secret("other:secret")));
-        }
+    fn chap_files_name_one_user_or_several() {
+        let read = |text: &str| read_chap_file(file(text).path());
+        let both = read("joe:twelve:bytes\nann:more twelve bytes\n").unwrap();
+        assert_eq!(both.form, Form::Users);
+        let users: Vec<_> = both.initiators.iter().map(|one| one.user.as_str()).collect();
+        assert_eq!(users, ["joe", "ann"]);
+        assert_eq!(both.initiators[0].secret, secret("twelve:bytes"));
+        let two = read("iqn.2026-01.org.x:y\ntwelve bytes\nmutual:tgt:other:secret\n").unwrap();
+        assert_eq!((two.form, two.initiators.len()), (Form::TwoLines, 1));
+        assert_eq!(two.initiators[0].user, "iqn.2026-01.org.x:y");
+        let own = two.target.unwrap();
+        assert_eq!((own.user.as_str(), own.secret), ("tgt", secret("other:secret")));
         // Alone it is a user of that name.
-        let one = read_chap_file(file("mutual:twelve:bytes\n").path()).unwrap();
-        assert_eq!(one.initiators.user, "mutual");
-        for bad in ["joe:twelve:bytes\nmutual:tgt", "joe:twelve:bytes\nmutual:tgt:short"] {
-            assert!(read_chap_file(file(bad).path()).is_err(), "{bad}");
+        assert_eq!(read("mutual:twelve:bytes\n").unwrap().initiators[0].user, "mutual");
+        for bad in [
+            "",
+            "twelve bytes alone",
+            "joe:elevenbytes",
+            "a\nelevenbytes",
+            "joe:twelve:bytes\nmutual:tgt:elevenbytes",
+            "joe:twelve:bytes\nann:elevenbytes",
+        ] {
+            let error = format!("{:#}", read(bad).unwrap_err());
+            assert!(error.contains("CHAP file") && !error.contains("eleven"), "{error}");
         }
     }
 
     #[test]
     fn the_users_own_secret_goes_before_the_common_one() {
         let uri = TargetUri::parse("iscsi://ann@h/t/0").unwrap();
-        let path =
-            |file: &tempfile::NamedTempFile| SecretArgs { secret_file: Some(file.path().into()) };
+        let path = |file: &tempfile::NamedTempFile| SecretArgs {
+            secret_file: Some(file.path().into()),
+            ..SecretArgs::default()
+        };
         let many = file("joe:1\nann:2\n");
         let found = Secrets::load(&path(&many)).unwrap().of(&uri).unwrap().unwrap();
         assert_eq!(found.secret, secret("2"));

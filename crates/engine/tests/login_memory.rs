@@ -73,7 +73,7 @@ async fn visit(plain: &Running, guarded: &Running, number: u32) {
 #[tokio::test]
 async fn ten_thousand_logins_take_no_more_memory_than_a_thousand() {
     let plain = Running::start(config(), &[ram()]);
-    let chap = Some(ChapCredentials { user: "joe".into(), secret: secret() });
+    let chap = vec![ChapCredentials { user: "joe".into(), secret: secret() }];
     let guarded = Running::start(TargetConfig { chap, ..config() }, &[ram()]);
     for number in 0..1000 {
         visit(&plain, &guarded, number).await;

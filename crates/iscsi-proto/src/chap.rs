@@ -44,6 +44,13 @@ impl Secret {
         }
     }
 
+    /// Its length in bytes: 1 to 255.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether the secret is shorter than the 96 bits that RFC 7143 (section 9.2.1) demands
     /// outside IPsec.
     #[must_use]
@@ -116,23 +123,25 @@ impl Challenge {
         text::push(out, "CHAP_C", &text::to_hex(&self.bytes));
     }
 
-    /// Checks the peer's `CHAP_N` and `CHAP_R` against what is known of it.
+    /// Checks the peer's `CHAP_N` and `CHAP_R` against all that may be it.
     ///
     /// # Errors
     /// When a key is missing, or name or answer are wrong.
     pub fn verify(
         &self,
         algorithm: Algorithm,
-        known: &Credentials,
+        known: &[Credentials],
         pairs: &[(&str, &str)],
     ) -> Result<(), ChapError> {
         let answer = text::value(pairs, "CHAP_R").and_then(text::binary);
         let (Some(user), Some(answer)) = (text::value(pairs, "CHAP_N"), answer) else {
             return Err(ChapError::Malformed);
         };
-        // The digest is computed for a wrong name too, so that both take the same time.
-        let right = algorithm.verify(self.identifier, &known.secret, &self.bytes, &answer);
-        if right && user == known.user { Ok(()) } else { Err(ChapError::Wrong) }
+        let named = known.iter().find(|one| one.user == user);
+        // One digest is computed for a wrong name too, so that both take the same time.
+        let Some(one) = named.or(known.first()) else { return Err(ChapError::Wrong) };
+        let right = algorithm.verify(self.identifier, &one.secret, &self.bytes, &answer);
+        if right && named.is_some() { Ok(()) } else { Err(ChapError::Wrong) }
     }
 }
 
@@ -196,6 +205,8 @@ impl Question {
 pub enum Algorithm {
     /// MD5, which every implementation has.
     Md5,
+    /// SHA-1.
+    Sha1,
     /// SHA-256.
     Sha256,
     /// SHA3-256.
@@ -204,16 +215,42 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms, the preferred first.
-    pub const PREFERENCE: [Self; 3] = [Self::Sha3, Self::Sha256, Self::Md5];
+    pub const PREFERENCE: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
     /// Its number in `CHAP_A` (IANA, PPP authentication algorithms).
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
             Self::Md5 => 5,
+            Self::Sha1 => 6,
             Self::Sha256 => 7,
             Self::Sha3 => 8,
         }
+    }
+
+    /// Its name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha3 => "sha3-256",
+        }
+    }
+
+    /// The algorithm with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::PREFERENCE.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// The first of a list in `CHAP_A` that is one of `allowed`: the peer's order counts (RFC 7143,
+    /// section 12.1.3).
+    #[must_use]
+    pub fn choose(list: &str, allowed: &[Self]) -> Option<Self> {
+        let known = |item| text::number(item).and_then(Self::from_number);
+        list.split(',').filter_map(known).find(|algorithm| allowed.contains(algorithm))
     }
 
     /// The algorithm with this number.
@@ -227,6 +264,7 @@ impl Algorithm {
     pub fn answer(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         match self {
             Self::Md5 => digest::<md5::Md5>(identifier, secret, challenge),
+            Self::Sha1 => digest::<sha1::Sha1>(identifier, secret, challenge),
             Self::Sha256 => digest::<sha2::Sha256>(identifier, secret, challenge),
             Self::Sha3 => digest::<sha3::Sha3_256>(identifier, secret, challenge),
         }
@@ -260,6 +298,8 @@ mod tests {
             crate::text::to_hex(&sha),
             "0xc779f2085cfc26ecbce7b258493f9eaae5c948256dc87839664bbfa69e08f43c"
         );
+        let sha1 = Algorithm::Sha1.answer(1, &secret, &[0xaa, 0xbb]);
+        assert_eq!(crate::text::to_hex(&sha1), "0xa71b07f33bbbe3cec7d153e052bd8e9167cb19d5");
         let sha3 = Algorithm::Sha3.answer(1, &secret, &[0xaa, 0xbb]);
         assert_eq!(
             crate::text::to_hex(&sha3),
@@ -286,17 +326,43 @@ mod tests {
             let mut proof = Vec::new();
             question.answer(algorithm, &joe, None, &mut proof).unwrap();
             let pairs = text::parse(&proof).unwrap();
-            assert_eq!(challenge.verify(algorithm, &joe, &pairs), Ok(()));
             let jim = credentials("jim", "joe's own secret");
-            assert_eq!(challenge.verify(algorithm, &jim, &pairs), Err(ChapError::Wrong));
             let other = credentials("joe", "quite another one");
-            assert_eq!(challenge.verify(algorithm, &other, &pairs), Err(ChapError::Wrong));
-            assert_eq!(challenge.verify(algorithm, &joe, &pairs[..1]), Err(ChapError::Malformed));
+            let verify = |known: &[&Credentials], pairs: &[(&str, &str)]| {
+                let known: Vec<_> = known.iter().map(|one| (*one).clone()).collect();
+                challenge.verify(algorithm, &known, pairs)
+            };
+            assert_eq!(verify(&[&joe], &pairs), Ok(()));
+            assert_eq!(verify(&[&jim, &joe], &pairs), Ok(()), "each of several");
+            assert_eq!(verify(&[&jim], &pairs), Err(ChapError::Wrong));
+            assert_eq!(verify(&[&jim, &other], &pairs), Err(ChapError::Wrong));
+            assert_eq!(verify(&[], &pairs), Err(ChapError::Wrong));
+            assert_eq!(verify(&[&joe], &pairs[..1]), Err(ChapError::Malformed));
         }
         // RFC 7143, section 12.1.3: a challenge that comes back is refused.
         let mut out = Vec::new();
         let reflected = question.answer(Algorithm::Md5, &joe, Some(&challenge), &mut out);
         assert_eq!((reflected, out.len()), (Err(ChapError::Reflected), 0));
+    }
+
+    #[test]
+    fn the_peers_order_decides_and_what_is_allowed_bounds_it() {
+        use Algorithm::{Md5, Sha1, Sha3, Sha256};
+        let all = &Algorithm::PREFERENCE[..];
+        for (list, allowed, chosen) in [
+            ("5,6,7,8", all, Some(Md5)),
+            ("8,7,6,5", all, Some(Sha3)),
+            ("6,5", all, Some(Sha1)),
+            ("1,x,,0x7,5", all, Some(Sha256)),
+            ("5,6,7", &[Sha3, Sha256][..], Some(Sha256)),
+            ("5,6", &[Sha3, Sha256], None),
+            ("", all, None),
+        ] {
+            assert_eq!(Algorithm::choose(list, allowed), chosen, "{list}");
+        }
+        for algorithm in Algorithm::PREFERENCE {
+            assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl World {
         self.units.handle_reset();
         let name = "iqn.2026-01.org.example:good".into();
         let mut setup = initiator::Setup::new(name, Some(TARGET.into()), [0x80, 9, 9, 9, 0, 0]);
-        setup.chap = self.setup.chap.clone();
+        setup.chap = self.setup.chap.first().cloned();
         setup.queue_depth = 4;
         let mut session = Session::new(self.now, Arc::new(setup));
         self.connect(0);

@@ -143,7 +143,7 @@ fn unit(lun: u16, read_only: bool) -> UnitConfig {
 impl World {
     fn new(mode: u8) -> Self {
         let mut setup = Setup::new(TARGET.into());
-        setup.chap = (mode & 1 != 0).then(credentials);
+        setup.chap = (mode & 1 != 0).then(credentials).into_iter().collect();
         // The shell judges who knows the same secret.
         setup.asks_standing = mode & 65 == 65;
         setup.wishes = wishes(mode);

@@ -78,7 +78,7 @@ impl World {
         if sizes & 32 != 0 {
             text::push(&mut keys, "SessionType", "Discovery");
         }
-        let rounds: Vec<(LoginRequest, Vec<u8>)> = if self.setup.chap.is_some() {
+        let rounds: Vec<(LoginRequest, Vec<u8>)> = if !self.setup.chap.is_empty() {
             text::push(&mut first, "AuthMethod", "CHAP");
             let algorithm = Algorithm::PREFERENCE[usize::from(sizes >> 7)];
             let answer = algorithm.answer(7, &credentials().secret, &CHALLENGE.bytes);

@@ -1,10 +1,6 @@
 //! `netraid agent`: serves segments for mediators.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
@@ -303,7 +299,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 }
 
 fn address(text: &str) -> Result<SocketAddr> {
-    let found = text.to_socket_addrs().with_context(|| {
+    let found = crate::listen::resolve(text).with_context(|| {
         format!("address '{text}': is not HOST:PORT; write 127.0.0.1:3270 or [::1]:3270")
     })?;
     found.into_iter().next().with_context(|| format!("address '{text}': stands for none"))

@@ -1,22 +1,28 @@
 //! Who may log in to a target, and where.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
-    path::PathBuf,
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use netraid_engine::target::{Redirect, TargetConfig};
+use netraid_engine::target::{ChapAlgorithm, Redirect, TargetConfig};
+use serde::Serialize;
 
-use crate::secret::{ChapFile, read_chap_file};
+use crate::{
+    listen,
+    secret::{ChapFile, read_chap_file},
+};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AccessArgs {
-    /// Let in only who knows this: 'user:secret' in one line, or user and secret in two; a last
-    /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one
+    /// Let in only who knows this: 'user:secret' in each line, or user and secret in two; a last
+    /// line 'mutual:user:secret' is the target's own proof for initiators that ask for one; '#' begins
+    /// a comment
     #[arg(long, value_name = "FILE")]
     chap_file: Option<PathBuf>,
+    /// CHAP digests that may be chosen from what an initiator offers; its order counts
+    #[arg(long, value_name = "DIGEST,...", value_delimiter = ',', value_parser = digest,
+          default_value = "sha3-256,sha256,sha1,md5")]
+    chap_allow: Vec<ChapAlgorithm>,
     /// Let in only the initiator of this name; may be given several times
     #[arg(long, value_name = "IQN", value_parser = initiator_name)]
     allow: Vec<String>,
@@ -33,16 +39,18 @@ pub(crate) struct AccessArgs {
 }
 
 impl AccessArgs {
-    /// Puts it into the configuration; the name that initiators prove.
-    pub(super) fn apply(&self, config: &mut TargetConfig) -> Result<Option<String>> {
+    /// Puts it into the configuration; what the CHAP file says.
+    pub(super) fn apply(&self, config: &mut TargetConfig) -> Result<Option<Users>> {
         config.allow.clone_from(&self.allow);
         config.redirects.clone_from(&self.redirect);
+        config.chap_allow.clone_from(&self.chap_allow);
         let chap = self.chap_file.as_deref().map(read_chap_file).transpose()?;
-        let Some(ChapFile { initiators, target }) = chap else { return Ok(None) };
-        let user = initiators.user.clone();
-        config.chap = Some(initiators);
+        let Some(ChapFile { form, initiators, target }) = chap else { return Ok(None) };
+        let users = initiators.iter().map(|one| one.user.clone()).collect();
+        let own = target.as_ref().map(|own| own.user.clone());
+        config.chap = initiators;
         config.mutual_chap = target;
-        Ok(Some(user))
+        Ok(Some(Users { read_as: form.name(), users, target: own }))
     }
 
     fn lets_everybody_in(&self) -> bool {
@@ -50,12 +58,27 @@ impl AccessArgs {
     }
 }
 
+/// Who may log in by CHAP, as the file was read; no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Users {
+    /// The form of the file's lines.
+    pub(super) read_as: &'static str,
+    /// Names, in the order of the file; at least one.
+    pub(super) users: Vec<String>,
+    /// The name by which the target proves itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<String>,
+}
+
 /// Where to listen; an address that others reach needs to know whom it lets in.
 pub(super) fn listen_addresses(listen: &[String], access: &AccessArgs) -> Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for text in listen {
-        let found = text.to_socket_addrs().with_context(|| {
-            format!("address '{text}': is not HOST:PORT; write 127.0.0.1:3260 or [::1]:3260")
+        let found = listen::resolve(text).with_context(|| {
+            format!(
+                "address '{text}': is not HOST:PORT; write 127.0.0.1:3260, [::1]:3260 or \
+                 [fe80::1%eth0]:3260"
+            )
         })?;
         addresses.extend(found);
     }
@@ -88,6 +111,11 @@ pub(super) fn target_name(text: &str) -> Result<String, String> {
             .to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn digest(text: &str) -> Result<ChapAlgorithm, String> {
+    ChapAlgorithm::from_name(text)
+        .ok_or_else(|| "is none of sha3-256, sha256, sha1 and md5".to_owned())
 }
 
 fn redirect(text: &str) -> Result<Redirect, String> {
@@ -151,6 +179,7 @@ mod tests {
     fn open_addresses_want_to_know_whom_they_let_in() {
         let access = |allow: &[&str], insecure| AccessArgs {
             chap_file: None,
+            chap_allow: Vec::new(),
             allow: allow.iter().map(ToString::to_string).collect(),
             redirect: Vec::new(),
             insecure,

@@ -222,11 +222,13 @@ fn show_troubles(lun: &LunStatus) -> String {
 fn show_session(session: &SessionStatus) -> String {
     let SessionStatus { initiator, peer, kind, age_s, .. } = session;
     let initiator = shown(initiator);
+    let chap =
+        session.chap.as_deref().map_or("no CHAP".to_owned(), |digest| format!("CHAP {digest}"));
     let counts = show_counts(&session.commands);
     let kind = if kind == "normal" { "" } else { " (discovery)" };
     let pace = session.pace.as_ref().map_or(String::new(), show_pace);
     format!(
-        "  session {}{kind}  {initiator}  from {peer}, for {age_s} s\n      {counts}\n{pace}",
+        "  session {}{kind}  {initiator}  from {peer}, {chap}, for {age_s} s\n      {counts}\n{pace}",
         session.session
     )
 }

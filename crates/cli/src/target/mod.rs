@@ -9,7 +9,7 @@ mod service;
 
 use std::path::PathBuf;
 
-use access::AccessArgs;
+use access::{AccessArgs, Users};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session, show};
@@ -23,6 +23,7 @@ use service::{About, TargetService};
 use crate::{
     control::bind_control,
     filter::FilterArg,
+    listen,
     lun::LunSpec,
     output::Output,
     runtime,
@@ -91,6 +92,8 @@ struct Ready<'a> {
     addresses: &'a [String],
     luns: Vec<ReadyLun>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    chap: Option<&'a Users>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     control: Option<&'a str>,
 }
 
@@ -111,7 +114,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     netraid_private::raise_descriptor_limit();
     let mut config = TargetConfig::new(args.iqn.clone());
     config.listen = access::listen_addresses(&args.listen, &args.access)?;
-    let user = args.access.apply(&mut config)?;
+    let chap = args.access.apply(&mut config)?;
     args.rates.apply(&mut config)?;
     config.threads = usize::from(args.threads);
     config.header_digest = args.digests.policy();
@@ -140,8 +143,8 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     made.keep();
     let about = About {
         iqn: args.iqn.clone(),
-        addresses: target.local_addrs().iter().map(ToString::to_string).collect(),
-        user: user.map(|user| user + "@").unwrap_or_default(),
+        addresses: target.local_addrs().iter().map(listen::show).collect(),
+        chap,
         block_len,
         removable: args.removable,
         state: args.state.clone(),
@@ -207,13 +210,17 @@ fn announce(about: &About, opened: &[Opened], control: Option<&str>, output: Out
         iqn: &about.iqn,
         addresses: &about.addresses,
         luns: luns.collect(),
+        chap: about.chap.as_ref(),
         control,
     };
     output.announce(&ready, || {
         let line = |lun: &ReadyLun| {
             format!("{}  {}  {}\n", lun.uri, size::show(lun.capacity_bytes), lun.backing)
         };
-        ready.luns.iter().map(line).collect()
+        let users = ready.chap.map(|Users { read_as, users, .. }| {
+            format!("users: {} (the CHAP file was read as {read_as})\n", users.join(", "))
+        });
+        ready.luns.iter().map(line).chain(users).collect()
     });
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use netraid_block::{Pool, redact_addresses};
+use netraid_block::{Pool, lun_in_addresses, redact_addresses};
 use netraid_engine::{
     backings::Shrink,
     control::{
@@ -21,7 +21,7 @@ use netraid_engine::{
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{made::MadeFiles, open::Opened};
+use super::{access::Users, made::MadeFiles, open::Opened};
 use crate::{
     describe,
     ending::{Ending, LEAVING},
@@ -46,8 +46,8 @@ struct Inner {
 pub(super) struct About {
     pub(super) iqn: String,
     pub(super) addresses: Vec<String>,
-    /// `user@`, if initiators have to log in.
-    pub(super) user: String,
+    /// Who may log in, if not everybody.
+    pub(super) chap: Option<Users>,
     pub(super) block_len: Option<u32>,
     /// Whether media can be ejected.
     pub(super) removable: bool,
@@ -60,7 +60,9 @@ impl About {
     /// The address of a LUN.
     pub(super) fn uri(&self, lun: u16) -> String {
         let first = self.addresses.first().map_or("", String::as_str);
-        format!("iscsi://{}{first}/{}/{lun}", self.user, self.iqn)
+        let user = self.chap.as_ref().and_then(|chap| chap.users.first());
+        let user = user.map(|user| format!("{user}@")).unwrap_or_default();
+        format!("iscsi://{user}{first}/{}/{}", self.iqn, lun_in_addresses(lun))
     }
 }
 
@@ -337,6 +339,7 @@ fn session_status(session: &SessionReport) -> SessionStatus {
         tsih: session.handle.map(|(_, tsih)| tsih),
         peer: session.peer.to_string(),
         kind: if session.discovery { "discovery" } else { "normal" }.to_owned(),
+        chap: session.chap.map(|digest| digest.name().to_owned()),
         age_s: session.age.as_secs(),
         commands: session.commands,
         pace: session.pace.map(Into::into),

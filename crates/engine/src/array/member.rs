@@ -38,6 +38,8 @@ pub struct MemberConfig {
     pub live_credentials: Option<watch::Receiver<Credentials>>,
     /// iSCSI name of this side; the usual when none.
     pub initiator_name: Option<String>,
+    /// Whether it may let this side in without a proof although there is a secret.
+    pub allow_none: bool,
     /// What it has to prove in turn: its name, when that matters, and its secret.
     pub mutual: Option<(Option<String>, Secret)>,
     /// Longest that a request to it may take before it is set aside.
@@ -60,6 +62,7 @@ impl MemberConfig {
             secret,
             live_credentials: None,
             initiator_name: None,
+            allow_none: false,
             mutual,
             request_timeout: Duration::from_secs(5),
             refusal_limit: REFUSAL_LIMIT,
@@ -125,6 +128,7 @@ impl Connected {
         initiator.isid = isid;
         // A visit looks at a label or two.
         initiator.sessions = if isid.is_some() { config.sessions } else { 1 };
+        initiator.allow_none = config.allow_none;
         initiator.header_digest = config.digests;
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);

@@ -124,6 +124,7 @@ impl Driver {
         for other in like {
             config.request_timeout = other.request_timeout;
             config.digests = other.digests;
+            config.allow_none = other.allow_none;
             config.sessions = other.sessions;
             if config.mutual.is_none() {
                 config.mutual.clone_from(&other.mutual);

@@ -171,6 +171,10 @@ pub struct SessionStatus {
     pub peer: String,
     /// `normal` or `discovery`.
     pub kind: String,
+    /// The CHAP digest by which it proved itself: `sha3-256`, `sha256`, `sha1` or `md5`; none where it did not have
+    /// to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chap: Option<String>,
     /// Seconds since it logged in.
     pub age_s: u64,
     /// What it did.

@@ -1,6 +1,7 @@
 //! Makes sessions to one LUN: portals, redirections, and what a new session must show.
 
 use std::{
+    net::Ipv6Addr,
     ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
@@ -10,7 +11,10 @@ use std::{
 };
 
 use netraid_block::{Pool, Portal};
-use netraid_iscsi_proto::initiator::{LoginError, Mutual, Setup};
+use netraid_iscsi_proto::{
+    chap::Secret,
+    initiator::{LoginError, Mutual, Setup},
+};
 
 use super::{
     InitiatorConfig, SESSIONS_MAX,
@@ -33,6 +37,8 @@ type Probing<'a> = (Option<u64>, bool, &'a AtomicBool);
 pub(super) struct Dialer {
     pub(super) config: InitiatorConfig,
     setup: Arc<Setup>,
+    /// What the target has to prove.
+    target_proof: Option<(Option<String>, Secret)>,
     /// Changed by permanent redirections.
     portals: Mutex<Vec<Portal>>,
     pool: Pool,
@@ -40,9 +46,9 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(config: InitiatorConfig, pool: Pool) -> Result<Self, Reason> {
-        let setup = Arc::new(config.setup()?);
+        let (setup, target_proof) = (Arc::new(config.setup()?), config.target_proof()?);
         let portals = Mutex::new(config.uri.portals().collect());
-        Ok(Self { config, setup, portals, pool })
+        Ok(Self { config, setup, target_proof, portals, pool })
     }
 
     /// Number of portals.
@@ -181,7 +187,7 @@ impl Dialer {
                 }
             };
             let (address, permanent) = moved;
-            let Some(next) = redirected(&address) else {
+            let Some(next) = redirected(&address).map(|next| in_zone(next, &at)) else {
                 return Err(Reason::Redirection { to: address, what: "which is no address" });
             };
             if seen.contains(&next) {
@@ -212,9 +218,8 @@ impl Dialer {
         if let Some(live) = &self.config.live_credentials {
             setup.chap = Some(live.borrow().clone());
         }
-        if let Some(secret) = &self.config.target_secret {
-            let user = self.config.target_user.clone();
-            let (secret, identifier, challenge) = (secret.clone(), rand::random(), rand::random());
+        if let Some((user, secret)) = self.target_proof.clone() {
+            let (identifier, challenge) = (rand::random(), rand::random());
             setup.mutual = Some(Mutual { user, secret, identifier, challenge });
         }
         setup
@@ -232,9 +237,31 @@ fn redirected(address: &str) -> Option<Portal> {
     Portal::parse(address.split_once(',').map_or(address, |(portal, _)| portal))
 }
 
+/// An address of the link is in the zone of the portal that names it: others do not know this host's zones.
+fn in_zone(next: Portal, from: &Portal) -> Portal {
+    let is_of_link = next.host.parse().is_ok_and(|host: Ipv6Addr| host.is_unicast_link_local());
+    match from.host.split_once('%') {
+        Some((_, zone)) if is_of_link => {
+            Portal { host: format!("{}%{zone}", next.host), port: next.port }
+        }
+        Some(_) | None => next,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_the_link_is_in_the_zone_of_who_names_it() {
+        let portal = |host: &str| Portal { host: host.into(), port: 1 };
+        let from = portal("fe80::1%eth0");
+        assert_eq!(in_zone(portal("fe80::2"), &from), portal("fe80::2%eth0"));
+        assert_eq!(in_zone(portal("fe80::2"), &portal("2001:db8::1")), portal("fe80::2"));
+        for other in ["2001:db8::2", "192.0.2.1", "host"] {
+            assert_eq!(in_zone(portal(other), &from), portal(other));
+        }
+    }
 
     #[test]
     fn redirections_are_read() {

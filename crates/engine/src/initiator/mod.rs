@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request, TargetUri};
+use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request, TargetUri, UriOptions};
 pub use netraid_iscsi_proto::{
     chap::{Credentials, Secret},
     initiator::{FoundTarget, LoginError},
@@ -72,7 +72,11 @@ pub struct InitiatorConfig {
     /// User and secret that their owner may replace while sessions go on; each login takes those of
     /// the moment, in the place of the address's user and of `secret`.
     pub live_credentials: Option<watch::Receiver<Credentials>>,
-    /// What the target has to prove that it knows (mutual CHAP); another secret than `secret`.
+    /// Whether the target may let this side in without a proof although there is a secret; else it is
+    /// refused, since it may be another than the one that was meant.
+    pub allow_none: bool,
+    /// What the target has to prove that it knows (mutual CHAP); another secret than `secret`. Before
+    /// what the address says.
     pub target_secret: Option<Secret>,
     /// The name that the target must give with its proof; none: any.
     pub target_user: Option<String>,
@@ -95,9 +99,9 @@ pub struct InitiatorConfig {
     /// Longest that connecting may take, and again logging in; with several portals, a quarter of
     /// `request_timeout` for each when that is less.
     pub login_timeout: Duration,
-    /// Insist on header digests.
+    /// Insist on header digests, also where the address does not.
     pub header_digest: bool,
-    /// Insist on data digests.
+    /// Insist on data digests, also where the address does not.
     pub data_digest: bool,
     /// Commands in progress: 1 to 1024.
     pub queue_depth: u16,
@@ -114,6 +118,7 @@ impl InitiatorConfig {
             uri,
             secret: None,
             live_credentials: None,
+            allow_none: false,
             target_secret: None,
             target_user: None,
             initiator_name: INITIATOR_NAME.to_owned(),
@@ -139,13 +144,14 @@ impl InitiatorConfig {
         let isid = self.isid.unwrap_or_else(|| random_isid(rand::random(), rand::random()));
         let mut setup = Setup::new(self.initiator_name.clone(), name, isid);
         setup.chap = self.credentials()?;
-        match (&setup.chap, &self.target_secret) {
+        setup.allow_none = self.allow_none;
+        match (&setup.chap, &self.target_proof()?) {
             (None, Some(_)) => {
                 return Err(Reason::Config(
                     "a proof of the target is wanted but there is no user and secret for this side",
                 ));
             }
-            (Some(own), Some(theirs)) if own.secret == *theirs => {
+            (Some(own), Some((_, theirs))) if own.secret == *theirs => {
                 return Err(Reason::Config(
                     "the target's secret is this side's own; a peer could have it answer itself",
                 ));
@@ -153,8 +159,8 @@ impl InitiatorConfig {
             _ => {}
         }
         setup.wishes = Wishes {
-            header_digest: policy(self.header_digest),
-            data_digest: policy(self.data_digest),
+            header_digest: policy(self.header_digest || self.uri.options.header_digest),
+            data_digest: policy(self.data_digest || self.uri.options.data_digest),
             ..Wishes::default()
         };
         setup.queue_depth = self.queue_depth;
@@ -167,6 +173,28 @@ impl InitiatorConfig {
         setup.ping_interval_idle = IDLE_PING;
         setup.ping_timeout_idle = silence.max(IDLE_SILENCE_MIN);
         Ok(setup)
+    }
+
+    /// What the target has to prove: the name that it must give, if any, and its secret.
+    fn target_proof(&self) -> Result<Option<(Option<String>, Secret)>, Reason> {
+        let UriOptions { target_user, target_secret, .. } = &self.uri.options;
+        if let Some(secret) = &self.target_secret {
+            let user = self.target_user.as_ref().or(target_user.as_ref());
+            return Ok(Some((user.cloned(), secret.clone())));
+        }
+        match (target_user, target_secret) {
+            (user, Some(secret)) => {
+                let secret = Secret::new(secret.as_bytes()).map_err(|_| {
+                    Reason::Config("the target's secret is too long; use 12 to 32 bytes")
+                })?;
+                Ok(Some((user.clone(), secret)))
+            }
+            (Some(_), None) => Err(Reason::Config(
+                "the target is to give a name but no secret of it is known; give one by \
+                 NETRAID_MUTUAL_SECRET, or a line mutual:user:secret of the secret file",
+            )),
+            (None, None) => Ok(None),
+        }
     }
 
     /// What the next login says.

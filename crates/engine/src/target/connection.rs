@@ -378,8 +378,8 @@ impl Driver {
                     self.machine.handle_wake(&mut self.shared.node.lock());
                     self.shared.wake();
                 }
-                Event::LoggedIn { initiator, isid, session, .. } => {
-                    tracing::info!(peer = %self.peer, ?initiator, ?session, "logged in");
+                Event::LoggedIn { initiator, isid, session, chap, .. } => {
+                    tracing::info!(peer = %self.peer, ?initiator, ?session, ?chap, "logged in");
                     // Commands of a session that is not made known are answered with BUSY.
                     if let (SessionType::Normal, Some(paced)) = (session, &self.shared.paced) {
                         let (id, waker) = (self.session.connection, self.waker.clone());
@@ -396,7 +396,7 @@ impl Driver {
                             units.set_view(0, self.nexus, view.clone());
                         }
                     }
-                    self.session.log_in(initiator, session);
+                    self.session.log_in(initiator, session, chap);
                     self.shared.sessions.insert(self.session.clone());
                 }
             }

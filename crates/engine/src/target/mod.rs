@@ -38,7 +38,7 @@ pub use control::{CommandError, TargetHandle};
 use journal::Journal;
 use netraid_block::{Device, Pool};
 pub use netraid_iscsi_proto::{
-    chap::{Credentials as ChapCredentials, Secret, check_distinct},
+    chap::{Algorithm as ChapAlgorithm, Credentials as ChapCredentials, Secret, check_distinct},
     negotiation::DigestPolicy,
     target::{Limits, Redirect},
 };
@@ -72,10 +72,12 @@ pub struct TargetConfig {
     pub listen: Vec<SocketAddr>,
     /// iSCSI name.
     pub iqn: String,
-    /// Who may log in; everybody when none.
-    pub chap: Option<ChapCredentials>,
+    /// Who may log in; everybody when there is none.
+    pub chap: Vec<ChapCredentials>,
     /// How the target proves itself to initiators that ask for it; needs `chap`.
     pub mutual_chap: Option<ChapCredentials>,
+    /// CHAP digests that may be chosen; the initiator's order counts.
+    pub chap_allow: Vec<ChapAlgorithm>,
     /// Lets in by tokens, to segments: then there are no `luns`, and `chap`, `mutual_chap` and
     /// `allow` are not used.
     pub admission: Option<Arc<dyn Admission>>,
@@ -112,8 +114,9 @@ impl TargetConfig {
         Self {
             listen: Vec::new(),
             iqn: iqn.into(),
-            chap: None,
+            chap: Vec::new(),
             mutual_chap: None,
+            chap_allow: ChapAlgorithm::PREFERENCE.to_vec(),
             admission: None,
             allow: Vec::new(),
             redirects: Vec::new(),
@@ -257,14 +260,16 @@ impl Target {
             listeners.push(listen(address).map_err(fail)?);
         }
         let mut setup = Setup::new(config.iqn);
+        // Without scopes: a zone of this host's means nothing to another.
         setup.portals = listeners
             .iter()
             .filter_map(|listener| listener.local_addr().ok())
             .filter(|address| !address.ip().is_unspecified())
-            .map(|address| address.to_string())
+            .map(|address| SocketAddr::new(address.ip(), address.port()).to_string())
             .collect();
         setup.chap = config.chap;
         setup.mutual_chap = config.mutual_chap;
+        setup.chap_allow = config.chap_allow;
         setup.allow = config.allow;
         setup.redirects = config.redirects;
         setup.wishes = Wishes {
@@ -284,7 +289,7 @@ impl Target {
         if config.admission.is_some() {
             // Whoever came is told of the portal that it used, and of nothing else.
             setup.portals = Vec::new();
-            (setup.chap, setup.mutual_chap, setup.allow) = (None, None, Vec::new());
+            (setup.chap, setup.mutual_chap, setup.allow) = (Vec::new(), None, Vec::new());
             setup.asks_standing = true;
         }
         let segments = config.admission.map(|admission| (admission, config.segment_idle_limit));
@@ -449,15 +454,16 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 fn check_mutual(config: &TargetConfig) -> Result<(), TargetError> {
-    match (&config.chap, &config.mutual_chap) {
-        (None, Some(_)) => Err(TargetError::Mutual(
+    let Some(own) = &config.mutual_chap else { return Ok(()) };
+    if config.chap.is_empty() {
+        return Err(TargetError::Mutual(
             "initiators have no secret; give them one, which they prove first",
-        )),
-        (Some(theirs), Some(own)) if check_distinct(theirs, own).is_err() => {
-            Err(TargetError::Mutual("its secret is also the initiators'; give it another one"))
-        }
-        (_, None) | (Some(_), Some(_)) => Ok(()),
+        ));
     }
+    if config.chap.iter().any(|theirs| check_distinct(theirs, own).is_err()) {
+        return Err(TargetError::Mutual("its secret is also an initiator's; give it another one"));
+    }
+    Ok(())
 }
 
 fn check(

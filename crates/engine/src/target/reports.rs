@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use netraid_block::DeviceInfo;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::{
+    chap::Algorithm,
     negotiation::SessionType,
     target::{ConnectionId, Counters},
 };
@@ -69,6 +70,8 @@ pub struct SessionReport {
     pub thread: usize,
     /// Whether it only asks for targets.
     pub discovery: bool,
+    /// The CHAP digest by which it proved itself; none where it did not have to.
+    pub chap: Option<Algorithm>,
     /// Time since it logged in.
     pub age: Duration,
     /// What it did.
@@ -174,6 +177,7 @@ fn report_session(
         peer: session.peer,
         thread: session.thread,
         discovery: login.kind == SessionType::Discovery,
+        chap: login.chap,
         age: login.since.elapsed(),
         commands: session.counters.snapshot(),
         pace,

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use netraid_iscsi_proto::{negotiation::SessionType, target::ConnectionId};
+use netraid_iscsi_proto::{chap::Algorithm, negotiation::SessionType, target::ConnectionId};
 
 use super::{cells::Guarded, guests::Guest, statistics::Counters};
 
@@ -27,6 +27,8 @@ pub(super) struct SessionEntry {
 pub(super) struct Login {
     pub(super) initiator: String,
     pub(super) kind: SessionType,
+    /// The digest of its proof, where it had to give one.
+    pub(super) chap: Option<Algorithm>,
     pub(super) since: Instant,
 }
 
@@ -37,8 +39,8 @@ impl SessionEntry {
     }
 
     /// The session has logged in.
-    pub(super) fn log_in(&self, initiator: String, kind: SessionType) {
-        let login = Login { initiator, kind, since: Instant::now() };
+    pub(super) fn log_in(&self, initiator: String, kind: SessionType, chap: Option<Algorithm>) {
+        let login = Login { initiator, kind, chap, since: Instant::now() };
         // A connection logs in once.
         let _ = self.login.set(login);
     }

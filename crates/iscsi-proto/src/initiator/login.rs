@@ -59,6 +59,12 @@ pub enum LoginError {
     /// The target chose an authentication method or algorithm that was not offered.
     #[error("the target wants an authentication that is not supported: {0}")]
     Unsupported(&'static str),
+    /// There is a secret to prove, and the target lets in without.
+    #[error(
+        "the target asks for no proof (AuthMethod=None) although there is a user and a secret: it may be \
+         another than the one that was meant; take the user out of the address, or allow that with --allow-none"
+    )]
+    Unasked,
     /// Mutual CHAP is demanded, and the target did not prove that it knows the secret.
     #[error(
         "the target did not prove itself ({0}); check its name and secret, and that it does mutual chap"
@@ -92,6 +98,7 @@ impl LoginError {
             | Self::Moved { .. }
             | Self::Refused { .. }
             | Self::Unsupported(_)
+            | Self::Unasked
             | Self::Unproven(_) => false,
         }
     }
@@ -212,6 +219,9 @@ impl Login {
             if setup.mutual.is_some() && !self.target_proven {
                 return Ok(Step::Failed(LoginError::Unproven("it gave no answer")));
             }
+            if setup.chap.is_some() && !self.proven && !setup.allow_none {
+                return Ok(Step::Failed(LoginError::Unasked));
+            }
             match (self.stage, response.next_stage) {
                 (OPERATIONAL, FULL_FEATURE) => return Ok(Step::Done),
                 (SECURITY, OPERATIONAL) => self.stage = OPERATIONAL,
@@ -246,7 +256,8 @@ impl Login {
                 }
                 "TargetAlias" | "TargetAddress" | "TargetName" => {}
                 "AuthMethod" => match *answer {
-                    "None" => self.proven = true,
+                    "None" if setup.allow_none => self.proven = true,
+                    "None" => return Ok(Some(LoginError::Unasked)),
                     "CHAP" => {
                         let numbers: Vec<_> =
                             setup.algorithms.iter().map(|one| one.number().to_string()).collect();

@@ -36,6 +36,8 @@ pub struct Setup {
     pub chap: Option<Credentials>,
     /// What the target has to prove in turn (mutual CHAP); only with `chap`.
     pub mutual: Option<Mutual>,
+    /// Whether a target may let this side in without asking for the proof that `chap` gives.
+    pub allow_none: bool,
     /// CHAP algorithms that are offered, the preferred first.
     pub algorithms: &'static [Algorithm],
     /// What is negotiated for.
@@ -66,6 +68,7 @@ impl Setup {
             isid,
             chap: None,
             mutual: None,
+            allow_none: false,
             algorithms: &Algorithm::PREFERENCE,
             wishes: Wishes::default(),
             queue_depth: 128,

@@ -168,12 +168,13 @@ impl Connection {
             }
             Admission::Admitted(tsih) => {
                 let (text, params) = (core::mem::take(text), login.negotiation().params());
+                let chap = login.algorithm();
                 self.cid = cid;
                 // The response itself still goes without digests.
                 self.push_control(LoginResponse { tsih, ..response }.encode(), text, true);
                 self.enter_full_feature(params, session);
                 let isid = response.isid;
-                self.events.push_back(Event::LoggedIn { initiator, isid, tsih, session });
+                self.events.push_back(Event::LoggedIn { initiator, isid, tsih, session, chap });
             }
         }
     }

@@ -106,9 +106,18 @@ impl Connection {
         let is_local = |portal: &str| {
             portal.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
         };
-        let from_here = is_local(&asked);
-        let others = self.setup.portals.iter();
-        let others = others.filter(|portal| **portal != asked && (from_here || !is_local(portal)));
+        // Nor for an address of this host's link, unless it came by one.
+        let is_of_link = |portal: &str| match portal.parse() {
+            Ok(SocketAddr::V6(address)) => address.ip().is_unicast_link_local(),
+            Ok(SocketAddr::V4(_)) | Err(_) => false,
+        };
+        let (from_here, from_link) = (is_local(&asked), is_of_link(&asked));
+        let is_of_use = |portal: &&String| {
+            **portal != asked
+                && (from_here || !is_local(portal))
+                && (from_link || !is_of_link(portal))
+        };
+        let others = self.setup.portals.iter().filter(is_of_use);
         for portal in core::iter::once(&asked).chain(others) {
             let address: String = alloc::format!("{portal},1");
             text::push(out, "TargetAddress", &address);

@@ -85,6 +85,8 @@ pub(super) enum End {
 pub(super) struct Login {
     stage: Option<u8>,
     auth: Auth,
+    /// The digest that was chosen.
+    algorithm: Option<Algorithm>,
     challenge: Challenge,
     negotiation: Negotiation,
     collector: Collector,
@@ -192,11 +194,12 @@ impl Login {
         }
         Self {
             stage: None,
-            auth: if setup.chap.is_some() || setup.asks_standing {
-                Auth::Needed
-            } else {
+            auth: if setup.chap.is_empty() && !setup.asks_standing {
                 Auth::Done
+            } else {
+                Auth::Needed
             },
+            algorithm: None,
             challenge,
             negotiation: Negotiation::new(wishes),
             collector: Collector::default(),
@@ -214,6 +217,11 @@ impl Login {
 
     pub(super) fn negotiation(&self) -> &Negotiation {
         &self.negotiation
+    }
+
+    /// The digest of the initiator's proof, where it had to give one.
+    pub(super) const fn algorithm(&self) -> Option<Algorithm> {
+        self.algorithm
     }
 
     /// What there is to tell of the login when it is refused.
@@ -398,7 +406,7 @@ impl Login {
                     return Err(status::INITIATOR_ERROR);
                 }
                 "AuthMethod" => self.take_method(value, out)?,
-                "CHAP_A" => self.take_algorithms(value, out)?,
+                "CHAP_A" => self.take_algorithms(value, setup, out)?,
                 "CHAP_N" => self.take_proof(pairs, setup, out)?,
                 // Taken together with CHAP_N, and worth nothing without it.
                 "CHAP_R" | "CHAP_I" | "CHAP_C" if self.auth == Auth::Done => {}
@@ -441,14 +449,13 @@ impl Login {
         }
     }
 
-    fn take_algorithms(&mut self, list: &str, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn take_algorithms(&mut self, list: &str, setup: &Setup, out: &mut Vec<u8>) -> Result<(), u16> {
         if self.auth != Auth::Method {
             return Err(status::INITIATOR_ERROR);
         }
-        let offers =
-            |wanted: &Algorithm| list.split(',').any(|n| text::number(n) == Some(wanted.number()));
-        let algorithm =
-            Algorithm::PREFERENCE.into_iter().find(offers).ok_or(status::AUTHENTICATION_FAILURE)?;
+        let algorithm = Algorithm::choose(list, &setup.chap_allow);
+        let algorithm = algorithm.ok_or(status::AUTHENTICATION_FAILURE)?;
+        self.algorithm = Some(algorithm);
         self.auth = Auth::Challenged(algorithm);
         text::push(out, "CHAP_A", &algorithm.number().to_string());
         self.challenge.push(out);
@@ -467,9 +474,8 @@ impl Login {
         if setup.asks_standing {
             return self.take_claim(algorithm, pairs).map_err(refused);
         }
-        let Some(known) = &setup.chap else { return Err(status::INITIATOR_ERROR) };
         // First of all: who has proven nothing gets no answer to its own question.
-        self.challenge.verify(algorithm, known, pairs).map_err(refused)?;
+        self.challenge.verify(algorithm, &setup.chap, pairs).map_err(refused)?;
         if let Some(question) = Question::read(pairs).map_err(refused)? {
             let own = setup.mutual_chap.as_ref().ok_or(status::AUTHENTICATION_FAILURE)?;
             question.answer(algorithm, own, Some(&self.challenge), out).map_err(refused)?;

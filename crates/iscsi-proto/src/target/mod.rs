@@ -28,7 +28,7 @@ pub use statistics::{Count, Counters, Traffic};
 
 pub use crate::chap::Challenge;
 use crate::{
-    chap::Credentials,
+    chap::{Algorithm, Credentials},
     machine::TaskId,
     negotiation::{SessionType, Wishes},
     pdu::LunField,
@@ -41,11 +41,13 @@ pub struct Setup {
     pub name: String,
     /// Addresses (`host:port`) that discovery names besides the one that was asked.
     pub portals: Vec<String>,
-    /// Who may log in; everybody when none.
-    pub chap: Option<Credentials>,
+    /// Who may log in; everybody when there is none.
+    pub chap: Vec<Credentials>,
     /// How the target proves itself to initiators that ask for it; the secret is another than
-    /// that of `chap` (see [`crate::chap::check_distinct`]).
+    /// those of `chap` (see [`crate::chap::check_distinct`]).
     pub mutual_chap: Option<Credentials>,
+    /// CHAP digests that may be chosen from what an initiator offers, in any order: its order counts.
+    pub chap_allow: Vec<Algorithm>,
     /// Whether the shell judges who logs in, by name and proof ([`Event::AskStanding`]); then
     /// `chap` and `mutual_chap` are not used.
     pub asks_standing: bool,
@@ -80,8 +82,9 @@ impl Setup {
         Self {
             name,
             portals: Vec::new(),
-            chap: None,
+            chap: Vec::new(),
             mutual_chap: None,
+            chap_allow: Algorithm::PREFERENCE.to_vec(),
             asks_standing: false,
             allow: Vec::new(),
             redirects: Vec::new(),
@@ -164,6 +167,8 @@ pub enum Event {
         tsih: u16,
         /// Kind of session.
         session: SessionType,
+        /// The CHAP digest by which the initiator proved itself; none when it did not have to.
+        chap: Option<Algorithm>,
     },
     /// An initiator gave a name and a proof, where `Setup::asks_standing` says so: look at
     /// [`Connection::claim`], and answer with `handle_standing` at any time. Whoever is not

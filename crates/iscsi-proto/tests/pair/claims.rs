@@ -15,7 +15,7 @@ const HERE: Standing = Standing { realm: Realm(3), ends_others: true, party: Non
 
 fn judged() -> target::Setup {
     // Neither is used.
-    let chap = Some(Credentials { user: "joe".into(), secret: Secret::new("a secret").unwrap() });
+    let chap = vec![Credentials { user: "joe".into(), secret: Secret::new("a secret").unwrap() }];
     target::Setup { chap, asks_standing: true, ..target_setup() }
 }
 

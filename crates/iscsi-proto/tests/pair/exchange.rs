@@ -14,8 +14,8 @@ use netraid_iscsi_proto::{
 use proptest::prelude::*;
 
 use crate::harness::{
-    BAD, Host, Pair, READ, SENSE, TARGET, WRITE, command, connection_at, initiator_setup,
-    target_setup,
+    BAD, Host, Pair, READ, SENSE, TARGET, WRITE, command, connection_at, connection_to,
+    initiator_setup, target_setup,
 };
 
 fn wishes() -> impl Strategy<Value = Wishes> {
@@ -218,25 +218,33 @@ fn chap(user: &str, secret: &[u8]) -> Option<Credentials> {
 
 #[test]
 fn chap_admits_exactly_who_knows() {
-    let target = target::Setup { chap: chap("joe", b"a secret of 18 b."), ..target_setup() };
+    let users = chap("joe", b"a secret of 18 b.").into_iter().collect();
+    let target = target::Setup { chap: users, ..target_setup() };
     let open = target_setup();
-    let attempt = |target: &target::Setup, chap| {
-        let mut pair = Pair::new(target, initiator::Setup { chap, ..initiator_setup() });
+    let attempt_as = |target: &target::Setup, chap, allow_none| {
+        let setup = initiator::Setup { chap, allow_none, ..initiator_setup() };
+        let mut pair = Pair::new(target, setup);
         pair.run();
         assert!(pair.guest.machine.capacity() == 0 || pair.node.session_count() == 1);
         pair.guest.events.pop().unwrap()
     };
+    let attempt = |target: &target::Setup, chap| attempt_as(target, chap, false);
     let refused = initiator::Event::LoginFailed(LoginError::Authentication);
     assert_eq!(attempt(&target, chap("joe", b"a secret of 18 b.")), initiator::Event::LoggedIn);
     assert_eq!(attempt(&target, chap("joe", b"a secret of 18 c.")), refused);
     assert_eq!(attempt(&target, chap("jim", b"a secret of 18 b.")), refused);
     assert_eq!(attempt(&target, None), refused);
-    assert_eq!(attempt(&open, chap("joe", b"anything")), initiator::Event::LoggedIn);
+    // Whoever asks for no proof may be another than who was meant.
+    let unasked = initiator::Event::LoginFailed(LoginError::Unasked);
+    assert_eq!(attempt(&open, chap("joe", b"anything")), unasked);
+    let told = attempt_as(&open, chap("joe", b"anything"), true);
+    assert_eq!(told, initiator::Event::LoggedIn);
 }
 
 #[test]
 fn who_wants_in_without_proof_is_refused_at_once() {
-    let target = target::Setup { chap: chap("joe", b"a secret of 18 b."), ..target_setup() };
+    let users = chap("joe", b"a secret of 18 b.").into_iter().collect();
+    let target = target::Setup { chap: users, ..target_setup() };
     let mut pair = Pair::new(&target, initiator_setup());
     let request = LoginRequest {
         transit: true,
@@ -277,6 +285,28 @@ fn discovery_names_the_target_at_every_portal() {
     pair.guest.handle_events();
     assert!(pair.guest.events.contains(&initiator::Event::LoggedOut));
     assert!(pair.host.machine.is_finished());
+}
+
+#[test]
+fn discovery_names_addresses_of_the_link_to_who_came_by_one_and_no_zones() {
+    for (asked, named) in [
+        ("[fe80::1%3]:3260", &["[fe80::1]:3260,1", "[fe80::2]:3260,1", "[2001:db8::1]:3260,1"][..]),
+        ("[2001:db8::1]:3260", &["[2001:db8::1]:3260,1"]),
+    ] {
+        let discovery = initiator::Setup { target_name: None, ..initiator_setup() };
+        let mut setup = target_setup();
+        setup.portals =
+            ["[fe80::1]:3260", "[fe80::2]:3260", "[2001:db8::1]:3260"].map(String::from).to_vec();
+        let mut pair = Pair::new(&setup, discovery);
+        pair.node = target::Node::new(target::Limits::default());
+        let portal = asked.parse().unwrap();
+        pair.host = Host::new(connection_to(portal, &mut pair.node, &setup), 1 << 16);
+        pair.run();
+        let found = pair.guest.events.iter().find_map(|event| {
+            if let initiator::Event::Found(found) = event { Some(found.clone()) } else { None }
+        });
+        assert_eq!(found.unwrap()[0].addresses, named, "{asked}");
+    }
 }
 
 #[test]

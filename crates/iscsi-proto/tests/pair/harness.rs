@@ -1,7 +1,7 @@
 //! [`Pair`]: one session between our initiator and our target, without sockets. Its logical unit
 //! knows two commands: read (opcode 1) and write (opcode 2), each with offset and length.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 use netraid_iscsi_proto::{
     initiator::{self, Command, Session, TaskEnd},
@@ -35,9 +35,17 @@ pub(crate) fn connection(node: &mut Node, setup: &target::Setup) -> Connection {
 
 /// A connection to the portal at this address.
 pub(crate) fn connection_at(portal: [u8; 4], node: &mut Node, setup: &target::Setup) -> Connection {
+    connection_to((portal, 3260).into(), node, setup)
+}
+
+pub(crate) fn connection_to(
+    portal: SocketAddr,
+    node: &mut Node,
+    setup: &target::Setup,
+) -> Connection {
     let challenge = Challenge { identifier: 7, bytes: [9; 32] };
     let peer = ([127, 0, 0, 1], 50_000).into();
-    let seat = node.open(Link::new(peer, (portal, 3260).into()));
+    let seat = node.open(Link::new(peer, portal));
     let seat = seat.expect("room for a connection");
     Connection::new(Duration::ZERO, seat, Arc::new(setup.clone()), challenge)
 }

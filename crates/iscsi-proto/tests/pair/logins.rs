@@ -94,7 +94,10 @@ fn credentials(user: &str, secret: &str) -> Credentials {
 
 fn mutual() -> target::Setup {
     target::Setup {
-        chap: Some(credentials("joe", "the initiator's secret")),
+        chap: vec![
+            credentials("ann", "another's secret"),
+            credentials("joe", "the initiator's secret"),
+        ],
         mutual_chap: Some(credentials("tgt", "the target's secret")),
         ..target_setup()
     }
@@ -114,14 +117,35 @@ pub(crate) fn proof(answer: &Answer, who: &Credentials, asks: Option<&Challenge>
 }
 
 #[test]
-fn the_strongest_common_chap_algorithm_is_taken() {
-    // RFC 7143, section 12.1.3: one of those that were proposed.
-    for (offered, taken) in [("5,6,7,8", "8"), ("5,7", "7"), ("6,5", "5"), ("0x8", "8")] {
+fn the_first_chap_algorithm_is_taken_that_may_be() {
+    // RFC 7143, section 12.1.3: proposed in the order of preference.
+    for (offered, taken) in [("5,6,7,8", "5"), ("7,5", "7"), ("6,5", "6"), ("9,0x8", "8")] {
         let mut hand = Hand::new(&mutual());
         assert_eq!(hand.ask_for_chap(offered).value("CHAP_A").as_deref(), Some(taken));
     }
-    let mut hand = Hand::new(&mutual());
-    assert_eq!(hand.ask_for_chap("6").response.status, 0x0201);
+    let chap_allow = vec![Algorithm::Sha3, Algorithm::Sha256];
+    let strict = target::Setup { chap_allow, ..mutual() };
+    let mut hand = Hand::new(&strict);
+    assert_eq!(hand.ask_for_chap("5,6,7,8").value("CHAP_A").as_deref(), Some("7"));
+    for refused in ["5,6", "9", ""] {
+        let mut hand = Hand::new(&strict);
+        assert_eq!(hand.ask_for_chap(refused).response.status, 0x0201, "{refused}");
+    }
+}
+
+#[test]
+fn each_of_several_users_gets_in_by_its_own_secret_alone() {
+    for (user, secret, status) in [
+        ("joe", "the initiator's secret", 0),
+        ("ann", "another's secret", 0),
+        ("ann", "the initiator's secret", 0x0201),
+        ("jim", "another's secret", 0x0201),
+    ] {
+        let mut hand = Hand::new(&mutual());
+        let asked = hand.ask_for_chap("8");
+        let data = proof(&asked, &credentials(user, secret), None);
+        assert_eq!(hand.say_bytes(&data).response.status, status, "{user}");
+    }
 }
 
 #[test]
@@ -137,7 +161,7 @@ fn the_target_proves_itself_to_who_has_proven_itself() {
         let algorithm = Algorithm::from_number(text::number(offered).unwrap()).unwrap();
         let pairs = text::parse(&answer.text).unwrap();
         let known = credentials("tgt", "the target's secret");
-        assert_eq!(challenge.verify(algorithm, &known, &pairs), Ok(()));
+        assert_eq!(challenge.verify(algorithm, &[known], &pairs), Ok(()));
         assert_eq!(hand.say(OPERATIONAL, Some(FULL), &[]).response.status, 0);
         assert_eq!(hand.pair.node.session_count(), 1);
     }

@@ -122,6 +122,9 @@ impl Members {
             arguments.push("--secret-file".into());
             arguments.push(path.to_str().context("--secret-file: is not UTF-8")?.into());
         }
+        if self.options.secrets.allow_none {
+            arguments.push("--allow-none".into());
+        }
         Bench::through_nbd(what, &self.urls, arguments, &self.options)
     }
 

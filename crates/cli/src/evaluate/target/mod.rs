@@ -55,6 +55,8 @@ pub(super) struct Reach {
     /// Whether files are opened for direct I/O.
     direct: bool,
     secret_file: Option<PathBuf>,
+    #[serde(default)]
+    allow_none: bool,
     /// The boot of the machine that began: a path to a device means that machine's.
     boot: String,
 }
@@ -114,6 +116,7 @@ impl Target {
             request: sizes.request,
             direct: false,
             secret_file: secrets.secret_file.clone(),
+            allow_none: secrets.allow_none,
             boot: guard::boot(),
         };
         let shown = redact_addresses(address);
@@ -285,11 +288,12 @@ impl Reach {
     }
 
     fn lun(&self, slot: u16) -> Result<LunStore> {
-        let secrets = SecretArgs { secret_file: self.secret_file.clone() };
+        let (secret_file, allow_none) = (self.secret_file.clone(), self.allow_none);
+        let secrets = SecretArgs { secret_file, allow_none };
         let uri = TargetUri::parse(&self.address)?;
         let member = configs(std::slice::from_ref(&self.address), &secrets)?.remove(0);
         let mut config = InitiatorConfig::new(uri);
-        config.secret = member.secret;
+        (config.secret, config.allow_none) = (member.secret, member.allow_none);
         if let Some((user, secret)) = member.mutual {
             (config.target_user, config.target_secret) = (user, Some(secret));
         }

@@ -258,7 +258,7 @@ async fn a_replacement_has_to_prove_what_the_members_prove() {
         let name = format!("{NAME}-proves-{number}");
         let mut config = TargetConfig::new(&name);
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-        (config.chap, config.mutual_chap) = (Some(own.clone()), mutual_chap);
+        (config.chap, config.mutual_chap) = (vec![own.clone()], mutual_chap);
         let mut member = Member::start_as(device, &name, config);
         member.config.uri.user = Some("joe".into());
         member

@@ -46,7 +46,7 @@ async fn digests_and_a_short_queue_change_nothing() {
 async fn chap_lets_in_who_knows_the_secret() {
     let mut config = config();
     let secret = Secret::new(*b"hidden-secret-16").unwrap();
-    config.chap = Some(ChapCredentials { user: "joe".into(), secret: secret.clone() });
+    config.chap = vec![ChapCredentials { user: "joe".into(), secret: secret.clone() }];
     let target = Running::start(config, &[ram()]);
     let uri = |user: Option<&str>| TargetUri { user: user.map(Into::into), ..target.uri(0) };
     let with = |user, secret: Option<&[u8]>| {
@@ -80,7 +80,7 @@ async fn a_target_that_cannot_prove_itself_is_refused() {
     let own = ChapCredentials { user: "joe".into(), secret: secret(b"hidden-secret-16") };
     let theirs = ChapCredentials { user: "disk".into(), secret: secret(b"hidden-secret-of-disk") };
     let running = |mutual_chap| {
-        let config = TargetConfig { chap: Some(own.clone()), mutual_chap, ..config() };
+        let config = TargetConfig { chap: vec![own.clone()], mutual_chap, ..config() };
         Running::start(config, &[ram()])
     };
     let wanting = |target: &Running, user: Option<&str>, bytes: &[u8]| InitiatorConfig {
