@@ -401,6 +401,7 @@ impl fmt::Debug for TargetUri {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
 
     #[test]
     fn reads_what_libiscsi_writes() {
