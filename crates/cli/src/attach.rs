@@ -259,7 +259,7 @@ impl Exported {
     /// Has the exports end unless somebody uses them; answers when the array is closed.
     async fn stop(&self, force: bool) -> Result<Value, String> {
         if !force {
-            // Whoever stays is refused by.
+            // Those that stay are counted next.
             let _ = timeout(LEAVING, self.users.nobody()).await;
         }
         let cut_off = self.users.let_end(force).map_err(|users| {

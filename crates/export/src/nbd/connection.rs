@@ -155,7 +155,8 @@ impl Connection {
                 }
                 ready = self.stream.ready(interest.unwrap_or(Interest::WRITABLE)),
                     if interest.is_some() => drop(ready?),
-                () = sleep(ROOM_PAUSE), if self.held.is_some() => {}
+                // Made only where it is polled.
+                () = async { sleep(ROOM_PAUSE).await }, if self.held.is_some() => {}
                 _ = stop.wait_for(|stop| *stop), if !self.closing => self.stop(),
             }
         }
