@@ -56,7 +56,7 @@ target m0 64MiB --control "unix:$WORK/t/target.sock"
 launch engine "$NETRAID" attach --json --nbd "unix:$WORK/t/nbd.sock" --control "unix:$WORK/t/engine.sock" "${URI[m0]}"
 expect 3 "$(find "$WORK/t" -type s | wc -l)" "sockets"
 expect "" "$(open_to_others "$WORK/t" "$WORK/m0.img")" "sockets and disks open to others"
-lock=$(find /run/netraid -name '*.lock' -newer "$WORK/m0.img" | head -n 1)
+lock=$(find /run/netraid -name "*.lock" -newer "$WORK/joe.access" | head -n 1)
 expect 600 "$(stat -c %a "$lock")" "mode of an array's lock"
 if as_nobody "$NETRAID" status "unix:$WORK/t/engine.sock" 2>/dev/null; then fail "another user asks an array"; fi
 stop engine

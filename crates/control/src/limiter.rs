@@ -2,7 +2,7 @@
 //!
 //! A peer is a *stranger* until one of its requests said a token that is known. Strangers get little: the
 //! oldest one leaves when there is no place for a newcomer, and what they send behind a header is never
-//! read. A connection that said a known token leaves for others only while it is idle. So whoever has no
+//! kept. A connection that said a known token leaves for others only while it is idle. So whoever has no
 //! token keeps nobody out who has one, as long as a request that is meant comes sooner than as many
 //! strangers as there are places.
 //!
