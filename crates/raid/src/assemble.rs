@@ -2,7 +2,8 @@
 //!
 //! The label with the largest (generation, epoch) is the truth; a member counts as in sync only
 //! when the truth says so, whatever its own label says. So a member that was set aside and comes
-//! back is never read as if it were current.
+//! back is never read as if it were current. A label that others contradict is no truth
+//! ([`crate::testimony`]): its member is left out.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt::Write;
@@ -10,6 +11,7 @@ use core::fmt::Write;
 use crate::{
     label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
+    testimony::{Liar, Lie, Unclear, Verdict, judge},
 };
 
 /// One member's label and the name under which the user gave the member.
@@ -33,6 +35,8 @@ pub struct Permissions {
     pub holder_is_dead: bool,
     /// An administrator's word that overrides doubts about other writers and about parity.
     pub force: bool,
+    /// Members that are here, and whose devices cannot serve: they are left out.
+    pub unfit: MemberSet,
 }
 
 /// How an array was left that was closed in good order.
@@ -81,6 +85,10 @@ pub struct Assembly {
     pub stale: Vec<usize>,
     /// The array was not closed: parity of written stripes may not match and is to be resynced.
     pub unclean: bool,
+    /// Found, and left out, because the others contradict what they say.
+    pub liars: Vec<(usize, Lie)>,
+    /// Which of the found ones has the label that is the truth.
+    pub truth: usize,
 }
 
 /// Why labels do not add up to an array that may be opened.
@@ -113,6 +121,21 @@ pub enum AssembleError {
         first: String,
         /// Address of the other.
         second: String,
+    },
+    /// Labels of one array that contradict each other, and none can tell which one lies.
+    #[error(
+        "array '{name}': {first} and {second} contradict each other ({why}), and no other member can \
+         tell which of them lies; give the members without the one that lies, with --force"
+    )]
+    Contradict {
+        /// Name of the array.
+        name: String,
+        /// Address of one member.
+        first: String,
+        /// Address of the other.
+        second: String,
+        /// About what.
+        why: Unclear,
     },
     /// Two addresses lead to the same member.
     #[error("{first} and {second} both carry the label of member {index}; give it once")]
@@ -219,17 +242,16 @@ pub enum AssembleError {
 /// # Errors
 /// When they do not belong together, too few are current, or somebody else may be writing.
 pub fn assemble(found: &[Found], permissions: Permissions) -> Result<Assembly, AssembleError> {
-    let truth = found
-        .iter()
-        .max_by_key(|found| (found.label.generation, found.label.epoch))
-        .ok_or(AssembleError::Nothing)?;
-    check_together(found, truth)?;
-    check_one_history(found, truth)?;
+    check_together(found)?;
+    let verdict = weigh(found, permissions)?;
+    let truth = &found[verdict.truth];
+    check_one_history(found, &verdict)?;
     check_log(&truth.label)?;
-    let mut assembly = place(found, truth)?;
+    let mut assembly = place(found, &verdict, permissions)?;
     let here: MemberSet = assembly.current().collect();
-    check_enough(&assembly, truth, here)?;
+    check_enough(&assembly, found, here)?;
     check_exclusive(found, &assembly, truth, permissions)?;
+    assembly.label.generation = verdict.generation;
     for index in truth.label.geometry.member_indices() {
         let entry = &mut assembly.label.members[index.as_usize()];
         if entry.state.is_live() && assembly.found[index.as_usize()].is_none() {
@@ -277,35 +299,62 @@ fn check_log(label: &Label) -> Result<(), AssembleError> {
     Ok(())
 }
 
-fn check_together(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
-    for other in found {
-        let (one, two) = (&truth.label, &other.label);
-        if one.array_uuid != two.array_uuid {
-            return Err(AssembleError::DifferentArrays {
-                first: truth.address.clone(),
-                first_name: one.name.clone(),
-                second: other.address.clone(),
-                second_name: two.name.clone(),
-            });
+/// Refuses members of several arrays.
+fn check_together(found: &[Found]) -> Result<(), AssembleError> {
+    let newest = found.iter().max_by_key(|found| (found.label.generation, found.label.epoch));
+    let one = newest.ok_or(AssembleError::Nothing)?;
+    match found.iter().find(|two| two.label.array_uuid != one.label.array_uuid) {
+        None => Ok(()),
+        Some(two) => Err(AssembleError::DifferentArrays {
+            first: one.address.clone(),
+            first_name: one.label.name.clone(),
+            second: two.address.clone(),
+            second_name: two.label.name.clone(),
+        }),
+    }
+}
+
+/// Which label is the truth, and who lies. Of two of which the labels alone cannot tell, one may be as
+/// the array was closed, by the word of somebody who knows that.
+fn weigh(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleError> {
+    let labels: Vec<&Label> = found.iter().map(|found| &found.label).collect();
+    let unclear = match judge(&labels) {
+        Ok(verdict) => return Ok(verdict),
+        Err(unclear) => unclear,
+    };
+    let (first, second) = unclear.places();
+    let name = labels[first].name.clone();
+    let (first_address, second_address) =
+        (found[first].address.clone(), found[second].address.clone());
+    match (unclear, permissions.clean_close) {
+        (Unclear::Shape { .. }, _) => {
+            Err(AssembleError::Disagree { name, first: first_address, second: second_address })
         }
-        let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
-        let alike = one.geometry == two.geometry && one.regions == two.regions;
-        if !alike || salt(one) != salt(two) {
-            return Err(AssembleError::Disagree {
-                name: one.name.clone(),
-                first: truth.address.clone(),
-                second: other.address.clone(),
-            });
+        (Unclear::Lead { says, others, .. }, Some(close))
+            if found.len() == 2 && close.vouches_for(labels[second]) =>
+        {
+            let lie = Lie::Age { says, others };
+            let generation = labels[second].generation;
+            Ok(Verdict { truth: second, generation, liars: Vec::from([Liar { at: first, lie }]) })
+        }
+        (Unclear::Lead { .. } | Unclear::Age { .. } | Unclear::Contents { .. }, _) => {
+            Err(AssembleError::Contradict {
+                name,
+                first: first_address,
+                second: second_address,
+                why: unclear,
+            })
         }
     }
-    Ok(())
 }
 
 /// Refuses a member that went on serving after it had set the newest one aside.
-fn check_one_history(found: &[Found], truth: &Found) -> Result<(), AssembleError> {
-    match found.iter().find(|other| has_diverged(&truth.label, &other.label)) {
+fn check_one_history(found: &[Found], verdict: &Verdict) -> Result<(), AssembleError> {
+    let truth = &found[verdict.truth];
+    let mut believed = found.iter().enumerate().filter(|(at, _)| verdict.lie(*at).is_none());
+    match believed.find(|(_, other)| has_diverged(&truth.label, &other.label)) {
         None => Ok(()),
-        Some(other) => Err(AssembleError::Diverged {
+        Some((_, other)) => Err(AssembleError::Diverged {
             name: truth.label.name.clone(),
             first: truth.address.clone(),
             second: other.address.clone(),
@@ -330,12 +379,24 @@ pub fn has_diverged(newest: &Label, other: &Label) -> bool {
         && (newest.log.is_none() || theirs.iter().all(|member| !ours.contains(member)))
 }
 
-fn place(found: &[Found], truth: &Found) -> Result<Assembly, AssembleError> {
-    let label = truth.label.clone();
+fn place(
+    found: &[Found],
+    verdict: &Verdict,
+    permissions: Permissions,
+) -> Result<Assembly, AssembleError> {
+    let label = found[verdict.truth].label.clone();
     let mut places: Vec<Option<usize>> = alloc::vec![None; label.members.len()];
     let mut stale = Vec::new();
+    let mut liars = Vec::new();
     for (at, member) in found.iter().enumerate() {
         let index = member.label.index;
+        if let Some(lie) = verdict.lie(at) {
+            liars.push((at, lie));
+            continue;
+        }
+        if permissions.unfit.contains(index) {
+            continue;
+        }
         let own = &member.label.members[index.as_usize()];
         let entry = &label.members[index.as_usize()];
         // With a log, one that was away is told apart from one that was not, and catches up.
@@ -350,13 +411,35 @@ fn place(found: &[Found], truth: &Found) -> Result<Assembly, AssembleError> {
         }
     }
     let unclean = label.closure != Closure::Clean;
-    Ok(Assembly { label, found: places, stale, unclean })
+    let truth = verdict.truth;
+    Ok(Assembly { label, found: places, stale, unclean, liars, truth })
 }
 
-fn check_enough(assembly: &Assembly, truth: &Found, here: MemberSet) -> Result<(), AssembleError> {
+fn check_enough(
+    assembly: &Assembly,
+    found: &[Found],
+    here: MemberSet,
+) -> Result<(), AssembleError> {
+    let truth = &found[assembly.truth];
     let geometry = &truth.label.geometry;
     if geometry.can_serve_from(here) {
         return Ok(());
+    }
+    // Without the one that is contradicted nothing serves: then it may be the other one that lies.
+    if let Some((first, lie)) = assembly.liars.first().copied() {
+        let name = truth.label.name.clone();
+        let (first_address, second_address) = (found[first].address.clone(), truth.address.clone());
+        let second = assembly.truth;
+        let why = match lie {
+            Lie::Age { says, others } => Unclear::Age { first, second, says, others },
+            Lie::Contents { age } => Unclear::Contents { first, second, age },
+            Lie::Shape => {
+                let (first, second) = (second_address, first_address);
+                return Err(AssembleError::Disagree { name, first, second });
+            }
+        };
+        let (first, second) = (first_address, second_address);
+        return Err(AssembleError::Contradict { name, first, second, why });
     }
     let needed = u32::from(geometry.members()) - geometry.tolerance();
     Err(AssembleError::TooFew {
@@ -365,7 +448,7 @@ fn check_enough(assembly: &Assembly, truth: &Found, here: MemberSet) -> Result<(
         members: geometry.members(),
         level: geometry.level().number(),
         needed,
-        missing: describe_absent(assembly, here),
+        missing: describe_absent(assembly, found, here),
     })
 }
 
@@ -385,7 +468,11 @@ fn check_exclusive(
         return Ok(());
     }
     let geometry = &label.geometry;
-    let away: MemberSet = in_sync(label).iter().filter(|index| !here.contains(*index)).collect();
+    // Who is here and left out was heard, and has nothing newer.
+    let heard: MemberSet = assembly.liars.iter().map(|(at, _)| found[*at].label.index).collect();
+    let is_heard = |index| heard.contains(index) || permissions.unfit.contains(index);
+    let is_away = |index: &MemberIndex| !here.contains(*index) && !is_heard(*index);
+    let away: MemberSet = in_sync(label).iter().filter(is_away).collect();
     let holder = || match label.holder.name.as_str() {
         "" => String::from("unknown"),
         name => name.into(),
@@ -397,7 +484,7 @@ fn check_exclusive(
         .is_some_and(|close| here.iter().filter_map(own).all(|label| close.vouches_for(label)));
     // That the last holder known here is dead does not say what the absent ones saw after it.
     if !away.is_empty() && geometry.can_serve_from(away) && !is_vouched {
-        let missing = describe_absent(assembly, here);
+        let missing = describe_absent(assembly, found, here);
         return Err(AssembleError::Contested {
             name: name(),
             holder: holder(),
@@ -410,7 +497,7 @@ fn check_exclusive(
     }
     let parity_lags = label.log.is_none() && parity_matters(label);
     if assembly.unclean && assembly.lacks_members(here) && parity_lags {
-        let missing = describe_absent(assembly, here);
+        let missing = describe_absent(assembly, found, here);
         return Err(AssembleError::UncleanDegraded { name: name(), missing });
     }
     Ok(())
@@ -421,16 +508,23 @@ fn parity_matters(label: &Label) -> bool {
     label.geometry.check_columns() > 0 && label.geometry.data_columns() > 1
 }
 
-fn describe_absent(assembly: &Assembly, here: MemberSet) -> String {
+fn describe_absent(assembly: &Assembly, found: &[Found], here: MemberSet) -> String {
     let mut text = String::new();
+    let lie_of = |index| {
+        let mut liars = assembly.liars.iter();
+        liars.find(|(at, _)| found[*at].label.index == index).map(|(_, lie)| lie)
+    };
     for index in assembly.label.geometry.member_indices().filter(|index| !here.contains(*index)) {
-        let why = match (assembly.found[index.as_usize()], assembly.label.state(index)) {
-            (None, MemberState::InSync) => "not here",
-            (_, state) => state.name(),
-        };
         let separator = if text.is_empty() { "" } else { ", " };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{separator}member {index} ({why})");
+        let _ = write!(text, "{separator}member {index} (");
+        let _ = match (lie_of(index), assembly.found[index.as_usize()], assembly.label.state(index))
+        {
+            (Some(lie), ..) => write!(text, "left out: {lie}"),
+            (None, None, MemberState::InSync) => write!(text, "not here"),
+            (None, _, state) => write!(text, "{}", state.name()),
+        };
+        text.push(')');
     }
     text
 }

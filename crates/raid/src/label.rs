@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"NETRAID\n";
 /// 0 until the format is declared final: nothing promises that it stays readable.
 const VERSION: u16 = 1;
 /// No array lives to be opened or changed so often; a label with more is forged.
-const COUNTER_MAX: u64 = 1 << 60;
+pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 /// Incompatible feature: unwritten stripes are marked by the written region and read as zeros.
 const WRITTEN_BITS: u64 = 1;
 /// Incompatible feature: the array has a log, and a table says where each stripe is.
@@ -270,6 +270,8 @@ impl Label {
         let geometry = &self.geometry;
         assert_eq!(self.members.len(), usize::from(geometry.members()), "one entry a member");
         assert!(self.name.len() <= NAME_LEN_MAX, "name too long");
+        let last = self.generation.max(self.epoch);
+        assert!(last <= COUNTER_MAX, "a label that nobody could read: {last} beyond {COUNTER_MAX}");
         let mut raw = Raw::new_zeroed();
         raw.magic = MAGIC;
         raw.version = VERSION.into();

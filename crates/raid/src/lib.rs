@@ -40,5 +40,6 @@ pub mod read_window;
 pub mod regions;
 pub mod stripes;
 pub mod sums;
+pub mod testimony;
 pub mod write_plan;
 pub mod written;

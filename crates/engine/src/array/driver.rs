@@ -162,7 +162,10 @@ impl Driver {
         let (queue, completed) = CompletionQueue::channel();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let slots = make_slots(opened.members, &given, &opened.unused);
+        let mut slots = make_slots(opened.members, &given, &opened.unused);
+        for (member, config) in opened.liars {
+            slots[member.as_usize()].leave_out(config);
+        }
         for unused in opened.unused {
             tokio::spawn(async move { unused.remote.close().await });
         }

@@ -8,9 +8,10 @@ use netraid_raid::{
     executor::Executor,
     label::{FIRST_GENERATION, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
-    member::MemberState,
+    member::{MemberIndex, MemberSet, MemberState},
     read_ahead::ReadAhead,
     regions::{PAGE_LEN, Region},
+    testimony::judge,
     written::WrittenBits,
 };
 use serde::Serialize;
@@ -185,7 +186,8 @@ pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyRepo
     join_all(connected.iter().map(|member| member.remote.close())).await;
     let found = found?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let (Assembly { label, found: places, unclean, .. }, _) = decide(options, &found, &notes)?;
+    let (assembly, _) = decide(options, &connected, &found, &mut notes)?;
+    let Assembly { label, found: places, unclean, .. } = assembly;
     let member = |(at, entry): (usize, &netraid_raid::label::MemberEntry)| SurveyMember {
         index: u8::try_from(at).unwrap_or(u8::MAX),
         url: places[at].map(|place| found[place].1.address.clone()).unwrap_or_default(),
@@ -253,6 +255,8 @@ pub(super) struct Opened {
     pub(super) notes: Vec<String>,
     /// Sessions to devices that are not part of the array now.
     pub(super) unused: Vec<Connected>,
+    /// Members that are left out, because the others contradict what they say: how they are reached.
+    pub(super) liars: Vec<(MemberIndex, MemberConfig)>,
 }
 
 /// Connects to `members`, weighs their labels, takes the lock, and loads the written bits.
@@ -304,6 +308,8 @@ struct Decided {
     places: Vec<Option<usize>>,
     /// For each member in order: its label.
     labels: Vec<Option<Label>>,
+    /// Members that are left out, because the others contradict what they say.
+    liars: Vec<(MemberIndex, MemberConfig)>,
 }
 
 async fn decide_and_load(
@@ -316,7 +322,7 @@ async fn decide_and_load(
     if options.ignore_unopened {
         leave_out_unopened(&mut found, notes);
     }
-    let (assembly, lock) = decide(options, &found, notes)?;
+    let (assembly, lock) = decide(options, connected, &found, notes)?;
     if assembly.label.log.is_some() && options.read_only && assembly.unclean {
         return Err(ArrayError::NotClosed(assembly.label.name));
     }
@@ -331,17 +337,9 @@ async fn decide_and_load(
             found.address
         ));
     }
-    let geometry = assembly.label.geometry;
-    let needs = Needs {
-        capacity: assembly.label.regions.data.end(),
-        transfer_len: geometry.chunk_len(),
-        block_len: geometry.block_len(),
-        writes: !options.read_only,
-    };
-    places.iter().flatten().try_for_each(|at| needs.check(&connected[*at]))?;
     if let Some(lock) = &lock {
         take_over(connected, &places, &assembly.label, pool).await?;
-        let removes = removes(options, lock, &found);
+        let removes = removes(options, lock, &found[assembly.truth].1.label);
         let own = *fence.insert(Fence::new(&assembly.label.array_uuid, lock, removes));
         exclude_others(connected, &places, own, notes).await?;
         // Nobody else can change them any more.
@@ -353,7 +351,12 @@ async fn decide_and_load(
     };
     let label = |place: &Option<usize>| place.map(|at| found[at].1.label.clone());
     let labels = assembly.found.iter().map(label).collect();
-    Ok(Decided { assembly, lock, fence, written, places, labels })
+    let liar = |(at, _): &(usize, _)| {
+        let (connection, Found { label, .. }) = &found[*at];
+        (label.index, connected[*connection].config.clone())
+    };
+    let liars = assembly.liars.iter().map(liar).collect();
+    Ok(Decided { assembly, lock, fence, written, places, labels, liars })
 }
 
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
@@ -379,9 +382,8 @@ async fn take_over(
 }
 
 /// Whose registrations at the members may be removed.
-fn removes(options: OpenOptions, lock: &ArrayLock, found: &[(usize, Found)]) -> Removes {
-    let newest = found.iter().max_by_key(|(_, f)| (f.label.generation, f.label.epoch));
-    let dead = newest.map(|(_, f)| &f.label).filter(|label| lock.outlives(&label.holder));
+fn removes(options: OpenOptions, lock: &ArrayLock, truth: &Label) -> Removes {
+    let dead = Some(truth).filter(|label| lock.outlives(&label.holder));
     match (options, dead) {
         (OpenOptions { force: true, .. }, _) => Removes::All,
         (OpenOptions { take_over: true, .. }, _) => Removes::Engines,
@@ -433,7 +435,7 @@ async fn check_unchanged(
 }
 
 fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool: &Pool) -> Opened {
-    let Decided { assembly, lock, fence, written, places, labels } = decided;
+    let Decided { assembly, lock, fence, written, places, labels, liars } = decided;
     let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
     let members: Vec<Option<Connected>> =
         places.iter().map(|place| place.and_then(|at| connected[at].take())).collect();
@@ -483,7 +485,7 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
     };
     let unused = connected.into_iter().flatten().collect();
     let (notes, reads_under_way) = (Vec::new(), options.reads_under_way);
-    Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused }
+    Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused, liars }
 }
 
 /// What the machine must know of a member's device.
@@ -525,27 +527,66 @@ fn leave_out_unopened(found: &mut Vec<(usize, Found)>, notes: &mut Vec<String>) 
     });
 }
 
+/// Weighs the labels against each other, and what the devices can do against what the array needs.
 fn decide(
     options: OpenOptions,
+    connected: &[Connected],
     found: &[(usize, Found)],
-    notes: &[String],
+    notes: &mut Vec<String>,
 ) -> Result<(Assembly, Option<ArrayLock>), ArrayError> {
+    let connections: Vec<usize> = found.iter().map(|(at, _)| *at).collect();
     let found: Vec<Found> = found.iter().map(|(_, found)| found.clone()).collect();
-    let fail = |reason: AssembleError| ArrayError::Assemble { reason, notes: joined(notes) };
-    let newest = found.iter().max_by_key(|f| (f.label.generation, f.label.epoch));
-    let newest = newest.ok_or_else(|| fail(AssembleError::Nothing))?;
+    let fail = |reason: AssembleError, notes: &[String]| {
+        let notes = joined(notes);
+        ArrayError::Assemble { reason, notes }
+    };
+    let truth = truth(&found).ok_or_else(|| fail(AssembleError::Nothing, notes))?;
     let lock = match options.read_only {
         true => None,
-        false => Some(ArrayLock::take(&newest.label)?),
+        false => Some(ArrayLock::take(truth)?),
     };
-    let ours = lock.as_ref().is_some_and(|lock| lock.outlives(&newest.label.holder));
-    let permissions = Permissions {
+    let ours = lock.as_ref().is_some_and(|lock| lock.outlives(&truth.holder));
+    let mut permissions = Permissions {
         clean_close: options.clean_close,
         read_only: options.read_only,
         holder_is_dead: ours || options.take_over,
         force: options.force,
+        unfit: MemberSet::EMPTY,
     };
-    Ok((assemble(&found, permissions).map_err(fail)?, lock))
+    let mut assembly = assemble(&found, permissions).map_err(|reason| fail(reason, notes))?;
+    let geometry = assembly.label.geometry;
+    let needs = Needs {
+        capacity: assembly.label.regions.data.end(),
+        transfer_len: geometry.chunk_len(),
+        block_len: geometry.block_len(),
+        writes: !options.read_only,
+    };
+    for (index, place) in (0..).map(MemberIndex).zip(&assembly.found) {
+        let Some(at) = *place else { continue };
+        if let Err(error) = needs.check(&connected[connections[at]]) {
+            permissions.unfit.insert(index);
+            notes.push(format!("{error}; it is left out as member {index}"));
+        }
+    }
+    if !permissions.unfit.is_empty() {
+        assembly = assemble(&found, permissions).map_err(|reason| fail(reason, notes))?;
+    }
+    for (at, lie) in &assembly.liars {
+        let Found { address, label } = &found[*at];
+        let index = label.index;
+        notes.push(format!(
+            "{address}: is left out as member {index}: {lie}; find out why, then \
+             `netraid replace SOCKET {index} {address} --force` makes it anew from the others"
+        ));
+    }
+    Ok((assembly, lock))
+}
+
+/// The label that is believed; the newest where it is not clear which one that is, which is told later.
+fn truth(found: &[Found]) -> Option<&Label> {
+    let newest = found.iter().max_by_key(|f| (f.label.generation, f.label.epoch))?;
+    let labels: Vec<&Label> = found.iter().map(|found| &found.label).collect();
+    Some(judge(&labels).map_or(&newest.label, |verdict| labels[verdict.truth]))
 }
 
 fn joined(notes: &[String]) -> String {

@@ -60,6 +60,12 @@ impl Slot {
         })
     }
 
+    /// The member's device is there, and is not believed: it does not come back by itself.
+    pub(super) fn leave_out(&mut self, config: MemberConfig) {
+        self.config = Some(config);
+        self.returning.by_itself = false;
+    }
+
     /// Puts a device in the place.
     pub(super) fn take(&mut self, connected: Connected) {
         if self.address() != connected.address() {

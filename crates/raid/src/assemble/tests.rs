@@ -193,6 +193,61 @@ fn labels_that_differ_in_the_log_are_not_of_one_array() {
     assert!(assemble(&labelled(&plain), Permissions::default()).is_ok());
 }
 
+#[test]
+fn an_array_is_assembled_without_the_one_that_lies_and_is_not_where_it_is_needed() {
+    let lies: [fn(&mut Label); 5] = [
+        |label| label.generation = 1 << 60,
+        |label| (label.generation, label.epoch) = (1000, 1 << 60),
+        |label| label.log.as_mut().unwrap().salt ^= 1,
+        |label| label.members[1].state = MemberState::Faulty,
+        |label| {
+            label.generation = 1000;
+            label.members[..3].iter_mut().for_each(|entry| entry.state = MemberState::Faulty);
+        },
+    ];
+    for lie in lies {
+        let mut found = labelled(&in_sync(Level::Raid5, 4));
+        lie(&mut found[3].label);
+        let assembly = assemble(&found, Permissions::default()).unwrap();
+        assert_eq!(assembly.found, [Some(0), Some(1), Some(2), None]);
+        assert_eq!(assembly.liars.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [3]);
+        assert_eq!(assembly.label.state(MemberIndex(3)), MemberState::Missing);
+        assert_eq!(assembly.label.generation, 40, "a number of the liar is on nobody else");
+        // Three of four, one of which lies: the error has the names of both sides.
+        found.remove(0);
+        let error = assemble(&found, Permissions::default()).unwrap_err().to_string();
+        assert!(error.contains("m3") && error.contains("m1"), "{error}");
+    }
+}
+
+#[test]
+fn half_of_a_mirror_that_lies_is_told_by_whoever_knows_how_it_was_closed_alone() {
+    let closed = in_sync(Level::Raid1, 2);
+    let mut found = labelled(&closed);
+    found[0].label.generation = 1 << 60;
+    let error = assemble(&found, Permissions::default()).unwrap_err();
+    assert!(matches!(error, AssembleError::Contradict { .. }), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("m0") && error.contains("m1") && error.contains("1152921504606846976"));
+    let assembly = assemble(&found, knowing(&closed)).unwrap();
+    assert_eq!((assembly.truth, assembly.found.as_slice()), (1, &[None, Some(1)][..]));
+}
+
+#[test]
+fn a_member_whose_device_cannot_serve_is_left_out_where_the_level_allows() {
+    let found = labelled(&in_sync(Level::Raid5, 4));
+    let unfit = |members: &[u8]| Permissions {
+        unfit: members.iter().copied().map(MemberIndex).collect(),
+        ..Permissions::default()
+    };
+    let assembly = assemble(&found, unfit(&[2])).unwrap();
+    assert_eq!(assembly.found, [Some(0), Some(1), None, Some(3)]);
+    assert!(matches!(assemble(&found, unfit(&[1, 2])), Err(AssembleError::TooFew { .. })));
+    // It was heard: it has nothing newer.
+    let mirror = labelled(&in_sync(Level::Raid1, 2));
+    assert!(assemble(&mirror, unfit(&[0])).is_ok());
+}
+
 /// What somebody knows who saw this array closed.
 fn knowing(label: &Label) -> Permissions {
     Permissions { clean_close: CleanClose::of(label), ..Permissions::default() }

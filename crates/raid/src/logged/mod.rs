@@ -35,6 +35,7 @@ mod scrub;
 mod space;
 mod state;
 mod sums;
+mod suspects;
 mod tables;
 mod tasks;
 mod waits;
@@ -50,7 +51,7 @@ pub use interface::{
     Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
 };
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{IoError, SgList};
 pub use rules::{Rule, RuleCounts};
 pub use scrub::{
     SCRUB_STRIPES_AT_ONCE_MAX, ScrubCommand, ScrubEvent, ScrubMember, ScrubOptions, ScrubRefusal,
@@ -59,6 +60,7 @@ pub use scrub::{
 use slab::Slab;
 pub use space::Shortage;
 use state::{Layout, Life, Member, State};
+use suspects::{Believed, Suspects};
 use sync_wrapper::SyncWrapper;
 use tasks::{Array, Change, Tasks};
 
@@ -112,16 +114,11 @@ impl LoggedArray {
     /// When it cannot be opened it fails ([`Self::failure`]) and sends [`Event::Closed`].
     ///
     /// # Errors
-    /// When no member has a label of an array with a log.
+    /// When no member has a label of an array with a log, or labels contradict each other and none can
+    /// tell which one lies.
     pub fn open(config: OpenConfig) -> Result<Self, IoError> {
-        let OpenConfig { members, holder, max_io_len, pool, limits } = config;
-        let labels = members.iter().flatten().map(|found| &found.label);
-        let newest = labels.max_by_key(|label| (label.generation, label.epoch)).cloned();
-        let Some((label, log)) = newest.and_then(|label| label.log.clone().map(|log| (label, log)))
-        else {
-            let text = "no member has the label of an array with a log";
-            return Err(IoError::with_detail(ErrorKind::InvalidRequest, text));
-        };
+        let OpenConfig { mut members, holder, max_io_len, pool, limits } = config;
+        let Believed { label, log, suspects } = suspects::believe(&mut members)?;
         let geometry = label.geometry;
         assert_eq!(members.len(), usize::from(geometry.members()), "one entry a member");
         assert!(max_io_len >= geometry.chunk_len(), "largest request below a chunk");
@@ -155,7 +152,7 @@ impl LoggedArray {
         };
         let devices = members.iter().map(device).collect();
         let this = Self {
-            array: Array::new(State::new(layout, label, devices)),
+            array: Array::new(State { suspects, ..State::new(layout, label, devices) }),
             tasks: Tasks::new(),
             input: true,
             ended: false,
@@ -465,6 +462,7 @@ impl State {
         let stripes = StripeTable::new(layout.logical, layout.physical);
         let pages = usize::try_from(stripes.pages()).unwrap_or(usize::MAX);
         Self {
+            suspects: Suspects::default(),
             found_label: label.clone(),
             label,
             members,

@@ -17,6 +17,7 @@ use super::{
     judge::Kept,
     redo::Redo,
     state::{Life, State},
+    suspects::Base,
     tasks::{Array, Change},
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
     label::{Closure, Holder},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
-    member::{MemberIndex, MemberSet, MemberState},
+    member::{MemberIndex, MemberState},
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
@@ -52,8 +53,11 @@ impl Array {
             state.events.push_back(Event::Opened);
         }
         for (member, found) in (0..).map(MemberIndex).zip(found) {
-            let is_live = self.state().member_state(member).is_live();
-            if let Some(found) = found.filter(|_| !is_live) {
+            let stays_out = {
+                let state = self.state();
+                state.member_state(member).is_live() || state.suspects.contains(member)
+            };
+            if let Some(found) = found.filter(|_| !stays_out) {
                 self.spawn(self.clone().member_returned(member, found));
             }
         }
@@ -67,9 +71,11 @@ impl Array {
             self.read_stripes(&base).await?;
             self.find_log(&base).await?;
         }
+        self.state().check_numbers()?;
         self.level_labels().await;
+        let generation = self.state().suspects.generation;
         self.update_labels(|label| {
-            label.generation += 1;
+            label.generation = generation + 1;
             label.holder = holder;
             label.closure = Closure::Open;
         })
@@ -132,22 +138,17 @@ impl Array {
                     && (found.label.epoch + 1 >= epoch || planted(Planted::OlderImageAccepted))
             })
         };
-        let current: Vec<(MemberIndex, &Checkpoint)> = checkpoints
+        let current: Vec<(MemberIndex, Checkpoint)> = checkpoints
             .iter()
             .filter(|(member, _)| is_current(member))
-            .map(|(member, checkpoint)| (*member, checkpoint))
+            .map(|(member, checkpoint)| (*member, *checkpoint))
             .collect();
         // One checkpoint may have been under way, or its place be spoiled: who has the one before it
         // is as good, because what a checkpoint tells of was stable on all before it was written.
         // Who has not even that is an older image.
-        let newest = current.iter().map(|(_, one)| one.counter).max().unwrap_or(0);
-        let is_near =
-            |one: &Checkpoint| one.counter + 1 >= newest || planted(Planted::OlderImageAccepted);
-        let near = current.iter().filter(|(_, one)| is_near(one));
-        let set: MemberSet = near.clone().map(|(member, _)| *member).collect();
-        let base = near.map(|(_, one)| *one).max_by_key(|one| (one.counter, one.generation));
-        let best = base.filter(|_| state.can_serve_from(set)).map(|base| (set, base));
-        let Some((set, base)) = best.map(|(set, base)| (set, *base)) else {
+        let Some(Base { members: set, checkpoint: base, last_round }) =
+            state.choose_base(&current)?
+        else {
             let text = alloc::format!(
                 "array '{}' has {} members that are up to date, which level {} cannot serve from; \
                  bring the others",
@@ -159,8 +160,7 @@ impl Array {
         };
         state.checkpoint = base;
         // Beyond every round that may have been open.
-        let last = current.iter().map(|(_, one)| one.round).max().unwrap_or(base.round);
-        state.round = last.saturating_add(3);
+        state.round = last_round.saturating_add(3);
         let mut leaves_some = false;
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
@@ -172,9 +172,11 @@ impl Array {
             // In sync, and yet with a label from long ago: an older image, of whatever it was then.
             let label = found[member.as_usize()].as_ref().map(|found| found.label.epoch);
             let is_older = label.is_some_and(|own| own + 1 < epoch);
+            leaves_some |= state.member_state(member) == MemberState::InSync;
+            let lies = state.suspects.contains(member);
             let entry = &mut state.label.members[member.as_usize()];
-            leaves_some |= entry.state == MemberState::InSync;
             entry.lack = match entry.state {
+                _ if lies => Lack::ALL,
                 MemberState::InSync if is_older => Lack::ALL,
                 // What it has that is older than the last checkpoint counts as far as it goes.
                 MemberState::InSync => Lack::since(own.unwrap_or(base.round).min(base.round)),
@@ -182,7 +184,9 @@ impl Array {
                 MemberState::Faulty | MemberState::Missing => entry.lack,
             };
             entry.state = MemberState::Missing;
-            state.tell_member(member, "not there, or not up to date, when the array was opened");
+            let why = state.suspects.liars.get(&member).cloned();
+            let usual = "not there, or not up to date, when the array was opened";
+            state.tell_member(member, why.as_deref().unwrap_or(usual));
         }
         Ok((base, leaves_some))
     }

@@ -120,8 +120,10 @@ pub(super) struct Limbo {
 pub(super) struct State {
     pub(super) layout: Arc<Layout>,
     pub(super) label: Label,
-    /// The newest label that was found when the array was opened.
+    /// The label that was believed when the array was opened.
     pub(super) found_label: Label,
+    /// Who was not.
+    pub(super) suspects: super::suspects::Suspects,
     pub(super) members: Vec<Member>,
     pub(super) labels: LabelUpdates,
     pub(super) life: Life,

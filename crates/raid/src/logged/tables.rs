@@ -218,18 +218,52 @@ impl Array {
         Ok(())
     }
 
-    /// Reads the whole stripe table: the newest image of each page, and who has it.
+    /// Reads the whole stripe table: the image of each page that counts, and who has it. A member without
+    /// whose images they add up is not believed.
     ///
     /// # Errors
-    /// When the newest image of a page is nowhere: what it said of its stripes cannot be known.
+    /// When the newest image of a page is nowhere: what it said of its stripes cannot be known. When
+    /// members contradict each other, and it is not clear which one lies.
     pub(super) async fn read_stripes(&self, base: &Checkpoint) -> Result<FoundStripes, IoError> {
-        let (table, pages, members, uuid) = {
+        let members = self.state().in_sync();
+        let error = match self.read_stripes_of(base, members).await {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let mut without = None;
+        for member in members.iter() {
+            let mut rest = members;
+            rest.remove(member);
+            if !self.state().can_serve_from(rest) {
+                continue;
+            }
+            let Ok(found) = self.read_stripes_of(base, rest).await else { continue };
+            if let Some((other, _)) = without.replace((member, found)) {
+                let text = alloc::format!(
+                    "what members {other} and {member} have of the stripe table contradicts each other, \
+                     and no other member can tell which of them lies; leave out the one that does \
+                     ({error})"
+                );
+                return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+            }
+        }
+        let Some((liar, found)) = without else { return Err(error) };
+        self.state().leave_out(liar, "what it has of the stripe table contradicts the others");
+        Ok(found)
+    }
+
+    /// As [`Self::read_stripes`], of these members.
+    async fn read_stripes_of(
+        &self,
+        base: &Checkpoint,
+        members: MemberSet,
+    ) -> Result<FoundStripes, IoError> {
+        let (table, pages, uuid) = {
             let state = self.state();
-            let pages = state.stripes.pages();
-            (state.layout.stripe_pages, pages, state.in_sync(), state.label.array_uuid)
+            (state.layout.stripe_pages, state.stripes.pages(), state.label.array_uuid)
         };
         let region = table.region_len(pages);
-        let mut newest: BTreeMap<u64, (StripePage, MemberSet)> = BTreeMap::new();
+        let mut images = StripeImages { round: base.round, ..StripeImages::default() };
         let mut unreadable = BTreeSet::new();
         let mut from = 0;
         while from < region {
@@ -247,22 +281,14 @@ impl Array {
                 }
                 for (place, bytes) in bytes {
                     let Ok(page) = StripePage::decode(&bytes, uuid, place) else { continue };
-                    if page.index >= pages {
-                        continue;
-                    }
-                    let own: MemberSet = core::iter::once(member).collect();
-                    match newest.get_mut(&page.index) {
-                        Some((known, have)) if known.counter == page.counter => have.insert(member),
-                        Some((known, _)) if known.counter > page.counter => {}
-                        Some(slot) => *slot = (page, own),
-                        None => {
-                            newest.insert(page.index, (page, own));
-                        }
+                    if page.index < pages {
+                        images.add(page, member);
                     }
                 }
             }
             from += len;
         }
+        let newest = images.choose(&mut unreadable)?;
         let counted = newest.values().map(|(page, _)| page.counted(base.round));
         let found = counted.fold(0, u64::wrapping_add);
         if found == base.stripe_images || planted(Planted::PageFromOneCopy) {
@@ -317,6 +343,63 @@ pub(super) struct FoundStripes {
     /// Pages of which something may be newer that could not be read: it must not come to light
     /// later, so these are written again.
     unreadable: BTreeSet<u64>,
+}
+
+/// Images of the pages of the stripe table, as they are found.
+#[derive(Default)]
+struct StripeImages {
+    /// The last round that is over.
+    round: u32,
+    /// By index: the newest image of a round that is over, and who has it.
+    counted: BTreeMap<u64, (StripePage, MemberSet)>,
+    /// The newest image of a round that was cut short, and who has it.
+    uncounted: BTreeMap<u64, (StripePage, MemberSet)>,
+    /// A page of which two members have different images under one number.
+    contradicted: Option<(u64, MemberSet)>,
+}
+
+impl StripeImages {
+    fn add(&mut self, page: StripePage, member: MemberIndex) {
+        let is_over = page.round <= self.round;
+        let images = if is_over { &mut self.counted } else { &mut self.uncounted };
+        let own: MemberSet = core::iter::once(member).collect();
+        let key = |page: &StripePage| (page.counter, page.round);
+        match images.get_mut(&page.index) {
+            Some((known, have)) if *known == page => have.insert(member),
+            Some((known, have)) if key(known) == key(&page) => {
+                have.insert(member);
+                if is_over {
+                    self.contradicted = Some((page.index, *have));
+                }
+            }
+            Some((known, _)) if key(known) > key(&page) => {}
+            Some(slot) => *slot = (page, own),
+            None => {
+                images.insert(page.index, (page, own));
+            }
+        }
+    }
+
+    /// The image of each page that counts. What a round wrote that was cut short is in the log, too: so the image
+    /// before it is as good, and one member alone has not made it. It is written over by the next one.
+    fn choose(
+        self,
+        written_again: &mut BTreeSet<u64>,
+    ) -> Result<BTreeMap<u64, (StripePage, MemberSet)>, IoError> {
+        if let Some((index, members)) = self.contradicted {
+            let members: Vec<MemberIndex> = members.iter().collect();
+            let text = alloc::format!(
+                "page {index} of the stripe table is not the same on members {members:?}, under one number"
+            );
+            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+        }
+        let mut chosen = self.counted;
+        for (index, image) in self.uncounted {
+            written_again.insert(index);
+            chosen.entry(index).or_insert(image);
+        }
+        Ok(chosen)
+    }
 }
 
 const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");

@@ -15,6 +15,7 @@ use netraid_raid::{
         UserRequest,
     },
     member::{MemberIndex, MemberSet, MemberState},
+    testimony::judge,
 };
 
 use super::{
@@ -785,7 +786,10 @@ fn newest(found: &[Option<Found>]) -> Option<&Label> {
         Some(Found::Member(label)) => Some(&**label),
         Some(Found::Stranger) | None => None,
     });
-    labels.max_by_key(|it| (it.generation, it.epoch))
+    let labels: Vec<&Label> = labels.collect();
+    let newest = labels.iter().copied().max_by_key(|it| (it.generation, it.epoch))?;
+    // The machine says so when it is not clear which one counts.
+    Some(judge(&labels).map_or(newest, |verdict| labels[verdict.truth]))
 }
 
 /// None when there is no label at all.

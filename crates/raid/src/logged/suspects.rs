@@ -1,0 +1,215 @@
+//! Members that say what the others contradict: whose label, whose checkpoint counts when an array is
+//! opened, and who is left out.
+//!
+//! Invariant: no number of a member goes onto another one, nor into this machine's counters, before it
+//! was held against those of all others that are there.
+
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+
+use netraid_block::{ErrorKind, IoError};
+
+use super::{FoundMember, state::State};
+use crate::{
+    checkpoint::Checkpoint,
+    label::{COUNTER_MAX, Label, LogLabel},
+    lack::Lack,
+    member::{MemberIndex, MemberSet},
+    planted::{Planted, planted},
+    testimony::{LEAD_MAX, judge},
+};
+
+/// Rounds from a checkpoint to the next one, at most: each opening leaves some out.
+const ROUNDS_PER_CHECKPOINT: u32 = 64;
+
+/// Who is not believed.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    /// The largest generation that is believed.
+    pub(super) generation: u64,
+    /// Members that are left out, and why.
+    pub(super) liars: BTreeMap<MemberIndex, String>,
+}
+
+impl Suspects {
+    pub(super) fn contains(&self, member: MemberIndex) -> bool {
+        self.liars.contains_key(&member)
+    }
+}
+
+/// What the labels of an array's members add up to.
+pub(super) struct Believed {
+    pub(super) label: Label,
+    pub(super) log: LogLabel,
+    pub(super) suspects: Suspects,
+}
+
+/// Weighs the labels of all members, and takes those away that lie.
+///
+/// # Errors
+/// When there is no label of an array with a log, or it is not clear which one counts.
+pub(super) fn believe(members: &mut [Option<FoundMember>]) -> Result<Believed, IoError> {
+    let there: Vec<usize> =
+        (0..members.len()).filter(|member| members[*member].is_some()).collect();
+    let labels: Vec<&Label> = members.iter().flatten().map(|found| &found.label).collect();
+    let no_log = || {
+        let text = "no member has the label of an array with a log";
+        IoError::with_detail(ErrorKind::InvalidRequest, text)
+    };
+    if labels.is_empty() {
+        return Err(no_log());
+    }
+    let verdict = judge(&labels).map_err(|unclear| {
+        let (first, second) = unclear.places();
+        let text = format!(
+            "array '{}': the labels of members {} and {} contradict each other ({unclear}), and no \
+             other member can tell which of them lies; leave out the one that does",
+            labels[0].name, labels[first].index, labels[second].index,
+        );
+        IoError::with_detail(ErrorKind::Redundancy, text)
+    })?;
+    let label = labels[verdict.truth].clone();
+    let log = label.log.clone().ok_or_else(no_log)?;
+    let mut suspects = Suspects { generation: verdict.generation, liars: BTreeMap::new() };
+    for liar in &verdict.liars {
+        let member = MemberIndex(u8::try_from(there[liar.at]).unwrap_or(u8::MAX));
+        suspects.liars.insert(member, format!("left out: {}", liar.lie));
+        members[there[liar.at]] = None;
+    }
+    Ok(Believed { label, log, suspects })
+}
+
+/// Members whose checkpoints say what they have, and the checkpoint that they all have.
+pub(super) struct Base {
+    pub(super) members: MemberSet,
+    pub(super) checkpoint: Checkpoint,
+    /// The last round that one of them has ended.
+    pub(super) last_round: u32,
+}
+
+impl State {
+    /// Refuses to go on where the next numbers could not be read again.
+    ///
+    /// # Errors
+    /// When the array was opened, or its labels changed, too often.
+    pub(super) fn check_numbers(&self) -> Result<(), IoError> {
+        let most = COUNTER_MAX - LEAD_MAX;
+        let (generation, epoch) = (self.suspects.generation, self.label.epoch);
+        if generation <= most && epoch <= most {
+            return Ok(());
+        }
+        let text = format!(
+            "array '{}' is of generation {generation}, epoch {epoch}, and {most} is the last from which it \
+             can be opened; copy its data to another one",
+            self.label.name,
+        );
+        Err(IoError::with_detail(ErrorKind::Device, text))
+    }
+
+    /// Sets a member aside that is not believed; the array fails where it cannot serve without it. What it has
+    /// counts for nothing when it comes back.
+    pub(super) fn leave_out(&mut self, member: MemberIndex, why: &str) {
+        let text = format!("left out: {why}");
+        if self.exclude(member, &text) {
+            self.label.members[member.as_usize()].lack = Lack::ALL;
+            self.suspects.liars.insert(member, text);
+        }
+    }
+
+    /// Which of the checkpoints that members have that are current by their labels is the one to begin from; none
+    /// when those that have it cannot serve. A checkpoint is written to all members that take part, and
+    /// what is in the log below its tail goes when all have it: so one that too many lack was cut
+    /// short, and the one before it counts. One that is beyond that lies.
+    ///
+    /// # Errors
+    /// When two contradict each other, and it is not clear which one lies.
+    pub(super) fn choose_base(
+        &mut self,
+        checkpoints: &[(MemberIndex, Checkpoint)],
+    ) -> Result<Option<Base>, IoError> {
+        let mut order: Vec<&(MemberIndex, Checkpoint)> = checkpoints.iter().collect();
+        let holders = |one: &Checkpoint| checkpoints.iter().filter(|(_, it)| it == one).count();
+        order.sort_by_key(|(_, one)| {
+            core::cmp::Reverse((one.counter, one.generation, holders(one)))
+        });
+        let mut chosen = None;
+        for (member, checkpoint) in order {
+            if self.does_count(checkpoints, *member, checkpoint)? {
+                chosen = Some(*checkpoint);
+                break;
+            }
+        }
+        let Some(base) = chosen else { return Ok(None) };
+        let mut found =
+            Base { members: MemberSet::EMPTY, checkpoint: base, last_round: base.round };
+        for (member, one) in checkpoints {
+            if is_lie(one, &base, self.layout.ring.blocks()) {
+                let text = format!(
+                    "left out: its checkpoint {} (log from {}, round {}) contradicts that of the others, \
+                     {} (log from {}, round {})",
+                    one.counter, one.tail.end, one.round, base.counter, base.tail.end, base.round,
+                );
+                self.suspects.liars.insert(*member, text);
+            } else if one.counter + 1 >= base.counter || planted(Planted::OlderImageAccepted) {
+                found.members.insert(*member);
+                found.last_round = found.last_round.max(one.round);
+            }
+        }
+        Ok(self.can_serve_from(found.members).then_some(found))
+    }
+
+    /// Whether a checkpoint counts, in spite of what others have.
+    fn does_count(
+        &self,
+        checkpoints: &[(MemberIndex, Checkpoint)],
+        member: MemberIndex,
+        checkpoint: &Checkpoint,
+    ) -> Result<bool, IoError> {
+        let key = |one: &Checkpoint| (one.counter, one.generation);
+        let denies = |one: &Checkpoint| one != checkpoint && key(one) <= key(checkpoint);
+        let against = || checkpoints.iter().filter(|(_, one)| denies(one));
+        let mut rest = self.label.in_sync();
+        against().for_each(|(other, _)| rest.remove(*other));
+        // Of as many the one as the other, the older may be what is left where the newer was spoiled.
+        let deniers = against().count();
+        if !self.can_serve_from(rest) && deniers > checkpoints.len() - deniers {
+            return Ok(false);
+        }
+        let blocks = self.layout.ring.blocks();
+        let is_far =
+            |one: &Checkpoint| key(one) == key(checkpoint) || !may_follow(checkpoint, one, blocks);
+        let Some((other, _)) = against().find(|(_, one)| is_far(one)) else { return Ok(true) };
+        let near = checkpoints.iter().filter(|(_, one)| one == checkpoint).count();
+        let far = against().filter(|(_, one)| is_far(one));
+        let far: MemberSet = far.map(|(other, _)| *other).collect();
+        if far.len() as usize != near {
+            return Ok(near > far.len() as usize || !self.can_serve_from(far));
+        }
+        let text = format!(
+            "array '{}': the checkpoints of members {member} and {other} contradict each other, and no \
+             other member can tell which of them lies; leave out the one that does",
+            self.label.name,
+        );
+        Err(IoError::with_detail(ErrorKind::Redundancy, text))
+    }
+}
+
+/// Whether a checkpoint is none that may have been under way, or be behind, where `base` counts.
+fn is_lie(one: &Checkpoint, base: &Checkpoint, blocks: u64) -> bool {
+    let is_ahead = one.counter > base.counter;
+    let is_twin = (one.counter, one.generation) == (base.counter, base.generation);
+    (is_ahead && (one.counter > base.counter + 1 || !may_follow(one, base, blocks)))
+        || (is_twin && one != base)
+}
+
+/// Whether a checkpoint can be later than another one: its log begins where the ring has room for what is
+/// between them.
+fn may_follow(later: &Checkpoint, earlier: &Checkpoint, blocks: u64) -> bool {
+    let lead = later.counter.saturating_sub(earlier.counter);
+    let step = later.tail.end.0.checked_sub(earlier.tail.end.0);
+    let rounds = later.round.checked_sub(earlier.round);
+    lead <= LEAD_MAX
+        && step.is_some_and(|step| step <= lead.saturating_mul(blocks))
+        && rounds.is_some_and(|rounds| {
+            u64::from(rounds) <= lead.saturating_mul(ROUNDS_PER_CHECKPOINT.into())
+        })
+}

@@ -1,0 +1,359 @@
+//! Which of the labels of one array are believed when they contradict each other: a member may say
+//! anything under a right checksum.
+//!
+//! Engines write each label to all members that it calls live, and nothing rests on a label that one of
+//! them lacks. So a label counts only while the members that it calls in sync, less those of them that
+//! are here and say otherwise, can serve; members that are away get the benefit of the doubt. The newest
+//! label that counts is the truth. Who says something newer lies, unless that is near enough to be an
+//! update that was cut short.
+//!
+//! Half of a mirror can serve alone, so nothing outvotes its label. There the lead of its numbers is
+//! bounded: what is beyond the bound is never believed against as many others.
+
+use alloc::vec::Vec;
+use core::{cmp::Reverse, fmt};
+
+use crate::{
+    label::Label,
+    member::{MemberIndex, MemberSet},
+};
+
+/// How many openings, or changes, a label may be ahead of one that was away, or set back: at one a
+/// millisecond, 49 days.
+pub const LEAD_MAX: u64 = 1 << 32;
+/// How many openings in a row may have been cut short before all members had their label.
+const CUT_SHORT_MAX: u64 = 64;
+
+/// Generation and epoch: larger ones are newer.
+pub type Age = (u64, u64);
+
+/// What labels add up to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Which label is the truth, by its place in what was judged.
+    pub truth: usize,
+    /// The largest generation that is no lie: whoever opens the array takes a larger one.
+    pub generation: u64,
+    /// Who lies.
+    pub liars: Vec<Liar>,
+}
+
+impl Verdict {
+    /// The lie of the label at this place; none when it is believed.
+    #[must_use]
+    pub fn lie(&self, at: usize) -> Option<Lie> {
+        self.liars.iter().find(|liar| liar.at == at).map(|liar| liar.lie)
+    }
+}
+
+/// A label that is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Liar {
+    /// Its place in what was judged.
+    pub at: usize,
+    /// What it says, and the others do not.
+    pub lie: Lie,
+}
+
+/// What a label says that is contradicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// A generation and an epoch that the others know nothing of.
+    Age {
+        /// What it says.
+        says: Age,
+        /// What the others say.
+        others: Age,
+    },
+    /// Of one generation and epoch another thing than the others say.
+    Contents {
+        /// The generation and epoch.
+        age: Age,
+    },
+    /// Another shape of the array than the others say.
+    Shape,
+}
+
+impl fmt::Display for Lie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Age { says, others } => write!(
+                f,
+                "its label says generation {}, epoch {}, of which the other members know nothing: \
+                 they say generation {}, epoch {}",
+                says.0, says.1, others.0, others.1,
+            ),
+            Self::Contents { age } => write!(
+                f,
+                "its label and those of the other members contradict each other about generation {}, \
+                 epoch {}",
+                age.0, age.1,
+            ),
+            Self::Shape => f.write_str(
+                "its label gives the array another shape than those of the other members",
+            ),
+        }
+    }
+}
+
+/// Two labels that contradict each other, and none of the others can tell which of them lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unclear {
+    /// The first leads by more than any label can.
+    #[error(
+        "generation {}, epoch {} against generation {}, epoch {}: more than {LEAD_MAX} apart",
+        says.0, says.1, others.0, others.1
+    )]
+    Lead {
+        /// Place of the label that leads.
+        first: usize,
+        /// Place of one that it leads.
+        second: usize,
+        /// What the first says.
+        says: Age,
+        /// What the second says.
+        others: Age,
+    },
+    /// The first says what the second knows nothing of, and is needed.
+    #[error(
+        "generation {}, epoch {} against generation {}, epoch {}",
+        says.0, says.1, others.0, others.1
+    )]
+    Age {
+        /// Place of the label that leads.
+        first: usize,
+        /// Place of one that it leads.
+        second: usize,
+        /// What the first says.
+        says: Age,
+        /// What the second says.
+        others: Age,
+    },
+    /// They are of one generation and epoch, and say different things.
+    #[error("both are of generation {}, epoch {}, and say different things", age.0, age.1)]
+    Contents {
+        /// Place of one.
+        first: usize,
+        /// Place of the other.
+        second: usize,
+        /// The generation and epoch.
+        age: Age,
+    },
+    /// They give the array different shapes.
+    #[error("they give the array different shapes")]
+    Shape {
+        /// Place of one.
+        first: usize,
+        /// Place of the other.
+        second: usize,
+    },
+}
+
+impl Unclear {
+    /// The places of the two.
+    #[must_use]
+    pub const fn places(&self) -> (usize, usize) {
+        match self {
+            Self::Lead { first, second, .. }
+            | Self::Age { first, second, .. }
+            | Self::Contents { first, second, .. }
+            | Self::Shape { first, second } => (*first, *second),
+        }
+    }
+}
+
+/// Weighs labels of one array against each other. At least one is given.
+///
+/// # Errors
+/// When two of them contradict each other, and the others cannot tell which one lies.
+///
+/// # Panics
+/// When none is given.
+pub fn judge(labels: &[&Label]) -> Result<Verdict, Unclear> {
+    assert!(!labels.is_empty(), "no label is judged");
+    let shaped = of_one_shape(labels)?;
+    let court = Court { labels, shaped };
+    let mut order: Vec<Candidate> = court.shaped.iter().map(|at| court.candidate(*at)).collect();
+    order.sort_by_key(Candidate::rank);
+    let mut chosen = None;
+    for candidate in &order {
+        if court.stands(candidate)? {
+            chosen = Some(candidate.at);
+            break;
+        }
+    }
+    // Where nothing stands, nothing can serve, and whoever asks finds that out.
+    let truth = chosen.unwrap_or(order[0].at);
+    Ok(court.verdict(truth, chosen.is_some()))
+}
+
+/// What was found of one shape.
+struct Court<'a> {
+    labels: &'a [&'a Label],
+    /// Places of labels that are of the shape that counts.
+    shaped: Vec<usize>,
+}
+
+/// A label that may be the truth.
+struct Candidate {
+    at: usize,
+    age: Age,
+    /// How many labels say the same.
+    holders: usize,
+    /// Members that it calls in sync and that say otherwise, of the same age or an older one.
+    against: Vec<usize>,
+}
+
+impl Candidate {
+    /// What is looked at first: the newest, and of one age what most say, and what nobody denies.
+    fn rank(&self) -> (Reverse<Age>, Reverse<usize>, usize) {
+        (Reverse(self.age), Reverse(self.holders), self.against.len())
+    }
+}
+
+impl Court<'_> {
+    fn candidate(&self, at: usize) -> Candidate {
+        let label = self.labels[at];
+        let same = |other: &&usize| says_the_same(label, self.labels[**other]);
+        let denies = |other: &usize| {
+            let other = self.labels[*other];
+            let is_other = other.index != label.index && is_called_in_sync(label, other);
+            is_other && age(other) <= age(label) && !says_the_same(label, other)
+        };
+        Candidate {
+            at,
+            age: age(label),
+            holders: self.shaped.iter().filter(same).count(),
+            against: self.shaped.iter().copied().filter(denies).collect(),
+        }
+    }
+
+    /// Whether a label counts, in spite of those that say otherwise.
+    fn stands(&self, candidate: &Candidate) -> Result<bool, Unclear> {
+        let label = self.labels[candidate.at];
+        if !label.geometry.can_serve_from(label.in_sync()) {
+            // No engine goes on without so many.
+            return Ok(false);
+        }
+        let (mut rest, mut here) = (label.in_sync(), 0);
+        for other in self.shaped.iter().filter(|at| rest.contains(self.labels[**at].index)) {
+            here += usize::from(!candidate.against.contains(other));
+        }
+        candidate.against.iter().for_each(|other| rest.remove(self.labels[*other].index));
+        if !label.geometry.can_serve_from(rest) {
+            // Of as many the one as the other, the older may be what is left where the newer was spoiled.
+            let one_behind = |other: &usize| follows(candidate.age, age(self.labels[*other]));
+            let is_split = candidate.against.len() <= here;
+            if !is_split || !candidate.against.iter().all(one_behind) {
+                return Ok(false);
+            }
+        }
+        let others = || self.shaped.iter().copied();
+        let is_far = |other: &usize| is_beyond(age(self.labels[*other]), candidate.age);
+        if let Some(second) = others().find(is_far) {
+            let (far, near): (Vec<usize>, Vec<usize>) = others().partition(is_far);
+            let members: MemberSet = far.iter().map(|other| self.labels[*other].index).collect();
+            if far.len() > near.len() && label.geometry.can_serve_from(members) {
+                return Ok(false);
+            }
+            let (first, says, others) = (candidate.at, candidate.age, age(self.labels[second]));
+            return Err(Unclear::Lead { first, second, says, others });
+        }
+        // As many say the one as the other.
+        let rival = |other: &&usize| {
+            let rival = self.candidate(**other);
+            (rival.age, rival.holders) == (candidate.age, candidate.holders)
+                && rival.against.contains(&candidate.at)
+        };
+        match candidate.against.iter().find(rival) {
+            Some(second) => {
+                let (first, age) = (candidate.at, candidate.age);
+                Err(Unclear::Contents { first, second: *second, age })
+            }
+            None => Ok(true),
+        }
+    }
+
+    fn verdict(&self, truth: usize, is_clear: bool) -> Verdict {
+        let label = self.labels[truth];
+        let others = age(label);
+        let mut verdict = Verdict { truth, generation: others.0, liars: Vec::new() };
+        for (at, other) in self.labels.iter().enumerate() {
+            let says = age(other);
+            if !self.shaped.contains(&at) {
+                verdict.liars.push(Liar { at, lie: Lie::Shape });
+            } else if !is_clear || says < others {
+                // Who is behind was away, or is what it was once.
+            } else if says > others {
+                if follows(says, others) {
+                    verdict.generation = verdict.generation.max(says.0);
+                } else {
+                    verdict.liars.push(Liar { at, lie: Lie::Age { says, others } });
+                }
+            } else if other.index != label.index
+                && is_called_in_sync(label, other)
+                && !says_the_same(label, other)
+            {
+                verdict.liars.push(Liar { at, lie: Lie::Contents { age: says } });
+            }
+        }
+        verdict
+    }
+}
+
+/// Places of the labels that agree about the array's shape: of what most members say, if these can
+/// serve.
+fn of_one_shape(labels: &[&Label]) -> Result<Vec<usize>, Unclear> {
+    let alike = |at: usize| -> Vec<usize> {
+        (0..labels.len()).filter(|other| is_of_one_shape(labels[at], labels[*other])).collect()
+    };
+    let first = alike(0);
+    if first.len() == labels.len() {
+        return Ok(first);
+    }
+    let groups = (0..labels.len()).map(alike);
+    let most = groups.max_by_key(Vec::len).unwrap_or_default();
+    let members: MemberSet = most.iter().map(|at| labels[*at].index).collect();
+    let is_most = most.len() * 2 > labels.len();
+    let one = most.first().copied().unwrap_or(0);
+    if is_most && labels[one].geometry.can_serve_from(members) {
+        return Ok(most);
+    }
+    let other = (0..labels.len()).find(|at| !is_of_one_shape(labels[one], labels[*at]));
+    Err(Unclear::Shape { first: one, second: other.unwrap_or(one) })
+}
+
+/// Whether two labels of one array agree about what never changes.
+#[must_use]
+pub fn is_of_one_shape(one: &Label, other: &Label) -> bool {
+    let salt = |label: &Label| label.log.as_ref().map(|log| log.salt);
+    one.geometry == other.geometry && one.regions == other.regions && salt(one) == salt(other)
+}
+
+const fn age(label: &Label) -> Age {
+    (label.generation, label.epoch)
+}
+
+/// Whether a label of one age may be the update after another one, which was cut short.
+const fn follows(later: Age, earlier: Age) -> bool {
+    later.0.saturating_sub(earlier.0) <= CUT_SHORT_MAX && later.1.saturating_sub(earlier.1) <= 1
+}
+
+/// Whether an age is so far behind another one that the latter is not believed.
+const fn is_beyond(behind: Age, ahead: Age) -> bool {
+    ahead.0.saturating_sub(behind.0) > LEAD_MAX || ahead.1.saturating_sub(behind.1) > LEAD_MAX
+}
+
+fn says_the_same(one: &Label, other: &Label) -> bool {
+    age(one) == age(other) && *one == Label { index: one.index, ..other.clone() }
+}
+
+/// Whether a label calls the member in sync that has another one.
+fn is_called_in_sync(label: &Label, other: &Label) -> bool {
+    let MemberIndex(at) = other.index;
+    let uuid = |label: &Label| label.members[usize::from(at)].uuid;
+    label.in_sync().contains(other.index) && uuid(label) == uuid(other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Labels that lie, against labels that do not.
+
+use alloc::{string::ToString, vec};
+
+use super::*;
+use crate::{
+    geometry::Level,
+    label::tests::logged_sample,
+    lack::Lack,
+    log::{Begin, Beginnings, Position},
+    member::MemberState,
+};
+
+/// The labels of all members, all in sync, of generation 40 and epoch 7.
+fn labels(level: Level, members: usize) -> Vec<Label> {
+    let mut label = logged_sample(level, members);
+    for entry in &mut label.members {
+        (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
+    }
+    let index = (0..label.geometry.members()).map(MemberIndex);
+    index.map(|index| Label { index, ..label.clone() }).collect()
+}
+
+fn judged(labels: &[Label]) -> Result<Verdict, Unclear> {
+    judge(&labels.iter().collect::<Vec<_>>())
+}
+
+fn set_faulty(label: &mut Label, members: &[usize]) {
+    members.iter().for_each(|member| label.members[*member].state = MemberState::Faulty);
+}
+
+/// Lies that two against one tell from the truth.
+fn lies() -> Vec<(&'static str, fn(&mut Label))> {
+    vec![
+        ("generation 2^60", |label| label.generation = 1 << 60),
+        ("generation and epoch", |label| (label.generation, label.epoch) = (1000, 1000)),
+        ("epoch 2^60", |label| label.epoch = 1 << 60),
+        ("others faulty, newer", |label| {
+            label.generation = 1000;
+            let others: Vec<usize> =
+                (0..label.members.len()).filter(|at| *at != label.index.as_usize()).collect();
+            set_faulty(label, &others);
+        }),
+        ("one other faulty, newer", |label| {
+            label.epoch += 900;
+            let other = (label.index.as_usize() + 1) % label.members.len();
+            set_faulty(label, &[other]);
+        }),
+        ("another one faulty, of the same age", |label| {
+            let other = (label.index.as_usize() + 1) % label.members.len();
+            set_faulty(label, &[other]);
+        }),
+        ("log position 2^60", |label| {
+            let begin = Begin { generation: 3, position: Position(1 << 60) };
+            if let Some(log) = &mut label.log {
+                log.beginnings = Beginnings::new(vec![begin]).unwrap();
+            }
+        }),
+        ("another salt", |label| {
+            if let Some(log) = &mut label.log {
+                log.salt ^= 1;
+            }
+        }),
+        ("another name", |label| label.name = "other".to_string()),
+    ]
+}
+
+#[test]
+fn one_that_lies_is_named_and_all_others_are_believed() {
+    for (level, members) in
+        [(Level::Raid5, 3), (Level::Raid5, 5), (Level::Raid6, 4), (Level::Raid10, 4)]
+    {
+        for (what, lie) in lies() {
+            for who in 0..members {
+                let mut labels = labels(level, members);
+                lie(&mut labels[who]);
+                let verdict = judged(&labels).unwrap();
+                let liars: Vec<usize> = verdict.liars.iter().map(|liar| liar.at).collect();
+                assert_eq!(liars, [who], "{what}, {level:?} of {members}");
+                assert_ne!(verdict.truth, who);
+                assert_eq!(verdict.generation, 40, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_that_tell_the_same_lie_are_outvoted_where_the_level_bears_two() {
+    let mut labels = labels(Level::Raid6, 5);
+    for liar in [1, 4] {
+        (labels[liar].generation, labels[liar].epoch) = (1 << 59, 1 << 59);
+        set_faulty(&mut labels[liar], &[0, 2]);
+    }
+    let verdict = judged(&labels).unwrap();
+    assert_eq!(verdict.liars.iter().map(|liar| liar.at).collect::<Vec<_>>(), [1, 4]);
+}
+
+#[test]
+fn of_a_mirror_three_tell_a_lead_that_cannot_be_and_two_cannot() {
+    let mut three = labels(Level::Raid1, 3);
+    three[1].generation = 1 << 60;
+    assert_eq!(judged(&three).unwrap().lie(1).is_some(), true);
+    let mut two = labels(Level::Raid1, 2);
+    two[1].generation = 1 << 60;
+    let unclear = judged(&two).unwrap_err();
+    assert_eq!(unclear.places(), (1, 0));
+    assert!(unclear.to_string().contains("1152921504606846976"), "{unclear}");
+    // Also when it calls the other one faulty, or says another thing of the same age.
+    set_faulty(&mut two[1], &[0]);
+    assert!(matches!(judged(&two), Err(Unclear::Lead { .. })));
+    let mut two = labels(Level::Raid1, 2);
+    two[1].name = "other".to_string();
+    assert!(matches!(judged(&two), Err(Unclear::Contents { .. })));
+}
+
+#[test]
+fn a_lead_of_one_opening_after_another_is_believed_up_to_the_bound() {
+    let mut two = labels(Level::Raid1, 2);
+    for lead in [1, 1000, LEAD_MAX] {
+        (two[1].generation, two[1].epoch) = (40 + lead, 7 + lead);
+        let verdict = judged(&two).unwrap();
+        assert_eq!((verdict.truth, verdict.liars.len(), verdict.generation), (1, 0, 40 + lead));
+    }
+    two[1].epoch += 1;
+    assert!(judged(&two).is_err());
+}
+
+/// Nothing rests on a label that not all members have which it calls live: the one before it counts as well,
+/// and whoever has the other does not lie.
+#[test]
+fn a_label_update_that_was_cut_short_is_no_lie() {
+    let mut labels = labels(Level::Raid5, 4);
+    let next = |label: &mut Label| {
+        (label.generation, label.epoch) = (41, 8);
+        set_faulty(label, &[3]);
+    };
+    next(&mut labels[0]);
+    let verdict = judged(&labels).unwrap();
+    assert_eq!((verdict.liars.len(), verdict.generation), (0, 41));
+    assert_eq!(labels[verdict.truth].epoch, 7);
+    next(&mut labels[1]);
+    next(&mut labels[2]);
+    let verdict = judged(&labels).unwrap();
+    assert_eq!((labels[verdict.truth].epoch, verdict.liars.len()), (8, 0));
+}
+
+/// More than the level bears: then members are not there, and what is there is never taken for all.
+#[test]
+fn what_was_set_aside_does_not_outvote_those_that_went_on() {
+    let mut labels = labels(Level::Raid5, 4);
+    for label in &mut labels[..3] {
+        label.epoch += 100;
+        set_faulty(label, &[3]);
+    }
+    // Of those that went on one is away.
+    labels.remove(2);
+    let verdict = judged(&labels).unwrap();
+    assert_eq!((labels[verdict.truth].epoch, verdict.liars.len()), (107, 0));
+}
+
+#[test]
+fn a_member_that_is_an_older_image_of_itself_does_not_lie() {
+    for back in [1, 2, 100] {
+        let mut labels = labels(Level::Raid5, 3);
+        labels[1].epoch = 7_u64.saturating_sub(back);
+        labels[1].generation = 40_u64.saturating_sub(back);
+        let verdict = judged(&labels).unwrap();
+        assert_eq!((verdict.liars.len(), labels[verdict.truth].epoch), (0, 7), "{back}");
+    }
+}
+
+#[test]
+fn two_shapes_that_as_many_members_have_are_told_and_neither_is_chosen() {
+    let mut labels = labels(Level::Raid1, 2);
+    labels[0].log.as_mut().unwrap().salt ^= 1;
+    assert!(matches!(judged(&labels), Err(Unclear::Shape { .. })));
+}
