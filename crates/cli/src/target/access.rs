@@ -138,6 +138,9 @@ fn redirect(text: &str) -> Result<Redirect, String> {
     if host.is_empty() || port == 0 || (host.contains(':') && !host.starts_with('[')) {
         return Err(FORM.to_owned());
     }
+    if host.contains('%') {
+        return Err("has a zone, which means nothing to initiators; leave it out".to_owned());
+    }
     Ok(Redirect { portal, address: address.to_owned(), permanent })
 }
 
@@ -152,7 +155,17 @@ mod tests {
         let full = redirect("10.0.0.1:3260=[2001:db8::1]:3261,permanent").unwrap();
         assert_eq!(full.portal, Some("10.0.0.1:3260".parse().unwrap()));
         assert_eq!((full.address.as_str(), full.permanent), ("[2001:db8::1]:3261", true));
-        for bad in ["a", "a:", ":1", "a:0", "a:1,never", "x=a:1", "2001:db8::1:1", "a:99999"] {
+        for bad in [
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "a:1,never",
+            "x=a:1",
+            "2001:db8::1:1",
+            "a:99999",
+            "[fe80::1%lo]:1",
+        ] {
             assert!(redirect(bad).is_err(), "{bad}");
         }
     }
