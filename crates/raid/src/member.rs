@@ -115,6 +115,12 @@ impl MemberSet {
         self.0 >> member.0 & 1 == 1
     }
 
+    /// The members that are not in another set.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     /// How many members are in the set.
     #[must_use]
     pub const fn len(self) -> u32 {

@@ -6,13 +6,17 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::{Rule, tasks::Array};
+use super::{
+    Rule,
+    suspects::{LIARS_MAX, nobody_can_tell},
+    tasks::Array,
+};
 use crate::{
     bytes,
     checkpoint::Checkpoint,
     log::{
-        BATCHES_IN_FLIGHT_MAX, Batch, Bounds, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring,
-        Walk, head_blocks,
+        BATCHES_IN_FLIGHT_MAX, Batch, Beginnings, Bounds, LOG_BLOCK_LEN, Link, LogKey, Position,
+        Record, Ring, Walk, head_blocks,
     },
     member::{MemberIndex, MemberSet},
 };
@@ -37,6 +41,8 @@ pub(super) struct FoundLog {
     pub(super) stable_seen: Position,
     /// Everything below this was acknowledged, says some head.
     pub(super) acked_seen: Position,
+    /// Where members have different batches of one generation, if anywhere.
+    contradicted: Option<Position>,
     code: crate::code::Code,
     /// Payload by position.
     payload: BTreeMap<Position, Buf>,
@@ -229,12 +235,57 @@ impl Reader {
 }
 
 impl Array {
-    /// Walks the log from a checkpoint's tail to its end.
+    /// Walks the log from a checkpoint's tail to its end. A member without whose copies it is whole,
+    /// and is not with them, is not believed.
+    ///
+    /// # Errors
+    /// When what was stable is not there, or copies contradict each other and it is not clear whose are
+    /// right.
     pub(super) async fn find_log(&self, base: &Checkpoint) -> Result<FoundLog, IoError> {
+        let members = self.state().in_sync();
+        let error = match self.find_log_of(base, members).await {
+            Ok(log) => match log.contradicted {
+                None => return Ok(log),
+                Some(at) => {
+                    let text = alloc::format!("copies of the log at {at} contradict each other");
+                    IoError::with_detail(ErrorKind::Corrupt, text)
+                }
+            },
+            // Who is away may have what is missing.
+            Err(error) if self.state().is_anybody_away() => return Err(error),
+            Err(error) => error,
+        };
+        for size in 1..=LIARS_MAX {
+            let mut without: Option<(MemberSet, FoundLog)> = None;
+            for liars in self.state().who_may_lie(members, size) {
+                let Ok(log) = self.find_log_of(base, members.without(liars)).await else {
+                    continue;
+                };
+                if log.contradicted.is_some() || log.acked_seen > log.end.end {
+                    continue;
+                }
+                if let Some((others, _)) = without.replace((liars, log)) {
+                    return Err(nobody_can_tell(others, liars, "the log", &error));
+                }
+            }
+            if let Some((liars, log)) = without {
+                let why = "what it has of the log contradicts the others";
+                liars.iter().for_each(|liar| self.state().leave_out(liar, why));
+                return Ok(log);
+            }
+        }
+        Err(error)
+    }
+
+    /// As [`Self::find_log`], of these members.
+    async fn find_log_of(
+        &self,
+        base: &Checkpoint,
+        members: MemberSet,
+    ) -> Result<FoundLog, IoError> {
         let (mut reader, beginnings, code) = {
             let state = self.state();
-            let windows =
-                state.in_sync().iter().map(|member| (member, Window::default())).collect();
+            let windows = members.iter().map(|member| (member, Window::default())).collect();
             let reader = Reader {
                 array: self.clone(),
                 ring: state.layout.ring,
@@ -255,6 +306,7 @@ impl Array {
                 .last()
                 .map_or(base.tail.end, |last| last.position.max(base.tail.end)),
             acked_seen: base.tail.end,
+            contradicted: None,
             payload: BTreeMap::new(),
             parities: BTreeMap::new(),
             code,
@@ -264,7 +316,8 @@ impl Array {
             let mut went_on = false;
             for place in places {
                 let copies = reader.copies(place).await;
-                log.note_heads(&copies);
+                log.note_heads(&copies, &beginnings);
+                log.note_contradiction(&copies, &walk);
                 if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
                     self.state().rules.note(Rule::BatchOfAnotherGeneration);
                 }
@@ -282,7 +335,7 @@ impl Array {
         }
         log.end = walk.link();
         log.index_parities();
-        self.look_beyond(&mut reader, &mut log, base.tail.end).await;
+        self.look_beyond(&mut reader, &mut log, (base.tail.end, &beginnings)).await;
         if log.stable_seen > log.end.end {
             let text = alloc::format!(
                 "the log ends at {}, and everything below {} was stable: too many members lack \
@@ -296,20 +349,39 @@ impl Array {
     }
 
     /// Looks for heads beyond the end, which may say that more was stable than was found.
-    async fn look_beyond(&self, reader: &mut Reader, log: &mut FoundLog, tail: Position) {
+    async fn look_beyond(
+        &self,
+        reader: &mut Reader,
+        log: &mut FoundLog,
+        (tail, beginnings): (Position, &Beginnings),
+    ) {
         let ring = reader.ring;
         let reach = u64::from(ring.batch_blocks_max()) * (BATCHES_IN_FLIGHT_MAX as u64 + 1);
         let until = (log.end.end.0 + reach).min(tail.0 + ring.blocks());
         for at in log.end.end.0..until {
             let copies = reader.copies(Position(at)).await;
-            log.note_heads(&copies);
+            log.note_heads(&copies, beginnings);
         }
     }
 }
 
 impl FoundLog {
-    fn note_heads(&mut self, copies: &[Copy]) {
-        for copy in copies {
+    /// No generation writes two batches to one place.
+    fn note_contradiction(&mut self, copies: &[Copy], walk: &Walk<'_>) {
+        let mut next = copies.iter().filter(|copy| walk.would_take(&copy.batch));
+        if let Some(first) = next.next()
+            && next.any(|other| other.crc != first.crc)
+        {
+            self.contradicted = Some(first.batch.position);
+        }
+    }
+
+    /// Heads of a generation that does not own its place any more have no say: what they told of was
+    /// looked at when the owner began.
+    fn note_heads(&mut self, copies: &[Copy], beginnings: &Beginnings) {
+        let has_say =
+            |copy: &&Copy| beginnings.owner(copy.batch.position) == Some(copy.batch.generation);
+        for copy in copies.iter().filter(has_say) {
             self.stable_seen = self.stable_seen.max(copy.batch.stable_upto);
             self.acked_seen = self.acked_seen.max(copy.batch.acked_upto);
         }

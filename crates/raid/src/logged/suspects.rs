@@ -4,7 +4,12 @@
 //! Invariant: no number of a member goes onto another one, nor into this machine's counters, before it
 //! was held against those of all others that are there.
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use netraid_block::{ErrorKind, IoError};
 
@@ -20,6 +25,29 @@ use crate::{
 
 /// Rounds from a checkpoint to the next one, at most: each opening leaves some out.
 const ROUNDS_PER_CHECKPOINT: u32 = 64;
+
+/// Members that are looked for at most whose copies of tables or log do not fit those of the others.
+pub(super) const LIARS_MAX: u32 = 2;
+
+/// What some members have contradicts what others have.
+pub(super) fn nobody_can_tell(
+    some: MemberSet,
+    others: MemberSet,
+    what: &str,
+    error: &IoError,
+) -> IoError {
+    let names = |members: MemberSet| {
+        let names: Vec<String> = members.iter().map(|member| member.to_string()).collect();
+        names.join(", ")
+    };
+    let text = format!(
+        "what members {} and {} have of {what} contradicts each other, and no other member can tell which \
+         of them lies; leave out the one that does ({error})",
+        names(some),
+        names(others),
+    );
+    IoError::with_detail(ErrorKind::Corrupt, text)
+}
 
 /// Who is not believed.
 #[derive(Debug, Default)]
@@ -103,6 +131,34 @@ impl State {
             self.label.name,
         );
         Err(IoError::with_detail(ErrorKind::Device, text))
+    }
+
+    /// Whether a member is away that the label which was found calls in sync.
+    pub(super) fn is_anybody_away(&self) -> bool {
+        let here = self.in_sync();
+        let is_away =
+            |member: &MemberIndex| !here.contains(*member) && !self.suspects.contains(*member);
+        self.found_label.in_sync().iter().any(|member| is_away(&member))
+    }
+
+    /// Sets of so many of these members that may lie: the array can serve from the others.
+    pub(super) fn who_may_lie(&self, members: MemberSet, size: u32) -> Vec<MemberSet> {
+        let mut sets = Vec::from([MemberSet::EMPTY]);
+        for _ in 0..size {
+            let larger = |set: &MemberSet| {
+                let set = *set;
+                let last = set.iter().last();
+                let later = members.iter().filter(move |one| last.is_none_or(|last| *one > last));
+                later.map(move |one| {
+                    let mut larger = set;
+                    larger.insert(one);
+                    larger
+                })
+            };
+            sets = sets.iter().flat_map(larger).collect();
+            sets.retain(|set| self.can_serve_from(members.without(*set)));
+        }
+        sets
     }
 
     /// Sets a member aside that is not believed; the array fails where it cannot serve without it. What it has

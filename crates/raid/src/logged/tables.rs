@@ -13,7 +13,11 @@ use alloc::{
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
-use super::{state::State, tasks::Array};
+use super::{
+    state::State,
+    suspects::{LIARS_MAX, nobody_can_tell},
+    tasks::Array,
+};
 use crate::{
     checkpoint::Checkpoint,
     member::{MemberIndex, MemberSet},
@@ -230,26 +234,22 @@ impl Array {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
-        let mut without = None;
-        for member in members.iter() {
-            let mut rest = members;
-            rest.remove(member);
-            if !self.state().can_serve_from(rest) {
-                continue;
+        for size in 1..=LIARS_MAX {
+            let mut without: Option<(MemberSet, FoundStripes)> = None;
+            for liars in self.state().who_may_lie(members, size) {
+                let rest = members.without(liars);
+                let Ok(found) = self.read_stripes_of(base, rest).await else { continue };
+                if let Some((others, _)) = without.replace((liars, found)) {
+                    return Err(nobody_can_tell(others, liars, "the stripe table", &error));
+                }
             }
-            let Ok(found) = self.read_stripes_of(base, rest).await else { continue };
-            if let Some((other, _)) = without.replace((member, found)) {
-                let text = alloc::format!(
-                    "what members {other} and {member} have of the stripe table contradicts each other, \
-                     and no other member can tell which of them lies; leave out the one that does \
-                     ({error})"
-                );
-                return Err(IoError::with_detail(ErrorKind::Corrupt, text));
+            if let Some((liars, found)) = without {
+                let why = "what it has of the stripe table contradicts the others";
+                liars.iter().for_each(|liar| self.state().leave_out(liar, why));
+                return Ok(found);
             }
         }
-        let Some((liar, found)) = without else { return Err(error) };
-        self.state().leave_out(liar, "what it has of the stripe table contradicts the others");
-        Ok(found)
+        Err(error)
     }
 
     /// As [`Self::read_stripes`], of these members.
