@@ -67,6 +67,7 @@ pub fn run(input: &[u8]) {
             read_only: bits & 1 != 0,
             holder_is_dead: bits & 2 != 0,
             force: bits & 4 != 0,
+            ..Permissions::default()
         };
         judge(&found, permissions);
     }

@@ -15,7 +15,7 @@ use netraid_control::{
     units::{PlanId, Rate, SegmentId},
 };
 use netraid_engine::{
-    array::{self, Array, ArrayError, ArrayHandle, Event, HostLock, MemberConfig},
+    array::{self, Array, ArrayError, ArrayHandle, Event, HostLock, LabelReport, MemberConfig},
     control::MemberStatus,
     initiator::Credentials,
 };
@@ -504,7 +504,7 @@ impl Keeper {
     }
 }
 
-/// Puts a segment in a member's place, unless it has something that was written.
+/// Puts a segment in a member's place, unless it has something that was written, and that is believed.
 async fn replace_if_empty(
     handle: &ArrayHandle,
     member: MemberIndex,
@@ -514,7 +514,13 @@ async fn replace_if_empty(
     let array = handle.status().await.map_err(told)?;
     let found = array::examine(vec![config.clone()], netraid_engine::pool()).await;
     let own = found.into_iter().find_map(|one| one.label).filter(|own| own.name == array.name);
+    let is_ahead =
+        |own: &LabelReport| (own.generation, own.epoch) > (array.generation, array.epoch);
     match own {
+        // What it says the array never was: it was left out, and nothing that it has counts.
+        Some(own) if own.array_uuid == array.uuid && is_ahead(&own) => {
+            handle.replace(member, config).await.map_err(told)
+        }
         Some(own) if own.array_uuid == array.uuid => Ok(()),
         // Its making was cut short, and nobody ever opened it.
         Some(own) if !own.was_opened() => handle.replace(member, config).await.map_err(told),
