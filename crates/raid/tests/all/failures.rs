@@ -9,14 +9,24 @@ use netraid_raid::{
     array::{CommandError, Event, RequestId, UserRequest},
     assemble::Permissions,
     geometry::Level,
-    member::MemberIndex,
+    member::{MemberIndex, MemberSet},
 };
 use rand::{SeedableRng, rngs::StdRng};
 
-const DEAD: Permissions =
-    Permissions { clean_close: None, read_only: false, holder_is_dead: true, force: false };
-const FORCE: Permissions =
-    Permissions { clean_close: None, read_only: false, holder_is_dead: false, force: true };
+const DEAD: Permissions = Permissions {
+    clean_close: None,
+    read_only: false,
+    holder_is_dead: true,
+    force: false,
+    unfit: MemberSet::EMPTY,
+};
+const FORCE: Permissions = Permissions {
+    clean_close: None,
+    read_only: false,
+    holder_is_dead: false,
+    force: true,
+    unfit: MemberSet::EMPTY,
+};
 
 struct Scene {
     model: Model,
