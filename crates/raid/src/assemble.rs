@@ -5,7 +5,7 @@
 //! back is never read as if it were current. A label that others contradict is no truth
 //! ([`crate::testimony`]): its member is left out.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt::Write;
 
 use crate::{
@@ -135,7 +135,7 @@ pub enum AssembleError {
         /// Address of the other.
         second: String,
         /// About what.
-        why: Unclear,
+        why: Box<Unclear>,
     },
     /// Two addresses lead to the same member.
     #[error("{first} and {second} both carry the label of member {index}; give it once")]
@@ -342,7 +342,7 @@ fn weigh(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleE
                 name,
                 first: first_address,
                 second: second_address,
-                why: unclear,
+                why: Box::new(unclear),
             })
         }
     }
@@ -439,7 +439,7 @@ fn check_enough(
             }
         };
         let (first, second) = (first_address, second_address);
-        return Err(AssembleError::Contradict { name, first, second, why });
+        return Err(AssembleError::Contradict { name, first, second, why: Box::new(why) });
     }
     let needed = u32::from(geometry.members()) - geometry.tolerance();
     Err(AssembleError::TooFew {
