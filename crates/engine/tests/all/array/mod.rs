@@ -454,8 +454,8 @@ impl BlockDevice for Broken {
 async fn a_create_that_fails_leaves_members_that_another_one_takes() {
     let (targets, mut configs) = members(2).await;
     let ram = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
-    // The second copy of its label cannot be written.
-    let broken = Arc::new(Broken(ram.clone(), AtomicU32::new(32 << 10)));
+    // Its labels can be written, and what is behind them cannot: the others have theirs by then.
+    let broken = Arc::new(Broken(ram.clone(), AtomicU32::new(64 << 10)));
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let target = Member::start(Device::new(broken.clone()), &format!("{NAME}-broken"), listen);
     configs.push(target.config.clone());
