@@ -70,6 +70,12 @@ impl Code {
     }
 }
 
+/// The beginning of a text, with escapes for what is not to be shown.
+fn cut(text: &str) -> String {
+    let end = text.char_indices().nth(DETAIL_MAX).map_or(text.len(), |(at, _)| at);
+    escaped(&text[..end]).to_string()
+}
+
 impl Problem {
     /// A problem without an offer.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
@@ -80,13 +86,10 @@ impl Problem {
     /// none that does something.
     #[must_use]
     pub fn readable(mut self) -> Self {
-        let cut = |text: &String| {
-            let end = text.char_indices().nth(DETAIL_MAX).map_or(text.len(), |(at, _)| at);
-            escaped(&text[..end]).to_string()
-        };
         self.detail = cut(&self.detail);
         if let Some(offer) = &mut self.offer {
-            offer.reasons = offer.reasons.iter().take(REASONS_MAX).map(cut).collect();
+            offer.reasons =
+                offer.reasons.iter().take(REASONS_MAX).map(|reason| cut(reason)).collect();
         }
         self
     }

@@ -29,9 +29,11 @@ const BLOCK_LEN: u32 = 512;
 /// When one of them has it.
 pub(crate) fn lock(path: &str, id: VolumeId) -> Result<HostLock, Error> {
     let path = path.to_owned();
-    HostLock::take(&format!("volume-{id}"), &path).map_err(|error| match error {
-        ArrayError::Locked { path: lock, .. } => Error::InUse { path, lock },
-        source => Error::Array { path, source: Box::new(source) },
+    HostLock::take(&format!("volume-{id}"), &path).map_err(|error| {
+        if let ArrayError::Locked { path: lock, .. } = error {
+            return Error::InUse { path, lock };
+        }
+        Error::Array { path, source: Box::new(error) }
     })
 }
 

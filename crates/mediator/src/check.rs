@@ -170,7 +170,7 @@ async fn found(
     loop {
         let page: LedgerPage = client.get(&format!("/v1/ledger?limit={PAGE_MAX}{after}")).await?;
         let ids = || page.entries.iter().map(|entry| entry.id);
-        let next = pages.take(ids(), ids().last().filter(|_| page.more)).map_err(lies)?;
+        let next = pages.take(ids(), ids().next_back().filter(|_| page.more)).map_err(lies)?;
         allotments.extend(page.entries);
         match next {
             Some(next) => after = format!("&after={next}"),
@@ -183,7 +183,7 @@ async fn found(
         let page: SegmentPage =
             client.get(&format!("/v1/segments?limit={PAGE_MAX}{after}")).await?;
         let ids = || page.entries.iter().map(|entry| entry.segment);
-        let next = pages.take(ids(), ids().last().filter(|_| page.more)).map_err(lies)?;
+        let next = pages.take(ids(), ids().next_back().filter(|_| page.more)).map_err(lies)?;
         segments.extend(page.entries.iter().map(|entry| {
             let SegmentReport { segment, len_bytes, is_lost, .. } = *entry;
             (segment, Found { len_bytes, is_lost })

@@ -537,7 +537,8 @@ impl Node {
         let is_of_plan = |session: &&Session| party.is_some() && session.party == party;
         let count = |of: &dyn Fn(&&Session) -> bool| self.sessions.iter().filter(of).count();
         let limits = &self.limits;
-        let bounds: [(&dyn Fn(&&Session) -> bool, usize, Full); 5] = [
+        type Counted<'a> = (&'a dyn Fn(&&Session) -> bool, usize, Full);
+        let bounds: [Counted<'_>; 5] = [
             (
                 &|session| is_its(session) && is_of_plan(session) && session.realm == realm,
                 limits.sessions_per_token_max,

@@ -29,8 +29,11 @@ fn set_faulty(label: &mut Label, members: &[usize]) {
     members.iter().for_each(|member| label.members[*member].state = MemberState::Faulty);
 }
 
+/// What a label is changed to, by name.
+type Told = (&'static str, fn(&mut Label));
+
 /// Lies that two against one tell from the truth.
-fn lies() -> Vec<(&'static str, fn(&mut Label))> {
+fn lies() -> Vec<Told> {
     vec![
         ("generation 2^60", |label| label.generation = 1 << 60),
         ("generation and epoch", |label| (label.generation, label.epoch) = (1000, 1000)),
@@ -99,7 +102,7 @@ fn two_that_tell_the_same_lie_are_outvoted_where_the_level_bears_two() {
 fn of_a_mirror_three_tell_a_lead_that_cannot_be_and_two_cannot() {
     let mut three = labels(Level::Raid1, 3);
     three[1].generation = 1 << 60;
-    assert_eq!(judged(&three).unwrap().lie(1).is_some(), true);
+    assert!(judged(&three).unwrap().lie(1).is_some());
     let mut two = labels(Level::Raid1, 2);
     two[1].generation = 1 << 60;
     let unclear = judged(&two).unwrap_err();

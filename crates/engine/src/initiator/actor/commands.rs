@@ -282,7 +282,9 @@ impl Actor {
                         place = %self.place,
                         "disk has no command to flush; it is taken to have no volatile cache"
                     ),
-                    kind => tracing::debug!(place = %self.place, ?kind, ?end, "done without"),
+                    kind @ (Kind::Read | Kind::Write | Kind::Unmap | Kind::WriteSame) => {
+                        tracing::debug!(place = %self.place, ?kind, ?end, "done without");
+                    }
                 }
             }
             Remedy::Plainly => {

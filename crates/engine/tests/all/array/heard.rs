@@ -8,7 +8,7 @@ use tokio::{
     },
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use super::*;
@@ -173,7 +173,6 @@ async fn lose_one(loss: Loss) {
     };
     timeout(Duration::from_secs(30), idle).await.unwrap();
     assert_eq!(set_aside(&mut array), []);
-    let lost_at = Instant::now();
     match loss {
         Loss::Killed => all[1].member.kill().await,
         Loss::Stopped => {
@@ -190,7 +189,6 @@ async fn lose_one(loss: Loss) {
     timeout(Duration::from_secs(5), first).await.expect("shown within 5 s");
     let wanted = ["in_sync", "faulty", "in_sync"];
     until_shown(&array, Duration::from_secs(10), ("degraded", &wanted)).await;
-    println!("{loss:?}: set aside after {:?}", lost_at.elapsed());
     let gone = set_aside(&mut array);
     assert!(matches!(&gone[..], [(1, reason)] if reason.starts_with("no session for")), "{gone:?}");
     let status = array.handle().status().await.unwrap();
