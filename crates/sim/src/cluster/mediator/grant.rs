@@ -49,6 +49,8 @@ impl Mediator {
             self.look(now, client, open);
             return;
         }
+        // The holder has gone meanwhile: nobody has to be shut out for this plan any more.
+        self.looking.remove(&open.plan);
         self.give(now, client, open);
     }
 
