@@ -399,6 +399,10 @@ impl Limiter {
             Phase::Header(since) => since.checked_add(self.limits.header),
             Phase::Body(since) => since.checked_add(self.limits.body),
             Phase::Answer => None,
+            // What a stranger sends meanwhile is thrown away, for no longer than a body may take.
+            Phase::Sending(since) if !one.is_known => {
+                since.checked_add(self.limits.body.min(self.limits.idle))
+            }
             Phase::Sending(since) | Phase::Idle(since) => since.checked_add(self.limits.idle),
         }
     }
