@@ -181,7 +181,7 @@ fn who_wants_a_proof_does_not_go_without() {
     };
     assert!(text::parse(&sent).unwrap().contains(&("AuthMethod", "CHAP")));
     answer(&mut liar, &[("AuthMethod", "None")]);
-    let refused = matches!(liar.guest.events[..], [Event::LoginFailed(LoginError::Unproven(_))]);
+    let refused = matches!(liar.guest.events[..], [Event::LoginFailed(LoginError::Unasked)]);
     assert!(refused, "{:?}", liar.guest.events);
 }
 
