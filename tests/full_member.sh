@@ -95,7 +95,7 @@ targets 3
 full_target m3
 full_target m4
 mapfile -t URLS < <(members 5)
-"$NETRAID" create vol --level 5 "${URLS[@]}" >/dev/null
+"$NETRAID" create vol --force --level 5 "${URLS[@]}" >/dev/null
 attach "${URLS[@]}"
 does 'write -P 1 0 24M' flush
 ! io 'write -P 2 32M 24M' || fail "there was space for everything"
