@@ -248,10 +248,10 @@ impl Service for Exported {
     type Request = ControlRequest;
 
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
-        match request {
-            ControlRequest::Stop { force } => self.stop(force).await,
-            other => self.handle.answer(other).await,
+        if let ControlRequest::Stop { force } = request {
+            return self.stop(force).await;
         }
+        self.handle.answer(request).await
     }
 }
 

@@ -15,6 +15,7 @@ use crate::lines;
 const EXIT_CODE: i32 = 101;
 
 /// From now on a panic says its reason on standard error and ends the process, wherever it happens.
+#[allow(clippy::exit, reason = "no other part of the process is to go on")]
 pub(crate) fn end_the_process() {
     std::panic::set_hook(Box::new(|info| {
         lines::errors().push(reason(info).as_bytes());

@@ -16,6 +16,7 @@ pub mod campaign;
 pub mod cluster;
 pub mod dice;
 pub mod disk;
+pub mod liars;
 pub mod network;
 pub mod station;
 pub mod target;

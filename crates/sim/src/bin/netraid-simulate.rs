@@ -1,4 +1,4 @@
-//! Simulates the array with a log, or with `cluster` a cluster: `cargo xtask simulate`, or one seed
+//! Simulates the array with a log, with `cluster` a cluster, or with `liars` members that lie: `cargo xtask simulate`, or one seed
 //! again with its trace.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
@@ -18,7 +18,7 @@ use netraid_sim::{
         world::World,
     },
     campaign::{Extent, panic_text},
-    cluster,
+    cluster, liars,
 };
 
 const USAGE: &str = "\
@@ -26,7 +26,9 @@ usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--mode 
                         [--fault NAME ...] [--threads N] [--failures N]
        netraid-simulate --replay S [--level L] [--mode within|beyond] [--fault NAME ...] [--last N]
        netraid-simulate cluster [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
-       netraid-simulate cluster --replay S [--last N]";
+       netraid-simulate cluster --replay S [--last N]
+       netraid-simulate liars [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
+       netraid-simulate liars --replay S";
 
 /// Runs after which each rule of the machine has held something back.
 const WHOLE_RUNS: u64 = 500;
@@ -44,6 +46,7 @@ struct Args {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let is_cluster = args.next_if(|first| first == "cluster").is_some();
+    let is_liars = args.next_if(|first| first == "liars").is_some();
     let args = match parse(args) {
         Ok(args) => args,
         Err(why) => {
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
     };
     if is_cluster {
         return clusters(&args);
+    }
+    if is_liars {
+        return liars(&args);
     }
     if args.replay {
         let keep = args.last.map_or(Keep::All, Keep::Last);
@@ -121,6 +127,36 @@ fn clusters(args: &Args) -> ExitCode {
     println!("commit {}", commit());
     println!("the end of seed {}; all of it by cluster --replay {}:", first.seed, first.seed);
     replay(first.seed, Keep::Last(60))
+}
+
+/// Many arrays whose members lie, or one with what happened.
+fn liars(args: &Args) -> ExitCode {
+    let replay = |seed| {
+        let ended = catch_unwind(|| liars::run_one(seed));
+        let wrong = match ended {
+            Ok(outcome) => {
+                outcome.lines.iter().for_each(|line| println!("{line}"));
+                outcome.violation
+            }
+            Err(panic) => Some(panic_text(panic.as_ref())),
+        };
+        wrong.map_or(ExitCode::SUCCESS, |wrong| {
+            println!("WRONG: {wrong}");
+            ExitCode::FAILURE
+        })
+    };
+    if args.replay {
+        return replay(args.seed);
+    }
+    println!("seeds from {}", args.seed);
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = liars::run(args.seed, args.extent, args.threads, args.failures);
+    let _ = std::panic::take_hook();
+    print!("{report}");
+    let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
+    println!("commit {}", commit());
+    println!("seed {}; again by liars --replay {}:", first.seed, first.seed);
+    replay(first.seed)
 }
 
 /// What, with a seed, replays a run.

@@ -13,6 +13,7 @@ use netraid_sim::{
         world::{Outcome, World},
     },
     campaign::Extent,
+    liars,
 };
 
 const KEPT: &str = include_str!("../../seeds/array.txt");
@@ -92,4 +93,16 @@ fn members_without_space() {
             "level {level}:\n{report}"
         );
     }
+}
+
+#[test]
+fn members_that_lie_are_left_out_where_the_others_can_tell() {
+    let runs = if std::env::var_os("NETRAID_NIGHTLY").is_some() { 3000 } else { 60 };
+    let report = liars::run(Seed(27), Extent::Runs(runs), 2, 3);
+    assert!(report.failures.is_empty(), "{report}");
+    // Each lie was told, and most of them were told from the truth.
+    for lie in liars::Lie::ALL {
+        assert!(report.counts.lies.get(&lie).is_some_and(|count| *count > 3), "{lie:?}: {report}");
+    }
+    assert!(report.counts.left_out > report.counts.refused, "{report}");
 }

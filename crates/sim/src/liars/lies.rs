@@ -1,0 +1,239 @@
+//! What members say that is not so: every structure has its right checksum.
+
+use netraid_block::{Buf, SgList};
+use netraid_raid::{
+    checkpoint::Checkpoint,
+    label::Label,
+    lack::ROUND_MAX,
+    log::{Batch, Begin, Beginnings, Link, LogKey, Position, Record, Ring, head_blocks},
+    member::MemberState,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
+    stripes::StripePage,
+};
+
+use super::array::{BLOCK, SECTOR, label, read};
+use crate::{dice::Dice, disk::Disk};
+
+/// A kind of lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lie {
+    /// A label of a generation, or an epoch, that never was.
+    Age,
+    /// A newer label that calls the others faulty.
+    OthersFaulty,
+    /// A label that says that the log begins where it never was.
+    LogPosition,
+    /// A label of another shape.
+    Shape,
+    /// A checkpoint beyond the next one.
+    CheckpointAhead,
+    /// The newest checkpoint, with another tail and round.
+    CheckpointContents,
+    /// The next checkpoint, as if it had been under way, with another tail and round.
+    CheckpointNext,
+    /// A later image of a page of the stripe table, that puts stripes elsewhere.
+    StripesAhead,
+    /// The newest image of such a page, with other contents.
+    StripesContents,
+    /// The next image of such a page, as if its round had been cut short.
+    StripesNext,
+    /// A head beyond the end of the log that says that all before it was stable.
+    LogStable,
+}
+
+impl Lie {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Age,
+        Self::OthersFaulty,
+        Self::LogPosition,
+        Self::Shape,
+        Self::CheckpointAhead,
+        Self::CheckpointContents,
+        Self::CheckpointNext,
+        Self::StripesAhead,
+        Self::StripesContents,
+        Self::StripesNext,
+        Self::LogStable,
+    ];
+
+    /// Whether it cannot be told from something that was cut short, and does no harm.
+    #[must_use]
+    pub const fn is_harmless(self) -> bool {
+        matches!(self, Self::CheckpointNext | Self::StripesNext)
+    }
+
+    /// Whether it is told by the few members that have copies of one thing, not by all of them.
+    #[must_use]
+    pub const fn is_told_by_holders(self) -> bool {
+        matches!(self, Self::StripesContents)
+    }
+
+    /// Has a member say it; false when there is nothing to say it of.
+    pub(super) fn tell(self, disks: &mut [Disk], liar: usize, dice: &mut Dice) -> bool {
+        let Some(truth) = label(&disks[liar]) else { return false };
+        if self == Self::LogStable {
+            return forge_head(disks, liar, &truth);
+        }
+        let disk = &mut disks[liar];
+        match self {
+            Self::Age | Self::OthersFaulty | Self::LogPosition | Self::Shape => {
+                let mut lie = truth;
+                self.change_label(&mut lie, dice);
+                for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+                    write(disk, offset, &lie.encode(copy));
+                }
+                true
+            }
+            Self::CheckpointAhead | Self::CheckpointContents | Self::CheckpointNext => {
+                self.change_checkpoint(disk, &truth, dice)
+            }
+            Self::StripesAhead | Self::StripesContents | Self::StripesNext => {
+                self.change_stripes(disk, &truth, dice)
+            }
+            Self::LogStable => false,
+        }
+    }
+
+    fn change_label(self, label: &mut Label, dice: &mut Dice) {
+        let lead = [1 << 60, 1 << 40, 1000][dice.index(3)];
+        let ahead = |number: u64| (number + lead).min(1 << 60);
+        match self {
+            Self::LogPosition => {
+                let begin = Begin { generation: 1, position: Position(1 << 60) };
+                if let (Some(log), Ok(begins)) = (&mut label.log, Beginnings::new(vec![begin])) {
+                    log.beginnings = begins;
+                }
+            }
+            Self::Shape => {
+                if let Some(log) = &mut label.log {
+                    log.salt ^= 1 << dice.below(64);
+                }
+            }
+            Self::OthersFaulty => {
+                let own = label.index.as_usize();
+                let others = label.members.iter_mut().enumerate().filter(|(at, _)| *at != own);
+                others.for_each(|(_, entry)| entry.state = MemberState::Faulty);
+                label.generation = ahead(label.generation);
+            }
+            _ if dice.one_in(2) => label.generation = ahead(label.generation),
+            _ => {
+                label.epoch = ahead(label.epoch);
+                label.generation += 2 * u64::from(dice.one_in(2));
+            }
+        }
+    }
+
+    fn change_checkpoint(self, disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
+        let slots = CHECKPOINT_OFFSETS.into_iter().enumerate();
+        let found = slots.filter_map(|(slot, offset)| {
+            Checkpoint::decode(&read(disk, offset, BLOCK), label.array_uuid, slot).ok()
+        });
+        let Some(newest) = found.max_by_key(|one| one.counter) else { return false };
+        let lead = match self {
+            Self::CheckpointAhead => [1 << 59, 1000, 2][dice.index(3)],
+            Self::CheckpointNext => 1,
+            _ => 0,
+        };
+        let step = [1 << 59, 3][dice.index(2)];
+        let lie = Checkpoint {
+            counter: newest.counter + lead,
+            tail: Link { end: Position(newest.tail.end.0 + step), crc: 7 },
+            round: newest.round + [1, ROUND_MAX / 2][dice.index(2)],
+            ..newest
+        };
+        write(disk, lie.offset(), &lie.encode(label.array_uuid));
+        true
+    }
+
+    fn change_stripes(self, disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
+        let region = label.regions.map;
+        let places = (0..region.len / BLOCK).map(|page| region.offset + page * BLOCK);
+        let found = places.filter_map(|place| {
+            let page = StripePage::decode(&read(disk, place, BLOCK), label.array_uuid, place);
+            page.ok().map(|page| (place, page))
+        });
+        let Some((place, mut page)) = found.max_by_key(|(_, page)| page.counter) else {
+            return false;
+        };
+        let mapped: Vec<usize> =
+            (0..page.entries.len()).filter(|at| page.entries[*at].logical.is_some()).collect();
+        if mapped.len() < 2 {
+            return false;
+        }
+        let (one, two) = (mapped[dice.index(mapped.len() - 1)], mapped[mapped.len() - 1]);
+        page.entries.swap(one, two);
+        // The slots of a page are neighbours.
+        let other = region.offset + ((place - region.offset) / BLOCK ^ 1) * BLOCK;
+        let place = match self {
+            Self::StripesAhead => {
+                page.counter += 2 + 2 * dice.below(1 << 50);
+                place
+            }
+            Self::StripesNext => {
+                page.counter += 1;
+                (page.round, page.uncounted) = (ROUND_MAX, 1);
+                other
+            }
+            _ => place,
+        };
+        write(disk, place, &page.encode(label.array_uuid, place));
+        true
+    }
+}
+
+/// A head three blocks beyond the last one that there is.
+fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
+    let Some(log) = &label.log else { return false };
+    let key = LogKey { array_uuid: label.array_uuid, salt: log.salt };
+    let region = label.regions.log;
+    let ring = Ring::new(region.len / BLOCK);
+    let newest = disks.iter().filter_map(|disk| newest_batch(disk, label, key));
+    let Some(newest) = newest.max_by_key(|batch| batch.position) else { return false };
+    let position = newest.end().after(3);
+    // By whoever may write there.
+    let owner = log.beginnings.owner(position);
+    let batch = Batch {
+        generation: owner.unwrap_or(newest.generation),
+        position,
+        previous: Link { end: position, crc: 9 },
+        stable_upto: position,
+        acked_upto: position,
+        records: vec![Record::Open { dropped: Vec::new() }],
+        ..newest
+    };
+    let (bytes, _) = batch.encode(&key);
+    write(&mut disks[liar], region.offset + ring.offset(position), &bytes);
+    true
+}
+
+/// The last batch of the log that a member has.
+fn newest_batch(disk: &Disk, label: &Label, key: LogKey) -> Option<Batch> {
+    let region = label.regions.log;
+    let ring = Ring::new(region.len / BLOCK);
+    let mut newest: Option<Batch> = None;
+    for at in 0..ring.blocks() {
+        let first = read(disk, region.offset + at * BLOCK, BLOCK);
+        // Where it says that it stands.
+        let bytes = first[40..48].try_into().unwrap_or([0; 8]);
+        let position = Position(u64::from_le_bytes(bytes));
+        if position.0 % ring.blocks() != at {
+            continue;
+        }
+        let Ok(blocks) = head_blocks(&first, position, &key) else { continue };
+        if at + u64::from(blocks) > ring.blocks() {
+            continue;
+        }
+        let head = read(disk, region.offset + at * BLOCK, u64::from(blocks) * BLOCK);
+        let Ok((batch, _)) = Batch::decode(&head, position, &key) else { continue };
+        if newest.as_ref().is_none_or(|known| known.position < batch.position) {
+            newest = Some(batch);
+        }
+    }
+    newest
+}
+
+fn write(disk: &mut Disk, offset: u64, bytes: &[u8]) {
+    let data: SgList = Buf::copy_from(bytes).into();
+    disk.write(offset / SECTOR, &data, true);
+}

@@ -1,0 +1,283 @@
+//! One run: an array is used, its engine ends, members lie, and it is opened again.
+
+use netraid_block::Op;
+use netraid_raid::{format, geometry::Level, regions::LoggedShape};
+
+use super::{
+    Counts,
+    array::{Array, BLOCK, SECTOR},
+    lies::Lie,
+};
+use crate::{
+    dice::{Dice, Seed},
+    disk::{Disk, DiskShape, Fill},
+};
+
+/// Engines of a run.
+const LIVES: u32 = 8;
+/// No number that the array has written goes beyond this.
+const NUMBER_MAX: u64 = 1 << 33;
+
+/// How a run ended.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// What was wrong, if anything.
+    pub violation: Option<String>,
+    /// What it saw.
+    pub counts: Counts,
+    /// What happened, line by line.
+    pub lines: Vec<String>,
+}
+
+/// Runs a seed.
+#[must_use]
+pub fn run_one(seed: Seed) -> Outcome {
+    let mut world = World::new(seed);
+    let violation = world.run().err();
+    Outcome { violation, counts: world.counts, lines: world.lines }
+}
+
+struct World {
+    dice: Dice,
+    level: Level,
+    disks: Vec<Disk>,
+    /// By block of the volume: what was written last; 0 for zeros.
+    contents: Vec<u64>,
+    written: u64,
+    replaced: u64,
+    counts: Counts,
+    lines: Vec<String>,
+}
+
+impl World {
+    fn new(seed: Seed) -> Self {
+        let mut dice = seed.dice("liars");
+        let (level, members) = match dice.index(6) {
+            0 => (Level::Raid1, 2 + dice.index(2)),
+            1 => (Level::Raid10, 4),
+            2 => (Level::Raid6, 4 + dice.index(3)),
+            _ => (Level::Raid5, 3 + dice.index(3)),
+        };
+        let shape = LoggedShape {
+            level,
+            members,
+            chunk_len: 8192,
+            block_len: 512,
+            logical_stripes: 8,
+            physical_stripes: 11,
+            log_blocks: 64 + 16 * dice.below(4),
+        };
+        #[allow(clippy::panic, reason = "a shape that this file has made up")]
+        let layout = shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+        let (regions, geometry) = layout;
+        let uuids: Vec<[u8; 16]> = (1..=255).take(members).map(|at| [at; 16]).collect();
+        let images = format::format(layout, "liars", [0xa1; 16], &uuids, seed.0);
+        let mut disks = Vec::new();
+        for member in images {
+            let blocks = regions.data.end().div_ceil(SECTOR);
+            let mut disk = Disk::new(DiskShape {
+                block_len: 512,
+                blocks,
+                volatile_cache: false,
+                fill: Fill::Zeroes,
+            });
+            for (offset, bytes) in member {
+                for (at, sector) in (0..).zip(bytes.chunks_exact(SECTOR as usize)) {
+                    disk.set(offset / SECTOR + at, sector);
+                }
+            }
+            disks.push(disk);
+        }
+        let blocks = usize::try_from(geometry.capacity() / BLOCK).unwrap_or(0);
+        Self {
+            dice,
+            level,
+            disks,
+            contents: vec![0; blocks],
+            written: 0,
+            replaced: 0,
+            counts: Counts::default(),
+            lines: vec![format!("level {}, {members} members", level.number())],
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..LIVES {
+            let array = self.open()?;
+            self.use_and_end(array)?;
+            let honest = self.disks.clone();
+            let lies = self.lie();
+            if lies.is_empty() {
+                continue;
+            }
+            match Array::open(core::mem::take(&mut self.disks)) {
+                Ok(array) => self.check_opened(array, &lies)?,
+                Err((error, _)) => {
+                    self.check_refused(&error, &lies)?;
+                    self.disks = honest;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens what nobody lies about.
+    fn open(&mut self) -> Result<Array, String> {
+        let mut array = Array::open(core::mem::take(&mut self.disks))
+            .map_err(|(error, _)| format!("it does not open, and nobody lies: {error}"))?;
+        if let Some((member, why)) = array.left_out.iter().next() {
+            return Err(format!("member {member} does not lie, and is {why}"));
+        }
+        self.compare(&mut array)?;
+        Ok(array)
+    }
+
+    fn use_and_end(&mut self, mut array: Array) -> Result<(), String> {
+        for _ in 0..1 + self.dice.below(24) {
+            self.change(&mut array)?;
+        }
+        let closes = self.dice.one_in(3);
+        self.disks = if closes { array.close()? } else { array.crash() };
+        Ok(())
+    }
+
+    fn change(&mut self, array: &mut Array) -> Result<(), String> {
+        let blocks = array.blocks();
+        let first = self.dice.below(blocks);
+        let most = if self.dice.one_in(3) { 24 } else { 3 };
+        let count = (1 + self.dice.below(most)).min(blocks - first);
+        let range =
+            usize::try_from(first).unwrap_or(0)..usize::try_from(first + count).unwrap_or(0);
+        match self.dice.below(10) {
+            0 => {
+                array.request(Op::WriteZeroes, first, count, &[])?;
+                self.contents[range].fill(0);
+            }
+            1 => array.idle(),
+            2 => drop(array.request(Op::Flush, 0, 0, &[])?),
+            _ => {
+                let mut data = Vec::new();
+                for block in range {
+                    self.written += 1;
+                    self.contents[block] = self.written;
+                    data.extend_from_slice(&block_of(self.written));
+                }
+                array.request(Op::Write, first, count, &data)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, array: &mut Array) -> Result<(), String> {
+        for (block, expected) in (0..).zip(&self.contents) {
+            let data = array.request(Op::Read, block, 1, &[]);
+            let data = data.map_err(|error| format!("block {block} is lost: {error}"))?;
+            if data.to_contiguous()[..] != block_of(*expected) {
+                return Err(format!("block {block} is not what was written"));
+            }
+            self.counts.reads += 1;
+        }
+        Ok(())
+    }
+
+    /// So many members at most lie that the others can tell.
+    fn liars_max(&self) -> usize {
+        match (self.level, self.disks.len()) {
+            (Level::Raid6, 5..) => 2,
+            _ => 1,
+        }
+    }
+
+    fn lie(&mut self) -> Vec<(usize, Lie)> {
+        let liars = 1 + self.dice.index(self.liars_max());
+        let mut members: Vec<usize> = (0..self.disks.len()).collect();
+        self.dice.shuffle(&mut members);
+        let mut lies = Vec::new();
+        for member in members.into_iter().take(liars) {
+            let lie = Lie::ALL[self.dice.index(Lie::ALL.len())];
+            if lie.tell(&mut self.disks, member, &mut self.dice) {
+                self.lines.push(format!("member {member} lies: {lie:?}"));
+                *self.counts.lies.entry(lie).or_default() += 1;
+                lies.push((member, lie));
+            }
+        }
+        lies
+    }
+
+    /// Whether the others can tell that this is a lie.
+    fn is_told(&self, lie: Lie) -> bool {
+        let copies = match self.level {
+            Level::Raid1 => self.disks.len(),
+            Level::Raid6 => 3,
+            Level::Raid0 | Level::Raid5 | Level::Raid10 => 2,
+        };
+        let is_mirror = self.level == Level::Raid1;
+        !is_mirror && (!lie.is_told_by_holders() || copies > 2)
+    }
+
+    fn check_opened(&mut self, mut array: Array, lies: &[(usize, Lie)]) -> Result<(), String> {
+        self.counts.opened += 1;
+        for (member, why) in &array.left_out {
+            self.lines.push(format!("member {member} is {why}"));
+            self.counts.left_out += 1;
+            if lies.iter().all(|(liar, _)| liar != member) {
+                return Err(format!("member {member} does not lie, and is {why}"));
+            }
+        }
+        for (member, lie) in lies {
+            let is_named = array.left_out.contains_key(member);
+            if self.is_told(*lie) && !lie.is_harmless() && !is_named {
+                return Err(format!("member {member} lies ({lie:?}), and nobody says so"));
+            }
+        }
+        let label = array.label();
+        let number = label.generation.max(label.epoch);
+        if number > NUMBER_MAX {
+            return Err(format!("the array has a number of a liar: {number}"));
+        }
+        self.compare(&mut array)?;
+        // It can be opened again as it is.
+        let mut array = Array::open(array.crash())
+            .map_err(|(error, _)| format!("it does not open a second time: {error}"))?;
+        self.compare(&mut array)?;
+        for (member, _) in lies {
+            if !array.is_in_sync(*member) {
+                self.replaced += 1;
+                array.replace(*member, self.replaced);
+            }
+        }
+        if let Some(member) = (0..self.disks_of(&array)).find(|member| !array.is_in_sync(*member)) {
+            return Err(format!("member {member} was replaced, and is not in sync"));
+        }
+        self.compare(&mut array)?;
+        self.disks = array.close()?;
+        Ok(())
+    }
+
+    fn disks_of(&self, array: &Array) -> usize {
+        array.label().members.len()
+    }
+
+    /// Where none can tell, the error names who lies.
+    fn check_refused(&mut self, error: &str, lies: &[(usize, Lie)]) -> Result<(), String> {
+        self.lines.push(format!("refused: {error}"));
+        self.counts.refused += 1;
+        if lies.iter().all(|(_, lie)| self.is_told(*lie)) {
+            return Err(format!("it does not open because of {lies:?}: {error}"));
+        }
+        let names = |member: &usize| error.contains(&format!("{member}"));
+        if !lies.iter().any(|(member, _)| names(member)) {
+            return Err(format!("the error does not name who lies ({lies:?}): {error}"));
+        }
+        Ok(())
+    }
+}
+
+/// What a block holds that has this contents.
+fn block_of(contents: u64) -> [u8; BLOCK as usize] {
+    let mut block = [0; BLOCK as usize];
+    for bytes in block.chunks_exact_mut(8) {
+        bytes.copy_from_slice(&contents.to_le_bytes());
+    }
+    block
+}
