@@ -245,19 +245,27 @@ async fn check_not_refused(
 /// Writes all that makes members an array, labels last.
 async fn write(members: &[Connected], images: &Images, given: &Given) -> Result<(), ArrayError> {
     let label = &images.label;
-    try_join_all(members.iter().map(Connected::erase_label)).await?;
+    all(members.iter().map(Connected::erase_label)).await?;
     if label.log.is_some() {
         let regions = &label.regions;
-        try_join_all(members.iter().map(|member| member.reserve_tables(regions))).await?;
+        all(members.iter().map(|member| member.reserve_tables(regions))).await?;
     }
     let what = "writing the array's metadata";
     let placed = || members.iter().zip(&given.places);
     let writes = placed()
         .map(async |(member, place)| member.write_stable(&images.written[*place], what).await);
-    try_join_all(writes).await?;
+    all(writes).await?;
     let labels = labels(label, given);
     let labelled = placed().map(async |(member, place)| member.write_label(&labels[*place]).await);
-    try_join_all(labelled).await.map(drop)
+    all(labelled).await
+}
+
+/// Waits for all, also when one fails: nothing is to land later.
+fn all<F: Future<Output = Result<(), ArrayError>>>(
+    ends: impl IntoIterator<Item = F>,
+) -> impl Future<Output = Result<(), ArrayError>> {
+    let ends = join_all(ends);
+    async move { ends.await.into_iter().collect() }
 }
 
 /// The first labels of all members: those that are not there lack everything, so that nobody takes
