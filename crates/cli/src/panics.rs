@@ -18,7 +18,12 @@ const EXIT_CODE: i32 = 101;
 #[allow(clippy::exit, reason = "no other part of the process is to go on")]
 pub(crate) fn end_the_process() {
     std::panic::set_hook(Box::new(|info| {
+        let trace = Backtrace::capture();
         lines::errors().push(reason(info).as_bytes());
+        // To find the names in it may take a while.
+        if trace.status() == BacktraceStatus::Captured {
+            lines::errors().push(trace.to_string().as_bytes());
+        }
         lines::finish();
         std::process::exit(EXIT_CODE);
     }));
@@ -29,13 +34,10 @@ fn reason(info: &PanicHookInfo<'_>) -> String {
     let name = thread.name().unwrap_or("without a name");
     let place = info.location().map(|place| format!(" at {place}")).unwrap_or_default();
     let what = info.payload_as_str().unwrap_or("no reason");
-    let trace = Backtrace::capture();
-    let is_captured = trace.status() == BacktraceStatus::Captured;
-    let trace = if is_captured { trace.to_string() } else { String::new() };
     let what = redact_addresses(what).replace('\n', "; ");
     format!(
         "netraid: thread '{name}' panicked{place}: {what}; this is a bug, and the process ends: report it, \
-         with what RUST_BACKTRACE=1 says\n{trace}"
+         with what RUST_BACKTRACE=1 says\n"
     )
 }
 
@@ -73,6 +75,7 @@ mod tests {
         for (part, text) in wanted {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", OWN_NAME, "--nocapture"]).env(PART, part);
+            command.env_remove("RUST_BACKTRACE");
             let end = command.output().unwrap();
             let said = String::from_utf8_lossy(&end.stderr);
             assert_eq!(end.status.code(), Some(EXIT_CODE), "{said}");
