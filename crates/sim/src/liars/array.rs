@@ -128,12 +128,11 @@ impl Array {
                 self.act(action);
             }
             let Some(event) = self.machine.poll_event() else { return };
-            match event {
-                Event::Closed => self.is_closed = true,
-                Event::Member { member, reason, .. } if reason.starts_with("left out") => {
-                    self.left_out.insert(member.as_usize(), reason);
-                }
-                _ => {}
+            self.is_closed |= event == Event::Closed;
+            if let Event::Member { member, reason, .. } = event
+                && reason.starts_with("left out")
+            {
+                self.left_out.insert(member.as_usize(), reason);
             }
         }
     }

@@ -98,6 +98,7 @@ impl Lie {
     fn change_label(self, label: &mut Label, dice: &mut Dice) {
         let lead = [1 << 60, 1 << 40, 1000][dice.index(3)];
         let ahead = |number: u64| (number + lead).min(1 << 60);
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all other lies are about the age")]
         match self {
             Self::LogPosition => {
                 let begin = Begin { generation: 1, position: Position(1 << 60) };
@@ -130,10 +131,10 @@ impl Lie {
             Checkpoint::decode(&read(disk, offset, BLOCK), label.array_uuid, slot).ok()
         });
         let Some(newest) = found.max_by_key(|one| one.counter) else { return false };
-        let lead = match self {
-            Self::CheckpointAhead => [1 << 59, 1000, 2][dice.index(3)],
-            Self::CheckpointNext => 1,
-            _ => 0,
+        let lead = if self == Self::CheckpointAhead {
+            [1 << 59, 1000, 2][dice.index(3)]
+        } else {
+            u64::from(self == Self::CheckpointNext)
         };
         let step = [1 << 59, 3][dice.index(2)];
         let lie = Checkpoint {
@@ -164,19 +165,15 @@ impl Lie {
         let (one, two) = (mapped[dice.index(mapped.len() - 1)], mapped[mapped.len() - 1]);
         page.entries.swap(one, two);
         // The slots of a page are neighbours.
-        let other = region.offset + ((place - region.offset) / BLOCK ^ 1) * BLOCK;
-        let place = match self {
-            Self::StripesAhead => {
-                page.counter += 2 + 2 * dice.below(1 << 50);
-                place
-            }
-            Self::StripesNext => {
-                page.counter += 1;
-                (page.round, page.uncounted) = (ROUND_MAX, 1);
-                other
-            }
-            _ => place,
-        };
+        let other = region.offset + (((place - region.offset) / BLOCK) ^ 1) * BLOCK;
+        let mut place = place;
+        if self == Self::StripesAhead {
+            page.counter += 2 + 2 * dice.below(1 << 50);
+        } else if self == Self::StripesNext {
+            page.counter += 1;
+            (page.round, page.uncounted) = (ROUND_MAX, 1);
+            place = other;
+        }
         write(disk, place, &page.encode(label.array_uuid, place));
         true
     }
@@ -200,7 +197,6 @@ fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
         stable_upto: position,
         acked_upto: position,
         records: vec![Record::Open { dropped: Vec::new() }],
-        ..newest
     };
     let (bytes, _) = batch.encode(&key);
     write(&mut disks[liar], region.offset + ring.offset(position), &bytes);

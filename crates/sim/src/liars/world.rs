@@ -82,7 +82,7 @@ impl World {
                 fill: Fill::Zeroes,
             });
             for (offset, bytes) in member {
-                for (at, sector) in (0..).zip(bytes.chunks_exact(SECTOR as usize)) {
+                for (at, sector) in (0..).zip(bytes.chunks_exact(SECTOR_LEN)) {
                     disk.set(offset / SECTOR + at, sector);
                 }
             }
@@ -273,9 +273,14 @@ impl World {
     }
 }
 
+/// Bytes of a sector and of a block, as slices count them.
+const SECTOR_LEN: usize = 512;
+const BLOCK_LEN: usize = 4096;
+const _: () = assert!(SECTOR_LEN as u64 == SECTOR && BLOCK_LEN as u64 == BLOCK);
+
 /// What a block holds that has this contents.
-fn block_of(contents: u64) -> [u8; BLOCK as usize] {
-    let mut block = [0; BLOCK as usize];
+fn block_of(contents: u64) -> [u8; BLOCK_LEN] {
+    let mut block = [0; BLOCK_LEN];
     for bytes in block.chunks_exact_mut(8) {
         bytes.copy_from_slice(&contents.to_le_bytes());
     }
