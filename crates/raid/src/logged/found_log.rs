@@ -257,7 +257,9 @@ impl Array {
         };
         for size in 1..=LIARS_MAX {
             let mut without: Option<(MemberSet, FoundLog)> = None;
-            for liars in self.state().who_may_lie(members, size) {
+            // Not in the loop's head: the state would be held while members are waited for.
+            let suspects = self.state().who_may_lie(members, size);
+            for liars in suspects {
                 let Ok(log) = self.find_log_of(base, members.without(liars)).await else {
                     continue;
                 };

@@ -5,7 +5,11 @@
 //! found, nothing is served and nothing of the log is lost: whoever crashes begins again from the
 //! same state.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString as _},
+    vec::Vec,
+};
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
@@ -64,12 +68,13 @@ impl Array {
     }
 
     async fn recover(&self, found: &[Option<FoundMember>], holder: Holder) -> Result<(), IoError> {
-        let (base, leaves_some) = self.choose_members(found).await?;
-        if leaves_some {
+        let (base, contested) = self.choose_members(found).await?;
+        if let Some(holders) = contested {
             // Whoever is left behind may have what the others lack: then nothing may say yet that
-            // they go on without.
-            self.read_stripes(&base).await?;
-            self.find_log(&base).await?;
+            // they go on without. And a checkpoint that lies goes onto no other member.
+            let name = |error: IoError| error.context(&holders);
+            self.read_stripes(&base).await.map_err(name)?;
+            self.find_log(&base).await.map_err(name)?;
         }
         self.state().check_numbers()?;
         self.level_labels().await;
@@ -113,12 +118,12 @@ impl Array {
         Ok(())
     }
 
-    /// Which members take part, and the checkpoint that they all have; and whether some do not that
-    /// were in sync.
+    /// Which members take part, and the checkpoint that counts for them; and where some that were in sync
+    /// do not have it, who has.
     async fn choose_members(
         &self,
         found: &[Option<FoundMember>],
-    ) -> Result<(Checkpoint, bool), IoError> {
+    ) -> Result<(Checkpoint, Option<String>), IoError> {
         let there = (0..).map(MemberIndex).zip(found).filter(|(_, found)| found.is_some());
         let reads =
             there.map(|(member, _)| async move { (member, self.read_checkpoint(member).await) });
@@ -188,7 +193,13 @@ impl Array {
             let usual = "not there, or not up to date, when the array was opened";
             state.tell_member(member, why.as_deref().unwrap_or(usual));
         }
-        Ok((base, leaves_some))
+        let has_base = |(_, one): &&(MemberIndex, Checkpoint)| *one == base;
+        let holders: Vec<String> =
+            current.iter().filter(has_base).map(|(member, _)| member.to_string()).collect();
+        let contested = (leaves_some || holders.len() < current.len()).then(|| {
+            alloc::format!("by the checkpoint {} of members {}", base.counter, holders.join(", "))
+        });
+        Ok((base, contested))
     }
 
     /// Gives the base to members that lack it, in the place of the one before the last that they

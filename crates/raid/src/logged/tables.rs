@@ -236,7 +236,9 @@ impl Array {
         };
         for size in 1..=LIARS_MAX {
             let mut without: Option<(MemberSet, FoundStripes)> = None;
-            for liars in self.state().who_may_lie(members, size) {
+            // Not in the loop's head: the state would be held while members are waited for.
+            let suspects = self.state().who_may_lie(members, size);
+            for liars in suspects {
                 let rest = members.without(liars);
                 let Ok(found) = self.read_stripes_of(base, rest).await else { continue };
                 if let Some((others, _)) = without.replace((liars, found)) {

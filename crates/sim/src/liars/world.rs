@@ -204,15 +204,16 @@ impl World {
         lies
     }
 
-    /// Whether the others can tell that this is a lie.
-    fn is_told(&self, lie: Lie) -> bool {
+    /// Whether the others can tell that this is a lie, of as many as are told at once: who has a copy
+    /// and lies, or is left out for another lie, tells nothing of it.
+    fn is_told(&self, lie: Lie, liars: usize) -> bool {
         let copies = match self.level {
             Level::Raid1 => self.disks.len(),
             Level::Raid6 => 3,
             Level::Raid0 | Level::Raid5 | Level::Raid10 => 2,
         };
         let is_mirror = self.level == Level::Raid1;
-        !is_mirror && (!lie.is_told_by_holders() || copies > 2)
+        !is_mirror && (!lie.is_told_by_holders() || copies > 1 + liars)
     }
 
     fn check_opened(&mut self, mut array: Array, lies: &[(usize, Lie)]) -> Result<(), String> {
@@ -226,7 +227,7 @@ impl World {
         }
         for (member, lie) in lies {
             let is_named = array.left_out.contains_key(member);
-            if self.is_told(*lie) && !lie.is_harmless() && !is_named {
+            if self.is_told(*lie, lies.len()) && !lie.is_harmless() && !is_named {
                 return Err(format!("member {member} lies ({lie:?}), and nobody says so"));
             }
         }
@@ -262,7 +263,7 @@ impl World {
     fn check_refused(&mut self, error: &str, lies: &[(usize, Lie)]) -> Result<(), String> {
         self.lines.push(format!("refused: {error}"));
         self.counts.refused += 1;
-        if lies.iter().all(|(_, lie)| self.is_told(*lie)) {
+        if lies.iter().all(|(_, lie)| self.is_told(*lie, lies.len())) {
             return Err(format!("it does not open because of {lies:?}: {error}"));
         }
         let names = |member: &usize| error.contains(&format!("{member}"));
