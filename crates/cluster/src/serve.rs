@@ -105,7 +105,7 @@ impl Server {
     }
 
     /// Serves until `stop` is done, then ends what is under way. `knows` says whose token is known: nothing
-    /// but its header is kept of a request without one.
+    /// but its header is read of a request without one.
     ///
     /// # Errors
     /// Of the listener.

@@ -170,18 +170,9 @@ async fn the_body_of_a_stranger_is_not_waited_for_and_not_read() {
     for known in [None, Some(&Bearer::draw())] {
         let mut stream = connect(&url).await;
         stream.write_all(head("POST /v1/length", known, len).as_bytes()).await.unwrap();
-        let mut answer = [0; 512];
-        let len = stream.read(&mut answer).await.unwrap();
-        let answer = String::from_utf8_lossy(&answer[..len]);
+        let (answer, _) = rest(&mut stream).await;
         assert!(answer.contains("connection: close") && answer.ends_with("\r\n\r\n0"), "{answer}");
     }
-    // One that sends all of it first has its answer as well.
-    let mut stream = connect(&url).await;
-    let all = head("POST /v1/length", None, len) + &" ".repeat(8 << 20);
-    stream.write_all(all.as_bytes()).await.unwrap();
-    let (answer, _) = rest(&mut stream).await;
-    assert!(answer.contains("connection: close") && answer.ends_with("\r\n\r\n0"), "{answer}");
-
     let mut stream = connect(&url).await;
     let body = format!("{}12345", head("POST /v1/length", Some(&token), "Content-Length: 5\r\n"));
     for _ in 0..2 {

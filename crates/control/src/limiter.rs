@@ -2,7 +2,7 @@
 //!
 //! A peer is a *stranger* until one of its requests said a token that is known. Strangers get little: the
 //! oldest one leaves when there is no place for a newcomer, and what they send behind a header is never
-//! kept. A connection that said a known token leaves for others only while it is idle. So whoever has no
+//! read. A connection that said a known token leaves for others only while it is idle. So whoever has no
 //! token keeps nobody out who has one, as long as a request that is meant comes sooner than as many
 //! strangers as there are places.
 //!
@@ -399,10 +399,6 @@ impl Limiter {
             Phase::Header(since) => since.checked_add(self.limits.header),
             Phase::Body(since) => since.checked_add(self.limits.body),
             Phase::Answer => None,
-            // What a stranger sends meanwhile is thrown away, for no longer than a body may take.
-            Phase::Sending(since) if !one.is_known => {
-                since.checked_add(self.limits.body.min(self.limits.idle))
-            }
             Phase::Sending(since) | Phase::Idle(since) => since.checked_add(self.limits.idle),
         }
     }

@@ -17,7 +17,6 @@ use axum::{
     http::{HeaderValue, Request, Response, header},
     response::IntoResponse as _,
 };
-use http_body_util::Limited;
 use hyper::{
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
     server::conn::http1,
@@ -41,9 +40,6 @@ use crate::{
 
 /// Bytes of a header, and of what is read ahead of a body, at most.
 const BUFFER_LEN_MAX: usize = 32 << 10;
-/// Bytes of a body that nobody wants, at most, which are taken and thrown away: a peer that sends on must not
-/// lose the answer by a reset of its connection.
-const REST_LEN_MAX: usize = 9 << 20;
 
 /// What every connection of a server is served with.
 #[derive(Clone)]
@@ -136,7 +132,7 @@ async fn while_allowed<T>(place: &Place, work: impl Future<Output = T>) -> Resul
     .await
 }
 
-/// Answers a request; a stranger's body is there for nobody.
+/// Answers a request; of a stranger's, the body is not there for anybody.
 async fn answer(
     router: Router,
     request: Request<Incoming>,
@@ -147,9 +143,9 @@ async fn answer(
     let shortage = place.handle_header(is_known);
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(ConnectInfo(peer));
-    let (body, rest) = match is_known && shortage.is_none() {
-        true => (Body::new(Received::new(body, Arc::clone(&place))), None),
-        false => (Body::empty(), Some(Limited::new(body, REST_LEN_MAX))),
+    let body = match is_known && shortage.is_none() {
+        true => Body::new(Received::new(body, Arc::clone(&place))),
+        false => Body::empty(),
     };
     let routed = TowerToHyperService::new(router).call(Request::from_parts(parts, body));
     let mut routed = pin!(routed);
@@ -172,7 +168,7 @@ async fn answer(
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     place.handle_answer();
-    response.map(|inner| Sent { inner, rest, place })
+    response.map(|inner| Sent { inner, place })
 }
 
 fn refusal(shortage: Shortage) -> Response<Body> {
@@ -288,10 +284,9 @@ impl Drop for Received {
     }
 }
 
-/// The body of an answer, and what is left of its request when the answer is out.
+/// The body of an answer.
 struct Sent {
     inner: Body,
-    rest: Option<Limited<Incoming>>,
     place: Arc<Place>,
 }
 
@@ -303,23 +298,11 @@ impl HttpBody for Sent {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if !self.inner.is_end_stream()
-            && let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context))
-        {
-            return Poll::Ready(Some(frame));
-        }
-        while let Some(rest) = &mut self.rest {
-            // The answer is with the peer meanwhile.
-            match ready!(Pin::new(rest).poll_frame(context)) {
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => self.rest = None,
-            }
-        }
-        Poll::Ready(None)
+        Pin::new(&mut self.inner).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.inner.is_end_stream()
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
