@@ -240,7 +240,9 @@ mod tests {
         // A device that is always full.
         let (lines, queue) = mpsc::sync_channel(QUEUE_MAX);
         let audit = Audit { lines, second: Arc::default(), lost: Arc::default() };
-        let full = Log::open(Path::new("/dev/full"), u64::MAX).unwrap();
+        let path = PathBuf::from("/dev/full");
+        let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let full = Log { path, file, len: 0, len_max: u64::MAX, is_torn: false };
         audit.tell("one", json!({}));
         audit.tell("two", json!({}));
         let Audit { lines, lost, second } = audit;

@@ -242,7 +242,10 @@ impl Court<'_> {
         candidate.against.iter().for_each(|other| rest.remove(self.labels[*other].index));
         if !label.geometry.can_serve_from(rest) {
             // Of as many the one as the other, the older may be what is left where the newer was spoiled.
-            let one_behind = |other: &usize| follows(candidate.age, age(self.labels[*other]));
+            let one_behind = |other: &usize| {
+                let other = age(self.labels[*other]);
+                other < candidate.age && follows(candidate.age, other)
+            };
             let is_split = candidate.against.len() <= here;
             if !is_split || !candidate.against.iter().all(one_behind) {
                 return Ok(false);

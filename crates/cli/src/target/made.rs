@@ -34,10 +34,6 @@ impl Drop for MadeFiles {
         for path in &self.0 {
             // It may not have come to that.
             let _ = std::fs::remove_file(path);
-            // Where the file system keeps no attributes, its identity is beside it.
-            let mut beside = path.clone().into_os_string();
-            beside.push(".identity");
-            let _ = std::fs::remove_file(beside);
         }
     }
 }

@@ -131,7 +131,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     check_filters(args)?;
     let mut made = MadeFiles::default();
     args.lun.iter().for_each(|spec| made.note(spec));
-    let opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
+    let mut opened = (0..).zip(&args.lun).map(open).collect::<Result<Vec<_>>>()?;
     for (number, unit) in (0..).zip(&opened) {
         unit.check_alone(number, (0..number).zip(&opened))?;
     }
@@ -140,6 +140,7 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     };
     let luns = (0..).zip(&opened).map(lun);
     let target = Target::bind(config, luns.collect::<Result<_>>()?, pool.clone())?;
+    opened.iter_mut().for_each(Opened::keep_identity);
     made.keep();
     let about = About {
         iqn: args.iqn.clone(),

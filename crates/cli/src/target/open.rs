@@ -19,33 +19,49 @@ pub(super) struct Opened {
     pub(super) backing: Backing,
     /// By which initiators know the unit; empty until [`Self::identify`].
     pub(super) serial: String,
+    /// What is to be kept of that.
+    found: Option<Identified>,
     /// The first sees a request first.
     filters: Vec<Filters>,
+}
+
+/// Who a unit is, and where that is to be kept.
+struct Identified {
+    found: FoundIdentity,
+    derived: String,
+    directory: Option<PathBuf>,
 }
 
 impl Opened {
     pub(super) fn open(spec: LunSpec, block_len: Option<u32>, pool: &Pool) -> Result<Self> {
         let backing = spec.open(block_len, pool.clone())?;
-        Ok(Self { spec, backing, serial: String::new(), filters: Vec::new() })
+        Ok(Self { spec, backing, serial: String::new(), found: None, filters: Vec::new() })
     }
 
-    /// Finds out who the unit is, and keeps that. `state` is where that is kept of a block device;
-    /// without one, where this program may keep such things.
+    /// Finds out who the unit is. `state` is where that is kept of a block device; without one, where this
+    /// program may keep such things.
     pub(super) fn identify(&mut self, iqn: &str, number: u16, state: Option<&Path>) -> Result<()> {
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let derived = derived(iqn, number, &machine, self.backing.identity().as_deref());
         let random = format!("{:016x}", rand::random::<u64>());
         let directory = state.map(Path::to_path_buf).or_else(own_directory);
-        let found = self.backing.keep_identity(&IdentityOffer {
+        let found = self.backing.find_identity(&IdentityOffer {
             given: self.spec.serial.as_deref(),
             derived: &derived,
             derived_is_own: is_known(&machine),
             random: &random,
             directory: directory.as_deref(),
         })?;
-        warn(&self.spec, &found, &derived);
-        self.serial = found.serial;
+        self.serial.clone_from(&found.serial);
+        self.found = Some(Identified { found, derived, directory });
         Ok(())
+    }
+
+    /// Keeps who the unit is, once nothing refuses it any more.
+    pub(super) fn keep_identity(&mut self) {
+        let Some(Identified { found, derived, directory }) = self.found.take() else { return };
+        let kept = self.backing.keep_identity(&found, directory.as_deref());
+        warn(&self.spec, &found, &derived, kept.err());
     }
 
     /// Refuses one identity for two units: initiators would take them for two ways to one disk.
@@ -237,8 +253,8 @@ fn own_directory() -> Option<PathBuf> {
 }
 
 /// Says what somebody may have to know of an identity.
-fn warn(spec: &LunSpec, found: &FoundIdentity, derived: &str) {
-    let FoundIdentity { serial, origin, copied_from, not_kept } = found;
+fn warn(spec: &LunSpec, found: &FoundIdentity, derived: &str, not_kept: Option<std::io::Error>) {
+    let FoundIdentity { serial, origin, copied_from, .. } = found;
     match (origin, copied_from) {
         (Origin::Copied, Some(from)) => tracing::warn!(
             "{spec}: is a copy of the disk '{from}', and gets an identity of its own, '{serial}'; \
@@ -255,7 +271,7 @@ fn warn(spec: &LunSpec, found: &FoundIdentity, derived: &str) {
         (Origin::Given | Origin::Kept | Origin::New | Origin::Copied, _) => {}
     }
     let lasts = matches!(spec.place, Place::Ram { .. }) || *origin == Origin::Given;
-    if let Some(error) = not_kept.as_ref().filter(|_| !lasts) {
+    if let Some(error) = not_kept.filter(|_| !lasts) {
         tracing::warn!(
             "{spec}: its identity, '{serial}', cannot be kept ({error}), and may be another one \
              after the next start; give it by serial=NUMBER, or a block device by --state DIR"

@@ -152,6 +152,8 @@ impl TargetService {
         opened.identify(iqn, number, state.as_deref())?;
         opened.check_alone(number, self.opened().iter().map(|(other, unit)| (*other, unit)))?;
         let lun = opened.lun(iqn, number, *removable, state.as_deref())?;
+        // Whoever finds the LUN finds the identity that it will have.
+        opened.keep_identity();
         self.0.handle.add_lun(Some(number), lun).await?;
         made.keep();
         self.opened().insert(number, opened);

@@ -50,11 +50,13 @@ impl Driver {
         if self.machine.is_read_only() || !self.suspects().is_empty() {
             return;
         }
-        for member in members {
-            let slot = &self.slots[member.as_usize()];
-            if slot.has_lost_its_cache() && self.state(member).is_live() {
-                self.machine.handle_gone(member, CACHE_LOST);
-            }
+        let has_lost = |member: &MemberIndex| {
+            self.slots[member.as_usize()].has_lost_its_cache() && self.state(*member).is_live()
+        };
+        // More than the array can do without are not set aside while nobody asks for anything.
+        let lost: MemberSet = members.into_iter().filter(has_lost).collect();
+        if !lost.is_empty() && self.machine.can_lose_all(lost) {
+            lost.iter().for_each(|member| self.machine.handle_gone(member, CACHE_LOST));
         }
     }
 

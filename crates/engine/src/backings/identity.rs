@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, ErrorKind, Read as _, Write as _},
+    io::{self, ErrorKind, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -79,8 +79,7 @@ pub struct FoundIdentity {
     pub origin: Origin,
     /// The serial number of the file that this one is a copy of.
     pub copied_from: Option<String>,
-    /// Why it is not kept; the next start may choose another one then.
-    pub not_kept: Option<io::Error>,
+    chosen: Choice,
 }
 
 /// Where an identity is kept.
@@ -94,11 +93,11 @@ enum Keeper<'b> {
 }
 
 impl Backing {
-    /// The identity of the bytes, kept from now on where that is possible. May block.
+    /// The identity of the bytes. Nothing is changed by asking. May block.
     ///
     /// # Errors
     /// When what is kept cannot be read or understood, and none was given.
-    pub fn keep_identity(&self, offer: &IdentityOffer<'_>) -> Result<FoundIdentity, IdentityError> {
+    pub fn find_identity(&self, offer: &IdentityOffer<'_>) -> Result<FoundIdentity, IdentityError> {
         let keeper = self.keeper(offer.directory);
         let found = match keeper.load() {
             // What the owner gives takes its place.
@@ -115,13 +114,27 @@ impl Backing {
             derived_is_own: offer.derived_is_own,
             random: offer.random,
         });
-        let not_kept = if chosen.is_to_be_kept { keeper.save(&chosen).err() } else { None };
-        if not_kept.is_none() {
-            keeper.begin();
-        }
-        let Choice { identity, origin, .. } = chosen;
+        let (serial, origin) = (chosen.identity.serial.clone(), chosen.origin);
         let copied_from = found.filter(|_| origin == Origin::Copied).map(|kept| kept.serial);
-        Ok(FoundIdentity { serial: identity.serial, origin, copied_from, not_kept })
+        Ok(FoundIdentity { serial, origin, copied_from, chosen })
+    }
+
+    /// Keeps an identity that was found, in the `directory` of the offer where it is a block device's. To be
+    /// called when nothing refuses the volume any more. May block.
+    ///
+    /// # Errors
+    /// Why it is not kept; the next start may choose another one then.
+    pub fn keep_identity(
+        &self,
+        found: &FoundIdentity,
+        directory: Option<&Path>,
+    ) -> Result<(), io::Error> {
+        let keeper = self.keeper(directory);
+        if found.chosen.is_to_be_kept {
+            keeper.save(&found.chosen)?;
+        }
+        keeper.begin();
+        Ok(())
     }
 
     fn keeper(&self, directory: Option<&Path>) -> Keeper<'_> {
@@ -206,14 +219,14 @@ impl Keeper<'_> {
                 if let Some(directory) = path.parent() {
                     fs::create_dir_all(directory)?;
                 }
-                replace(path, &bytes)
+                netraid_private::replace(path, &bytes)
             }
             Self::File { file, beside } => {
                 match fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
                     Ok(()) => file.sync_all(),
                     // Also where the system refuses: who may not change the file may yet have a
                     // place in its directory.
-                    Err(_) => replace(beside, &bytes),
+                    Err(_) => netraid_private::replace(beside, &bytes),
                 }
             }
         }
@@ -269,7 +282,7 @@ fn attribute(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> {
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    match File::open(path) {
+    match netraid_private::open(path, netraid_private::Mode::Read) {
         Ok(file) => {
             file.take(2 * KEPT_LEN_MAX as u64).read_to_end(&mut bytes)?;
             Ok(Some(bytes))
@@ -277,17 +290,6 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Replaces a file durably.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -309,8 +311,9 @@ mod tests {
     }
 
     fn serial(path: &Path, size: Option<u64>, offer: IdentityOffer<'_>) -> String {
-        let found = open(path, size).keep_identity(&offer).unwrap();
-        assert!(found.not_kept.is_none(), "{found:?}");
+        let backing = open(path, size);
+        let found = backing.find_identity(&offer).unwrap();
+        backing.keep_identity(&found, offer.directory).unwrap();
         found.serial
     }
 
@@ -329,6 +332,16 @@ mod tests {
         fs::remove_file(path("b")).unwrap();
         File::create(path("b")).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(serial(&path("b"), None, random("five")), "five");
+    }
+
+    #[test]
+    fn an_identity_that_is_only_looked_for_is_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        assert_eq!(serial(&path, Some(1 << 20), OFFER), "random");
+        let given = IdentityOffer { given: Some("of another disk"), ..OFFER };
+        assert_eq!(open(&path, None).find_identity(&given).unwrap().serial, "of another disk");
+        assert_eq!(serial(&path, None, OFFER), "random");
     }
 
     #[test]
@@ -352,10 +365,10 @@ mod tests {
         let birth = birth_of(&File::open(&path).unwrap());
         let kept = KeptIdentity { serial: "beside".into(), birth };
         let beside = directory.path().join("disk.identity");
-        replace(&beside, &kept.encode()).unwrap();
+        netraid_private::replace(&beside, &kept.encode()).unwrap();
         assert_eq!(serial(&path, None, OFFER), "beside");
         fs::write(&beside, b"nonsense").unwrap();
-        let error = open(&path, None).keep_identity(&OFFER).unwrap_err().to_string();
+        let error = open(&path, None).find_identity(&OFFER).unwrap_err().to_string();
         assert!(error.contains("disk.identity") && error.contains("serial="), "{error}");
         let given = IdentityOffer { given: Some("given"), ..OFFER };
         assert_eq!(serial(&path, None, given), "given");

@@ -209,8 +209,10 @@ impl Array {
         let reads = members
             .iter()
             .map(|member| async move { (member, self.read_checkpoint(member).await) });
+        // One of the same number that an earlier generation was writing counts as little.
+        let age = |one: &Checkpoint| (one.counter, one.generation);
         let is_behind =
-            |found: &Option<Checkpoint>| found.is_none_or(|found| found.counter < base.counter);
+            |found: &Option<Checkpoint>| found.is_none_or(|found| age(&found) < age(base));
         let ends = join_all(reads).await;
         let behind = ends.iter().filter(|(_, found)| is_behind(found)).map(|(member, _)| *member);
         let uuid = self.state().label.array_uuid;

@@ -231,8 +231,11 @@ impl State {
             return Ok(false);
         }
         let blocks = self.layout.ring.blocks();
-        let is_far =
-            |one: &Checkpoint| key(one) == key(checkpoint) || !may_follow(checkpoint, one, blocks);
+        let is_far = |one: &Checkpoint| {
+            let is_near =
+                may_follow(checkpoint, one, blocks) || was_cut_short(one, checkpoint, blocks);
+            key(one) == key(checkpoint) || !is_near
+        };
         let Some((other, _)) = against().find(|(_, one)| is_far(one)) else { return Ok(true) };
         let near = checkpoints.iter().filter(|(_, one)| one == checkpoint).count();
         let far = against().filter(|(_, one)| is_far(one));
@@ -255,6 +258,15 @@ fn is_lie(one: &Checkpoint, base: &Checkpoint, blocks: u64) -> bool {
     let is_twin = (one.counter, one.generation) == (base.counter, base.generation);
     (is_ahead && (one.counter > base.counter + 1 || !may_follow(one, base, blocks)))
         || (is_twin && one != base)
+}
+
+/// Whether a checkpoint may be one that an earlier generation was writing when it ended, before one of
+/// the same number that counts: it is the next one of what both began from.
+fn was_cut_short(one: &Checkpoint, later: &Checkpoint, blocks: u64) -> bool {
+    let next = Checkpoint { counter: one.counter.saturating_add(1), ..*one };
+    one.counter == later.counter
+        && one.generation < later.generation
+        && may_follow(&next, later, blocks)
 }
 
 /// Whether a checkpoint can be later than another one: its log begins where the ring has room for what is

@@ -178,3 +178,20 @@ fn two_shapes_that_as_many_members_have_are_told_and_neither_is_chosen() {
     labels[0].log.as_mut().unwrap().salt ^= 1;
     assert!(matches!(judged(&labels), Err(Unclear::Shape { .. })));
 }
+
+/// Two engines died while they wrote their first labels, each without another member: both are of one age.
+#[test]
+fn of_two_openings_that_were_cut_short_without_different_members_none_is_a_lie() {
+    let mut three = labels(Level::Raid5, 3);
+    for (at, away) in [(0, 2), (1, 0)] {
+        three[at].generation += 1;
+        three[at].epoch += 1;
+        three[at].members[away].state = MemberState::Missing;
+    }
+    for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+        let ordered: Vec<Label> = order.iter().map(|at| three[*at].clone()).collect();
+        let verdict = judged(&ordered).unwrap();
+        assert_eq!(ordered[verdict.truth].index, MemberIndex(1), "{order:?}");
+        assert!(verdict.liars.is_empty(), "{order:?}: {:?}", verdict.liars);
+    }
+}

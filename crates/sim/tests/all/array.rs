@@ -89,7 +89,7 @@ fn members_without_space() {
         // Discards find no room only where many come at once, in logs of some dozen blocks.
         let few = counts.refused_discards * 20 <= counts.refused;
         assert!(
-            few && counts.refused > runs && counts.requests > 100 * runs,
+            few && counts.refused > 0 && counts.requests > 100 * runs,
             "level {level}:\n{report}"
         );
     }

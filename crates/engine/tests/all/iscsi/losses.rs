@@ -15,12 +15,14 @@ use netraid_raid::{
     label::{LABEL_LEN, Label},
     regions::LABEL_OFFSETS,
 };
+use netraid_scsi::{Additional, SenseKey};
 
 use crate::iscsi::{
     common::{NAME, Running, config},
     meddler::Meddler,
 };
 
+const WRITE_10: u8 = 0x2a;
 const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const LEN: usize = 16 << 20;
 
@@ -133,6 +135,24 @@ async fn start(disk: &Arc<Forgetful>) -> (Running, Arc<Meddler>, TargetUri) {
     assert!(disk.portal.set(portal.clone()).is_ok());
     let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
     (target, portal, uri)
+}
+
+/// A disk that told of the FUA bit and refuses it gets a flush instead, from then on.
+#[tokio::test]
+async fn a_disk_that_refuses_the_fua_bit_which_it_told_of_is_flushed_instead() {
+    let disk = Forgetful::new();
+    let (target, portal, uri) = start(&disk).await;
+    let remote = Arc::new(Remote::connect(InitiatorConfig::new(uri), Pool::new()).await.unwrap());
+    let device = remote.clone().into_device();
+    let data = || Buf::copy_from(&[7; 8192]).into();
+    let additional = Additional { asc: 0x24, ascq: 0 };
+    portal.refuse(WRITE_10, SenseKey::IllegalRequest, additional, 1);
+    completions::write(&device, 0, data(), true).await.unwrap();
+    assert!(portal.lies_left() == 0 && disk.stable(8192) == [7; 8192], "it is not on the medium");
+    portal.refuse(SYNCHRONIZE_CACHE_10, SenseKey::MediumError, Additional::WRITE_ERROR, 1);
+    assert!(completions::write(&device, 0, data(), true).await.is_err(), "its flush has failed");
+    remote.close().await;
+    target.stop().await;
 }
 
 /// FUA is a write and a flush where a disk does not know the bit, and for WRITE SAME everywhere.
