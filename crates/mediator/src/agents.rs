@@ -11,7 +11,7 @@ use netraid_cluster::{
     agent::{AgentStatus, Done, Operation},
     http::{Client, ClientError},
     mediator::{AgentEntry, AgentState},
-    vet::{self, Unfit},
+    vet::{self, Unfit, url_host},
 };
 use netraid_control::{
     placement,
@@ -413,7 +413,13 @@ impl Agents {
                 let asked = Instant::now();
                 let answer = tokio::time::timeout(STATUS_LIMIT, link.status()).await;
                 let status = answer.ok()?.ok()?;
+                let known = lock(&this.table).agents.get(&id)?.status.api.clone();
                 match vet::status(&status) {
+                    // Where it is reached changes by what it sends itself, which is looked at for where it
+                    // comes from.
+                    Ok(()) if url_host(&status.api) != url_host(&known) => {
+                        tracing::warn!("agent {id}: says that it is reached at another host");
+                    }
                     Ok(()) if status.agent == id => {
                         this.handle_status(status, asked);
                         return Some(id);

@@ -13,7 +13,10 @@ use netraid_cluster::{
     mediator::CleanClose,
     now,
 };
-use netraid_control::units::{AgentId, Moment, PlanId, SegmentId, VolumeId};
+use netraid_control::{
+    token::SKEW_MS,
+    units::{AgentId, Moment, PlanId, SegmentId, VolumeId},
+};
 
 use crate::{
     access, audit,
@@ -238,7 +241,9 @@ pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
 /// Tells a plan's agents that it is over: those that do not know yet.
 async fn tell_end(core: &Core, plan: &Plan) -> Vec<AgentId> {
     let id = plan.id;
-    let revoked_until = plan.record.is_revoked.then_some(plan.until);
+    // Once its tokens have ended by any clock there is nothing to take back.
+    let holds = plan.record.is_revoked && plan.until.after_ms(SKEW_MS) > now();
+    let revoked_until = holds.then_some(plan.until);
     let mut agents = plan.record.agents.clone();
     agents.extend(plan.record.parts.iter().map(|part| part.agent));
     agents.sort_unstable();

@@ -230,6 +230,20 @@ impl State {
         if !self.can_serve_from(rest) && deniers > checkpoints.len() - deniers {
             return Ok(false);
         }
+        // One that others have lacked twice never was, where more of them have one and the same.
+        let holders = |one: &Checkpoint| -> MemberSet {
+            checkpoints.iter().filter(|(_, it)| it == one).map(|(other, _)| *other).collect()
+        };
+        let own = holders(checkpoint).len();
+        let is_outvoted = |one: &Checkpoint| {
+            let others = holders(one);
+            one.counter + 1 < checkpoint.counter
+                && others.len() > own
+                && self.can_serve_from(others)
+        };
+        if checkpoints.iter().any(|(_, one)| is_outvoted(one)) {
+            return Ok(false);
+        }
         let blocks = self.layout.ring.blocks();
         let is_far = |one: &Checkpoint| {
             let is_near =

@@ -195,6 +195,12 @@ impl World {
         let mut lies = Vec::new();
         for member in members.into_iter().take(liars) {
             let lie = Lie::ALL[self.dice.index(Lie::ALL.len())];
+            // Two who say the same of what three have copies of are more than the one who is right.
+            let is_told_by = |(_, other): &(usize, Lie)| other.is_told_by_holders();
+            let is_doubled = lie.is_told_by_holders() && lies.iter().any(is_told_by);
+            if is_doubled || self.is_open(lie) {
+                continue;
+            }
             if lie.tell(&mut self.disks, member, &mut self.dice) {
                 self.lines.push(format!("member {member} lies: {lie:?}"));
                 *self.counts.lies.entry(lie).or_default() += 1;
@@ -202,6 +208,14 @@ impl World {
             }
         }
         lies
+    }
+
+    /// Whether it is known that a lie may be believed and cost data (docs/faults.md, "open").
+    fn is_open(&self, lie: Lie) -> bool {
+        let is_mirror = self.level == Level::Raid1;
+        is_mirror
+            && (lie == Lie::CheckpointNext
+                || (lie == Lie::CheckpointAhead && self.disks.len() == 2))
     }
 
     /// Whether the others can tell that this is a lie, of as many as are told at once: who has a copy
