@@ -32,13 +32,14 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
         let minutes = number("NETRAID_SIMULATE_MINUTES", SIMULATE_MIN).to_string();
         simulate(&["--minutes", &minutes, "--failures", "20"])
     }),
+    ("simulate liars", || simulate(&["liars", "--runs", "20000"])),
     ("simulate cluster", || simulate(&["cluster", "--runs", "4000"])),
     ("coverage", || coverage::run(None, true)),
     ("mutate", || mutate(&[])),
