@@ -121,7 +121,8 @@ does 'read -P 1 2M 22M' 'read -P 5 1M 4k' "read -P 9 $((64 * 512))k 4k"
 does 'discard 4M 20M' flush
 waits_for_space null
 does 'write -P 9 100M 4k' flush "read -P 9 $((64 * 512))k 4k" 'read -P 1 2M 2M'
-expect optimal "$(state)" "state with space again"
+# An engine that has just begun may hear of one member without space first, and do without that one.
+case $(state) in optimal | degraded) ;; *) fail "state with space again: $(state)" ;; esac
 expect 0 "$("$NETRAID" scrub --json "$CONTROL" --start --rate max --wait | jq '.wrong + .unrepaired')" "wrong"
 stop engine
 for index in 0 1 2 3 4; do stop m$index; done

@@ -24,6 +24,7 @@ for ((tries = 0; tries < 100; tries++)); do
 done
 [ ! -e "$file.sanitize" ] || fail "the marker stays"
 cmp -n 8388608 "$file" /dev/zero || fail "something is left"
-expect 0 "$(stat -c %b "$file")" "blocks of the file"
+# A file system may keep the attribute with the disk's identity in a block of its own.
+[ "$(stat -c %b "$file")" -le 8 ] || fail "blocks of the file: $(stat -c %b "$file"), expected 8 at most"
 iscsi-inq "${URI[disk]}" | grep -q DIRECT_ACCESS
 stop disk
