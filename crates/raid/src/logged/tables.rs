@@ -30,6 +30,9 @@ use crate::{
 
 /// Page images under way at a time.
 const PAGES_AT_ONCE: usize = 256;
+/// Rounds beyond the last checkpoint's that an image may be of and still be believed in that: others are not
+/// counted on from.
+const ROUND_LEAD_MAX: u32 = 1 << 12;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
 
@@ -188,7 +191,7 @@ impl Array {
     /// # Errors
     /// As [`Self::read_stripes`].
     pub(super) async fn load_stripes(&self, base: &Checkpoint) -> Result<(), IoError> {
-        let FoundStripes { newest, unreadable } = self.read_stripes(base).await?;
+        let FoundStripes { newest, unreadable, last_round } = self.read_stripes(base).await?;
         let (table, members, uuid) = {
             let state = self.state();
             (state.layout.stripe_pages, state.in_sync(), state.label.array_uuid)
@@ -210,6 +213,9 @@ impl Array {
             join_all(writes).await;
         }
         let mut state = self.state();
+        // Images of a round that was cut short have numbers that are given again: by their rounds they are told from
+        // what is written from now on.
+        state.round = state.round.max(last_round.saturating_add(3));
         for (index, (page, _)) in newest {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
             let counted = page.counted(base.round);
@@ -290,11 +296,12 @@ impl Array {
             }
             from += len;
         }
+        let last_round = images.last_round;
         let newest = images.choose(&mut unreadable)?;
         let counted = newest.values().map(|(page, _)| page.counted(base.round));
         let found = counted.fold(0, u64::wrapping_add);
         if found == base.stripe_images || planted(Planted::PageFromOneCopy) {
-            return Ok(FoundStripes { newest, unreadable });
+            return Ok(FoundStripes { newest, unreadable, last_round });
         }
         let text = alloc::format!(
             "of the {} images that the pages of the stripe table have had {found} are found: the \
@@ -345,6 +352,8 @@ pub(super) struct FoundStripes {
     /// Pages of which something may be newer that could not be read: it must not come to light
     /// later, so these are written again.
     unreadable: BTreeSet<u64>,
+    /// The last round of which there is an image, whether it was cut short or not.
+    last_round: u32,
 }
 
 /// Images of the pages of the stripe table, as they are found.
@@ -352,6 +361,8 @@ pub(super) struct FoundStripes {
 struct StripeImages {
     /// The last round that is over.
     round: u32,
+    /// The last round of which there is an image.
+    last_round: u32,
     /// By index: the newest image of a round that is over, and who has it.
     counted: BTreeMap<u64, (StripePage, MemberSet)>,
     /// The newest image of a round that was cut short, and who has it.
@@ -363,6 +374,9 @@ struct StripeImages {
 impl StripeImages {
     fn add(&mut self, page: StripePage, member: MemberIndex) {
         let is_over = page.round <= self.round;
+        if page.round <= self.round.saturating_add(ROUND_LEAD_MAX) {
+            self.last_round = self.last_round.max(page.round);
+        }
         let images = if is_over { &mut self.counted } else { &mut self.uncounted };
         let own: MemberSet = core::iter::once(member).collect();
         let key = |page: &StripePage| (page.counter, page.round);
