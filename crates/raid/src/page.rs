@@ -77,6 +77,18 @@ pub(crate) struct About {
     pub(crate) uncounted: u32,
 }
 
+/// Which image of a page: of two the larger is newer.
+///
+/// The counter alone does not tell: an image that was cut short has the counter of the one that counts, and
+/// stays where a later write of it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct ImageKey {
+    /// The image's counter; 0: there is no image.
+    pub(crate) counter: u64,
+    /// The round that the image was taken at the end of.
+    pub(crate) round: u32,
+}
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawHeader {

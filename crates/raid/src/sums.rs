@@ -12,7 +12,7 @@ use alloc::{vec, vec::Vec};
 use crate::{
     label::Uuid,
     member::MEMBERS_MAX,
-    page::{About, Kind, PageError},
+    page::{About, ImageKey, Kind, PageError},
     regions::PAGE_PAYLOAD_LEN,
 };
 
@@ -88,6 +88,11 @@ pub struct SumPage {
 }
 
 impl SumPage {
+    /// Which of the page's images this is.
+    pub(crate) const fn key(&self) -> ImageKey {
+        ImageKey { counter: self.counter, round: self.round }
+    }
+
     /// A page of rows that were never written.
     #[must_use]
     pub fn new(layout: SumLayout, index: u64) -> Self {

@@ -23,6 +23,7 @@ use crate::{
     checkpoint::Checkpoint,
     lack::Lack,
     member::{MemberIndex, MemberSet, MemberState},
+    page::ImageKey,
     planted::{Planted, planted},
     regions::{CHECKPOINT_OFFSETS, PAGE_LEN},
     stripes::StripePage,
@@ -33,8 +34,8 @@ const STRIPES_AT_ONCE: usize = 32;
 /// Pages that are copied at a time.
 const PAGES_AT_ONCE: u64 = 64;
 
-/// Images of a page, by counter.
-type Images = Vec<(u64, Vec<u8>)>;
+/// Images of a page.
+type Images = Vec<(ImageKey, Vec<u8>)>;
 
 /// Excludes checkpoints and copying of pages from each other.
 pub(super) struct TablesLock(Array);
@@ -356,32 +357,30 @@ impl Array {
         let decode = |pair: &[u8], offset| -> Images {
             if is_sums {
                 let found = super::sums::decode_pair(pair, layout, uuid, offset, page);
-                found
-                    .iter()
-                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
-                    .collect()
+                found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             } else {
                 let found = decode_stripe_pair(pair, uuid, offset, page);
-                found
-                    .iter()
-                    .map(|one| (one.counter, one.encode(uuid, place(one.counter))))
-                    .collect()
+                found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             }
         };
         // All images of the holder that has the newest: the one before it counts if the next one
         // that is written is torn.
-        let mut newest: Option<(u64, Images)> = None;
+        let mut newest: Option<(ImageKey, Images)> = None;
         for (_, images) in self.read_images(table, page, decode).await {
-            let Some(best) = images.iter().map(|(counter, _)| *counter).max() else { continue };
+            let Some(best) = images.iter().map(|(key, _)| *key).max() else { continue };
             if newest.as_ref().is_none_or(|(known, _)| *known < best) {
                 newest = Some((best, images));
             }
         }
-        self.state().rewrite_if_lost(page, is_sums, newest.as_ref().map_or(0, |found| found.0));
+        self.state().rewrite_if_lost(
+            page,
+            is_sums,
+            newest.as_ref().map(|found| found.0).unwrap_or_default(),
+        );
         let own = table.offset(page, member);
         let mut both = BufMut::zeroed(2 * PAGE_LEN as usize);
-        for (counter, image) in newest.map(|(_, images)| images).unwrap_or_default() {
-            let place = table.slot_offset(page, member, counter);
+        for (key, image) in newest.map(|(_, images)| images).unwrap_or_default() {
+            let place = table.slot_offset(page, member, key.counter);
             let from = usize::try_from(place - own).unwrap_or(usize::MAX);
             both[from..from + PAGE_LEN as usize].copy_from_slice(&image);
         }
@@ -461,7 +460,7 @@ impl State {
 
     /// A page whose newest image is not on the members any more is written again, from memory: the
     /// next checkpoint counts on it.
-    fn rewrite_if_lost(&mut self, page: u64, is_sums: bool, found: u64) {
+    fn rewrite_if_lost(&mut self, page: u64, is_sums: bool, found: ImageKey) {
         if is_sums {
             if self.sums.pages.get(&page).is_some_and(|cached| cached.image != found) {
                 self.sums.changed.insert(page);

@@ -157,13 +157,13 @@ impl Array {
                 counter: state.checkpoint.counter + 1,
                 round: closed,
                 tail: cut,
-                stripe_images: state.count_images(|images| images.newest),
+                stripe_images: state.count_images(|images| images.newest.counter),
             }
         };
         self.write_checkpoint(&checkpoint).await;
         let mut state = self.state();
         state.checkpoint = checkpoint;
-        state.stripe_images.iter_mut().for_each(|images| images.counted = images.newest);
+        state.stripe_images.iter_mut().for_each(|images| images.counted = images.newest.counter);
         state.begin_log_at(cut.end);
         let stable = state.writer().stable();
         state.end_limbo(stable);

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     member::MEMBERS_MAX,
+    page::ImageKey,
     pages::PAIR_LEN,
     regions::PAGE_LEN,
     sums::{SumLayout, SumPage},
@@ -28,8 +29,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Cached {
     pub(super) page: SumPage,
-    /// Counter of its newest image, which all holders have; 0: there is none.
-    pub(super) image: u64,
+    /// Its newest image, which all holders have.
+    pub(super) image: ImageKey,
     pub(super) pins: u32,
     /// Used since the hand passed.
     used: bool,
@@ -197,9 +198,8 @@ impl State {
     /// Puts in what was found of a page.
     fn loaded(&mut self, page: u64, newest: Option<SumPage>) {
         let layout = self.layout.sum_layout;
-        let image = newest.as_ref().map_or(0, |page| page.counter);
-        let round = newest.as_ref().map_or(0, |page| page.round);
-        let mut lost = self.rows_changed_since(round, page);
+        let image = newest.as_ref().map(SumPage::key).unwrap_or_default();
+        let mut lost = self.rows_changed_since(image.round, page);
         if let Some(newest) = &newest {
             lost.extend((0..layout.rows_per_page()).filter(|row| newest.is_row_lost(*row)));
         }
@@ -274,8 +274,8 @@ impl Array {
         let decode = |pair: &[u8], offset| decode_pair(pair, layout, uuid, offset, page);
         let found = self.read_images(pages, page, decode).await;
         let images = found.iter().flat_map(|(_, images)| images);
-        let newest = images.max_by_key(|image| image.counter)?.clone();
-        let has = |images: &[SumPage]| images.iter().any(|one| one.counter == newest.counter);
+        let newest = images.max_by_key(|image| image.key())?.clone();
+        let has = |images: &[SumPage]| images.iter().any(|one| one.key() == newest.key());
         let lacking = found.iter().filter(|(_, images)| !has(images));
         let writes = lacking.map(|(holder, _)| {
             let at = pages.slot_offset(page, *holder, newest.counter);

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     member::{MemberIndex, MemberSet},
+    page::ImageKey,
     pages::{PAIR_LEN, TablePages},
     planted::{Planted, planted},
     regions::PAGE_LEN,
@@ -39,8 +40,8 @@ const LOAD_LEN: u64 = 1 << 20;
 /// Images of a page of the stripe table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Images {
-    /// The counter of the newest one.
-    pub(super) newest: u64,
+    /// The newest one.
+    pub(super) newest: ImageKey,
     /// How many the last checkpoint counted.
     pub(super) counted: u64,
 }
@@ -75,9 +76,9 @@ impl Array {
         for index in state.stripes.take_changed_pages() {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
             let Images { newest, counted } = state.stripe_images[at];
-            let uncounted = u32::try_from(newest + 1 - counted).unwrap_or(u32::MAX);
+            let uncounted = u32::try_from(newest.counter + 1 - counted).unwrap_or(u32::MAX);
             let entries = state.stripes.page(index).to_vec();
-            let counter = newest + 1;
+            let counter = newest.counter + 1;
             snapshot.stripes.push(StripePage { index, counter, round: closed, uncounted, entries });
         }
         for page in core::mem::take(&mut state.sums.changed) {
@@ -85,7 +86,7 @@ impl Array {
             state.sums.pin(page);
             if let Some(cached) = state.sums.pages.get(&page) {
                 let mut page = cached.page.clone();
-                page.counter = cached.image + 1;
+                page.counter = cached.image.counter + 1;
                 page.round = closed;
                 snapshot.sums.push(page);
             }
@@ -106,7 +107,7 @@ impl Array {
             let mut state = self.state();
             for page in pages {
                 let at = usize::try_from(page.index).unwrap_or(usize::MAX);
-                state.stripe_images[at].newest = page.counter;
+                state.stripe_images[at].newest = page.key();
             }
         }
         for pages in snapshot.sums.chunks(PAGES_AT_ONCE) {
@@ -115,7 +116,7 @@ impl Array {
             let mut state = self.state();
             for page in pages {
                 if let Some(cached) = state.sums.pages.get_mut(&page.index) {
-                    cached.image = page.counter;
+                    cached.image = page.key();
                 }
                 state.sums.unpin(page.index);
             }
@@ -219,7 +220,7 @@ impl Array {
         for (index, (page, _)) in newest {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
             let counted = page.counted(base.round);
-            state.stripe_images[at] = Images { newest: page.counter, counted };
+            state.stripe_images[at] = Images { newest: page.key(), counted };
             state.stripes.load(&page);
         }
         for index in unreadable {
@@ -379,16 +380,15 @@ impl StripeImages {
         }
         let images = if is_over { &mut self.counted } else { &mut self.uncounted };
         let own: MemberSet = core::iter::once(member).collect();
-        let key = |page: &StripePage| (page.counter, page.round);
         match images.get_mut(&page.index) {
             Some((known, have)) if *known == page => have.insert(member),
-            Some((known, have)) if key(known) == key(&page) => {
+            Some((known, have)) if known.key() == page.key() => {
                 have.insert(member);
                 if is_over {
                     self.contradicted = Some((page.index, *have));
                 }
             }
-            Some((known, _)) if key(known) > key(&page) => {}
+            Some((known, _)) if known.key() > page.key() => {}
             Some(slot) => *slot = (page, own),
             None => {
                 images.insert(page.index, (page, own));

@@ -8,7 +8,7 @@ use super::Entry;
 use crate::{
     label::Uuid,
     lack::ROUND_MAX,
-    page::{About, Kind, PageError},
+    page::{About, ImageKey, Kind, PageError},
     regions::PAGE_PAYLOAD_LEN,
 };
 
@@ -83,6 +83,11 @@ impl StripePage {
         }
         let About { index, counter, round, uncounted, .. } = about;
         Ok(Self { index, counter, round, uncounted, entries })
+    }
+
+    /// Which of the page's images this is.
+    pub(crate) const fn key(&self) -> ImageKey {
+        ImageKey { counter: self.counter, round: self.round }
     }
 
     /// How many of its images a checkpoint has counted that is the last one, and closed `round`.

@@ -21,6 +21,7 @@ use crate::{
     log::segment,
     logged::{members::decode_stripe_pair, sums::decode_pair, tasks::Array},
     member::{MemberIndex, MemberSet},
+    page::ImageKey,
     pages::PAIR_LEN,
     regions::{LABEL_OFFSETS, PAGE_LEN},
 };
@@ -308,36 +309,36 @@ impl Array {
                 table.holders(page.index).iter().filter(|one| in_sync.contains(*one)).collect();
             (table, state.label.array_uuid, layout.sum_layout, holders)
         };
-        // Of each holder the images that it has: counter, and what the page says.
+        // Of each holder the images that it has: which, and what the page says.
         let reads = holders.into_iter().map(|holder| async move {
             let offset = table.offset(page.index, holder);
             let pair = self.read_pair(holder, offset).await;
-            let images: Vec<(u64, Vec<u8>)> = match pair {
+            let images: Vec<(ImageKey, Vec<u8>)> = match pair {
                 None => Vec::new(),
                 Some(pair) if page.is_sums => {
                     let found = decode_pair(&pair, layout, uuid, offset, page.index);
-                    found.iter().map(|one| (one.counter, one.encode(uuid, 0))).collect()
+                    found.iter().map(|one| (one.key(), one.encode(uuid, 0))).collect()
                 }
                 Some(pair) => {
                     let found = decode_stripe_pair(&pair, uuid, offset, page.index);
-                    found.iter().map(|one| (one.counter, one.encode(uuid, 0))).collect()
+                    found.iter().map(|one| (one.key(), one.encode(uuid, 0))).collect()
                 }
             };
             (holder, images)
         });
         let found = join_all(reads).await;
         let state = self.state();
-        let in_memory = state.image_counter(page);
+        let in_memory = state.image_key(page);
         let newest = found.iter().flat_map(|(_, images)| images.iter()).max_by_key(|one| one.0);
-        let counter = in_memory.unwrap_or_else(|| newest.map_or(0, |newest| newest.0));
-        if counter == 0 {
+        let key = in_memory.or(newest.map(|newest| newest.0)).unwrap_or_default();
+        if key.counter == 0 {
             let lost = page.is_sums && state.is_sum_page_lost(page.index);
             let holders = found.iter().map(|(holder, _)| *holder);
             return Judged { wrong: if lost { holders.collect() } else { Vec::new() }, lost };
         }
-        let image = newest.filter(|newest| newest.0 == counter).map(|newest| newest.1.clone());
-        let has = |images: &[(u64, Vec<u8>)]| {
-            let own = images.iter().find(|one| one.0 == counter);
+        let image = newest.filter(|newest| newest.0 == key).map(|newest| newest.1.clone());
+        let has = |images: &[(ImageKey, Vec<u8>)]| {
+            let own = images.iter().find(|one| one.0 == key);
             own.is_some_and(|own| image.as_ref().is_none_or(|image| *image == own.1))
         };
         let in_sync = state.in_sync();
@@ -378,8 +379,8 @@ impl super::State {
         table.offset(page.index, holder)
     }
 
-    /// The counter of a page's newest image, if memory knows it.
-    fn image_counter(&self, page: Page) -> Option<u64> {
+    /// A page's newest image, if memory knows it.
+    fn image_key(&self, page: Page) -> Option<ImageKey> {
         if page.is_sums {
             return self.sums.pages.get(&page.index).map(|cached| cached.image);
         }
