@@ -138,6 +138,20 @@ async fn until_shown(array: &Array, limit: Duration, wanted: (&str, &[&str])) {
     }
 }
 
+/// Until the array itself asks members for nothing: what is in the log comes home in a few rounds, one a second.
+async fn until_idle(array: &Array) {
+    let idle = async {
+        let (mut before, mut quiet) = (None, 0);
+        while quiet < 3 {
+            let members = array.handle().status().await.unwrap().members;
+            let asked: u64 = members.iter().map(|member| member.reads + member.writes).sum();
+            quiet = if before.replace(asked) == Some(asked) { quiet + 1 } else { 0 };
+            sleep(Duration::from_secs(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), idle).await.expect("it asks for nothing");
+}
+
 /// Members that were set aside since this was asked last.
 fn set_aside(array: &mut Array) -> Vec<(u8, String)> {
     let mut all = Vec::new();
@@ -165,13 +179,7 @@ async fn lose_one(loss: Loss) {
     let mut array = open(&configs).await;
     write(array.device(), 1).await;
     completions::flush(array.device()).await.unwrap();
-    // Until the log is empty, the array itself asks for something.
-    let idle = async {
-        while array.handle().status().await.unwrap().log.unwrap().dirty_bytes > 0 {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(Duration::from_secs(30), idle).await.unwrap();
+    until_idle(&array).await;
     assert_eq!(set_aside(&mut array), []);
     match loss {
         Loss::Killed => all[1].member.kill().await,
@@ -248,8 +256,7 @@ async fn an_idle_array_outlives_that_all_members_are_away_for_a_while() {
         let mut array = open(&configs).await;
         write(array.device(), 1).await;
         completions::flush(array.device()).await.unwrap();
-        // What is in the log comes home when nobody has asked for anything for a second.
-        sleep(Duration::from_secs(3)).await;
+        until_idle(&array).await;
         for one in &all {
             one.path.send_replace(path);
             sleep(Duration::from_millis(150)).await;
