@@ -56,7 +56,8 @@ pub(crate) enum Then {
     Raise(SegmentId, Generation),
     Remove(SegmentId),
     Extend(PlanId, Moment),
-    End(PlanId),
+    /// And whether its tokens are kept out from now on, where that was asked for.
+    End(PlanId, Result<(), Fault>),
 }
 
 #[derive(Debug)]
@@ -172,20 +173,15 @@ impl Book {
             }
             Operation::RemoveSegment { segment } => self.begin_removal(mediator, segment),
             Operation::ExtendPlan { plan, until } => {
-                if until.since_ms(now) > EXTENSION_MS_MAX {
-                    let limit =
-                        format!("{EXTENSION_MS_MAX} ms from now at most; are clocks right?");
-                    return Err(fault(
-                        FaultCode::Invalid,
-                        format!("until {} ms: {limit}", until.0),
-                    ));
-                }
+                check_extension(now, until)?;
                 Ok(Step { done: Done::Done, then: Then::Extend(plan, until) })
             }
             Operation::EndPlan { plan, revoked_until } => {
-                self.revoke(now, (mediator, plan), revoked_until)?;
+                let until = check_until(now, revoked_until)?;
                 self.ledger.release(mediator, AllotmentId(plan.0)).map_err(busy)?;
-                Ok(Step { done: Done::Done, then: Then::End(plan) })
+                // What it has ends also where its tokens cannot be kept out yet.
+                let revoked = until.map_or(Ok(()), |until| self.revoke((mediator, plan), until));
+                Ok(Step { done: Done::Done, then: Then::End(plan, revoked) })
             }
         }
     }
@@ -464,14 +460,7 @@ impl Book {
 
     /// Lets the tokens of a plan open nothing until they have ended. Asked again, it is stored again: a
     /// store may have refused it before.
-    fn revoke(&mut self, now: Moment, key: PlanKey, until: Option<Moment>) -> Result<(), Fault> {
-        let Some(until) = until.filter(|until| until.after_ms(SKEW_MS) > now) else {
-            return Ok(());
-        };
-        if until.since_ms(now) > EXTENSION_MS_MAX {
-            let limit = format!("{EXTENSION_MS_MAX} ms from now at most; are clocks right?");
-            return Err(fault(FaultCode::Invalid, format!("until {} ms: {limit}", until.0)));
-        }
+    fn revoke(&mut self, key: PlanKey, until: Moment) -> Result<(), Fault> {
         let (first, last) = ((key.0, PlanId([0; 16])), (key.0, PlanId([u8::MAX; 16])));
         let may_be_full = self.revoked.len() >= REVOKED_MAX && !self.revoked.contains_key(&key);
         if may_be_full && self.revoked.range(first..=last).count() >= REVOKED_MAX {
@@ -569,6 +558,20 @@ impl Segment {
 
 pub(crate) fn fault(code: FaultCode, detail: impl Into<String>) -> Fault {
     Fault { code, detail: detail.into() }
+}
+
+fn check_extension(now: Moment, until: Moment) -> Result<(), Fault> {
+    if until.since_ms(now) > EXTENSION_MS_MAX {
+        let limit = format!("{EXTENSION_MS_MAX} ms from now at most; are clocks right?");
+        return Err(fault(FaultCode::Invalid, format!("until {} ms: {limit}", until.0)));
+    }
+    Ok(())
+}
+
+/// Until when tokens are to be kept out that have not ended.
+fn check_until(now: Moment, until: Option<Moment>) -> Result<Option<Moment>, Fault> {
+    let until = until.filter(|until| until.after_ms(SKEW_MS) > now);
+    until.map(|until| check_extension(now, until).map(|()| until)).transpose()
 }
 
 fn check_label(label: &Label) -> Result<(), Fault> {

@@ -214,7 +214,13 @@ impl Inner {
                 self.target.close_segment(mediator, segment).await
             }
             Then::Extend(plan, until) => self.extend(mediator, plan, until).await,
-            Then::End(plan) => self.target.end_plan(mediator, plan).await.map(drop),
+            Then::End(plan, revoked) => {
+                let ended = self.target.end_plan(mediator, plan).await.map(drop);
+                if ended.is_ok() {
+                    revoked?;
+                }
+                ended
+            }
         };
         match told {
             Ok(()) => Ok((done, removed)),
@@ -314,7 +320,7 @@ impl Then {
             Self::WriteLabel(segment, ..) | Self::Raise(segment, _) | Self::Remove(segment) => {
                 Some(*segment)
             }
-            Self::Nothing | Self::Extend(..) | Self::End(_) => None,
+            Self::Nothing | Self::Extend(..) | Self::End(..) => None,
         }
     }
 }

@@ -118,7 +118,7 @@ async fn expected(core: &Core, agent: AgentId) -> Result<Expected, Problem> {
             Ok((plans.last().map(|plan| plan.id), plans))
         });
         let (last, plans) = page.await.map_err(not_stored)?;
-        for plan in plans {
+        for plan in plans.into_iter().filter(|plan| plan.state != plan::State::Closed) {
             let is_certain = plan.state == plan::State::Open && now() < plan.until;
             let id = netraid_cluster::agent::rates_of(plan.id);
             let part = plan.record.parts.iter().find(|part| part.agent == agent);

@@ -13,10 +13,7 @@ use netraid_cluster::{
     mediator::CleanClose,
     now,
 };
-use netraid_control::{
-    token::SKEW_MS,
-    units::{AgentId, Moment, PlanId, SegmentId, VolumeId},
-};
+use netraid_control::units::{AgentId, Moment, PlanId, SegmentId, VolumeId};
 
 use crate::{
     access, audit,
@@ -100,15 +97,12 @@ async fn finish(
     let _busy = alone(core, id).await?;
     let is_closed = matches!(how, How::Closed(_));
     let ending = change(&core.store, move |connection| {
-        let plan = match own(connection, id, owner)?.and_then(|plan| may(&plan).map(|()| plan)) {
-            Ok(plan) => plan,
-            Err(problem) => return Ok(Err(problem)),
-        };
-        let volume = begin_end(connection, &plan, how)?;
-        Ok(Ok((plan, volume)))
+        match own(connection, id, owner)?.and_then(|plan| may(&plan).map(|()| plan)) {
+            Ok(plan) => begin_end(connection, plan, how).map(Ok),
+            Err(problem) => Ok(Err(problem)),
+        }
     });
-    let (mut plan, volume) = ending.await?;
-    plan.record.is_revoked = !is_closed;
+    let (plan, volume) = ending.await?;
     let told = async {
         let raised = async {
             if let Some(volume) = volume.filter(|volume| !volume.lease.is_raised()) {
@@ -175,12 +169,7 @@ fn begin_end_of_owner(
     owner: u64,
 ) -> rusqlite::Result<Vec<(Plan, Option<Volume>)>> {
     let plans = Plan::of_owner(connection, owner)?;
-    let end = |mut plan: Plan| {
-        let volume = begin_end(connection, &plan, How::Revoked)?;
-        plan.record.is_revoked = true;
-        Ok((plan, volume))
-    };
-    plans.into_iter().map(end).collect()
+    plans.into_iter().map(|plan| begin_end(connection, plan, How::Revoked)).collect()
 }
 
 /// Tells agents at once of plans that are taken back, whatever else is under way for them. What of this
@@ -200,15 +189,15 @@ async fn tell_revoked(core: &Arc<Core>, ending: Vec<(Plan, Option<Volume>)>) {
 
 fn begin_end(
     connection: &rusqlite::Connection,
-    plan: &Plan,
+    mut plan: Plan,
     how: How,
-) -> rusqlite::Result<Option<Volume>> {
+) -> rusqlite::Result<(Plan, Option<Volume>)> {
+    plan.state = plan::State::Ending;
     match how {
-        How::Closed(_) => plan::set_state(connection, plan.id, plan::State::Ending)?,
+        How::Closed(_) => plan::set_state(connection, plan.id, plan.state)?,
         How::Revoked => {
-            let mut ending = Plan { state: plan::State::Ending, ..plan.clone() };
-            ending.record.is_revoked = true;
-            ending.save(connection)?;
+            plan.record.revoke();
+            plan.save(connection)?;
         }
     }
     let mut volume = Volume::load(connection, plan.volume)?;
@@ -219,36 +208,25 @@ fn begin_end(
         }
         volume.save_lease(connection)?;
     }
-    Ok(volume)
+    Ok((plan, volume))
 }
 
-/// Tells a plan's agents that it is over, and forgets it when all know. Whoever calls it is alone with
-/// the plan.
-pub(crate) async fn end_plan(core: &Arc<Core>, mut plan: Plan) {
-    let id = plan.id;
+/// Tells a plan's agents that it is over. When all know, it is forgotten as soon as its tokens open nothing.
+/// Whoever calls it is alone with the plan, but for those who take it back.
+pub(crate) async fn end_plan(core: &Arc<Core>, plan: Plan) {
     let left = tell_end(core, &plan).await;
     // Stored some time: until then it is ended again.
-    if left.is_empty() {
-        drop(core.store.write(move |connection| plan::delete(connection, id)));
-    } else if left != plan.record.agents {
-        plan.state = plan::State::Ending;
-        plan.record.parts.retain(|part| left.contains(&part.agent));
-        plan.record.agents = left;
-        drop(core.store.write(move |connection| plan.save(connection)));
+    if left.is_empty() || left != plan.record.agents {
+        drop(core.store.write(move |connection| plan.note_told(connection, left)));
     }
 }
 
 /// Tells a plan's agents that it is over: those that do not know yet.
 async fn tell_end(core: &Core, plan: &Plan) -> Vec<AgentId> {
     let id = plan.id;
-    // Once its tokens have ended by any clock there is nothing to take back.
-    let holds = plan.record.is_revoked && plan.until.after_ms(SKEW_MS) > now();
-    let revoked_until = holds.then_some(plan.until);
-    let mut agents = plan.record.agents.clone();
-    agents.extend(plan.record.parts.iter().map(|part| part.agent));
-    agents.sort_unstable();
-    agents.dedup();
-    let told = agents.into_iter().map(|agent| {
+    // Of tokens that have ended there is nothing to take back.
+    let revoked_until = (plan.record.is_revoked && plan.has_tokens()).then_some(plan.until);
+    let told = plan.record.untold().into_iter().map(|agent| {
         // Of an agent that is not known any more nobody has anything.
         let is_known = core.agents.link(agent).is_some();
         let is_there = core.agents.is_reachable(agent);
@@ -504,7 +482,7 @@ async fn sweep(core: &Core) {
     let before = Moment(now().0.saturating_sub(SWEEP_AFTER_MS));
     let swept = core.store.write(move |connection| {
         let over = Plan::ended_before(connection, plan::State::Open, before, LOOK_MAX)?;
-        over.iter().try_for_each(|plan| begin_end(connection, plan, How::Revoked).map(drop))
+        over.into_iter().try_for_each(|plan| begin_end(connection, plan, How::Revoked).map(drop))
     });
     let _ = swept.await;
 }

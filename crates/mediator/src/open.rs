@@ -271,7 +271,7 @@ fn finish_opening(connection: &Connection, id: PlanId) -> Sql<Result<(), Problem
     match Plan::load(connection, id)?.map(|plan| plan.state) {
         Some(plan::State::Opening) => plan::set_state(connection, id, plan::State::Open)?,
         Some(plan::State::Open) => {}
-        Some(plan::State::Ending) | None => {
+        Some(plan::State::Ending | plan::State::Closed) | None => {
             let detail = format!("plan {id} was ended while it was being opened; ask again");
             return Ok(Err(Problem::new(Code::Conflict, detail)));
         }

@@ -3,6 +3,7 @@
 use netraid_cluster::{
     access::{Bearer, TokenDigest},
     mediator::{CleanClose, Mode, Open},
+    now,
 };
 use netraid_control::{
     token::SKEW_MS,
@@ -23,6 +24,8 @@ pub(crate) enum State {
     Open,
     /// Agents are being told that it is over.
     Ending,
+    /// Agents know that it is over. Its tokens have not ended, and are taken back with its bearer token.
+    Closed,
 }
 
 /// What is kept of a plan beside its columns.
@@ -42,6 +45,9 @@ pub(crate) struct Record {
     pub(crate) parts: Vec<Part>,
     /// Who may have sessions of it.
     pub(crate) agents: Vec<AgentId>,
+    /// Agents of this plan that know already that it is over: its tokens open segments there until they end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) told: Vec<AgentId>,
     /// Of what its client says when it has stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) close_key: Option<TokenDigest>,
@@ -67,6 +73,7 @@ impl Record {
             for_ms,
             parts: Vec::new(),
             agents,
+            told: Vec::new(),
             close_key: open.close_key.as_ref().map(Bearer::digest),
             clean_close: None,
             is_revoked: false,
@@ -77,6 +84,31 @@ impl Record {
     /// over while the client counts on it, whatever of two clocks is ahead.
     pub(crate) const fn lease_ms(&self) -> u64 {
         self.for_ms.saturating_add(SKEW_MS)
+    }
+
+    /// Agents that are to be told when it is over.
+    pub(crate) fn untold(&self) -> Vec<AgentId> {
+        let mut agents = self.agents.clone();
+        agents.extend(self.parts.iter().map(|part| part.agent));
+        agents.sort_unstable();
+        agents.dedup();
+        agents
+    }
+
+    /// Takes it back: all agents are to be told, also those that know that it is over.
+    pub(crate) fn revoke(&mut self) {
+        self.is_revoked = true;
+        let told = std::mem::take(&mut self.told);
+        self.agents.extend(told);
+        self.agents = self.untold();
+    }
+
+    /// Notes that all but these agents know that it is over.
+    pub(crate) fn note_told(&mut self, left: Vec<AgentId>) {
+        let told = self.untold().into_iter().filter(|agent| !left.contains(agent));
+        self.told.extend(told);
+        self.parts.retain(|part| left.contains(&part.agent));
+        self.agents = left;
     }
 
     /// What it has booked for a segment.
@@ -147,8 +179,9 @@ impl Plan {
         connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)]).map(drop)
     }
 
+    /// Those of a volume of which agents may still have something.
     pub(crate) fn of_volume(connection: &Connection, volume: VolumeId) -> Sql<Vec<Self>> {
-        let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1");
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE volume = ?1 AND state <> 'closed'");
         usable(&mut *connection.prepare_cached(&sql)?, [volume.0], "plans", Self::read)
     }
 
@@ -160,10 +193,37 @@ impl Plan {
         Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
     }
 
-    /// Those that were opened by a bearer token, and have not ended.
+    /// Those that were opened by a bearer token and are not taken back; closed ones too while their tokens
+    /// may open something.
     pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Vec<Self>> {
-        let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1 AND state <> 'ending'");
-        usable(&mut *connection.prepare_cached(&sql)?, [int(owner)], "plans", Self::read)
+        let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1");
+        let mut plans =
+            usable(&mut *connection.prepare_cached(&sql)?, [int(owner)], "plans", Self::read)?;
+        plans.retain(|plan| match plan.state {
+            State::Opening | State::Open => true,
+            State::Ending | State::Closed => !plan.record.is_revoked && plan.has_tokens(),
+        });
+        Ok(plans)
+    }
+
+    /// Whether its tokens have not ended, by any clock.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.until.after_ms(SKEW_MS) > now()
+    }
+
+    /// Notes that all but these agents know that it is over. It is forgotten when all know, and its tokens
+    /// open nothing any more. What somebody made of it meanwhile stands.
+    pub(crate) fn note_told(mut self, connection: &Connection, left: Vec<AgentId>) -> Sql<()> {
+        let now = Self::load(connection, self.id)?;
+        if now.is_none_or(|now| now.record.is_revoked != self.record.is_revoked) {
+            return Ok(());
+        }
+        if left.is_empty() && (self.record.is_revoked || !self.has_tokens()) {
+            return delete(connection, self.id);
+        }
+        self.state = if left.is_empty() { State::Closed } else { State::Ending };
+        self.record.note_told(left);
+        self.save(connection)
     }
 
     /// Those in a state that end before a moment; as many at most.
@@ -224,6 +284,6 @@ pub(crate) fn delete(connection: &Connection, id: PlanId) -> Sql<()> {
 
 /// Forgets plans of which nothing can be left on an agent, whether it was told or not.
 pub(crate) fn forget_ended(connection: &Connection, before: Moment) -> Sql<usize> {
-    let sql = "DELETE FROM plans WHERE state = 'ending' AND until < ?1";
+    let sql = "DELETE FROM plans WHERE state IN ('ending', 'closed') AND until < ?1";
     connection.prepare_cached(sql)?.execute([int(before.0)])
 }

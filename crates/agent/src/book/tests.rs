@@ -14,7 +14,7 @@ use netraid_control::{
     },
 };
 
-use super::{Book, Step};
+use super::{Book, Step, Then};
 use crate::view::View;
 
 const NOW: Moment = Moment(1_000_000);
@@ -71,6 +71,37 @@ fn a_plan_is_taken_back_until_its_tokens_have_ended_by_any_clock() {
     // A clock that is wrong keeps nobody out for years.
     assert_eq!(ask(&mut book, revoke(NOW.after_ms(1 << 40))), Err(FaultCode::Invalid));
     assert!(!is_out());
+}
+
+/// However many plans somebody has taken back, what one of them has ends.
+#[test]
+fn a_plan_ends_also_when_no_more_can_be_kept_out() {
+    let (mut book, view) = with_segment();
+    let rates = Resources { space_bytes: 0, device: Rate(10), network: Rate(10) };
+    booked(&mut book, AllotmentId(PLAN.0), rates);
+    let until = NOW.after_ms(60_000);
+    let end = |number: u32| {
+        let mut plan = [9; 16];
+        plan[..4].copy_from_slice(&number.to_be_bytes());
+        Operation::EndPlan { plan: PlanId(plan), revoked_until: Some(until) }
+    };
+    for number in 0..u32::try_from(super::REVOKED_MAX).unwrap() {
+        ask(&mut book, end(number)).unwrap();
+    }
+    let Step { then, .. } = book.apply(NOW, MEDIATOR, revoke(until)).unwrap();
+    let Then::End(PLAN, Err(refused)) = then else { panic!("{then:?}") };
+    assert_eq!(refused.code, FaultCode::Busy);
+    assert_eq!(book.settle(), [(MEDIATOR, PLAN)], "its sessions end");
+    assert!(view.read().booked.is_empty());
+    // Another mediator's have their own bound.
+    let other = MediatorId([7; 16]);
+    let Step { then, .. } = book.apply(NOW, other, revoke(until)).unwrap();
+    assert!(matches!(then, Then::End(PLAN, Ok(()))));
+    // When those have ended there is room.
+    book.expire(until.after_ms(SKEW_MS));
+    let later = until.after_ms(SKEW_MS + 60_000);
+    let Step { then, .. } = book.apply(until.after_ms(SKEW_MS), MEDIATOR, revoke(later)).unwrap();
+    assert!(matches!(then, Then::End(PLAN, Ok(()))));
 }
 
 fn create() -> Operation {

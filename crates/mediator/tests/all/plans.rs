@@ -339,14 +339,22 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
     let reads = open(&client, hour("/r", Mode::Read)).await.unwrap();
     let booked = open(&client, opening("/r", Mode::Read, 10_000_000)).await.unwrap();
     let other = house.open(&opening("/r", Mode::Read, 10_000_000)).await.unwrap();
+    // What was closed before has tokens that have not ended.
+    let closed = open(&client, hour("/r", Mode::Read)).await.unwrap();
+    let close = Close { key: crate::common::close_key(), clean_close: None };
+    let path = format!("/v1/plans/{}/close", closed.plan);
+    client.post::<_, IgnoredAny>(&path, &close).await.unwrap();
+    token(&house, &closed, 0);
     // One that is away is told when it is back, whatever happens to the mediator meanwhile.
     house.agents[2].set_deaf(true);
     let began = std::time::Instant::now();
     house.admin.delete::<IgnoredAny>(&format!("/v1/access/{number}")).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(20));
-    for plan in [&writes, &reads, &booked] {
+    let all = [&writes, &reads, &booked, &closed];
+    for plan in all {
         for agent in &house.agents[..2] {
             assert!(agent.inner.ended.lock().unwrap().contains(&plan.plan));
+            assert!(agent.inner.revoked.lock().unwrap().contains_key(&plan.plan));
         }
     }
     assert_eq!(house.plans().await, [other.plan]);
@@ -355,7 +363,7 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
     house.start().await;
     house.agents[2].set_deaf(false);
     let began = std::time::Instant::now();
-    while ![&writes, &reads, &booked].iter().all(|plan| is_out(&house, plan)) {
+    while !all.iter().all(|plan| is_out(&house, plan)) {
         assert!(began.elapsed() < crate::common::LIMIT, "an agent was never told");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -373,13 +381,21 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
 #[tokio::test]
 async fn a_bearer_that_ends_takes_its_plans_with_it() {
     let house = House::new(3).await;
-    house.create("/x", 1 << 30).await.unwrap();
+    for path in ["/x", "/y"] {
+        house.create(path, 1 << 30).await.unwrap();
+    }
     let (client, _) = house.client_of(Role::Client, Some(4_000)).await;
     let hour = Open { for_ms: Some(3_590_000), ..opening("/x", Mode::Write, 0) };
     let plan: TransferPlan = client.post("/v1/plans", &hour).await.unwrap();
     token(&house, &plan, 0);
+    let read = Open { for_ms: Some(3_590_000), ..opening("/y", Mode::Read, 0) };
+    let closed: TransferPlan = client.post("/v1/plans", &read).await.unwrap();
+    let close = Close { key: crate::common::close_key(), clean_close: None };
+    let path = format!("/v1/plans/{}/close", closed.plan);
+    client.post::<_, IgnoredAny>(&path, &close).await.unwrap();
+    token(&house, &closed, 0);
     let began = std::time::Instant::now();
-    while !is_out(&house, &plan) {
+    while !is_out(&house, &plan) || !is_out(&house, &closed) {
         assert!(began.elapsed() < crate::common::LIMIT, "its tokens hold");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
