@@ -4,6 +4,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,11 +22,16 @@ use netraid_cluster::{
     serve::{Limits, ServeError, Server, bearer},
     tls::Identity,
 };
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     sync::oneshot,
 };
+use tokio_rustls::TlsConnector;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long `/v1/work` takes.
@@ -181,6 +187,39 @@ async fn the_body_of_a_stranger_is_not_waited_for_and_not_read() {
         let len = stream.read(&mut answer).await.unwrap();
         let answer = String::from_utf8_lossy(&answer[..len]);
         assert!(answer.ends_with("\r\n\r\n5") && !answer.contains("connection: close"), "{answer}");
+    }
+}
+
+/// A server that closed at once would reset the connection, and the peer would never read why.
+#[tokio::test]
+async fn a_stranger_that_sends_all_of_a_long_body_reads_the_answer() {
+    let token = Bearer::draw();
+    let directory = tempfile::tempdir().unwrap();
+    let identity = Identity::own(directory.path(), &["127.0.0.1".to_owned()]).unwrap();
+    let head = head("POST /v1/length", None, "Content-Length: 8388608\r\n");
+    let body = vec![b' '; 8 << 20];
+    for identity in [None, Some(identity)] {
+        let authority = identity.as_ref().map(|identity| identity.authority.clone());
+        let (url, _stop) = serve(identity, &token);
+        let mut stream = TcpStream::connect(url.rsplit('/').next().unwrap()).await.unwrap();
+        let Some(authority) = authority else {
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(&body).await.unwrap();
+            let (answer, _) = rest(&mut stream).await;
+            assert!(answer.ends_with("\r\n\r\n0"), "{answer}");
+            continue;
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let connector = TlsConnector::from(Arc::new(config));
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let mut stream = connector.connect(name, stream).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&body).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.ends_with(b"\r\n\r\n0"), "{}", String::from_utf8_lossy(&answer));
     }
 }
 

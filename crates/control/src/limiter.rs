@@ -8,8 +8,13 @@
 //!
 //! ```text
 //! arrive ─▶ Header ──▶ Body ──▶ Answer ──▶ Idle ─▶ Header ...
-//!           header     body                idle        limits in time
+//!           header     body        │       idle        limits in time
+//!                                  └─▶ Lingering
+//!                                      header
 //! ```
+//!
+//! A connection is not closed under a peer that is still sending: the answer would be lost with it. What comes
+//! after the last answer is read and thrown away, so many bytes for so long.
 //!
 //! Whose connection it is, and how requests are read, is the shell's: it says what happened, closes what
 //! [`Limiter::must_close`] names, and answers what [`Limiter::must_answer`] names.
@@ -24,6 +29,8 @@ use core::{fmt, net::IpAddr, time::Duration};
 const LEAVING_MAX: usize = 64;
 /// Peers beyond the limits that are let in to be told so, at most.
 const TOLD_MAX: usize = 16;
+/// Bytes that are thrown away behind the last answer, at most: more than the longest document of any API.
+const LINGER_BYTES_MAX: u64 = 16 << 20;
 /// How often there is something to be logged, at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -137,6 +144,8 @@ pub enum Ending {
     HeaderTime,
     /// Nothing was asked, or taken of an answer, for too long.
     Idle,
+    /// The peer went on sending behind the last answer, or never closed.
+    Lingered,
 }
 
 /// What happened since the last report, for the log.
@@ -187,6 +196,8 @@ enum Phase {
     /// An answer is sent: since then nothing more of it was taken.
     Sending(Duration),
     Idle(Duration),
+    /// The last answer was sent.
+    Lingering(Duration),
 }
 
 #[derive(Debug)]
@@ -203,6 +214,8 @@ struct Connection {
     body_bytes: u64,
     /// There was no room for all of the body.
     lacks_memory: bool,
+    /// Bytes that were thrown away.
+    lingered_bytes: u64,
 }
 
 impl Connection {
@@ -297,6 +310,7 @@ impl Limiter {
             leaves: false,
             body_bytes: 0,
             lacks_memory: false,
+            lingered_bytes: 0,
         };
         self.connections.insert(id, connection);
         Arrival::Admitted(id, loser.filter(|_| shortage.is_some()))
@@ -383,6 +397,20 @@ impl Limiter {
         }
     }
 
+    /// Nothing more is answered, and what the peer still sends is thrown away.
+    pub fn handle_last_answered(&mut self, now: Duration, id: ConnectionId) {
+        if let Some(one) = self.connections.get_mut(&id) {
+            one.phase = Phase::Lingering(now);
+        }
+    }
+
+    /// So many bytes were thrown away. False when that is enough: the connection is to be closed.
+    pub fn handle_thrown_away(&mut self, id: ConnectionId, len_bytes: u64) -> bool {
+        let Some(one) = self.connections.get_mut(&id) else { return false };
+        one.lingered_bytes = one.lingered_bytes.saturating_add(len_bytes);
+        one.lingered_bytes <= LINGER_BYTES_MAX
+    }
+
     /// A connection has ended.
     pub fn handle_end(&mut self, id: ConnectionId) {
         if let Some(gone) = self.connections.remove(&id) {
@@ -396,7 +424,7 @@ impl Limiter {
     pub fn next_timeout(&self, id: ConnectionId) -> Option<Duration> {
         let one = self.connections.get(&id)?;
         match one.phase {
-            Phase::Header(since) => since.checked_add(self.limits.header),
+            Phase::Header(since) | Phase::Lingering(since) => since.checked_add(self.limits.header),
             Phase::Body(since) => since.checked_add(self.limits.body),
             Phase::Answer => None,
             Phase::Sending(since) | Phase::Idle(since) => since.checked_add(self.limits.idle),
@@ -413,6 +441,7 @@ impl Limiter {
         let ending = match one.phase {
             Phase::Header(_) => Ending::HeaderTime,
             Phase::Sending(_) | Phase::Idle(_) => Ending::Idle,
+            Phase::Lingering(_) => Ending::Lingered,
             Phase::Body(_) | Phase::Answer => return None,
         };
         if is_over {
@@ -458,7 +487,7 @@ impl Limiter {
         let stranger = all.clone().find(|(_, one)| !one.is_known).map(|(id, _)| *id);
         stranger.or_else(|| {
             let idle = all.filter_map(|(id, one)| match one.phase {
-                Phase::Idle(since) => Some((since, *id)),
+                Phase::Idle(since) | Phase::Lingering(since) => Some((since, *id)),
                 Phase::Header(_) | Phase::Body(_) | Phase::Answer | Phase::Sending(_) => None,
             });
             idle.min().map(|(_, id)| id)

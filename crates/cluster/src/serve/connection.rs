@@ -25,7 +25,7 @@ use hyper::{
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use netraid_control::limiter::{Ending, Shortage};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::TcpStream,
     sync::watch,
     time::{Instant, sleep_until},
@@ -78,28 +78,51 @@ impl Serving {
     {
         let Self { router, knows, mut stopped, .. } = self;
         let watched = Watched { inner: stream, place: Arc::clone(&place) };
+        let own = Arc::clone(&place);
         let answers = service_fn(move |request| {
             let knows = bearer(Request::headers(&request)).is_some_and(|token| knows(&token));
             let router = router.clone();
-            let place = Arc::clone(&place);
-            async move { Ok::<_, Infallible>(answer(router, request, peer, knows, place).await) }
+            let place = Arc::clone(&own);
+            Box::pin(async move {
+                Ok::<_, Infallible>(answer(router, request, peer, knows, place).await)
+            })
         });
-        let connection = http1::Builder::new()
+        let mut connection = http1::Builder::new()
             // The limiter has the time.
             .header_read_timeout(None)
             .max_buf_size(BUFFER_LEN_MAX)
             .serve_connection(TokioIo::new(watched), answers);
-        let (mut connection, stop) = (pin!(connection), stopped.wait_for(|stop| *stop));
-        let (mut stop, mut is_stopping) = (pin!(stop), false);
+        let (mut stop, mut is_stopping) = (pin!(stopped.wait_for(|stop| *stop)), false);
         let ended = poll_fn(|context| {
             if !is_stopping && stop.as_mut().poll(context).is_ready() {
                 is_stopping = true;
-                connection.as_mut().graceful_shutdown();
+                Pin::new(&mut connection).graceful_shutdown();
             }
-            connection.as_mut().poll(context)
+            connection.poll_without_shutdown(context)
         });
-        if let Err(error) = ended.await {
+        let ended = match ended.await {
+            Ok(()) => linger(connection.into_parts().io.into_inner(), &place).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = ended {
             tracing::debug!(%peer, "a connection failed: {error}");
+        }
+    }
+}
+
+/// Says that nothing more comes, and reads what the peer still sends until it has heard: a connection that is
+/// closed with something unread takes the last answer with it.
+async fn linger<S>(mut stream: Watched<S>, place: &Place) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    place.handle_last_answered();
+    stream.shutdown().await?;
+    let mut thrown_away = vec![0; BUFFER_LEN_MAX];
+    loop {
+        let len = stream.read(&mut thrown_away).await?;
+        if len == 0 || !place.handle_thrown_away(len) {
+            return Ok(());
         }
     }
 }

@@ -118,6 +118,14 @@ impl Place {
         self.doors.shared().limiter.handle_answered(self.doors.now(), self.id);
     }
 
+    pub(super) fn handle_last_answered(&self) {
+        self.doors.shared().limiter.handle_last_answered(self.doors.now(), self.id);
+    }
+
+    pub(super) fn handle_thrown_away(&self, len: usize) -> bool {
+        self.doors.shared().limiter.handle_thrown_away(self.id, len as u64)
+    }
+
     pub(super) fn must_close(&self) -> Option<Ending> {
         let now = self.doors.now();
         let mut shared = self.doors.shared();

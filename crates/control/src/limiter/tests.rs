@@ -163,6 +163,37 @@ fn a_connection_is_kept_between_requests_for_as_long_as_it_may_be_idle() {
 }
 
 #[test]
+fn what_comes_behind_the_last_answer_is_thrown_away_so_much_of_it_for_so_long() {
+    let mut limiter = Limiter::new(LIMITS);
+    let [slow, long] = [1, 2].map(|host_number| {
+        let id = admitted(limiter.arrive(at(0), host(host_number)));
+        limiter.handle_header(at(1), id, false);
+        limiter.handle_answer(at(1), id);
+        limiter.handle_answered(at(1), id);
+        limiter.handle_last_answered(at(2), id);
+        id
+    });
+    // Bytes begin no request, and win no time.
+    limiter.handle_bytes(at(11), slow);
+    assert!(limiter.handle_thrown_away(slow, 8 << 20));
+    assert_eq!(limiter.must_close(at(11), slow), None);
+    assert_eq!(limiter.must_close(at(12), slow), Some(Ending::Lingered));
+    assert!(limiter.handle_thrown_away(long, LINGER_BYTES_MAX));
+    assert!(!limiter.handle_thrown_away(long, 1));
+    // Nothing is wrong with that.
+    limiter.handle_end(slow);
+    assert_eq!(limiter.poll_report(at(20)), None);
+    // One that said a token is in nobody's way meanwhile.
+    let friends: Vec<_> = (0..4).map(|n| idle_friend(&mut limiter, at(20 + n), host(3))).collect();
+    limiter.handle_last_answered(at(24), friends[0]);
+    limiter.handle_answer(at(25), friends[1]);
+    let Arrival::Admitted(_, loser) = limiter.arrive(at(26), host(3)) else { panic!() };
+    assert_eq!(loser, Some(friends[2]), "idle for longest");
+    let Arrival::Admitted(_, loser) = limiter.arrive(at(26), host(3)) else { panic!() };
+    assert!(loser.is_some_and(|loser| !friends.contains(&loser)), "a stranger");
+}
+
+#[test]
 fn bodies_hold_no_more_than_they_may_and_strangers_have_none() {
     let mut limiter = Limiter::new(Limits { bodies_bytes: 100, ..LIMITS });
     let [one, two] = [1, 2].map(|n| admitted(limiter.arrive(at(0), host(n))));
