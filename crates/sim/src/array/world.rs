@@ -142,7 +142,7 @@ pub(super) enum Happening {
 #[derive(Debug)]
 enum Pending {
     Read { first: u64, submitted: Moment, is_sweep: bool },
-    Write { id: WriteId, needs_space: bool },
+    Write { id: WriteId, needs_space: bool, was_short: bool },
     Flush(Moment),
 }
 

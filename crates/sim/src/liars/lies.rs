@@ -126,11 +126,7 @@ impl Lie {
     }
 
     fn change_checkpoint(self, disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
-        let slots = CHECKPOINT_OFFSETS.into_iter().enumerate();
-        let found = slots.filter_map(|(slot, offset)| {
-            Checkpoint::decode(&read(disk, offset, BLOCK), label.array_uuid, slot).ok()
-        });
-        let Some(newest) = found.max_by_key(|one| one.counter) else { return false };
+        let Some(newest) = newest_checkpoint(disk, label) else { return false };
         let lead = if self == Self::CheckpointAhead {
             [1 << 59, 1000, 2][dice.index(3)]
         } else {
@@ -179,7 +175,15 @@ impl Lie {
     }
 }
 
-/// A head three blocks beyond the last one that there is.
+fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<Checkpoint> {
+    let slots = CHECKPOINT_OFFSETS.into_iter().enumerate();
+    let found = slots.filter_map(|(slot, offset)| {
+        Checkpoint::decode(&read(disk, offset, BLOCK), label.array_uuid, slot).ok()
+    });
+    found.max_by_key(|one| one.counter)
+}
+
+/// A head three blocks beyond the last one that there is. Where the log has no room for that, nobody looks.
 fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
     let Some(log) = &label.log else { return false };
     let key = LogKey { array_uuid: label.array_uuid, salt: log.salt };
@@ -188,6 +192,11 @@ fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
     let newest = disks.iter().filter_map(|disk| newest_batch(disk, label, key));
     let Some(newest) = newest.max_by_key(|batch| batch.position) else { return false };
     let position = newest.end().after(3);
+    let tails = disks.iter().filter_map(|disk| newest_checkpoint(disk, label));
+    let Some(tail) = tails.map(|one| one.tail.end).min() else { return false };
+    if position.0.saturating_sub(tail.0) >= ring.blocks() {
+        return false;
+    }
     // By whoever may write there.
     let owner = log.beginnings.owner(position);
     let batch = Batch {

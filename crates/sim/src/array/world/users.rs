@@ -33,9 +33,10 @@ impl<M: Machine> World<M> {
             Ok(data) => format!("engine {}: request {} done, {data:?}", id.0, request.0),
             Err(error) => format!("engine {}: request {} failed: {error}", id.0, request.0),
         });
-        let needs_space = match pending {
-            Pending::Write { needs_space, .. } => Some(needs_space),
-            Pending::Read { .. } | Pending::Flush(_) => None,
+        // What was refused while there was no space may be told later, with the rest of its write.
+        let (needs_space, was_short) = match pending {
+            Pending::Write { needs_space, was_short, .. } => (Some(needs_space), was_short),
+            Pending::Read { .. } | Pending::Flush(_) => (None, false),
         };
         let checked = match (pending, &result) {
             (Pending::Read { first, submitted, .. }, Ok(data)) => {
@@ -59,7 +60,7 @@ impl<M: Machine> World<M> {
                 let is_superseded = self.serving != Some(id);
                 let is_full = needs_space.is_some()
                     && error.kind() == ErrorKind::NoSpace
-                    && self.is_short_of_space();
+                    && (was_short || self.is_short_of_space());
                 self.counts.refused += u64::from(is_full);
                 // The log of such a small array may hold no more of them.
                 let is_discard = is_full && needs_space == Some(false);
@@ -168,6 +169,7 @@ impl<M: Machine> World<M> {
         self.life_requests += 1;
         let count = sectors.end - sectors.start;
         let mut data = SgList::new();
+        let was_short = self.is_short_of_space();
         let pending = match op {
             Op::Read => Pending::Read {
                 first: sectors.start,
@@ -179,12 +181,13 @@ impl<M: Machine> World<M> {
                 let write = self.oracle.begin_write(engine, Change::Data, sectors.clone(), fua);
                 let bytes = content::make(write, sectors.start, count);
                 data = content::scatter(&bytes, &self.workload.cuts(bytes.len()));
-                Pending::Write { id: write, needs_space: true }
+                Pending::Write { id: write, needs_space: true, was_short }
             }
             Op::WriteZeroes | Op::Discard => {
                 let change = if op == Op::Discard { Change::Discard } else { Change::Zeroes };
                 let write = self.oracle.begin_write(engine, change, sectors.clone(), fua);
-                Pending::Write { id: write, needs_space: op == Op::WriteZeroes }
+                let needs_space = op == Op::WriteZeroes;
+                Pending::Write { id: write, needs_space, was_short }
             }
         };
         self.note(|| {
