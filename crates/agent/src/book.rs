@@ -78,6 +78,8 @@ pub(crate) struct Book {
     /// Plans whose tokens open nothing, until those have ended. A store that does not take one does not
     /// take it from here: it only keeps more out, and whoever asked asks again.
     revoked: BTreeMap<PlanKey, Moment>,
+    /// How many of those each mediator has.
+    revoked_counts: BTreeMap<MediatorId, usize>,
     /// No later than the first of those ends.
     revoked_end: Moment,
     /// Those of which the store is to be told.
@@ -114,10 +116,15 @@ impl Book {
     ) -> Self {
         let segment =
             |(key, row)| (key, Segment { row, is_made: true, is_lost: lost.contains(&key) });
+        let mut revoked_counts = BTreeMap::new();
+        for ((mediator, _), _) in &revoked {
+            *revoked_counts.entry(*mediator).or_default() += 1;
+        }
         let book = Self {
             ledger,
             segments: rows.into_iter().map(segment).collect(),
             revoked: revoked.into_iter().collect(),
+            revoked_counts,
             revoked_end: Moment(0),
             revoked_changed: BTreeSet::new(),
             draining,
@@ -178,9 +185,9 @@ impl Book {
             }
             Operation::EndPlan { plan, revoked_until } => {
                 let until = check_until(now, revoked_until)?;
-                self.ledger.release(mediator, AllotmentId(plan.0)).map_err(busy)?;
                 // What it has ends also where its tokens cannot be kept out yet.
                 let revoked = until.map_or(Ok(()), |until| self.revoke((mediator, plan), until));
+                self.ledger.release(mediator, AllotmentId(plan.0)).map_err(busy)?;
                 Ok(Step { done: Done::Done, then: Then::End(plan, revoked) })
             }
         }
@@ -461,13 +468,14 @@ impl Book {
     /// Lets the tokens of a plan open nothing until they have ended. Asked again, it is stored again: a
     /// store may have refused it before.
     fn revoke(&mut self, key: PlanKey, until: Moment) -> Result<(), Fault> {
-        let (first, last) = ((key.0, PlanId([0; 16])), (key.0, PlanId([u8::MAX; 16])));
-        let may_be_full = self.revoked.len() >= REVOKED_MAX && !self.revoked.contains_key(&key);
-        if may_be_full && self.revoked.range(first..=last).count() >= REVOKED_MAX {
+        let is_new = !self.revoked.contains_key(&key);
+        let count = self.revoked_counts.entry(key.0).or_default();
+        if is_new && *count >= REVOKED_MAX {
             let detail =
                 format!("{REVOKED_MAX} plans are taken back already; ask again when some end");
             return Err(fault(FaultCode::Busy, detail));
         }
+        *count += usize::from(is_new);
         let stands = self.revoked.entry(key).or_insert(until);
         *stands = until.max(*stands);
         self.revoked_end = self.revoked_end.min(*stands);
@@ -487,6 +495,13 @@ impl Book {
         let mut view = self.view.write();
         for key in over {
             self.revoked.remove(&key);
+            let left = self.revoked_counts.get_mut(&key.0).map(|count| {
+                *count -= 1;
+                *count
+            });
+            if left == Some(0) {
+                self.revoked_counts.remove(&key.0);
+            }
             view.revoked.remove(&key);
             self.revoked_changed.insert(key);
         }

@@ -118,17 +118,18 @@ impl Work {
 /// Takes back a plan whose tokens nobody has. What agents have for it is to be ended: then it is
 /// forgotten.
 pub(crate) fn abandon(connection: &Connection, id: PlanId) -> Sql<()> {
-    let Some(plan) = Plan::load(connection, id)? else { return Ok(()) };
+    let Some(mut plan) = Plan::load(connection, id)? else { return Ok(()) };
     if plan.state != plan::State::Opening {
         return Ok(());
     }
     if let Some(mut volume) = Volume::load(connection, plan.volume)? {
         // It could not be written to: it is as it was before.
-        volume.release(id, plan.record.clean_close);
+        volume.release(id, plan.record.clean_close.clone());
         volume.save_lease(connection)?;
     }
     if plan.record.rate > Rate::ZERO {
-        return plan::set_state(connection, id, plan::State::Ending);
+        (plan.state, plan.record.is_unissued) = (plan::State::Ending, true);
+        return plan.save(connection);
     }
     plan::delete(connection, id)
 }

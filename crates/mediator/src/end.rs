@@ -1,6 +1,7 @@
 //! What ends: plans and volumes, and all that is finished in the background.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -172,18 +173,23 @@ fn begin_end_of_owner(
     plans.into_iter().map(|plan| begin_end(connection, plan, How::Revoked)).collect()
 }
 
-/// Tells agents at once of plans that are taken back, whatever else is under way for them. What of this
-/// is late or lost is told again, and the plans are forgotten, in the background.
+/// Tells agents at once of plans that are taken back, the first ones first, whatever else is under way for
+/// them. What of this is late or lost is told again, and the plans are forgotten, in the background.
 async fn tell_revoked(core: &Arc<Core>, ending: Vec<(Plan, Option<Volume>)>) {
-    let told = ending.iter().map(|(plan, volume)| async move {
-        let raised = async {
-            if let Some(volume) = volume.as_ref().filter(|volume| !volume.lease.is_raised()) {
-                raise(core, volume).await;
-            }
-        };
-        tokio::join!(raised, tell_end(core, plan));
-    });
-    let _ = tokio::time::timeout(FINISH_LIMIT, join_all(told)).await;
+    let (plans, volumes): (Vec<Plan>, Vec<Option<Volume>>) = ending.into_iter().unzip();
+    // Of each volume as it was left by the last of its plans.
+    let volumes: BTreeMap<VolumeId, Volume> =
+        volumes.into_iter().flatten().map(|volume| (volume.id, volume)).collect();
+    let raised = async {
+        let unraised = volumes.values().filter(|volume| !volume.lease.is_raised());
+        join_all(unraised.map(|volume| raise(core, volume))).await;
+    };
+    let told = async {
+        for some in plans.chunks(ENDING_MAX as usize) {
+            join_all(some.iter().map(|plan| tell_end(core, plan))).await;
+        }
+    };
+    let _ = tokio::time::timeout(FINISH_LIMIT, async { tokio::join!(raised, told) }).await;
     core.wake.notify_one();
 }
 
@@ -334,16 +340,17 @@ async fn abandon_volumes(core: &Core) {
     }
 }
 
-/// Ends all plans that are ending.
-async fn end_plans(core: &Arc<Core>) {
+/// Ends plans that are ending, some at a time, by id: so many whose agents are away, or take no more, are in
+/// nobody's way. `after` is the last one of the look before.
+async fn end_plans(core: &Arc<Core>, after: &mut PlanId) {
     let before = Moment(now().0.saturating_sub(FORGET_AFTER_MS));
     drop(core.store.write(move |connection| plan::forget_ended(connection, before)));
-    let ending = core.store.read(|connection| {
-        Plan::ended_before(connection, plan::State::Ending, Moment(u64::MAX), ENDING_MAX)
-    });
-    if let Ok(plans) = ending.await {
-        end_all(core, plans).await;
-    }
+    let from = *after;
+    let ending = core.store.read(move |connection| Plan::ending(connection, from, ENDING_MAX));
+    let Ok(plans) = ending.await else { return };
+    let is_whole = plans.len() == ENDING_MAX as usize;
+    *after = plans.last().filter(|_| is_whole).map_or(PlanId([0; 16]), |plan| plan.id);
+    end_all(core, plans).await;
 }
 
 /// Ends those that nobody works on.
@@ -442,6 +449,7 @@ pub(crate) async fn run(core: Arc<Core>) -> Problem {
     let started = Instant::now();
     let mut looks: u64 = 0;
     let mut raise_after = names::ROOT;
+    let mut ended = PlanId([0; 16]);
     loop {
         let _ = tokio::time::timeout(TICK, core.wake.notified()).await;
         if core.store.is_broken() {
@@ -460,7 +468,7 @@ pub(crate) async fn run(core: Arc<Core>) -> Problem {
         let limited = async {
             abandon_left(&core).await;
             abandon_volumes(&core).await;
-            end_plans(&core).await;
+            end_plans(&core, &mut ended).await;
             reap(&core).await;
         };
         let _ = tokio::time::timeout(FINISH_LIMIT, limited).await;

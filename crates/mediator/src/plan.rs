@@ -57,6 +57,9 @@ pub(crate) struct Record {
     /// It was taken back from its client: its tokens are to open nothing, although they have not ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_revoked: bool,
+    /// Nobody has its tokens, and nobody will.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unissued: bool,
 }
 
 impl Record {
@@ -77,6 +80,7 @@ impl Record {
             close_key: open.close_key.as_ref().map(Bearer::digest),
             clean_close: None,
             is_revoked: false,
+            is_unissued: false,
         }
     }
 
@@ -193,16 +197,27 @@ impl Plan {
         Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
     }
 
-    /// Those that were opened by a bearer token and are not taken back; closed ones too while their tokens
-    /// may open something.
+    /// How many one bearer token has that are over, and are kept as their tokens may open something.
+    pub(crate) fn count_over(connection: &Connection, owner: u64) -> Sql<usize> {
+        let sql = "SELECT count(*) FROM plans WHERE owner = ?1 AND state IN ('ending', 'closed')";
+        let count = connection.prepare_cached(sql)?.query_row([int(owner)], |row| row.get(0))?;
+        Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
+    }
+
+    /// Those that were opened by a bearer token and are not taken back, the ones in force first; closed ones
+    /// too while their tokens may open something.
     pub(crate) fn of_owner(connection: &Connection, owner: u64) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE owner = ?1");
         let mut plans =
             usable(&mut *connection.prepare_cached(&sql)?, [int(owner)], "plans", Self::read)?;
         plans.retain(|plan| match plan.state {
             State::Opening | State::Open => true,
-            State::Ending | State::Closed => !plan.record.is_revoked && plan.has_tokens(),
+            State::Ending | State::Closed => {
+                let is_over = plan.record.is_revoked || plan.record.is_unissued;
+                !is_over && plan.has_tokens()
+            }
         });
+        plans.sort_by_key(|plan| matches!(plan.state, State::Ending | State::Closed));
         Ok(plans)
     }
 
@@ -218,7 +233,8 @@ impl Plan {
         if now.is_none_or(|now| now.record.is_revoked != self.record.is_revoked) {
             return Ok(());
         }
-        if left.is_empty() && (self.record.is_revoked || !self.has_tokens()) {
+        let opens_nothing = self.record.is_revoked || self.record.is_unissued || !self.has_tokens();
+        if left.is_empty() && opens_nothing {
             return delete(connection, self.id);
         }
         self.state = if left.is_empty() { State::Closed } else { State::Ending };
@@ -235,6 +251,15 @@ impl Plan {
     ) -> Sql<Vec<Self>> {
         let sql = format!("SELECT {COLUMNS} FROM plans WHERE state = ?1 AND until < ?2 LIMIT ?3");
         let values = params![word(&state)?, int(before.0), limit];
+        usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
+    }
+
+    /// A page by id of those of which agents are being told.
+    pub(crate) fn ending(connection: &Connection, after: PlanId, limit: u32) -> Sql<Vec<Self>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM plans WHERE id > ?1 AND state = 'ending' ORDER BY id LIMIT ?2"
+        );
+        let values = params![after.0, limit];
         usable(&mut *connection.prepare_cached(&sql)?, values, "plans", Self::read)
     }
 

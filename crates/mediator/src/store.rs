@@ -77,6 +77,10 @@ ALTER TABLE volumes DROP COLUMN quiet_at;
 -- How the last writer left it; none while somebody may write, and when nobody said so.
 ALTER TABLE volumes ADD COLUMN closed TEXT;
 ",
+    "
+-- Plans that are over are kept until their tokens are, for when the bearer token is taken back.
+CREATE INDEX plans_of_owner ON plans (owner, state);
+",
 ];
 
 /// A number as it stands in a table. What is larger than SQLite's is refused before.

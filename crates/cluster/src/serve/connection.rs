@@ -77,34 +77,36 @@ impl Serving {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self { router, knows, mut stopped, .. } = self;
-        let watched = Watched { inner: stream, place: Arc::clone(&place) };
+        let mut watched = Watched { inner: stream, place: Arc::clone(&place) };
         let own = Arc::clone(&place);
         let answers = service_fn(move |request| {
             let knows = bearer(Request::headers(&request)).is_some_and(|token| knows(&token));
             let router = router.clone();
             let place = Arc::clone(&own);
-            Box::pin(async move {
-                Ok::<_, Infallible>(answer(router, request, peer, knows, place).await)
-            })
+            async move { Ok::<_, Infallible>(answer(router, request, peer, knows, place).await) }
         });
-        let mut connection = http1::Builder::new()
+        let connection = http1::Builder::new()
             // The limiter has the time.
             .header_read_timeout(None)
             .max_buf_size(BUFFER_LEN_MAX)
-            .serve_connection(TokioIo::new(watched), answers);
+            .serve_connection(TokioIo::new(&mut watched), answers);
         let (mut stop, mut is_stopping) = (pin!(stopped.wait_for(|stop| *stop)), false);
-        let ended = poll_fn(|context| {
-            if !is_stopping && stop.as_mut().poll(context).is_ready() {
-                is_stopping = true;
-                Pin::new(&mut connection).graceful_shutdown();
-            }
-            connection.poll_without_shutdown(context)
-        });
-        let ended = match ended.await {
-            Ok(()) => linger(connection.into_parts().io.into_inner(), &place).await,
-            Err(error) => Err(io::Error::other(error)),
+        let ended = {
+            let mut connection = pin!(connection);
+            poll_fn(|context| {
+                if !is_stopping && stop.as_mut().poll(context).is_ready() {
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                connection.as_mut().poll(context)
+            })
+            .await
         };
-        if let Err(error) = ended {
+        if let Err(error) = &ended {
+            tracing::debug!(%peer, "a connection failed: {error}");
+        }
+        // A server that ends waits for nobody.
+        if !is_stopping && let Err(error) = linger(watched, &place).await {
             tracing::debug!(%peer, "a connection failed: {error}");
         }
     }
@@ -117,6 +119,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     place.handle_last_answered();
+    // It is done already, but after an error.
     stream.shutdown().await?;
     let mut thrown_away = vec![0; BUFFER_LEN_MAX];
     loop {

@@ -345,6 +345,9 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
     let path = format!("/v1/plans/{}/close", closed.plan);
     client.post::<_, IgnoredAny>(&path, &close).await.unwrap();
     token(&house, &closed, 0);
+    // Of one that was refused nobody has tokens.
+    let too_fast = open(&client, opening("/r", Mode::Read, 1 << 46)).await;
+    assert_eq!(code(too_fast), Code::Short);
     // One that is away is told when it is back, whatever happens to the mediator meanwhile.
     house.agents[2].set_deaf(true);
     let began = std::time::Instant::now();
@@ -366,6 +369,9 @@ async fn a_bearer_that_is_taken_back_takes_its_plans_with_it() {
     while !all.iter().all(|plan| is_out(&house, plan)) {
         assert!(began.elapsed() < crate::common::LIMIT, "an agent was never told");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for agent in &house.agents {
+        assert_eq!(agent.inner.revoked.lock().unwrap().len(), all.len());
     }
     // Others that read go on, and what was written is free.
     token(&house, &other, 0);
