@@ -30,6 +30,9 @@ use crate::{
     target::{Manners, Mischief},
 };
 
+/// Looks of an array for space after there is some, one a deadline: by then it has found it.
+const LOOKS_FOR_SPACE: u32 = 16;
+
 /// What is wrong with a member for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -50,6 +53,8 @@ pub(super) enum Trouble {
 pub(super) struct SpaceOfMembers {
     is_out: bool,
     back_at: Option<crate::Time>,
+    /// How often whoever serves still looks for space: it may find only later what was refused before.
+    looks: u32,
 }
 
 impl SpaceOfMembers {
@@ -57,10 +62,18 @@ impl SpaceOfMembers {
         self.is_out = true;
     }
 
-    fn is_back(&mut self, now: crate::Time) {
-        if core::mem::take(&mut self.is_out) {
-            self.back_at = Some(now);
+    /// Whether nobody looks for it yet.
+    fn is_back(&mut self, now: crate::Time) -> bool {
+        if !core::mem::take(&mut self.is_out) {
+            return false;
         }
+        self.back_at = Some(now);
+        core::mem::replace(&mut self.looks, LOOKS_FOR_SPACE) == 0
+    }
+
+    /// Whether whoever serves may still say that there is none.
+    const fn is_looked_for(&self) -> bool {
+        self.looks > 0
     }
 
     /// What was refused may still be on its way, and what the array tries again takes its time.
@@ -181,8 +194,20 @@ impl<M: Machine> World<M> {
             host.target.disk_mut().limit_space(None);
         }
         let now = self.now();
-        self.space.is_back(now);
+        let is_news = self.space.is_back(now);
         self.note(|| "there is space again".into());
+        if is_news {
+            self.look_for_space();
+        }
+    }
+
+    /// As the engine's shell has the array do now and then.
+    pub(super) fn look_for_space(&mut self) {
+        if !self.space.is_looked_for() {
+            return;
+        }
+        self.space.looks -= 1;
+        self.agenda.put_in(Plan::patience().deadline, Happening::LookForSpace);
         let serving = self.serving;
         if let Some(at) = self.engines.iter().position(|engine| Some(engine.id) == serving) {
             self.with(at, |engine, context| engine.handle_age(context));
@@ -191,7 +216,10 @@ impl<M: Machine> World<M> {
 
     /// Whether members lack space, or lacked it a moment ago.
     pub(super) fn is_short_of_space(&self) -> bool {
-        self.space.is_short(self.now())
+        let mut engines = self.engines.iter();
+        let serving = engines.find(|engine| Some(engine.id) == self.serving);
+        let says_so = serving.and_then(Engine::machine).is_some_and(Machine::is_short_of_space);
+        self.space.is_short(self.now()) || (self.space.is_looked_for() && says_so)
     }
 
     /// Members whose trouble is over and that hold everything again no longer count.

@@ -34,6 +34,10 @@ pub trait Machine: Sized {
     fn label(&self) -> Label;
     fn state(&self) -> ArrayState;
     fn failure(&self) -> Option<IoError>;
+    /// Whether it says that members lack space.
+    fn is_short_of_space(&self) -> bool {
+        false
+    }
     fn rules(&self) -> RuleCounts {
         RuleCounts::default()
     }
@@ -100,6 +104,9 @@ impl Machine for LoggedArray {
     }
     fn failure(&self) -> Option<IoError> {
         self.failure()
+    }
+    fn is_short_of_space(&self) -> bool {
+        self.shortage().is_some()
     }
     fn rules(&self) -> RuleCounts {
         self.rules()

@@ -80,6 +80,7 @@ enum What {
 #[derive(Debug)]
 struct Sent {
     what: What,
+    command: Command,
     deadline: Time,
 }
 
@@ -169,7 +170,7 @@ impl Session {
     /// When it does something by itself.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        let oldest = self.sent.first_key_value().map(|(_, sent)| sent.deadline);
+        let oldest = self.sent.values().map(|sent| sent.deadline).min();
         [oldest, self.login_deadline, self.retry_at].into_iter().flatten().min()
     }
 
@@ -179,7 +180,7 @@ impl Session {
             self.log_in(around);
             return None;
         }
-        let oldest = self.sent.first_key_value().map(|(_, sent)| sent.deadline);
+        let oldest = self.sent.values().map(|sent| sent.deadline).min();
         let deadline = [oldest, self.login_deadline].into_iter().flatten().min()?;
         (deadline <= around.now).then(|| self.lose(around, "no answer before the deadline"))
     }
@@ -219,6 +220,16 @@ impl Session {
             }
             Reply::Done(tag, result) => {
                 let sent = self.sent.remove(&tag)?;
+                let is_asked_again = matches!(
+                    (&sent.what, &result),
+                    (What::Io(_), Err(Refusal::Aborted)) if around.now < sent.deadline
+                );
+                if is_asked_again {
+                    // As an initiator does within a request's time. Who aborted it to fence this engine out
+                    // refuses it then.
+                    let _ = self.send_until(around, sent);
+                    return None;
+                }
                 self.handle_done(around, sent.what, result)
             }
         }
@@ -284,10 +295,15 @@ impl Session {
     }
 
     fn send(&mut self, around: &mut Surroundings<'_>, what: What, command: Command) -> bool {
+        let deadline = around.now.after(self.patience.deadline);
+        self.send_until(around, Sent { what, command, deadline })
+    }
+
+    fn send_until(&mut self, around: &mut Surroundings<'_>, sent: Sent) -> bool {
         let Some(connection) = self.connection else { return false };
         let tag = Tag(self.next_tag);
         self.next_tag += 1;
-        let len = match &command {
+        let len = match &sent.command {
             Command::Write { data, .. } => data.len() as u64,
             Command::Read { .. }
             | Command::Flush
@@ -295,11 +311,10 @@ impl Session {
             | Command::Reset
             | Command::Fence => 0,
         };
-        let request = Message::Request(Request::Command(tag, command));
+        let request = Message::Request(Request::Command(tag, sent.command.clone()));
         // On a connection that is broken the command waits for the break to be heard.
         around.network.send(around.now, connection, End::Opener, request, 48 + len);
-        let deadline = around.now.after(self.patience.deadline);
-        self.sent.insert(tag, Sent { what, deadline });
+        self.sent.insert(tag, sent);
         true
     }
 

@@ -132,6 +132,8 @@ pub(super) enum Happening {
     Heal(HostId, usize),
     /// Members have space again.
     SpaceIsBack,
+    /// Whoever serves looks for space, as it does now and then.
+    LookForSpace,
     /// Users go on.
     Think,
     /// Whoever does not come to rest by now never will.
@@ -517,6 +519,7 @@ impl<M: Machine> World<M> {
                 self.network.heal(now, engine_host, host);
             }
             Happening::SpaceIsBack => self.give_space(),
+            Happening::LookForSpace => self.look_for_space(),
             Happening::Think => self.is_thinking = false,
             Happening::Late => {
                 let states = self.serving_label().map(|label| {
