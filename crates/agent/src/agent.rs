@@ -143,9 +143,15 @@ pub enum AgentError {
     },
     /// Nobody knows what it has.
     #[error(
-        "it is not known what the {0} do a second; give --rate, or measure it: netraid agent calibrate"
+        "the rate of the devices is not known; give --device-rate, or measure it: netraid agent calibrate"
     )]
-    Rate(&'static str),
+    DeviceRate,
+    /// Nobody knows what it can send and receive.
+    #[error(
+        "the rate of the network is not known; give --network-rate, or measure it: netraid agent calibrate \
+         --network ADDR:PORT, with --serve ADDR:PORT on another host"
+    )]
+    NetworkRate,
     /// A disk without a place for the store.
     #[error("a disk needs a state directory, which is kept as long as the disk; give --state DIR")]
     NoState,
@@ -243,8 +249,8 @@ impl Agent {
         let measured = calibration.map(|calibration| calibration.capacity());
         let device = config.device.or(measured.map(|(device, _)| device));
         let network = config.network.or(measured.and_then(|(_, network)| network));
-        let device = device.ok_or(AgentError::Rate("devices"))?;
-        let network = network.ok_or(AgentError::Rate("network"))?;
+        let device = device.ok_or(AgentError::DeviceRate)?;
+        let network = network.ok_or(AgentError::NetworkRate)?;
         let (root, segments) = match &config.medium {
             Medium::Directory(directory) => {
                 (directory.clone(), Segments::in_files(directory, agent))

@@ -71,7 +71,8 @@ pub(crate) struct AttachArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[group(required = true, multiple = true)]
+#[group(skip)]
+#[command(group(clap::ArgGroup::new("export").required(true).multiple(true).args(["nbd", "fuse"])))]
 pub(crate) struct ExportArgs {
     /// Export as an NBD device on this address, or on unix:PATH; may be given more than once
     #[arg(long, value_name = "ADDR:PORT")]

@@ -23,7 +23,7 @@ const MUTUAL_VARIABLE: &str = "NETRAID_MUTUAL_SECRET";
 /// Options of every command that logs in to members.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SecretArgs {
-    /// File with the members' CHAP secret, or with lines `user:secret` (`#` begins a comment); a last line
+    /// File with the members' CHAP secret, or with lines `user:secret` (a line that begins with `#` is a comment); a last line
     /// `mutual:user:secret` is what the members must prove in turn. Without it the secret
     /// is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET, and that of the
     /// members from NETRAID_MUTUAL_SECRET

@@ -452,7 +452,7 @@ impl Keeper {
         let handle = array.handle().clone();
         let closed = tokio::select! {
             closed = array.close() => match closed {
-                Ok(clean_close) => Ok(clean_close.map(|close| by_segment(&close, &places))),
+                Ok(clean_close) => Ok(clean_close),
                 Err(source) => Err(Error::Array { path, source: Box::new(source) }),
             },
             // Closing may take longer than the plan lasts.
@@ -461,12 +461,19 @@ impl Keeper {
                 Err(Error::Lost { path, why })
             }
         };
-        let said = match (&closed, length) {
-            (Ok(_), Some(_)) => say_length(&cluster, plan, length, ends_at).await,
-            (Ok(_), None) | (Err(_), _) => Ok(()),
+        let said = match &closed {
+            Ok(close) => {
+                let rebuilt = close.as_ref().map(|close| rebuilt_untold(close, &places));
+                let last = (length, rebuilt.unwrap_or_default());
+                say_last(&cluster, plan, last, ends_at).await
+            }
+            Err(_) => Ok(()),
         };
         let (stopped, end) = match closed {
-            Ok(clean_close) => (Some((&close_key, clean_close)), Ok(())),
+            Ok(clean_close) => {
+                let close = clean_close.map(|close| by_segment(&close, &places));
+                (Some((&close_key, close)), Ok(()))
+            }
             Err(error) => (None, Err(error)),
         };
         // Whoever has the plan next may be on this machine.
@@ -532,23 +539,41 @@ async fn replace_if_empty(
     }
 }
 
-/// Says of how many bytes data is, until the mediator knows or the plan has ended.
-async fn say_length(
+/// Says of how many bytes data is, until the mediator knows or the plan has ended; and what is rebuilt, which
+/// whoever opens it next would say too.
+async fn say_last(
     cluster: &Cluster,
     plan: PlanId,
-    length_bytes: Option<u64>,
+    (length_bytes, rebuilt): (Option<u64>, Vec<SegmentId>),
     ends_at: Instant,
 ) -> Result<(), RequestError> {
-    let state = SetState { formatted: false, length_bytes, rebuilt: Vec::new() };
-    let until = ends_at.max(Instant::now() + LAST_WORD);
+    if length_bytes.is_none() && rebuilt.is_empty() {
+        return Ok(());
+    }
+    let state = SetState { formatted: false, length_bytes, rebuilt };
+    let until = match length_bytes {
+        Some(_) => ends_at.max(Instant::now() + LAST_WORD),
+        None => Instant::now() + GIVE_BACK,
+    };
     loop {
         match cluster.set_state(plan, &state).await {
             Err(RequestError::Lost { .. }) if Instant::now() < until => {
                 tokio::time::sleep(RETRY).await;
             }
+            Err(error) if length_bytes.is_none() => {
+                tracing::warn!("the mediator does not know yet what is rebuilt: {error}");
+                return Ok(());
+            }
             said => return said.map(drop),
         }
     }
+}
+
+/// Segments that took the place of lost ones and hold everything, of which the mediator was not told.
+fn rebuilt_untold(close: &assemble::CleanClose, places: &[Place]) -> Vec<SegmentId> {
+    let whole = (0..).map(MemberIndex).zip(places).filter(|(at, _)| close.in_sync.contains(*at));
+    let untold = whole.filter(|(_, place)| place.is_rebuilt_untold("in_sync"));
+    untold.map(|(_, place)| place.segment).collect()
 }
 
 /// Who held everything when the array was closed, by the segments that it had.
