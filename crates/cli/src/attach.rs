@@ -424,3 +424,25 @@ fn announce(ready: &Ready<'_>) -> String {
     let exports: String = ready.exports.iter().map(line).collect();
     format!("{}exported as\n{exports}", show(ready.array))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        exports: super::ExportArgs,
+    }
+
+    #[test]
+    fn what_is_attached_is_exported_somewhere() {
+        let parse = |line: &str| Line::try_parse_from(std::iter::once("x").chain(line.split(' ')));
+        assert!(parse("--threads 2").is_err());
+        let both = parse("--nbd 127.0.0.1:0 --fuse /mnt --threads 2").unwrap().exports;
+        assert_eq!((both.nbd.len(), both.fuse.is_some(), both.threads), (1, true, 2));
+        assert!(parse("--fuse /mnt").is_ok());
+    }
+}
