@@ -190,7 +190,8 @@ fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
     let region = label.regions.log;
     let ring = Ring::new(region.len / BLOCK);
     let newest = disks.iter().filter_map(|disk| newest_batch(disk, label, key));
-    let Some(newest) = newest.max_by_key(|batch| batch.position) else { return false };
+    // A head that was forged before may stand where the last one does, and be shorter.
+    let Some(newest) = newest.max_by_key(Batch::end) else { return false };
     let position = newest.end().after(3);
     let tails = disks.iter().filter_map(|disk| newest_checkpoint(disk, label));
     let Some(tail) = tails.map(|one| one.tail.end).min() else { return false };
