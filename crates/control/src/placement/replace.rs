@@ -68,8 +68,8 @@ pub enum NoReplacement {
     },
     /// All agents that take members share domains with the members that are left.
     #[error(
-        "every {domain} that takes members has one already; add an agent in another {domain}, or \
-         allow members to share"
+        "every {domain} that takes members has one already; add another {domain}, or allow members to \
+         share"
     )]
     Domains {
         /// Of what kind.
