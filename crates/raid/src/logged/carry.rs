@@ -11,10 +11,11 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
+use futures_util::future::join_all;
 use netraid_block::{ErrorKind, IoError, SgList};
 
-use super::{Event, dirty::Dirty, locks::Purpose, log::Note, tasks::Array};
-use crate::log::Record;
+use super::{Event, dirty::Dirty, locks::Purpose, log::Note, space::Aim, tasks::Array};
+use crate::log::{Position, Record};
 
 /// Blocks of a stripe that a round could not bring home, and why.
 pub(super) struct Stuck {
@@ -22,28 +23,57 @@ pub(super) struct Stuck {
     pub(super) why: IoError,
 }
 
+/// Stripes whose blocks are logged again at once: what they share batches with spares heads.
+const STRIPES_AT_ONCE: usize = 64;
+
 impl Array {
-    /// Logs again what is still dirty of these blocks. The caller holds no lock of the stripe.
-    pub(super) async fn carry(&self, logical: u32, stuck: Stuck) -> Result<(), IoError> {
-        let Stuck { blocks, why } = stuck;
+    /// Logs again what a round could not bring home, as far as it is still dirty from below `cut`.
+    /// The caller holds no lock of these stripes.
+    pub(super) async fn carry(
+        &self,
+        stuck: Vec<(u32, Stuck)>,
+        cut: Position,
+        aim: Aim,
+    ) -> Result<(), IoError> {
+        for stripes in stuck.chunks(STRIPES_AT_ONCE) {
+            let stripes =
+                stripes.iter().map(|(logical, stuck)| self.carry_stripe(*logical, stuck, cut, aim));
+            for end in join_all(stripes).await {
+                end?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_stripe(
+        &self,
+        logical: u32,
+        Stuck { blocks, why }: &Stuck,
+        cut: Position,
+        aim: Aim,
+    ) -> Result<(), IoError> {
         let (first, last) = match (blocks.iter().min(), blocks.iter().max()) {
             (Some(first), Some(last)) => (*first, *last),
             _ => return Ok(()),
         };
+        // Rounds to come reserve room for what is stuck; this is done once.
+        let is_once = aim == Aim::Renew && why.kind() == ErrorKind::NoSpace;
         let _lock = self.lock(logical, Purpose::Merge(first..last + 1)).await;
         let base = self.state().layout.first_block(logical);
         let mut tickets = Vec::new();
         for block in blocks {
-            let number = base + u64::from(block);
+            let number = base + u64::from(*block);
             let found = {
                 let state = self.state();
                 state.dirty.range(number..number + 1).next().map(|(_, dirty)| dirty.clone())
             };
-            let Some(dirty) = found else { continue };
+            let Some(dirty) = found.filter(|dirty| dirty.position < cut) else { continue };
             // The log would end at a record that its payload does not fit.
             let payload = dirty.contents()?;
             let Dirty { data, sum, .. } = dirty;
-            self.state().note_stuck(number, &why)?;
+            if !is_once {
+                self.state().note_stuck(number, why)?;
+            }
             let ticket = self.ticket();
             let (record, payload) = match &data {
                 Some(_) => (Record::Data { block: number, crc: sum }, payload),

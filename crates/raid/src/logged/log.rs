@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
-const BLOCKS_OF_DATA: u64 = 2;
+pub(super) const BLOCKS_OF_DATA: u64 = 2;
 /// Places that are remembered where the log may begin.
 const CUTS_MAX: u64 = 64;
 
@@ -127,6 +127,13 @@ impl State {
         self.writer().room().saturating_sub(kept)
     }
 
+    /// Blocks of the log that are free for what is dirty already: also those that wait for it to be
+    /// brought home.
+    pub(super) fn room_to_log_again(&mut self) -> u64 {
+        let promised = self.log.promised;
+        self.writer().room().saturating_sub(promised)
+    }
+
     /// Adds a record; answers through `wait`.
     fn push_record(&mut self, record: Record, payload: SgList, note: Note) {
         self.writer().push(record, payload, note);
@@ -189,10 +196,7 @@ impl State {
         }
         let blocks = self.layout.ring.blocks();
         let acked = self.writer().acked_link();
-        let apart = blocks.div_ceil(CUTS_MAX);
-        if self.log.cuts.back().is_none_or(|last| last.end.0 + apart <= acked.end.0) {
-            self.log.cuts.push_back(acked);
-        }
+        self.remember_cut(acked);
         // Before anybody has to wait for it.
         let many = self.layout.limits.dirty_blocks as u64 / 2;
         let little = self.writer().used() > blocks / 2 || self.room() < blocks / 4;
@@ -201,13 +205,26 @@ impl State {
         }
     }
 
+    /// Remembers the end of an acknowledged batch, unless that is close to the one before.
+    pub(super) fn remember_cut(&mut self, cut: Link) {
+        let apart = self.layout.ring.blocks().div_ceil(CUTS_MAX);
+        if self.log.cuts.back().is_none_or(|last| last.end.0 + apart <= cut.end.0) {
+            self.log.cuts.push_back(cut);
+        }
+    }
+
     /// The last place that is remembered where the log may begin while this is to stay in it, if
     /// that is later than where it begins.
     pub(super) fn last_cut_before(&mut self, position: Position) -> Option<Link> {
+        self.last_cut(|cut| cut <= position)
+    }
+
+    /// The last place that is remembered where the log may begin, of those that suit and are later
+    /// than where it begins.
+    pub(super) fn last_cut(&mut self, suits: impl Fn(Position) -> bool) -> Option<Link> {
         let tail = self.writer().tail();
-        let cuts = self.log.cuts.iter().rev();
-        let mut before = cuts.skip_while(|cut| cut.end > position);
-        before.next().copied().filter(|cut| cut.end > tail)
+        let later = self.log.cuts.iter().rev().take_while(|cut| cut.end > tail);
+        later.copied().find(|cut| suits(cut.end))
     }
 
     /// The log begins there.

@@ -48,7 +48,7 @@ impl Array {
         self.spawn(self.clone().discard_left());
         let begun = self.state().beginnings().as_slice().len();
         if begun > Beginnings::MAX / 2 {
-            self.next_round().await;
+            self.renew_log().await;
         }
         {
             let mut state = self.state();
@@ -286,6 +286,7 @@ impl Array {
             let (ring, key) = (state.layout.ring, state.layout.key);
             let at = (base.tail.end, log.stable_seen, log.end);
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
+            log.batches.iter().for_each(|adopted| state.remember_cut(adopted.batch.previous));
             generation
         };
         // Who drops nothing adds nothing: so an array may be opened and killed any number of times.

@@ -18,7 +18,7 @@ use super::{
     dirty::Dirty,
     io::IoKind,
     locks::Purpose,
-    space::Pass,
+    space::{Aim, Pass},
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
@@ -36,8 +36,8 @@ pub(super) struct Rounds {
     wanted: u64,
     begun: u64,
     done: u64,
-    /// The next one is to let the log begin later, also when members have no space.
-    must_pass: bool,
+    /// What the next one is to reach.
+    aim: Aim,
 }
 
 impl State {
@@ -47,7 +47,7 @@ impl State {
         if self.space.is_blocked() {
             return self.rounds.wanted;
         }
-        self.rounds.must_pass = true;
+        self.rounds.aim = self.rounds.aim.max(Aim::Room);
         self.try_round()
     }
 
@@ -109,25 +109,34 @@ impl Array {
         self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
     }
 
+    /// Has the log begin where it ends now, as far as there is room to log again what members have
+    /// no space for.
+    pub(super) async fn renew_log(&self) {
+        let end = self.state().acked();
+        loop {
+            let (before, number) = {
+                let mut state = self.state();
+                state.rounds.aim = Aim::Renew;
+                (state.writer().tail(), state.try_round())
+            };
+            self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
+            let tail = self.state().writer().tail();
+            if tail >= end || tail == before {
+                return;
+            }
+        }
+    }
+
     async fn round(&self) -> Result<(), IoError> {
-        let (cut, must_pass) = {
+        let (cut, aim) = {
             let mut state = self.state();
             state.space.begin_round();
-            let must_pass = core::mem::take(&mut state.rounds.must_pass);
-            (state.writer().acked_link(), must_pass)
+            let aim = core::mem::take(&mut state.rounds.aim);
+            (state.writer().acked_link(), aim)
         };
         let stuck = self.bring_home(cut.end).await?;
-        let pass = self.state().pass(&stuck, must_pass, cut);
-        let cut = match pass {
-            Pass::Nowhere => return Ok(()),
-            Pass::Before(earlier) => earlier,
-            Pass::Whole => {
-                for (logical, stuck) in stuck {
-                    self.carry(logical, stuck).await?;
-                }
-                cut
-            }
-        };
+        let Pass::To(cut) = self.state().pass(&stuck, aim, cut) else { return Ok(()) };
+        self.carry(stuck, cut.end, aim).await?;
         self.state().end_stuck();
         let closed = {
             let mut state = self.state();

@@ -213,3 +213,78 @@ fn an_array_that_lacks_space_closes_and_has_everything_when_it_opens() {
     assert_eq!(world.machine.shortage(), None);
     world.read_all();
 }
+
+#[test]
+fn an_array_that_lacks_space_is_opened_and_killed_any_number_of_times() {
+    for (level, members) in LEVELS {
+        let mut world = World::with_log(level, members, 100, 1024);
+        let count = world.stripe_blocks();
+        world.write_stripe(0, 1).unwrap();
+        world.write_stripe(1, 2).unwrap();
+        world.idle();
+        // More waits for space than each round may log again.
+        world.full.extend((0..members).map(|member| (member, 0)));
+        for stripe in 10..90 {
+            world.write(stripe * count, 1, stripe as u8);
+        }
+        world.idle();
+        let waiting = world.machine.shortage().unwrap().blocks;
+        assert_eq!(waiting, 80, "{level:?}");
+        // Each attachment writes something, where there is a place for it, and is killed.
+        for opened in 0..100_usize {
+            world.reopen();
+            world.write(opened % count, 1, 100 + opened as u8);
+            world.write((10 + opened % 80) * count, 1, 101 + opened as u8);
+            if opened % 10 == 0 {
+                world.read_all();
+            }
+        }
+        world.read_all();
+        world.idle();
+        assert_eq!(world.machine.shortage().unwrap().blocks, waiting, "{level:?}");
+        // Discards are taken, also after that.
+        let id = world.begin(Op::Discard, count, count, 0);
+        world.finish(id).unwrap();
+        world.model[count..2 * count].fill(0);
+        world.full.clear();
+        world.assert_clean();
+        assert_eq!(world.machine.state(), ArrayState::Optimal, "{level:?}");
+        assert_eq!(world.machine.shortage(), None, "{level:?}");
+    }
+}
+
+#[test]
+fn an_array_whose_log_is_full_for_want_of_space_takes_a_discard_each_time_that_it_is_opened() {
+    for (level, members) in LEVELS {
+        let mut world = World::with_log(level, members, 100, 1024);
+        let count = world.stripe_blocks();
+        for stripe in 0..40 {
+            world.write_stripe(stripe, 1 + stripe as u8).unwrap();
+        }
+        world.idle();
+        world.full.extend((0..members).map(|member| (member, 0)));
+        let mut refused = 0;
+        for at in 0..60 * count {
+            let block = 40 * count + at;
+            let id = world.begin(Op::Write, block, 1, at as u8);
+            match world.finish(id) {
+                Ok(_) => world.model[block] = at as u8,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{level:?}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0, "{level:?}");
+        for stripe in 0..40 {
+            world.reopen();
+            let id = world.begin(Op::Discard, stripe * count, count, 0);
+            world.finish(id).unwrap();
+            world.model[stripe * count..(stripe + 1) * count].fill(0);
+            world.read_all();
+        }
+        world.full.clear();
+        world.assert_clean();
+        assert_eq!(world.machine.shortage(), None, "{level:?}");
+    }
+}

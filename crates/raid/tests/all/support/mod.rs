@@ -98,15 +98,20 @@ impl World {
     }
 
     pub fn empty(level: Level, members: usize) -> Self {
+        Self::with_log(level, members, 8, 64)
+    }
+
+    /// An empty array of so many stripes, whose log has so many blocks.
+    pub fn with_log(level: Level, members: usize, stripes: u64, log_blocks: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(5);
         let shape = LoggedShape {
             level,
             members,
             chunk_len: CHUNK,
             block_len: 512,
-            logical_stripes: 8,
-            physical_stripes: 11,
-            log_blocks: 64,
+            logical_stripes: stripes,
+            physical_stripes: stripes + 3,
+            log_blocks,
         };
         let layout = shape.layout().unwrap();
         let uuids: Vec<[u8; 16]> = (0..members).map(|_| rng.random()).collect();
