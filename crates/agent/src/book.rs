@@ -5,7 +5,7 @@
 //! is taken back, but for generations: a higher one only keeps more out.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
@@ -21,6 +21,7 @@ use netraid_control::{
 
 use crate::{
     records::{Batch, Key, PlanKey, SegmentRow},
+    revoked::RevokedPlans,
     view::{BookedRate, View},
 };
 
@@ -32,10 +33,6 @@ const SEGMENT_UNIT: u64 = 4096;
 const SEGMENT_LEN_MAX: u64 = 1 << 56;
 /// The longest that sessions of a plan go on without its tokens: a day.
 const EXTENSION_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-/// Later than anything.
-const NEVER: Moment = Moment(u64::MAX);
-/// Plans of one mediator that are taken back and whose tokens have not ended, at most.
-const REVOKED_MAX: usize = 1 << 16;
 /// One turn ends so much that is over, and more in the next.
 const EXPIRE_TURNS: usize = 8;
 
@@ -75,15 +72,7 @@ type Before = BTreeMap<Key, Option<SegmentRow>>;
 pub(crate) struct Book {
     ledger: Ledger,
     segments: BTreeMap<Key, Segment>,
-    /// Plans whose tokens open nothing, until those have ended. A store that does not take one does not
-    /// take it from here: it only keeps more out, and whoever asked asks again.
-    revoked: BTreeMap<PlanKey, Moment>,
-    /// How many of those each mediator has.
-    revoked_counts: BTreeMap<MediatorId, usize>,
-    /// No later than the first of those ends.
-    revoked_end: Moment,
-    /// Those of which the store is to be told.
-    revoked_changed: BTreeSet<PlanKey>,
+    revoked: RevokedPlans,
     draining: HashSet<MediatorId>,
     /// Changes of the ledger for the next batch, and the last one's order.
     polled: Vec<Change>,
@@ -116,17 +105,10 @@ impl Book {
     ) -> Self {
         let segment =
             |(key, row)| (key, Segment { row, is_made: true, is_lost: lost.contains(&key) });
-        let mut revoked_counts = BTreeMap::new();
-        for ((mediator, _), _) in &revoked {
-            *revoked_counts.entry(*mediator).or_default() += 1;
-        }
         let book = Self {
             ledger,
             segments: rows.into_iter().map(segment).collect(),
-            revoked: revoked.into_iter().collect(),
-            revoked_counts,
-            revoked_end: Moment(0),
-            revoked_changed: BTreeSet::new(),
+            revoked: RevokedPlans::new(revoked),
             draining,
             polled: Vec::new(),
             last: None,
@@ -335,17 +317,15 @@ impl Book {
     /// What is to be stored next; none when all is durable. Nothing else may be under way.
     pub(crate) fn take_batch(&mut self) -> Option<Batch> {
         assert!(self.storing.is_empty() && self.storing_last.is_none(), "one batch at a time");
-        if self.polled.is_empty() && self.changed.is_empty() && self.revoked_changed.is_empty() {
+        if self.polled.is_empty() && self.changed.is_empty() && !self.revoked.is_changed() {
             return None;
         }
         self.storing = std::mem::take(&mut self.changed);
         self.storing_last = self.last.take();
         let row = |key| self.segments.get(key).map(|segment| segment.row.clone());
         let segments = self.storing.keys().map(|key| (*key, row(key))).collect();
-        let revoked = std::mem::take(&mut self.revoked_changed);
-        let until = |key| (key, self.revoked.get(&key).copied());
-        let revoked = revoked.into_iter().map(until).collect();
-        Some(Batch { changes: std::mem::take(&mut self.polled), segments, revoked })
+        let changes = std::mem::take(&mut self.polled);
+        Some(Batch { changes, segments, revoked: self.revoked.take_changed() })
     }
 
     pub(crate) fn handle_stored(&mut self) {
@@ -465,47 +445,19 @@ impl Book {
         Ok(Step { done, then: Then::Raise(segment, generation) })
     }
 
-    /// Lets the tokens of a plan open nothing until they have ended. Asked again, it is stored again: a
-    /// store may have refused it before.
+    /// Lets the tokens of a plan open nothing until they have ended.
     fn revoke(&mut self, key: PlanKey, until: Moment) -> Result<(), Fault> {
-        let is_new = !self.revoked.contains_key(&key);
-        let count = self.revoked_counts.entry(key.0).or_default();
-        if is_new && *count >= REVOKED_MAX {
-            let detail =
-                format!("{REVOKED_MAX} plans are taken back already; ask again when some end");
-            return Err(fault(FaultCode::Busy, detail));
-        }
-        *count += usize::from(is_new);
-        let stands = self.revoked.entry(key).or_insert(until);
-        *stands = until.max(*stands);
-        self.revoked_end = self.revoked_end.min(*stands);
-        self.view.write().revoked.insert(key, *stands);
-        self.revoked_changed.insert(key);
+        let stands = self.revoked.insert(key, until)?;
+        self.view.write().revoked.insert(key, stands);
         Ok(())
     }
 
-    /// Forgets plans whose tokens have ended by any clock.
     fn forget_revoked(&mut self, now: Moment) {
-        let is_over = |until: &Moment| until.after_ms(SKEW_MS) <= now;
-        if !is_over(&self.revoked_end) {
-            return;
+        let ended = self.revoked.forget_ended(now);
+        if !ended.is_empty() {
+            let mut view = self.view.write();
+            ended.iter().for_each(|key| drop(view.revoked.remove(key)));
         }
-        let over: Vec<PlanKey> =
-            self.revoked.iter().filter(|(_, until)| is_over(until)).map(|(key, _)| *key).collect();
-        let mut view = self.view.write();
-        for key in over {
-            self.revoked.remove(&key);
-            let left = self.revoked_counts.get_mut(&key.0).map(|count| {
-                *count -= 1;
-                *count
-            });
-            if left == Some(0) {
-                self.revoked_counts.remove(&key.0);
-            }
-            view.revoked.remove(&key);
-            self.revoked_changed.insert(key);
-        }
-        self.revoked_end = self.revoked.values().min().copied().unwrap_or(NEVER);
     }
 
     fn begin_removal(&mut self, mediator: MediatorId, segment: SegmentId) -> Result<Step, Fault> {
@@ -556,7 +508,7 @@ impl Book {
         let mut view = self.view.write();
         view.segments = self.segments.iter().filter_map(shown).collect();
         view.booked = self.ledger.entries().filter_map(booked).collect();
-        view.revoked = self.revoked.iter().map(|(key, until)| (*key, *until)).collect();
+        view.revoked = self.revoked.iter().collect();
     }
 }
 

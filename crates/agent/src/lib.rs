@@ -41,6 +41,7 @@ mod keeper;
 mod membership;
 mod operations;
 mod records;
+mod revoked;
 mod segments;
 mod view;
 

@@ -157,6 +157,30 @@ impl Members {
 
     /// Asks a mediator to be used.
     pub(crate) async fn join(&self, access: &AccessFile) -> Result<MediatorId, JoinError> {
+        let (mut mediator, mut membership) = self.ask_to_join(access).await?;
+        let is_new = self.check(mediator, &membership);
+        let vouched = self.known(mediator).and_then(|known| membership.vouched_by(&known));
+        if let (Err(JoinError::Stranger { .. }), Some(authority)) = (&is_new, vouched) {
+            // Of the authorities that the access file names the known one may be what vouches for it: then
+            // its answer comes also when nobody else is trusted.
+            let access = AccessFile { authority: Some(authority), ..access.clone() };
+            (mediator, membership) = self.ask_to_join(&access).await?;
+            self.check(mediator, &membership)?;
+        } else {
+            is_new?;
+        }
+        put_membership(&self.0.store, mediator, Some(membership.clone())).await?;
+        self.0.audit.tell("joined", json!({ "mediator": mediator, "url": access.mediator }));
+        self.take(mediator, membership)?;
+        self.former().remove(&mediator);
+        Ok(mediator)
+    }
+
+    /// Asks a mediator to be used: who it says that it is, and what it gave.
+    async fn ask_to_join(
+        &self,
+        access: &AccessFile,
+    ) -> Result<(MediatorId, Membership), JoinError> {
         let client = Client::with_access(access, ANSWER_LIMIT)?;
         let hears = Bearer::draw();
         let join = Join {
@@ -172,18 +196,17 @@ impl Members {
         // What it says from now on can be said.
         Client::new(&url, &says, authority.as_deref(), ANSWER_LIMIT)?;
         let membership = Membership::new(url, authority, says, hears.digest(), keys, beat_ms);
-        self.check(mediator, &membership)?;
-        put_membership(&self.0.store, mediator, Some(membership.clone())).await?;
-        self.0.audit.tell("joined", json!({ "mediator": mediator, "url": access.mediator }));
-        self.take(mediator, membership)?;
-        self.former().remove(&mediator);
-        Ok(mediator)
+        Ok((mediator, membership))
+    }
+
+    /// What the agent knows, or knew while it worked for it, of a mediator of that id.
+    fn known(&self, mediator: MediatorId) -> Option<Membership> {
+        self.membership(mediator).or_else(|| self.former().get(&mediator).cloned())
     }
 
     /// Refuses a mediator that is not the one which the agent knows by that id, and one too many.
     fn check(&self, mediator: MediatorId, new: &Membership) -> Result<(), JoinError> {
-        let known = self.membership(mediator).or_else(|| self.former().get(&mediator).cloned());
-        if let Some(known) = known
+        if let Some(known) = self.known(mediator)
             && !known.bond().is_same(&new.bond())
         {
             let (url, known) = (new.url.clone(), known.url);

@@ -4,7 +4,7 @@ use netraid_cluster::{
     access::{Bearer, TokenDigest},
     agent::Label,
     store::{OpenError, Store, StoreError},
-    tls::authority_keys,
+    tls::{authorities_of, authority_keys},
     vet::url_host,
 };
 use netraid_control::{
@@ -109,6 +109,14 @@ impl Membership {
         let (authority, is_own) = authority_keys(self.authority.as_deref()).unwrap_or_default();
         let host = url_host(&self.url).unwrap_or_default();
         Bond { authority, is_own, host, keys: Ring::restore(&self.keys).unwrap_or_default() }
+    }
+
+    /// Those of the authorities that are trusted here by which a mediator is known; none unless others are
+    /// trusted beside them.
+    pub(crate) fn vouched_by(&self, known: &Self) -> Option<String> {
+        let (keys, _) = authority_keys(known.authority.as_deref()).unwrap_or_default();
+        let trusted = self.authority.as_deref()?;
+        authorities_of(trusted, &keys).filter(|known| known.trim() != trusted.trim())
     }
 
     /// The digest of what the mediator says; none when it was not written by an agent.

@@ -37,14 +37,7 @@ impl Output {
         text: impl FnOnce() -> String,
     ) -> Result<()> {
         let line = self.line(value, text)?;
-        lines::finish();
-        let mut out = std::io::stdout().lock();
-        // Whoever waits for this line at the other end of a pipe must see it now.
-        match writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()) {
-            // A reader that has seen enough (`| head`) is no failure of what was done.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            result => result.context("standard output"),
-        }
+        write_out(&format!("{}\n", line.trim_end()))
     }
 
     /// Prints the same of a process that goes on. Nothing waits for it to be written: a reader who stands still or
@@ -56,6 +49,11 @@ impl Output {
             }
             Err(error) => tracing::warn!("something cannot be said: {error:#}"),
         }
+    }
+
+    /// Begins a list that is said as it comes: one document for a machine, a line an entry for a person.
+    pub(crate) const fn list(self) -> List {
+        List { output: self, is_begun: false }
     }
 
     fn line(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<String> {
@@ -92,6 +90,57 @@ impl Output {
         }
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
+    }
+}
+
+/// A list that is said as it comes, so that nobody keeps all of it in memory.
+pub(crate) struct List {
+    output: Output,
+    is_begun: bool,
+}
+
+impl List {
+    /// Says more entries.
+    pub(crate) fn add<T: Serialize>(
+        &mut self,
+        entries: &[T],
+        line: impl Fn(&T) -> String,
+    ) -> Result<()> {
+        if !self.output.is_json() {
+            let lines: Vec<String> = entries.iter().map(line).collect();
+            return if lines.is_empty() { Ok(()) } else { self.output.say(&lines.join("\n")) };
+        }
+        let mut text = String::new();
+        for entry in entries {
+            text += if std::mem::replace(&mut self.is_begun, true) { "," } else { LIST_BEGIN };
+            text += &readable_json(serde_json::to_string(entry)?);
+        }
+        write_out(&text)
+    }
+
+    /// There are no more.
+    pub(crate) fn end(self) -> Result<()> {
+        match (self.output.is_json(), self.is_begun) {
+            (false, _) => Ok(()),
+            (true, true) => write_out(LIST_END),
+            (true, false) => write_out(&format!("{LIST_BEGIN}{LIST_END}")),
+        }
+    }
+}
+
+/// How the document of a list begins.
+const LIST_BEGIN: &str = "{\"entries\":[";
+/// How it ends.
+const LIST_END: &str = "]}\n";
+
+/// Writes to standard output. Whoever waits for it at the other end of a pipe sees it now.
+fn write_out(text: &str) -> Result<()> {
+    lines::finish();
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has seen enough (`| head`) is no failure of what was done.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("standard output"),
     }
 }
 

@@ -672,6 +672,8 @@ pub enum DifferenceKind {
     Different,
     /// Both have it, and its data is gone on the agent: it is to be rebuilt elsewhere.
     Lost,
+    /// What the agent says that it has cannot be so: it is at fault, or lies.
+    Implausible,
 }
 
 /// How a mediator is.

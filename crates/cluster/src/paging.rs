@@ -3,7 +3,8 @@
 //! A peer that lies may say for ever that there is more. So each page has to go on behind the one before,
 //! a page with a next one has to be as full as was asked for, and a list has an end.
 
-/// Entries of one list, at most: more than a mediator or an agent keeps in one place.
+/// Entries of one list, at most, where nothing says that it has fewer: more than a mediator or an agent keeps
+/// in one place.
 pub const LIST_MAX: u64 = 1 << 24;
 
 /// Why the rest of a list is not asked for.
@@ -25,8 +26,11 @@ pub enum PageError {
         wanted: usize,
     },
     /// It does not end.
-    #[error("a list of more than {LIST_MAX} entries: what sent it is at fault, or lies")]
-    Endless,
+    #[error("a list of more than {max} entries: what sent it is at fault, or lies")]
+    Endless {
+        /// As many it may have.
+        max: u64,
+    },
 }
 
 /// Where one is in a list whose entries have keys `K`, in their order.
@@ -35,13 +39,20 @@ pub struct Pages<K> {
     limit: usize,
     last: Option<K>,
     seen: u64,
+    max: u64,
 }
 
 impl<K: Ord + Clone> Pages<K> {
     /// At the beginning of a list of which pages of `limit` entries are asked for.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
-        Self { limit, last: None, seen: 0 }
+        Self::of_at_most(limit, LIST_MAX)
+    }
+
+    /// The same of a list that has no more than `max` entries.
+    #[must_use]
+    pub const fn of_at_most(limit: usize, max: u64) -> Self {
+        Self { limit, last: None, seen: 0, max }
     }
 
     /// Takes a page with entries of these keys, and says behind which one to go on; nowhere at the end.
@@ -66,8 +77,8 @@ impl<K: Ord + Clone> Pages<K> {
             }
             self.seen += 1;
         }
-        if self.seen > LIST_MAX {
-            return Err(PageError::Endless);
+        if self.seen > self.max {
+            return Err(PageError::Endless { max: self.max });
         }
         match next {
             None => Ok(None),
@@ -106,6 +117,9 @@ mod tests {
         let mut endless = Pages::new(1 << 16);
         let page = |number: u64| (number << 16..(number + 1) << 16, Some(((number + 1) << 16) - 1));
         let taken = (0..=LIST_MAX >> 16).map(|number| endless.take(page(number).0, page(number).1));
-        assert_eq!(taken.last(), Some(Err(PageError::Endless)));
+        assert_eq!(taken.last(), Some(Err(PageError::Endless { max: LIST_MAX })));
+        let mut short = Pages::of_at_most(2, 3);
+        assert_eq!(short.take([1, 2], Some(2)), Ok(Some(2)));
+        assert_eq!(short.take([3, 4], Some(4)), Err(PageError::Endless { max: 3 }));
     }
 }

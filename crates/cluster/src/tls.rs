@@ -25,6 +25,8 @@ use sha2::{Digest as _, Sha256};
 
 /// The name of an authority that a daemon makes for itself.
 const OWN_NAME: &str = "netraid authority";
+/// How a certificate ends in PEM (RFC 7468).
+const PEM_END: &str = "-----END CERTIFICATE-----";
 
 /// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +169,18 @@ pub fn authority_keys(authority: Option<&str>) -> Result<(BTreeSet<[u8; 32]>, bo
     Ok((roots.iter().map(key).collect(), all_own))
 }
 
+/// Those of these authorities whose keys, as [`authority_keys`] has them, are among `keys`; none when none
+/// are.
+#[must_use]
+pub fn authorities_of(authority: &str, keys: &BTreeSet<[u8; 32]>) -> Option<String> {
+    let is_one = |pem: &&str| {
+        let found = authority_keys(Some(*pem)).map(|(found, _)| found).unwrap_or_default();
+        !found.is_empty() && found.is_subset(keys)
+    };
+    let known: String = authority.split_inclusive(PEM_END).filter(is_one).collect();
+    (!known.is_empty()).then_some(known)
+}
+
 fn roots(authority: Option<&str>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for cert in CertificateDer::pem_slice_iter(authority.unwrap_or_default().as_bytes()) {
@@ -216,6 +230,9 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, "company");
         let company = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
         assert!(!keys(&company).1 && !keys(&format!("{mine}{company}")).1);
+        assert_eq!(authorities_of(&both, &keys(&theirs).0).unwrap().trim(), theirs.trim());
+        assert_eq!(authorities_of(&both, &keys(&both).0).unwrap(), both.trim_end());
+        assert_eq!(authorities_of(&mine, &keys(&theirs).0), None);
         assert_eq!(authority_keys(None).unwrap(), (BTreeSet::new(), false));
         assert!(
             authority_keys(Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"))

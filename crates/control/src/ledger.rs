@@ -78,6 +78,9 @@ const UNSTORED_MAX: usize = 4096;
 /// One call of [`Ledger::expire`] ends or shortens about as many allotments.
 const EXPIRE_MAX: usize = 256;
 
+/// Allotments of one mediator that an agent has at most, if it is not told to have fewer.
+pub const ENTRIES_PER_MEDIATOR_MAX: usize = 1 << 17;
+
 /// How many allotments there may be, and how long they may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -99,7 +102,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             entries: 1 << 18,
-            entries_per_mediator: 1 << 17,
+            entries_per_mediator: ENTRIES_PER_MEDIATOR_MAX,
             entries_per_segment: 256,
             hold_ms: 60_000,
             lease_ms: crate::lease::TERM_MS_MAX,

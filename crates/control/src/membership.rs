@@ -12,7 +12,7 @@ use crate::keys::{Key, Ring};
 /// What an agent knows a mediator by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bond {
-    /// Digests of the public keys of its authority; none without TLS.
+    /// Digests of the public keys of the authorities that are trusted to say who it is; none without TLS.
     pub authority: BTreeSet<[u8; 32]>,
     /// Whether a mediator made that authority for itself: then it vouches for no other mediator.
     pub is_own: bool,
@@ -26,8 +26,9 @@ impl Bond {
     /// Whether whoever `said` describes is the mediator that this describes.
     ///
     /// - A signing key in common: nobody else ever had it.
-    /// - Or a key of the authority in common. An authority that may vouch for several mediators (a
-    ///   company's) does so by their hosts, and the host has to be the same one.
+    /// - Or an authority that the mediator is known by has vouched for it. Any of those that were trusted
+    ///   may have done so: so each of them has to be known. An authority that may vouch for several
+    ///   mediators (a company's) does so by their hosts, and the host has to be the same one.
     ///
     /// Without TLS signing keys alone count.
     #[must_use]
@@ -36,8 +37,9 @@ impl Bond {
             said.keys.held().iter().any(|other| other.id == held.id && other.key == held.key)
         };
         let vouches = self.is_own || self.host.eq_ignore_ascii_case(&said.host);
-        self.keys.held().iter().any(shares)
-            || (vouches && !self.authority.is_disjoint(&said.authority))
+        let is_vouched_for =
+            !said.authority.is_empty() && said.authority.is_subset(&self.authority);
+        self.keys.held().iter().any(shares) || (vouches && is_vouched_for)
     }
 }
 
@@ -78,10 +80,20 @@ mod tests {
     }
 
     #[test]
+    fn an_authority_that_is_trusted_beside_the_known_one_does_not_vouch() {
+        let known = bond(&[1], true, "a", ring(64, 1..=3));
+        assert!(!known.is_same(&bond(&[1, 5], true, "a", ring(128, 1..=3))));
+        // By keys it is known whatever is trusted.
+        assert!(known.is_same(&bond(&[1, 5], true, "a", ring(64, 3..=5))));
+    }
+
+    #[test]
     fn a_mediator_is_itself_after_it_moved_and_after_its_keys_changed() {
         let known = bond(&[1], true, "a", ring(64, 1..=3));
-        assert!(known.is_same(&bond(&[1, 5], true, "b", ring(64, 7..=9))));
+        assert!(known.is_same(&bond(&[1], true, "b", ring(64, 7..=9))));
         assert!(known.is_same(&bond(&[2], true, "b", ring(64, 3..=5))));
+        let two = bond(&[1, 5], true, "a", ring(64, 1..=3));
+        assert!(two.is_same(&bond(&[5], true, "b", ring(64, 7..=9))));
         assert!(bond(&[], false, "a", ring(64, 1..=3)).is_same(&bond(
             &[],
             false,

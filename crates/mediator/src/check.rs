@@ -19,7 +19,7 @@ use netraid_cluster::{
     paging::{PageError, Pages},
 };
 use netraid_control::{
-    ledger::{Allotment, State},
+    ledger::{Allotment, ENTRIES_PER_MEDIATOR_MAX, State},
     units::{AgentId, AllotmentId, Moment, Resources, SegmentId, VolumeId},
 };
 
@@ -34,6 +34,8 @@ use crate::{
 
 /// Between both looks.
 const BETWEEN: Duration = Duration::from_millis(1500);
+/// Allotments of one mediator that an agent has at most, and so segments.
+const LIST_MAX: u64 = ENTRIES_PER_MEDIATOR_MAX as u64;
 /// Entries of a page of the store's.
 const PAGE: u32 = 1000;
 
@@ -92,9 +94,14 @@ async fn look(core: &Arc<Core>) -> Result<Look, Problem> {
                 let after = expected(core, agent).await?;
                 compare(&mut look, agent, &[before, after], &allotments, &segments);
             }
-            Err(error) => {
+            Err(NotFound::Silent(error)) => {
                 tracing::warn!("agent {agent}: {error}");
                 look.silent.push(agent);
+            }
+            Err(NotFound::Lies(error)) => {
+                let (kind, id) = (DifferenceKind::Implausible, agent.to_string());
+                let difference = Difference { agent, kind, id, detail: error.to_string() };
+                look.differences.insert((agent, "list".to_owned()), difference);
             }
         }
     }
@@ -156,21 +163,30 @@ fn segments(
     rows.into_iter().map(row).collect()
 }
 
+/// Why it is not known what an agent has.
+#[derive(Debug, thiserror::Error)]
+enum NotFound {
+    /// It cannot be asked.
+    #[error(transparent)]
+    Silent(#[from] RequestError),
+    /// What it says cannot be so.
+    #[error(transparent)]
+    Lies(#[from] PageError),
+}
+
 /// All that an agent has of this mediator.
 async fn found(
     core: &Core,
     agent: AgentId,
-) -> Result<(Vec<Allotment>, BTreeMap<SegmentId, Found>), RequestError> {
+) -> Result<(Vec<Allotment>, BTreeMap<SegmentId, Found>), NotFound> {
     let none = || RequestError::Lost { url: agent.to_string(), why: "it is not known".to_owned() };
     let client = core.agents.link(agent).ok_or_else(none)?.client().ok_or_else(nowhere)?;
-    let lies =
-        |error: PageError| RequestError::Lost { url: agent.to_string(), why: error.to_string() };
     let mut allotments: Vec<Allotment> = Vec::new();
-    let (mut pages, mut after) = (Pages::new(PAGE_MAX), String::new());
+    let (mut pages, mut after) = (Pages::of_at_most(PAGE_MAX, LIST_MAX), String::new());
     loop {
         let page: LedgerPage = client.get(&format!("/v1/ledger?limit={PAGE_MAX}{after}")).await?;
         let ids = || page.entries.iter().map(|entry| entry.id);
-        let next = pages.take(ids(), ids().next_back().filter(|_| page.more)).map_err(lies)?;
+        let next = pages.take(ids(), ids().next_back().filter(|_| page.more))?;
         allotments.extend(page.entries);
         match next {
             Some(next) => after = format!("&after={next}"),
@@ -178,12 +194,12 @@ async fn found(
         }
     }
     let mut segments = BTreeMap::new();
-    let (mut pages, mut after) = (Pages::new(PAGE_MAX), String::new());
+    let (mut pages, mut after) = (Pages::of_at_most(PAGE_MAX, LIST_MAX), String::new());
     loop {
         let page: SegmentPage =
             client.get(&format!("/v1/segments?limit={PAGE_MAX}{after}")).await?;
         let ids = || page.entries.iter().map(|entry| entry.segment);
-        let next = pages.take(ids(), ids().next_back().filter(|_| page.more)).map_err(lies)?;
+        let next = pages.take(ids(), ids().next_back().filter(|_| page.more))?;
         segments.extend(page.entries.iter().map(|entry| {
             let SegmentReport { segment, len_bytes, is_lost, .. } = *entry;
             (segment, Found { len_bytes, is_lost })

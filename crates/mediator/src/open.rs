@@ -50,9 +50,9 @@ pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(3);
 const ATTEMPTS_MAX: usize = 3;
 /// Bytes of an iSCSI name (RFC 7143, section 4.2.7.1).
 const INITIATOR_LEN_MAX: usize = 223;
-/// Plans of one bearer token that are over and whose tokens have not ended, at most: half of what an agent can
-/// keep out.
-const OVER_OF_ONE_MAX: usize = 1 << 15;
+/// Plans of one bearer token that were closed and whose tokens have not ended, at most: half of what an agent
+/// can keep out.
+const CLOSED_OF_ONE_MAX: usize = 1 << 15;
 /// The longest that a client can be told.
 const FOR_MS_MAX: u64 = TERM_MS_MAX - SKEW_MS;
 /// The largest rate that a token says.
@@ -228,10 +228,11 @@ fn begin(
         );
         return Ok(Err(Problem::new(Code::Conflict, detail)));
     }
-    let over = Plan::count_over(connection, owner)?;
-    if over >= OVER_OF_ONE_MAX {
+    let closed = Plan::count_closed(connection, owner)?;
+    if closed >= CLOSED_OF_ONE_MAX {
         let detail = format!(
-            "{over} plans of the same bearer token were closed whose tokens have not ended, and no more may;              ask for shorter plans (for_ms), or again in a while"
+            "{closed} plans of the same bearer token were closed whose tokens have not ended, and no more \
+             may; ask for shorter plans (for_ms), or again in a while"
         );
         return Ok(Err(Problem::new(Code::Conflict, detail)));
     }

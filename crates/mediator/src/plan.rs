@@ -197,8 +197,8 @@ impl Plan {
         Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
     }
 
-    /// How many one bearer token has that are over, and are kept as their tokens may open something.
-    pub(crate) fn count_over(connection: &Connection, owner: u64) -> Sql<usize> {
+    /// How many of one bearer token were closed, by whomever, and are kept as their tokens may open something.
+    pub(crate) fn count_closed(connection: &Connection, owner: u64) -> Sql<usize> {
         let sql = "SELECT count(*) FROM plans WHERE owner = ?1 AND state IN ('ending', 'closed')";
         let count = connection.prepare_cached(sql)?.query_row([int(owner)], |row| row.get(0))?;
         Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))

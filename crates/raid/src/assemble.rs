@@ -372,7 +372,10 @@ pub fn has_diverged(newest: &Label, other: &Label) -> bool {
     let (truth, told) = (&newest.members[at], &other.members[at]);
     let set_aside = matches!(told.state, MemberState::Faulty | MemberState::Missing);
     let (ours, theirs) = (in_sync(newest), in_sync(other));
-    told.uuid == truth.uuid
+    // Nobody goes on with fewer than can serve, whatever a label says.
+    let may_have_served = other.geometry.can_serve_from(theirs);
+    may_have_served
+        && told.uuid == truth.uuid
         && set_aside
         && ours.contains(newest.index)
         && theirs.contains(other.index)

@@ -11,11 +11,15 @@ use alloc::{collections::BTreeSet, vec, vec::Vec};
 
 use crate::{
     label::Uuid,
+    member::{MemberIndex, MemberSet},
     page::{About, Kind},
     regions::{PAGE_LEN, PAGE_PAYLOAD_LEN, Region},
 };
 
 const KIND: Kind = Kind { magic: *b"NRWRITN\n", version: 1, what: "page of written bits" };
+/// Images by which a member's page may be ahead of the others': those that are in sync get each image
+/// together.
+const LEAD_MAX: u64 = 1 << 32;
 const BITS_PER_PAGE: u64 = PAGE_PAYLOAD_LEN as u64 * 8;
 
 /// The written bits of all stripes.
@@ -40,6 +44,56 @@ pub struct PageImage {
     pub offset: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
+}
+
+/// Two members in sync whose images of a page cannot both be the array's, and none of the others can tell
+/// which one lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The page.
+    pub page: u64,
+    /// The member whose image is far ahead.
+    pub first: MemberIndex,
+    /// One of the others.
+    pub second: MemberIndex,
+}
+
+/// Which members have an image of a page that is far ahead of those of most others: they lie. Each member
+/// comes with its region of written bits.
+///
+/// # Errors
+/// When as many say the one as the other.
+pub fn liars(
+    array_uuid: Uuid,
+    stripes: u64,
+    region: &Region,
+    members: &[(MemberIndex, &[u8])],
+) -> Result<MemberSet, Contradiction> {
+    let mut counters = Vec::with_capacity(members.len());
+    for (member, bytes) in members {
+        let mut own = WrittenBits::new(array_uuid, stripes);
+        own.offer_all(region, bytes);
+        counters.push((*member, own.counters));
+    }
+    let mut liars = MemberSet::EMPTY;
+    for page in 0..page_count(stripes) {
+        let counter = |own: &[u64]| own[to_usize(page)];
+        let seen = counters.iter().filter(|(_, own)| counter(own) > 0);
+        let least = seen.clone().map(|(_, own)| counter(own)).min().unwrap_or(0);
+        let is_far = |own: &[u64]| counter(own) - least > LEAD_MAX;
+        let (far, near): (Vec<_>, Vec<_>) = seen.partition(|(_, own)| is_far(own));
+        match (far.first(), near.first()) {
+            (Some(_), Some(_)) if near.len() > far.len() => {
+                far.iter().for_each(|(member, _)| liars.insert(*member));
+            }
+            (Some((first, _)), Some((second, _))) if near.len() == far.len() => {
+                return Err(Contradiction { page, first: *first, second: *second });
+            }
+            // What is behind most others does not count anyhow.
+            _ => {}
+        }
+    }
+    Ok(liars)
 }
 
 impl WrittenBits {
@@ -76,6 +130,13 @@ impl WrittenBits {
             self.staged[range].copy_from_slice(new);
         }
         true
+    }
+
+    /// Takes all slots of the region, as read from a member.
+    pub fn offer_all(&mut self, region: &Region, bytes: &[u8]) {
+        for (slot, bytes) in (0_u64..).zip(bytes.chunks(PAGE_LEN as usize)) {
+            self.offer(region, slot * u64::from(PAGE_LEN), bytes);
+        }
     }
 
     /// The first page of which no valid image was seen.
@@ -199,6 +260,36 @@ mod tests {
         }
         assert_eq!((copy.count(), copy.first_missing()), (3, Some(2)));
         assert!(copy.get(99_999));
+    }
+
+    /// The region of a member that has seen so many images of each of two pages.
+    fn region_after(images: [u64; 2]) -> Vec<u8> {
+        let mut bytes = vec![0; 4 * PAGE_LEN as usize];
+        for (page, images) in (0..).zip(images) {
+            let mut bits = WrittenBits::new([1; 16], 40_000);
+            bits.counters[to_usize(page)] = images - 1;
+            let image = bits.image(&REGION, page);
+            let at = to_usize(image.offset);
+            bytes[at..at + PAGE_LEN as usize].copy_from_slice(&image.bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_member_whose_page_is_far_ahead_of_the_others_lies() {
+        let judge = |members: &[[u64; 2]]| {
+            let regions: Vec<Vec<u8>> = members.iter().map(|one| region_after(*one)).collect();
+            let members = (0..).map(MemberIndex).zip(regions.iter().map(Vec::as_slice));
+            liars([1; 16], 40_000, &REGION, &members.collect::<Vec<_>>())
+        };
+        let only = |member| Ok([MemberIndex(member)].into_iter().collect());
+        assert_eq!(judge(&[[3, 8], [4, 8], [4, 7]]), Ok(MemberSet::EMPTY));
+        assert_eq!(judge(&[[3, 8], [1 << 60, 8], [4, 7]]), only(1));
+        assert_eq!(judge(&[[3, 8], [4, 8], [4, 9 + LEAD_MAX]]), only(2));
+        // One that is far behind is not believed anyhow.
+        assert_eq!(judge(&[[3 + (1 << 40), 8], [4, 8], [4 + (1 << 40), 7]]), Ok(MemberSet::EMPTY));
+        let (first, second) = (MemberIndex(1), MemberIndex(0));
+        assert_eq!(judge(&[[3, 8], [3, 1 << 59]]), Err(Contradiction { page: 1, first, second }));
     }
 
     #[test]

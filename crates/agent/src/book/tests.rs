@@ -85,7 +85,7 @@ fn a_plan_ends_also_when_no_more_can_be_kept_out() {
         plan[..4].copy_from_slice(&number.to_be_bytes());
         Operation::EndPlan { plan: PlanId(plan), revoked_until: Some(until) }
     };
-    for number in 0..u32::try_from(super::REVOKED_MAX).unwrap() {
+    for number in 0..u32::try_from(crate::revoked::REVOKED_MAX).unwrap() {
         ask(&mut book, end(number)).unwrap();
     }
     let Step { then, .. } = book.apply(NOW, MEDIATOR, revoke(until)).unwrap();

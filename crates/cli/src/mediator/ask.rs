@@ -120,6 +120,7 @@ pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
                 DifferenceKind::Missing => "missing",
                 DifferenceKind::Different => "different",
                 DifferenceKind::Lost => "lost",
+                DifferenceKind::Implausible => "implausible",
             };
             let (agent, id, detail) = (difference.agent, &difference.id, &difference.detail);
             let (id, detail) = (shown(id), shown(detail));
@@ -148,7 +149,7 @@ pub(crate) fn log(args: &LogArgs, output: Output) -> Result<()> {
     let since = args.since.map(|since| u64::try_from(since.as_millis())).transpose()?;
     let since = since.map(|since| now().0.saturating_sub(since));
     let since = since.map(|since| format!("&since={since}")).unwrap_or_default();
-    let mut entries = Vec::new();
+    let mut list = output.list();
     runtime()?.block_on(async {
         let mut after = String::new();
         let mut pages = Pages::new(usize::try_from(PAGE_MAX)?);
@@ -156,21 +157,14 @@ pub(crate) fn log(args: &LogArgs, output: Output) -> Result<()> {
             let path = format!("/v1/log?limit={PAGE_MAX}{since}{after}");
             let page: LogPage = client.get(&path).await?;
             let next = pages.take(page.entries.iter().map(|entry| entry.id), page.next)?;
-            if output.is_json() {
-                entries.extend(page.entries);
-            } else if !page.entries.is_empty() {
-                output.say(&page.entries.iter().map(log_line).collect::<Vec<_>>().join("\n"))?;
-            }
+            list.add(&page.entries, log_line)?;
             match next {
                 Some(next) => after = format!("&after={next}"),
                 None => return anyhow::Ok(()),
             }
         }
     })?;
-    match output.is_json() {
-        true => output.document(&json!({ "entries": entries }), String::new),
-        false => Ok(()),
-    }
+    list.end()
 }
 
 fn log_line(entry: &LogEntry) -> String {

@@ -83,7 +83,7 @@ pub(crate) struct MakeDirectoryArgs {
 /// One entry a line, or one document with all.
 pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
-    let mut entries = Vec::new();
+    let mut list = output.list();
     runtime()?.block_on(async {
         let mut after: Option<String> = None;
         let mut pages = Pages::new(usize::try_from(PAGE_MAX)?);
@@ -94,23 +94,13 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<()> {
             };
             let names = page.entries.iter().map(|entry| name_of(entry).to_owned());
             after = pages.take(names, page.next)?;
-            if output.is_json() {
-                entries.extend(page.entries);
-            } else {
-                let lines: Vec<String> = page.entries.iter().map(line).collect();
-                if !lines.is_empty() {
-                    output.say(&lines.join("\n"))?;
-                }
-            }
+            list.add(&page.entries, line)?;
             if after.is_none() {
                 return anyhow::Ok(());
             }
         }
     })?;
-    match output.is_json() {
-        true => output.document(&json!({ "entries": entries }), String::new),
-        false => Ok(()),
-    }
+    list.end()
 }
 
 pub(crate) fn stat(args: &PathArgs, output: Output) -> Result<()> {

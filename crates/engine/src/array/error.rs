@@ -169,6 +169,18 @@ pub enum ArrayError {
         /// Which page.
         page: u64,
     },
+    /// Written bits that cannot both be the array's.
+    #[error(
+        "{first} and {second} contradict each other about which stripes are written: the first is ahead by \
+         more changes than can have been, and no other member can tell which of them lies; give the members \
+         without the one that lies, with --force"
+    )]
+    WrittenBitsDisagree {
+        /// Address of one member.
+        first: String,
+        /// Address of the other.
+        second: String,
+    },
     /// The array failed while it was opened.
     #[error("{0}")]
     Failed(IoError),

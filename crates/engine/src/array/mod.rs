@@ -25,6 +25,7 @@ mod returns;
 mod scrub;
 mod slots;
 mod users;
+mod written;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use netraid_raid::{assemble::CleanClose, member::MemberIndex};

@@ -10,7 +10,7 @@ use netraid_raid::{
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
     read_ahead::ReadAhead,
-    regions::{PAGE_LEN, Region},
+    regions::Region,
     testimony::judge,
     written::WrittenBits,
 };
@@ -24,6 +24,7 @@ use super::{
     lock::{ArrayLock, fingerprint, hex, this_holder},
     machine::{Logged, Machine, Plain, logged_caps},
     member::{Connected, MemberConfig},
+    written,
 };
 
 /// Largest request to a member, in bytes; neighbours are merged up to it.
@@ -322,12 +323,12 @@ async fn decide_and_load(
     if options.ignore_unopened {
         leave_out_unopened(&mut found, notes);
     }
-    let (assembly, lock) = decide(options, connected, &found, notes)?;
+    let (mut assembly, lock) = decide(options, connected, &found, notes)?;
     if assembly.label.log.is_some() && options.read_only && assembly.unclean {
         return Err(ArrayError::NotClosed(assembly.label.name));
     }
     let mut fence = None;
-    let places: Vec<Option<usize>> =
+    let mut places: Vec<Option<usize>> =
         assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
     for at in &assembly.stale {
         let (_, found) = &found[*at];
@@ -345,9 +346,15 @@ async fn decide_and_load(
         // Nobody else can change them any more.
         check_unchanged(connected, &found).await?;
     }
+    let mut forgers = Vec::new();
     let written = match assembly.label.log {
         Some(_) => None,
-        None => Some(load_written(&assembly, &places, connected).await?),
+        None => {
+            let (written, left_out) =
+                written::load(&mut assembly, &mut places, connected, notes).await?;
+            forgers = left_out;
+            Some(written)
+        }
     };
     let label = |place: &Option<usize>| place.map(|at| found[at].1.label.clone());
     let labels = assembly.found.iter().map(label).collect();
@@ -355,7 +362,12 @@ async fn decide_and_load(
         let (connection, Found { label, .. }) = &found[*at];
         (label.index, connected[*connection].config.clone())
     };
-    let liars = assembly.liars.iter().map(liar).collect();
+    let forger = |at: &usize| {
+        let found = found.iter().find(|(connection, _)| connection == at);
+        found.map(|(at, Found { label, .. })| (label.index, connected[*at].config.clone()))
+    };
+    let forgers = forgers.iter().filter_map(forger);
+    let liars = assembly.liars.iter().map(liar).chain(forgers).collect();
     Ok(Decided { assembly, lock, fence, written, places, labels, liars })
 }
 
@@ -591,38 +603,6 @@ fn truth(found: &[Found]) -> Option<&Label> {
 
 fn joined(notes: &[String]) -> String {
     notes.iter().map(|note| format!("; {note}")).collect()
-}
-
-async fn load_written(
-    assembly: &Assembly,
-    places: &[Option<usize>],
-    connected: &[Connected],
-) -> Result<WrittenBits, ArrayError> {
-    let label = &assembly.label;
-    let region = label.regions.written;
-    let mut written = WrittenBits::new(label.array_uuid, label.geometry.stripes());
-    let len = written.pages() * 2 * u64::from(PAGE_LEN);
-    let current = places.iter().zip(&label.members).filter_map(|(place, entry)| {
-        place.filter(|_| entry.state == MemberState::InSync).map(|at| &connected[at])
-    });
-    let mut last_error = None;
-    for member in current {
-        match member.read(region.offset, len, "reading the written bits").await {
-            Ok(bytes) => offer_all(&mut written, &region, &bytes),
-            Err(error) => last_error = Some(error),
-        }
-    }
-    match (written.first_missing(), last_error) {
-        (None, _) => Ok(written),
-        (Some(_), Some(error)) => Err(error),
-        (Some(page), None) => Err(ArrayError::WrittenBits { page }),
-    }
-}
-
-fn offer_all(written: &mut WrittenBits, region: &Region, bytes: &[u8]) {
-    for (slot, bytes) in (0_u64..).zip(bytes.chunks(PAGE_LEN as usize)) {
-        written.offer(region, slot * u64::from(PAGE_LEN), bytes);
-    }
 }
 
 fn device_info(assembly: &Assembly, read_only: bool, volatile_cache: bool) -> DeviceInfo {

@@ -10,7 +10,8 @@ use netraid_cluster::{
     agent::AgentStatus,
     http::{Client, RequestError},
     mediator::{
-        AgentEntry, AgentState, Beat, Beaten, Entry, Join, Joined, Mode, NewAccess, NewToken, Open,
+        AgentEntry, AgentState, Beat, Beaten, CheckReport, DifferenceKind, Entry, Join, Joined,
+        Mode, NewAccess, NewToken, Open,
     },
 };
 use netraid_control::units::{AgentId, Rate, Resources};
@@ -222,4 +223,19 @@ async fn a_store_with_rows_that_cannot_be_read_is_opened_without_them() {
     let take = Open { take_over: true, ..opening("/x", Mode::Write, 0) };
     let plan = house.open(&take).await.unwrap();
     assert!(plan.generation > lost.generation);
+}
+
+#[tokio::test]
+async fn an_agent_whose_list_of_segments_does_not_end_is_named_by_a_check() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let liar = &house.agents[1];
+    liar.inner.is_endless.store(true, std::sync::atomic::Ordering::Relaxed);
+    let began = std::time::Instant::now();
+    let report: CheckReport = house.admin.get("/v1/check").await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let [difference] = &report.differences[..] else { panic!("{report:?}") };
+    assert_eq!((difference.agent, difference.kind), (liar.inner.id, DifferenceKind::Implausible));
+    assert!(difference.detail.contains("more than 131072 entries"), "{}", difference.detail);
+    assert_eq!((report.agents, report.silent), (2, Vec::new()));
 }

@@ -5,5 +5,6 @@ mod agents;
 mod closes;
 mod common;
 mod crash;
+mod ends;
 mod names;
 mod plans;

@@ -9,12 +9,15 @@
 //!
 //! Does not do: more of them than a small part of the log; beyond that the array fails.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use futures_util::future::join_all;
 use netraid_block::{ErrorKind, IoError, SgList};
 
-use super::{Event, dirty::Dirty, locks::Purpose, log::Note, space::Aim, tasks::Array};
+use super::{Event, dirty::Dirty, locks::Purpose, log::Note, tasks::Array};
 use crate::log::{Position, Record};
 
 /// Blocks of a stripe that a round could not bring home, and why.
@@ -24,40 +27,53 @@ pub(super) struct Stuck {
 }
 
 /// Stripes whose blocks are logged again at once: what they share batches with spares heads.
-const STRIPES_AT_ONCE: usize = 64;
+const STRIPES_AT_ONCE: usize = 256;
 
 impl Array {
-    /// Logs again what a round could not bring home, as far as it is still dirty from below `cut`.
-    /// The caller holds no lock of these stripes.
+    /// Logs again what a round could not bring home: what is lost, and what waits for space from below
+    /// `cut`. The caller holds no lock of these stripes.
     pub(super) async fn carry(
         &self,
         stuck: Vec<(u32, Stuck)>,
         cut: Position,
-        aim: Aim,
     ) -> Result<(), IoError> {
-        for stripes in stuck.chunks(STRIPES_AT_ONCE) {
-            let stripes =
-                stripes.iter().map(|(logical, stuck)| self.carry_stripe(*logical, stuck, cut, aim));
-            for end in join_all(stripes).await {
+        let mut stripes = BTreeMap::new();
+        for (logical, Stuck { blocks, why }) in stuck {
+            let first = self.state().layout.first_block(logical);
+            let again = stripes.entry(logical).or_insert_with(Vec::new);
+            for block in blocks {
+                let mut state = self.state();
+                let number = first + u64::from(block);
+                let position = state.dirty.position_of(number);
+                // With the round ends what a PARITY of it says that could not be redone.
+                let is_lost = why.kind() != ErrorKind::NoSpace;
+                if position.is_some_and(|position| is_lost || position < cut) {
+                    state.note_stuck(number, &why)?;
+                    again.push(block);
+                }
+            }
+        }
+        self.log_again(stripes).await
+    }
+
+    /// Logs again what is still dirty of these blocks, by logical stripe. The caller holds no lock of
+    /// these stripes.
+    pub(super) async fn log_again(&self, stripes: BTreeMap<u32, Vec<u32>>) -> Result<(), IoError> {
+        let stripes: Vec<(u32, Vec<u32>)> = stripes.into_iter().collect();
+        for stripes in stripes.chunks(STRIPES_AT_ONCE) {
+            let ends = stripes.iter().map(|(logical, blocks)| self.log_stripe(*logical, blocks));
+            for end in join_all(ends).await {
                 end?;
             }
         }
         Ok(())
     }
 
-    async fn carry_stripe(
-        &self,
-        logical: u32,
-        Stuck { blocks, why }: &Stuck,
-        cut: Position,
-        aim: Aim,
-    ) -> Result<(), IoError> {
+    async fn log_stripe(&self, logical: u32, blocks: &[u32]) -> Result<(), IoError> {
         let (first, last) = match (blocks.iter().min(), blocks.iter().max()) {
             (Some(first), Some(last)) => (*first, *last),
             _ => return Ok(()),
         };
-        // Rounds to come reserve room for what is stuck; this is done once.
-        let is_once = aim == Aim::Renew && why.kind() == ErrorKind::NoSpace;
         let _lock = self.lock(logical, Purpose::Merge(first..last + 1)).await;
         let base = self.state().layout.first_block(logical);
         let mut tickets = Vec::new();
@@ -67,13 +83,10 @@ impl Array {
                 let state = self.state();
                 state.dirty.range(number..number + 1).next().map(|(_, dirty)| dirty.clone())
             };
-            let Some(dirty) = found.filter(|dirty| dirty.position < cut) else { continue };
+            let Some(dirty) = found else { continue };
             // The log would end at a record that its payload does not fit.
             let payload = dirty.contents()?;
             let Dirty { data, sum, .. } = dirty;
-            if !is_once {
-                self.state().note_stuck(number, why)?;
-            }
             let ticket = self.ticket();
             let (record, payload) = match &data {
                 Some(_) => (Record::Data { block: number, crc: sum }, payload),
@@ -91,7 +104,7 @@ impl Array {
 
 impl super::state::State {
     /// Remembers a block that cannot be brought home; the first time it is told.
-    fn note_stuck(&mut self, block: u64, why: &IoError) -> Result<(), IoError> {
+    pub(super) fn note_stuck(&mut self, block: u64, why: &IoError) -> Result<(), IoError> {
         if !self.stuck.insert(block) || why.kind() == ErrorKind::NoSpace {
             return Ok(());
         }

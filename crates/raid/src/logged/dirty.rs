@@ -64,6 +64,11 @@ impl DirtyBlocks {
         self.blocks.len() as u64
     }
 
+    /// Where the contents of a block are in the log, if it is dirty.
+    pub(super) fn position_of(&self, block: u64) -> Option<Position> {
+        self.blocks.get(&block).map(|dirty| dirty.position)
+    }
+
     /// Dirty blocks of a range, ascending.
     pub(super) fn range(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, &Dirty)> {
         self.blocks.range(blocks).map(|(block, dirty)| (*block, dirty))
@@ -79,6 +84,12 @@ impl DirtyBlocks {
     pub(super) fn below(&self, cut: Position) -> impl Iterator<Item = (u64, Position)> {
         let below = self.blocks.iter().filter(move |(_, dirty)| dirty.position < cut);
         below.map(|(block, dirty)| (*block, dirty.position))
+    }
+
+    /// Blocks that are dirty from below `cut`: where they are in the log, and whether they are not zeros.
+    pub(super) fn contents_below(&self, cut: Position) -> impl Iterator<Item = (Position, bool)> {
+        let below = self.blocks.values().filter(move |dirty| dirty.position < cut);
+        below.map(|dirty| (dirty.position, dirty.data.is_some()))
     }
 
     /// A block has new contents.

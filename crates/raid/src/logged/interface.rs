@@ -6,6 +6,7 @@ use netraid_block::{IoError, Op, Pool, SgList};
 
 use crate::{
     label::{Holder, Label, Uuid},
+    log::Beginnings,
     member::{ArrayState, MemberIndex, MemberState},
 };
 
@@ -130,6 +131,10 @@ pub struct Limits {
     /// Bytes of whole stripes that are written and not stable, before they are made so by
     /// themselves; users wait when it is twice as much. A recovery may have to read all of it.
     pub unstable_len: u64,
+    /// Beginnings of generations in the labels, before the log is begun behind them when the array is
+    /// opened: 1 to half of [`Beginnings::MAX`], which counts if this is
+    /// more.
+    pub beginnings: usize,
 }
 
 impl Default for Limits {
@@ -140,6 +145,7 @@ impl Default for Limits {
             stripes_at_once: 128,
             stripes_per_mark: 4096,
             unstable_len: 1 << 30,
+            beginnings: Beginnings::MAX / 2,
         }
     }
 }

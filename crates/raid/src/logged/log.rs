@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
-pub(super) const BLOCKS_OF_DATA: u64 = 2;
+const BLOCKS_OF_DATA: u64 = 2;
 /// Places that are remembered where the log may begin.
 const CUTS_MAX: u64 = 64;
 
@@ -118,17 +118,23 @@ impl State {
         self.writer().acked()
     }
 
-    fn room(&mut self) -> u64 {
+    pub(super) fn room(&mut self) -> u64 {
+        let kept = self.kept_in_log();
+        self.writer().room().saturating_sub(kept)
+    }
+
+    /// Blocks of the log that are kept for records to come: what was promised, and what brings home
+    /// all that is dirty.
+    pub(super) fn kept_in_log(&self) -> u64 {
         let home = self.layout.blocks_to_bring_home();
         // What cannot be brought home is logged again by each round.
         let again = BLOCKS_OF_DATA * self.stuck.len() as u64;
         let dirty = self.dirty.len() + self.log.becoming_dirty + self.log.voided;
-        let kept = self.log.promised + home * dirty + again;
-        self.writer().room().saturating_sub(kept)
+        self.log.promised + home * dirty + again
     }
 
-    /// Blocks of the log that are free for what is dirty already: also those that wait for it to be
-    /// brought home.
+    /// Blocks of the log that are free for what is dirty already, with those that are kept to bring it
+    /// home.
     pub(super) fn room_to_log_again(&mut self) -> u64 {
         let promised = self.log.promised;
         self.writer().room().saturating_sub(promised)
@@ -225,6 +231,12 @@ impl State {
         let tail = self.writer().tail();
         let later = self.log.cuts.iter().rev().take_while(|cut| cut.end > tail);
         later.copied().find(|cut| suits(cut.end))
+    }
+
+    /// The first place that is remembered where the log may begin, later than where it does.
+    pub(super) fn first_cut(&mut self) -> Option<Link> {
+        let tail = self.writer().tail();
+        self.log.cuts.iter().find(|cut| cut.end > tail).copied()
     }
 
     /// The log begins there.

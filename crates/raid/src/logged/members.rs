@@ -73,7 +73,8 @@ impl Array {
                 // Another device has its place: that one is told of.
                 return;
             }
-            if let Some(reason) = state.why_not_ours(member, &found) {
+            let lie = state.suspects.liars.get(&member).cloned();
+            if let Some(reason) = lie.or_else(|| state.why_not_ours(member, &found)) {
                 state.tell_member(member, &reason);
                 return;
             }
@@ -135,6 +136,9 @@ impl Array {
             let entry = &mut state.label.members[at];
             entry.uuid = device.uuid;
             entry.lack = Lack::ALL;
+            // What the one before it said is no word of this one.
+            state.suspects.liars.remove(&member);
+            state.forgers.remove(member);
         }
         self.take_in(member, device.caps, "replaced").await;
     }
@@ -347,16 +351,16 @@ impl Array {
 
     /// Copies a page's newest image to a member, and nothing but that.
     async fn copy_page(&self, member: MemberIndex, page: u64, is_sums: bool) {
-        let (table, uuid, layout) = {
+        let (table, uuid) = {
             let state = self.state();
             let layout = &state.layout;
             let table = if is_sums { layout.sum_pages } else { layout.stripe_pages };
-            (table, state.label.array_uuid, layout.sum_layout)
+            (table, state.label.array_uuid)
         };
         let place = |counter| table.slot_offset(page, member, counter);
-        let decode = |pair: &[u8], offset| -> Images {
+        let decode = |holder, pair: &[u8], offset| -> Images {
             if is_sums {
-                let found = super::sums::decode_pair(pair, layout, uuid, offset, page);
+                let found = self.state().sum_images(holder, pair, offset, page);
                 found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             } else {
                 let found = decode_stripe_pair(pair, uuid, offset, page);

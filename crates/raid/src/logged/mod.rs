@@ -28,6 +28,7 @@ mod members;
 mod read;
 mod recover;
 mod redo;
+mod renew;
 mod requests;
 mod round;
 mod rules;
@@ -505,6 +506,7 @@ impl State {
             tables_locked: false,
             repairs: BTreeSet::new(),
             stuck: carry::StuckBlocks::new(),
+            forgers: MemberSet::EMPTY,
             scrub: scrub::Scrub::default(),
             catch_up_allowance: None,
             rules: RuleCounts::default(),

@@ -46,8 +46,11 @@ impl Array {
         self.spawn(self.clone().serve_rounds());
         self.spawn(self.clone().repair());
         self.spawn(self.clone().discard_left());
-        let begun = self.state().beginnings().as_slice().len();
-        if begun > Beginnings::MAX / 2 {
+        let (begun, most) = {
+            let state = self.state();
+            (state.beginnings().as_slice().len(), state.layout.limits.beginnings)
+        };
+        if begun > most.min(Beginnings::MAX / 2) {
             self.renew_log().await;
         }
         {

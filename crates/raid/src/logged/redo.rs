@@ -115,8 +115,11 @@ impl Array {
         for ((physical, row), redo) in redo {
             let _sums = self.sums(physical).await;
             let all_is_new = redo.basis.len() == usize::from(code.data_columns());
-            if self.state().row_sums(physical, row).is_err() && !all_is_new {
+            let lost = self.state().row_sums(physical, row).err();
+            if let Some(why) = lost.filter(|_| !all_is_new) {
                 // Its other blocks cannot be trusted any more: what is new stays in the log.
+                let basis = redo.basis.iter().map(|(column, (.., position))| (*column, *position));
+                self.state().note_not_redone(physical, row, basis, &why)?;
                 continue;
             }
             let mut changes = redo.changes(&code);
@@ -152,6 +155,26 @@ impl State {
     pub(super) fn end_basis(&mut self, physical: u32, row: u32, basis: &[Basis]) {
         self.rules.note(super::Rule::ParityOfClosedRound);
         self.end_dirty(physical, row, basis.iter().map(|one| (one.column, one.position)));
+    }
+
+    /// DATA of a row, by column and position, that is not home although a PARITY says so: it must be
+    /// logged again before that PARITY's round ends.
+    fn note_not_redone(
+        &mut self,
+        physical: u32,
+        row: u32,
+        basis: impl Iterator<Item = (u8, Option<Position>)>,
+        why: &IoError,
+    ) -> Result<(), IoError> {
+        let Some(logical) = self.stripes.entry(physical).logical else { return Ok(()) };
+        let (first, rows) = (self.layout.first_block(logical), self.layout.rows);
+        for (column, position) in basis {
+            let block = first + u64::from(u32::from(column) * rows + row);
+            if position.is_some() && self.dirty.position_of(block) == position {
+                self.note_stuck(block, why)?;
+            }
+        }
+        Ok(())
     }
 
     /// DATA of a row, by column and position, that is home.

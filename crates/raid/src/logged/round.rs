@@ -18,7 +18,7 @@ use super::{
     dirty::Dirty,
     io::IoKind,
     locks::Purpose,
-    space::{Aim, Pass},
+    space::Aim,
     state::{BLOCK, State},
     tasks::{Array, Change},
 };
@@ -109,22 +109,14 @@ impl Array {
         self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
     }
 
-    /// Has the log begin where it ends now, as far as there is room to log again what members have
-    /// no space for.
-    pub(super) async fn renew_log(&self) {
-        let end = self.state().acked();
-        loop {
-            let (before, number) = {
-                let mut state = self.state();
-                state.rounds.aim = Aim::Renew;
-                (state.writer().tail(), state.try_round())
-            };
-            self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
-            let tail = self.state().writer().tail();
-            if tail >= end || tail == before {
-                return;
-            }
-        }
+    /// Has a round with that aim begin after now, and waits for its end.
+    pub(super) async fn round_to(&self, aim: Aim) {
+        let number = {
+            let mut state = self.state();
+            state.rounds.aim = aim;
+            state.try_round()
+        };
+        self.until(Change::Round, |state| (state.rounds.done >= number).then_some(())).await;
     }
 
     async fn round(&self) -> Result<(), IoError> {
@@ -134,9 +126,22 @@ impl Array {
             let aim = core::mem::take(&mut state.rounds.aim);
             (state.writer().acked_link(), aim)
         };
-        let stuck = self.bring_home(cut.end).await?;
-        let Pass::To(cut) = self.state().pass(&stuck, aim, cut) else { return Ok(()) };
-        self.carry(stuck, cut.end, aim).await?;
+        let cut = match aim {
+            Aim::Try | Aim::Room => {
+                let stuck = self.bring_home(cut.end).await?;
+                let to = self.state().pass(&stuck, aim, cut);
+                let Some(cut) = to else { return Ok(()) };
+                self.carry(stuck, cut.end).await?;
+                cut
+            }
+            Aim::Reclaim | Aim::Renew => {
+                let to = self.state().renewed_to(aim, cut);
+                let Some(cut) = to else { return Ok(()) };
+                let again = self.state().logged_again_for(cut.end);
+                self.log_again(again).await?;
+                cut
+            }
+        };
         self.state().end_stuck();
         let closed = {
             let mut state = self.state();

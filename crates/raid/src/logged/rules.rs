@@ -24,6 +24,7 @@ pub enum Rule {
     ReturnAfterOperations,
     RemapDropped,
     RemapMended,
+    LogBegunAnew,
     ParityOfAnotherOwner,
     ParityOfClosedRound,
     BatchOfAnotherGeneration,
@@ -37,7 +38,7 @@ impl Rule {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::RoomInLog,
         Self::UnstableStripes,
         Self::FreeStripe,
@@ -57,6 +58,7 @@ impl Rule {
         Self::ReturnAfterOperations,
         Self::RemapDropped,
         Self::RemapMended,
+        Self::LogBegunAnew,
         Self::ParityOfAnotherOwner,
         Self::ParityOfClosedRound,
         Self::BatchOfAnotherGeneration,
@@ -88,6 +90,9 @@ impl Rule {
             Self::ReturnAfterOperations => "a member that is back waits for what began before",
             Self::RemapDropped => "a REMAP that was not stable is dropped",
             Self::RemapMended => "a REMAP's stripe is mended",
+            Self::LogBegunAnew => {
+                "what waits for space is logged again behind all older generations"
+            }
             Self::ParityOfAnotherOwner => "a PARITY of another owner is not redone",
             Self::ParityOfClosedRound => "a PARITY of a round that is over is not redone",
             Self::BatchOfAnotherGeneration => "a batch of a generation before is not adopted",

@@ -9,8 +9,8 @@
 //! (`carry.rs`); where more wait, the log begins at the oldest of them, which is also the first that
 //! gets space. When that gives no room either, users' writes are refused until it is worth another try.
 //!
-//! Each generation that logs something needs a beginning in the labels until the log begins behind it.
-//! So when an array is opened often meanwhile, all that waits is logged again now and then (`Aim::Renew`).
+//! Each generation that logs something needs a beginning in the labels until the log begins behind it:
+//! so what waits is logged again now and then when an array is opened often meanwhile (`renew.rs`).
 //!
 //! Invariant: discards always find room in the log before users' data does.
 
@@ -21,7 +21,6 @@ use netraid_block::{ErrorKind, IoError};
 use super::{
     Event,
     carry::Stuck,
-    log::BLOCKS_OF_DATA,
     state::State,
     tasks::{Array, Change},
 };
@@ -62,17 +61,10 @@ pub(super) enum Aim {
     Try,
     /// So far that the log has room, also when members have no space.
     Room,
-    /// Up to its cut, whatever waits, as far as there is room to log that again: labels have no
-    /// room for many more beginnings of generations.
+    /// As far as nothing is dirty; nothing is brought home.
+    Reclaim,
+    /// As far as there is room to log again what is dirty; nothing is brought home.
     Renew,
-}
-
-/// How far a round lets the log begin later.
-pub(super) enum Pass {
-    /// So far. What the round could not bring home from below that is logged again.
-    To(Link),
-    /// Not at all.
-    Nowhere,
 }
 
 /// What an array lacks space for.
@@ -158,45 +150,26 @@ impl State {
         Some(stripes.into_iter().map(narrow).collect())
     }
 
-    /// A round could not bring these home from below its cut: how far it may go on.
-    pub(super) fn pass(&mut self, stuck: &[(u32, Stuck)], aim: Aim, cut: Link) -> Pass {
+    /// A round could not bring these home from below its cut: where the log may begin now, if
+    /// anywhere. What waits from below that is logged again.
+    pub(super) fn pass(&mut self, stuck: &[(u32, Stuck)], aim: Aim, cut: Link) -> Option<Link> {
         let waits = stuck.iter().filter(|(_, stuck)| stuck.why.kind() == ErrorKind::NoSpace);
         let waiting: u64 = waits.map(|(_, stuck)| stuck.blocks.len() as u64).sum();
         self.note_waiting(waiting);
         self.space.is_blocked = false;
-        if waiting == 0 {
-            return Pass::To(cut);
-        }
-        match aim {
-            Aim::Try => return Pass::Nowhere,
-            Aim::Room if waiting <= self.carried_for_space_max() => return Pass::To(cut),
-            Aim::Room => {}
-            Aim::Renew => return self.last_cut_with_room(cut).map_or(Pass::Nowhere, Pass::To),
-        }
-        let oldest = self.dirty.below(cut.end).map(|(_, position)| position).min();
-        if let Some(earlier) = self.last_cut_before(oldest.unwrap_or(cut.end)) {
-            return Pass::To(earlier);
-        }
-        self.space.is_blocked = true;
-        self.waiters.wake(Change::Room);
-        Pass::Nowhere
-    }
-
-    /// The last place up to `cut` where the log may begin, if there is room to log all again that is
-    /// dirty from below that.
-    fn last_cut_with_room(&mut self, cut: Link) -> Option<Link> {
-        let mut dirty: Vec<Position> =
-            self.dirty.below(cut.end).map(|(_, position)| position).collect();
-        dirty.sort_unstable();
-        let has_room = |upto: Position, room: u64| {
-            let again = dirty.partition_point(|position| *position < upto) as u64;
-            BLOCKS_OF_DATA * again <= room
-        };
-        let room = self.room_to_log_again();
-        if has_room(cut.end, room) {
+        if waiting == 0 || (aim == Aim::Room && waiting <= self.carried_for_space_max()) {
             return Some(cut);
         }
-        self.last_cut(|earlier| earlier <= cut.end && has_room(earlier, room))
+        if aim != Aim::Room {
+            return None;
+        }
+        let oldest = self.dirty.below(cut.end).map(|(_, position)| position).min();
+        let earlier = self.last_cut_before(oldest.unwrap_or(cut.end));
+        if earlier.is_none() {
+            self.space.is_blocked = true;
+            self.waiters.wake(Change::Room);
+        }
+        earlier
     }
 
     fn note_waiting(&mut self, waiting: u64) {

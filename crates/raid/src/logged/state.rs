@@ -173,6 +173,8 @@ pub(super) struct State {
     pub(super) repairs: BTreeSet<(u32, u32, u8, u32)>,
     /// Blocks of the volume that cannot be brought home.
     pub(super) stuck: super::carry::StuckBlocks,
+    /// Members that have images which nobody wrote.
+    pub(super) forgers: MemberSet,
     pub(super) scrub: super::scrub::Scrub,
     /// Stripes that members may still catch up; as many as they lack when none.
     pub(super) catch_up_allowance: Option<u32>,

@@ -14,17 +14,21 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError};
 
 use super::{
-    Rule,
+    Event, Rule,
     state::State,
     tasks::{Array, Change},
 };
 use crate::{
-    member::MEMBERS_MAX,
+    lack::Lack,
+    member::{MEMBERS_MAX, MemberIndex},
     page::ImageKey,
     pages::PAIR_LEN,
     regions::PAGE_LEN,
-    sums::{SumLayout, SumPage},
+    sums::SumPage,
 };
+
+/// So much more than an image's round and the array's generation its counter may be; it never is.
+const COUNTER_LEAD_MAX: u64 = 1 << 12;
 
 #[derive(Debug)]
 pub(super) struct Cached {
@@ -212,6 +216,61 @@ impl State {
         self.waiters.wake(Change::Pages);
     }
 
+    /// The images of a page that a member has, of both slots as they were read.
+    ///
+    /// An image of a later round than this one, or with a larger counter than so many rounds and openings can
+    /// have made, is forged: it is none, and its member is left out where the array can do without it.
+    pub(super) fn sum_images(
+        &mut self,
+        member: MemberIndex,
+        pair: &[u8],
+        offset: u64,
+        page: u64,
+    ) -> Vec<SumPage> {
+        let (layout, uuid) = (self.layout.sum_layout, self.label.array_uuid);
+        let places = [offset, offset + u64::from(PAGE_LEN)];
+        let mut images: Vec<SumPage> = pair
+            .chunks_exact(PAGE_LEN as usize)
+            .zip(places)
+            .filter_map(|(bytes, place)| SumPage::decode(bytes, layout, uuid, place).ok())
+            .filter(|found| found.index == page)
+            .collect();
+        let forged = images.iter().map(SumPage::key).find(|key| !self.may_be_written(*key));
+        if let Some(key) = forged {
+            images.retain(|image| self.may_be_written(image.key()));
+            self.leave_out_forger(member, page, key);
+        }
+        images
+    }
+
+    /// Whether an image can have been written: each opening of the array writes one of a page in each round.
+    fn may_be_written(&self, ImageKey { counter, round }: ImageKey) -> bool {
+        let most = u64::from(round).saturating_add(self.label.generation);
+        round <= self.round && counter <= most.saturating_add(COUNTER_LEAD_MAX)
+    }
+
+    fn leave_out_forger(&mut self, member: MemberIndex, page: u64, key: ImageKey) {
+        if !self.in_sync().contains(member) || self.forgers.contains(member) {
+            return;
+        }
+        self.forgers.insert(member);
+        let ImageKey { counter, round } = key;
+        let text = alloc::format!(
+            "left out: its page {page} of checksums is image {counter} of round {round}, which this array, in round {} \
+             of generation {}, has not written: the member lies",
+            self.round,
+            self.label.generation,
+        );
+        if self.can_go_on_without_all([member].into_iter().collect()) {
+            self.member_gone(member, &text);
+            self.label.members[member.as_usize()].lack = Lack::ALL;
+            self.suspects.liars.insert(member, text);
+            return;
+        }
+        let text = alloc::format!("member {member} should be {text}; nothing serves without it");
+        self.events.push_back(Event::Notice(text));
+    }
+
     /// Rows that changed after a round, in one that is over: an image of that round, or none, means
     /// that the newest one is lost.
     fn rows_changed_since(&self, round: u32, page: u64) -> BTreeSet<u32> {
@@ -267,11 +326,12 @@ impl Array {
 
     /// The newest image of a page. Holders that lack it have it afterwards.
     async fn read_sum_page(&self, page: u64) -> Option<SumPage> {
-        let (pages, uuid, layout) = {
+        let (pages, uuid) = {
             let state = self.state();
-            (state.layout.sum_pages, state.label.array_uuid, state.layout.sum_layout)
+            (state.layout.sum_pages, state.label.array_uuid)
         };
-        let decode = |pair: &[u8], offset| decode_pair(pair, layout, uuid, offset, page);
+        let decode =
+            |holder, pair: &[u8], offset| self.state().sum_images(holder, pair, offset, page);
         let found = self.read_images(pages, page, decode).await;
         let images = found.iter().flat_map(|(_, images)| images);
         let newest = images.max_by_key(|image| image.key())?.clone();
@@ -311,19 +371,4 @@ impl Array {
             Err(_) => None,
         }
     }
-}
-
-pub(super) fn decode_pair(
-    pair: &[u8],
-    layout: SumLayout,
-    uuid: crate::label::Uuid,
-    offset: u64,
-    page: u64,
-) -> Vec<SumPage> {
-    let places = [offset, offset + u64::from(PAGE_LEN)];
-    pair.chunks_exact(PAGE_LEN as usize)
-        .zip(places)
-        .filter_map(|(bytes, place)| SumPage::decode(bytes, layout, uuid, place).ok())
-        .filter(|found| found.index == page)
-        .collect()
 }

@@ -149,7 +149,7 @@ impl Array {
         &self,
         table: TablePages,
         page: u64,
-        decode: impl Fn(&[u8], u64) -> Vec<I>,
+        decode: impl Fn(MemberIndex, &[u8], u64) -> Vec<I>,
     ) -> Vec<(MemberIndex, Vec<I>)> {
         let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
         let mut found: Vec<(MemberIndex, Vec<I>)> = Vec::new();
@@ -163,7 +163,7 @@ impl Array {
             let reads = new.map(|holder| async move {
                 let offset = table.offset(page, holder);
                 let pair = self.read_pair(holder, offset).await;
-                (holder, pair.map_or_else(Vec::new, |pair| decode(&pair, offset)))
+                (holder, pair.map_or_else(Vec::new, |pair| decode(holder, &pair, offset)))
             });
             let reads: Vec<_> = reads.collect();
             if reads.is_empty() {

@@ -288,3 +288,56 @@ fn an_array_whose_log_is_full_for_want_of_space_takes_a_discard_each_time_that_i
         assert_eq!(world.machine.shortage(), None, "{level:?}");
     }
 }
+
+#[test]
+fn an_opening_that_begins_the_log_anew_may_be_cut_short_anywhere() {
+    for (level, members) in LEVELS {
+        let mut world = World::with_log(level, members, 100, 512);
+        let count = world.stripe_blocks();
+        for stripe in 0..60 {
+            world.write_row(stripe, 1 + stripe as u8);
+        }
+        world.idle();
+        // Rows that were never written, in stripes that have a place: as many as the log takes.
+        world.full.extend((0..members).map(|member| (member, 0)));
+        let mut refused = 0;
+        for block in (0..60 * count).filter(|block| block % ROWS as usize != 0) {
+            let content = 100 + (block % 100) as u8;
+            let op = if block % 5 == 0 { Op::WriteZeroes } else { Op::Write };
+            let id = world.begin(op, block, 1, content);
+            match world.finish(id) {
+                Ok(_) => world.model[block] = if block % 5 == 0 { 0 } else { content },
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{level:?}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0, "{level:?}");
+        for opened in 0..16 {
+            world.reopen();
+            // Discards are taken where nothing else is.
+            let id = world.begin(Op::Discard, opened * count, count, 0);
+            world.finish(id).unwrap();
+            world.model[opened * count..(opened + 1) * count].fill(0);
+        }
+        let media = world.media();
+        let mut steps = 0;
+        loop {
+            world.restore(&media);
+            let is_short = world.crash_in_opening(steps);
+            world.crash_in_opening(steps);
+            world.full.clear();
+            world.reopen();
+            world.idle();
+            assert_eq!(world.machine.shortage(), None, "{level:?}, cut short after {steps}");
+            world.read_all();
+            if !is_short {
+                break;
+            }
+            steps += 1 + steps / 4;
+        }
+        assert!(steps > 50, "{level:?}: it was cut short after {steps} at most");
+        world.assert_clean();
+    }
+}

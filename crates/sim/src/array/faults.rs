@@ -30,9 +30,6 @@ use crate::{
     target::{Manners, Mischief},
 };
 
-/// Looks of an array for space after there is some, one a deadline: by then it has found it.
-const LOOKS_FOR_SPACE: u32 = 16;
-
 /// What is wrong with a member for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -46,41 +43,6 @@ pub(super) enum Trouble {
     Cut,
     /// It does not do what it says.
     Lying,
-}
-
-/// Whether members have space.
-#[derive(Debug, Default)]
-pub(super) struct SpaceOfMembers {
-    is_out: bool,
-    back_at: Option<crate::Time>,
-    /// How often whoever serves still looks for space: it may find only later what was refused before.
-    looks: u32,
-}
-
-impl SpaceOfMembers {
-    const fn runs_out(&mut self) {
-        self.is_out = true;
-    }
-
-    /// Whether nobody looks for it yet.
-    fn is_back(&mut self, now: crate::Time) -> bool {
-        if !core::mem::take(&mut self.is_out) {
-            return false;
-        }
-        self.back_at = Some(now);
-        core::mem::replace(&mut self.looks, LOOKS_FOR_SPACE) == 0
-    }
-
-    /// Whether whoever serves may still say that there is none.
-    const fn is_looked_for(&self) -> bool {
-        self.looks > 0
-    }
-
-    /// What was refused may still be on its way, and what the array tries again takes its time.
-    fn is_short(&self, now: crate::Time) -> bool {
-        let settled = Plan::patience().deadline * 3;
-        self.is_out || self.back_at.is_some_and(|back| now.since(back) < settled)
-    }
 }
 
 /// Bad blocks that the world has made, to be put right when they must not stay.
@@ -159,67 +121,9 @@ impl<M: Machine> World<M> {
         usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0)
     }
 
-    fn impaired(&self) -> usize {
+    pub(super) fn impaired(&self) -> usize {
         let impaired = self.hosts.iter().filter(|host| host.is_impaired).count();
         if self.is_short_of_space() { impaired.max(self.tolerance()) } else { impaired }
-    }
-
-    /// More members than the level can do without have no space left, for a while.
-    fn take_space(&mut self) -> bool {
-        let [engine] = self.engines.as_slice() else { return false };
-        let is_settled = Some(engine.id) == self.serving && self.is_newest(engine.id);
-        if !is_settled || self.impaired() > 0 || self.is_short_of_space() {
-            return false;
-        }
-        let mut members: Vec<usize> = (0..self.hosts.len()).collect();
-        self.fault_dice.shuffle(&mut members);
-        let least = self.tolerance() + 1;
-        members.truncate(least + self.fault_dice.index(members.len() - least + 1));
-        let pages = [0, 4, 40][self.fault_dice.index(3)];
-        self.note(|| format!("members {members:?}: no space but for some {pages} pages"));
-        for member in members {
-            let left = self.fault_dice.below(pages + 1);
-            self.hosts[member].target.disk_mut().limit_space(Some(left));
-        }
-        self.space.runs_out();
-        self.make_room();
-        let wait = Duration::from_millis(5 + self.fault_dice.below(300));
-        self.agenda.put_in(wait, Happening::SpaceIsBack);
-        true
-    }
-
-    /// There is space again, and who serves looks for it as it does now and then.
-    pub(super) fn give_space(&mut self) {
-        for host in &mut self.hosts {
-            host.target.disk_mut().limit_space(None);
-        }
-        let now = self.now();
-        let is_news = self.space.is_back(now);
-        self.note(|| "there is space again".into());
-        if is_news {
-            self.look_for_space();
-        }
-    }
-
-    /// As the engine's shell has the array do now and then.
-    pub(super) fn look_for_space(&mut self) {
-        if !self.space.is_looked_for() {
-            return;
-        }
-        self.space.looks -= 1;
-        self.agenda.put_in(Plan::patience().deadline, Happening::LookForSpace);
-        let serving = self.serving;
-        if let Some(at) = self.engines.iter().position(|engine| Some(engine.id) == serving) {
-            self.with(at, |engine, context| engine.handle_age(context));
-        }
-    }
-
-    /// Whether members lack space, or lacked it a moment ago.
-    pub(super) fn is_short_of_space(&self) -> bool {
-        let mut engines = self.engines.iter();
-        let serving = engines.find(|engine| Some(engine.id) == self.serving);
-        let says_so = serving.and_then(Engine::machine).is_some_and(Machine::is_short_of_space);
-        self.space.is_short(self.now()) || (self.space.is_looked_for() && says_so)
     }
 
     /// Members whose trouble is over and that hold everything again no longer count.

@@ -15,6 +15,7 @@ pub mod oracle;
 pub mod plan;
 pub mod rest;
 pub mod session;
+mod space;
 pub mod subset;
 pub mod trace;
 pub mod workload;

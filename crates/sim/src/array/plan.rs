@@ -226,6 +226,7 @@ impl Plan {
                     let few = geometry.stripe_data_len() * (1 + dice.below(4));
                     if dice.one_in(4) { few } else { 1 << 30 }
                 },
+                beginnings: [1, 3, 16][seed.dice("beginnings").index(3)],
             },
             read_ahead: {
                 let mut dice = seed.dice("read ahead");

@@ -19,11 +19,12 @@ mod users;
 use super::{
     content::{SECTOR_LEN, WriteId},
     engine::{Context, Engine, Fittings, Notice},
-    faults::{Harm, SpaceOfMembers, Trouble},
+    faults::{Harm, Trouble},
     machine::Machine,
     oracle::{EngineId, Moment, Oracle},
     plan::{Fault, Mode, Plan},
     session::{Message, Surroundings},
+    space::SpaceOfMembers,
     trace::{Keep, Lines, Trace},
     workload::Workload,
 };

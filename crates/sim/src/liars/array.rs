@@ -7,7 +7,7 @@ use netraid_raid::{
     label::{Holder, Label},
     logged::{
         Action, Event, FoundMember, Limits, LoggedArray, MemberCaps, NewDevice, OpenConfig,
-        RequestId, UserRequest,
+        RequestId, ScrubCommand, ScrubOptions, UserRequest,
     },
     member::{MemberIndex, MemberState},
     regions::LABEL_OFFSETS,
@@ -94,6 +94,15 @@ impl Array {
     pub(super) fn idle(&mut self) {
         self.machine.handle_idle();
         self.run();
+    }
+
+    /// Reads all that there is.
+    pub(super) fn scrub(&mut self) -> Result<(), String> {
+        let start = ScrubCommand::Start(ScrubOptions::default());
+        self.machine.handle_scrub(start).map_err(|error| error.to_string())?;
+        self.machine.handle_scrub_allowance(u32::MAX);
+        self.run();
+        Ok(())
     }
 
     /// Puts an empty disk in a member's place, and writes it.

@@ -5,10 +5,13 @@ use netraid_raid::{
     checkpoint::Checkpoint,
     label::Label,
     lack::ROUND_MAX,
-    log::{Batch, Begin, Beginnings, Link, LogKey, Position, Record, Ring, head_blocks},
+    log::{
+        Batch, Begin, Beginnings, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, head_blocks,
+    },
     member::MemberState,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
     stripes::StripePage,
+    sums::{SumLayout, SumPage},
 };
 
 use super::array::{BLOCK, SECTOR, label, read};
@@ -37,13 +40,15 @@ pub enum Lie {
     StripesContents,
     /// The next image of such a page, as if its round had been cut short.
     StripesNext,
+    /// The newest image of a page of checksums, with a counter, or of a round, that never was.
+    SumsAhead,
     /// A head beyond the end of the log that says that all before it was stable.
     LogStable,
 }
 
 impl Lie {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Age,
         Self::OthersFaulty,
         Self::LogPosition,
@@ -54,6 +59,7 @@ impl Lie {
         Self::StripesAhead,
         Self::StripesContents,
         Self::StripesNext,
+        Self::SumsAhead,
         Self::LogStable,
     ];
 
@@ -67,6 +73,12 @@ impl Lie {
     #[must_use]
     pub const fn is_told_by_holders(self) -> bool {
         matches!(self, Self::StripesContents)
+    }
+
+    /// Whether it is told when what it is about is read, and by its own numbers: no other member is needed.
+    #[must_use]
+    pub const fn is_told_when_read(self) -> bool {
+        matches!(self, Self::SumsAhead)
     }
 
     /// Has a member say it; false when there is nothing to say it of.
@@ -91,6 +103,7 @@ impl Lie {
             Self::StripesAhead | Self::StripesContents | Self::StripesNext => {
                 self.change_stripes(disk, &truth, dice)
             }
+            Self::SumsAhead => forge_sums(disk, &truth, dice),
             Self::LogStable => false,
         }
     }
@@ -115,7 +128,11 @@ impl Lie {
                 let own = label.index.as_usize();
                 let others = label.members.iter_mut().enumerate().filter(|(at, _)| *at != own);
                 others.for_each(|(_, entry)| entry.state = MemberState::Faulty);
-                label.generation = ahead(label.generation);
+                match dice.index(3) {
+                    0 => {}
+                    1 => label.epoch = ahead(label.epoch),
+                    _ => label.generation = ahead(label.generation),
+                }
             }
             _ if dice.one_in(2) => label.generation = ahead(label.generation),
             _ => {
@@ -173,6 +190,26 @@ impl Lie {
         write(disk, place, &page.encode(label.array_uuid, place));
         true
     }
+}
+
+/// The newest image of a page of checksums, with all that it says but its number, or its round.
+fn forge_sums(disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
+    let region = label.regions.sums;
+    let rows = label.geometry.chunk_len() / LOG_BLOCK_LEN;
+    let layout = SumLayout::new(label.geometry.members(), rows);
+    let places = (0..region.len / BLOCK).map(|page| region.offset + page * BLOCK);
+    let found = places.filter_map(|place| {
+        let image = read(disk, place, BLOCK);
+        SumPage::decode(&image, layout, label.array_uuid, place).ok().map(|page| (place, page))
+    });
+    let Some((place, mut page)) = found.max_by_key(|(_, page)| page.counter) else { return false };
+    if dice.one_in(2) {
+        page.counter += 1 << (20 + dice.below(40));
+    } else {
+        page.round += 3 + u32::try_from(dice.below(1 << 20)).unwrap_or(0);
+    }
+    write(disk, place, &page.encode(label.array_uuid, place));
+    true
 }
 
 fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<Checkpoint> {

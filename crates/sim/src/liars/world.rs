@@ -226,6 +226,9 @@ impl World {
             Level::Raid6 => 3,
             Level::Raid0 | Level::Raid5 | Level::Raid10 => 2,
         };
+        if lie.is_told_when_read() {
+            return true;
+        }
         let is_mirror = self.level == Level::Raid1;
         !is_mirror && (!lie.is_told_by_holders() || copies > 1 + liars)
     }
@@ -241,7 +244,8 @@ impl World {
         }
         for (member, lie) in lies {
             let is_named = array.left_out.contains_key(member);
-            if self.is_told(*lie, lies.len()) && !lie.is_harmless() && !is_named {
+            let is_told_now = self.is_told(*lie, lies.len()) && !lie.is_told_when_read();
+            if is_told_now && !lie.is_harmless() && !is_named {
                 return Err(format!("member {member} lies ({lie:?}), and nobody says so"));
             }
         }
@@ -251,6 +255,11 @@ impl World {
             return Err(format!("the array has a number of a liar: {number}"));
         }
         self.compare(&mut array)?;
+        array.scrub()?;
+        let forgers = lies.iter().filter(|(_, lie)| lie.is_told_when_read());
+        if let Some((member, lie)) = forgers.into_iter().find(|(one, _)| array.is_in_sync(*one)) {
+            return Err(format!("member {member} lies ({lie:?}), was read, and is in sync"));
+        }
         // It can be opened again as it is.
         let mut array = Array::open(array.crash())
             .map_err(|(error, _)| format!("it does not open a second time: {error}"))?;

@@ -63,6 +63,8 @@ pub struct Inner {
     pub keeps_plans: AtomicBool,
     /// Whatever generation it is asked to take, it says that it has one that is so much larger.
     pub boasts: AtomicU64,
+    /// It says that it has more segments, for ever.
+    pub is_endless: AtomicBool,
     pub host: String,
     capacity: Resources,
     address: SocketAddr,
@@ -100,6 +102,7 @@ impl FakeAgent {
             is_deaf: AtomicBool::new(false),
             keeps_plans: AtomicBool::new(false),
             boasts: AtomicU64::new(0),
+            is_endless: AtomicBool::new(false),
             host: format!("host-{number}"),
             capacity,
             address: listener.local_addr().unwrap(),
@@ -350,6 +353,16 @@ async fn segments(
     let after: Option<SegmentId> = page.after.map(|after| after.parse().unwrap());
     let segments = inner.segments.lock().unwrap();
     let after = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+    if inner.is_endless.load(Ordering::Relaxed) {
+        let last = match after {
+            std::ops::Bound::Excluded(last) => u128::from_be_bytes(last.0),
+            _ => 0,
+        };
+        let report = segments.values().next().unwrap();
+        let next = (1..=page.limit).map(|at| SegmentId((last + at as u128).to_be_bytes()));
+        let entries = next.map(|segment| SegmentReport { segment, ..report.clone() }).collect();
+        return Ok(Json(SegmentPage { entries, more: true }));
+    }
     let range = segments.range((after, std::ops::Bound::Unbounded)).map(|(_, report)| report);
     let mut entries: Vec<_> = range.take(page.limit + 1).cloned().collect();
     let more = entries.len() > page.limit;

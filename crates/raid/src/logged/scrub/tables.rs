@@ -19,7 +19,7 @@ use crate::{
     label::{LABEL_LEN, Label},
     log::Position,
     log::segment,
-    logged::{members::decode_stripe_pair, sums::decode_pair, tasks::Array},
+    logged::{members::decode_stripe_pair, tasks::Array},
     member::{MemberIndex, MemberSet},
     page::ImageKey,
     pages::PAIR_LEN,
@@ -300,14 +300,14 @@ impl Array {
     }
 
     async fn judge_page(&self, page: Page) -> Judged {
-        let (table, uuid, layout, holders) = {
+        let (table, uuid, holders) = {
             let state = self.state();
             let layout = &state.layout;
             let table = if page.is_sums { layout.sum_pages } else { layout.stripe_pages };
             let in_sync = state.in_sync();
             let holders: Vec<MemberIndex> =
                 table.holders(page.index).iter().filter(|one| in_sync.contains(*one)).collect();
-            (table, state.label.array_uuid, layout.sum_layout, holders)
+            (table, state.label.array_uuid, holders)
         };
         // Of each holder the images that it has: which, and what the page says.
         let reads = holders.into_iter().map(|holder| async move {
@@ -316,7 +316,7 @@ impl Array {
             let images: Vec<(ImageKey, Vec<u8>)> = match pair {
                 None => Vec::new(),
                 Some(pair) if page.is_sums => {
-                    let found = decode_pair(&pair, layout, uuid, offset, page.index);
+                    let found = self.state().sum_images(holder, &pair, offset, page.index);
                     found.iter().map(|one| (one.key(), one.encode(uuid, 0))).collect()
                 }
                 Some(pair) => {

@@ -59,6 +59,14 @@ pub struct World {
     pub full: BTreeMap<usize, usize>,
 }
 
+/// What the members of a world hold.
+#[derive(Clone)]
+pub struct Media {
+    disks: Vec<Vec<u8>>,
+    taken: Vec<BTreeSet<u64>>,
+    full: BTreeMap<usize, usize>,
+}
+
 pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
     let members = (0..disks.len())
         .map(|member| {
@@ -155,6 +163,27 @@ impl World {
         self.events.clear();
         self.settle();
         assert!(self.events.contains(&Event::Opened), "{:?}", self.machine.failure());
+    }
+
+    /// The engine dies, and the next one when so many requests of its opening have ended; what is
+    /// under way then does not land. Whether it was still opening.
+    pub fn crash_in_opening(&mut self, steps: usize) -> bool {
+        self.machine = open(&self.disks, &self.away);
+        self.events.clear();
+        let is_short = (0..steps).all(|_| self.step());
+        self.under_way.clear();
+        is_short && !self.events.contains(&Event::Opened)
+    }
+
+    /// What members hold.
+    pub fn media(&self) -> Media {
+        Media { disks: self.disks.clone(), taken: self.taken.clone(), full: self.full.clone() }
+    }
+
+    /// Members hold again what they held then.
+    pub fn restore(&mut self, media: &Media) {
+        let Media { disks, taken, full } = media.clone();
+        (self.disks, self.taken, self.full) = (disks, taken, full);
     }
 
     pub fn poll(&mut self) {
