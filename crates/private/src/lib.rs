@@ -3,9 +3,9 @@
 //! Every file that holds a secret, and every lock and socket that another user must not take, is
 //! made and opened here. Such a file has the permissions 0600 before its first byte is written,
 //! whatever the umask and the directory are; a symbolic link in its place is not followed; and an
-//! existing file counts only when it belongs to the user who runs this process, or to root. New
-//! contents come under a random name that nobody can make beforehand, and take the place of the
-//! old ones in one step.
+//! existing file counts only when it belongs to the user who runs this process, or to root, and has
+//! no second name. New contents come under a random name that nobody can make beforehand, and take
+//! the place of the old ones in one step.
 //!
 //! The functions block, and decide nothing about what the files hold.
 
@@ -20,7 +20,7 @@ use std::{
     os::unix::fs::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::{fs::OFlags, io::Errno};
@@ -40,8 +40,12 @@ const RANDOM_LEN: usize = 16;
 const NAME_LEN_MAX: usize = 255;
 /// The same of a directory.
 const DIRECTORY_MODE: u32 = 0o700;
+/// Most symbolic links that are followed to a key.
+const LINKS_MAX: usize = 40;
 /// All permissions of the group and of others.
 const OTHERS: u32 = 0o077;
+/// What the group or others may not do with a key: all but the group's reading.
+const KEY_OTHERS: u32 = 0o037;
 /// Permissions by which the group or others change what is in a directory.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -72,6 +76,15 @@ pub enum NotPrivate {
         /// The effective user id of this process.
         own: u32,
     },
+    /// The file has more names than one: what is written to it shows under the others.
+    #[error(
+        "has {names} names (hard links), and would be changed under all of them; remove this one if \
+         nobody here made it, or put a copy in its place"
+    )]
+    Names {
+        /// How many names the file has.
+        names: u64,
+    },
 }
 
 impl From<NotPrivate> for io::Error {
@@ -94,8 +107,8 @@ pub enum Mode {
 /// Opens a private file. An existing file that others may read or write is closed to them first.
 ///
 /// # Errors
-/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or
-/// somebody else's; else what the system says.
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file,
+/// somebody else's, or a file with several names; else what the system says.
 pub fn open(path: &Path, mode: Mode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).mode(FILE_MODE);
@@ -109,6 +122,7 @@ pub fn open(path: &Path, mode: Mode) -> io::Result<File> {
         }
     }
     let (file, found) = open_as(path, &mut options)?;
+    check_names(&found)?;
     // What the umask took away is given back, and what others had is taken away.
     if found.mode() & 0o777 != FILE_MODE {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
@@ -123,13 +137,42 @@ pub fn open(path: &Path, mode: Mode) -> io::Result<File> {
 /// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or
 /// somebody else's; else what the system says.
 pub fn open_named(path: &Path) -> io::Result<(File, Metadata)> {
-    if path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") {
-        // A pipe that this process was started with, by a name that is a link: nobody planted it.
+    if is_inherited(path) {
         let file = File::open(path)?;
         let found = file.metadata()?;
         return Ok((file, found));
     }
     open_as(path, OpenOptions::new().read(true))
+}
+
+/// Opens a key that a user named, to read it. Tools for certificates keep keys behind symbolic links and
+/// give them to a group: links of this user and of root are followed, and the file's group may read.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the file or a link to it is somebody else's, the path leads
+/// to no regular file, or others than its owner and its group may read it; else what the system says.
+pub fn open_key(path: &Path) -> io::Result<File> {
+    let (file, found) =
+        if is_inherited(path) { open_named(path)? } else { open_named(&follow(path)?)? };
+    let mode = found.mode() & 0o777;
+    if mode & KEY_OTHERS != 0 {
+        return Err(NotPrivate::Readable { mode }.into());
+    }
+    Ok(file)
+}
+
+/// Where a path leads by links of this user and of root.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let found = fs::symlink_metadata(&path)?;
+        if !found.is_symlink() {
+            return Ok(path);
+        }
+        check_owner(&found)?;
+        path = parent(&path).join(fs::read_link(&path)?);
+    }
+    Err(Errno::LOOP.into())
 }
 
 /// Takes an existing file, if there is one, away from all but its owner; whether there is one.
@@ -150,22 +193,19 @@ pub fn tighten(path: &Path) -> io::Result<bool> {
 /// # Errors
 /// [`NotPrivate`] inside an [`io::Error`] when it is not; else what the system says.
 pub fn check(path: &Path) -> io::Result<()> {
-    let found = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
-    if found.is_symlink() {
-        return Err(NotPrivate::Link.into());
-    }
-    if !found.is_file() {
-        return Err(NotPrivate::Kind.into());
-    }
-    check_owner(&found)?;
+    let Some(found) = find(path)? else { return Ok(()) };
+    check_names(&found)?;
     let mode = found.mode() & 0o777;
     if mode & OTHERS != 0 {
         return Err(NotPrivate::Readable { mode }.into());
     }
     Ok(())
+}
+
+/// Whether a path names a pipe or file that this process was started with. The name is a link that nobody
+/// planted.
+fn is_inherited(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || path.starts_with("/dev/fd")
 }
 
 fn open_as(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata)> {
@@ -186,6 +226,22 @@ fn open_as(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata
     Ok((file, found))
 }
 
+/// What is known of a file that is this user's or root's; none when there is none.
+fn find(path: &Path) -> io::Result<Option<Metadata>> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    if found.is_symlink() {
+        return Err(NotPrivate::Link.into());
+    }
+    if !found.is_file() {
+        return Err(NotPrivate::Kind.into());
+    }
+    check_owner(&found)?;
+    Ok(Some(found))
+}
+
 fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
@@ -202,18 +258,24 @@ pub fn check_owner(found: &Metadata) -> Result<(), NotPrivate> {
     judge_owner(found.uid(), own_id())
 }
 
+fn check_names(found: &Metadata) -> Result<(), NotPrivate> {
+    let names = found.nlink();
+    if names > 1 { Err(NotPrivate::Names { names }) } else { Ok(()) }
+}
+
 const fn judge_owner(owner: u32, own: u32) -> Result<(), NotPrivate> {
     if owner == own || owner == 0 { Ok(()) } else { Err(NotPrivate::Owner { owner, own }) }
 }
 
 /// Gives a private file these contents, in the place of what had the name: all of them or none,
-/// also when power is lost, and durably once this returned. A symbolic link of the name is
-/// replaced, and what it leads to is left alone. A process that is killed meanwhile may leave a file
-/// whose name is this one, `.new-` and random characters.
+/// also when power is lost, and durably once this returned. Where the old file has another name, that one
+/// keeps the old contents. A process that is killed meanwhile may leave a file whose name is this one,
+/// `.new-` and random characters.
 ///
 /// # Errors
-/// What the system says; then the old contents are there.
+/// As [`check_replaceable`], or what the system says; then the old contents are there.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    check_replaceable(path)?;
     let mut prefix = path.file_name().unwrap_or_default().to_owned();
     prefix.push(".new-");
     if prefix.len() + RANDOM_LEN > NAME_LEN_MAX {
@@ -229,6 +291,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     new.as_file().sync_all()?;
     new.persist(path)?;
     sync_parent(path)
+}
+
+/// Looks whether [`replace`] may give a path new contents: there is nothing, or a file of this user or of
+/// root.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or
+/// somebody else's; else what the system says.
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
+    find(path).map(drop)
 }
 
 /// Makes what changed of the names beside `path` durable.

@@ -76,10 +76,68 @@ fn a_link_is_not_followed_and_what_it_leads_to_is_left_alone() {
     assert!(!other.exists(), "nothing was made behind the link");
 
     fs::write(&other, "theirs").unwrap();
-    replace(&link, b"ours").unwrap();
-    assert_eq!(fs::read(&other).unwrap(), b"theirs");
-    assert_eq!((fs::read(&link).unwrap(), mode_of(&link)), (b"ours".to_vec(), 0o600));
-    assert!(fs::symlink_metadata(&link).unwrap().is_file());
+    for error in [replace(&link, b"ours").unwrap_err(), check_replaceable(&link).unwrap_err()] {
+        assert_eq!(reason(&error), Some(NotPrivate::Link), "{error}");
+    }
+    assert_eq!((fs::read(&other).unwrap(), mode_of(&other)), (b"theirs".to_vec(), 0o666));
+    assert_eq!(fs::read_link(&link).unwrap(), other);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing is left beside it");
+}
+
+#[test]
+fn a_file_with_a_second_name_is_not_changed_under_it() {
+    let directory = without_umask();
+    let (planted, victim) = (directory.path().join("store"), directory.path().join("victim"));
+    fs::write(&victim, "theirs").unwrap();
+    fs::hard_link(&victim, &planted).unwrap();
+    let modes = [Mode::Read, Mode::Write, Mode::Append];
+    let opened = modes.map(|mode| open(&planted, mode).unwrap_err());
+    let looked = [tighten(&planted).unwrap_err(), check(&planted).unwrap_err()];
+    for error in opened.iter().chain(&looked) {
+        assert_eq!(reason(error), Some(NotPrivate::Names { names: 2 }), "{error}");
+    }
+    assert_eq!((fs::read(&victim).unwrap(), mode_of(&victim)), (b"theirs".to_vec(), 0o666));
+    // A copy that shares its bytes with what somebody keeps is read, and replaced under this name alone.
+    open_named(&planted).unwrap();
+    replace(&planted, b"ours").unwrap();
+    assert_eq!((fs::read(&victim).unwrap(), mode_of(&victim)), (b"theirs".to_vec(), 0o666));
+    assert_eq!((fs::read(&planted).unwrap(), mode_of(&planted)), (b"ours".to_vec(), 0o600));
+    open(&planted, Mode::Write).unwrap();
+}
+
+#[test]
+fn a_key_is_read_through_links_unless_others_than_its_group_may_read_it() {
+    let directory = without_umask();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("archive")).unwrap();
+    fs::create_dir(path("live")).unwrap();
+    fs::write(path("archive/key1.pem"), "key").unwrap();
+    symlink("../archive/key1.pem", path("live/key.pem")).unwrap();
+    symlink(path("live/key.pem"), path("key.pem")).unwrap();
+    let set = |mode| {
+        fs::set_permissions(path("archive/key1.pem"), Permissions::from_mode(mode)).unwrap();
+    };
+    for name in ["archive/key1.pem", "live/key.pem", "key.pem"] {
+        for mode in [0o400, 0o600, 0o640] {
+            set(mode);
+            let mut text = String::new();
+            open_key(&path(name)).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!((text.as_str(), mode_of(&path("archive/key1.pem"))), ("key", mode));
+        }
+        for mode in [0o644, 0o604, 0o660, 0o666, 0o602] {
+            set(mode);
+            let error = open_key(&path(name)).unwrap_err();
+            assert_eq!(reason(&error), Some(NotPrivate::Readable { mode }), "{name}: {error}");
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+    }
+
+    let error = open_key(&path("live")).unwrap_err();
+    assert_eq!(reason(&error), Some(NotPrivate::Kind), "{error}");
+    symlink("loop", path("loop")).unwrap();
+    assert!(open_key(&path("loop")).is_err());
+    symlink("gone", path("dangling")).unwrap();
+    assert_eq!(open_key(&path("dangling")).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 #[test]
@@ -95,8 +153,10 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     )
     .unwrap();
     for path in [&path, directory.path()] {
-        let error = open(path, Mode::Write).unwrap_err();
-        assert_eq!(reason(&error), Some(NotPrivate::Kind), "{}: {error}", path.display());
+        let opened = open(path, Mode::Write).unwrap_err();
+        for error in [opened, replace(path, b"secret").unwrap_err()] {
+            assert_eq!(reason(&error), Some(NotPrivate::Kind), "{}: {error}", path.display());
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
@@ -114,7 +114,8 @@ impl Keeper {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LEN_MAX).read_to_end(&mut bytes)?;
+    let (file, _) = netraid_private::open_named(path)?;
+    file.take(LEN_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -347,7 +348,7 @@ mod tests {
     fn a_marker_file_of_any_length_takes_little_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sanitize");
-        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         let error = Sanitizing::kept_in(path).unwrap_err();
         assert!(matches!(error, MarkerFileError::Content { .. }), "{error}");
     }

@@ -6,7 +6,7 @@
 //! keeps out must not come in because it was forgotten.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -100,7 +100,8 @@ impl ReservationPlace {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LEN_MAX).read_to_end(&mut bytes)?;
+    let (file, _) = netraid_private::open_named(path)?;
+    file.take(LEN_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
