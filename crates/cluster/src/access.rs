@@ -189,10 +189,20 @@ impl AccessFile {
         Ok(this)
     }
 
+    /// Closes a daemon's own access file to others, if there is one; whether there is one.
+    ///
+    /// # Errors
+    /// When it is a symbolic link, no regular file, somebody else's, or a file with several names, or cannot
+    /// be closed.
+    pub fn close(path: &Path) -> Result<bool, AccessError> {
+        netraid_private::tighten(path)
+            .map_err(|source| AccessError::Io { path: path.to_owned(), source })
+    }
+
     /// Writes one that its owner alone can read, in the place of what was there.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or a symbolic link, somebody else's file or no regular file is there.
     pub fn write(&self, path: &Path) -> Result<(), AccessError> {
         let mut text = serde_json::to_string_pretty(self).map_err(|error| AccessError::Format {
             path: path.to_owned(),

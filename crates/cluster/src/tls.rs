@@ -22,7 +22,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, pem::PemObject as _},
 };
 use sha2::{Digest as _, Sha256};
+use zeroize::Zeroize as _;
 
+/// A key file is no longer than this.
+const KEY_LEN_MAX: u64 = 1 << 20;
 /// The name of an authority that a daemon makes for itself.
 const OWN_NAME: &str = "netraid authority";
 /// How a certificate ends in PEM (RFC 7468).
@@ -110,7 +113,8 @@ impl Identity {
     /// By a certificate and key of the user's, in PEM; `authority` is whom clients are to trust for it.
     ///
     /// # Errors
-    /// When files or certificates fail.
+    /// When files or certificates fail, or the key is somebody else's or can be read by others than its owner
+    /// and its group.
     pub fn given(cert: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
         let pem = |path: &Path, error: rustls::pki_types::pem::Error| TlsError::Pem {
             what: path.display().to_string(),
@@ -119,11 +123,22 @@ impl Identity {
         let chain = CertificateDer::pem_file_iter(cert).map_err(|error| pem(cert, error))?;
         let chain: Result<Vec<_>, _> = chain.collect();
         let chain = chain.map_err(|error| pem(cert, error))?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| pem(key, error))?;
+        let mut text = read_key(key)
+            .map_err(|source| TlsError::Io { path: key.display().to_string(), source })?;
+        let parsed = PrivateKeyDer::from_pem_slice(&text);
+        text.zeroize();
+        let key = parsed.map_err(|error| pem(key, error))?;
         let authority = fs::read_to_string(authority)
             .map_err(|source| TlsError::Io { path: authority.display().to_string(), source })?;
         Ok(Self { server: server_config(chain, key)?, authority })
     }
+}
+
+/// A key that the user named.
+fn read_key(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    netraid_private::open_key(path)?.take(KEY_LEN_MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// A file that an earlier start of the daemon wrote: nobody else's counts.
@@ -206,6 +221,29 @@ pub fn client_config(authority: Option<&str>) -> Result<ClientConfig, TlsError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_given_key_that_others_can_read_is_refused() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        fs::write(path("cert.pem"), cert.self_signed(&key).unwrap().pem()).unwrap();
+        fs::write(path("key1.pem"), key.serialize_pem()).unwrap();
+        symlink("key1.pem", path("key.pem")).unwrap();
+        let given = |mode: u32| {
+            fs::set_permissions(path("key1.pem"), fs::Permissions::from_mode(mode)).unwrap();
+            Identity::given(&path("cert.pem"), &path("key.pem"), &path("cert.pem"))
+        };
+        for mode in [0o600, 0o640] {
+            assert!(given(mode).is_ok(), "{mode:o}");
+        }
+        for mode in [0o644, 0o666] {
+            let error = given(mode).unwrap_err().to_string();
+            assert!(error.contains("key.pem") && error.contains("chmod 600"), "{mode:o}: {error}");
+        }
+    }
 
     #[test]
     fn an_authority_is_known_by_its_key_and_not_by_its_name() {

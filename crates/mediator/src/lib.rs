@@ -129,9 +129,12 @@ pub enum MediatorError {
         /// Why not.
         why: UrlError,
     },
-    /// An access file cannot be written.
+    /// An access file cannot be read or written.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// A file of no use is in the place of an access file, and there is no administrator.
+    #[error("{0}; there is no administrator yet: remove the file, and the next start writes one")]
+    Occupied(String),
     /// It cannot go on.
     #[error("{0}")]
     Ended(String),
@@ -263,24 +266,32 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
     })
 }
 
-/// Writes access files at the first start; later only what changed of where the mediator is.
+/// Writes access files at the first start; later closes them to others, and writes only what changed of where
+/// the mediator is.
 async fn write_access(
     core: &Core,
     directory: &Path,
     url: &str,
     authority: Option<&str>,
 ) -> Result<(), MediatorError> {
-    for role in [Role::Admin, Role::Client, Role::Agent] {
+    let find = |role: Role| {
         let path = directory.join(format!("{}.access", role.name()));
-        let token = match AccessFile::read(&path) {
-            Ok(access) if access.mediator == url && access.authority.as_deref() == authority => {
+        find_access(core, &path).map(|found| (role, path, found))
+    };
+    // All of them before the first is written.
+    let found = [find(Role::Admin)?, find(Role::Client)?, find(Role::Agent)?];
+    for (role, path, found) in found {
+        let token = match found {
+            Found::Known(access)
+                if access.mediator == url && access.authority.as_deref() == authority =>
+            {
                 continue;
             }
-            Ok(access) if core.access.find(&access.token.digest()).is_some() => access.token,
-            Ok(_) => continue,
+            Found::Known(access) => access.token,
+            Found::Other => continue,
             // Whoever took it away wanted it gone; the first administrator is needed.
-            Err(_) if path.exists() || !core.access.is_new(role) => continue,
-            Err(_) => {
+            Found::Nothing if !core.access.is_new(role) => continue,
+            Found::Nothing => {
                 let name = format!("first {}", role.name());
                 let new = NewAccess { role, name, for_ms: None };
                 let made = core.access.make(&core.store, &new, None).await;
@@ -292,6 +303,36 @@ async fn write_access(
         AccessFile { version: 1, mediator, authority, token }.write(&path)?;
     }
     Ok(())
+}
+
+/// What has the name of an access file at a start.
+enum Found {
+    /// No file.
+    Nothing,
+    /// A file with a token that is good here.
+    Known(AccessFile),
+    /// A file of this user with something else, which is left as it is.
+    Other,
+}
+
+/// Looks at a file, and closes it to others. As long as there is no administrator, a file that is of no use
+/// here is an error: nobody would have the mediator.
+fn find_access(core: &Core, path: &Path) -> Result<Found, MediatorError> {
+    if !AccessFile::close(path)? {
+        return Ok(Found::Nothing);
+    }
+    let why = match AccessFile::read(path) {
+        Ok(access) if core.access.find(&access.token.digest()).is_some() => {
+            return Ok(Found::Known(access));
+        }
+        Ok(_) => format!("{}: its token is not known here", path.display()),
+        Err(error) => error.to_string(),
+    };
+    if core.access.is_new(Role::Admin) {
+        return Err(MediatorError::Occupied(why));
+    }
+    tracing::warn!("left as it is: {why}");
+    Ok(Found::Other)
 }
 
 /// A lock whose holder panicked is taken all the same: what it keeps is changed in one step.

@@ -1,7 +1,7 @@
 //! What agents say of themselves: what of it is taken, what is stored, and a store that holds what is not.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use crate::common::{self, House, access, code, opening, reachable};
 use netraid_cluster::{
@@ -191,6 +191,71 @@ async fn a_mediator_without_tls_is_reached_on_its_host_alone() {
     let refused = AccessFile::read(&path).unwrap_err().to_string();
     assert!(refused.contains("told.access") && refused.contains("use https"), "{refused}");
     assert!(Client::with_access(&access, common::LIMIT).is_err());
+}
+
+#[tokio::test]
+async fn what_is_planted_in_the_place_of_an_access_file_keeps_no_administrator_out() {
+    use std::{fs, os::unix::fs::symlink};
+    type Plant = fn(&Path);
+    let plants: [(&str, Plant); 6] = [
+        ("symbolic link", |path| symlink("/etc/hostname", path).unwrap()),
+        ("symbolic link", |path| symlink("nowhere", path).unwrap()),
+        ("no regular file", |path| fs::create_dir(path).unwrap()),
+        ("2 names", |path| {
+            fs::write(path.with_extension("victim"), "theirs").unwrap();
+            fs::hard_link(path.with_extension("victim"), path).unwrap();
+        }),
+        ("remove the file", |path| fs::write(path, "{}").unwrap()),
+        ("remove the file", |path| {
+            let mediator = "http://127.0.0.1:1".to_owned();
+            let token = Bearer::draw();
+            let access = AccessFile { version: 1, mediator, authority: None, token };
+            access.write(path).unwrap();
+        }),
+    ];
+    for role in ["admin", "client", "agent"] {
+        for (why, plant) in plants {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join(format!("{role}.access"));
+            plant(&path);
+            let opened = Mediator::open(common::config(directory.path())).await;
+            let refused = opened.unwrap_err().to_string();
+            let file = format!("{role}.access");
+            assert!(refused.contains(&file) && refused.contains(why), "{why}: {refused}");
+            let is_directory = fs::symlink_metadata(&path).unwrap().is_dir();
+            if is_directory { fs::remove_dir(&path) } else { fs::remove_file(&path) }.unwrap();
+            Mediator::open(common::config(directory.path())).await.unwrap();
+            for role in ["admin", "client", "agent"] {
+                common::access(directory.path(), role);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn access_files_that_an_earlier_program_left_open_are_closed_and_say_where_the_mediator_is() {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+    let directory = tempfile::tempdir().unwrap();
+    let path = |role: &str| directory.path().join(format!("{role}.access"));
+    let url = Mediator::open(common::config(directory.path())).await.unwrap().url().to_owned();
+    let tokens = ["admin", "client"].map(|role| common::access(directory.path(), role).token);
+    for role in ["admin", "client", "agent"] {
+        fs::set_permissions(path(role), fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    // One that is of no use any more is nobody's loss once there is an administrator.
+    fs::write(path("agent"), "{}").unwrap();
+    let taken = std::net::TcpListener::bind(url.trim_start_matches("http://")).unwrap();
+    let mediator = Mediator::open(common::config(directory.path())).await.unwrap();
+    assert_ne!(mediator.url(), url);
+    drop(taken);
+    for role in ["admin", "client", "agent"] {
+        let mode = fs::metadata(path(role)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{role}");
+    }
+    let after = ["admin", "client"].map(|role| common::access(directory.path(), role));
+    assert!(after.iter().all(|access| access.mediator == mediator.url()), "{after:?}");
+    assert_eq!(after.map(|access| access.token), tokens);
+    assert_eq!(fs::read_to_string(path("agent")).unwrap(), "{}");
 }
 
 #[tokio::test]
