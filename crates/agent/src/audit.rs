@@ -114,6 +114,7 @@ struct Log {
 impl Log {
     fn open(path: &Path, len_max: u64) -> io::Result<Self> {
         use std::os::unix::fs::FileExt as _;
+        netraid_private::tighten(&older(path))?;
         let file = netraid_private::open(path, netraid_private::Mode::Append)?;
         let len = file.metadata()?.len();
         let mut last = [b'\n'];
@@ -156,9 +157,7 @@ impl Log {
 
     /// Makes room: the file becomes the older one.
     fn turn(&mut self) -> io::Result<()> {
-        let mut old = self.path.clone().into_os_string();
-        old.push(".1");
-        match fs::rename(&self.path, old) {
+        match fs::rename(&self.path, older(&self.path)) {
             // It went when no new one could be made.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -166,6 +165,13 @@ impl Log {
         *self = Self::open(&self.path, self.len_max)?;
         Ok(())
     }
+}
+
+/// Where the lines before those of a log are.
+fn older(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
 }
 
 #[cfg(test)]

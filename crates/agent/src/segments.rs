@@ -14,7 +14,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
-    io::{self, ErrorKind},
+    io::{self, ErrorKind, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -35,6 +35,8 @@ use crate::{
     records::{Key, SegmentRow},
 };
 
+/// Bytes that are read of a label's file: more than any label has.
+const LABEL_LEN_MAX: u64 = 1 << 20;
 /// Characters of a path that is cut: they fit into a disk's table however they are written.
 const CUT_PATH_CHARS: usize = 200;
 
@@ -123,39 +125,25 @@ impl Segments {
     }
 
     /// Compares what is there with the rows: those that cannot be served. Files that were made and never answered are
-    /// removed; what was never written and is not there is made again.
+    /// removed; what was never written and is not there is made again. Files are closed to others.
     pub(crate) fn tidy(&self, rows: &[(Key, SegmentRow)]) -> io::Result<HashSet<Key>> {
         self.remove_strays(&rows.iter().map(|(key, _)| *key).collect())?;
         let mut lost = HashSet::new();
         for (key, row) in rows.iter().filter(|(_, row)| !row.removing) {
-            let found = match &self.place {
-                Place::Files(_) => match fs::metadata(self.path(*key)) {
-                    Ok(found) => Some(found.len()),
-                    Err(error) if error.kind() == ErrorKind::NotFound => None,
-                    Err(error) => return Err(error),
-                },
-                Place::Memory { .. } => None,
-                Place::Disk { disk, .. } => disk.found(*key).map(|found| found.len_bytes),
-            };
-            let unreadable = match &self.place {
-                Place::Disk { disk, .. } => disk.found(*key).and_then(|found| found.lost),
-                Place::Files(_) | Place::Memory { .. } => None,
-            };
-            let why = match found {
-                Some(_) if unreadable.is_some() => unreadable.unwrap_or_default().to_owned(),
-                Some(len) if len == row.len_bytes => match self.mend_label(*key, row)? {
-                    None => continue,
-                    Some(whose) => format!(
-                        "its label says segment {} of mediator {}, {} bytes, on agent {}",
-                        whose.segment, whose.mediator, whose.len_bytes, whose.agent
-                    ),
-                },
-                None if row.generation.0 == 0 => match self.make(*key, row.len_bytes, &row.label) {
+            let why = match self.take_data(*key)? {
+                Err(why) => why,
+                Ok(Some(len)) if len == row.len_bytes => match self.mend_label(*key, row)? {
                     Ok(()) => continue,
                     Err(why) => why,
                 },
-                None => "its data is gone".to_owned(),
-                Some(len) => format!("has {len} bytes instead of {}", row.len_bytes),
+                Ok(None) if row.generation.0 == 0 => {
+                    match self.make(*key, row.len_bytes, &row.label) {
+                        Ok(()) => continue,
+                        Err(why) => why,
+                    }
+                }
+                Ok(None) => "its data is gone".to_owned(),
+                Ok(Some(len)) => format!("has {len} bytes instead of {}", row.len_bytes),
             };
             let path = &row.label.path;
             tracing::error!(
@@ -242,6 +230,8 @@ impl Segments {
         let device = match &self.place {
             Place::Files(_) => {
                 let path = self.path(key);
+                // Nobody has put another file there since the start.
+                netraid_private::tighten(&path).map_err(|error| NotOpened::from_error(&error))?;
                 let options = FileOptions { block_len: BLOCK_LEN, ..FileOptions::default() };
                 let backing = Backing::file(&path, &options, self.pool.clone());
                 let backing = backing.map_err(|error| NotOpened::from_error(&error))?;
@@ -347,27 +337,56 @@ impl Segments {
         Ok(text(&Label { path, ..label.clone() })?)
     }
 
+    /// Closes a segment's files to others, and answers how long its data is, if there is any; or why it is
+    /// not served.
+    fn take_data(&self, key: Key) -> io::Result<Result<Option<u64>, String>> {
+        if let Err(why) = take(&self.beside(key, "reservations"))? {
+            return Ok(Err(why));
+        }
+        Ok(match &self.place {
+            Place::Files(_) => match take(&self.path(key))? {
+                Ok(Some(file)) => Ok(Some(file.metadata()?.len())),
+                Ok(None) => Ok(None),
+                Err(why) => Err(why),
+            },
+            Place::Memory { .. } => Ok(None),
+            Place::Disk { disk, .. } => match disk.found(key) {
+                Some(found) => found.lost.map_or(Ok(Some(found.len_bytes)), |why| Err(why.into())),
+                None => Ok(None),
+            },
+        })
+    }
+
     /// A crash may have come between the row and the file of a label, and what is no label says nothing.
-    /// One that says that the data is another segment's is given back, and stays.
-    fn mend_label(&self, key: Key, row: &SegmentRow) -> io::Result<Option<Whose>> {
+    /// One that says that the data is another segment's stays, and is why this segment is not served.
+    fn mend_label(&self, key: Key, row: &SegmentRow) -> io::Result<Result<(), String>> {
         if let Place::Disk { disk, .. } = &self.place {
             let text = self.row_text(key, row.len_bytes, &row.label)?;
             if disk.found(key).is_some_and(|found| found.label != text) {
                 disk.write_label(key, &text).map_err(io::Error::other)?;
             }
-            return Ok(None);
+            return Ok(Ok(()));
         }
         let text = self.label_text(key, row.len_bytes, &row.label)?;
         let path = self.beside(key, "label");
-        let found = fs::read(&path).unwrap_or_default();
+        let mut found = Vec::new();
+        match take(&path)? {
+            // What cannot be read is written again.
+            Ok(Some(file)) => drop(file.take(LABEL_LEN_MAX).read_to_end(&mut found)),
+            Ok(None) => {}
+            Err(why) => return Ok(Err(why)),
+        }
         if found == text {
-            return Ok(None);
+            return Ok(Ok(()));
         }
         let (agent, (mediator, segment), len_bytes) = (self.agent, key, row.len_bytes);
         let own = Whose { agent, mediator, segment, len_bytes };
         match serde_json::from_slice::<Whose>(&found) {
-            Ok(whose) if whose != own => Ok(Some(whose)),
-            Ok(_) | Err(_) => netraid_private::replace(&path, &text).map(|()| None),
+            Ok(whose) if whose != own => Ok(Err(format!(
+                "its label says segment {} of mediator {}, {} bytes, on agent {}",
+                whose.segment, whose.mediator, whose.len_bytes, whose.agent
+            ))),
+            Ok(_) | Err(_) => netraid_private::replace(&path, &text).map(Ok),
         }
     }
 
@@ -417,6 +436,9 @@ impl Segments {
                          not served; was the store replaced?",
                         path.display()
                     );
+                    if let Err(error) = netraid_private::tighten(&path) {
+                        tracing::error!("{}: {error}", path.display());
+                    }
                     continue;
                 }
                 self.remove((id, segment)).map_err(io::Error::other)?;
@@ -462,6 +484,19 @@ fn make_file(path: &Path, len_bytes: u64) -> io::Result<()> {
     file.set_len(len_bytes)?;
     file.sync_all()?;
     File::open(parent(path))?.sync_all()
+}
+
+/// Opens a file to read it, if there is one, and closes it to others; or why it is not to be used, which no
+/// other file is to suffer from.
+fn take(path: &Path) -> io::Result<Result<Option<File>, String>> {
+    match netraid_private::open(path, netraid_private::Mode::Read) {
+        Ok(file) => Ok(Ok(Some(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(None)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Ok(Err(format!("{}: {error}", path.display())))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a directory for its owner alone, durably, if it is not there.

@@ -351,6 +351,68 @@ async fn a_segment_whose_data_is_gone_is_not_served_and_told_and_all_else_is() {
 }
 
 #[tokio::test]
+async fn files_that_an_earlier_program_left_open_are_closed_at_the_start() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let mediator = Mediator::start().await;
+    let start = || Running::start(config(directory.path(), &[&mediator]));
+    let agent = start();
+    let client = mediator.at(&agent.ready);
+    let (segment, linked) = (client.segment(4 * MIB).await, client.segment(4 * MIB).await);
+    drop(agent);
+    let (data, label) = {
+        let data = file_of(directory.path(), &mediator, segment);
+        (data.clone(), data.with_extension("label"))
+    };
+    // What a store knows no more, and the lines of the audit log before the last ones.
+    let unknown = data.with_file_name(SegmentId([8; 16]).to_string());
+    std::fs::write(&unknown, "data").unwrap();
+    let older = directory.path().join("audit.jsonl.1");
+    std::fs::write(&older, "{}\n").unwrap();
+    let open = std::fs::Permissions::from_mode(0o666);
+    let paths = [&data, &label, &unknown, &older];
+    paths.iter().for_each(|path| std::fs::set_permissions(path, open.clone()).unwrap());
+    // Somebody else's file under the name of a segment, and behind a link.
+    let victim = directory.path().join("victim");
+    let names = [
+        file_of(directory.path(), &mediator, linked),
+        file_of(directory.path(), &mediator, linked).with_extension("label"),
+    ];
+    for name in &names {
+        std::fs::rename(name, &victim).unwrap();
+        std::fs::set_permissions(&victim, open.clone()).unwrap();
+        for hard in [true, false] {
+            if hard {
+                std::fs::hard_link(&victim, name).unwrap();
+            } else {
+                std::os::unix::fs::symlink(&victim, name).unwrap();
+            }
+            let agent = start();
+            let page = mediator.at(&agent.ready).segments().await;
+            let lost: Vec<_> = page.entries.iter().filter(|one| one.is_lost).collect();
+            assert_eq!((lost.len(), lost[0].segment), (1, linked), "{}", name.display());
+            assert_eq!(mode_of(&victim), 0o666, "{}", name.display());
+            std::fs::remove_file(name).unwrap();
+        }
+        std::fs::rename(&victim, name).unwrap();
+    }
+    for path in paths {
+        assert_eq!(mode_of(path), 0o600, "{}", path.display());
+    }
+
+    let agent = start();
+    let page = mediator.at(&agent.ready).segments().await;
+    assert!(page.entries.iter().all(|one| !one.is_lost), "as it was again");
+    for name in names {
+        assert_eq!(mode_of(&name), 0o600, "{}", name.display());
+    }
+}
+
+fn mode_of(path: &std::path::Path) -> u32 {
+    std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777
+}
+
+#[tokio::test]
 async fn files_that_a_kill_left_half_written_go_at_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
     let mediator = Mediator::start().await;
