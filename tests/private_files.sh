@@ -23,10 +23,21 @@ export NETRAID_ACCESS=$WORK/m/admin.access
 expect "" "$(open_to_others "$WORK/m" "$WORK/a")" "files of mediator and agent open to others"
 "$NETRAID" mediator access --role client --name joe -o "$WORK/joe.access"
 expect 600 "$(stat -c %a "$WORK/joe.access")" "mode of a new access file"
+# A token is not made where its file would take the place of something else.
+ln -s /dev/stdout "$WORK/link.access"
+mkfifo "$WORK/pipe.access"
+touch "$WORK/theirs.access"
+chown 65534 "$WORK/theirs.access"
+for name in link pipe theirs; do
+    refused 'standard output' "$NETRAID" mediator access --role client --name "$name" -o "$WORK/$name.access"
+    if "$NETRAID" mediator log | grep "'$name'\|\"$name\"\| $name " >&2; then fail "a token was made for $name"; fi
+done
+[ -L "$WORK/link.access" ] && [ -p "$WORK/pipe.access" ] || fail "an access file took the place of a link or a pipe"
+expect 0 "$(stat -c %s "$WORK/theirs.access")" "bytes in another user's file"
 
 # Killed, and then as an earlier program would have left it.
 crash mediator agent
-chmod 644 "$WORK"/m/mediator.* "$WORK"/a/state/agent.*
+find "$WORK/m" "$WORK/a" -type f -exec chmod 666 {} +
 mediator
 agent
 expect "" "$(open_to_others "$WORK/m" "$WORK/a")" "files of an earlier program open to others"
@@ -41,6 +52,35 @@ for name in lock sqlite; do
     refused 'symbolic link' "$NETRAID" mediator run --dir "$WORK/$name" --listen 127.0.0.1:0
     [ ! -e "$WORK/victim" ] || fail "the link of mediator.$name was followed"
 done
+# In the place of what SQLite writes: a second name of a file that this user needs.
+for name in mediator.sqlite-shm mediator.sqlite-wal mediator.lock admin.access; do
+    mkdir -m 777 "$WORK/hard"
+    say victim >"$WORK/victim"
+    ln "$WORK/victim" "$WORK/hard/$name"
+    refused 'hard links' "$NETRAID" mediator run --dir "$WORK/hard" --listen 127.0.0.1:0
+    expect victim "$(cat "$WORK/victim")" "bytes of the file behind $name"
+    expect 666 "$(stat -c %a "$WORK/victim")" "mode of the file behind $name"
+    rm -r "$WORK/hard" "$WORK/victim"
+done
+# An access file that somebody else made before the first start.
+mkdir -m 777 "$WORK/first"
+as_nobody touch "$WORK/first/admin.access"
+refused 'belongs to user 65534' "$NETRAID" mediator run --dir "$WORK/first" --listen 127.0.0.1:0
+# Keys of certificates that somebody else knows, or leads to.
+cp "$WORK/m/authority.pem" "$WORK/cert.pem"
+given() {
+    refused "$1" "$NETRAID" mediator run --dir "$WORK/given" --listen 127.0.0.1:0 --tls-cert "$WORK/cert.pem" \
+        --tls-key "$2" --tls-authority "$WORK/cert.pem"
+}
+cp "$WORK/m/authority.key" "$WORK/given.key"
+chmod 644 "$WORK/given.key"
+given 'chmod 600' "$WORK/given.key"
+chmod 600 "$WORK/given.key"
+ln -s given.key "$WORK/link.key"
+chown -h 65534 "$WORK/link.key"
+given 'belongs to user 65534' "$WORK/link.key"
+chown 65534 "$WORK/given.key"
+given 'belongs to user 65534' "$WORK/given.key"
 # A key that somebody else knows.
 mkdir -m 777 "$WORK/key"
 as_nobody touch "$WORK/key/authority.key"

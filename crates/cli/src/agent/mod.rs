@@ -104,7 +104,7 @@ struct RunArgs {
     /// Certificate in PEM; without it the agent makes one of its own
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_authority"])]
     tls_cert: Option<PathBuf>,
-    /// Its key
+    /// Its key; nobody but the key's owner, who is this user or root, and its group may read it
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Whom mediators are to trust for it

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use netraid_cluster::{
     access::{AccessFile, Bearer, Role},
@@ -48,7 +48,8 @@ pub(crate) struct NewAccessArgs {
     /// How long it is good; for ever when that is not given
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     term: Option<Duration>,
-    /// File to write, readable for its owner alone; standard output when none
+    /// File to write, readable for its owner alone; a link, a device and somebody else's file are refused. Standard
+    /// output when none
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -85,6 +86,12 @@ fn client(access: &AccessArgs, limit: Duration) -> Result<Client> {
 }
 
 pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
+    if let Some(path) = &args.output {
+        // Before there is a token that nobody would have.
+        netraid_private::check_replaceable(path).with_context(|| {
+            format!("-o {}: nothing was made; leave -o away for standard output", path.display())
+        })?;
+    }
     let own = args.access.file()?;
     let client = Client::with_access(&own, ANSWER_LIMIT)?;
     let role = match args.role {

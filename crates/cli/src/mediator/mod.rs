@@ -60,7 +60,7 @@ struct RunArgs {
     /// Certificate in PEM with its chain; without it one is made by an authority of its own
     #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tls_authority")]
     tls_cert: Option<PathBuf>,
-    /// Key of the certificate in PEM
+    /// Key of the certificate in PEM; nobody but its owner, who is this user or root, and its group may read it
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Whom clients are to trust for the certificate, in PEM
