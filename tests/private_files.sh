@@ -23,6 +23,7 @@ export NETRAID_ACCESS=$WORK/m/admin.access
 expect "" "$(open_to_others "$WORK/m" "$WORK/a")" "files of mediator and agent open to others"
 "$NETRAID" mediator access --role client --name joe -o "$WORK/joe.access"
 expect 600 "$(stat -c %a "$WORK/joe.access")" "mode of a new access file"
+expect 1 "$("$NETRAID" mediator log | grep -Fc ' for joe:')" "tokens made for joe"
 # A token is not made where its file would take the place of something else.
 ln -s /dev/stdout "$WORK/link.access"
 mkfifo "$WORK/pipe.access"
@@ -30,7 +31,7 @@ touch "$WORK/theirs.access"
 chown 65534 "$WORK/theirs.access"
 for name in link pipe theirs; do
     refused 'standard output' "$NETRAID" mediator access --role client --name "$name" -o "$WORK/$name.access"
-    if "$NETRAID" mediator log | grep "'$name'\|\"$name\"\| $name " >&2; then fail "a token was made for $name"; fi
+    if "$NETRAID" mediator log | grep -F " for $name:" >&2; then fail "a token was made for $name"; fi
 done
 [ -L "$WORK/link.access" ] && [ -p "$WORK/pipe.access" ] || fail "an access file took the place of a link or a pipe"
 expect 0 "$(stat -c %s "$WORK/theirs.access")" "bytes in another user's file"

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use netraid_cluster::{
     access::{AccessFile, Bearer, Role},
@@ -88,9 +88,10 @@ fn client(access: &AccessArgs, limit: Duration) -> Result<Client> {
 pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
     if let Some(path) = &args.output {
         // Before there is a token that nobody would have.
-        netraid_private::check_replaceable(path).with_context(|| {
-            format!("-o {}: nothing was made; leave -o away for standard output", path.display())
-        })?;
+        if let Err(error) = netraid_private::check_replaceable(path) {
+            let path = path.display();
+            bail!("-o {path}: {error}; without -o the access file goes to standard output");
+        }
     }
     let own = args.access.file()?;
     let client = Client::with_access(&own, ANSWER_LIMIT)?;

@@ -344,6 +344,18 @@ mod tests {
         let error = Sanitizing::kept_in(path).unwrap_err().to_string();
         assert!(error.contains("disk.sanitize") && error.contains("remove the file"), "{error}");
     }
+
+    #[test]
+    fn a_link_in_the_place_of_a_marker_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("disk.sanitize"), dir.path().join("other"));
+        let marker = Marker { method: Method::BlockErase, unrestricted: true, failed: false };
+        netraid_private::replace(&other, &marker.encode()).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        let error = Sanitizing::kept_in(path).unwrap_err();
+        assert!(matches!(error, MarkerFileError::Read { .. }), "{error}");
+    }
+
     #[test]
     fn a_marker_file_of_any_length_takes_little_memory() {
         let dir = tempfile::tempdir().unwrap();

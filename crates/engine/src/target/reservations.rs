@@ -149,4 +149,14 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(matches!(ReservationStore::open(&path), Err(ReservationsError::Read { .. })));
     }
+
+    #[test]
+    fn a_link_in_the_place_of_the_file_is_refused_before_anything_is_to_be_stored() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("x.reservations"), directory.path().join("y"));
+        replace(&other, &Reservations::new(true).encode()).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        let error = ReservationStore::open(&path).unwrap_err();
+        assert!(matches!(error, ReservationsError::Read { .. }), "{error}");
+    }
 }
