@@ -17,6 +17,7 @@ mod buf;
 mod device;
 mod error;
 pub mod extents;
+mod redact;
 mod size;
 mod uri;
 
@@ -25,5 +26,6 @@ pub use device::{
     BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
 };
 pub use error::{ErrorKind, IoError};
+pub use redact::redact_addresses;
 pub use size::{SizeError, parse_size};
-pub use uri::{Portal, TargetUri, UriError, UriOptions, lun_in_addresses, redact_addresses};
+pub use uri::{Portal, TargetUri, UriError, UriOptions, lun_in_addresses};
