@@ -5,6 +5,7 @@
 //! written are counted, and said once writing works again.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     io::{self, ErrorKind, Write},
     os::fd::AsFd as _,
@@ -12,6 +13,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use netraid_block::redact_addresses;
 
 /// Bytes of lines that wait to be written.
 const WAITING_MAX: usize = 1 << 20;
@@ -49,6 +52,16 @@ static EVENTS: OnceLock<Lines> = OnceLock::new();
 pub(crate) fn finish() {
     errors().finish();
     EVENTS.get().into_iter().for_each(Lines::finish);
+}
+
+/// A line without the secrets of addresses in it.
+fn without_secrets(line: &[u8]) -> Cow<'_, [u8]> {
+    match std::str::from_utf8(line) {
+        Ok(text) if text.contains('@') || text.contains(":/") => {
+            Cow::Owned(redact_addresses(text).into_bytes())
+        }
+        Ok(_) | Err(_) => Cow::Borrowed(line),
+    }
 }
 
 fn says_lost(lines: u64) -> String {
@@ -259,10 +272,10 @@ impl Shared {
     }
 }
 
-/// The log's way: each event comes in one piece.
+/// The log's way: each event comes in one piece. Whoever logs may quote an address that somebody typed.
 impl Write for &'static Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.push(line);
+        self.push(&without_secrets(line));
         Ok(line.len())
     }
 

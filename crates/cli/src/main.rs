@@ -215,11 +215,11 @@ fn runtime_of(threads: u8) -> Result<Runtime> {
 
 /// Says why a command failed.
 fn tell(error: &anyhow::Error) {
-    let why = escaped(&redact_addresses(&describe(error))).to_string();
+    let why = escaped(&describe(error)).to_string();
     lines::errors().push(format!("netraid: {why}\n").as_bytes());
 }
 
-/// An error with its causes, in one line.
+/// An error with its causes, in one line, without the secrets of addresses that it quotes.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -230,7 +230,7 @@ fn describe(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    redact_addresses(&text)
 }
 
 /// Says what is wrong with a command line, or what was asked of it (`--help`). The parser quotes

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use netraid_block::redact_addresses;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
@@ -48,7 +49,12 @@ impl NbdUri {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = || format!("'{text}': write nbd://host:port/name or nbd+unix:///name?socket=P");
+        let wrong = || {
+            format!(
+                "'{}': write nbd://host:port/name or nbd+unix:///name?socket=P",
+                redact_addresses(text)
+            )
+        };
         if let Some(rest) = text.strip_prefix("nbd+unix:///") {
             let (name, path) = rest.split_once("?socket=").with_context(wrong)?;
             return Ok(Self::Unix { path: path.into(), name: name.into() });
@@ -65,12 +71,14 @@ impl NbdUri {
     }
 }
 
+/// Without the secret of a login, which none of these addresses can have, and some are typed with.
 impl fmt::Display for NbdUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { address, name } => write!(f, "nbd://{address}/{name}"),
-            Self::Unix { path, name } => write!(f, "nbd+unix:///{name}?socket={path}"),
-        }
+        let text = match self {
+            Self::Tcp { address, name } => format!("nbd://{address}/{name}"),
+            Self::Unix { path, name } => format!("nbd+unix:///{name}?socket={path}"),
+        };
+        f.write_str(&redact_addresses(&text))
     }
 }
 
@@ -376,6 +384,8 @@ mod tests {
         for text in ["nbd://127.0.0.1:10809/v0", "nbd+unix:///v0?socket=/run/v0.sock"] {
             assert_eq!(NbdUri::parse(text).unwrap().to_string(), text);
         }
+        let typed = NbdUri::parse("nbd://joe:secret@h:1/v0").unwrap();
+        assert_eq!(typed.to_string(), "nbd://joe:***@h:1/v0");
         for bad in ["nbd+unix:///v0", "http://x/y", "nbd:/x"] {
             assert!(NbdUri::parse(bad).is_err(), "{bad}");
         }

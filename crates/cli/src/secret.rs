@@ -4,17 +4,20 @@ mod lines;
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     io::Read as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 pub(crate) use lines::Form;
 use lines::Lines;
-use netraid_block::TargetUri;
+use netraid_block::{TargetUri, redact_addresses};
+use netraid_control::text::is_unseen;
 pub(crate) use netraid_engine::target::{ChapCredentials as Credentials, Secret};
 
 const VARIABLE: &str = "NETRAID_SECRET";
@@ -60,16 +63,17 @@ impl Secrets {
             let read = Lines::read(&read_private(path)?);
             let found = read.with_context(|| format!("secret file {shown}"))?;
             tracing::info!("secret file {shown}: was read as {}", found.form.name());
-            if let Some(Credentials { user, secret }) = found.mutual {
-                too_short(&secret).with_context(|| format!("secret file {shown}"))?;
+            if let Some((at, Credentials { user, secret })) = found.mutual {
+                let place = || format!("secret file {shown}: line {at}");
+                too_short(&secret).with_context(place)?;
                 secrets.mutual = Some(Mutual { user: Some(user), secret });
             }
-            secrets.common = found.common;
-            secrets.by_user = found.users.into_iter().map(|one| (one.user, one.secret)).collect();
+            secrets.common = found.common.map(|(_, secret)| secret);
+            let users = found.users.into_iter();
+            secrets.by_user = users.map(|(_, one)| (one.user, one.secret)).collect();
         }
         if secrets.mutual.is_none() {
-            let found = env::var(MUTUAL_VARIABLE).ok().filter(|secret| !secret.is_empty());
-            let secret = found.map(Secret::new).transpose()?;
+            let secret = variable(MUTUAL_VARIABLE)?;
             secrets.mutual = secret.map(|secret| Mutual { user: None, secret });
         }
         Ok(secrets)
@@ -92,12 +96,18 @@ impl Secrets {
             return Ok(Some(Credentials { user: user.clone(), secret }));
         }
         let known = self.by_user.get(user).or(self.common.as_ref()).cloned();
-        match known.or(from_environment(user)?) {
-            Some(secret) => Ok(Some(Credentials { user: user.clone(), secret })),
-            None => bail!(
+        match (known.or(from_environment(user)?), user.split_once(':')) {
+            (Some(secret), _) => Ok(Some(Credentials { user: user.clone(), secret })),
+            (None, None) => bail!(
                 "no secret for user '{user}' of {uri}; give --secret-file FILE, or set {VARIABLE} \
                  or {}",
                 variable_of(user)
+            ),
+            // What follows the colon may be the secret.
+            (None, Some((name, _))) => bail!(
+                "no secret for user '{name}:***' of {}; such a name goes on behind its ':', and a \
+                 secret in an address stands behind a %; give --secret-file FILE, or set {VARIABLE}",
+                redact_addresses(&uri.to_string())
             ),
         }
     }
@@ -113,6 +123,9 @@ pub(crate) struct ChapFile {
     pub(crate) target: Option<Credentials>,
 }
 
+/// Most bytes of a file with secrets: some ten thousand users.
+const FILE_MAX: u64 = 1 << 20;
+
 /// Shortest secret that a target takes (RFC 7143, section 9.2.1: 96 bits).
 const TARGET_SECRET_MIN: usize = 12;
 
@@ -123,13 +136,21 @@ pub(crate) fn read_chap_file(path: &Path) -> Result<ChapFile> {
     let read = || -> Result<ChapFile> {
         let found = Lines::read(&text)?;
         found.check_lengths(TARGET_SECRET_MIN)?;
+        if let (true, Some((at, _))) = (found.users.is_empty(), &found.mutual) {
+            bail!(
+                "line {at}: is the target's own proof, and nobody could log in; write 'user:secret' above \
+                 it, or 'incominguser NAME SECRET' for a user of the name mutual"
+            );
+        }
         if found.users.is_empty() {
             bail!(
                 "has no name with a secret; write 'user:secret' in one line, or user and secret in \
                  two, and 'mutual:user:secret' below for the target's own proof"
             );
         }
-        Ok(ChapFile { form: found.form, initiators: found.users, target: found.mutual })
+        let initiators = found.users.into_iter().map(|(_, one)| one).collect();
+        let target = found.mutual.map(|(_, own)| own);
+        Ok(ChapFile { form: found.form, initiators, target })
     };
     read().with_context(|| format!("CHAP file {}", path.display()))
 }
@@ -157,15 +178,42 @@ fn read_private(path: &Path) -> Result<String> {
     if let Err(error) = netraid_private::check_owner(&metadata) {
         tracing::warn!("{shown} {error}: its owner knows the secret, and may change it");
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).with_context(unread)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.by_ref().take(FILE_MAX + 1).read_to_end(&mut bytes).with_context(unread)?;
+    if bytes.len() as u64 > FILE_MAX {
+        bail!("{shown}: has more than {FILE_MAX} bytes; give a file with secrets alone");
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.split(|byte| *byte == b'\n').count();
+        anyhow!(
+            "{shown}: line {line}: is not UTF-8; save the file as UTF-8 without a byte order mark"
+        )
+    })
 }
 
 fn from_environment(user: &str) -> Result<Option<Secret>> {
-    let found = env::var(variable_of(user)).or_else(|_| env::var(VARIABLE));
-    let found = found.ok().filter(|secret| !secret.is_empty());
-    Ok(found.map(Secret::new).transpose()?)
+    let own = variable_of(user);
+    variable(if env::var_os(&own).is_some() { &own } else { VARIABLE })
+}
+
+/// The secret in a variable of the environment; none where it is unset or empty.
+fn variable(name: &str) -> Result<Option<Secret>> {
+    let Some(found) = env::var_os(name).filter(|secret| !secret.is_empty()) else {
+        return Ok(None);
+    };
+    secret_in(&found).map(Some).with_context(|| name.to_owned())
+}
+
+fn secret_in(found: &OsStr) -> Result<Secret> {
+    let text = found.to_str().context("is not UTF-8; set it anew")?;
+    if let Some(unseen) = text.chars().find(|c| is_unseen(*c)) {
+        let number = u32::from(unseen);
+        bail!(
+            "has the character U+{number:04X}, which is not shown as itself; set it without that"
+        );
+    }
+    Ok(Secret::new(text)?)
 }
 
 fn variable_of(user: &str) -> String {
@@ -206,6 +254,8 @@ mod tests {
         assert_eq!(named.by_user.get("joe"), Some(&secret("twelve bytes")));
         assert_eq!(named.mutual(), Some(&expected));
         assert!(load("mutual:twelve bytes\n").unwrap().mutual().is_none(), "a user of that name");
+        let alone = load("mutual:disk:other twelve\n").unwrap();
+        assert_eq!((alone.mutual(), alone.by_user.len()), (Some(&expected), 0));
         for bad in ["twelve bytes\nmutual:disk", "twelve bytes\nmutual:disk:short"] {
             assert!(load(bad).is_err(), "{bad}");
         }
@@ -224,8 +274,10 @@ mod tests {
         assert_eq!(two.initiators[0].user, "iqn.2026-01.org.x:y");
         let own = two.target.unwrap();
         assert_eq!((own.user.as_str(), own.secret), ("tgt", secret("other:secret")));
-        // Alone it is a user of that name.
-        assert_eq!(read("mutual:twelve:bytes\n").unwrap().initiators[0].user, "mutual");
+        // Without a name of the target it is a user of that name.
+        assert_eq!(read("mutual:twelve bytes\n").unwrap().initiators[0].user, "mutual");
+        let alone = format!("{:#}", read("mutual:tgt:twelve bytes\n").unwrap_err());
+        assert!(alone.contains("line 1: is the target's own proof"), "{alone}");
         for bad in [
             "",
             "twelve bytes alone",
@@ -256,5 +308,24 @@ mod tests {
         let missing = Secrets::default().of(&uri).unwrap_err().to_string();
         assert!(missing.contains("NETRAID_SECRET_ANN"), "{missing}");
         assert_eq!(variable_of("iqn.x:y"), "NETRAID_SECRET_IQN_X_Y");
+        let typed = TargetUri::parse("iscsi://iqn.2026-01.x:joe:hidden@h/t/0").unwrap();
+        let error = Secrets::default().of(&typed).unwrap_err().to_string();
+        assert!(!error.to_lowercase().contains("hidden"), "{error}");
+        assert!(error.contains("iqn.2026-01.x:***@h:3260/t/0") && error.contains('%'), "{error}");
+    }
+
+    #[test]
+    fn files_and_variables_that_nobody_could_have_meant_are_refused() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"# x\njoe:hidden\xff\n").unwrap();
+        let error = format!("{:#}", read_chap_file(file.path()).unwrap_err());
+        assert!(error.contains("line 2: is not UTF-8") && !error.contains("hidden"), "{error}");
+        let error = format!("{:#}", read_chap_file(Path::new("/dev/zero")).unwrap_err());
+        assert!(error.contains("more than 1048576 bytes"), "{error}");
+        assert_eq!(secret_in(OsStr::new("twelve bytes")).unwrap(), secret("twelve bytes"));
+        for bad in ["\u{feff}hidden", "hidden\r", "hid\nden"] {
+            let error = secret_in(OsStr::new(bad)).unwrap_err().to_string();
+            assert!(error.contains("U+") && !error.contains("hid"), "{error}");
+        }
     }
 }

@@ -179,3 +179,16 @@ fn bars_give_way_to_lines_and_are_not_missed() {
     lines.finish();
     assert!(!stream.text().contains("could not be written"), "{}", stream.text());
 }
+
+#[test]
+fn the_log_shows_no_secret_of_an_address_that_it_quotes() {
+    let shown =
+        |line: &'static str| String::from_utf8(without_secrets(line.as_bytes()).into()).unwrap();
+    assert_eq!(
+        shown(" WARN lost address=nbd://joe:secret@h:1/x peer=[::1]:7\n"),
+        " WARN lost address=nbd://joe:***@h:1/x peer=[::1]:7\n"
+    );
+    let plain = " WARN login refused peer=127.0.0.1:36974 initiator=\"iqn.2026-01.x:y\"\n";
+    assert_eq!(shown(plain), plain);
+    assert_eq!(*without_secrets(b"\xff@"), *b"\xff@");
+}
