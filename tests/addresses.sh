@@ -36,7 +36,8 @@ with "iscsi://ann@$at/$name/0" --secret-file "$WORK/chap"
 # What libiscsi takes behind a ?, and a name with escapes.
 export NETRAID_SECRET=abc/def:ghijkl
 for form in "$name/0" "${name/:/%3a}/0" "${name/:/%3A}/00" "$name/0?header_digest=crc32c" "$name/0?header_digest=none" \
-    "$name/0?header_digest=crc32c&data_digest=crc32c" "$name/0?target_user=disk&target_password=the-disks-own-7"; do
+    "$name/0?header_digest=crc32c&data_digest=crc32c" "$name/0?target_user=disk&target_password=the-disks-own-7" \
+    "$name/0?" "$name/0?&" "$name/0?header_digest=none&" "$name/0?header_digest=none&&target_user=disk&target_password=the-disks-own-7"; do
     with "iscsi://joe@$at/$form"
     LIBISCSI_CHAP_USERNAME=joe LIBISCSI_CHAP_PASSWORD=$NETRAID_SECRET iscsi-inq "iscsi://$at/$form" >/dev/null ||
         fail "libiscsi does not take $form"
@@ -60,7 +61,12 @@ iscsi://joe%hidden/hidden@127.0.0.1:1/iqn.x/0 joe@127.0.0.1:1/iqn.x/0: .*refused
 iscsi://joe:hidden@127.0.0.1:1/iqn.x/0 joe@127.0.0.1:1/iqn.x/0: .*refused
 iscsi://joe%hidden@127.0.0.1:1/iqn.x/zero joe%\*\*\*@127.0.0.1:1/iqn.x/zero.*LUN
 iscsi://joe:hidden@127.0.0.1:1/iqn.x/zero joe:\*\*\*@127.0.0.1:1/iqn.x/zero.*LUN
-iscsi://joe@127.0.0.1:1/iqn.x/0?target_password=hidden%& unknown option
+iscsi://joe@127.0.0.1:1/iqn.x/0?target_password=hidden%&x=1 unknown option
+iscsi://joe@127.0.0.1:1/iqn.x/0?target_passwd=hidden joe@127.0.0.1:1/iqn.x/0\?target_passwd=\*\*\*.*unknown option
+iscsi://joe@127.0.0.1:1/iqn.x/0?TARGET_PASSWORD=hidden joe@127.0.0.1:1/iqn.x/0\?TARGET_PASSWORD=\*\*\*.*unknown option
+iscsi://joe@127.0.0.1:1/iqn.x/0?portal=joe:hidden@127.0.0.1 portal=joe:\*\*\*@127.0.0.1.*no host and port
+iscsi://iqn.2026-01.x:joe:hidden@127.0.0.1:1/iqn.x/0 127.0.0.1:1/iqn.x/0: .*refused
+nbd://joe:hidden@127.0.0.1:1/x nbd://joe:\*\*\*@127.0.0.1:1/x.*does not begin with iscsi
 END
 
 # LUNs from 256 on: in QEMU, in what libiscsi lists, and back.
@@ -94,7 +100,7 @@ digest m1
 expect sha1 "$DIGEST" "the first that may be"
 stop m1
 
-# Files that can be read in more than one way, or begin with a mark, are refused, and not shown.
+# Files that can be read in more than one way, or would let nobody in, are refused, and not shown.
 while IFS= read -r text; do
     printf "$text" >"$WORK/chap"
     refused 'CHAP file' "$NETRAID" target --listen 127.0.0.1:0 --lun ram:1MiB --chap-file "$WORK/chap"
@@ -105,7 +111,23 @@ done <<'END'
 joe:hidden-secret-1\nhidden-secret-2\n
 iqn.x:hidden-secret-1\nann:hidden-secret-2\n
 joe:hidden-secret-1\njoe:hidden-secret-2\n
+joe:hidden-secret-1\n\xef\xbb\xbfann:hidden-secret-2\n
+mutual:disk:hidden-secret-1\n
+joe:"hidden-secret-1"\n
+joe: hidden-secret-1\n
+joe:hidden-secret-1 # joe\n
+joe:hidden-secret-1\0x\n
+j\xffoe:hidden-secret-1\n
 END
+
+# Quotation marks as tgt has them, and blanks around a name, are no part of it.
+printf 'incominguser "joe" "hidden-secret-1"\n ann :hidden-secret-2\n' >"$WORK/chap"
+target quoted 64MiB --chap-file "$WORK/chap"
+expect '["joe","ann"]' "$(jq -c .chap.users <<<"${READY[quoted]}")" "users"
+for login in joe%hidden-secret-1 ann%hidden-secret-2; do
+    iscsi-inq "${URI[quoted]/joe@/$login@}" >/dev/null || fail "not let in as ${login%%%*}"
+done
+stop quoted
 
 # An address of the link: with its zone by name where it is used, and without where it is told to others.
 export here NETRAID

@@ -94,6 +94,20 @@ for address in "$(with "$wrong")" "$(shouted "$wrong")" "file:$(with "$wrong")";
     run bench volume "$address"
     run "$address"
 done
+# Addresses that no command takes as they are, or that hold a secret where none belongs.
+at=127.0.0.1:1
+for address in "nbd://joe:$wrong@$at/x" "scsi://joe:$wrong@$at/iqn.x/0" "joe:$wrong@$at/iqn.x/0" \
+    "iscsi://iqn.2026-01.x:joe:$wrong@$at/iqn.x/0" "iscsi://joe@$at/iqn.x/0?target_passwd=$wrong" \
+    "iscsi://joe@$at/iqn.x/0?TARGET_PASSWORD=$wrong" "iscsi://joe@$at/iqn.x/0?portal=joe:$wrong@$at"; do
+    run examine "$address"
+    NETRAID_SECRET=$right run create v --level 0 "$address"
+    NETRAID_SECRET=$right run attach --nbd "unix:$WORK/none.sock" "$address"
+    run status "$address"
+    run evaluate "$address"
+    run target --listen 127.0.0.1:0 --lun "$address"
+    run lun add "$control" "$address"
+    run fail "unix:$WORK/engine.sock" "$address"
+done
 # What the control sockets answer to lines that no command sends.
 python3 - "$WORK/target.sock" "$WORK/engine.sock" "$(with "$wrong")" "$(shouted "$wrong")" >"$WORK/seen/answers.out" <<'END'
 import json, socket, sys

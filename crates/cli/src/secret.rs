@@ -60,7 +60,7 @@ impl Secrets {
         let mut secrets = Self::default();
         if let Some(path) = &args.secret_file {
             let shown = path.display();
-            let read = Lines::read(&read_private(path)?);
+            let read = read_private(path).and_then(|text| Lines::read(&text));
             let found = read.with_context(|| format!("secret file {shown}"))?;
             tracing::info!("secret file {shown}: was read as {}", found.form.name());
             if let Some((at, Credentials { user, secret })) = found.mutual {
@@ -132,9 +132,8 @@ const TARGET_SECRET_MIN: usize = 12;
 /// Reads a CHAP file: `user:secret` in each line, or user and secret in two; then possibly
 /// `mutual:user:secret` for the target itself.
 pub(crate) fn read_chap_file(path: &Path) -> Result<ChapFile> {
-    let text = read_private(path)?;
     let read = || -> Result<ChapFile> {
-        let found = Lines::read(&text)?;
+        let found = Lines::read(&read_private(path)?)?;
         found.check_lengths(TARGET_SECRET_MIN)?;
         if let (true, Some((at, _))) = (found.users.is_empty(), &found.mutual) {
             bail!(
@@ -165,12 +164,13 @@ fn too_short(secret: &Secret) -> Result<()> {
     Ok(())
 }
 
+/// Reads a file with secrets; whoever calls it names the file in the error.
 fn read_private(path: &Path) -> Result<String> {
     let shown = path.display();
-    let unread = || format!("cannot read {shown}");
+    let unread = "cannot be read";
     // What is judged is what is read, whatever has the name by then.
-    let mut file = fs::File::open(path).with_context(unread)?;
-    let metadata = file.metadata().with_context(unread)?;
+    let mut file = fs::File::open(path).context(unread)?;
+    let metadata = file.metadata().context(unread)?;
     let mode = metadata.permissions().mode();
     if mode & 0o077 != 0 {
         tracing::warn!("{shown} can be read by others (mode {:o}); chmod 600 it", mode & 0o777);
@@ -179,16 +179,14 @@ fn read_private(path: &Path) -> Result<String> {
         tracing::warn!("{shown} {error}: its owner knows the secret, and may change it");
     }
     let mut bytes = Vec::new();
-    file.by_ref().take(FILE_MAX + 1).read_to_end(&mut bytes).with_context(unread)?;
+    file.by_ref().take(FILE_MAX + 1).read_to_end(&mut bytes).context(unread)?;
     if bytes.len() as u64 > FILE_MAX {
-        bail!("{shown}: has more than {FILE_MAX} bytes; give a file with secrets alone");
+        bail!("has more than {FILE_MAX} bytes; give a file with secrets alone");
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.split(|byte| *byte == b'\n').count();
-        anyhow!(
-            "{shown}: line {line}: is not UTF-8; save the file as UTF-8 without a byte order mark"
-        )
+        anyhow!("line {line}: is not UTF-8; save the file as UTF-8 without a byte order mark")
     })
 }
 

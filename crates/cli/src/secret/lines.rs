@@ -230,15 +230,15 @@ fn plain_secret(at: usize, secret: &str) -> Result<Secret> {
     let (first, last) = (secret.chars().next(), secret.chars().next_back());
     let is_quoted = secret.len() > 1 && first == last && secret.starts_with(QUOTES);
     let comment = secret.find('#').filter(|at| secret[..*at].ends_with(char::is_whitespace));
-    for (is_doubtful, what) in [
-        (is_quoted, "quotation marks around its secret"),
-        (secret.trim() != secret, "a blank at an end of its secret"),
-        (comment.is_some(), "a # behind a blank, and a comment has a line of its own"),
+    for (is_doubtful, what, instead) in [
+        (is_quoted, "quotation marks around its secret", "leave them out"),
+        (secret.trim() != secret, "a blank at an end of its secret", "leave it out"),
+        (comment.is_some(), "a # behind a blank", "give a comment a line of its own"),
     ] {
         ensure!(
             !is_doubtful,
-            "line {at}: has {what}, which would be a part of the secret; leave it out, or write \
-             'incominguser NAME \"SECRET\"' if it is one"
+            "line {at}: has {what}, which would be a part of the secret; {instead}, or write \
+             'incominguser NAME \"SECRET\"' if it is meant"
         );
     }
     secret_of(at, secret)
@@ -397,8 +397,8 @@ mod tests {
             ("joe\n hidden", 2, "leave it out"),
             ("joe:hidden # joe", 1, "comment"),
             ("\"joe\":hidden", 1, "leave it out"),
-            ("joe:\"hidden\"", 1, "leave it out"),
-            ("joe\n'hidden'", 2, "leave it out"),
+            ("joe:\"hidden\"", 1, "leave them out"),
+            ("joe\n'hidden'", 2, "leave them out"),
             ("incominguser \"joe hidden", 1, "quotation marks"),
             ("incominguser joe \"hidden\"x", 1, "quotation marks"),
             ("incominguser joe hidden # joe", 1, "comment"),
