@@ -2,7 +2,7 @@
 //! parameter data, labels, extents, the control socket's documents. No input panics; what was read
 //! and can be written again means the same; nothing that is shown has a secret in it.
 
-use netraid_block::{Buf, SgList, TargetUri, UriOptions, extents::Extents};
+use netraid_block::{Buf, SgList, TargetUri, UriOptions, extents::Extents, redact_addresses};
 use netraid_engine::control::{ArrayStatus, ControlRequest};
 use netraid_iscsi_proto::{
     negotiation::{Negotiation, SessionType, Wishes},
@@ -143,6 +143,7 @@ fn offers(bytes: &[u8]) {
 
 fn addresses(bytes: &[u8]) {
     let Ok(address) = std::str::from_utf8(bytes) else { return };
+    let _ = redact_addresses(address);
     match TargetUri::parse(address) {
         Ok(uri) => {
             let shown = format!("{uri} {uri:?}");

@@ -25,6 +25,11 @@ pub fn redact_addresses(text: &str) -> String {
     for line in text.split_inclusive('\n') {
         let mut at = 0;
         while let Some(mark) = next_mark(line, at) {
+            if let Some(end) = end_of_schemeless(line, at, mark.scheme) {
+                redact_words(&line[at..end], &mut shown);
+                at = end;
+                continue;
+            }
             redact_words(&line[at..mark.scheme], &mut shown);
             shown.push_str(&line[mark.scheme..mark.login]);
             at = redact_quoted(line, &mark, &mut shown);
@@ -96,6 +101,24 @@ fn quoted_of(text: &str, quote: char) -> Option<&str> {
     Some(&text[..end])
 }
 
+/// Whether a blank, or a quotation mark behind one, stands before `at`.
+fn begins_word(line: &str, at: usize) -> bool {
+    let before = line[..at].trim_end_matches(is_quote);
+    before.is_empty() || before.ends_with(char::is_whitespace)
+}
+
+/// Where an address without a scheme ends that has one in its secret, before the byte `inside`.
+fn end_of_schemeless(line: &str, from: usize, inside: usize) -> Option<usize> {
+    let begin = line[from..inside].rfind(char::is_whitespace).map_or(from, |at| from + at);
+    let begin = begin + line[begin..].len() - line[begin..].trim_start().len();
+    let len = line[begin..].find(char::is_whitespace).unwrap_or(line.len() - begin);
+    let path = skip_kinds(bare(&line[begin..begin + len]).1);
+    // A quotation mark before the scheme begins another address, as in JSON.
+    let before = line[begin..inside].trim_start_matches(|c| is_quote(c) || c == '(');
+    let is_before = skip_kinds(before).contains([':', '%']) && !before.ends_with('"');
+    (is_before && has_secret(login_of(path, false))).then_some(begin + len)
+}
+
 /// Appends the address of a line whose scheme is shown already; where it ends in the line.
 fn redact_quoted(line: &str, mark: &Mark, shown: &mut String) -> usize {
     let text = &line[mark.login..];
@@ -107,18 +130,14 @@ fn redact_quoted(line: &str, mark: &Mark, shown: &mut String) -> usize {
     }
     // Another address begins where a scheme begins a word.
     let mut end = mark.login;
-    while let Some(next) = next_mark(line, end) {
-        if line[..next.scheme].ends_with(ends_word) {
-            end = next.scheme;
-            break;
+    let next = loop {
+        match next_mark(line, end) {
+            Some(next) if begins_word(line, next.scheme) => break next.scheme,
+            Some(next) => end = next.login,
+            None => break line.len(),
         }
-        end = next.login;
-    }
-    let text = if end > mark.login && line[..end].ends_with(ends_word) {
-        &line[mark.login..end]
-    } else {
-        text
     };
+    let text = &line[mark.login..next];
     let word = word_of(text);
     let login = login_of(word, mark.has_host);
     let login_len = beyond_blanks(text, word, login).unwrap_or(login.len());
@@ -256,20 +275,35 @@ fn is_digest(value: &str) -> bool {
 
 /// Appends a text without schemes; words of it may be addresses all the same.
 fn redact_words(text: &str, shown: &mut String) {
-    for word in text.split_inclusive(ends_word) {
-        let address = word_of(word);
+    for word in text.split_inclusive(char::is_whitespace) {
+        let (before, address, behind) = bare(word);
         let path = skip_kinds(address);
         let login = login_of(path, false);
         let is_path = path.len() < address.len() && path.starts_with('/');
-        let has_secret = split_known(login).1.is_some_and(|secret| !secret.is_empty());
-        if is_path || !has_secret || login.starts_with([':', '%', '=']) {
+        if is_path || !has_secret(login) {
             shown.push_str(word);
             continue;
         }
+        shown.push_str(before);
         shown.push_str(&address[..address.len() - path.len()]);
         redact_address(path, login.len(), shown);
-        shown.push_str(&word[address.len()..]);
+        shown.push_str(behind);
     }
+}
+
+/// Whether this is a name and a secret.
+fn has_secret(login: &str) -> bool {
+    let (name, secret) = split_known(login);
+    !name.is_empty() && secret.is_some_and(|secret| !secret.is_empty())
+}
+
+/// A word without what a sentence puts around it, and that before and behind it.
+fn bare(word: &str) -> (&str, &str, &str) {
+    let from_address = word.trim_start_matches(|c| is_quote(c) || c == '(');
+    let (before, _) = word.split_at(word.len() - from_address.len());
+    let is_end = |c: char| ends_word(c) || ":;,.)".contains(c);
+    let (address, behind) = from_address.split_at(from_address.trim_end_matches(is_end).len());
+    (before, address, behind)
 }
 
 /// What stands behind `file:` and its like, and behind the number of a LUN.
@@ -336,6 +370,13 @@ mod tests {
             ("'joe:secret@h:1/t/0': write unix:PATH", "'joe:***@h:1/t/0': write unix:PATH"),
             ("/home/joe:secret@h:1/t/0: give", "/home/joe:***@h:1/t/0: give"),
             ("file:joe:secret@h/t/0", "file:joe:***@h/t/0"),
+            ("joe:se://cret@h/t/0: give", "joe:***@h/t/0: give"),
+            ("'joe:s'ecret@h/t/0': give", "'joe:***@h/t/0': give"),
+            ("iscsi://joe:s'nbd://secret@h/t/0: no", "iscsi://joe:***@h/t/0: no"),
+            (
+                "{\"uri\":\"iscsi://joe:secret@h/t/0\",\"lun\":0}",
+                "{\"uri\":\"iscsi://joe:***@h/t/0\",\"lun\":0}",
+            ),
             ("nbd://joe:se@cr/et?secret@h:1: refused", "nbd://joe:***@h:1: refused"),
             ("nbd://h:1/x?password=secret", "nbd://h:1/x?password=***"),
             ("iscsi://joe:secret@:1/t/0: no host", "iscsi://joe:***@:1/t/0: no host"),
