@@ -456,7 +456,9 @@ impl Book {
         let ended = self.revoked.forget_ended(now);
         if !ended.is_empty() {
             let mut view = self.view.write();
-            ended.iter().for_each(|key| drop(view.revoked.remove(key)));
+            for key in ended {
+                view.revoked.remove(&key);
+            }
         }
     }
 

@@ -23,7 +23,6 @@ use netraid_control::{
     units::AgentId,
 };
 use serde::Serialize;
-use serde_json::json;
 
 use crate::{
     cluster::{AccessArgs, parse_duration},
