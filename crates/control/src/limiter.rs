@@ -6,6 +6,10 @@
 //! token keeps nobody out who has one, as long as a request that is meant comes sooner than as many
 //! strangers as there are places.
 //!
+//! Nor does whoever has one token keep others out: connections of a token that has more than a quarter of
+//! the places leave for others also while they send a request or take an answer, and the bodies of one
+//! token's requests hold half of the memory at most.
+//!
 //! ```text
 //! arrive ─▶ Header ──▶ Body ──▶ Answer ──▶ Idle ─▶ Header ...
 //!           header     body        │       idle        limits in time
@@ -31,6 +35,11 @@ const LEAVING_MAX: usize = 64;
 const TOLD_MAX: usize = 16;
 /// Bytes that are thrown away behind the last answer, at most: more than the longest document of any API.
 const LINGER_BYTES_MAX: u64 = 16 << 20;
+/// One token has so large a part of the connections, of all and of one source, before its connections leave
+/// for others.
+const SHARE_OF_CONNECTIONS: usize = 4;
+/// The bodies of one token's requests hold so large a part of the memory at most.
+const SHARE_OF_BODIES: u64 = 2;
 /// How often there is something to be logged, at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -80,6 +89,9 @@ impl Default for Limits {
         Self::DEFAULT
     }
 }
+
+/// The digest of a known token, by which its connections are counted.
+pub type TokenKey = [u8; 32];
 
 /// A connection, by a number that is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -204,8 +216,8 @@ enum Phase {
 struct Connection {
     source: IpAddr,
     phase: Phase,
-    /// It has said a token that is known.
-    is_known: bool,
+    /// The last token that it has said and that is known.
+    token: Option<TokenKey>,
     /// It is told this instead of being served.
     told: Option<Shortage>,
     /// Another one has its place.
@@ -276,10 +288,10 @@ impl Limiter {
         };
         let loser = match shortage {
             None => None,
-            Some(Shortage::Source(_)) => self.loser(|one| one.source == source),
+            Some(Shortage::Source(limit)) => self.loser(limit, |one| one.source == source),
             Some(_) => self.most_strange().map_or_else(
-                || self.loser(|_| true),
-                |source| self.loser(|one| one.source == source),
+                || self.loser(self.limits.connections, |_| true),
+                |source| self.loser(self.limits.connections, |one| one.source == source),
             ),
         };
         let leaving = self.connections.values().filter(|one| one.leaves).count();
@@ -305,7 +317,7 @@ impl Limiter {
         let connection = Connection {
             source,
             phase: Phase::Header(now),
-            is_known: false,
+            token: None,
             told,
             leaves: false,
             body_bytes: 0,
@@ -320,7 +332,8 @@ impl Limiter {
     pub fn handle_exhausted(&mut self) -> Option<ConnectionId> {
         self.report.without_descriptor += 1;
         let source = self.most_strange();
-        let loser = self.loser(|one| source.is_none_or(|source| one.source == source))?;
+        let is_of_source = |one: &Connection| source.is_none_or(|source| one.source == source);
+        let loser = self.loser(self.limits.connections, is_of_source)?;
         self.give_way(loser);
         Some(loser)
     }
@@ -334,27 +347,32 @@ impl Limiter {
         }
     }
 
-    /// The header of a request is there; `is_known` says whether its token is. What is to be answered at
+    /// The header of a request is there, with its token, if that is known. What is to be answered at
     /// once, without a look at the request; a stranger's body is not to be read either.
     pub fn handle_header(
         &mut self,
         now: Duration,
         id: ConnectionId,
-        is_known: bool,
+        token: Option<TokenKey>,
     ) -> Option<Shortage> {
         let one = self.connections.get_mut(&id)?;
-        one.is_known |= is_known;
+        one.token = token.or(one.token);
         one.lacks_memory = false;
-        one.phase = if is_known && one.told.is_none() { Phase::Body(now) } else { Phase::Answer };
+        one.phase =
+            if token.is_some() && one.told.is_none() { Phase::Body(now) } else { Phase::Answer };
         one.told
     }
 
     /// So many bytes of a body are there. False when there is no room for them: then
     /// [`Self::must_answer`] says so.
     pub fn handle_body(&mut self, id: ConnectionId, len_bytes: u64) -> bool {
+        let Some(token) = self.connections.get(&id).map(|one| one.token) else { return false };
+        let of_token = self.connections.values().filter(|one| one.token == token);
+        let of_token: u64 = of_token.map(|one| one.body_bytes).sum();
         let Some(one) = self.connections.get_mut(&id) else { return false };
         let held = self.body_bytes.saturating_add(len_bytes);
-        if one.lacks_memory || held > self.limits.bodies_bytes {
+        let is_share = of_token + len_bytes <= self.limits.bodies_bytes.div_ceil(SHARE_OF_BODIES);
+        if one.lacks_memory || held > self.limits.bodies_bytes || !is_share {
             one.lacks_memory = true;
             return false;
         }
@@ -481,23 +499,47 @@ impl Limiter {
         Some(core::mem::take(&mut self.report))
     }
 
-    /// Who of these leaves for another: the oldest stranger, else who has been idle for longest.
-    fn loser(&self, chosen: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
+    /// Who of these leaves for another: the oldest stranger, else of the connections of a token that has more
+    /// than its share of `limit` the one that makes its peer wait for longest, else who has been idle for
+    /// longest.
+    fn loser(&self, limit: usize, chosen: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
         let all = self.connections.iter().filter(|(_, one)| one.has_place() && chosen(one));
-        let stranger = all.clone().find(|(_, one)| !one.is_known).map(|(id, _)| *id);
-        stranger.or_else(|| {
-            let idle = all.filter_map(|(id, one)| match one.phase {
-                Phase::Idle(since) | Phase::Lingering(since) => Some((since, *id)),
-                Phase::Header(_) | Phase::Body(_) | Phase::Answer | Phase::Sending(_) => None,
-            });
-            idle.min().map(|(_, id)| id)
-        })
+        let stranger = all.clone().find(|(_, one)| one.token.is_none()).map(|(id, _)| *id);
+        if stranger.is_some() {
+            return stranger;
+        }
+
+        let mut counts = BTreeMap::<TokenKey, usize>::new();
+        for token in all.clone().filter_map(|(_, one)| one.token) {
+            *counts.entry(token).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let greedy = most.filter(|(_, count)| *count > (limit / SHARE_OF_CONNECTIONS).max(1));
+        let of_greedy = all.clone().filter_map(|(id, one)| match one.phase {
+            _ if greedy.is_none_or(|(token, _)| one.token != Some(token)) => None,
+            Phase::Answer => None,
+            Phase::Header(since)
+            | Phase::Body(since)
+            | Phase::Sending(since)
+            | Phase::Idle(since)
+            | Phase::Lingering(since) => Some((since, *id)),
+        });
+        if let Some((_, id)) = of_greedy.min() {
+            return Some(id);
+        }
+
+        let idle = all.filter_map(|(id, one)| match one.phase {
+            Phase::Idle(since) | Phase::Lingering(since) => Some((since, *id)),
+            Phase::Header(_) | Phase::Body(_) | Phase::Answer | Phase::Sending(_) => None,
+        });
+        idle.min().map(|(_, id)| id)
     }
 
     /// The source of which there are most strangers.
     fn most_strange(&self) -> Option<IpAddr> {
         let mut counts = BTreeMap::<IpAddr, usize>::new();
-        let strangers = self.connections.values().filter(|one| one.has_place() && !one.is_known);
+        let strangers =
+            self.connections.values().filter(|one| one.has_place() && one.token.is_none());
         strangers.for_each(|one| *counts.entry(one.source).or_default() += 1);
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source)
     }

@@ -80,10 +80,10 @@ impl Serving {
         let mut watched = Watched { inner: stream, place: Arc::clone(&place) };
         let own = Arc::clone(&place);
         let answers = service_fn(move |request| {
-            let knows = bearer(Request::headers(&request)).is_some_and(|token| knows(&token));
+            let known = bearer(Request::headers(&request)).filter(|token| knows(token));
             let router = router.clone();
             let place = Arc::clone(&own);
-            async move { Ok::<_, Infallible>(answer(router, request, peer, knows, place).await) }
+            async move { Ok::<_, Infallible>(answer(router, request, peer, known, place).await) }
         });
         let connection = http1::Builder::new()
             // The limiter has the time.
@@ -163,10 +163,11 @@ async fn answer(
     router: Router,
     request: Request<Incoming>,
     peer: SocketAddr,
-    is_known: bool,
+    known: Option<TokenDigest>,
     place: Arc<Place>,
 ) -> Response<Sent> {
-    let shortage = place.handle_header(is_known);
+    let is_known = known.is_some();
+    let shortage = place.handle_header(known);
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(ConnectInfo(peer));
     let body = match is_known && shortage.is_none() {

@@ -11,6 +11,8 @@ use std::{
 use netraid_control::limiter::{Arrival, ConnectionId, Ending, Limiter, Limits, Shortage};
 use tokio::{sync::Notify, time::Instant};
 
+use crate::access::TokenDigest;
+
 /// All connections of a server.
 pub(super) struct Doors {
     shared: Mutex<Shared>,
@@ -94,8 +96,9 @@ impl Place {
         self.doors.shared().limiter.handle_bytes(self.doors.now(), self.id);
     }
 
-    pub(super) fn handle_header(&self, is_known: bool) -> Option<Shortage> {
-        self.doors.shared().limiter.handle_header(self.doors.now(), self.id, is_known)
+    pub(super) fn handle_header(&self, token: Option<TokenDigest>) -> Option<Shortage> {
+        let token = token.map(|token| token.0);
+        self.doors.shared().limiter.handle_header(self.doors.now(), self.id, token)
     }
 
     pub(super) fn handle_body(&self, len: usize) -> bool {

@@ -8,6 +8,13 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// A token of its own for each connection.
+fn token_of(id: ConnectionId) -> TokenKey {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&id.0.to_be_bytes());
+    key
+}
+
 fn host(number: u8) -> IpAddr {
     Ipv4Addr::new(192, 0, 2, number).into()
 }
@@ -28,7 +35,7 @@ fn idle_friend(limiter: &mut Limiter, now: Duration, peer: IpAddr) -> Connection
 /// A peer that said a known token, and is being answered.
 fn busy_friend(limiter: &mut Limiter, now: Duration, peer: IpAddr) -> ConnectionId {
     let id = admitted(limiter.arrive(now, peer));
-    assert_eq!(limiter.handle_header(now, id, true), None);
+    assert_eq!(limiter.handle_header(now, id, Some(token_of(id))), None);
     limiter.handle_body_end(id);
     id
 }
@@ -58,14 +65,14 @@ fn strangers_leave_before_those_who_said_a_token_and_the_busy_never() {
     let mut leaves = |now, id| {
         let Arrival::Admitted(new, loser) = limiter.arrive(at(now), host(1)) else { panic!() };
         assert_eq!(loser, Some(id), "at {now}");
-        let _ = limiter.handle_header(at(now), new, true);
+        let _ = limiter.handle_header(at(now), new, Some(token_of(new)));
     };
     leaves(4, stranger);
     leaves(5, first);
     leaves(6, second);
     assert_eq!(limiter.must_close(at(6), busy), None);
     let Arrival::Admitted(told, None) = limiter.arrive(at(7), host(1)) else { panic!() };
-    assert_eq!(limiter.handle_header(at(7), told, true), Some(Shortage::Source(4)));
+    assert_eq!(limiter.handle_header(at(7), told, Some(token_of(told))), Some(Shortage::Source(4)));
     assert!(!limiter.handle_body(told, 1 << 30));
     let text = Shortage::Source(4).to_string();
     assert!(text.contains("all 4 connections") && text.contains("--connections-per-source"));
@@ -79,7 +86,7 @@ fn who_has_no_token_keeps_nobody_out_who_has_one() {
     for number in 0..5_000_u64 {
         let peer = Ipv4Addr::from_bits(0x0a00_0000 + u32::try_from(number % 1024).unwrap()).into();
         if let Arrival::Admitted(id, loser) = limiter.arrive(at(1), peer) {
-            let _ = limiter.handle_header(at(1), id, false);
+            let _ = limiter.handle_header(at(1), id, None);
             if let Some(loser) = loser {
                 assert_ne!(loser, friend);
                 limiter.handle_end(loser);
@@ -90,7 +97,7 @@ fn who_has_no_token_keeps_nobody_out_who_has_one() {
     }
     assert_eq!(others, Limits::DEFAULT.connections - 1);
     let Arrival::Admitted(new, _) = limiter.arrive(at(2), host(1)) else { panic!() };
-    assert_eq!(limiter.handle_header(at(2), new, true), None);
+    assert_eq!(limiter.handle_header(at(2), new, Some(token_of(new))), None);
     assert_eq!(limiter.must_close(at(2), new), None);
 }
 
@@ -138,7 +145,7 @@ fn a_peer_that_sends_its_header_or_its_body_too_slowly_is_ended() {
     assert_eq!(limiter.must_close(at(10), id), Some(Ending::HeaderTime));
 
     let id = admitted(limiter.arrive(at(20), host(1)));
-    assert_eq!(limiter.handle_header(at(29), id, true), None);
+    assert_eq!(limiter.handle_header(at(29), id, Some(token_of(id))), None);
     assert!(limiter.handle_body(id, 1000));
     assert_eq!(limiter.next_timeout(id), Some(at(59)));
     assert_eq!((limiter.must_close(at(59), id), limiter.must_answer(at(58), id)), (None, None));
@@ -153,7 +160,7 @@ fn a_connection_is_kept_between_requests_for_as_long_as_it_may_be_idle() {
     assert_eq!(limiter.must_close(at(64), id), None);
     limiter.handle_bytes(at(64), id);
     assert_eq!(limiter.next_timeout(id), Some(at(74)), "the time of a header");
-    let _ = limiter.handle_header(at(64), id, true);
+    let _ = limiter.handle_header(at(64), id, Some(token_of(id)));
     limiter.handle_body_end(id);
     assert_eq!(limiter.next_timeout(id), None, "work takes as long as it takes");
     limiter.handle_answer(at(600), id);
@@ -167,7 +174,7 @@ fn what_comes_behind_the_last_answer_is_thrown_away_so_much_of_it_for_so_long() 
     let mut limiter = Limiter::new(LIMITS);
     let [slow, long] = [1, 2].map(|host_number| {
         let id = admitted(limiter.arrive(at(0), host(host_number)));
-        limiter.handle_header(at(1), id, false);
+        limiter.handle_header(at(1), id, None);
         limiter.handle_answer(at(1), id);
         limiter.handle_answered(at(1), id);
         limiter.handle_last_answered(at(2), id);
@@ -197,9 +204,15 @@ fn what_comes_behind_the_last_answer_is_thrown_away_so_much_of_it_for_so_long() 
 fn bodies_hold_no_more_than_they_may_and_strangers_have_none() {
     let mut limiter = Limiter::new(Limits { bodies_bytes: 100, ..LIMITS });
     let [one, two] = [1, 2].map(|n| admitted(limiter.arrive(at(0), host(n))));
-    let _ = (limiter.handle_header(at(0), one, true), limiter.handle_header(at(0), two, true));
-    assert!(limiter.handle_body(one, 60));
-    assert!(!limiter.handle_body(two, 41));
+    let _ = (
+        limiter.handle_header(at(0), one, Some(token_of(one))),
+        limiter.handle_header(at(0), two, Some(token_of(two))),
+    );
+    let other = busy_friend(&mut limiter, at(0), host(5));
+    assert!(limiter.handle_body(one, 50));
+    assert!(limiter.handle_body(other, 30));
+    assert!(!limiter.handle_body(two, 21));
+    limiter.handle_end(other);
     limiter.handle_body_end(two);
     assert_eq!(limiter.must_answer(at(0), two), Some(Shortage::Bodies(100)));
     assert_eq!(limiter.must_answer(at(0), one), None);
@@ -207,11 +220,11 @@ fn bodies_hold_no_more_than_they_may_and_strangers_have_none() {
     limiter.handle_body_end(one);
     limiter.handle_answer(at(1), one);
     let three = busy_friend(&mut limiter, at(1), host(3));
-    assert!(limiter.handle_body(three, 100));
+    assert!(limiter.handle_body(three, 50));
     limiter.handle_end(three);
     assert_eq!(limiter.body_bytes, 0);
     let stranger = admitted(limiter.arrive(at(1), host(4)));
-    assert_eq!(limiter.handle_header(at(1), stranger, false), None);
+    assert_eq!(limiter.handle_header(at(1), stranger, None), None);
     assert_eq!(limiter.next_timeout(stranger), None, "no body of it is waited for");
 }
 
@@ -235,4 +248,42 @@ fn a_network_of_64_bits_is_one_source_of_ipv6() {
     assert_eq!(source_of(parse("2001:db8::1")), source_of(parse("2001:db8::ffff:1")));
     assert_ne!(source_of(parse("2001:db8::1")), source_of(parse("2001:db8:0:1::1")));
     assert_eq!(source_of(parse("::ffff:192.0.2.1")), host(1));
+}
+
+/// What one token sends that never ends a request, on so many connections of that host.
+fn half_bodies(limiter: &mut Limiter, now: Duration, peer: IpAddr, count: usize) {
+    for _ in 0..count {
+        let Arrival::Admitted(id, _) = limiter.arrive(now, peer) else { continue };
+        let _ = limiter.handle_header(now, id, Some([7; 32]));
+        let leaving = limiter.connections.iter().filter(|(_, one)| one.leaves);
+        let leaving: Vec<_> = leaving.map(|(id, _)| *id).collect();
+        leaving.into_iter().for_each(|id| limiter.handle_end(id));
+    }
+}
+
+#[test]
+fn who_has_one_token_keeps_nobody_out_who_has_another() {
+    let mut limiter = Limiter::new(Limits::DEFAULT);
+    let friend = idle_friend(&mut limiter, at(0), host(200));
+    for number in 1..=20 {
+        half_bodies(&mut limiter, at(1), host(number), 64);
+    }
+    assert_eq!(limiter.must_close(at(1), friend), None);
+    // Neither of an address that has connections left, nor of one of which all are in use.
+    for peer in [host(201), host(20)] {
+        let Arrival::Admitted(new, Some(loser)) = limiter.arrive(at(2), peer) else {
+            panic!("{peer} is kept out")
+        };
+        assert_eq!(limiter.handle_header(at(2), new, Some([8; 32])), None);
+        assert_eq!(limiter.must_close(at(2), loser), Some(Ending::GivesWay));
+        assert_eq!(limiter.connections[&loser].token, Some([7; 32]));
+        limiter.handle_end(loser);
+    }
+    // Memory for bodies neither.
+    let greedy = limiter.connections.iter().find(|(_, one)| one.token == Some([7; 32]));
+    let greedy = *greedy.unwrap().0;
+    assert!(limiter.handle_body(greedy, 16 << 20));
+    assert!(!limiter.handle_body(greedy, 1));
+    let _ = limiter.handle_header(at(3), friend, Some(token_of(friend)));
+    assert!(limiter.handle_body(friend, 8 << 20));
 }
