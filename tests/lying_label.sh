@@ -1,4 +1,4 @@
-# A member whose label lies, under a right checksum, is left out and named, and nobody takes its numbers; of two
+# A member whose label lies, or its written bits, under a right checksum, is left out and named, and nobody takes its numbers; of two
 # halves of a mirror none can tell, and both are named.
 . "$(dirname "$0")/lib.sh"
 need jq
@@ -65,6 +65,19 @@ for lie in "$GENERATION <Q $huge" "$GENERATION <Q $((huge - 1)) $EPOCH <Q $huge"
     stop engine
 done
 
+# One that says that the others are set aside is left out. When the others have gone on without it, it is
+# behind them, whatever it says, and catches up.
+forge m0 "$STATE1" B 1 "$STATE2" B 1
+serves_without_m0
+attach "${URLS[@]}"
+for _ in $(seq 100); do
+    [ "$(state)" != optimal ] || break
+    sleep 0.1
+done
+expect optimal "$(state)" "state when the one that lied has caught up"
+load verify 8MiB 1
+stop engine
+
 # A member that is a sector short is left out, too, and comes back when it has its size again.
 stop m0
 size=$(stat -c %s "$WORK/m0.img")
@@ -87,3 +100,53 @@ refused "${URI[a]}.*${URI[b]}.*contradict" "$NETRAID" attach --nbd 127.0.0.1:0 "
 attach --force "${URI[b]}"
 load verify 8MiB 2
 stop engine
+
+# Without a log: one member's written bits are ahead by more changes than there can have been.
+for member in m0 m1 m2; do
+    stop "$member"
+    rm "$WORK/$member.img"
+done
+targets 3 64MiB
+mapfile -t URLS < <(members 3)
+"$NETRAID" create plain --level 5 --log off "${URLS[@]}" >/dev/null
+attach "${URLS[@]}"
+load write 8MiB 3
+stop engine
+stop m0
+python3 - "$WORK/m0.img" <<'PYTHON'
+import struct, sys
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+forged = 0
+with open(sys.argv[1], "r+b") as disk:
+    for place in range(64 << 10, 1 << 20, 4096):
+        disk.seek(place)
+        page = bytearray(disk.read(4096))
+        if page[:8] != b"NRWRITN\n":
+            continue
+        page[40:48] = struct.pack("<Q", 1 << 60)
+        page[12:16] = bytes(4)
+        page[12:16] = struct.pack("<I", crc32c(struct.pack("<Q", place) + page))
+        disk.seek(place)
+        disk.write(page)
+        forged += 1
+assert forged > 0, "there are no written bits"
+PYTHON
+target m0
+for seed in 3 4 5; do
+    : >"$WORK/engine.err"
+    attach "${URLS[@]}"
+    expect degraded "$(state)" "state without the one that lies about what is written"
+    [ "$seed" != 3 ] || grep -q "its written bits are far ahead" "$WORK/engine.err" || fail "nobody names who lies"
+    load verify 8MiB "$seed"
+    load write 8MiB $((seed + 1))
+    load verify 8MiB $((seed + 1))
+    stop engine
+done

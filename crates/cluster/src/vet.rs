@@ -83,7 +83,10 @@ pub fn url_host(url: &str) -> Result<String, UrlError> {
     let authority = base.authority().ok_or(UrlError::Form)?;
     let is_bare = matches!(base.path(), "" | "/") && base.query().is_none();
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    if !is_bare || host.is_empty() || authority.as_str().contains('@') {
+    // What is behind the host is a port that there can be, or nothing.
+    let has_no_port = authority.as_str().len() == authority.host().len();
+    let is_asked = has_no_port || authority.port_u16().is_some_and(|port| port > 0);
+    if !is_bare || host.is_empty() || !is_asked || authority.as_str().contains('@') {
         return Err(UrlError::Form);
     }
     match base.scheme_str() {

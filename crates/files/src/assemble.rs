@@ -72,7 +72,7 @@ pub(crate) async fn assemble(
         take_over: plan.mode == Mode::Write,
         force: false,
         clean_close: clean_close(plan),
-        ignore_unopened: true,
+        is_placed: true,
         caches: options.caches,
         reads_under_way: None,
     };

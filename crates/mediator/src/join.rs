@@ -10,6 +10,7 @@ use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
     mediator::{AgentEntry, Beat, Beaten, Join, Joined, NewAccess},
+    tls::authority_keys,
     vet::{self, url_host},
 };
 use netraid_control::{text::shown, units::AgentId};
@@ -92,6 +93,12 @@ pub(crate) async fn join(
     let authority_len = authority.as_ref().map_or(0, String::len);
     if !TOKEN_LEN.contains(&token.len()) || authority_len > AUTHORITY_LEN_MAX {
         let detail = "a token of 16 to 512 bytes, an authority of 64 KiB at most";
+        return Err(Problem::invalid(detail));
+    }
+    let is_none =
+        |text: &String| authority_keys(Some(text)).map_or(true, |(keys, _)| keys.is_empty());
+    if authority.as_ref().is_some_and(is_none) {
+        let detail = "the agent's authority is no certificate in PEM";
         return Err(Problem::invalid(detail));
     }
     if core.agents.len() >= AGENTS_MAX && core.agents.service(status.agent).is_none() {

@@ -275,6 +275,26 @@ pub fn choose_array<'a>(labels: impl Iterator<Item = &'a Label> + Clone) -> Opti
     others.all(is_empty).then_some(chosen.array_uuid)
 }
 
+/// Which of these labels are not of the member that they stand for, by the word of somebody who knows where
+/// each member is: labels of another index, or of another array than most. None while the others cannot serve:
+/// then it may be the word that is wrong.
+#[must_use]
+pub fn misplaced(labels: &[(MemberIndex, &Label)]) -> Vec<usize> {
+    let of = |uuid: Uuid| {
+        let own = labels
+            .iter()
+            .filter(move |(place, label)| label.array_uuid == uuid && label.index == *place);
+        own.map(|(place, _)| *place).collect::<MemberSet>()
+    };
+    let most = labels.iter().max_by_key(|(_, label)| of(label.array_uuid).len());
+    let Some((_, most)) = most else { return Vec::new() };
+    let own = of(most.array_uuid);
+    if own.len() as usize * 2 <= labels.len() || !most.geometry.can_serve_from(own) {
+        return Vec::new();
+    }
+    (0..labels.len()).filter(|at| !own.contains(labels[*at].0)).collect()
+}
+
 impl Assembly {
     /// Members that are here and in sync.
     fn current(&self) -> impl Iterator<Item = MemberIndex> + '_ {

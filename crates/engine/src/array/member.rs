@@ -82,6 +82,8 @@ impl MemberConfig {
 #[derive(Debug, Clone)]
 pub(super) struct Connected {
     pub(super) config: MemberConfig,
+    /// Its place among those that were given.
+    pub(super) place: usize,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
     /// Only this engine may write to it.
@@ -133,8 +135,8 @@ impl Connected {
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
         let device = remote.clone().into_device();
-        let (exclusive, registered, is_wary) = (false, None, false);
-        Ok(Self { config, remote, device, exclusive, registered, is_wary })
+        let (place, exclusive, registered, is_wary) = (0, false, None, false);
+        Ok(Self { config, place, remote, device, exclusive, registered, is_wary })
     }
 
     pub(super) fn address(&self) -> String {

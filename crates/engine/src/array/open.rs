@@ -4,7 +4,9 @@ use futures_util::future::{join_all, try_join_all};
 use netraid_block::{DeviceInfo, Pool};
 use netraid_raid::{
     array::{ArrayMachine, MemberCaps, OpenConfig},
-    assemble::{AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array},
+    assemble::{
+        AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
+    },
     executor::Executor,
     label::{FIRST_GENERATION, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
@@ -42,8 +44,10 @@ pub struct OpenOptions {
     /// How the array was closed, from somebody who knows that nobody had it open to write since: half of
     /// a mirror opens then without the other.
     pub clean_close: Option<CleanClose>,
-    /// Labels of another array of the same name that was made and never opened count as none.
-    pub ignore_unopened: bool,
+    /// Whoever gives the members knows that they are of one array, in their order: a label of another index,
+    /// or of another array than most, is left out where the others can serve; and labels of another array of
+    /// the same name that was made and never opened count as none.
+    pub is_placed: bool,
     /// What the array may keep in memory.
     pub caches: Caches,
     /// Bytes of users' large reads that are under way at once, of two reads at least; found by trying when none.
@@ -269,9 +273,9 @@ pub(super) async fn open(
     let mut notes = Vec::new();
     let connect = |config: MemberConfig| Connected::visit(config, pool.clone());
     let mut connected: Vec<Connected> = Vec::new();
-    for end in join_all(members.into_iter().map(connect)).await {
+    for (place, end) in join_all(members.into_iter().map(connect)).await.into_iter().enumerate() {
         match end {
-            Ok(member) => connected.push(member),
+            Ok(member) => connected.push(Connected { place, ..member }),
             Err(error) => notes.push(error.to_string()),
         }
     }
@@ -320,8 +324,10 @@ async fn decide_and_load(
     pool: &Pool,
 ) -> Result<Decided, ArrayError> {
     let mut found = read_labels(connected, notes).await?;
-    if options.ignore_unopened {
+    let mut strangers = Vec::new();
+    if options.is_placed {
         leave_out_unopened(&mut found, notes);
+        strangers = leave_out_misplaced(&mut found, connected, notes);
     }
     let (mut assembly, lock) = decide(options, connected, &found, notes)?;
     if assembly.label.log.is_some() && options.read_only && assembly.unclean {
@@ -367,7 +373,7 @@ async fn decide_and_load(
         found.map(|(at, Found { label, .. })| (label.index, connected[*at].config.clone()))
     };
     let forgers = forgers.iter().filter_map(forger);
-    let liars = assembly.liars.iter().map(liar).chain(forgers).collect();
+    let liars = assembly.liars.iter().map(liar).chain(forgers).chain(strangers).collect();
     Ok(Decided { assembly, lock, fence, written, places, labels, liars })
 }
 
@@ -537,6 +543,31 @@ fn leave_out_unopened(found: &mut Vec<(usize, Found)>, notes: &mut Vec<String>) 
         }
         is_its
     });
+}
+
+/// Takes labels away that are not of the member that they stand for; of which these are.
+fn leave_out_misplaced(
+    found: &mut Vec<(usize, Found)>,
+    connected: &[Connected],
+    notes: &mut Vec<String>,
+) -> Vec<(MemberIndex, MemberConfig)> {
+    let place = |at: usize| MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
+    let labels: Vec<(MemberIndex, &Label)> =
+        found.iter().map(|(at, found)| (place(connected[*at].place), &found.label)).collect();
+    let misplaced = misplaced(&labels);
+    let mut left_out = Vec::new();
+    for at in misplaced.into_iter().rev() {
+        let (connection, Found { address, label }) = found.remove(at);
+        let index = place(connected[connection].place);
+        notes.push(format!(
+            "{address}: is left out as member {index}: its label says that it is member {} of array '{}' ({})",
+            label.index,
+            label.name,
+            hex(&label.array_uuid),
+        ));
+        left_out.push((index, connected[connection].config.clone()));
+    }
+    left_out
 }
 
 /// Weighs the labels against each other, and what the devices can do against what the array needs.

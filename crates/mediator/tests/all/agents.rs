@@ -51,6 +51,9 @@ fn lies() -> Vec<AgentStatus> {
         api("ftp://x"),
         api("http://10.0.0.1:80"),
         api("http://127.0.0.1:9/path"),
+        api("http://127.0.0.1:99999"),
+        api("http://127.0.0.1:0"),
+        api("http://127.0.0.1:"),
         // Of another host than the one that asks.
         api("https://10.255.255.1:443"),
         with(&|status| status.host = "\u{1b}[2J".to_owned()),
@@ -90,6 +93,13 @@ async fn what_no_agent_can_be_is_refused_at_each_door_and_not_kept() {
     let mut house = House::new(0).await;
     for lie in lies() {
         assert_eq!(code(join(&house, "agent", &lie).await), Code::Invalid, "{lie:?}");
+    }
+    for authority in ["", "x", "\u{1b}[2J"] {
+        let access = access(house.directory.path(), "agent");
+        let client = Client::with_access(&access, common::LIMIT).unwrap();
+        let authority = Some(authority.to_owned());
+        let join = Join { status: status(), token: "t".repeat(32), authority };
+        assert_eq!(code(client.post::<_, Joined>("/v1/agents", &join).await), Code::Invalid);
     }
     assert_eq!(agents(&house).await, []);
     let joined = join(&house, "agent", &status()).await.unwrap();

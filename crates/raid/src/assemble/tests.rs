@@ -366,3 +366,37 @@ fn of_arrays_of_one_name_the_one_that_was_opened_is_chosen_and_never_one_of_two(
     assert_eq!(choose(&[opened, strange]), None);
     assert_eq!(choose(&[]), None);
 }
+
+#[test]
+fn a_label_that_calls_so_many_set_aside_that_the_rest_cannot_serve_makes_no_second_history() {
+    for mut found in [labelled(&in_sync(Level::Raid5, 3)), labels(Level::Raid5, 3)] {
+        for other in [1, 2] {
+            found[0].label.members[other].state = MemberState::Faulty;
+        }
+        // The others have left it out since.
+        for other in [1, 2] {
+            found[other].label.members[0].state = MemberState::Faulty;
+            found[other].label.generation += 1;
+            found[other].label.epoch += 2;
+        }
+        let assembly = assemble(&found, Permissions::default()).unwrap();
+        assert_eq!(assembly.label.state(MemberIndex(0)), MemberState::Faulty);
+        assert_eq!(assembly.label.state(MemberIndex(1)), MemberState::InSync);
+    }
+}
+
+#[test]
+fn labels_that_stand_for_another_member_are_left_out_while_the_rest_can_serve() {
+    let found = labelled(&in_sync(Level::Raid5, 4));
+    let judge = |change: &dyn Fn(&mut [Label])| {
+        let mut labels: Vec<Label> = found.iter().map(|found| found.label.clone()).collect();
+        change(&mut labels);
+        misplaced(&(0..).map(MemberIndex).zip(&labels).collect::<Vec<_>>())
+    };
+    assert_eq!(judge(&|_| {}), []);
+    assert_eq!(judge(&|labels| labels[2].index = MemberIndex(3)), [2]);
+    assert_eq!(judge(&|labels| labels[0].array_uuid = [0xe5; 16]), [0]);
+    // Too few are right: then the word of where they are may be wrong.
+    assert_eq!(judge(&|labels| labels.swap(1, 2)), []);
+    assert_eq!(judge(&|labels| labels.rotate_left(1)), []);
+}

@@ -3,6 +3,7 @@
 
 mod degraded;
 mod failures;
+mod forged;
 mod gather;
 mod logged;
 mod lost_rows;

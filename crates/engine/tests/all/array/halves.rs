@@ -98,7 +98,7 @@ async fn what_was_made_without_some_members_opens_without_them() {
 /// Made once on each half, as its making was cut short, and opened on one of them, or on none.
 #[tokio::test]
 async fn an_array_that_was_made_twice_is_the_one_that_was_opened() {
-    let ignore = OpenOptions { ignore_unopened: true, ..OpenOptions::default() };
+    let ignore = OpenOptions { is_placed: true, ..OpenOptions::default() };
     for was_opened in [false, true] {
         let (mut targets, configs) = members(2).await;
         for at in [0, 1] {

@@ -1,0 +1,64 @@
+//! A member whose tables have numbers, under right checksums, that the array has never written.
+#![allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use crate::support::{LEVELS, ROWS, UUID, World};
+use netraid_raid::{
+    logged::Event,
+    member::{MemberIndex, MemberState},
+    sums::{SumLayout, SumPage},
+};
+
+/// Gives the images of a member's pages of checksums other numbers; how many there were.
+fn forge(world: &mut World, member: usize, change: impl Fn(&mut SumPage)) -> usize {
+    let layout = SumLayout::new(world.geometry.members(), ROWS);
+    let region = world.regions.sums;
+    let mut forged = 0;
+    for place in (region.offset..region.end()).step_by(4096) {
+        let at = place as usize;
+        let image = &mut world.disks[member][at..at + 4096];
+        if let Ok(mut page) = SumPage::decode(image, layout, UUID, place) {
+            change(&mut page);
+            image.copy_from_slice(&page.encode(UUID, place));
+            forged += 1;
+        }
+    }
+    forged
+}
+
+#[test]
+fn a_page_of_checksums_whose_number_cannot_be_is_none_and_its_member_is_left_out() {
+    let beyond_all_counters = |page: &mut SumPage| page.counter += (1 << 60) - 64;
+    let beyond_all_rounds = |page: &mut SumPage| page.round += 1000;
+    for (level, members) in LEVELS {
+        for change in [&beyond_all_counters as &dyn Fn(&mut SumPage), &beyond_all_rounds] {
+            let mut world = World::new(level, members);
+            // All holders of one page have it; any of them will do.
+            let liar = (0..members).find(|member| forge(&mut world, *member, change) > 0).unwrap();
+            world.reopen();
+            for block in 0..world.model.len() {
+                world.write(block, 1, 7);
+            }
+            world.read_all();
+            let index = MemberIndex(u8::try_from(liar).unwrap());
+            assert_eq!(world.machine.member_state(index), MemberState::Faulty, "{level:?}");
+            let told = world.events.iter().any(|event| match event {
+                Event::Member { member, reason, .. } => {
+                    *member == index && reason.starts_with("left out: its page")
+                }
+                _ => false,
+            });
+            assert!(told, "{level:?}: {:?}", world.events);
+            // What the array writes it can read, with that member and without it.
+            world.idle();
+            world.away.insert(liar);
+            world.reopen();
+            world.read_all();
+            world.away.clear();
+            world.reopen();
+            world.read_all();
+            assert_eq!(world.machine.member_state(index), MemberState::InSync, "{level:?}");
+            world.assert_clean();
+        }
+    }
+}
