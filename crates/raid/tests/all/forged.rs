@@ -1,6 +1,6 @@
 //! A member whose tables have numbers, under right checksums, that the array has never written.
 #![allow(clippy::wildcard_enum_match_arm, reason = "a test looks at what it is about")]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 
 use crate::support::{LEVELS, ROWS, UUID, World};
 use netraid_raid::{

@@ -356,7 +356,7 @@ async fn segments(
     if inner.is_endless.load(Ordering::Relaxed) {
         let last = match after {
             std::ops::Bound::Excluded(last) => u128::from_be_bytes(last.0),
-            _ => 0,
+            std::ops::Bound::Included(_) | std::ops::Bound::Unbounded => 0,
         };
         let report = segments.values().next().unwrap();
         let next = (1..=page.limit).map(|at| SegmentId((last + at as u128).to_be_bytes()));
