@@ -58,6 +58,20 @@ impl Profile {
         }
     }
 
+    /// What is examined again in the same session goes on without what it refused `before`.
+    pub(super) fn without_what_was_refused(mut self, before: &Self) -> Self {
+        self.fua &= before.fua;
+        self.synchronize_cache &= before.synchronize_cache;
+        self.zeroes_by_unmap &= before.zeroes_by_unmap;
+        if before.unmap_max == 0 {
+            self.unmap_max = 0;
+        }
+        if before.write_same_max == 0 {
+            self.write_same_max = 0;
+        }
+        self
+    }
+
     pub(super) const fn capacity(&self) -> u64 {
         // Capacity in bytes was checked when the disk was examined.
         self.blocks * self.block_len as u64
@@ -75,6 +89,8 @@ pub(super) struct Progress {
     pub(super) cached: bool,
     /// Zeros are written as any bytes: a shorter command for them has failed.
     pub(super) plainly: bool,
+    /// Bytes are written without the FUA bit, and flushed: a write with it has failed.
+    pub(super) unforced: bool,
 }
 
 /// The bytes that a command sends.
@@ -134,7 +150,7 @@ pub(super) fn plan(
     let written = |blocks, fua: bool| Progress { cached: progress.cached || !fua, ..then(blocks) };
     // A disk that came back may take less at once than its users were told.
     let part = Extent { lba, blocks: blocks.min(profile.max_transfer_len / profile.block_len) };
-    let fua = flags.fua && profile.fua;
+    let fua = flags.fua && profile.fua && !progress.unforced;
     let flush_due = flags.fua
         && progress.cached
         && profile.write_cache != Some(false)
@@ -247,6 +263,9 @@ pub(super) enum Remedy {
     Without,
     /// The rest of this request does without such a command; others may have it.
     Plainly,
+    /// The rest of this request is written without the FUA bit, and flushed; when that succeeds, the
+    /// disk gets the bit no more.
+    Unforced,
     /// It was a hint: the request has ended well.
     Ended,
     /// None: the request fails.
@@ -256,35 +275,52 @@ pub(super) enum Remedy {
 /// Times that a command is sent again which the request can do without, before it does.
 pub(super) const HINT_TRIES_MAX: u8 = 16;
 
+/// Whether a request can do without a command of this kind, however the disk refuses it.
+pub(super) const fn can_do_without(profile: &Profile, kind: Kind, has_fua: bool) -> bool {
+    match kind {
+        Kind::Unmap | Kind::WriteSame => true,
+        Kind::Write => has_fua,
+        // What has no cache has nothing to flush.
+        Kind::Flush => matches!(profile.write_cache, Some(false)),
+        Kind::Read => false,
+    }
+}
+
 /// What to do about a command that `end` says was not carried out; one that is only to be sent again is judged when
 /// that was done [`HINT_TRIES_MAX`] times.
 ///
 /// What UNMAP does is a hint, and WRITE SAME, the FUA bit, and a flush of no cache can be done without, in whatever way
-/// a disk refuses them. That another host holds a reservation is no refusal of the command.
+/// a disk refuses them. That another host holds a reservation is told by what is written, too: UNMAP and WRITE SAME can
+/// be done without even then, and the next write shows whether it is so.
 pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict) -> Remedy {
-    let is_new_each_time = match end {
+    let (is_conflict, is_new_each_time) = match end {
         Verdict::Success => return Remedy::Nothing,
-        Verdict::Fail(error) if error.kind() == ErrorKind::Fenced => return Remedy::Nothing,
+        Verdict::Fail(error) if error.kind() == ErrorKind::Fenced => (true, false),
         // An ILLEGAL REQUEST of whatever kind: the next one would be one, too.
         Verdict::Fail(error) => {
-            !matches!(error.kind(), ErrorKind::InvalidRequest | ErrorKind::Unsupported)
+            let is_illegal =
+                matches!(error.kind(), ErrorKind::InvalidRequest | ErrorKind::Unsupported);
+            (false, !is_illegal)
         }
-        Verdict::NotSupported { .. } | Verdict::Mismatch(_) => false,
-        Verdict::Attention(_) | Verdict::Later => true,
+        // So many unit attentions in a row are a way to refuse.
+        Verdict::NotSupported { .. } | Verdict::Mismatch(_) | Verdict::Attention(_) => {
+            (false, false)
+        }
+        Verdict::Later => (false, true),
     };
     match kind {
         Kind::Unmap if is_new_each_time => Remedy::Ended,
         Kind::WriteSame if is_new_each_time => Remedy::Plainly,
         Kind::Unmap | Kind::WriteSame => Remedy::Without,
-        Kind::Write if has_fua && !is_new_each_time && !matches!(end, Verdict::Mismatch(_)) => {
-            Remedy::Without
+        Kind::Write if has_fua && !is_conflict && !matches!(end, Verdict::Mismatch(_)) => {
+            Remedy::Unforced
         }
-        // A disk without a cache has nothing to flush; one that has flushed before has one.
-        Kind::Flush if !profile.flush_proven && !is_new_each_time => {
+        Kind::Flush if !is_conflict => {
             let is_unknown = matches!(end, Verdict::NotSupported { whole: true });
             match profile.write_cache {
                 Some(false) => Remedy::Without,
-                None if is_unknown => Remedy::Without,
+                // A disk that has flushed before has a cache.
+                None if is_unknown && !profile.flush_proven => Remedy::Without,
                 Some(true) | None => Remedy::Nothing,
             }
         }
@@ -530,7 +566,7 @@ mod tests {
 
     #[test]
     fn what_a_disk_refuses_in_whatever_way_is_done_without_where_that_is_possible() {
-        use Remedy::{Ended, Nothing, Plainly, Without};
+        use Remedy::{Ended, Nothing, Plainly, Unforced, Without};
         use SenseKey::{
             AbortedCommand, DataProtect, HardwareError, IllegalRequest, MediumError, NotReady,
             UnitAttention, VendorSpecific,
@@ -540,34 +576,73 @@ mod tests {
         let bare = judge(&status(2, vec![]), 0, 0, "m");
         let unknown_status = judge(&status(0x77, vec![]), 0, 0, "m");
         let busy = judge(&status(8, vec![]), 0, 0, "m");
-        // In order: UNMAP, WRITE SAME, WRITE with FUA, WRITE, READ, a flush of a disk with a cache.
+        // In order: UNMAP, WRITE SAME, WRITE with FUA.
         for (end, expected) in [
-            (refusal(IllegalRequest, 0x20, 0), [Without, Without, Without, Nothing]),
-            (refusal(IllegalRequest, 0x24, 0), [Without, Without, Without, Nothing]),
-            (refusal(IllegalRequest, 0x26, 0), [Without, Without, Without, Nothing]),
-            (refusal(IllegalRequest, 0x1a, 0), [Without, Without, Without, Nothing]),
-            (refusal(IllegalRequest, 0x55, 4), [Without, Without, Without, Nothing]),
-            (refusal(IllegalRequest, 0x21, 0), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(HardwareError, 0x44, 0), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(MediumError, 0x0c, 0), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(DataProtect, 0x27, 7), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(NotReady, 4, 3), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(VendorSpecific, 0x80, 1), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(AbortedCommand, 0, 0), [Ended, Plainly, Nothing, Nothing]),
-            (refusal(UnitAttention, 0x2a, 1), [Ended, Plainly, Nothing, Nothing]),
-            (bare, [Ended, Plainly, Nothing, Nothing]),
-            (unknown_status, [Ended, Plainly, Nothing, Nothing]),
-            (busy, [Ended, Plainly, Nothing, Nothing]),
-            (Verdict::Mismatch(moved), [Without, Without, Nothing, Nothing]),
-            (conflict, [Nothing; 4]),
+            (refusal(IllegalRequest, 0x20, 0), [Without, Without, Unforced]),
+            (refusal(IllegalRequest, 0x24, 0), [Without, Without, Unforced]),
+            (refusal(IllegalRequest, 0x26, 0), [Without, Without, Unforced]),
+            (refusal(IllegalRequest, 0x1a, 0), [Without, Without, Unforced]),
+            (refusal(IllegalRequest, 0x55, 4), [Without, Without, Unforced]),
+            (refusal(IllegalRequest, 0x21, 0), [Ended, Plainly, Unforced]),
+            (refusal(HardwareError, 0x44, 0), [Ended, Plainly, Unforced]),
+            (refusal(MediumError, 0x0c, 0), [Ended, Plainly, Unforced]),
+            (refusal(DataProtect, 0x27, 0), [Ended, Plainly, Unforced]),
+            (refusal(DataProtect, 0x27, 7), [Ended, Plainly, Unforced]),
+            (refusal(NotReady, 4, 0), [Ended, Plainly, Unforced]),
+            (refusal(NotReady, 4, 3), [Ended, Plainly, Unforced]),
+            (refusal(VendorSpecific, 0x80, 1), [Ended, Plainly, Unforced]),
+            (refusal(AbortedCommand, 0, 0), [Ended, Plainly, Unforced]),
+            (refusal(UnitAttention, 0x2a, 1), [Without, Without, Unforced]),
+            (bare, [Ended, Plainly, Unforced]),
+            (unknown_status, [Ended, Plainly, Unforced]),
+            (busy, [Ended, Plainly, Unforced]),
+            (Verdict::Mismatch(moved), [Without, Without, Nothing]),
+            // What is written shows whether another host holds the disk.
+            (conflict, [Without, Without, Nothing]),
         ] {
             let kinds = [(Kind::Unmap, false), (Kind::WriteSame, false), (Kind::Write, true)];
             for ((kind, fua), expected) in kinds.into_iter().zip(expected) {
                 assert_eq!(remedy(&profile(), kind, fua, &end), expected, "{kind:?}: {end:?}");
+                assert!(can_do_without(&profile(), kind, fua));
             }
             for kind in [Kind::Write, Kind::Read, Kind::Flush] {
-                assert_eq!(remedy(&profile(), kind, false, &end), expected[3], "{kind:?}: {end:?}");
+                assert_eq!(remedy(&profile(), kind, false, &end), Nothing, "{kind:?}: {end:?}");
+                assert!(!can_do_without(&profile(), kind, false));
             }
+            // What has no cache has nothing to flush, whether it did so before or not.
+            let is_conflict =
+                matches!(&end, Verdict::Fail(error) if error.kind() == ErrorKind::Fenced);
+            for flush_proven in [false, true] {
+                let plain = Profile { write_cache: Some(false), flush_proven, ..profile() };
+                let expected = if is_conflict { Nothing } else { Without };
+                assert_eq!(remedy(&plain, Kind::Flush, false, &end), expected, "{end:?}");
+                assert!(can_do_without(&plain, Kind::Flush, false));
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_whose_fua_bit_was_refused_is_written_plainly_and_flushed() {
+        let flags = RequestFlags { fua: true, ..RequestFlags::default() };
+        let disk = Profile { fua: true, write_same_max: 0, ..profile() };
+        for op in [Op::Write, Op::WriteZeroes] {
+            let progress = Progress { unforced: true, ..Progress::default() };
+            let write = plan(&disk, op, 512, 4096, flags, progress).unwrap();
+            assert_eq!((write.kind, write.fua), (Kind::Write, false));
+            let flush = plan(&disk, op, 512, 4096, flags, write.then).unwrap();
+            assert_eq!(flush.kind, Kind::Flush);
+            assert_eq!(plan(&disk, op, 512, 4096, flags, flush.then), None);
+        }
+    }
+
+    #[test]
+    fn what_a_session_refused_it_is_not_asked_for_again_after_an_examination() {
+        let found = Profile { fua: true, ..profile() };
+        let mut before = found.clone();
+        assert_eq!(found.clone().without_what_was_refused(&before), found);
+        for kind in [Kind::Write, Kind::Unmap, Kind::Flush, Kind::WriteSame, Kind::WriteSame] {
+            before.do_without(kind);
+            assert_eq!(found.clone().without_what_was_refused(&before), before, "{kind:?}");
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Pending {
     /// make stable.
     pub(super) losses: Option<u64>,
     pub(super) moved: Moved,
-    /// Times that a command was sent again which it can do without.
+    /// Times that a command was sent again, since the request does without something at least.
     pub(super) tries: u8,
     serial: u32,
 }

@@ -218,9 +218,10 @@ impl Actor {
         let Some(Running { planned, .. }) = pending.running.take() else { return };
         let verdict = disk::judge(&done.end, planned.read_len, planned.write_len, &self.place);
         let is_again = matches!(verdict, Verdict::Attention(_) | Verdict::Later);
-        if is_again && matches!(planned.kind, Kind::Unmap | Kind::WriteSame) {
-            pending.tries += 1;
-            if pending.tries >= HINT_TRIES_MAX {
+        if is_again {
+            pending.tries = pending.tries.saturating_add(1);
+            let can_end = disk::can_do_without(&self.profile, planned.kind, planned.fua);
+            if can_end && pending.tries >= HINT_TRIES_MAX {
                 return self.remedy(ticket, planned, verdict, at);
             }
         }
@@ -262,8 +263,17 @@ impl Actor {
         let losses = self.state.cache_losses.load(Ordering::Acquire);
         let Some(pending) = self.requests.get(ticket) else { return };
         if pending.losses.take().is_some_and(|before| before != losses) {
-            pending.progress = Progress::default();
+            pending.progress =
+                Progress { unforced: pending.progress.unforced, ..Progress::default() };
             return self.requests.push_first(ticket);
+        }
+        // A disk that was busy for the write without the bit, too, may not have meant the bit.
+        if pending.progress.unforced && pending.tries == 0 && self.profile.fua {
+            self.profile.do_without(Kind::Write);
+            tracing::info!(
+                place = %self.place,
+                "disk refuses the FUA bit that it told of; it is flushed instead"
+            );
         }
         let data = std::mem::take(&mut pending.data);
         self.requests.note_progress(self.heard_at);
@@ -280,7 +290,8 @@ impl Actor {
                 match planned.kind {
                     Kind::Flush => tracing::warn!(
                         place = %self.place,
-                        "disk has no command to flush; it is taken to have no volatile cache"
+                        ?end,
+                        "disk does not flush; it is taken to have no volatile cache"
                     ),
                     kind @ (Kind::Read | Kind::Write | Kind::Unmap | Kind::WriteSame) => {
                         tracing::debug!(place = %self.place, ?kind, ?end, "done without");
@@ -291,11 +302,26 @@ impl Actor {
                 pending.progress.plainly = true;
                 self.requests.push_first(ticket);
             }
+            Remedy::Unforced => {
+                pending.progress.unforced = true;
+                pending.tries = 0;
+                self.requests.push_first(ticket);
+            }
             Remedy::Ended => self.conclude(ticket),
             Remedy::Nothing => return self.end_badly(ticket, planned, end),
         }
-        if let Verdict::Attention(attention) = end {
-            self.heed(at, attention);
+        match end {
+            Verdict::Attention(attention) => self.heed(at, attention),
+            // Whether this session is still registered is asked, since no request may tell. The
+            // request goes on after that, or over another session.
+            Verdict::Fail(error) if error.kind() == ErrorKind::Fenced => {
+                self.lanes[at].examine |= self.lanes[at].registered;
+            }
+            Verdict::Success
+            | Verdict::Later
+            | Verdict::NotSupported { .. }
+            | Verdict::Mismatch(_)
+            | Verdict::Fail(_) => {}
         }
     }
 

@@ -88,7 +88,8 @@ impl Actor {
                         self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
                     }
                     self.lanes[at].untold.store(false, Ordering::Release);
-                    self.know(probed);
+                    let profile = probed.profile.without_what_was_refused(&self.profile);
+                    self.know(Probed { profile, ..probed });
                     self.lanes[at].stage = Stage::Up(Box::new(link));
                 }
                 Err(reason) => {

@@ -1,11 +1,11 @@
 //! What a disk tells by unit attentions, and what follows from it.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use netraid_block::{Buf, Device, ErrorKind, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_engine::{
     backings, completions,
-    initiator::{InitiatorConfig, Remote},
+    initiator::{InitiatorConfig, Remote, ReservationType},
     target::{Target, TargetConfig, TargetHandle},
 };
 use netraid_iscsi_proto::pdu::TaskFunction;
@@ -341,14 +341,81 @@ async fn a_hint_that_a_disk_refuses_in_whatever_way_is_no_failure() {
         remote.close().await;
         target.stop().await;
     }
-    let (target, portal, _remote, device) = start().await;
-    portal.conflict(UNMAP);
+}
+
+#[tokio::test]
+async fn a_conflict_that_only_hints_meet_is_no_fence() {
+    let key = NonZeroU64::new(0x1111).unwrap();
+    for is_registered in [false, true] {
+        for (code, op) in [(UNMAP, Op::Discard), (WRITE_SAME_16, Op::WriteZeroes)] {
+            let (target, portal, remote, device) = start().await;
+            if is_registered {
+                remote.register(key).await.unwrap();
+            }
+            portal.conflict_always(code);
+            write(&device, 7).await.unwrap();
+            for _ in 0..3 {
+                clear(&device, op).await.unwrap();
+                write(&device, 7).await.unwrap();
+            }
+            assert!(!remote.is_fenced());
+            // Also not after the examination that a conflict of who is registered brings.
+            assert_eq!((portal.refused(), remote.reconnects()), (1, 0), "{op:?}");
+            remote.close().await;
+            target.stop().await;
+        }
+    }
+}
+
+/// Where nothing is written that would meet the reservation.
+#[tokio::test]
+async fn a_conflict_of_a_hint_tells_who_was_preempted() {
+    let (key, victor_key) = (NonZeroU64::new(0x1111).unwrap(), NonZeroU64::new(0x2222).unwrap());
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    let (target, portal, victim, device) = start().await;
+    victim.register(key).await.unwrap();
+    victim.reserve(key, kind).await.unwrap();
+    let mut config = InitiatorConfig::new(target.uri(0));
+    config.initiator_name = "iqn.2026-01.org.example:victor".to_owned();
+    let victor = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+    victor.register(victor_key).await.unwrap();
+    victor.preempt(victor_key, key, kind, true).await.unwrap();
+    // Instead of the unit attention, too.
+    portal.conflict_always(UNMAP);
     let error = clear(&device, Op::Discard).await.unwrap_err();
-    assert_eq!(
-        error.kind(),
-        ErrorKind::Fenced,
-        "another host holds the disk: no refusal of a hint"
-    );
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    assert!(victim.is_fenced());
+    let error = write(&device, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    victor.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_disk_without_a_cache_may_refuse_to_flush_in_any_way() {
+    use SenseKey::{
+        AbortedCommand, DataProtect, HardwareError, IllegalRequest, MediumError, NotReady,
+    };
+    for (key, asc, ascq) in [
+        (IllegalRequest, 0x20, 0x00),
+        (IllegalRequest, 0x21, 0x00),
+        (HardwareError, 0x44, 0x00),
+        (MediumError, 0x0c, 0x00),
+        (DataProtect, 0x27, 0x00),
+        (NotReady, 0x04, 0x00),
+        (AbortedCommand, 0x00, 0x00),
+    ] {
+        let (target, portal, _remote, device) = start().await;
+        portal.refuse_always(SYNCHRONIZE_CACHE_10, false, key, Additional { asc, ascq });
+        completions::flush(&device).await.unwrap();
+        let refused = portal.refused();
+        completions::flush(&device).await.unwrap();
+        assert_eq!(portal.refused(), refused, "{key:?}: it is asked again");
+        target.stop().await;
+    }
+    let (target, portal, _remote, device) = start().await;
+    portal.conflict(SYNCHRONIZE_CACHE_10);
+    assert_eq!(completions::flush(&device).await.unwrap_err().kind(), ErrorKind::Fenced);
     target.stop().await;
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use netraid_block::{
-    BlockDevice, Buf, Device, DeviceInfo, Op, Pool, Request, RequestFlags, SgList, TargetUri,
+    BlockDevice, Buf, Device, DeviceInfo, ErrorKind, Op, Pool, Request, RequestFlags, SgList,
+    TargetUri,
 };
 use netraid_engine::{
     array::{Array, CreateOptions, Log, MemberConfig, OpenOptions, create},
@@ -137,22 +138,80 @@ async fn start(disk: &Arc<Forgetful>) -> (Running, Arc<Meddler>, TargetUri) {
     (target, portal, uri)
 }
 
+/// Ways in which disks refuse a bit that they told of.
+const REFUSALS: [(SenseKey, u8); 10] = [
+    (SenseKey::IllegalRequest, 0x24),
+    (SenseKey::IllegalRequest, 0x20),
+    (SenseKey::IllegalRequest, 0x21),
+    (SenseKey::HardwareError, 0x44),
+    (SenseKey::MediumError, 0x0c),
+    (SenseKey::DataProtect, 0x27),
+    (SenseKey::AbortedCommand, 0x00),
+    (SenseKey::NotReady, 0x04),
+    (SenseKey::VendorSpecific, 0x80),
+    (SenseKey::CopyAborted, 0x00),
+];
+
 /// A disk that told of the FUA bit and refuses it gets a flush instead, from then on.
 #[tokio::test]
 async fn a_disk_that_refuses_the_fua_bit_which_it_told_of_is_flushed_instead() {
+    let data = |byte: u8| Buf::copy_from(&[byte; 8192]).into();
+    for (key, asc) in REFUSALS {
+        let disk = Forgetful::new();
+        let (target, portal, uri) = start(&disk).await;
+        let remote = Remote::connect(InitiatorConfig::new(uri), Pool::new()).await.unwrap();
+        let device = Arc::new(remote).into_device();
+        portal.refuse_always(WRITE_10, true, key, Additional { asc, ascq: 0 });
+        completions::write(&device, 0, data(7), true).await.unwrap();
+        assert!(disk.flushes() == 1 && disk.stable(8192) == [7; 8192], "{key:?}: not stable");
+        let refused = portal.refused();
+        assert!(refused > 0, "{key:?}");
+        completions::write(&device, 0, data(8), true).await.unwrap();
+        assert!(disk.flushes() == 2 && disk.stable(8192) == [8; 8192], "{key:?}: not stable");
+        assert_eq!(portal.refused(), refused, "{key:?}: it is asked again");
+        portal.refuse(SYNCHRONIZE_CACHE_10, SenseKey::MediumError, Additional::WRITE_ERROR, 1);
+        let failed = completions::write(&device, 0, data(9), true).await;
+        assert!(failed.is_err(), "{key:?}: its flush has failed");
+        target.stop().await;
+    }
+}
+
+/// Only a write that succeeds without the bit shows that the bit was what the disk refused.
+#[tokio::test]
+async fn a_disk_that_fails_any_write_still_gets_the_fua_bit() {
     let disk = Forgetful::new();
     let (target, portal, uri) = start(&disk).await;
-    let remote = Arc::new(Remote::connect(InitiatorConfig::new(uri), Pool::new()).await.unwrap());
-    let device = remote.clone().into_device();
+    let remote = Remote::connect(InitiatorConfig::new(uri), Pool::new()).await.unwrap();
+    let device = Arc::new(remote).into_device();
     let data = || Buf::copy_from(&[7; 8192]).into();
-    let additional = Additional { asc: 0x24, ascq: 0 };
-    portal.refuse(WRITE_10, SenseKey::IllegalRequest, additional, 1);
+    portal.refuse(WRITE_10, SenseKey::HardwareError, Additional { asc: 0x44, ascq: 0 }, 1);
+    portal.refuse(WRITE_10, SenseKey::MediumError, Additional::WRITE_ERROR, 1);
+    let error = completions::write(&device, 0, data(), true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Medium, "{error}");
+    assert_eq!(portal.lies_left(), 0);
     completions::write(&device, 0, data(), true).await.unwrap();
-    assert!(portal.lies_left() == 0 && disk.stable(8192) == [7; 8192], "it is not on the medium");
-    portal.refuse(SYNCHRONIZE_CACHE_10, SenseKey::MediumError, Additional::WRITE_ERROR, 1);
-    assert!(completions::write(&device, 0, data(), true).await.is_err(), "its flush has failed");
-    remote.close().await;
+    assert_eq!((disk.flushes(), disk.stable(8192)), (0, vec![7; 8192]));
     target.stop().await;
+}
+
+#[tokio::test]
+async fn an_array_serves_though_a_member_refuses_the_fua_bit_in_whatever_way() {
+    for (key, asc) in REFUSALS {
+        let disk = Forgetful::new();
+        let (target, portal, uri) = start(&disk).await;
+        portal.refuse_always(WRITE_10, true, key, Additional { asc, ascq: 0 });
+        let members = members(&target, uri);
+        create(options(), members.clone(), Pool::new()).await.unwrap();
+        let array = Array::open(OpenOptions::default(), members, Pool::new()).await.unwrap();
+        let data = Buf::copy_from(&[1; 4096]).into();
+        completions::write(array.device(), 0, data, true).await.unwrap();
+        let status = array.handle().status().await.unwrap();
+        let states = status.members.iter().map(|member| &*member.state);
+        assert_eq!(states.collect::<Vec<_>>(), ["in_sync"; 2], "{key:?}");
+        assert!(portal.refused() > 0, "{key:?}");
+        array.close().await.unwrap();
+        target.stop().await;
+    }
 }
 
 /// FUA is a write and a flush where a disk does not know the bit, and for WRITE SAME everywhere.

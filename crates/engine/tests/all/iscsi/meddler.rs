@@ -24,9 +24,28 @@ struct Lie {
     sense: Vec<u8>,
 }
 
+/// What is said to every command with an operation code, however it ended.
+struct Refusal {
+    code: u8,
+    /// Only to those that have the FUA bit.
+    fua: bool,
+    status: u8,
+    sense: Vec<u8>,
+    /// How often it was said.
+    times: usize,
+}
+
+/// A command that has no answer yet.
+#[derive(Clone, Copy)]
+struct Sent {
+    code: u8,
+    fua: bool,
+}
+
 #[derive(Default)]
 struct Shared {
     lies: VecDeque<Lie>,
+    refusal: Option<Refusal>,
     /// Login responses that are still to become redirections, to there.
     redirect: Option<(u16, String)>,
     /// Connections that were made.
@@ -77,11 +96,12 @@ impl Meddler {
                 }
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
-                let codes = Arc::new(Mutex::new(BTreeMap::new()));
-                let (out, there, back) = (codes.clone(), shared.clone(), shared.clone());
+                let commands = Arc::new(Mutex::new(BTreeMap::new()));
+                let (out, there, back) = (commands.clone(), shared.clone(), shared.clone());
                 relays.spawn(pass(near_in, far_out, frozen.clone(), move |bhs, _| {
                     if bhs.opcode() == Some(Opcode::ScsiCommand) {
-                        out.lock().unwrap().insert(bhs.itt(), bhs.0[32]);
+                        let sent = Sent { code: bhs.0[32], fua: bhs.0[33] & 0x08 != 0 };
+                        out.lock().unwrap().insert(bhs.itt(), sent);
                     }
                     let is_abort = bhs.opcode() == Some(Opcode::TaskRequest);
                     if is_abort && there.lock().unwrap().swallow_aborts {
@@ -90,7 +110,7 @@ impl Meddler {
                     Fate::Pass
                 }));
                 relays.spawn(pass(far_in, near_out, frozen.clone(), move |bhs, data| {
-                    meddle(&back, &codes, bhs, data)
+                    meddle(&back, &commands, bhs, data)
                 }));
             }
         }));
@@ -139,6 +159,24 @@ impl Meddler {
             let lie = Lie { code, status: 0x02, sense: sense.clone() };
             self.shared.lock().unwrap().lies.push_back(lie);
         }
+    }
+
+    /// From now on all commands `code` are said to have failed; with `fua`, those that have the FUA bit.
+    pub(crate) fn refuse_always(&self, code: u8, fua: bool, key: SenseKey, additional: Additional) {
+        let sense = Sense::new(key, additional).encode(SenseFormat::Fixed);
+        let refusal = Refusal { code, fua, status: 0x02, sense, times: 0 };
+        self.shared.lock().unwrap().refusal = Some(refusal);
+    }
+
+    /// From now on all commands `code` are said to have met a reservation.
+    pub(crate) fn conflict_always(&self, code: u8) {
+        let refusal = Refusal { code, fua: false, status: 0x18, sense: Vec::new(), times: 0 };
+        self.shared.lock().unwrap().refusal = Some(refusal);
+    }
+
+    /// How often what was refused always was refused.
+    pub(crate) fn refused(&self) -> usize {
+        self.shared.lock().unwrap().refusal.as_ref().map_or(0, |refusal| refusal.times)
     }
 
     /// The same by a deferred error: an earlier command has failed after all.
@@ -217,15 +255,30 @@ impl Drop for Meddler {
 
 fn meddle(
     shared: &Mutex<Shared>,
-    codes: &Mutex<BTreeMap<u32, u8>>,
+    commands: &Mutex<BTreeMap<u32, Sent>>,
     bhs: &mut Bhs,
     data: &mut Vec<u8>,
 ) -> Fate {
     let mut shared = shared.lock().unwrap();
-    let code = codes.lock().unwrap().get(&bhs.itt()).copied();
+    let sent = commands.lock().unwrap().get(&bhs.itt()).copied();
+    let code = sent.map(|sent| sent.code);
     let is_answer = matches!(bhs.opcode(), Some(Opcode::ScsiResponse | Opcode::DataIn));
     if is_answer && shared.cut.take_if(|cut| Some(*cut) == code).is_some() {
         return Fate::Cut;
+    }
+    // The status comes in a response, or with the last data.
+    let has_status = match bhs.opcode() {
+        Some(Opcode::ScsiResponse) => true,
+        Some(Opcode::DataIn) => bhs.0[1] & 0x01 != 0,
+        _ => false,
+    };
+    if let Some(refusal) = shared.refusal.as_mut().filter(|_| has_status)
+        && sent.is_some_and(|sent| sent.code == refusal.code && (sent.fua || !refusal.fua))
+    {
+        refusal.times += 1;
+        let (status, sense) = (refusal.status, refusal.sense.clone());
+        become_refusal(bhs, data, status, &sense);
+        return Fate::Pass;
     }
     match bhs.opcode() {
         Some(Opcode::LoginResponse) => {
@@ -261,6 +314,17 @@ fn meddle(
         _ => {}
     }
     Fate::Pass
+}
+
+/// Becomes a SCSI Response without residual (RFC 7143, section 11.4).
+fn become_refusal(bhs: &mut Bhs, data: &mut Vec<u8>, status: u8, sense: &[u8]) {
+    (bhs.0[0], bhs.0[1], bhs.0[2], bhs.0[3]) = (0x21, 0x80, 0, status);
+    bhs.0[20..24].fill(0);
+    bhs.0[36..48].fill(0);
+    *data = Vec::new();
+    if !sense.is_empty() {
+        *data = [&u16::try_from(sense.len()).unwrap().to_be_bytes()[..], sense].concat();
+    }
 }
 
 /// What becomes of a PDU.
