@@ -54,6 +54,8 @@ pub(super) struct Controls {
     active: Option<Active>,
     /// The key that all sessions are registered with.
     key: Option<u64>,
+    /// One of these commands was carried out: the disk has reservations.
+    are_proven: bool,
 }
 
 struct Active {
@@ -277,6 +279,7 @@ impl Actor {
         // An answer may be shorter or longer than what it was given room for.
         match disk::judge(&without_residual(done.end), received, sent, &self.place) {
             Verdict::Success => {
+                self.controls.are_proven = true;
                 if let Order::Register { key, .. } = active.control.order {
                     self.lanes[at].registered = key != 0;
                 }
@@ -297,6 +300,12 @@ impl Actor {
                 if error.kind() == ErrorKind::Fenced && self.lanes[at].registered {
                     self.lanes[at].examine = true;
                 }
+                let is_inquiry = matches!(active.control.order, Order::Once { read_len: 1.., .. });
+                let is_none = disk::has_no_reservations(error.kind(), self.controls.are_proven);
+                let error = match is_inquiry && is_none {
+                    true => IoError::with_detail(ErrorKind::Unsupported, error.to_string()),
+                    false => error,
+                };
                 self.end_control(Err(error));
             }
         }

@@ -328,6 +328,27 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
     }
 }
 
+/// Whether a disk that refuses PERSISTENT RESERVE IN with this kind of error has no persistent
+/// reservations. One that has carried out a command about them (`is_proven`) has them, and only one
+/// that says that the request is illegal has none of this form. A conflict is somebody's reservation.
+pub(super) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> bool {
+    match refusal {
+        ErrorKind::Fenced => false,
+        ErrorKind::InvalidRequest | ErrorKind::Unsupported => true,
+        ErrorKind::OutOfRange
+        | ErrorKind::Unaligned
+        | ErrorKind::ReadOnly
+        | ErrorKind::NoSpace
+        | ErrorKind::Medium
+        | ErrorKind::Corrupt
+        | ErrorKind::Timeout
+        | ErrorKind::Unreachable
+        | ErrorKind::Aborted
+        | ErrorKind::Redundancy
+        | ErrorKind::Device => !is_proven,
+    }
+}
+
 /// What a unit attention condition (SAM-5, section 5.14) means here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attention {
@@ -618,6 +639,22 @@ mod tests {
                 assert_eq!(remedy(&plain, Kind::Flush, false, &end), expected, "{end:?}");
                 assert!(can_do_without(&plain, Kind::Flush, false));
             }
+        }
+    }
+
+    #[test]
+    fn only_a_disk_that_never_had_reservations_is_taken_to_have_none() {
+        for (refusal, unproven, proven) in [
+            (ErrorKind::InvalidRequest, true, true),
+            (ErrorKind::Unsupported, true, true),
+            (ErrorKind::Device, true, false),
+            (ErrorKind::Medium, true, false),
+            (ErrorKind::Unreachable, true, false),
+            (ErrorKind::ReadOnly, true, false),
+            (ErrorKind::Fenced, false, false),
+        ] {
+            assert_eq!(has_no_reservations(refusal, false), unproven, "{refusal:?}");
+            assert_eq!(has_no_reservations(refusal, true), proven, "{refusal:?}");
         }
     }
 

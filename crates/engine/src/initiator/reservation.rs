@@ -124,14 +124,7 @@ impl Remote {
         len: u16,
     ) -> Result<Vec<u8>, IoError> {
         let read_len = u32::from(len);
-        let answer = self.order(Order::Once { cdb, parameters: Vec::new(), read_len }).await;
-        // A disk without reservations may refuse to be asked about them in any way.
-        answer.map_err(|error| {
-            if error.kind() != ErrorKind::InvalidRequest {
-                return error;
-            }
-            IoError::with_detail(ErrorKind::Unsupported, error.to_string())
-        })
+        self.order(Order::Once { cdb, parameters: Vec::new(), read_len }).await
     }
 
     async fn demand(&self, order: ReserveOrder) -> Result<(), IoError> {

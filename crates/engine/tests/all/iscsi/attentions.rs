@@ -22,6 +22,7 @@ const WRITE_10: u8 = 0x2a;
 const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const WRITE_SAME_16: u8 = 0x93;
 const UNMAP: u8 = 0x42;
+const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 
 async fn start() -> (Running, Meddler, Arc<Remote>, Device) {
     let target = Running::start(config(), &[ram()]);
@@ -388,6 +389,40 @@ async fn a_conflict_of_a_hint_tells_who_was_preempted() {
     let error = write(&device, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     victor.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_disk_that_never_had_reservations_may_refuse_questions_about_them_in_any_way() {
+    use SenseKey::{HardwareError, IllegalRequest, MediumError, NotReady};
+    let key = NonZeroU64::new(0x1111).unwrap();
+    for (sense_key, asc, ascq, known) in [
+        (IllegalRequest, 0x20, 0x00, ErrorKind::Unsupported),
+        (IllegalRequest, 0x24, 0x00, ErrorKind::Unsupported),
+        (IllegalRequest, 0x55, 0x03, ErrorKind::Unsupported),
+        (HardwareError, 0x44, 0x00, ErrorKind::Device),
+        (MediumError, 0x11, 0x00, ErrorKind::Medium),
+        (NotReady, 0x04, 0x03, ErrorKind::Unreachable),
+    ] {
+        for (is_registered, expected) in [(false, ErrorKind::Unsupported), (true, known)] {
+            let (target, portal, remote, device) = start().await;
+            if is_registered {
+                remote.register(key).await.unwrap();
+            }
+            portal.refuse_always(PERSISTENT_RESERVE_IN, false, sense_key, Additional { asc, ascq });
+            let keys = remote.reservation_keys().await.unwrap_err();
+            let held = remote.reservation().await.unwrap_err();
+            assert_eq!(keys.kind(), expected, "{keys}; registered: {is_registered}");
+            assert_eq!(held.kind(), expected, "{held}; registered: {is_registered}");
+            write(&device, 1).await.unwrap();
+            remote.close().await;
+            target.stop().await;
+        }
+    }
+    // Somebody holds it.
+    let (target, portal, remote, _device) = start().await;
+    portal.conflict_always(PERSISTENT_RESERVE_IN);
+    assert_eq!(remote.reservation_keys().await.unwrap_err().kind(), ErrorKind::Fenced);
     target.stop().await;
 }
 
