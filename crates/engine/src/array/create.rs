@@ -1,5 +1,7 @@
 //! Making an array: the members are checked first, all of them, and labelled last.
 
+use std::ops::Range;
+
 use futures_util::future::{join_all, try_join_all};
 use netraid_block::{Buf, BufMut, ErrorKind, Pool};
 use netraid_raid::{
@@ -18,6 +20,7 @@ use super::{
     lock::hex,
     mark,
     member::{Connected, MemberConfig},
+    putback::Saved,
 };
 
 /// The smallest member may have this share of the largest, in percent.
@@ -79,8 +82,9 @@ pub struct CreateReport {
 /// Labels `members` as a new array.
 ///
 /// # Errors
-/// When a member cannot be reached, is in use, given twice, too small or too unequal; then
-/// nothing was written. Or when writing fails.
+/// When a member cannot be reached, is in use, given twice, too small, too unequal, or takes no
+/// writes; then all bytes are what they were. When a later write fails, what was there is put back;
+/// what cannot be is named by [`ArrayError::NotPutBack`].
 pub async fn create(
     options: CreateOptions,
     members: Vec<MemberConfig>,
@@ -186,17 +190,26 @@ async fn make(
     members: &mut [Connected],
 ) -> Result<CreateReport, ArrayError> {
     let images = lay_out(options, members, given.addresses.len())?;
-    check_members(options, members).await?;
     let label = images.label.clone();
-    if let Err(error) = write(members, &images, &given).await {
-        if !options.force {
-            // What was unused before is unused again.
-            join_all(members.iter().zip(&given.places).map(async |(member, place)| {
-                member.erase_all(&images.written[*place]).await;
-            }))
-            .await;
-        }
-        return Err(error);
+    check_members(options, members, label.regions.data.end()).await?;
+    let placed = || members.iter().zip(&given.places);
+    let saved = placed()
+        .map(async |(member, place)| member.save(&images.places(*place, Step::Metadata)).await);
+    let saved: Vec<Saved> = join_all(saved).await.into_iter().collect::<Result<_, _>>()?;
+    let mut step = Step::Labels;
+    if let Err(error) = write(members, &images, &given, &mut step).await {
+        let undone = placed().zip(&saved).map(async |((member, place), saved)| {
+            let mut overwritten = images.places(*place, step);
+            if step >= Step::Tables && member.reserves_tables() && label.log.is_some() {
+                overwritten.push(label.regions.labels.end()..label.regions.log.end());
+            }
+            member.put_back(saved, &overwritten).await
+        });
+        let lost: Vec<String> = join_all(undone).await.into_iter().flatten().collect();
+        return Err(match lost.is_empty() {
+            true => error,
+            false => ArrayError::NotPutBack { reason: Box::new(error), lost: lost.join("; ") },
+        });
     }
     Ok(CreateReport {
         name: label.name.clone(),
@@ -210,21 +223,34 @@ async fn make(
     })
 }
 
-/// All that may refuse, before anything is changed that is not put back.
+/// How far the writes of [`write`] have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// The labels.
+    Labels,
+    /// Log and tables, where their space is reserved.
+    Tables,
+    /// All else.
+    Metadata,
+}
+
+/// All that may refuse, before anything is changed that is not put back. `data_end` is the end of
+/// what the array has on each.
 async fn check_members(
     options: &CreateOptions,
     members: &mut [Connected],
+    data_end: u64,
 ) -> Result<(), ArrayError> {
     if !options.force {
         check_equal(members)?;
         try_join_all(members.iter().map(Connected::check_unused)).await?;
-        return check_not_refused(options, members).await;
+        return check_not_refused(options, members, data_end).await;
     }
-    match check_not_refused(options, members).await {
+    match check_not_refused(options, members, data_end).await {
         // Who has reserved a member is pushed aside before anything can be said about it.
         Err(error) if error.is_conflict() => {
             try_join_all(members.iter_mut().map(Connected::seize)).await?;
-            check_not_refused(options, members).await
+            check_not_refused(options, members, data_end).await
         }
         Err(error) => Err(error),
         Ok(()) => try_join_all(members.iter_mut().map(Connected::seize)).await.map(drop),
@@ -235,21 +261,30 @@ async fn check_members(
 async fn check_not_refused(
     options: &CreateOptions,
     members: &[Connected],
+    data_end: u64,
 ) -> Result<(), ArrayError> {
     if options.keep_opened {
         try_join_all(members.iter().map(Connected::check_never_opened)).await?;
     }
+    all(members.iter().map(|member| member.prove_writable(data_end))).await?;
     check_distinct(members).await
 }
 
-/// Writes all that makes members an array, labels last.
-async fn write(members: &[Connected], images: &Images, given: &Given) -> Result<(), ArrayError> {
+/// Writes all that makes members an array, labels last. `step` says what it has begun with.
+async fn write(
+    members: &[Connected],
+    images: &Images,
+    given: &Given,
+    step: &mut Step,
+) -> Result<(), ArrayError> {
     let label = &images.label;
     all(members.iter().map(Connected::erase_label)).await?;
     if label.log.is_some() {
+        *step = Step::Tables;
         let regions = &label.regions;
         all(members.iter().map(|member| member.reserve_tables(regions))).await?;
     }
+    *step = Step::Metadata;
     let what = "writing the array's metadata";
     let placed = || members.iter().zip(&given.places);
     let writes = placed()
@@ -354,6 +389,19 @@ struct Images {
     label: Label,
     /// What is written to each member before its label.
     written: Vec<Vec<(u64, Buf)>>,
+}
+
+impl Images {
+    /// Where the member in this place of the array was written to when `step` had been begun, beside
+    /// the space that is reserved for log and tables.
+    fn places(&self, place: usize, step: Step) -> Vec<Range<u64>> {
+        let range = |offset: u64, len: usize| offset..offset + len as u64;
+        let mut places = LABEL_OFFSETS.map(|offset| range(offset, LABEL_LEN)).to_vec();
+        if step == Step::Metadata {
+            places.extend(self.written[place].iter().map(|(at, bytes)| range(*at, bytes.len())));
+        }
+        places
+    }
 }
 
 fn lay_out(

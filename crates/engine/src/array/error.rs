@@ -42,6 +42,14 @@ pub enum ArrayError {
         /// Why it failed.
         reason: IoError,
     },
+    /// An array could not be made, and its members are not as they were before.
+    #[error("{reason}; what was there before is lost of {lost}")]
+    NotPutBack {
+        /// Why it could not be made.
+        reason: Box<ArrayError>,
+        /// Addresses of members, and places in bytes.
+        lost: String,
+    },
     /// A member belongs to somebody.
     #[error("{address} is in use: it carries {what}; give --force to overwrite it")]
     InUse {

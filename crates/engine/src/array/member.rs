@@ -179,21 +179,6 @@ impl Connected {
         self.write_stable(&writes, "erasing the label").await
     }
 
-    /// Makes what was written read as zeros, and the label unreadable, as far as that goes: it is done
-    /// for a member of which something failed before.
-    pub(super) async fn erase_all(&self, written: &[(u64, Buf)]) {
-        let what = "erasing what was written";
-        for (offset, bytes) in written {
-            let zeroes = BufMut::zeroed(bytes.len()).freeze();
-            if self.write(*offset, zeroes, what).await.is_err() {
-                break;
-            }
-        }
-        if let Err(error) = self.erase_label().await {
-            tracing::warn!(%error, "something of the array stays there");
-        }
-    }
-
     pub(super) async fn read(
         &self,
         offset: u64,
@@ -248,7 +233,7 @@ impl Connected {
     /// log cannot do without: then one that runs out of space refuses what users write, and
     /// nothing else. Everything there reads as zeros afterwards.
     pub(super) async fn reserve_tables(&self, regions: &Regions) -> Result<(), ArrayError> {
-        if !self.device.info().can_discard {
+        if !self.reserves_tables() {
             return Ok(());
         }
         let flags = RequestFlags { no_unmap: true, fua: false };
@@ -264,6 +249,11 @@ impl Connected {
             offset += len;
         }
         Ok(())
+    }
+
+    /// Whether [`Self::reserve_tables`] writes anything.
+    pub(super) fn reserves_tables(&self) -> bool {
+        self.device.info().can_discard
     }
 
     pub(super) fn fail(&self, what: &'static str, reason: IoError) -> ArrayError {

@@ -20,6 +20,7 @@ mod machine;
 mod mark;
 mod member;
 mod open;
+mod putback;
 mod replace;
 mod returns;
 mod scrub;

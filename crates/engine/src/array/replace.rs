@@ -355,6 +355,13 @@ pub(super) async fn join(
         Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
         None => Ok(()),
     };
+    // Before the member that is replaced is set aside for it, and before anything of it is overwritten.
+    let fenced = match fenced {
+        Ok(()) if expect != Expect::Former => {
+            connected.prove_writable(array.regions.data.end()).await
+        }
+        end => end,
+    };
     let is_back = expect == Expect::Former && array.log.is_some();
     let label = match fenced {
         Ok(()) if is_back => check_former(&connected, member, array).await.map(Some),

@@ -8,6 +8,7 @@ mod heard;
 mod logged;
 mod many_reads;
 mod read_ahead;
+mod refusals;
 
 use std::{
     net::SocketAddr,

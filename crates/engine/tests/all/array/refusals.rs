@@ -1,0 +1,154 @@
+//! What is refused, or fails, has changed nothing.
+
+use netraid_block::Buf;
+
+use super::*;
+
+/// Fails requests of one kind once so many have been carried out.
+struct Refusing {
+    device: Device,
+    refuses: fn(&Op) -> bool,
+    left: AtomicU32,
+}
+
+impl BlockDevice for Refusing {
+    fn info(&self) -> DeviceInfo {
+        self.device.info().clone()
+    }
+
+    fn submit(&self, request: Request) {
+        let one_less = |left: u32| left.checked_sub(1);
+        let counts = (self.refuses)(&request.op);
+        if counts && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err()
+        {
+            return request.completion.finish(Err(ErrorKind::Device.into()));
+        }
+        self.device.submit(request);
+    }
+}
+
+fn writes(op: &Op) -> bool {
+    matches!(op, Op::Write | Op::WriteZeroes)
+}
+
+fn flushes(op: &Op) -> bool {
+    matches!(op, Op::Flush)
+}
+
+/// Fills a device with bytes that have no short period.
+async fn fill(device: &Device, seed: u64) {
+    let piece = contents(seed, PIECE);
+    for at in (0..MEMBER_LEN).step_by(PIECE) {
+        let len = PIECE.min(usize::try_from(MEMBER_LEN - at).unwrap());
+        let bytes = Buf::copy_from(&piece[..len]);
+        completions::write(device, at, bytes.into(), false).await.unwrap();
+    }
+}
+
+/// Whether a device has what [`fill`] wrote, and nothing else.
+async fn is_filled(device: &Device, seed: u64) -> bool {
+    let piece = contents(seed, PIECE);
+    all_of(device).await.chunks(PIECE).all(|part| part == &piece[..part.len()])
+}
+
+/// A member that is full of bytes, behind what refuses.
+async fn refusing(refuses: fn(&Op) -> bool, after: u32) -> (Arc<Refusing>, Member) {
+    let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+    fill(&device, 3).await;
+    let left = AtomicU32::new(after);
+    let refusing = Arc::new(Refusing { device, refuses, left });
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{NAME}-refuses{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = Member::start(Device::new(refusing.clone()), &name, listen);
+    (refusing, target)
+}
+
+/// Two members that are full of bytes.
+async fn full() -> (Vec<Member>, Vec<MemberConfig>) {
+    let (targets, configs) = members(2).await;
+    for (seed, target) in (1..).zip(&targets) {
+        fill(&target.device, seed).await;
+    }
+    (targets, configs)
+}
+
+fn forced(log: Log) -> CreateOptions {
+    CreateOptions { force: true, log, ..options(Level::Raid5) }
+}
+
+#[tokio::test]
+async fn a_member_that_takes_no_writes_leaves_the_others_as_they_were() {
+    for (refuses, log) in [
+        (writes as fn(&Op) -> bool, Log::Off),
+        (writes, Log::On(None)),
+        (flushes, Log::Off),
+        (flushes, Log::On(None)),
+    ] {
+        let (targets, mut configs) = full().await;
+        let (third, target) = refusing(refuses, 0).await;
+        configs.push(target.config.clone());
+        let error = create(forced(log), configs, Pool::new()).await.unwrap_err();
+        assert!(error.to_string().contains(&target.config.address()), "{error}");
+        for (seed, device) in (1..).zip([&targets[0].device, &targets[1].device, &third.device]) {
+            assert!(is_filled(device, seed).await, "member {seed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_create_has_overwritten_that_fails_later_is_put_back() {
+    for refuses in [writes as fn(&Op) -> bool, flushes] {
+        let (targets, others) = full().await;
+        let mut failed = 0;
+        for after in 0.. {
+            let (third, target) = refusing(refuses, after).await;
+            let configs = [others.clone(), vec![target.config.clone()]].concat();
+            let Err(error) = create(forced(Log::Off), configs, Pool::new()).await else { break };
+            failed += 1;
+            for (seed, target) in (1..).zip(&targets) {
+                assert!(is_filled(&target.device, seed).await, "member {seed}, {after} before");
+            }
+            // What cannot be put back is said of the member that takes no more writes.
+            let is_changed = !is_filled(&third.device, 3).await;
+            let address = target.config.address();
+            match &error {
+                ArrayError::NotPutBack { lost, .. } => {
+                    assert!(lost.contains(&format!("{address}: bytes 0 to ")), "{error}");
+                }
+                _ => assert!(!is_changed, "{error}"),
+            }
+        }
+        assert!(failed > 3, "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_whose_space_was_reserved_is_named_as_lost() {
+    let (targets, mut configs) = full().await;
+    // Enough for the proof and the labels.
+    let (_third, target) = refusing(flushes, 2).await;
+    configs.push(target.config.clone());
+    let error = create(forced(Log::On(None)), configs.clone(), Pool::new()).await.unwrap_err();
+    let ArrayError::NotPutBack { lost, .. } = &error else { panic!("{error}") };
+    for (seed, (target, config)) in (1..).zip(targets.iter().zip(&configs)) {
+        assert!(lost.contains(&config.address()), "{error}");
+        let labels = &all_of(&target.device).await[..64 << 10];
+        assert!(labels == &contents(seed, PIECE)[..64 << 10]);
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_takes_no_writes_replaces_no_member_that_serves() {
+    let (_targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    let (spare, target) = refusing(writes, 0).await;
+    let with = target.config.address();
+    let replace = ControlRequest::Replace { member: "1".into(), with, force: true };
+    array.handle().command(replace).await.unwrap_err();
+    let status = array.handle().status().await.unwrap();
+    assert_eq!((status.state.as_str(), status.members[1].state.as_str()), ("optimal", "in_sync"));
+    assert!(is_filled(&spare.device, 3).await);
+    array.close().await.unwrap();
+}
