@@ -161,11 +161,11 @@ pub struct Circumstances<'a> {
     pub birth: Option<Birth>,
     /// Whether the bytes are new: nobody can have seen them.
     pub is_new: bool,
-    /// Since when identities are kept where the file is; none when that is not known.
+    /// Since when identities are kept where the file is, or on its machine; none when that is not known.
     pub since: Option<Moment>,
     /// The serial number that programs gave which kept none.
     pub derived: &'a str,
-    /// Whether no other machine gives `derived` to other bytes.
+    /// Whether no other bytes have `derived`, or had it.
     pub derived_is_own: bool,
     /// A serial number that nobody has.
     pub random: &'a str,
@@ -184,6 +184,8 @@ pub enum Origin {
     New,
     /// It was made now, for the copy of a file that has another.
     Copied,
+    /// It was made now, for a file that is younger than what kept none.
+    Later,
     /// It was made now, because the derived one may be another disk's.
     Unsure,
 }
@@ -204,12 +206,11 @@ pub struct Choice {
 #[must_use]
 pub fn choose(known: &Circumstances<'_>) -> Choice {
     let birth = known.birth;
-    let may_be_seen = !known.is_new
-        && match (known.since, birth.and_then(|birth| birth.born)) {
-            // In the same tick of the clock it is the later one.
-            (Some(since), Some(born)) => born < since,
-            (None, _) | (_, None) => true,
-        };
+    let may_be_seen = match (known.since, birth.and_then(|birth| birth.born)) {
+        // In the same tick of the clock it is the later one.
+        (Some(since), Some(born)) => born < since,
+        (None, _) | (_, None) => true,
+    };
     let is_own = |kept: &KeptIdentity| match (&kept.birth, &birth) {
         (Some(one), Some(two)) => one.is_same(two) && !known.is_new,
         (None, None) => true,
@@ -221,7 +222,8 @@ pub fn choose(known: &Circumstances<'_>) -> Choice {
         // The file before it was removed.
         (None, Some(_)) if known.is_new => (known.random, Origin::New),
         (None, Some(_)) => (known.random, Origin::Copied),
-        (None, None) if !may_be_seen => (known.random, Origin::New),
+        (None, None) if known.is_new => (known.random, Origin::New),
+        (None, None) if !may_be_seen => (known.random, Origin::Later),
         (None, None) if known.derived_is_own => (known.derived, Origin::Derived),
         (None, None) => (known.random, Origin::Unsure),
     };
@@ -287,7 +289,7 @@ mod tests {
         let since = |since| Circumstances { since: Some(since), ..known() };
         assert_eq!(chosen(&since((100, 6))), ("derived".into(), Origin::Derived));
         // A file with the number of one that was removed.
-        assert_eq!(chosen(&since((100, 5))), ("random".into(), Origin::New));
+        assert_eq!(chosen(&since((100, 5))), ("random".into(), Origin::Later));
         let new = Circumstances { is_new: true, ..known() };
         assert_eq!(chosen(&new), ("random".into(), Origin::New));
         let unsure = Circumstances { derived_is_own: false, ..known() };

@@ -13,6 +13,9 @@ use netraid_engine::{
 
 use crate::lun::LunSpec;
 
+/// Where a machine keeps what belongs to no service.
+const MACHINE_DIRECTORY: &str = "/var/lib/netraid";
+
 /// A logical unit's backing, opened.
 pub(super) struct Opened {
     pub(super) spec: LunSpec,
@@ -49,6 +52,7 @@ impl Opened {
             given: self.spec.serial.as_deref(),
             derived: &derived,
             derived_is_own: is_known(&machine),
+            machine: Some(Path::new(MACHINE_DIRECTORY)),
             random: &random,
             directory: directory.as_deref(),
         })?;
@@ -248,22 +252,39 @@ fn is_known(machine: &str) -> bool {
 fn own_directory() -> Option<PathBuf> {
     let service = std::env::var("STATE_DIRECTORY").ok();
     let service = service.and_then(|all| all.split(':').next().map(PathBuf::from));
-    let machine = || rustix::process::geteuid().is_root().then(|| "/var/lib/netraid".into());
+    let machine = || rustix::process::geteuid().is_root().then(|| MACHINE_DIRECTORY.into());
     service.filter(|path| path.is_absolute()).or_else(machine)
 }
 
 /// Says what somebody may have to know of an identity.
 fn warn(spec: &LunSpec, found: &FoundIdentity, derived: &str, not_kept: Option<std::io::Error>) {
-    let FoundIdentity { serial, origin, copied_from, .. } = found;
+    let FoundIdentity { serial, origin, copied_from, beside, .. } = found;
+    let moved = beside.as_ref().map_or_else(String::new, |beside| {
+        format!(
+            "; its file system keeps no attributes: where the file was renamed, its identity is \
+             beside its old name, in OLDNAME.identity; end the target, and rename that to '{}'",
+            beside.display()
+        )
+    });
     match (origin, copied_from) {
         (Origin::Copied, Some(from)) => tracing::warn!(
             "{spec}: is a copy of the disk '{from}', and gets an identity of its own, '{serial}'; \
              where it takes that disk's place, give serial={from}"
         ),
         (Origin::Unsure, _) => tracing::warn!(
-            "{spec}: gets a new identity, '{serial}', because this machine has no machine-id, and \
-             the one that earlier versions gave may be another disk's, too; where initiators know \
-             the disk already, give serial={derived}"
+            "{spec}: gets a new identity, '{serial}', because nothing proves that the one that \
+             earlier versions gave is not another disk's, too; where initiators know this disk by \
+             that, give --lun {spec},serial={derived}{moved}"
+        ),
+        (Origin::Later, _) if !moved.is_empty() => {
+            tracing::warn!("{spec}: gets a new identity, '{serial}'{moved}")
+        }
+        (Origin::Later, _) => tracing::info!(
+            "{spec}: gets a new identity, '{serial}'; where an earlier version has served it \
+             meanwhile, give --lun {spec},serial={derived}"
+        ),
+        (Origin::Derived, _) if !moved.is_empty() => tracing::warn!(
+            "{spec}: keeps the identity that earlier versions gave, '{serial}'{moved}"
         ),
         (Origin::Derived, _) => {
             tracing::info!("{spec}: keeps the identity that earlier versions gave, '{serial}'")

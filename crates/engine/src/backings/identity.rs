@@ -16,10 +16,13 @@ use netraid_scsi::identity::{
 use rustix::{
     fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx},
     io::Errno,
-    time::{ClockId, clock_gettime},
 };
 
-use super::{Backing, Kind, disk};
+use super::{
+    Backing, Kind,
+    derived::{Derived, moment_in, now, text_of},
+    disk,
+};
 
 /// The attribute of a file that keeps its identity.
 const ATTRIBUTE: &str = "user.netraid.identity";
@@ -64,6 +67,9 @@ pub struct IdentityOffer<'a> {
     pub derived: &'a str,
     /// Whether no other machine gives `derived` to other bytes.
     pub derived_is_own: bool,
+    /// Where this machine notes which file has a derived identity; it is made where it is missing.
+    /// Without it no file gets one.
+    pub machine: Option<&'a Path>,
     /// A serial number that nobody has.
     pub random: &'a str,
     /// Where the identities of block devices are kept; it is made where it is missing.
@@ -79,6 +85,8 @@ pub struct FoundIdentity {
     pub origin: Origin,
     /// The serial number of the file that this one is a copy of.
     pub copied_from: Option<String>,
+    /// The file that it is kept in, by its name, because the file system keeps no attributes.
+    pub beside: Option<PathBuf>,
     chosen: Choice,
 }
 
@@ -93,7 +101,8 @@ enum Keeper<'b> {
 }
 
 impl Backing {
-    /// The identity of the bytes. Nothing is changed by asking. May block.
+    /// The identity of the bytes. Nothing is kept by asking, but that this machine gave a derived
+    /// identity to this file. May block.
     ///
     /// # Errors
     /// When what is kept cannot be read or understood, and none was given.
@@ -104,19 +113,31 @@ impl Backing {
             Err(_) if offer.given.is_some() => None,
             found => found.map_err(|(place, failure)| self.unusable(place, failure))?,
         };
-        let chosen = choose(&Circumstances {
-            given: offer.given,
-            kept: found.clone(),
-            birth: self.birth(),
-            is_new: self.is_new(),
-            since: keeper.since(),
-            derived: offer.derived,
-            derived_is_own: offer.derived_is_own,
-            random: offer.random,
-        });
+        let birth = self.birth();
+        let machine = offer.machine.filter(|_| birth.is_some()).map(Derived);
+        let noted = machine.and_then(|machine| machine.since().ok());
+        let since = [keeper.since(), noted].into_iter().flatten().min();
+        let choice = |derived_is_own| {
+            choose(&Circumstances {
+                given: offer.given,
+                kept: found.clone(),
+                birth,
+                is_new: self.is_new(),
+                since,
+                derived: offer.derived,
+                derived_is_own,
+                random: offer.random,
+            })
+        };
+        let mut chosen = choice(offer.derived_is_own);
+        if let (Origin::Derived, Some(birth)) = (chosen.origin, birth) {
+            // Where nothing can be noted, another file may have it.
+            let give = |machine: Derived<'_>| machine.give(offer.derived, birth).unwrap_or(false);
+            chosen = choice(machine.is_some_and(give));
+        }
         let (serial, origin) = (chosen.identity.serial.clone(), chosen.origin);
         let copied_from = found.filter(|_| origin == Origin::Copied).map(|kept| kept.serial);
-        Ok(FoundIdentity { serial, origin, copied_from, chosen })
+        Ok(FoundIdentity { serial, origin, copied_from, beside: keeper.beside(), chosen })
     }
 
     /// Keeps an identity that was found, in the `directory` of the offer where it is a block device's. To be
@@ -236,9 +257,15 @@ impl Keeper<'_> {
     fn since(&self) -> Option<Moment> {
         let Self::File { beside, .. } = self else { return None };
         let directory = File::open(beside.parent()?).ok()?;
-        let text = String::from_utf8(attribute(&directory, SINCE).ok()??).ok()?;
-        let (seconds, nanoseconds) = text.split_once('.')?;
-        Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
+        moment_in(&attribute(&directory, SINCE).ok()??)
+    }
+
+    /// The file beside, where the file system has no attributes for it.
+    fn beside(&self) -> Option<PathBuf> {
+        let Self::File { file, beside } = self else { return None };
+        let mut none: [u8; 0] = [];
+        let end = fgetxattr(file, ATTRIBUTE, &mut none[..]);
+        matches!(end, Err(Errno::OPNOTSUPP | Errno::NOSYS)).then(|| beside.clone())
     }
 
     /// Notes that identities are kept where the file is, from now on. A file that is made later was
@@ -248,10 +275,8 @@ impl Keeper<'_> {
         let Some(directory) = beside.parent().and_then(|path| File::open(path).ok()) else {
             return;
         };
-        // The clock by which file systems note when a file is made.
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        let text = format!("{}.{}", now.tv_sec, now.tv_nsec);
-        // Where that cannot be noted, more files count as older ones, and have derived identities.
+        let text = text_of(now());
+        // Where that cannot be noted, the machine's own moment counts.
         let _ = fsetxattr(&directory, SINCE, text.as_bytes(), XattrFlags::CREATE);
     }
 }
@@ -280,7 +305,8 @@ fn attribute(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// What a small private file holds; none when there is none.
+pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     match netraid_private::open(path, netraid_private::Mode::Read) {
         Ok(file) => {
@@ -302,6 +328,7 @@ mod tests {
         derived: "derived",
         derived_is_own: true,
         random: "random",
+        machine: None,
         directory: None,
     };
 
@@ -344,17 +371,68 @@ mod tests {
         assert_eq!(serial(&path, None, OFFER), "random");
     }
 
+    /// A directory in which a machine noted that identities are kept since long after now.
+    fn machine() -> tempfile::TempDir {
+        let machine = tempfile::tempdir().unwrap();
+        fs::write(machine.path().join("identities-since"), b"99999999999.0").unwrap();
+        machine
+    }
+
+    fn make(path: &Path) {
+        File::create(path).unwrap().set_len(1 << 20).unwrap();
+    }
+
     #[test]
     fn a_file_that_was_served_before_has_the_identity_that_it_had() {
+        let (directory, machine) = (tempfile::tempdir().unwrap(), machine());
+        let offer = IdentityOffer { machine: Some(machine.path()), ..OFFER };
+        let path = directory.path().join("old");
+        make(&path);
+        assert_eq!(serial(&path, None, offer), "derived");
+        let later = IdentityOffer { derived: "of another name and number", ..offer };
+        assert_eq!(serial(&path, None, later), "derived");
+        let given = IdentityOffer { given: Some("given"), ..offer };
+        assert_eq!(serial(&path, None, given), "given");
+        assert_eq!(serial(&path, None, offer), "given");
+    }
+
+    #[test]
+    fn two_files_of_the_same_numbers_get_one_derived_identity_only_once() {
+        let (directory, machine) = (tempfile::tempdir().unwrap(), machine());
+        let offer = IdentityOffer { machine: Some(machine.path()), ..OFFER };
+        let other = tempfile::tempdir().unwrap();
+        let (one, two) = (directory.path().join("a"), other.path().join("b"));
+        make(&one);
+        assert_eq!(serial(&one, None, offer), "derived");
+        fs::remove_file(&one).unwrap();
+        make(&two);
+        let backing = open(&two, None);
+        let found = backing.find_identity(&offer).unwrap();
+        assert_eq!((found.serial.as_str(), found.origin), ("random", Origin::Unsure));
+    }
+
+    #[test]
+    fn a_file_that_is_younger_than_the_machines_first_identity_has_its_own() {
+        let (directory, machine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let offer = IdentityOffer { machine: Some(machine.path()), ..OFFER };
+        assert_eq!(serial(&directory.path().join("first"), Some(1 << 20), offer), "random");
+        let other = tempfile::tempdir().unwrap();
+        let path = other.path().join("later");
+        make(&path);
+        let found = open(&path, None).find_identity(&offer).unwrap();
+        assert_eq!((found.serial.as_str(), found.origin), ("random", Origin::Later));
+    }
+
+    #[test]
+    fn where_a_machine_can_note_nothing_a_file_gets_no_derived_identity() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
-        File::create(&path).unwrap().set_len(1 << 20).unwrap();
-        assert_eq!(serial(&path, None, OFFER), "derived");
-        let later = IdentityOffer { derived: "of another name and number", ..OFFER };
-        assert_eq!(serial(&path, None, later), "derived");
-        let given = IdentityOffer { given: Some("given"), ..OFFER };
-        assert_eq!(serial(&path, None, given), "given");
-        assert_eq!(serial(&path, None, OFFER), "given");
+        make(&path);
+        let nowhere = IdentityOffer { machine: Some(&path), ..OFFER };
+        for offer in [OFFER, nowhere] {
+            let found = open(&path, None).find_identity(&offer).unwrap();
+            assert_eq!((found.serial.as_str(), found.origin), ("random", Origin::Unsure));
+        }
     }
 
     #[test]

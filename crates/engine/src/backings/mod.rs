@@ -8,6 +8,7 @@
 //! A read that the page cache can answer is answered at once; everything else that may block is
 //! done by threads of the backing's own, or by one that keeps many requests in flight ([`IoMethod`]).
 
+mod derived;
 mod disk;
 mod error;
 mod file;
