@@ -94,6 +94,43 @@ for guest in 1 2; do
     umount "$WORK/mnt"
 done
 
+# So are files that the target did not make, where numbers of disk and file come again: on two file systems
+# one after the other, and in two directories of one.
+for guest in 1 2; do
+    mkfs.ext4 -qF "$WORK/fs"
+    mount "$LOOP" "$WORK/mnt"
+    truncate -s 8M "$WORK/mnt/a"
+    numbers[guest]=$(stat -c '%d %i' "$WORK/mnt/a")
+    identity "file:$WORK/mnt/a"
+    differs "the file on file system $guest"
+    umount "$WORK/mnt"
+done
+expect "${numbers[1]}" "${numbers[2]}" "the numbers that are used again"
+mount "$LOOP" "$WORK/mnt"
+mkdir "$WORK/mnt/d1" "$WORK/mnt/d2"
+truncate -s 8M "$WORK/mnt/d1/a"
+number=$(stat -c %i "$WORK/mnt/d1/a")
+identity "file:$WORK/mnt/d1/a"
+differs "the file of one directory"
+rm "$WORK/mnt/d1/a"
+truncate -s 8M "$WORK/mnt/d2/b"
+expect "$number" "$(stat -c %i "$WORK/mnt/d2/b")" "the number that is used again in another directory"
+identity "file:$WORK/mnt/d2/b"
+differs "the file of another directory"
+umount "$WORK/mnt"
+
+# Where the file system keeps no attributes the log says where the identity of a file is that was renamed.
+mount -t ramfs none "$WORK/mnt"
+identity "file:$WORK/mnt/a:8MiB"
+first=$ID
+mv "$WORK/mnt/a" "$WORK/mnt/b"
+identity "file:$WORK/mnt/b"
+grep -q "keeps no attributes.*rename that to '$WORK/mnt/b.identity'" "$WORK/m0.err" || fail "the log says nothing of a file that was renamed"
+mv "$WORK/mnt/a.identity" "$WORK/mnt/b.identity"
+identity "file:$WORK/mnt/b"
+expect "$first" "$ID" "of a file that its identity was moved along with"
+umount "$WORK/mnt"
+
 # A block device keeps its own in the directory of --state, whatever it is called.
 for number in 1 2; do
     truncate -s 8M "$WORK/disk$number"

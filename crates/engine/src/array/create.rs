@@ -192,16 +192,23 @@ async fn make(
     let images = lay_out(options, members, given.addresses.len())?;
     let label = images.label.clone();
     check_members(options, members, label.regions.data.end()).await?;
+    // Of members that were found unused, log and tables are so, too.
+    let reserves =
+        |member: &Connected| options.force && label.log.is_some() && member.reserves_tables();
+    let tables = label.regions.labels.end()..label.regions.log.end();
     let placed = || members.iter().zip(&given.places);
-    let saved = placed()
-        .map(async |(member, place)| member.save(&images.places(*place, Step::Metadata)).await);
+    let saved = placed().map(async |(member, place)| {
+        let mut groups = vec![images.places(*place, Step::Metadata)];
+        groups.extend(reserves(member).then(|| vec![tables.clone()]));
+        member.save(&groups).await
+    });
     let saved: Vec<Saved> = join_all(saved).await.into_iter().collect::<Result<_, _>>()?;
     let mut step = Step::Labels;
     if let Err(error) = write(members, &images, &given, &mut step).await {
         let undone = placed().zip(&saved).map(async |((member, place), saved)| {
             let mut overwritten = images.places(*place, step);
-            if step >= Step::Tables && member.reserves_tables() && label.log.is_some() {
-                overwritten.push(label.regions.labels.end()..label.regions.log.end());
+            if step >= Step::Tables && reserves(member) {
+                overwritten.push(tables.clone());
             }
             member.put_back(saved, &overwritten).await
         });

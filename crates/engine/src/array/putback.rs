@@ -46,25 +46,29 @@ impl Connected {
         self.write_stable(&there, "proving that it takes writes").await
     }
 
-    /// Reads what is in these places, the first 16 MiB of them, so that it can be put back.
+    /// Reads what is in these places, the first group of them first, and 16 MiB at most, so that it can
+    /// be put back.
     ///
     /// # Errors
     /// When the device does not answer. What it cannot read is left out.
-    pub(super) async fn save(&self, places: &[Range<u64>]) -> Result<Saved, ArrayError> {
+    pub(super) async fn save(&self, groups: &[Vec<Range<u64>>]) -> Result<Saved, ArrayError> {
         let piece_max = PIECE_MAX.min(u64::from(self.device.info().max_transfer_len));
         let (mut saved, mut left) = (Saved::default(), SAVED_MAX);
-        for place in joined(places, GAP_MAX) {
-            let mut at = place.start;
-            while at < place.end && left > 0 {
-                let len = (place.end - at).min(piece_max).min(left);
-                match self.read(at, len, "reading what is to be overwritten").await {
-                    Ok(bytes) => saved.pieces.push((at, bytes)),
-                    Err(error) if is_medium(&error) => {}
-                    Err(error) => return Err(error),
+        for group in groups {
+            for place in saved.lacks(&joined(group, GAP_MAX)) {
+                let mut at = place.start;
+                while at < place.end && left > 0 {
+                    let len = (place.end - at).min(piece_max).min(left);
+                    match self.read(at, len, "reading what is to be overwritten").await {
+                        Ok(bytes) => saved.pieces.push((at, bytes)),
+                        Err(error) if is_medium(&error) => {}
+                        Err(error) => return Err(error),
+                    }
+                    at += len;
+                    left -= len;
                 }
-                at += len;
-                left -= len;
             }
+            saved.pieces.sort_by_key(|(offset, _)| *offset);
         }
         Ok(saved)
     }

@@ -98,13 +98,15 @@ async fn a_member_that_takes_no_writes_leaves_the_others_as_they_were() {
 
 #[tokio::test]
 async fn what_a_create_has_overwritten_that_fails_later_is_put_back() {
-    for refuses in [writes as fn(&Op) -> bool, flushes] {
+    for (refuses, log) in
+        [(writes as fn(&Op) -> bool, Log::Off), (flushes, Log::Off), (flushes, Log::On(None))]
+    {
         let (targets, others) = full().await;
         let mut failed = 0;
         for after in 0.. {
             let (third, target) = refusing(refuses, after).await;
             let configs = [others.clone(), vec![target.config.clone()]].concat();
-            let Err(error) = create(forced(Log::Off), configs, Pool::new()).await else { break };
+            let Err(error) = create(forced(log), configs, Pool::new()).await else { break };
             failed += 1;
             for (seed, target) in (1..).zip(&targets) {
                 assert!(is_filled(&target.device, seed).await, "member {seed}, {after} before");
@@ -120,21 +122,6 @@ async fn what_a_create_has_overwritten_that_fails_later_is_put_back() {
             }
         }
         assert!(failed > 3, "{failed}");
-    }
-}
-
-#[tokio::test]
-async fn a_log_whose_space_was_reserved_is_named_as_lost() {
-    let (targets, mut configs) = full().await;
-    // Enough for the proof and the labels.
-    let (_third, target) = refusing(flushes, 2).await;
-    configs.push(target.config.clone());
-    let error = create(forced(Log::On(None)), configs.clone(), Pool::new()).await.unwrap_err();
-    let ArrayError::NotPutBack { lost, .. } = &error else { panic!("{error}") };
-    for (seed, (target, config)) in (1..).zip(targets.iter().zip(&configs)) {
-        assert!(lost.contains(&config.address()), "{error}");
-        let labels = &all_of(&target.device).await[..64 << 10];
-        assert!(labels == &contents(seed, PIECE)[..64 << 10]);
     }
 }
 
