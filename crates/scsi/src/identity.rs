@@ -159,6 +159,8 @@ pub struct Circumstances<'a> {
     pub kept: Option<KeptIdentity>,
     /// The file that the bytes are in, if they are in one.
     pub birth: Option<Birth>,
+    /// When that file was last changed in any way, where that is known; it was made no later.
+    pub changed: Option<Moment>,
     /// Whether the bytes are new: nobody can have seen them.
     pub is_new: bool,
     /// Since when identities are kept where the file is, or on its machine; none when that is not known.
@@ -206,10 +208,12 @@ pub struct Choice {
 #[must_use]
 pub fn choose(known: &Circumstances<'_>) -> Choice {
     let birth = known.birth;
-    let may_be_seen = match (known.since, birth.and_then(|birth| birth.born)) {
+    let made = birth.and_then(|birth| birth.born).or(known.changed);
+    let may_be_seen = match (known.since, made) {
         // In the same tick of the clock it is the later one.
-        (Some(since), Some(born)) => born < since,
-        (None, _) | (_, None) => true,
+        (Some(since), Some(made)) => made < since,
+        (Some(_), None) => false,
+        (None, _) => true,
     };
     let is_own = |kept: &KeptIdentity| match (&kept.birth, &birth) {
         (Some(one), Some(two)) => one.is_same(two) && !known.is_new,
@@ -290,6 +294,15 @@ mod tests {
         assert_eq!(chosen(&since((100, 6))), ("derived".into(), Origin::Derived));
         // A file with the number of one that was removed.
         assert_eq!(chosen(&since((100, 5))), ("random".into(), Origin::Later));
+        // Where the file system does not say when it was made, it was before the last change.
+        let undated = |changed| Circumstances {
+            birth: Some(Birth { born: None, ..FILE }),
+            changed,
+            ..since((100, 6))
+        };
+        assert_eq!(chosen(&undated(Some((100, 5)))), ("derived".into(), Origin::Derived));
+        assert_eq!(chosen(&undated(Some((100, 6)))), ("random".into(), Origin::Later));
+        assert_eq!(chosen(&undated(None)), ("random".into(), Origin::Later));
         let new = Circumstances { is_new: true, ..known() };
         assert_eq!(chosen(&new), ("random".into(), Origin::New));
         let unsure = Circumstances { derived_is_own: false, ..known() };

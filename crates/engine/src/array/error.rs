@@ -43,7 +43,7 @@ pub enum ArrayError {
         reason: IoError,
     },
     /// An array could not be made, and its members are not as they were before.
-    #[error("{reason}; what was there before is lost of {lost}")]
+    #[error("{reason}; what was there before may be lost of {lost}")]
     NotPutBack {
         /// Why it could not be made.
         reason: Box<ArrayError>,

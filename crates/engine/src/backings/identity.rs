@@ -122,6 +122,7 @@ impl Backing {
                 given: offer.given,
                 kept: found.clone(),
                 birth,
+                changed: self.changed(),
                 is_new: self.is_new(),
                 since,
                 derived: offer.derived,
@@ -188,6 +189,13 @@ impl Backing {
                 birth_of(&File::open(file).ok()?)
             }
         }
+    }
+
+    /// When the file that the bytes are in was last changed; of a loop device not known.
+    fn changed(&self) -> Option<Moment> {
+        let Kind::File(workers) = &self.kind else { return None };
+        let metadata = workers.store.file().metadata().ok()?;
+        Some((metadata.ctime(), u32::try_from(metadata.ctime_nsec()).ok()?))
     }
 
     fn unusable(&self, place: String, failure: Failure) -> IdentityError {

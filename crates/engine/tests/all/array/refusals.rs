@@ -114,11 +114,10 @@ async fn what_a_create_has_overwritten_that_fails_later_is_put_back() {
             // What cannot be put back is said of the member that takes no more writes.
             let is_changed = !is_filled(&third.device, 3).await;
             let address = target.config.address();
-            match &error {
-                ArrayError::NotPutBack { lost, .. } => {
-                    assert!(lost.contains(&format!("{address}: bytes 0 to ")), "{error}");
-                }
-                _ => assert!(!is_changed, "{error}"),
+            if let ArrayError::NotPutBack { lost, .. } = &error {
+                assert!(lost.contains(&format!("{address}: bytes 0 to ")), "{error}");
+            } else {
+                assert!(!is_changed, "{error}");
             }
         }
         assert!(failed > 3, "{failed}");
