@@ -318,10 +318,13 @@ enum Found {
 /// Looks at a file, and closes it to others. As long as there is no administrator, a file that is of no use
 /// here is an error: nobody would have the mediator.
 fn find_access(core: &Core, path: &Path) -> Result<Found, MediatorError> {
-    if !AccessFile::close(path)? {
-        return Ok(Found::Nothing);
-    }
-    let why = match AccessFile::read(path) {
+    let read = match AccessFile::close(path) {
+        Ok(false) => return Ok(Found::Nothing),
+        Ok(true) => AccessFile::read(path),
+        // It is not closed, and not read either.
+        Err(error) => Err(error),
+    };
+    let why = match read {
         Ok(access) if core.access.find(&access.token.digest()).is_some() => {
             return Ok(Found::Known(access));
         }

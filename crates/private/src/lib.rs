@@ -145,6 +145,15 @@ pub fn open_named(path: &Path) -> io::Result<(File, Metadata)> {
     open_as(path, OpenOptions::new().read(true))
 }
 
+/// Opens a file that holds no secret, to read it, whoever's it is: over NFS root's own files may be nobody's.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link or no regular file; else what
+/// the system says.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    open_file(path, OpenOptions::new().read(true)).map(|(file, _)| file)
+}
+
 /// Opens a key that a user named, to read it. Tools for certificates keep keys behind symbolic links and
 /// give them to a group: links of this user and of root are followed, and the file's group may read.
 ///
@@ -209,6 +218,12 @@ fn is_inherited(path: &Path) -> bool {
 }
 
 fn open_as(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata)> {
+    let (file, found) = open_file(path, options)?;
+    check_owner(&found)?;
+    Ok((file, found))
+}
+
+fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata)> {
     // A pipe is not waited for: it is refused below.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
@@ -222,12 +237,18 @@ fn open_as(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Metadata
     if !found.is_file() {
         return Err(NotPrivate::Kind.into());
     }
-    check_owner(&found)?;
     Ok((file, found))
 }
 
 /// What is known of a file that is this user's or root's; none when there is none.
 fn find(path: &Path) -> io::Result<Option<Metadata>> {
+    let found = find_file(path)?;
+    found.as_ref().map_or(Ok(()), check_owner)?;
+    Ok(found)
+}
+
+/// What is known of a file; none when there is none.
+fn find_file(path: &Path) -> io::Result<Option<Metadata>> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         found => found?,
@@ -238,7 +259,6 @@ fn find(path: &Path) -> io::Result<Option<Metadata>> {
     if !found.is_file() {
         return Err(NotPrivate::Kind.into());
     }
-    check_owner(&found)?;
     Ok(Some(found))
 }
 
@@ -273,9 +293,10 @@ const fn judge_owner(owner: u32, own: u32) -> Result<(), NotPrivate> {
 /// `.new-` and random characters.
 ///
 /// # Errors
-/// As [`check_replaceable`], or what the system says; then the old contents are there.
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, or no regular file; else what
+/// the system says; then the old contents are there.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    check_replaceable(path)?;
+    find_file(path)?;
     let mut prefix = path.file_name().unwrap_or_default().to_owned();
     prefix.push(".new-");
     if prefix.len() + RANDOM_LEN > NAME_LEN_MAX {
@@ -293,8 +314,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Looks whether [`replace`] may give a path new contents: there is nothing, or a file of this user or of
-/// root.
+/// Looks whether a path that a user named may be given new contents by [`replace`]: there is nothing, or a
+/// file of this user or of root.
 ///
 /// # Errors
 /// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, or

@@ -304,6 +304,13 @@ impl Assembly {
         })
     }
 
+    /// Whether what the members that are here lack would be computed from parity that may be wrong.
+    #[must_use]
+    pub fn needs_parity(&self, here: MemberSet) -> bool {
+        let parity_lags = self.label.log.is_none() && parity_matters(&self.label);
+        self.unclean && self.lacks_members(here) && parity_lags
+    }
+
     /// Whether every member that is in sync by the labels is here and the rest of the array too.
     fn lacks_members(&self, here: MemberSet) -> bool {
         here.len() < u32::from(self.label.geometry.members())
@@ -518,8 +525,7 @@ fn check_exclusive(
     if label.closure == Closure::Open && !permissions.holder_is_dead && !permissions.read_only {
         return Err(AssembleError::Held { name: name(), holder: holder(), generation });
     }
-    let parity_lags = label.log.is_none() && parity_matters(label);
-    if assembly.unclean && assembly.lacks_members(here) && parity_lags {
+    if assembly.needs_parity(here) {
         let missing = describe_absent(assembly, found, here);
         return Err(AssembleError::UncleanDegraded { name: name(), missing });
     }

@@ -273,8 +273,8 @@ async fn check_not_refused(
     if options.keep_opened {
         try_join_all(members.iter().map(Connected::check_never_opened)).await?;
     }
-    all(members.iter().map(|member| member.prove_writable(data_end))).await?;
-    check_distinct(members).await
+    check_distinct(members).await?;
+    all(members.iter().map(|member| member.prove_writable(data_end))).await
 }
 
 /// Writes all that makes members an array, labels last. `step` says what it has begun with.

@@ -45,7 +45,7 @@ pub struct OpenOptions {
     /// a mirror opens then without the other.
     pub clean_close: Option<CleanClose>,
     /// Whoever gives the members knows that they are of one array, in their order: a label of another index,
-    /// or of another array than most, is left out where the others can serve; and labels of another array of
+    /// or of another array than most, is none where the others can serve, as if its member was away; and labels of another array of
     /// the same name that was made and never opened count as none.
     pub is_placed: bool,
     /// What the array may keep in memory.
@@ -357,7 +357,7 @@ async fn decide_and_load(
         Some(_) => None,
         None => {
             let (written, left_out) =
-                written::load(&mut assembly, &mut places, connected, notes).await?;
+                written::load(&mut assembly, &mut places, connected, notes, options.force).await?;
             forgers = left_out;
             Some(written)
         }

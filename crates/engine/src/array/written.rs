@@ -3,7 +3,7 @@
 //! Who lies about them is decided by [`netraid_raid::written::liars`].
 
 use netraid_raid::{
-    assemble::Assembly,
+    assemble::{AssembleError, Assembly},
     member::{MemberIndex, MemberSet, MemberState},
     regions::PAGE_LEN,
     written::{Contradiction, WrittenBits, liars},
@@ -17,6 +17,7 @@ pub(super) async fn load(
     places: &mut [Option<usize>],
     connected: &[Connected],
     notes: &mut Vec<String>,
+    force: bool,
 ) -> Result<(WrittenBits, Vec<usize>), ArrayError> {
     let label = &assembly.label;
     let region = label.regions.written;
@@ -52,6 +53,13 @@ pub(super) async fn load(
     if let Some(liar) = liars.iter().next().filter(|_| !label.geometry.can_serve_from(rest)) {
         let other = rest.iter().next().unwrap_or(liar);
         return Err(disagree(liar, other));
+    }
+    let is_needed = !liars.is_empty() && !force && assembly.needs_parity(rest);
+    if let Some(liar) = liars.iter().next().filter(|_| is_needed) {
+        let (name, missing) = (label.name.clone(), address(liar));
+        let reason = AssembleError::UncleanDegraded { name, missing };
+        let notes = "; its written bits are far ahead of those of the others".to_owned();
+        return Err(ArrayError::Assemble { reason, notes });
     }
     honest.for_each(|(.., bytes)| written.offer_all(&region, bytes));
 

@@ -333,8 +333,9 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
 /// that says that the request is illegal has none of this form. A conflict is somebody's reservation.
 pub(super) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> bool {
     match refusal {
-        ErrorKind::Fenced => false,
         ErrorKind::InvalidRequest | ErrorKind::Unsupported => true,
+        ErrorKind::Device => !is_proven,
+        // Nothing of these says that the command is not known.
         ErrorKind::OutOfRange
         | ErrorKind::Unaligned
         | ErrorKind::ReadOnly
@@ -345,7 +346,7 @@ pub(super) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> 
         | ErrorKind::Unreachable
         | ErrorKind::Aborted
         | ErrorKind::Redundancy
-        | ErrorKind::Device => !is_proven,
+        | ErrorKind::Fenced => false,
     }
 }
 
@@ -648,9 +649,9 @@ mod tests {
             (ErrorKind::InvalidRequest, true, true),
             (ErrorKind::Unsupported, true, true),
             (ErrorKind::Device, true, false),
-            (ErrorKind::Medium, true, false),
-            (ErrorKind::Unreachable, true, false),
-            (ErrorKind::ReadOnly, true, false),
+            (ErrorKind::Medium, false, false),
+            (ErrorKind::Unreachable, false, false),
+            (ErrorKind::ReadOnly, false, false),
             (ErrorKind::Fenced, false, false),
         ] {
             assert_eq!(has_no_reservations(refusal, false), unproven, "{refusal:?}");

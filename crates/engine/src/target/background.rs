@@ -114,8 +114,7 @@ impl Keeper {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let (file, _) = netraid_private::open_named(path)?;
-    file.take(LEN_MAX).read_to_end(&mut bytes)?;
+    netraid_private::open_plain(path)?.take(LEN_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Blocks that a record of one block takes at most, with a head of its own.
-const BLOCKS_OF_DATA: u64 = 2;
+pub(super) const BLOCKS_OF_DATA: u64 = 2;
 /// Places that are remembered where the log may begin.
 const CUTS_MAX: u64 = 64;
 

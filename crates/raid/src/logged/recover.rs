@@ -22,6 +22,7 @@ use super::{
     redo::Redo,
     state::{Life, State},
     suspects::Base,
+    tables::ROUND_LEAD_MAX,
     tasks::{Array, Change},
 };
 use crate::{
@@ -101,6 +102,7 @@ impl Array {
             );
             self.state().events.push_back(Event::Notice(text));
         }
+        self.state().begin_behind_rounds_of(&log);
         let (kept, dropped, left) = self.judge_remaps(&log).await?;
         if !planted(Planted::CopiesNotMade) {
             self.copy_batches(&log).await;
@@ -406,6 +408,22 @@ impl Array {
 }
 
 impl State {
+    /// Rounds of this opening are behind those of all PARITY that was found: the checkpoint that ends the first
+    /// of them says that these are over, too. The log may begin between a PARITY and its DATA then. An opening
+    /// that found more images may have had later rounds than this one knows of from images.
+    fn begin_behind_rounds_of(&mut self, log: &FoundLog) {
+        let most = self.checkpoint.round.saturating_add(ROUND_LEAD_MAX);
+        let rounds = log.records().filter_map(|(_, record)| match record {
+            Record::Parity { round, .. } => Some(*round).filter(|round| *round <= most),
+            Record::Data { .. }
+            | Record::Zeroes { .. }
+            | Record::Remap { .. }
+            | Record::Open { .. } => None,
+        });
+        let last = rounds.max().unwrap_or(0);
+        self.round = self.round.max(last.saturating_add(1));
+    }
+
     pub(super) fn beginnings(&self) -> Beginnings {
         self.label.log.as_ref().map(|log| log.beginnings.clone()).unwrap_or_default()
     }

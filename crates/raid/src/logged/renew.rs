@@ -10,7 +10,7 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-use super::{Rule, space::Aim, state::State, tasks::Array};
+use super::{Rule, log::BLOCKS_OF_DATA, space::Aim, state::State, tasks::Array};
 use crate::log::{Link, Position};
 
 /// Records that share a block of a batch's head, at least, in a ring of any but the smallest length.
@@ -45,6 +45,12 @@ impl State {
     pub(super) fn renewed_to(&mut self, aim: Aim, cut: Link) -> Option<Link> {
         let mut dirty: Vec<(Position, bool)> = self.dirty.contents_below(cut.end).collect();
         dirty.sort_unstable();
+        let (kept, most) = (self.room(), self.room_to_log_again());
+        // What is stuck is logged again wherever the log begins.
+        let stuck = BLOCKS_OF_DATA * self.stuck.len() as u64;
+        if stuck > most {
+            return None;
+        }
         let is_free = |upto: Position| dirty.first().is_none_or(|(oldest, _)| upto <= *oldest);
         if is_free(cut.end) {
             return Some(cut);
@@ -54,7 +60,6 @@ impl State {
             return free;
         }
 
-        let (kept, most) = (self.room(), self.room_to_log_again());
         let per_head =
             RECORDS_PER_HEAD_BLOCK.min(u64::from(self.layout.ring.batch_blocks_max()) / 2);
         let contents_before: Vec<u64> = dirty
@@ -67,7 +72,7 @@ impl State {
         let cost = |upto: Position| {
             let records = dirty.partition_point(|(position, _)| *position < upto);
             let contents = records.checked_sub(1).map_or(0, |last| contents_before[last]);
-            contents + (records as u64).div_ceil(per_head) + BLOCKS_OF_STEP
+            contents + (records as u64).div_ceil(per_head) + BLOCKS_OF_STEP + stuck
         };
         let to = if cost(cut.end) <= kept {
             Some(cut)

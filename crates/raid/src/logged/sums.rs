@@ -16,6 +16,7 @@ use netraid_block::{Buf, ErrorKind, IoError};
 use super::{
     Event, Rule,
     state::State,
+    tables::ROUND_LEAD_MAX,
     tasks::{Array, Change},
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     sums::SumPage,
 };
 
-/// So much more than an image's round and the array's generation its counter may be; it never is.
+/// So much more than the round and the array's generation an image's counter may be; it never is.
 const COUNTER_LEAD_MAX: u64 = 1 << 12;
 
 #[derive(Debug)]
@@ -243,10 +244,15 @@ impl State {
         images
     }
 
-    /// Whether an image can have been written: each opening of the array writes one of a page in each round.
+    /// Whether an image can have been written: each opening of the array writes one of a page in each round,
+    /// and begins a few rounds behind those that it finds.
+    ///
+    /// What the array writes on from such an image is one, too: each image that it writes is of a round, and
+    /// the bound of the counter rises with the rounds.
     fn may_be_written(&self, ImageKey { counter, round }: ImageKey) -> bool {
-        let most = u64::from(round).saturating_add(self.label.generation);
-        round <= self.round && counter <= most.saturating_add(COUNTER_LEAD_MAX)
+        let most = u64::from(self.round).saturating_add(self.label.generation);
+        round <= self.checkpoint.round.saturating_add(ROUND_LEAD_MAX)
+            && counter <= most.saturating_add(COUNTER_LEAD_MAX)
     }
 
     fn leave_out_forger(&mut self, member: MemberIndex, page: u64, key: ImageKey) {

@@ -33,7 +33,7 @@ use crate::{
 const PAGES_AT_ONCE: usize = 256;
 /// Rounds beyond the last checkpoint's that an image may be of and still be believed in that: others are not
 /// counted on from.
-const ROUND_LEAD_MAX: u32 = 1 << 12;
+pub(super) const ROUND_LEAD_MAX: u32 = 1 << 12;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
 
