@@ -13,7 +13,8 @@ struct Refusing {
 
 impl BlockDevice for Refusing {
     fn info(&self) -> DeviceInfo {
-        self.device.info().clone()
+        // What has no cache has nothing to flush, and may refuse that.
+        DeviceInfo { volatile_cache: true, ..self.device.info().clone() }
     }
 
     fn submit(&self, request: Request) {
