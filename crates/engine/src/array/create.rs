@@ -198,6 +198,10 @@ async fn make(
     let tables = label.regions.labels.end()..label.regions.log.end();
     let placed = || members.iter().zip(&given.places);
     let saved = placed().map(async |(member, place)| {
+        // Whoever knows that nothing was ever opened there wants nothing back.
+        if options.keep_opened {
+            return Ok(Saved::default());
+        }
         let mut groups = vec![images.places(*place, Step::Metadata)];
         groups.extend(reserves(member).then(|| vec![tables.clone()]));
         member.save(&groups).await
@@ -205,6 +209,9 @@ async fn make(
     let saved: Vec<Saved> = join_all(saved).await.into_iter().collect::<Result<_, _>>()?;
     let mut step = Step::Labels;
     if let Err(error) = write(members, &images, &given, &mut step).await {
+        if options.keep_opened {
+            return Err(error);
+        }
         let undone = placed().zip(&saved).map(async |((member, place), saved)| {
             let mut overwritten = images.places(*place, step);
             if step >= Step::Tables && reserves(member) {
@@ -274,6 +281,9 @@ async fn check_not_refused(
         try_join_all(members.iter().map(Connected::check_never_opened)).await?;
     }
     check_distinct(members).await?;
+    if options.keep_opened {
+        return Ok(());
+    }
     all(members.iter().map(|member| member.prove_writable(data_end))).await
 }
 
