@@ -210,6 +210,10 @@ impl State {
                 found.last_round = found.last_round.max(one.round);
             }
         }
+        let older = two_behind(checkpoints, found.members);
+        if self.can_serve_from(found.members.without(older)) {
+            found.members = found.members.without(older);
+        }
         Ok(self.can_serve_from(found.members).then_some(found))
     }
 
@@ -264,6 +268,14 @@ impl State {
         );
         Err(IoError::with_detail(ErrorKind::Redundancy, text))
     }
+}
+
+/// Which of these members are older images, by a checkpoint that was cut short: one is begun when all
+/// members have the one before it, so none of them lacks both.
+fn two_behind(checkpoints: &[(MemberIndex, Checkpoint)], members: MemberSet) -> MemberSet {
+    let here = || checkpoints.iter().filter(|(member, _)| members.contains(*member));
+    let newest = here().map(|(_, one)| one.counter).max().unwrap_or(0);
+    here().filter(|(_, one)| one.counter + 1 < newest).map(|(member, _)| *member).collect()
 }
 
 /// Whether a checkpoint is none that may have been under way, or be behind, where `base` counts.

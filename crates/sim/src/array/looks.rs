@@ -83,8 +83,11 @@ impl<M: Machine> World<M> {
             return;
         }
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
+        // One that has no space may have been set aside: it is lost then.
+        let is_short = self.is_short_of_space();
+        let takes_part = |at: usize| engine.found(at) && (engine.has(at) || !is_short);
         let hosts = self.hosts.iter().enumerate();
-        let sound = hosts.filter(|(at, host)| engine.found(*at) && is_sound(host));
+        let sound = hosts.filter(|(at, host)| takes_part(*at) && is_sound(host));
         let mut there: Vec<usize> = sound.map(|(at, _)| at).collect();
         let least = self.hosts.len() - self.tolerance();
         if there.len() < least {

@@ -190,7 +190,10 @@ impl Plan {
         let share = [2, 3, 8][dice.index(3)];
         let mut faults: Vec<Fault> =
             Fault::DRAWN.into_iter().filter(|_| dice.below(8) < share).collect();
-        if seed.dice("space").one_in(4) {
+        // Space runs out where nothing else is wrong: seldom, where much else befalls.
+        if seed.dice("pools").one_in(8) {
+            faults = Vec::from([Fault::SpaceRunsOut]);
+        } else if seed.dice("space").one_in(4) {
             faults.push(Fault::SpaceRunsOut);
         }
         if let Some(only) = &choice.faults {
@@ -208,7 +211,6 @@ impl Plan {
             lives: 8 + u32::try_from(dice.below(16)).unwrap_or(0),
             depth: shallow..=shallow + 4 + dice.below(12),
             life: 60 + dice.below(500),
-            faults,
             fault_every: Duration::from_micros(2_000 + dice.below(30_000)),
             crash_in_recovery: [2, 3, 6][dice.index(3)],
             max_io_len: if is_large { 4 << 20 } else { 1 << 20 },
@@ -226,13 +228,18 @@ impl Plan {
                     let few = geometry.stripe_data_len() * (1 + dice.below(4));
                     if dice.one_in(4) { few } else { 1 << 30 }
                 },
-                beginnings: [1, 3, 16][seed.dice("beginnings").index(3)],
+                beginnings: {
+                    let only_space = faults == [Fault::SpaceRunsOut];
+                    let few = if only_space { 1 } else { 3 };
+                    [1, few, 16][seed.dice("beginnings").index(3)]
+                },
             },
             read_ahead: {
                 let mut dice = seed.dice("read ahead");
                 let memory = [64 << 10, 256 << 10, 16 << 20][dice.index(3)];
                 dice.one_in(3).then_some(memory)
             },
+            faults,
             geometry,
             regions,
         }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::{
     engine::Engine,
     machine::Machine,
-    plan::Plan,
+    plan::{Fault, Plan},
     world::{Happening, World},
 };
 use crate::Time;
@@ -70,7 +70,10 @@ impl<M: Machine> World<M> {
         }
         self.space.runs_out();
         self.make_room();
-        let wait = Duration::from_millis(5 + self.fault_dice.below(300));
+        // Where nothing else befalls the array, for several lives.
+        let only_space = self.plan.faults == [Fault::SpaceRunsOut];
+        let most = if only_space { 1_500 } else { 300 };
+        let wait = Duration::from_millis(5 + self.fault_dice.below(most));
         self.agenda.put_in(wait, Happening::SpaceIsBack);
         true
     }
