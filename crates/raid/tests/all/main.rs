@@ -9,6 +9,7 @@ mod logged;
 mod lost_rows;
 mod media;
 mod model;
+mod older_image;
 mod read_ahead;
 mod recovery;
 mod returns;
