@@ -17,11 +17,11 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     actor::{Actor, BUSY_PAUSE},
-    disk::{self, Verdict},
     lane::{Lane, Stage},
     link::Done,
     probe::without_residual,
     requests::Ticket,
+    verdict::{self, Verdict},
 };
 
 /// Control commands that may wait.
@@ -277,7 +277,7 @@ impl Actor {
             TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (0, 0),
         };
         // An answer may be shorter or longer than what it was given room for.
-        match disk::judge(&without_residual(done.end), received, sent, &self.place) {
+        match verdict::judge(&without_residual(done.end), received, sent, &self.place) {
             Verdict::Success => {
                 self.controls.are_proven = true;
                 if let Order::Register { key, .. } = active.control.order {
@@ -301,7 +301,7 @@ impl Actor {
                     self.lanes[at].examine = true;
                 }
                 let is_inquiry = matches!(active.control.order, Order::Once { read_len: 1.., .. });
-                let is_none = disk::has_no_reservations(error.kind(), self.controls.are_proven);
+                let is_none = verdict::has_no_reservations(error.kind(), self.controls.are_proven);
                 let error = match is_inquiry && is_none {
                     true => IoError::with_detail(ErrorKind::Unsupported, error.to_string()),
                     false => error,

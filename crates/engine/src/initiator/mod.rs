@@ -18,6 +18,7 @@ mod link;
 mod probe;
 mod requests;
 mod reservation;
+mod verdict;
 mod window;
 
 use std::{

@@ -20,9 +20,10 @@ use netraid_scsi::{
 };
 
 use super::{
-    disk::{self, Attention, Profile, Verdict},
+    disk::Profile,
     error::Reason,
     link::Link,
+    verdict::{self, Attention, Verdict},
 };
 
 /// Largest transfer that is used, in bytes; also the largest buffer that a pool keeps.
@@ -303,7 +304,7 @@ impl Probe<'_> {
                 TaskEnd::TargetFailure(_) | TaskEnd::Aborted => (Refusal::Bare, 0, 0),
             };
             // An answer may be shorter or longer than what it was given room for.
-            match disk::judge(&end, received, sent, "") {
+            match verdict::judge(&end, received, sent, "") {
                 Verdict::Success => return Ok(Ok(data)),
                 Verdict::Attention(Attention::CacheLost) => self.heard.cache_lost = true,
                 Verdict::Attention(Attention::NexusLost) => self.heard.nexus_lost = true,

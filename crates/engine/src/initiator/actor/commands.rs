@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use super::{
     super::{
         deadlines::{Expired, TIMES_MAX},
-        disk::{self, Attention, HINT_TRIES_MAX, Kind, Out, Planned, Progress, Remedy, Verdict},
+        disk::{self, Kind, Out, Planned, Progress},
         link::{Done, Link},
         requests::{Left, Moved, Running, Ticket, work},
+        verdict::{self, Attention, HINT_TRIES_MAX, Remedy, Verdict},
         window::{Class, LaneView},
     },
     ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
@@ -216,11 +217,11 @@ impl Actor {
         // A request that expired meanwhile has ended.
         let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
         let Some(Running { planned, .. }) = pending.running.take() else { return };
-        let verdict = disk::judge(&done.end, planned.read_len, planned.write_len, &self.place);
+        let verdict = verdict::judge(&done.end, planned.read_len, planned.write_len, &self.place);
         let is_again = matches!(verdict, Verdict::Attention(_) | Verdict::Later);
         if is_again {
             pending.tries = pending.tries.saturating_add(1);
-            let can_end = disk::can_do_without(&self.profile, planned.kind, planned.fua);
+            let can_end = verdict::can_do_without(&self.profile, planned.kind, planned.fua);
             if can_end && pending.tries >= HINT_TRIES_MAX {
                 return self.remedy(ticket, planned, verdict, at);
             }
@@ -283,7 +284,7 @@ impl Actor {
     /// The disk did not carry out a command: another one does it, or nothing needs to, or the request fails.
     fn remedy(&mut self, ticket: Ticket, planned: Planned, end: Verdict, at: usize) {
         let Some(pending) = self.requests.get(ticket) else { return };
-        match disk::remedy(&self.profile, planned.kind, planned.fua, &end) {
+        match verdict::remedy(&self.profile, planned.kind, planned.fua, &end) {
             Remedy::Without => {
                 self.profile.do_without(planned.kind);
                 self.requests.push_first(ticket);
@@ -344,7 +345,7 @@ impl Actor {
 
     /// A command that was given up has ended: what the disk tells by it, it tells nobody else.
     pub(in crate::initiator) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
-        if let Verdict::Attention(attention) = disk::judge(end, 0, 0, &self.place) {
+        if let Verdict::Attention(attention) = verdict::judge(end, 0, 0, &self.place) {
             self.heed(at, attention);
         }
     }
