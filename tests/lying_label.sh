@@ -4,14 +4,8 @@
 need jq
 need python3
 
-# forge MEMBER OFFSET FORMAT VALUE...: changes both copies of a member's label, and mends their checksums.
-forge() {
-    stop "$1"
-    python3 - "$WORK/$1.img" "${@:2}" <<'PYTHON'
-import struct, sys
-
-path, changes = sys.argv[1], sys.argv[2:]
-
+export PYTHONPATH=$WORK
+cat >"$WORK/checksum.py" <<'PYTHON'
 def crc32c(data):
     crc = 0xffffffff
     for byte in data:
@@ -19,6 +13,16 @@ def crc32c(data):
         for _ in range(8):
             crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
     return crc ^ 0xffffffff
+PYTHON
+
+# forge MEMBER OFFSET FORMAT VALUE...: changes both copies of a member's label, and mends their checksums.
+forge() {
+    stop "$1"
+    python3 - "$WORK/$1.img" "${@:2}" <<'PYTHON'
+import struct, sys
+from checksum import crc32c
+
+path, changes = sys.argv[1], sys.argv[2:]
 
 with open(path, "r+b") as disk:
     for place in (0, 32 << 10):
@@ -115,14 +119,7 @@ stop engine
 stop m0
 python3 - "$WORK/m0.img" <<'PYTHON'
 import struct, sys
-
-def crc32c(data):
-    crc = 0xffffffff
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
-    return crc ^ 0xffffffff
+from checksum import crc32c
 
 forged = 0
 with open(sys.argv[1], "r+b") as disk:

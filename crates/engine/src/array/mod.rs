@@ -13,6 +13,7 @@ mod caches;
 mod create;
 mod driver;
 mod error;
+mod examine;
 mod fence;
 mod heard;
 mod lock;
@@ -38,12 +39,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use caches::Caches;
 pub use create::{CreateOptions, CreateReport, Log, create, create_degraded};
 pub use error::ArrayError;
+pub use examine::{
+    ExamineReport, LabelReport, RegionReport, SurveyMember, SurveyReport, examine, survey,
+};
 pub use lock::HostLock;
 pub use member::{MemberConfig, signature};
-pub use open::{
-    ExamineReport, LabelReport, OpenOptions, RegionReport, SurveyMember, SurveyReport, examine,
-    survey,
-};
+pub use open::OpenOptions;
 
 use crate::control::{ArrayStatus, ControlRequest, ScrubStatus};
 use driver::{Command, Driver};

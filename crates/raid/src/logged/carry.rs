@@ -1,13 +1,13 @@
-//! Dirty blocks that cannot be brought home, because too much of their row is lost: they are logged
-//! again, so that the log can begin later all the same, and stay readable. Who writes the lost
-//! blocks anew sets the row right, and the next round brings it home.
+//! Stuck blocks: dirty blocks that cannot be brought home, because too much of their row is lost. Stuck
+//! blocks are logged again, so that the log can begin later all the same, and they stay readable. A
+//! user's write of the lost blocks sets the row right, and the next round brings the row home.
 //!
 //! Invariant: contents are logged again only while nobody else can change the block, so that they
 //! never replace newer ones.
 //!
-//! What waits for space is logged again in the same way, as `space.rs` allows.
+//! Blocks that wait for space on members are logged again in the same way, as `space.rs` allows.
 //!
-//! Does not do: more of them than a small part of the log; beyond that the array fails.
+//! Does not do: more stuck blocks than a small part of the log holds; the array fails beyond that.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},

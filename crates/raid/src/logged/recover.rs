@@ -102,7 +102,7 @@ impl Array {
             );
             self.state().events.push_back(Event::Notice(text));
         }
-        self.state().begin_behind_rounds_of(&log);
+        self.state().number_rounds_after(&log);
         let (kept, dropped, left) = self.judge_remaps(&log).await?;
         if !planted(Planted::CopiesNotMade) {
             self.copy_batches(&log).await;
@@ -408,10 +408,11 @@ impl Array {
 }
 
 impl State {
-    /// Rounds of this opening are behind those of all PARITY that was found: the checkpoint that ends the first
-    /// of them says that these are over, too. The log may begin between a PARITY and its DATA then. An opening
-    /// that found more images may have had later rounds than this one knows of from images.
-    fn begin_behind_rounds_of(&mut self, log: &FoundLog) {
+    /// Gives rounds of this opening larger numbers than all PARITY of the log has: the checkpoint that ends
+    /// the first round says that the older rounds are over, too, and the log may then begin between a
+    /// PARITY and its DATA. The log may have later rounds than images and checkpoints tell of, where an
+    /// opening before this one found more images.
+    fn number_rounds_after(&mut self, log: &FoundLog) {
         let most = self.checkpoint.round.saturating_add(ROUND_LEAD_MAX);
         let rounds = log.records().filter_map(|(_, record)| match record {
             Record::Parity { round, .. } => Some(*round).filter(|round| *round <= most),

@@ -1,12 +1,12 @@
-//! Has the log begin where this generation does, when an array is opened and its labels have no room
-//! for many more beginnings of generations.
+//! Moves the beginning of the log to where this generation began to write. An array does so while it is
+//! opened, when its labels have room for few more beginnings of generations.
 //!
-//! A round does that, if members have space. Where they have none, what is dirty is logged again, from
-//! the oldest on, in steps that the log has room for.
+//! Where members have space, a round does it. Where members have no space, dirty blocks are logged
+//! again, the oldest first, in steps that the log has room for.
 //!
-//! Invariant: each step ends with a checkpoint, which gives back at least about as much as the step
-//! took. What a step took that was cut short comes back first when the array is opened again: rounds
-//! need the room that is kept for what is dirty.
+//! Invariant: each step ends with a checkpoint, which frees about as many blocks of the log as the step
+//! wrote, or more. A step that was cut short has written blocks and freed none: the next opening frees
+//! these first, because rounds need the room that is kept for dirty blocks.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -19,7 +19,7 @@ const RECORDS_PER_HEAD_BLOCK: u64 = 64;
 const BLOCKS_OF_STEP: u64 = 4;
 
 impl Array {
-    /// Has the log begin where it ends now, or as much later than it does as there is room for.
+    /// Moves the beginning of the log to its present end, or as far as the log has room for.
     pub(super) async fn renew_log(&self) {
         let end = self.state().acked();
         self.round_to(Aim::Reclaim).await;
@@ -41,12 +41,12 @@ impl Array {
 }
 
 impl State {
-    /// How far a round lets the log begin later that brings nothing home.
+    /// Where the log may begin after a round that brings no block home; none where it stays.
     pub(super) fn renewed_to(&mut self, aim: Aim, cut: Link) -> Option<Link> {
         let mut dirty: Vec<(Position, bool)> = self.dirty.contents_below(cut.end).collect();
         dirty.sort_unstable();
         let (kept, most) = (self.room(), self.room_to_log_again());
-        // What is stuck is logged again wherever the log begins.
+        // Stuck blocks are logged again wherever the log begins.
         let stuck = BLOCKS_OF_DATA * self.stuck.len() as u64;
         if stuck > most {
             return None;
@@ -78,7 +78,7 @@ impl State {
             Some(cut)
         } else {
             let within = self.last_cut(|earlier| earlier <= cut.end && cost(earlier) <= kept);
-            // One step may use what is kept for rounds: the next opening takes it back.
+            // One step may use the room that is kept for rounds: the next opening frees it.
             within.or_else(|| self.first_cut().filter(|first| cost(first.end) <= most))
         };
         if to.is_some() {
@@ -87,8 +87,9 @@ impl State {
         to
     }
 
-    /// What is to be logged again for the log to begin at `cut`, by logical stripe: what is dirty from
-    /// below that, and what is stuck: a round that ends may have PARITY of it, which was not redone.
+    /// The blocks that are logged again for the log to begin at `cut`, by logical stripe: dirty blocks from
+    /// below `cut`, and all stuck blocks, because the round that ends may have logged PARITY of these,
+    /// which was not redone.
     pub(super) fn logged_again_for(&self, cut: Position) -> BTreeMap<u32, Vec<u32>> {
         let per_stripe = u64::from(self.layout.stripe_blocks());
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

@@ -43,7 +43,8 @@ fn reach_next(world: &mut World, content: u8, count: usize) -> Vec<usize> {
 /// that one by one alone, which is what a member may have that was not reached yet.
 #[test]
 fn an_image_from_before_a_checkpoint_is_old_where_the_next_one_was_begun() {
-    for (level, members) in [(Level::Raid1, 3), (Level::Raid5, 3), (Level::Raid5, 5), (Level::Raid6, 5)]
+    for (level, members) in
+        [(Level::Raid1, 3), (Level::Raid5, 3), (Level::Raid5, 5), (Level::Raid6, 5)]
     {
         let mut world = World::new(level, members);
         let images = world.disks.clone();
