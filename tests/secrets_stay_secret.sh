@@ -103,7 +103,7 @@ for address in "nbd://joe:$wrong@$at/x" "scsi://joe:$wrong@$at/iqn.x/0" "joe:$wr
     NETRAID_SECRET=$right run create v --level 0 "$address"
     NETRAID_SECRET=$right run attach --nbd "unix:$WORK/none.sock" "$address"
     run status "$address"
-    run evaluate --report "$WORK/evaluated.jsonl" "$address"
+    run evaluate --log "$WORK/evaluated.jsonl" "$address"
     run target --listen 127.0.0.1:0 --lun "$address"
     run lun add "$control" "$address"
     run fail "unix:$WORK/engine.sock" "$address"
