@@ -41,6 +41,7 @@ use super::{
     link::Link,
     probe::Probed,
     requests::Requests,
+    verdict::Unanswered,
     window::{BulkWindow, Class},
 };
 
@@ -62,6 +63,7 @@ pub(super) struct Actor {
     /// What was found when the disk was connected first, which its users were told.
     first: Probed,
     profile: Profile,
+    unanswered: Unanswered,
     receiver: mpsc::UnboundedReceiver<Message>,
     state: Arc<State>,
     pub(super) place: Arc<str>,
@@ -130,6 +132,7 @@ impl Actor {
         Self {
             dialer,
             profile: probed.profile.clone(),
+            unanswered: Unanswered::default(),
             first: probed,
             receiver,
             state,
@@ -268,9 +271,7 @@ impl Actor {
         self.requests.wake_delayed(now);
         while let Some(expired) = self.requests.pop_expired(now) {
             if !self.has_more_time(expired, now) {
-                let error = self.failure(Some(now - expired.handed_over));
-                let left = self.requests.finish(expired.ticket, Err(error));
-                self.leave(left);
+                self.give_up(expired, now);
             }
         }
         if let Some((lane, task)) = self.controls.expire(now, &self.place) {

@@ -291,6 +291,12 @@ impl Requests {
         here.map(|running| (running.task, running.planned.kind != Kind::Read)).collect()
     }
 
+    /// Whether `lane` has a command of this kind under way.
+    pub(super) fn has_on(&self, lane: usize, kind: Kind) -> bool {
+        let mut all = self.places.iter().flatten().filter_map(|pending| pending.running);
+        all.any(|running| running.lane == lane && running.planned.kind == kind)
+    }
+
     /// The lane has a session again: what it held is ready, the oldest first.
     pub(super) fn release(&mut self, held: Vec<Ticket>) {
         // The youngest is pushed to the front first.

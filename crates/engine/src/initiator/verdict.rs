@@ -102,6 +102,58 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
     }
 }
 
+/// Commands of one kind that had no end, one after another, after which a disk gets no more of them.
+const UNANSWERED_MAX: u8 = 3;
+
+/// Hints that a disk did not answer, one after another: the connection broke under them, or they were given
+/// up. Some targets end, or stand still, at a command that they do not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Unanswered {
+    unmap: u8,
+    write_same: u8,
+}
+
+impl Unanswered {
+    /// The kinds that are counted.
+    pub(super) const KINDS: [Kind; 2] = [Kind::Unmap, Kind::WriteSame];
+
+    const fn count(&mut self, kind: Kind) -> Option<&mut u8> {
+        match kind {
+            Kind::Unmap => Some(&mut self.unmap),
+            Kind::WriteSame => Some(&mut self.write_same),
+            Kind::Read | Kind::Write | Kind::Flush => None,
+        }
+    }
+
+    /// A command had no end; whether it is the last one of its kind that the disk gets.
+    pub(super) fn note(&mut self, kind: Kind) -> bool {
+        let Some(count) = self.count(kind).filter(|count| **count < UNANSWERED_MAX) else {
+            return false;
+        };
+        *count += 1;
+        *count == UNANSWERED_MAX
+    }
+
+    /// A command had an end, whichever.
+    pub(super) fn note_answer(&mut self, kind: Kind) {
+        if let Some(count) = self.count(kind).filter(|count| **count < UNANSWERED_MAX) {
+            *count = 0;
+        }
+    }
+
+    /// A profile without the commands that the disk gets no more.
+    pub(super) fn without_what_had_no_end(self, mut profile: Profile) -> Profile {
+        if self.unmap >= UNANSWERED_MAX {
+            profile.do_without(Kind::Unmap);
+        }
+        if self.write_same >= UNANSWERED_MAX {
+            profile.zeroes_by_unmap = false;
+            profile.do_without(Kind::WriteSame);
+        }
+        profile
+    }
+}
+
 /// Whether a disk that refuses PERSISTENT RESERVE IN with this kind of error has no persistent
 /// reservations. One that has carried out a command about them (`is_proven`) has them, and only one
 /// that says that the request is illegal has none of this form. A conflict is somebody's reservation.
@@ -336,6 +388,27 @@ mod tests {
                 assert!(can_do_without(&plain, Kind::Flush, false));
             }
         }
+    }
+
+    #[test]
+    fn a_disk_that_answers_no_hint_gets_none_any_more() {
+        let mut unanswered = Unanswered::default();
+        for kind in Unanswered::KINDS {
+            for _ in 0..5 {
+                assert!(!unanswered.note(kind) && !unanswered.note(kind));
+                unanswered.note_answer(kind);
+            }
+        }
+        assert_eq!(unanswered.without_what_had_no_end(profile()), profile());
+        assert!(!unanswered.note(Kind::Write));
+        let ends: Vec<bool> = (0..5).map(|_| unanswered.note(Kind::Unmap)).collect();
+        assert_eq!(ends, [false, false, true, false, false]);
+        unanswered.note_answer(Kind::Unmap);
+        let without = unanswered.without_what_had_no_end(profile());
+        assert_eq!(without, Profile { unmap_max: 0, ..profile() });
+        (0..3).for_each(|_| _ = unanswered.note(Kind::WriteSame));
+        let without = unanswered.without_what_had_no_end(profile());
+        assert_eq!((without.unmap_max, without.write_same_max), (0, 0));
     }
 
     #[test]

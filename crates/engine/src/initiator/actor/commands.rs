@@ -165,6 +165,33 @@ impl Actor {
         has_more
     }
 
+    /// A request has no more time.
+    pub(super) fn give_up(&mut self, expired: Expired, now: Instant) {
+        let running = self.requests.get(expired.ticket).and_then(|pending| pending.running);
+        let is_hint = running.is_some_and(|running| running.planned.kind == Kind::Unmap);
+        let end = if is_hint {
+            // A discard is a hint; that it is still under way is what the disk is asked to end.
+            self.note_unanswered(Kind::Unmap);
+            Ok(SgList::new())
+        } else {
+            Err(self.failure(Some(now - expired.handed_over)))
+        };
+        let left = self.requests.finish(expired.ticket, end);
+        self.leave(left);
+    }
+
+    /// A command of this kind had no end.
+    pub(super) fn note_unanswered(&mut self, kind: Kind) {
+        if self.unanswered.note(kind) {
+            self.profile = self.unanswered.without_what_had_no_end(self.profile.clone());
+            tracing::warn!(
+                place = %self.place,
+                ?kind,
+                "disk has not answered such commands; it gets no more of them"
+            );
+        }
+    }
+
     /// Asks the disk where commands are under way and none has ended for a while: those that
     /// another initiator had aborted get no answer (TAS 0), and only the end of another command
     /// tells why.
@@ -217,6 +244,7 @@ impl Actor {
         // A request that expired meanwhile has ended.
         let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
         let Some(Running { planned, .. }) = pending.running.take() else { return };
+        self.unanswered.note_answer(planned.kind);
         let verdict = verdict::judge(&done.end, planned.read_len, planned.write_len, &self.place);
         let is_again = matches!(verdict, Verdict::Attention(_) | Verdict::Later);
         if is_again {

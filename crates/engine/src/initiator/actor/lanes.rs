@@ -12,6 +12,7 @@ use super::{
         lane::{JOINS_MAX, Lane, Made, News, Stage},
         link::Link,
         probe::Probed,
+        verdict::Unanswered,
     },
     Actor, Down,
 };
@@ -148,12 +149,13 @@ impl Actor {
             tracing::info!(place = %self.place, blocks, "disk has grown");
         }
         self.state.capacity.store(probed.profile.capacity(), Ordering::Release);
-        self.profile = Profile {
+        let profile = Profile {
             blocks: self.first.profile.blocks,
             flush_proven: self.profile.flush_proven,
             synchronize_cache: probed.profile.synchronize_cache && self.profile.synchronize_cache,
             ..probed.profile
         };
+        self.profile = self.unanswered.without_what_had_no_end(profile);
     }
 
     /// The link of a lane is gone; its socket closes before another one is opened.
@@ -163,6 +165,12 @@ impl Actor {
         let lane = &mut self.lanes[at];
         let portal = lane.portal;
         lane.lose(portals);
+        for kind in Unanswered::KINDS {
+            if self.requests.has_on(at, kind) {
+                self.note_unanswered(kind);
+            }
+        }
+        let lane = &mut self.lanes[at];
         lane.held.extend(self.requests.hold_running(at));
         lane.suspect |= self.aborting.iter().any(|aborting| aborting.lane == at && aborting.writes);
         self.aborting.retain(|aborting| aborting.lane != at);

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::iscsi::{
     common::{NAME, Running, SIZE, Sticky, config, ram, restart},
-    meddler::Meddler,
+    meddler::{Endless, Meddler},
     raw::Raw,
 };
 
@@ -341,6 +341,31 @@ async fn a_hint_that_a_disk_refuses_in_whatever_way_is_no_failure() {
         assert_eq!(remote.reconnects(), 0);
         remote.close().await;
         target.stop().await;
+    }
+}
+
+/// A target that ends the connection at a command that it does not know, or has no answer to it.
+#[tokio::test]
+async fn a_hint_that_a_disk_never_answers_is_no_failure() {
+    for (how, ops) in [
+        (Endless::Cut, &[(Op::Discard, UNMAP), (Op::WriteZeroes, WRITE_SAME_16)][..]),
+        (Endless::Silent, &[(Op::Discard, UNMAP)]),
+    ] {
+        for (op, code) in ops {
+            let (target, portal, remote, device) = start().await;
+            portal.answer_never(*code, how);
+            for byte in 0..5 {
+                write(&device, byte).await.unwrap();
+                clear(&device, *op).await.unwrap_or_else(|error| panic!("{how:?} {op:?}: {error}"));
+            }
+            // The disk gets no such command any more.
+            let reconnects = remote.reconnects();
+            clear(&device, *op).await.unwrap();
+            assert!(reconnects <= 3, "{how:?} {op:?}: {reconnects}");
+            assert_eq!(remote.reconnects(), reconnects);
+            remote.close().await;
+            target.stop().await;
+        }
     }
 }
 

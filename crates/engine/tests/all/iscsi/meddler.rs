@@ -52,6 +52,8 @@ struct Shared {
     connections: usize,
     /// The next answer to a command with this operation code ends the connection instead.
     cut: Option<u8>,
+    /// Answers to commands with this operation code end the connection, or do not arrive.
+    endless: Option<(u8, Endless)>,
     /// Requests to abort a task do not arrive.
     swallow_aborts: bool,
     /// The disk is said not to know the FUA bit.
@@ -60,6 +62,15 @@ struct Shared {
     group: Option<u8>,
     /// Connections that are let in; all when none.
     connections_max: Option<usize>,
+}
+
+/// What becomes of the answers to some commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Endless {
+    /// The connection ends instead.
+    Cut,
+    /// Nothing.
+    Silent,
 }
 
 pub(crate) struct Meddler {
@@ -192,6 +203,11 @@ impl Meddler {
         self.shared.lock().unwrap().cut = Some(code);
     }
 
+    /// From now on commands `code` have no answer.
+    pub(crate) fn answer_never(&self, code: u8, how: Endless) {
+        self.shared.lock().unwrap().endless = Some((code, how));
+    }
+
     /// Whether the connection was not cut yet.
     pub(crate) fn is_to_cut(&self) -> bool {
         self.shared.lock().unwrap().cut.is_some()
@@ -265,6 +281,14 @@ fn meddle(
     let is_answer = matches!(bhs.opcode(), Some(Opcode::ScsiResponse | Opcode::DataIn));
     if is_answer && shared.cut.take_if(|cut| Some(*cut) == code).is_some() {
         return Fate::Cut;
+    }
+    if let Some((_, how)) = shared.endless.filter(|(endless, _)| Some(*endless) == code)
+        && is_answer
+    {
+        return match how {
+            Endless::Cut => Fate::Cut,
+            Endless::Silent => Fate::Swallow,
+        };
     }
     // The status comes in a response, or with the last data.
     let has_status = match bhs.opcode() {
