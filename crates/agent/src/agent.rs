@@ -251,6 +251,10 @@ impl Agent {
         let network = config.network.or(measured.and_then(|(_, network)| network));
         let device = device.ok_or(AgentError::DeviceRate)?;
         let network = network.ok_or(AgentError::NetworkRate)?;
+        let identity = identity(&config, &state)?;
+        let server = Server::bind(config.listen, identity)?.with_limits(config.api);
+        check_free(config.portal)?;
+
         let (root, segments) = match &config.medium {
             Medium::Directory(directory) => {
                 (directory.clone(), Segments::in_files(directory, agent))
@@ -305,8 +309,6 @@ impl Agent {
         target_config.pacing = Some(Pacing::new(device, network));
         let iqn = target_config.iqn.clone();
         let target = Target::bind(target_config, Vec::new(), segments.pool())?;
-        let identity = identity(&config, &state)?;
-        let server = Server::bind(config.listen, identity)?.with_limits(config.api);
         let portal = target.local_addrs().first().copied().unwrap_or(config.portal);
         let portal = reached(&config, portal)?;
         let scheme = if server.authority().is_some() { "https" } else { "http" };
@@ -443,6 +445,15 @@ async fn join_all(members: &Members, mediators: Vec<AccessFile>) {
             tokio::spawn(async move { members.join_in_time(access).await });
         }
     }
+}
+
+/// Whether a target can listen there.
+///
+/// # Errors
+/// When it cannot, as [`Target::bind`] would say.
+fn check_free(address: SocketAddr) -> Result<(), TargetError> {
+    let listener = std::net::TcpListener::bind(address);
+    listener.map(drop).map_err(|source| TargetError::Listen { address, source })
 }
 
 fn state_directory(

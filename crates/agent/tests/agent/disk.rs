@@ -106,6 +106,23 @@ async fn a_disk_and_a_state_that_do_not_go_together_are_refused() {
 }
 
 #[tokio::test]
+async fn an_agent_that_cannot_listen_formats_no_disk() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let usual = on_disk(directory.path(), &[]);
+    let disk = directory.path().join("disk");
+    for config in [
+        AgentConfig { portal: address, ..usual.clone() },
+        AgentConfig { listen: address, ..usual.clone() },
+    ] {
+        let error = Agent::start(config).await.unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()), "{error}");
+        assert!(std::fs::read(&disk).unwrap().iter().all(|byte| *byte == 0));
+    }
+}
+
+#[tokio::test]
 async fn measuring_a_disk_leaves_segments_as_they_are() {
     let directory = tempfile::tempdir().unwrap();
     let mediator = Mediator::start().await;
