@@ -119,7 +119,7 @@ pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
             report.agents, report.segments, report.allotments
         );
         for agent in &report.silent {
-            text += &format!("agent {agent} does not answer\n");
+            text += &format!("agent {agent} does not answer, and was not compared\n");
         }
         for difference in &report.differences {
             let kind = match difference.kind {
@@ -135,9 +135,12 @@ pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {
         }
         text
     })?;
-    match report.differences.len() {
-        0 => Ok(()),
-        differences => bail!("{differences} differences between agents and the mediator's store"),
+    match (report.differences.len(), report.silent.len()) {
+        (0, 0) => Ok(()),
+        (0, silent) => bail!("{silent} agents do not answer: whether they agree is not known"),
+        (differences, _) => {
+            bail!("{differences} differences between agents and the mediator's store")
+        }
     }
 }
 

@@ -186,7 +186,8 @@ async fn put_all(
         };
         fill(args, volume, source, length, output).await?;
     }
-    let left = "what was put is kept: `put --resume` gives it the name when that can be had";
+    let how = if args.force { "put --resume --force" } else { "put --resume" };
+    let left = format!("what was put is kept: `{how}` gives it the name when that can be had");
     let named = cluster.publish(path, upload.id, args.force).await;
     named.map_err(|error| anyhow::Error::from(error).context(format!("{path}: {left}")))
 }
@@ -309,7 +310,12 @@ pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     file.seek(SeekFrom::Start(there))?;
     let sink = WrittenBack::new(file.try_clone()?, &partial)?;
     let got = read(&cluster, &entry, &args.rates, there, sink, output);
-    let length = runtime()?.block_on(until_stopped(&cluster, got)).map_err(with_offer)?;
+    let got = runtime()?.block_on(until_stopped(&cluster, got));
+    if got.is_err() && file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+        // Nothing is there that another one could go on with.
+        let _ = fs::remove_file(&partial);
+    }
+    let length = got.map_err(with_offer)?;
     file.set_len(length)?;
     file.sync_all()?;
     rename_partial(&partial, &args.local, args.force).with_context(|| format!("{shown}"))?;

@@ -540,7 +540,10 @@ impl Driver {
             }
             Told::State(state) => {
                 let failure = self.machine.failure().map(|failure| failure.to_string());
-                tracing::info!(state = state.name(), failure, "array");
+                match &failure {
+                    Some(failure) => tracing::error!(state = state.name(), failure, "array"),
+                    None => tracing::info!(state = state.name(), "array"),
+                }
                 Event::State { state: state.name(), failure }
             }
             Told::Other(event) => {

@@ -175,6 +175,11 @@ impl Dialer {
                 Err(Reason::Login(LoginError::Moved { address, permanent })) => {
                     (address, permanent)
                 }
+                Err(Reason::Login(LoginError::Authentication))
+                    if self.config.live_credentials.is_some() =>
+                {
+                    return Err(Reason::Plan);
+                }
                 end => {
                     if let (Ok(_), Some(next)) = (&end, moved_to) {
                         let mut portals =

@@ -35,6 +35,12 @@ pub enum Reason {
     /// The target refused the login.
     #[error("login failed: {0}")]
     Login(#[source] LoginError),
+    /// A login by a plan's token was refused, as the target refuses all that do not hold.
+    #[error(
+        "the target does not let this plan in: somebody else has taken the volume over, it was removed, access to it \
+         was revoked, or the plan is over"
+    )]
+    Plan,
     /// The connection was lost while the disk was examined.
     #[error("connection lost: {0}")]
     Lost(String),
@@ -126,6 +132,7 @@ impl Reason {
             | Self::ConnectTimeout(_)
             | Self::Silent(_)
             | Self::Login(_)
+            | Self::Plan
             | Self::Lost(_)
             | Self::NoLun
             | Self::NotADisk(_)
@@ -139,7 +146,10 @@ impl Reason {
     pub(super) const fn is_denial(&self) -> bool {
         matches!(
             self,
-            Self::Login(LoginError::Authentication | LoginError::Forbidden | LoginError::NotFound)
+            Self::Plan
+                | Self::Login(
+                    LoginError::Authentication | LoginError::Forbidden | LoginError::NotFound
+                )
         )
     }
 }
