@@ -1,25 +1,20 @@
 //! `netraid attach`: runs an array and exports it until told to stop.
 
-use std::{
-    io,
-    net::TcpListener,
-    os::unix::{fs::FileTypeExt as _, net::UnixStream},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use netraid_block::Pool;
 use netraid_control::text::escaped;
 use netraid_engine::{
     array::{Array, ArrayHandle, Caches, Event, OpenOptions},
     bytes::ByteDevice,
-    control::{ArrayStatus, ControlRequest, Service},
+    control::{ArrayStatus, ControlRequest, ControlServer, Service},
 };
 use netraid_export::{
     Users,
     fuse::FuseMount,
-    nbd::{NbdAddress, NbdServer},
+    nbd::{NbdAddress, NbdListener, NbdServer},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -130,52 +125,49 @@ impl ExportArgs {
         Ok(())
     }
 
-    /// Refuses what cannot be served, before anything is opened: whoever is shut out by the opening is
-    /// shut out for good.
-    pub(crate) fn check_free(&self, control: Option<&str>) -> Result<()> {
-        for address in &self.nbd {
-            let free = match address {
-                NbdAddress::Tcp(at) => TcpListener::bind(at).map(drop),
-                NbdAddress::Unix(path) => check_socket(path),
-            };
-            free.with_context(|| {
-                format!("cannot listen on {address}; choose another address or stop its owner")
-            })?;
-        }
+    /// Has all that the exports need, before anything is opened: whoever is shut out by the opening is shut
+    /// out for good.
+    pub(crate) async fn hold(&self, control: Option<&str>) -> Result<Held> {
         if let Some(dir) = &self.fuse {
-            // What is left of a dead mount cannot be looked at, and is taken away when this one is made.
-            let is_none = match std::fs::metadata(dir) {
-                Ok(there) => !there.is_dir(),
-                Err(error) => error.kind() == io::ErrorKind::NotFound,
-            };
-            if is_none {
-                bail!("{}: is not a directory; create it first", dir.display());
-            }
+            self.check_not_hidden(dir, control)?;
+            FuseMount::check(dir)?;
         }
-        if let Some(control) = control {
-            let path = socket_path(control)?;
-            check_socket(&path).with_context(|| {
-                format!("control socket {}: cannot listen; choose another path", path.display())
-            })?;
+        let mut nbd = Vec::new();
+        for address in &self.nbd {
+            nbd.push(NbdListener::bind(address).await?);
+        }
+        let control = control.map(bind_control).transpose()?;
+        Ok(Held { nbd, control })
+    }
+
+    /// Refuses sockets in the directory that is mounted over.
+    fn check_not_hidden(&self, dir: &Path, control: Option<&str>) -> Result<()> {
+        let nbd = self.nbd.iter().filter_map(|address| match address {
+            NbdAddress::Unix(path) => Some(path.clone()),
+            NbdAddress::Tcp(_) => None,
+        });
+        let control = control.map(socket_path).transpose()?;
+        // What cannot be looked at is told by who makes the socket, or mounts.
+        let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+        for path in nbd.chain(control) {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            let above = above.unwrap_or(Path::new(".")).canonicalize();
+            if above.is_ok_and(|above| above.starts_with(&dir)) {
+                bail!(
+                    "socket {}: the file is mounted over {}, and nobody could connect to it; choose another path",
+                    path.display(),
+                    dir.display()
+                );
+            }
         }
         Ok(())
     }
 }
 
-/// Whether a socket can be made there: nothing is, or one that nobody listens on.
-fn check_socket(path: &Path) -> io::Result<()> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    std::fs::metadata(above.unwrap_or(Path::new(".")))?;
-    match (UnixStream::connect(path), std::fs::symlink_metadata(path)) {
-        (_, Err(_)) => Ok(()),
-        (Err(error), Ok(there)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            match there.file_type().is_socket() {
-                true => Ok(()),
-                false => Err(io::ErrorKind::AlreadyExists.into()),
-            }
-        }
-        (Ok(_) | Err(_), Ok(_)) => Err(io::ErrorKind::AddrInUse.into()),
-    }
+/// What exports need, and have.
+pub(crate) struct Held {
+    nbd: Vec<NbdListener>,
+    control: Option<ControlServer>,
 }
 
 fn caches(args: &AttachArgs) -> Result<Caches> {
@@ -193,7 +185,7 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
     let (read_only, take_over, force) = (args.read_only, args.take_over, args.force);
     let caches = caches(args)?;
     let options = OpenOptions { read_only, take_over, force, caches, ..OpenOptions::default() };
-    args.exports.check_free(args.control.as_deref())?;
+    let held = args.exports.hold(args.control.as_deref()).await?;
     let array = tokio::select! {
         array = Array::open(options, args.members.configs()?, pool.clone()) => array?,
         () = stop.wait() => bail!("interrupted while the array was opened"),
@@ -202,7 +194,8 @@ async fn serve(args: &AttachArgs, output: Output) -> Result<()> {
         tracing::warn!("{}", escaped(note));
     }
     let bytes = ByteDevice::new(array.device().clone());
-    export((&args.exports, args.control.as_deref()), array, bytes, &pool, (&mut stop, output)).await
+    let exports = (&args.exports, args.control.as_deref(), held);
+    export(exports, array, bytes, &pool, (&mut stop, output)).await
 }
 
 /// An array that runs, however its members are reached.
@@ -275,19 +268,18 @@ impl Exported {
 
 /// Exports an array until told to stop, and closes it.
 pub(crate) async fn export(
-    (args, control_address): (&ExportArgs, Option<&str>),
+    (args, control_address, held): (&ExportArgs, Option<&str>, Held),
     mut array: impl Running,
     bytes: ByteDevice,
     pool: &Pool,
     (stop, output): (&mut Stop, Output),
 ) -> Result<()> {
     let ending = Ending::new();
-    let mut control = None;
+    let Held { nbd, control } = held;
     let mut tasks = Tasks::default();
     let announced = async {
         let status = array.handle().status().await?;
-        let exports = start(args, &bytes, &status.name, pool, &mut tasks).await?;
-        control = control_address.map(bind_control).transpose()?;
+        let exports = start((args, nbd), &bytes, &status.name, pool, &mut tasks)?;
         let ready = Ready {
             event: "ready",
             exports: &exports,
@@ -390,8 +382,8 @@ impl Tasks {
     }
 }
 
-async fn start(
-    args: &ExportArgs,
+fn start(
+    (args, nbd): (&ExportArgs, Vec<NbdListener>),
     // One for all exports: partial blocks of their writes must not overtake each other.
     device: &ByteDevice,
     name: &str,
@@ -399,8 +391,8 @@ async fn start(
     tasks: &mut Tasks,
 ) -> Result<Vec<Export>> {
     let mut exports = Vec::new();
-    for address in &args.nbd {
-        let server = NbdServer::bind(address, device.clone(), name, pool.clone()).await?;
+    for listener in nbd {
+        let server = NbdServer::new(listener, device.clone(), name, pool.clone())?;
         let server = server.counted_by(tasks.users.clone());
         exports.push(Export::Nbd { uri: server.uri() });
         let stopped = tasks.stopped();

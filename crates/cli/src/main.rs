@@ -210,7 +210,11 @@ fn runtime_of(threads: u8) -> Result<Runtime> {
     if threads > 1 {
         builder.worker_threads(usize::from(threads)).thread_name("netraid-array");
     }
-    Ok(builder.enable_all().build()?)
+    let runtime = builder.enable_all().build()?;
+    let entered = runtime.enter();
+    signal::survive_file_limits()?;
+    drop(entered);
+    Ok(runtime)
 }
 
 /// Says why a command failed.

@@ -24,6 +24,16 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// A write beyond the process's limit of a file's length (`ulimit -f`) fails from now on, as if there was no space:
+/// the signal that comes with it ends the process otherwise. Must be called on a runtime.
+///
+/// # Errors
+/// When the system does not let it.
+pub(crate) fn survive_file_limits() -> Result<()> {
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).context("SIGXFSZ")?;
+    Ok(())
+}
+
 impl Stop {
     /// Takes the signals over. Must be called on a runtime, and before anything is announced, so
     /// that no signal is lost.

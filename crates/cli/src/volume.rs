@@ -180,7 +180,7 @@ async fn serve_until_stopped(
     stop: &mut Stop,
     output: Output,
 ) -> Result<()> {
-    args.exports.check_free(args.control.as_deref())?;
+    let held = args.exports.hold(args.control.as_deref()).await?;
     let pool = netraid_engine::pool();
     let mode = if args.read_only { Mode::Read } else { Mode::Write };
     let options = VolumeOptions {
@@ -199,7 +199,8 @@ async fn serve_until_stopped(
         tracing::warn!("{}", escaped(note));
     }
     let bytes = volume.bytes().clone();
-    export((&args.exports, args.control.as_deref()), volume, bytes, &pool, (stop, output)).await
+    let exports = (&args.exports, args.control.as_deref(), held);
+    export(exports, volume, bytes, &pool, (stop, output)).await
 }
 
 impl Running for Volume {

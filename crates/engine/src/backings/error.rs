@@ -214,7 +214,7 @@ pub(super) fn io_error(path: &Path, action: &'static str) -> impl Fn(io::Error) 
 /// What kind of failure `errno` is to a request.
 pub(super) fn kind_of(errno: Errno) -> ErrorKind {
     match errno {
-        Errno::NOSPC | Errno::DQUOT => ErrorKind::NoSpace,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
         Errno::IO => ErrorKind::Medium,
         Errno::ROFS | Errno::PERM => ErrorKind::ReadOnly,
         Errno::OPNOTSUPP => ErrorKind::Unsupported,

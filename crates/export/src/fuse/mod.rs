@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use fuser::{BackgroundSession, Config, MountOption, Session};
+use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session};
 use netraid_block::{IoError, Pool};
 use rustix::{
     io::Errno,
@@ -97,6 +97,16 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
+    /// Whether a file can be mounted in `dir`: mounts nothing there, and takes that away.
+    ///
+    /// # Errors
+    /// As [`Self::mount`].
+    pub fn check(dir: &Path) -> Result<(), FuseError> {
+        let dir = directory(dir)?;
+        let error = |source| FuseError::Mount { dir: dir.clone(), source };
+        Session::new(Nothing, &dir, &config("")).map(drop).map_err(error)
+    }
+
     /// Mounts a file `name` with the device's bytes in `dir`; it can be used from now on. Whoever has
     /// it open is counted in `users`; it cannot be opened any more once that lets exports end.
     ///
@@ -110,12 +120,8 @@ impl FuseMount {
         users: Users,
     ) -> Result<Self, FuseError> {
         check_file_name(name)?;
-        detach_dead(dir);
-        let error = |source| FuseError::Mount { dir: dir.into(), source };
-        if !dir.is_dir() {
-            return Err(FuseError::Directory { dir: dir.into() });
-        }
-        let dir = dir.canonicalize().map_err(error)?;
+        let dir = directory(dir)?;
+        let error = |source| FuseError::Mount { dir: dir.clone(), source };
         let device = device.into();
         let (sender, ended) = watch::channel(false);
         let replies = Arc::new(Replies::new(pool.clone()));
@@ -198,6 +204,20 @@ impl FuseMount {
         }
         self.session.join()
     }
+}
+
+/// A file system without files.
+struct Nothing;
+
+impl Filesystem for Nothing {}
+
+/// The whole path of a directory, without a dead mount there.
+fn directory(dir: &Path) -> Result<PathBuf, FuseError> {
+    detach_dead(dir);
+    if !dir.is_dir() {
+        return Err(FuseError::Directory { dir: dir.into() });
+    }
+    dir.canonicalize().map_err(|source| FuseError::Mount { dir: dir.into(), source })
 }
 
 fn config(name: &str) -> Config {

@@ -15,7 +15,15 @@ mod receive;
 mod stream;
 mod wire;
 
-use std::{collections::HashMap, future::Future, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use netraid_block::{IoError, Pool};
 use rustix::net::sockopt;
@@ -77,15 +85,79 @@ pub enum NbdError {
     Flush(IoError),
 }
 
-enum Listener {
+enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix {
+        socket: UnixListener,
+        path: PathBuf,
+        /// Device and inode: what stands at the path later may be another's.
+        id: Option<(u64, u64)>,
+    },
+}
+
+/// An address that is listened on, for a server that does not run yet: clients that connect wait for it. A Unix
+/// socket is removed when this is dropped.
+pub struct NbdListener {
+    socket: Socket,
+    address: NbdAddress,
+}
+
+impl NbdListener {
+    /// Listens on `address`; a socket that a dead process left there is replaced, nothing else is.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn bind(address: &NbdAddress) -> Result<Self, NbdError> {
+        let listen = |source| NbdError::Listen { address: address.clone(), source };
+        let (socket, address) = match address {
+            NbdAddress::Tcp(at) => {
+                let socket = TcpListener::bind(at).await.map_err(listen)?;
+                let bound = NbdAddress::Tcp(socket.local_addr().map_err(listen)?);
+                (Socket::Tcp(socket), bound)
+            }
+            NbdAddress::Unix(path) => {
+                let socket = netraid_private::listen(path, BACKLOG).map_err(listen)?;
+                let id = inode(path);
+                let socket = UnixListener::from_std(socket).map_err(listen)?;
+                (Socket::Unix { socket, path: path.clone(), id }, address.clone())
+            }
+        };
+        Ok(Self { socket, address })
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                let (stream, _) = socket.accept().await?;
+                stream.set_nodelay(true)?;
+                // A client whose host is gone must not keep its place for ever.
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60))?;
+                Ok(Stream::Tcp(stream))
+            }
+            Socket::Unix { socket, .. } => Ok(Stream::Unix(socket.accept().await?.0)),
+        }
+    }
+}
+
+impl Drop for NbdListener {
+    fn drop(&mut self) {
+        if let Socket::Unix { path, id: Some(id), .. } = &self.socket
+            && inode(path) == Some(*id)
+        {
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|at| (at.dev(), at.ino()))
 }
 
 /// A server that listens.
 pub struct NbdServer {
-    listener: Listener,
-    address: NbdAddress,
+    listener: NbdListener,
     export: Arc<Export>,
     device: ByteDevice,
     pool: Pool,
@@ -105,23 +177,24 @@ impl NbdServer {
         pool: Pool,
     ) -> Result<Self, NbdError> {
         check_export_name(name)?;
-        let listen = |source| NbdError::Listen { address: address.clone(), source };
-        let (listener, bound) = match address {
-            NbdAddress::Tcp(at) => {
-                let listener = TcpListener::bind(at).await.map_err(listen)?;
-                let bound = NbdAddress::Tcp(listener.local_addr().map_err(listen)?);
-                (Listener::Tcp(listener), bound)
-            }
-            NbdAddress::Unix(path) => {
-                let listener = netraid_private::listen(path, BACKLOG).map_err(listen)?;
-                let listener = UnixListener::from_std(listener).map_err(listen)?;
-                (Listener::Unix(listener, path.clone()), address.clone())
-            }
-        };
+        Self::new(NbdListener::bind(address).await?, device, name, pool)
+    }
+
+    /// Exports the device where `listener` listens, as [`Self::bind`] does.
+    ///
+    /// # Errors
+    /// When the name is too long or has control characters.
+    pub fn new(
+        listener: NbdListener,
+        device: impl Into<ByteDevice>,
+        name: &str,
+        pool: Pool,
+    ) -> Result<Self, NbdError> {
+        check_export_name(name)?;
         let device = device.into();
         let info = device.device().info().clone();
         let export = Arc::new(Export { name: name.into(), info });
-        Ok(Self { listener, address: bound, export, device, pool, users: Users::default() })
+        Ok(Self { listener, export, device, pool, users: Users::default() })
     }
 
     /// The server counts its clients there; nobody is served any more once that lets exports end.
@@ -133,13 +206,13 @@ impl NbdServer {
     /// Where the server listens; the port is the real one.
     #[must_use]
     pub const fn address(&self) -> &NbdAddress {
-        &self.address
+        &self.listener.address
     }
 
     /// The URI that NBD clients take.
     #[must_use]
     pub fn uri(&self) -> String {
-        self.address.uri(&self.export.name)
+        self.listener.address.uri(&self.export.name)
     }
 
     /// Serves clients until `shutdown` is ready; then takes no more requests, finishes what is
@@ -158,10 +231,10 @@ impl NbdServer {
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                stream = self.accept(), if waiting.is_none() => match stream {
+                stream = self.listener.accept(), if waiting.is_none() => match stream {
                     Ok(stream) => waiting = Some(stream),
                     Err(error) => {
-                        tracing::warn!(address = %self.address, %error, "cannot accept a client");
+                        tracing::warn!(address = %self.listener.address, %error, "cannot accept a client");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -193,29 +266,11 @@ impl NbdServer {
         clients.known.insert(task.id(), (meter, task));
     }
 
-    async fn accept(&self) -> io::Result<Stream> {
-        match &self.listener {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                // A client whose host is gone must not keep its place for ever.
-                sockopt::set_socket_keepalive(&stream, true)?;
-                sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60))?;
-                Ok(Stream::Tcp(stream))
-            }
-            Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
-        }
-    }
-
     async fn finish(
         self,
         stop: watch::Sender<bool>,
         mut connections: JoinSet<()>,
     ) -> Result<(), NbdError> {
-        if let Listener::Unix(_, path) = &self.listener {
-            // Somebody else may have removed it already.
-            let _ = std::fs::remove_file(path);
-        }
         drop(self.listener);
         stop.send_replace(true);
         let drained =
