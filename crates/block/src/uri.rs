@@ -171,11 +171,10 @@ fn is_host(address: &str) -> bool {
     is_plain && split_port(address).is_some()
 }
 
-/// Parts a login into user and secret: at the first `%`, or the first `:`. Names of iSCSI have colons
-/// of their own.
+/// Parts a login into user and secret: at the first `%` or `:`. Names of iSCSI have colons of their own.
 fn split_secret(login: &str) -> (&str, Option<&str>) {
     let is_iscsi_name = ["iqn.", "eui.", "naa."].iter().any(|kind| login.starts_with(kind));
-    let mark = login.find('%').or_else(|| login.find(':').filter(|_| !is_iscsi_name));
+    let mark = login.find(|c| c == '%' || c == ':' && !is_iscsi_name);
     mark.map_or((login, None), |at| (&login[..at], Some(&login[at + 1..])))
 }
 
@@ -331,6 +330,7 @@ mod tests {
             ("joe%a@b/c", "joe", "a@b/c"),
             ("joe%a?b", "joe", "a?b"),
             ("joe%a%25", "joe", "a%25"),
+            ("joe:a%21b", "joe", "a%21b"),
             ("iqn.2026-01.x:y%a:b", "iqn.2026-01.x:y", "a:b"),
             ("iqn.2026-01.x:y", "iqn.2026-01.x:y", ""),
         ] {

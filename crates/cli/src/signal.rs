@@ -30,7 +30,9 @@ impl std::error::Error for Interrupted {}
 /// # Errors
 /// When the system does not let it.
 pub(crate) fn survive_file_limits() -> Result<()> {
-    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).context("SIGXFSZ")?;
+    // The handler stays when nobody listens.
+    let listened = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).context("SIGXFSZ")?;
+    drop(listened);
     Ok(())
 }
 

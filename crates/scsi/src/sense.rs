@@ -135,6 +135,9 @@ additional! {
     OPERATION_IN_PROGRESS = 0x00/0x16, "operation in progress";
     NOT_READY_BECOMING_READY = 0x04/0x01, "logical unit is in process of becoming ready";
     NOT_READY_START_REQUIRED = 0x04/0x02, "logical unit not ready, initializing command required";
+    NOT_READY_OPERATION_IN_PROGRESS = 0x04/0x07, "logical unit not ready, operation in progress";
+    NOT_READY_ACCESS_STATE_TRANSITION = 0x04/0x0a, "logical unit not accessible, asymmetric access state transition";
+    NOT_READY_SPACE_ALLOCATION = 0x04/0x14, "logical unit not ready, space allocation in progress";
     SANITIZE_IN_PROGRESS = 0x04/0x1b, "logical unit not ready, sanitize in progress";
     LOGICAL_UNIT_COMMUNICATION_FAILURE = 0x08/0x00, "logical unit communication failure";
     WRITE_ERROR = 0x0c/0x00, "write error";

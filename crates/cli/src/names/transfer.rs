@@ -298,8 +298,14 @@ fn found(looked: Result<Entry, RequestError>) -> Result<Option<Entry>, RequestEr
 
 pub(crate) fn get(args: &GetArgs, output: Output) -> Result<()> {
     let shown = args.local.display();
-    if args.local.exists() && !args.force {
-        bail!("{shown}: is there already; --force replaces it");
+    if let Ok(there) = fs::symlink_metadata(&args.local) {
+        if !args.force {
+            bail!("{shown}: is there already; --force replaces it");
+        }
+        // Devices, pipes and sockets are no places for a file's bytes, and nobody means to lose them.
+        if !there.is_file() && !there.is_symlink() {
+            bail!("{shown}: is no regular file, and is not replaced; name another one");
+        }
     }
     let cluster = args.access.cluster()?;
     let entry = runtime()?.block_on(cluster.stat(&args.path))?;

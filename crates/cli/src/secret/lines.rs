@@ -222,6 +222,11 @@ fn plain_name(at: usize, name: &str) -> Result<String> {
         "line {at}: has a quotation mark that would be a part of the name; leave it out, or write \
          'incominguser \"NAME\" \"SECRET\"'"
     );
+    ensure!(
+        !name.contains(char::is_whitespace),
+        "line {at}: has a blank in what would be a name; write user:secret, or 'incominguser \"NAME\" \"SECRET\"' \
+         if the name has one, and begin a comment with #"
+    );
     name_of(at, name)
 }
 
@@ -339,6 +344,10 @@ mod tests {
             "incominguser joe\njoe:hidden",
             "incominguser joe hidden more",
             "a\nhidden\nhidden\n",
+            "joe hidden1\nann hidden2\n",
+            "set auth password=hidden1\nset auth userid=joe",
+            "; hidden\njoe:hidden2",
+            "auth.username = hidden\nauth.password = hidden",
         ] {
             let error = Lines::read(bad).unwrap_err().to_string();
             assert!(!error.contains("hidden"), "{bad}: {error}");

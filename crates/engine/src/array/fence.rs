@@ -139,7 +139,7 @@ impl Connected {
     async fn try_fence(&mut self, fence: Fence) -> Result<(), ArrayError> {
         const WHAT: &str = "fencing it";
         // Nothing is disturbed before it is known that nobody is there who may not be.
-        let (others, _) = self.others(fence, None).await?;
+        let (others, _, _) = self.others(fence, None).await?;
         self.is_wary = fence.is_wary(&others);
         let key = if self.is_wary { fence.key | WARY } else { fence.key };
         // Whatever becomes of it, some sessions may be registered.
@@ -147,7 +147,11 @@ impl Connected {
         let registered = self.remote.register_and_ignore(key).await;
         registered.map_err(|reason| self.fail("registering at it", reason))?;
         for _ in 0..TRIES_MAX {
-            let (others, is_cut) = self.others(fence, Some(key)).await?;
+            let (others, is_cut, is_registered) = self.others(fence, Some(key)).await?;
+            if !is_registered && others.is_empty() && !is_cut {
+                const TEXT: &str = "it has taken a registration, and does not know of it";
+                return Err(self.fail(WHAT, IoError::with_detail(ErrorKind::Device, TEXT)));
+            }
             let held = self.remote.reservation().await;
             let held = held.map_err(|reason| self.fail(WHAT, reason))?;
             let is_held = held.is_some_and(|held| held.kind == KIND);
@@ -169,20 +173,21 @@ impl Connected {
     }
 
     /// The keys beside `own` that are registered, all of which may be removed; whether there are
-    /// more than could be read.
+    /// more than could be read, and whether `own` was read.
     async fn others(
         &self,
         fence: Fence,
         own: Option<NonZeroU64>,
-    ) -> Result<(BTreeSet<u64>, bool), ArrayError> {
+    ) -> Result<(BTreeSet<u64>, bool, bool), ArrayError> {
         let keys = self.remote.reservation_keys().await;
         let keys = keys.map_err(|reason| self.fail("reading its reservation keys", reason))?;
         let own = own.map(NonZeroU64::get);
+        let has_own = keys.keys.iter().any(|key| Some(*key) == own);
         let others: BTreeSet<u64> =
             keys.keys.into_iter().filter(|other| Some(*other) != own).collect();
         match others.iter().find(|other| !fence.may_remove(**other)) {
             Some(other) => Err(ArrayError::Reserved { address: self.address(), key: *other }),
-            None => Ok((others, keys.is_cut)),
+            None => Ok((others, keys.is_cut, has_own)),
         }
     }
 

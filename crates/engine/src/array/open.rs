@@ -137,13 +137,8 @@ async fn decide_and_load(
         leave_out_unopened(&mut found, notes);
         strangers = leave_out_misplaced(&mut found, connected, notes);
     }
-    let (mut assembly, lock) = decide(options, connected, &found, notes)?;
-    if assembly.label.log.is_some() && options.read_only && assembly.unclean {
-        return Err(ArrayError::NotClosed(assembly.label.name));
-    }
-    let mut fence = None;
-    let mut places: Vec<Option<usize>> =
-        assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
+    let Fenced { mut assembly, lock, fence, mut places } =
+        decide_and_fence(options, connected, &mut found, notes, pool).await?;
     for at in &assembly.stale {
         let (_, found) = &found[*at];
         let index = found.label.index;
@@ -151,14 +146,6 @@ async fn decide_and_load(
             "{}: was member {index}, is not up to date; `netraid rebuild` takes it back",
             found.address
         ));
-    }
-    if let Some(lock) = &lock {
-        take_over(connected, &places, &assembly.label, pool).await?;
-        let removes = removes(options, lock, &found[assembly.truth].1.label);
-        let own = *fence.insert(Fence::new(&assembly.label.array_uuid, lock, removes));
-        exclude_others(connected, &places, own, notes).await?;
-        // Nobody else can change them any more.
-        check_unchanged(connected, &found).await?;
     }
     let mut forgers = Vec::new();
     let written = match assembly.label.log {
@@ -183,6 +170,55 @@ async fn decide_and_load(
     let forgers = forgers.iter().filter_map(forger);
     let liars = assembly.liars.iter().map(liar).chain(forgers).chain(strangers).collect();
     Ok(Decided { assembly, lock, fence, written, places, labels, liars })
+}
+
+/// What was decided of labels, and holds: nobody else can change them any more.
+struct Fenced {
+    assembly: Assembly,
+    lock: Option<ArrayLock>,
+    fence: Option<Fence>,
+    places: Vec<Option<usize>>,
+}
+
+/// Decides, and fences the members that the array will use. One whose answers about reservations are of no
+/// use is left out, as if it was away: it is decided again without it.
+async fn decide_and_fence(
+    options: OpenOptions,
+    connected: &mut [Connected],
+    found: &mut Vec<(usize, Found)>,
+    notes: &mut Vec<String>,
+    pool: &Pool,
+) -> Result<Fenced, ArrayError> {
+    let mut has_sessions = false;
+    loop {
+        let before = notes.len();
+        let (assembly, lock) = decide(options, connected, found, notes)?;
+        if assembly.label.log.is_some() && options.read_only && assembly.unclean {
+            return Err(ArrayError::NotClosed(assembly.label.name));
+        }
+        let places: Vec<Option<usize>> =
+            assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
+        let Some(lock) = lock else {
+            return Ok(Fenced { assembly, lock: None, fence: None, places });
+        };
+
+        if !std::mem::replace(&mut has_sessions, true) {
+            take_over(connected, &places, &assembly.label, pool).await?;
+        }
+        let removes = removes(options, &lock, &found[assembly.truth].1.label);
+        let fence = Fence::new(&assembly.label.array_uuid, &lock, removes);
+        let unfenced = exclude_others(connected, &places, fence, notes).await?;
+        if unfenced.is_empty() {
+            check_unchanged(connected, found).await?;
+            return Ok(Fenced { assembly, lock: Some(lock), fence: Some(fence), places });
+        }
+
+        notes.truncate(before);
+        for (at, error) in unfenced {
+            notes.push(format!("{error}; it is left out"));
+            found.retain(|(connection, _)| *connection != at);
+        }
+    }
 }
 
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
@@ -221,29 +257,38 @@ fn removes(options: OpenOptions, lock: &ArrayLock, truth: &Label) -> Removes {
     }
 }
 
-/// Fences the members, all of them; says which ones cannot be.
+/// Fences the members, all of them; says which ones cannot be. Those that fail at it are given back.
+///
+/// # Errors
+/// When somebody else is registered at one, or has reserved it.
 async fn exclude_others(
     connected: &mut [Connected],
     places: &[Option<usize>],
     fence: Fence,
     notes: &mut Vec<String>,
-) -> Result<(), ArrayError> {
+) -> Result<Vec<(usize, ArrayError)>, ArrayError> {
     let members = connected.iter_mut().enumerate();
     let members = members.filter(|(at, _)| places.contains(&Some(*at)));
     // Each to its end: what was registered must be known, to be taken back when one fails.
-    let ends = join_all(members.map(async |(_, member)| {
+    let ends = join_all(members.map(async |(at, member)| {
         let end = member.fence(fence).await;
-        end.map(|()| (!member.exclusive).then(|| member.address()))
+        (at, end.map(|()| (!member.exclusive).then(|| member.address())))
     }));
-    for end in ends.await {
-        if let Some(address) = end? {
-            notes.push(format!(
+    let mut failed = Vec::new();
+    for (at, end) in ends.await {
+        match end {
+            Ok(None) => {}
+            Ok(Some(address)) => notes.push(format!(
                 "{address}: not fenced, since it has no persistent reservations: make sure that no \
                  other engine writes to it"
-            ));
+            )),
+            Err(error) if matches!(error, ArrayError::Io { .. }) && !error.is_conflict() => {
+                failed.push((at, error));
+            }
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(failed)
 }
 
 /// Whether labels are still what was decided on: they were first read before the lock was held.

@@ -253,6 +253,17 @@ fn judge_status(status: u8, sense: &[u8], shown: &str) -> Verdict {
     }
 }
 
+/// Whether a disk that is not ready for this reason will be so by itself, and soon (SPC-4, annex F.2).
+fn is_soon_over(additional: Additional) -> bool {
+    [
+        Additional::NOT_READY_BECOMING_READY,
+        Additional::NOT_READY_OPERATION_IN_PROGRESS,
+        Additional::NOT_READY_ACCESS_STATE_TRANSITION,
+        Additional::NOT_READY_SPACE_ALLOCATION,
+    ]
+    .contains(&additional)
+}
+
 fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
     if sense.deferred {
         // The command at hand was not carried out; an earlier one, whose success was told, has
@@ -264,8 +275,8 @@ fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
     match (sense.key, sense.additional) {
         (SenseKey::RecoveredError | SenseKey::NoSense, _) => Verdict::Success,
         (SenseKey::UnitAttention, additional) => Verdict::Attention(Attention::of(additional)),
-        (SenseKey::AbortedCommand, _)
-        | (SenseKey::NotReady, Additional::NOT_READY_BECOMING_READY) => Verdict::Later,
+        (SenseKey::AbortedCommand, _) => Verdict::Later,
+        (SenseKey::NotReady, additional) if is_soon_over(additional) => Verdict::Later,
         (SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE) => {
             Verdict::NotSupported { whole: true }
         }
@@ -468,6 +479,12 @@ mod tests {
         assert!(matches!(judge(&status(2, vec![]), 0, 0, "m"), Verdict::Fail(_)));
         let unknown = check(SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE);
         assert_eq!(unknown, Verdict::NotSupported { whole: true });
+        for (ascq, is_soon) in
+            [(1, true), (7, true), (10, true), (0x14, true), (2, false), (3, false)]
+        {
+            let verdict = check(SenseKey::NotReady, Additional { asc: 4, ascq });
+            assert_eq!(verdict == Verdict::Later, is_soon, "04h/{ascq:02x}h: {verdict:?}");
+        }
         let medium = check(SenseKey::MediumError, Additional::UNRECOVERED_READ_ERROR);
         assert!(matches!(medium, Verdict::Fail(e) if e.kind() == ErrorKind::Medium));
     }

@@ -1,6 +1,11 @@
 //! Who may write to the members: fencing at open, and those that are fenced out.
 
+use netraid_scsi::{Additional, SenseKey};
+
 use super::*;
+use crate::iscsi::meddler::Meddler;
+
+const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 
 /// Somebody else who reaches a member.
 async fn stranger(config: &MemberConfig) -> Arc<Remote> {
@@ -63,6 +68,29 @@ async fn a_member_that_a_stranger_has_reserved_is_opened_by_force_only() {
     let force = OpenOptions { force: true, ..OpenOptions::default() };
     let array = Array::open(force, configs.clone(), Pool::new()).await.unwrap();
     assert!(!may_write(&other).await && other.is_fenced());
+    write(array.device(), 1).await;
+    array.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_that_cannot_say_who_is_registered_is_left_out() {
+    let (_targets, mut configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let address = format!("{}:{}", configs[1].uri.host, configs[1].uri.port).parse().unwrap();
+    let portal = Meddler::start(address).await;
+    let not_ready = Additional { asc: 0x04, ascq: 0x03 };
+    portal.refuse_always(PERSISTENT_RESERVE_IN, false, SenseKey::NotReady, not_ready);
+    (configs[1].uri.host, configs[1].uri.port) =
+        (portal.address.ip().to_string(), portal.address.port());
+    // Where it is needed, that is why the array does not open.
+    let two = [configs[0].clone(), configs[1].clone()];
+    let error = Array::open(OpenOptions::default(), two.into(), Pool::new()).await.unwrap_err();
+    assert!(error.to_string().contains("reading its reservation keys"), "{error}");
+
+    let array = open(&configs).await;
+    assert_eq!(array.handle().status().await.unwrap().state, "degraded");
+    let told = array.notes().iter().any(|note| note.ends_with("it is left out"));
+    assert!(told, "{:?}", array.notes());
     write(array.device(), 1).await;
     array.close().await.unwrap();
 }

@@ -8,7 +8,7 @@ mod fencing;
 mod logins;
 mod losses;
 mod luns;
-mod meddler;
+pub(crate) mod meddler;
 mod paces;
 mod portals;
 mod raw;
