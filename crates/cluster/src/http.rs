@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, Method, Request, Uri, header, uri::PathAndQuery};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Body;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client as Pool, connect::HttpConnector},
@@ -16,6 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     access::{AccessFile, Bearer},
+    gathered::Gathered,
     problem::Problem,
     tls::{TlsError, client_config},
     vet::{UrlError, url_host},
@@ -210,10 +212,18 @@ impl Client {
         let request = request.body(Full::from(bytes)).map_err(|error| error.to_string())?;
         let answer = self.pool.request(request).await.map_err(|error| told(&error))?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_LEN_MAX);
-        let body = body.collect().await.map_err(|error| error.to_string())?;
-        Ok((status, body.to_bytes()))
+        Ok((status, gather(answer.into_body()).await?))
     }
+}
+
+/// All of an answer, unless it is too long.
+async fn gather<B>(body: B) -> Result<Bytes, String>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
+{
+    let body = Limited::new(Gathered::new(body), ANSWER_LEN_MAX);
+    let body = body.collect().await.map_err(|error| error.to_string())?;
+    Ok(body.to_bytes())
 }
 
 /// An error with what caused it: the outer ones say little.
@@ -231,4 +241,30 @@ fn told(error: &dyn std::error::Error) -> String {
 #[must_use]
 pub fn encode(part: &str) -> String {
     percent_encoding::utf8_percent_encode(part, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::Ordering};
+
+    use super::*;
+    use crate::gathered::tests::Pieces;
+
+    #[tokio::test]
+    async fn what_is_kept_of_an_answer_is_in_proportion_to_its_length_however_small_its_pieces() {
+        for is_sized in [true, false] {
+            let pieces = Pieces::new(100_000, 1, is_sized);
+            let kept_most = Arc::clone(&pieces.kept_most);
+            assert_eq!(gather(pieces).await.unwrap().len(), 100_000);
+            assert_eq!(kept_most.load(Ordering::Relaxed), 1, "buffers that its pieces came in");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_none() {
+        let longest = Pieces::new(ANSWER_LEN_MAX, 1 << 20, true);
+        assert_eq!(gather(longest).await.unwrap().len(), ANSWER_LEN_MAX);
+        let longer = Pieces::new(ANSWER_LEN_MAX + 1, 1 << 20, false);
+        assert!(gather(longer).await.unwrap_err().contains("limit"));
+    }
 }

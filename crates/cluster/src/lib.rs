@@ -13,6 +13,7 @@
 pub mod access;
 pub mod agent;
 pub mod audit;
+mod gathered;
 pub mod http;
 pub mod mediator;
 pub mod paging;

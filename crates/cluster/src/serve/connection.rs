@@ -35,6 +35,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{bearer, doors::Place};
 use crate::{
     access::TokenDigest,
+    gathered::Gathered,
     problem::{Code, Problem},
 };
 
@@ -257,39 +258,38 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// The body of a request, counted as it comes.
-struct Received {
-    inner: Incoming,
+/// The body of a request. The memory that it takes is counted as it comes.
+struct Received<B> {
+    inner: Gathered<B>,
     place: Arc<Place>,
 }
 
-impl Received {
-    fn new(inner: Incoming, place: Arc<Place>) -> Self {
+impl<B: HttpBody<Data = Bytes> + Unpin> Received<B> {
+    fn new(inner: B, place: Arc<Place>) -> Self {
         if inner.is_end_stream() {
             place.handle_body_end();
         }
-        Self { inner, place }
+        Self { inner: Gathered::new(inner), place }
     }
 }
 
-impl HttpBody for Received {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Received<B> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
-        let len = match &frame {
-            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-            Some(Err(_)) | None => 0,
-        };
-        if !self.place.handle_body(len) {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let before = self.inner.taken_len();
+        let polled = Pin::new(&mut self.inner).poll_frame(context);
+        let taken_len = self.inner.taken_len() - before;
+        if taken_len > 0 && !self.place.handle_body(taken_len) {
             // The request is refused by whoever polls this.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let frame = ready!(polled);
         if frame.is_none() || self.inner.is_end_stream() {
             self.place.handle_body_end();
         }
@@ -305,7 +305,7 @@ impl HttpBody for Received {
     }
 }
 
-impl Drop for Received {
+impl<B> Drop for Received<B> {
     fn drop(&mut self) {
         self.place.handle_body_end();
     }
@@ -340,5 +340,56 @@ impl HttpBody for Sent {
 impl Drop for Sent {
     fn drop(&mut self) {
         self.place.handle_answered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use http_body_util::BodyExt as _;
+    use netraid_control::limiter::Limits;
+
+    use super::*;
+    use crate::{gathered::tests::Pieces, serve::doors::Doors};
+
+    /// The place of a connection whose request has said its header.
+    fn place(limits: Limits) -> Arc<Place> {
+        let doors = Arc::new(Doors::new(limits));
+        let place = doors.arrive("127.0.0.1:1".parse().unwrap()).unwrap();
+        assert_eq!(place.handle_header(Some(TokenDigest([1; 32]))), None);
+        place
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_of_a_request_is_in_proportion_to_its_length_however_small_its_pieces() {
+        for is_sized in [true, false] {
+            let pieces = Pieces::new(100_000, 1, is_sized);
+            let kept_most = Arc::clone(&pieces.kept_most);
+            let body = Received::new(pieces, place(Limits::DEFAULT));
+            let body = body.collect().await.unwrap().to_bytes();
+            assert_eq!(body.len(), 100_000);
+            assert_eq!(kept_most.load(Ordering::Relaxed), 1, "buffers that its pieces came in");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_in_small_pieces_is_refused_where_the_memory_ends() {
+        for is_sized in [true, false] {
+            let place = place(Limits { bodies_bytes: 200_000, ..Limits::DEFAULT });
+            let mut body = Received::new(Pieces::new(100_001, 1, is_sized), Arc::clone(&place));
+            let (mut len, mut shortage) = (0, None);
+            poll_fn(|context| {
+                while let Poll::Ready(part) = Pin::new(&mut body).poll_frame(context) {
+                    len += part.unwrap().unwrap().into_data().unwrap().len();
+                }
+                shortage = place.must_answer();
+                Poll::Ready(())
+            })
+            .await;
+            // Of a length that nobody knows, what the last part takes is counted as a whole.
+            assert_eq!(len, 6 * (16 << 10));
+            assert_eq!(shortage, Some(Shortage::Bodies(200_000)));
+        }
     }
 }
