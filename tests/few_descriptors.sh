@@ -1,5 +1,5 @@
-# Whoever only holds connections keeps nobody out: of a target that may have 64 descriptors, and of an agent's API. Requests
-# without a token make an agent keep nothing of what they send.
+# Whoever only holds connections keeps nobody out: of a target and of NBD exports of processes that may have 64 descriptors, and
+# of an agent's API. Requests without a token make an agent keep nothing of what they send.
 . "$(dirname "$0")/lib.sh"
 need jq python3
 
@@ -28,6 +28,50 @@ for _ in range(5):
     assert time.monotonic() - begun < 8, "logins wait"
 PY
 stop disk
+
+# NBD clients that say nothing, more than there are descriptors; then one that is meant, and the control socket.
+targets 3
+mapfile -t URLS < <(members 3)
+"$NETRAID" create vol --level 5 "${URLS[@]}" >/dev/null
+launch engine bash -c 'ulimit -n 64; exec "$@"' - "$NETRAID" attach --json --nbd 127.0.0.1:0 --nbd "unix:$WORK/nbd" \
+    --control "unix:$WORK/control" "${URLS[@]}"
+python3 - "$(jq -r '.exports[0].uri' <<<"${READY[engine]}")" "$NETRAID" "$WORK" "${PID[engine]}" <<'PY' || fail "NBD clients are kept out"
+import os, socket, struct, subprocess, sys, time, urllib.parse
+
+uri, netraid, work, pid = sys.argv[1:]
+url = urllib.parse.urlparse(uri)
+
+
+def connect():
+    return socket.create_connection((url.hostname, url.port), timeout=15)
+
+
+def take(peer, length):
+    data = b""
+    while len(data) < length:
+        part = peer.recv(length - len(data))
+        assert part, "closed"
+        data += part
+    return data
+
+
+held = [connect() for _ in range(150)]
+begun = time.monotonic()
+asked = subprocess.run([netraid, "status", f"unix:{work}/control"], timeout=10, capture_output=True, text=True)
+assert asked.returncode == 0, asked.stderr
+print(len(os.listdir(f"/proc/{pid}/fd")), "descriptors")
+with connect() as peer:
+    take(peer, 18)
+    # The default export; then a read of its first 512 bytes.
+    peer.sendall(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, 0))
+    take(peer, 10)
+    peer.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 0, 512))
+    take(peer, 16 + 512)
+print(f"served after {time.monotonic() - begun:.1f} s")
+PY
+lines=$(grep -c "cannot accept" "$WORK/engine.err" || true)
+[ "$lines" -le 4 ] || fail "$lines lines about clients that cannot be accepted"
+stop engine
 
 mkdir "$WORK/m" "$WORK/a"
 bash -c 'ulimit -Sn 64; exec "$@"' - true

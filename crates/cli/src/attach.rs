@@ -391,9 +391,13 @@ fn start(
     tasks: &mut Tasks,
 ) -> Result<Vec<Export>> {
     let mut exports = Vec::new();
+    // Whoever connects to a Unix socket is its owner, who need not be kept from descriptors of the others.
+    let open_to_all =
+        args.nbd.iter().filter(|address| matches!(address, NbdAddress::Tcp(_))).count();
+    let descriptors = netraid_private::descriptor_limit() / open_to_all.max(1) as u64;
     for listener in nbd {
         let server = NbdServer::new(listener, device.clone(), name, pool.clone())?;
-        let server = server.counted_by(tasks.users.clone());
+        let server = server.counted_by(tasks.users.clone()).within_descriptors(descriptors);
         exports.push(Export::Nbd { uri: server.uri() });
         let stopped = tasks.stopped();
         tasks.running.spawn(async move { Ok(server.run(stopped).await?) });

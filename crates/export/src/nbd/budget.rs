@@ -132,7 +132,7 @@ const fn room(own: u64, all: u64, len: u64, is_proven: bool) -> Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::{CONNECTIONS_MAX, PAYLOAD_LEN_MAX};
+    use crate::nbd::{PAYLOAD_LEN_MAX, places::CLIENTS_MAX};
 
     const LONGEST: u64 = PAYLOAD_LEN_MAX as u64;
 
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn clients_that_never_read_have_no_more_than_all_may_have() {
         let budget = Budget::default();
-        let mut greedy: Vec<_> = (0..CONNECTIONS_MAX).map(|_| budget.share()).collect();
+        let mut greedy: Vec<_> = (0..CLIENTS_MAX).map(|_| budget.share()).collect();
         let all: u64 = greedy.iter_mut().map(|share| fill(share, LONGEST)).sum();
         assert_eq!(all, MANY_BYTES_MAX);
         assert!(budget.is_short());
@@ -153,7 +153,7 @@ mod tests {
         let more: u64 = greedy.iter_mut().map(|share| fill(share, LONGEST)).sum();
         assert_eq!(all + more, ALL_BYTES_MAX);
         let reserved: u64 = greedy.iter_mut().map(|share| fill(share, RESERVED_LEN)).sum();
-        assert!(reserved <= CONNECTIONS_MAX as u64 * RESERVED_LEN, "{reserved}");
+        assert!(reserved <= CLIENTS_MAX as u64 * RESERVED_LEN, "{reserved}");
         drop(greedy);
         assert!(!budget.is_short());
         assert_eq!(budget.0.bytes.load(Ordering::Relaxed), 0);

@@ -31,7 +31,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     task::{AbortHandle, Id, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 
 pub use self::address::{NbdAddress, NbdAddressError};
@@ -40,7 +40,7 @@ use self::{
     connection::Connection,
     handshake::{Export, Outcome, negotiate},
     meter::Meter,
-    places::{Doing, Need, Places},
+    places::{Doing, Need, Places, is_shortage, places_within},
     stream::Stream,
 };
 use netraid_engine::bytes::ByteDevice;
@@ -53,17 +53,17 @@ use crate::{
 
 /// Longest read or write in bytes, which every client may rely on (NBD, block size constraints).
 const PAYLOAD_LEN_MAX: u32 = 32 << 20;
-/// Most clients at once; more wait until one leaves or gives way.
-const CONNECTIONS_MAX: usize = 256;
-/// How often it is looked who gives way, while somebody needs that.
+/// How often it is looked whether memory is short, and who gives way then.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked who gives way, while a client waits for a place.
+const PLACE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a client may take to negotiate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long requests under way may take after the server was told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients of a Unix socket that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Pause after accepting failed for want of resources.
+/// Pause after accepting failed, unless a client ends before.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why an export cannot be served.
@@ -162,6 +162,7 @@ pub struct NbdServer {
     device: ByteDevice,
     pool: Pool,
     users: Users,
+    descriptors: u64,
 }
 
 impl NbdServer {
@@ -194,13 +195,21 @@ impl NbdServer {
         let device = device.into();
         let info = device.device().info().clone();
         let export = Arc::new(Export { name: name.into(), info });
-        Ok(Self { listener, export, device, pool, users: Users::default() })
+        let descriptors = netraid_private::descriptor_limit();
+        Ok(Self { listener, export, device, pool, users: Users::default(), descriptors })
     }
 
     /// The server counts its clients there; nobody is served any more once that lets exports end.
     #[must_use]
     pub fn counted_by(self, users: Users) -> Self {
         Self { users, ..self }
+    }
+
+    /// The server has no more clients than half of `descriptors`, and 256; that is the number of files and
+    /// sockets which the process may have open, or this server's part of it where there are several.
+    #[must_use]
+    pub fn within_descriptors(self, descriptors: u64) -> Self {
+        Self { descriptors, ..self }
     }
 
     /// Where the server listens; the port is the real one.
@@ -222,31 +231,49 @@ impl NbdServer {
     /// When the last flush fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), NbdError> {
         let (stop, stopped) = watch::channel(false);
-        let mut clients = Clients::new();
+        let mut clients = Clients::new(places_within(self.descriptors));
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Accepted, and without a place yet.
         let mut waiting: Option<Stream> = None;
+        // Nobody is accepted until then.
+        let mut pause: Option<Instant> = None;
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                stream = self.listener.accept(), if waiting.is_none() => match stream {
-                    Ok(stream) => waiting = Some(stream),
+                stream = self.listener.accept(), if waiting.is_none() && pause.is_none() => match stream {
+                    Ok(stream) => {
+                        clients.places.handle_accepted();
+                        waiting = Some(stream);
+                    }
                     Err(error) => {
-                        tracing::warn!(address = %self.listener.address, %error, "cannot accept a client");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        self.handle_not_accepted(&error, &mut clients);
+                        pause = Some(Instant::now() + ACCEPT_PAUSE);
                     }
                 },
-                () = clients.ended(), if !clients.tasks.is_empty() => {}
+                () = sleep_until(pause.unwrap_or_else(Instant::now)), if pause.is_some() => pause = None,
+                () = clients.ended(), if !clients.tasks.is_empty() => pause = None,
                 _ = looks.tick(), if !clients.tasks.is_empty() => {}
+                () = sleep(PLACE_LOOK_INTERVAL), if clients.places.needs_place(waiting.is_some()) => {}
             }
-            if let Some(stream) = waiting.take_if(|_| clients.tasks.len() < CONNECTIONS_MAX) {
+            if let Some(stream) = waiting.take_if(|_| clients.tasks.len() < clients.limit) {
                 self.begin(stream, &mut clients, &stopped);
             }
             clients.make_room(waiting.is_some());
         }
         self.finish(stop, clients.tasks).await
+    }
+
+    fn handle_not_accepted(&self, error: &io::Error, clients: &mut Clients) {
+        clients.places.handle_not_accepted(is_shortage(error));
+        if let Some(count) = clients.places.poll_report(clients.started.elapsed()) {
+            let (address, limit) = (&self.listener.address, netraid_private::descriptor_limit());
+            tracing::warn!(
+                %address, %error, count,
+                "cannot accept NBD clients; this process may have {limit} files and sockets open (ulimit -n)"
+            );
+        }
     }
 
     /// Serves one more client.
@@ -290,16 +317,19 @@ struct Clients {
     /// Those that were not told to give way.
     known: HashMap<Id, (Meter, AbortHandle)>,
     places: Places<Id>,
+    /// Most at once, with those that give way and have not ended yet.
+    limit: usize,
     budget: Budget,
     started: Instant,
 }
 
 impl Clients {
-    fn new() -> Self {
+    fn new(limit: usize) -> Self {
         Self {
             tasks: JoinSet::new(),
             known: HashMap::new(),
-            places: Places::default(),
+            places: Places::new(limit),
+            limit,
             budget: Budget::default(),
             started: Instant::now(),
         }
@@ -319,9 +349,9 @@ impl Clients {
 
     /// Sends a client away that does nothing, where another one needs its place, and all that keep
     /// memory which others need.
-    fn make_room(&mut self, place_is_needed: bool) {
-        // Whoever gives way already has not ended yet.
-        let need_place = place_is_needed && self.known.len() >= CONNECTIONS_MAX;
+    fn make_room(&mut self, one_waits: bool) {
+        // Whoever gives way already has not ended yet, and is not among the places.
+        let need_place = self.places.needs_place(one_waits);
         let need_memory = self.budget.is_short();
         if !need_place && !need_memory {
             return;

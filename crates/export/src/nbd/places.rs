@@ -5,8 +5,17 @@
 //! way to nobody, and one that has written never for its silence: it may be a disk that is mounted,
 //! and idle.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
+use rustix::io::Errno;
+
+/// Most clients at once; more wait until one leaves or gives way.
+pub(super) const CLIENTS_MAX: usize = 256;
+/// Clients have so large a part of the files and sockets that the process may have open: members, the control
+/// socket, and files have the rest.
+const SHARE_OF_DESCRIPTORS: u64 = 2;
+/// How often it is told that clients cannot be accepted, at most.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a connection may negotiate while another client needs its place.
 const NEGOTIATES_MAX: Duration = Duration::from_secs(1);
 /// How long a client may have asked for nothing yet.
@@ -51,9 +60,29 @@ pub(super) enum Need {
     Memory,
 }
 
+/// How many clients a server has at most that may take so many files and sockets together with what else is open.
+pub(super) fn places_within(descriptors: u64) -> usize {
+    let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS);
+    share.map_or(CLIENTS_MAX, |share| share.clamp(1, CLIENTS_MAX))
+}
+
+/// Whether a client was not accepted as this process, or this host, has nothing left to serve it with.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    netraid_private::is_out_of_descriptors(error)
+        || matches!(Errno::from_io_error(error), Some(Errno::NOBUFS | Errno::NOMEM))
+}
+
 /// All clients of a server.
 #[derive(Debug)]
-pub(super) struct Places<K>(Vec<Place<K>>);
+pub(super) struct Places<K> {
+    clients: Vec<Place<K>>,
+    limit: usize,
+    /// A client was not accepted for want of descriptors, and nobody has given way for it yet.
+    is_exhausted: bool,
+    /// Times that no client could be accepted since that was told.
+    failed: u64,
+    told: Option<Duration>,
+}
 
 #[derive(Debug)]
 struct Place<K> {
@@ -64,34 +93,61 @@ struct Place<K> {
     moved_then: u64,
 }
 
-impl<K> Default for Places<K> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
 impl<K: Copy + PartialEq> Places<K> {
+    /// Nobody is there, and `limit` clients may come.
+    pub(super) const fn new(limit: usize) -> Self {
+        Self { clients: Vec::new(), limit, is_exhausted: false, failed: 0, told: None }
+    }
+
     /// A client has connected.
     pub(super) fn handle_begin(&mut self, client: K, now: Duration) {
         let last = Look { doing: Doing::Negotiates, moved: 0 };
-        self.0.push(Place { client, last, since: now, moved_then: 0 });
+        self.clients.push(Place { client, last, since: now, moved_then: 0 });
     }
 
     /// A client has left, or was sent away.
     pub(super) fn handle_end(&mut self, client: K) {
-        self.0.retain(|place| place.client != client);
+        self.clients.retain(|place| place.client != client);
+        self.is_exhausted = false;
     }
 
-    /// What a client does now. Whoever needs something has all clients looked at each second.
+    /// A client was accepted; it may have to wait for its place.
+    pub(super) const fn handle_accepted(&mut self) {
+        self.is_exhausted = false;
+    }
+
+    /// A client could not be accepted; for want of descriptors or memory, if `is_shortage`.
+    pub(super) const fn handle_not_accepted(&mut self, is_shortage: bool) {
+        self.is_exhausted |= is_shortage;
+        self.failed = self.failed.saturating_add(1);
+    }
+
+    /// How often clients could not be accepted since that was told, when it is time to tell it.
+    pub(super) fn poll_report(&mut self, now: Duration) -> Option<u64> {
+        let is_early = self.told.is_some_and(|told| now.saturating_sub(told) < REPORT_INTERVAL);
+        if self.failed == 0 || is_early {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.failed))
+    }
+
+    /// Whether somebody has to give way for one more client: one that waits for a place, or one that could not be
+    /// accepted.
+    pub(super) const fn needs_place(&self, one_waits: bool) -> bool {
+        self.is_exhausted || (one_waits && self.clients.len() >= self.limit)
+    }
+
+    /// What a client does now. Whoever needs something has all clients looked at each second, or more often.
     pub(super) fn handle_look(&mut self, client: K, look: Look, now: Duration) {
-        if let Some(place) = self.0.iter_mut().find(|place| place.client == client) {
+        if let Some(place) = self.clients.iter_mut().find(|place| place.client == client) {
             place.handle_look(look, now);
         }
     }
 
     /// Who gives way, if anybody: those that have done nothing yet first.
     pub(super) fn gives_way(&self, need: Need, now: Duration) -> Option<(K, Doing)> {
-        let ranked = self.0.iter().filter_map(|place| Some((place, place.rank(need, now)?)));
+        let ranked = self.clients.iter().filter_map(|place| Some((place, place.rank(need, now)?)));
         let first = ranked.min_by_key(|(place, rank)| (*rank, place.since));
         first.map(|(place, _)| (place.client, place.last.doing))
     }
@@ -135,7 +191,7 @@ mod tests {
 
     /// Places of clients 0, 1, ... that have connected at second 0.
     fn places(count: u32) -> Places<u32> {
-        let mut places = Places::default();
+        let mut places = Places::new(CLIENTS_MAX);
         (0..count).for_each(|client| places.handle_begin(client, at(0)));
         places
     }
@@ -226,5 +282,63 @@ mod tests {
         let mut places = places(2);
         look(&mut places, 1, Doing::Idle, 28, 1);
         assert_eq!(for_memory(&places, 1_000), None);
+    }
+
+    #[test]
+    fn clients_have_half_of_the_descriptors_at_most() {
+        assert_eq!(places_within(64), 32);
+        assert_eq!(places_within(511), 255);
+        assert_eq!(places_within(512), CLIENTS_MAX);
+        assert_eq!(places_within(u64::MAX), CLIENTS_MAX);
+        assert_eq!(places_within(0), 1, "somebody is served");
+    }
+
+    #[test]
+    fn what_serving_a_client_takes_may_be_out() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(is_shortage(&errno.into()), "{errno:?}");
+        }
+        assert!(!is_shortage(&Errno::CONNABORTED.into()));
+    }
+
+    #[test]
+    fn one_gives_way_for_each_that_is_not_accepted_for_want_of_descriptors() {
+        let mut places = places(3);
+        places.handle_not_accepted(false);
+        assert!(!places.needs_place(false), "the client itself is gone");
+        for client in 0..3 {
+            places.handle_not_accepted(true);
+            assert!(places.needs_place(false), "though there are places");
+            assert_eq!(for_place(&places, 0), None, "they may negotiate still");
+            assert_eq!(for_place(&places, 1), Some(client));
+            places.handle_end(client);
+            assert!(!places.needs_place(false));
+        }
+        places.handle_not_accepted(true);
+        places.handle_accepted();
+        assert!(!places.needs_place(false), "descriptors are there again");
+    }
+
+    #[test]
+    fn nobody_gives_way_while_there_are_places() {
+        let mut places = Places::new(2);
+        places.handle_begin(0, at(0));
+        assert!(!places.needs_place(true));
+        places.handle_begin(1, at(0));
+        assert!(places.needs_place(true) && !places.needs_place(false));
+    }
+
+    #[test]
+    fn clients_that_are_not_accepted_are_told_of_once_in_a_while() {
+        let mut places = places(0);
+        assert_eq!(places.poll_report(at(0)), None);
+        let mut told = Vec::new();
+        for second in 0..25 {
+            (0..10).for_each(|_| places.handle_not_accepted(true));
+            told.extend(places.poll_report(at(second)));
+        }
+        assert_eq!(told, [10, 100, 100]);
+        assert_eq!(places.poll_report(at(30)), Some(40), "none is left out");
+        assert_eq!(places.poll_report(at(99)), None);
     }
 }

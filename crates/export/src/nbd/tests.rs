@@ -11,7 +11,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{budget::ALL_BYTES_MAX, *};
+use super::{budget::ALL_BYTES_MAX, places::CLIENTS_MAX, *};
 
 const LONGEST: u32 = PAYLOAD_LEN_MAX;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -25,10 +25,15 @@ struct Server {
 
 impl Server {
     async fn start(device: Device) -> Self {
+        Self::start_within(device, u64::MAX).await
+    }
+
+    async fn start_within(device: Device, descriptors: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let address = NbdAddress::Unix(path.clone());
         let server = NbdServer::bind(&address, device, "volume", Pool::new()).await.unwrap();
+        let server = server.within_descriptors(descriptors);
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
@@ -112,7 +117,7 @@ fn memory() -> Device {
 async fn comes_late(first: impl AsyncFn(&mut Client), patience: u64) -> Option<(u64, Vec<usize>)> {
     let server = Server::start(memory()).await;
     let mut clients = Vec::new();
-    for _ in 0..CONNECTIONS_MAX {
+    for _ in 0..CLIENTS_MAX {
         let mut client = Client::silent(&server.path).await;
         first(&mut client).await;
         clients.push(client);
@@ -173,7 +178,7 @@ async fn clients_that_have_written_keep_their_places_however_idle() {
 async fn a_client_that_waits_gets_the_place_of_one_that_leaves() {
     let server = Server::start(memory()).await;
     let mut clients = Vec::new();
-    for _ in 0..CONNECTIONS_MAX {
+    for _ in 0..CLIENTS_MAX {
         let mut client = Client::connect(&server.path).await;
         client.write().await;
         clients.push(client);
@@ -185,6 +190,32 @@ async fn a_client_that_waits_gets_the_place_of_one_that_leaves() {
     let mut later = Client::silent(&server.path).await;
     drop(late);
     timeout(Duration::from_secs(60), later.negotiate()).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_have_half_of_the_descriptors_and_silent_ones_keep_nobody_out() {
+    let server = Server::start_within(memory(), 8).await;
+    let mut users = Vec::new();
+    for _ in 0..3 {
+        let mut client = Client::connect(&server.path).await;
+        client.write().await;
+        users.push(client);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        silent.push(Client::silent(&server.path).await);
+    }
+    // Each of them has the last place for a second.
+    let mut late = Client::silent(&server.path).await;
+    timeout(Duration::from_secs(15), late.negotiate()).await.unwrap().unwrap();
+    late.write().await;
+    for client in &mut users {
+        client.write().await;
+    }
+    let mut one_more = Client::silent(&server.path).await;
+    assert!(timeout(Duration::from_secs(600), one_more.negotiate()).await.is_err());
+    drop(users.pop());
+    timeout(Duration::from_secs(1), one_more.negotiate()).await.unwrap().unwrap();
 }
 
 /// Answers reads with one and the same buffer, and says how long they were.
