@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
+    time::Instant,
 };
 
 use self::conversations::Conversations;
@@ -38,6 +39,8 @@ pub use self::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest that commands which are being carried out keep a socket that is to end.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
+/// How often it is told that clients cannot be accepted, at most.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 
@@ -134,6 +137,7 @@ impl ControlServer {
     /// 10 s is told so and ended; when all places are taken, the longest idle one gives way.
     pub async fn run(&self, service: &impl Service, end: impl Future<Output = ()>) {
         let mut conversations = Conversations::default();
+        let mut told: Option<Instant> = None;
         tokio::pin!(end);
         loop {
             tokio::select! {
@@ -141,7 +145,10 @@ impl ControlServer {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => conversations.begin(stream, service).await,
                     Err(error) => {
-                        tracing::warn!(%error, "control socket does not accept");
+                        if told.is_none_or(|told| told.elapsed() >= REPORT_INTERVAL) {
+                            tracing::warn!(%error, "control socket does not accept");
+                            told = Some(Instant::now());
+                        }
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 },
