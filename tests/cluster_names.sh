@@ -104,6 +104,16 @@ load write 8MiB 2 >/dev/null
 elsewhere=(unshare --mount bash -c 'mount -t tmpfs none /run && exec "$@"' -)
 if [ "$(id -u)" = 0 ]; then
     refused "nbd.sock" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/nbd.sock"
+    long=$WORK/$(printf 's%.0s' $(seq 110))
+    mkdir "$WORK/mount"
+    refused "cannot listen" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$long"
+    refused "cannot listen" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --control "unix:$long"
+    refused "cannot listen" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --control "unix:$WORK/other.sock"
+    refused "cannot listen" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --nbd "unix:$WORK/other.sock"
+    refused "is mounted over" "${elsewhere[@]}" "${take[@]}" --fuse "$WORK/mount" --control "unix:$WORK/mount/control"
+    without_fuse=(unshare --mount bash -c 'mount --bind /dev/zero /dev/fuse && exec "$@"' -)
+    [ ! -e /dev/fuse ] || refused "mount" "${without_fuse[@]}" "${elsewhere[@]}" "${take[@]}" --fuse "$WORK/mount"
+    [ ! -e "$WORK/other.sock" ] || fail "a socket is left of an attachment that was refused"
     refused "at most" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --rate 100GiB/s
     expect "$before" "$(generation)" "generation after refusals"
     load write 8MiB 3 >/dev/null

@@ -2,7 +2,7 @@
 # Targets and the engine serve on at debug level, lose a member, and end in good order; what could not be written
 # is counted.
 . "$(dirname "$0")/lib.sh"
-need jq
+need jq qemu-io
 export NETRAID_LOG=debug
 
 # break_log NAME HOW: what NAME will write to standard error goes nowhere. Its pipe has a reader that reads nothing.
@@ -40,6 +40,32 @@ for how in full gone still; do
     stop "m2$how"
     [ $how != still ] || crash "${readers[@]}"
 done
+
+# A limit of a file's length: a log that may not grow, and a disk.
+rm "$WORK/engine.err"
+targets 3
+mapfile -t URLS < <(members 3)
+"$NETRAID" create limited --force --level 5 "${URLS[@]}" >/dev/null
+soft=$(ulimit -Sf)
+ulimit -Sf 0
+attach "${URLS[@]}"
+ulimit -Sf "$soft"
+load write 8MiB 2 >/dev/null
+crash m1
+load write 8MiB 1 >/dev/null
+load verify 8MiB 1 >/dev/null
+expect faulty "$(member_state 1)" "the lost member of an engine whose log is at its limit"
+stop engine
+truncate -s 16M "$WORK/short.img"
+ulimit -Sf 1024
+launch short "$NETRAID" target --json --listen 127.0.0.1:0 --lun "file:$WORK/short.img"
+ulimit -Sf "$soft"
+URI[short]=$(jq -r '.luns[0].uri' <<<"${READY[short]}")
+io() { qemu-io -f raw -c "$1" "${URI[short]}" >"$WORK/io" 2>&1 && ! grep -Eqi 'fail|error' "$WORK/io"; }
+! io 'write 8M 64k' || fail "written beyond a limit"
+grep -q 'No space left' "$WORK/io" || fail "not told of space: $(cat "$WORK/io")"
+io 'write 64k 64k' || fail "the target is gone: $(cat "$WORK/io")"
+stop short
 
 # Nobody takes the line that says that it is ready.
 control=unix:$WORK/silent.sock
