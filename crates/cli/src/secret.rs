@@ -168,6 +168,7 @@ fn too_short(secret: &Secret) -> Result<()> {
 fn read_private(path: &Path) -> Result<String> {
     let shown = path.display();
     let unread = "cannot be read";
+    netraid_private::check_link(path).context("is a symbolic link")?;
     // What is judged is what is read, whatever has the name by then.
     let mut file = fs::File::open(path).context(unread)?;
     let metadata = file.metadata().context(unread)?;

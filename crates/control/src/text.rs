@@ -42,13 +42,14 @@ pub fn check(text: &str, max: usize) -> Result<(), TextError> {
 }
 
 /// Whether a character does something instead of being seen: controls, and what sets the direction of
-/// what is around it, separates lines, or takes no room.
+/// what is around it, separates lines, takes no room, or is a letter that looks like a blank.
 #[must_use]
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
             | '\u{e0000}'..='\u{e007f}')
 }
 
@@ -94,6 +95,7 @@ mod tests {
             ("two\nlines\r", "two\\nlines\\r"),
             ("c1\u{9b}31m", "c1\\u{9b}31m"),
             ("right\u{202e}left", "right\\u{202e}left"),
+            ("filler\u{3164}s\u{115f}", "filler\\u{3164}s\\u{115f}"),
             ("line\u{2028}end\u{7f}", "line\\u{2028}end\\u{7f}"),
         ] {
             assert_eq!(shown(text).to_string(), expected);

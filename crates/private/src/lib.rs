@@ -340,9 +340,23 @@ fn parent(path: &Path) -> &Path {
 /// stays as it is.
 ///
 /// # Errors
-/// What the system says.
+/// [`NotPrivate`] inside an [`io::Error`] when another user's symbolic link has the name; else what the system
+/// says.
 pub fn make_directory(path: &Path) -> io::Result<()> {
+    check_link(path)?;
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// Refuses a name that is another user's symbolic link: that user chooses what it leads to. What leads there is
+/// not looked at.
+///
+/// # Errors
+/// [`NotPrivate::Owner`] inside an [`io::Error`].
+pub fn check_link(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Ok(check_owner(&found)?),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Makes a directory for its owner alone under a name that other users know beforehand: one that is

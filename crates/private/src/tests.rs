@@ -210,3 +210,20 @@ fn a_socket_is_its_owners_and_takes_the_place_of_a_dead_one_only() {
     assert!(listen(&file, 16).is_err());
     assert_eq!(fs::read(&file).unwrap(), b"kept");
 }
+
+/// Only root can give a link to another user.
+#[test]
+fn a_link_of_another_user_is_not_followed_to_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (real, link) = (directory.path().join("real"), directory.path().join("link"));
+    fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    make_directory(&link).unwrap();
+    if own_id() == 0 {
+        std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+        for end in [make_directory(&link), check_link(&link)] {
+            assert_eq!(end.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert!(check_link(&real).is_ok() && check_link(&directory.path().join("none")).is_ok());
+    }
+}

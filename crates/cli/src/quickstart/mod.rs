@@ -5,7 +5,11 @@ mod check;
 mod cluster;
 mod house;
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -54,7 +58,9 @@ pub(crate) fn run(args: &QuickstartArgs, output: Output) -> Result<()> {
             dir
         }
         None => {
-            temporary = tempfile::Builder::new().prefix("netraid-quickstart.").tempdir();
+            let mut builder = tempfile::Builder::new();
+            builder.prefix("netraid-quickstart.").permissions(Permissions::from_mode(0o700));
+            temporary = builder.tempdir();
             temporary.as_ref().map_err(|error| anyhow::anyhow!("no directory: {error}"))?.path()
         }
     };
