@@ -1,7 +1,7 @@
 //! A body that takes as much memory as it has bytes, in however small pieces it comes.
 //!
 //! A piece of a body that comes over a connection is a part of the buffer that the connection was read into,
-//! and keeps all of that buffer: a byte may keep kilobytes. [`Gathered`] copies the pieces into buffers of its own.
+//! and keeps all of that buffer: a byte may keep several KiB. [`Gathered`] copies the pieces into buffers of its own.
 
 use std::{
     mem,
