@@ -129,8 +129,8 @@ impl ExportArgs {
     /// out for good.
     pub(crate) async fn hold(&self, control: Option<&str>) -> Result<Held> {
         if let Some(dir) = &self.fuse {
-            self.check_not_hidden(dir, control)?;
             FuseMount::check(dir)?;
+            self.check_not_hidden(dir, control)?;
         }
         let mut nbd = Vec::new();
         for address in &self.nbd {

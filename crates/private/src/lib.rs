@@ -353,7 +353,8 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
 /// # Errors
 /// [`NotPrivate::Owner`] inside an [`io::Error`].
 pub fn check_link(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
+    // A slash behind the name would lead through the link.
+    match fs::symlink_metadata(path.components().as_path()) {
         Ok(found) if found.is_symlink() => Ok(check_owner(&found)?),
         Ok(_) | Err(_) => Ok(()),
     }

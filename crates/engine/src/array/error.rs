@@ -32,6 +32,15 @@ pub enum ArrayError {
         /// Why.
         reason: LabelError,
     },
+    /// A member takes registrations of reservations, and does not keep them: nobody could be fenced there.
+    #[error(
+        "{address}: has taken a registration, and does not know of it; mend its persistent reservations, or \
+         turn them off"
+    )]
+    Forgetful {
+        /// The member.
+        address: String,
+    },
     /// A member could not be read or written.
     #[error("{address}: {what}: {reason}")]
     Io {

@@ -7,7 +7,7 @@ use netraid_block::Pool;
 use netraid_raid::{
     assemble::Assembly,
     label::{FIRST_GENERATION, Label},
-    member::MemberState,
+    member::{MemberSet, MemberState},
     regions::Region,
 };
 use serde::Serialize;
@@ -156,7 +156,7 @@ pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyRepo
     join_all(connected.iter().map(|member| member.remote.close())).await;
     let found = found?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let (assembly, _) = decide(options, &connected, &found, &mut notes)?;
+    let (assembly, _) = decide(options, &connected, &found, (None, MemberSet::EMPTY), &mut notes)?;
     let Assembly { label, found: places, unclean, .. } = assembly;
     let member = |(at, entry): (usize, &netraid_raid::label::MemberEntry)| SurveyMember {
         index: u8::try_from(at).unwrap_or(u8::MAX),

@@ -149,8 +149,7 @@ impl Connected {
         for _ in 0..TRIES_MAX {
             let (others, is_cut, is_registered) = self.others(fence, Some(key)).await?;
             if !is_registered && others.is_empty() && !is_cut {
-                const TEXT: &str = "it has taken a registration, and does not know of it";
-                return Err(self.fail(WHAT, IoError::with_detail(ErrorKind::Device, TEXT)));
+                return Err(ArrayError::Forgetful { address: self.address() });
             }
             let held = self.remote.reservation().await;
             let held = held.map_err(|reason| self.fail(WHAT, reason))?;

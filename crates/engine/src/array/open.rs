@@ -10,6 +10,8 @@ use super::{
     member::{Connected, MemberConfig},
     written,
 };
+use std::collections::BTreeSet;
+
 use futures_util::future::{join_all, try_join_all};
 use netraid_block::{DeviceInfo, Pool};
 use netraid_raid::{
@@ -138,7 +140,7 @@ async fn decide_and_load(
         strangers = leave_out_misplaced(&mut found, connected, notes);
     }
     let Fenced { mut assembly, lock, fence, mut places } =
-        decide_and_fence(options, connected, &mut found, notes, pool).await?;
+        decide_and_fence(options, connected, &found, notes, pool).await?;
     for at in &assembly.stale {
         let (_, found) = &found[*at];
         let index = found.label.index;
@@ -180,44 +182,54 @@ struct Fenced {
     places: Vec<Option<usize>>,
 }
 
-/// Decides, and fences the members that the array will use. One whose answers about reservations are of no
-/// use is left out, as if it was away: it is decided again without it.
+/// Decides, and fences the members that the array will use. A member whose answers about reservations are of no
+/// use is left out, and it is decided again: what its label says counts all the same. Where another engine
+/// could serve from such members alone, that one would not be shut out, and the array is not opened.
 async fn decide_and_fence(
     options: OpenOptions,
     connected: &mut [Connected],
-    found: &mut Vec<(usize, Found)>,
+    found: &[(usize, Found)],
     notes: &mut Vec<String>,
     pool: &Pool,
 ) -> Result<Fenced, ArrayError> {
-    let mut has_sessions = false;
+    let (mut lock, mut unfenced) = (None, MemberSet::EMPTY);
+    let (mut has_sessions, mut left) = (BTreeSet::new(), BTreeSet::new());
     loop {
         let before = notes.len();
-        let (assembly, lock) = decide(options, connected, found, notes)?;
+        let (assembly, held) = decide(options, connected, found, (lock, unfenced), notes)?;
         if assembly.label.log.is_some() && options.read_only && assembly.unclean {
             return Err(ArrayError::NotClosed(assembly.label.name));
         }
         let places: Vec<Option<usize>> =
             assembly.found.iter().map(|place| place.map(|at| found[at].0)).collect();
-        let Some(lock) = lock else {
+        let Some(held) = held else {
             return Ok(Fenced { assembly, lock: None, fence: None, places });
         };
 
-        if !std::mem::replace(&mut has_sessions, true) {
-            take_over(connected, &places, &assembly.label, pool).await?;
-        }
-        let removes = removes(options, &lock, &found[assembly.truth].1.label);
-        let fence = Fence::new(&assembly.label.array_uuid, &lock, removes);
-        let unfenced = exclude_others(connected, &places, fence, notes).await?;
-        if unfenced.is_empty() {
-            check_unchanged(connected, found).await?;
-            return Ok(Fenced { assembly, lock: Some(lock), fence: Some(fence), places });
+        let new: Vec<Option<usize>> =
+            places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
+        take_over(connected, &new, &assembly.label, pool).await?;
+        let removes = removes(options, &held, &found[assembly.truth].1.label);
+        let fence = Fence::new(&assembly.label.array_uuid, &held, removes);
+        let failed = exclude_others(connected, &places, fence, notes).await?;
+        if failed.is_empty() {
+            let heard = found.iter().filter(|(at, _)| !left.contains(at));
+            check_unchanged(connected, heard).await?;
+            return Ok(Fenced { assembly, lock: Some(held), fence: Some(fence), places });
         }
 
         notes.truncate(before);
-        for (at, error) in unfenced {
-            notes.push(format!("{error}; it is left out"));
-            found.retain(|(connection, _)| *connection != at);
+        for (at, error) in failed {
+            let index = places.iter().position(|place| *place == Some(at)).unwrap_or_default();
+            unfenced.insert(MemberIndex(u8::try_from(index).unwrap_or(u8::MAX)));
+            if assembly.label.geometry.can_serve_from(unfenced) {
+                return Err(error);
+            }
+            notes.push(format!("{error}; it is left out as member {index}"));
+            connected[at].leave().await;
+            left.insert(at);
         }
+        lock = Some(held);
     }
 }
 
@@ -282,7 +294,9 @@ async fn exclude_others(
                 "{address}: not fenced, since it has no persistent reservations: make sure that no \
                  other engine writes to it"
             )),
-            Err(error) if matches!(error, ArrayError::Io { .. }) && !error.is_conflict() => {
+            Err(error @ (ArrayError::Io { .. } | ArrayError::Forgetful { .. }))
+                if !error.is_conflict() =>
+            {
                 failed.push((at, error));
             }
             Err(error) => return Err(error),
@@ -294,7 +308,7 @@ async fn exclude_others(
 /// Whether labels are still what was decided on: they were first read before the lock was held.
 async fn check_unchanged(
     connected: &[Connected],
-    found: &[(usize, Found)],
+    found: impl Iterator<Item = &(usize, Found)>,
 ) -> Result<(), ArrayError> {
     for (at, before) in found {
         let now = connected[*at].label().await?;
@@ -423,11 +437,13 @@ fn leave_out_misplaced(
     left_out
 }
 
-/// Weighs the labels against each other, and what the devices can do against what the array needs.
+/// Weighs the labels against each other, and what the devices can do against what the array needs. The lock
+/// is taken where it is not held yet; members that are `unfit` are left out.
 pub(super) fn decide(
     options: OpenOptions,
     connected: &[Connected],
     found: &[(usize, Found)],
+    (lock, unfit): (Option<ArrayLock>, MemberSet),
     notes: &mut Vec<String>,
 ) -> Result<(Assembly, Option<ArrayLock>), ArrayError> {
     let connections: Vec<usize> = found.iter().map(|(at, _)| *at).collect();
@@ -437,9 +453,10 @@ pub(super) fn decide(
         ArrayError::Assemble { reason, notes }
     };
     let truth = truth(&found).ok_or_else(|| fail(AssembleError::Nothing, notes))?;
-    let lock = match options.read_only {
-        true => None,
-        false => Some(ArrayLock::take(truth)?),
+    let lock = match (lock, options.read_only) {
+        (_, true) => None,
+        (Some(held), false) => Some(held),
+        (None, false) => Some(ArrayLock::take(truth)?),
     };
     let ours = lock.as_ref().is_some_and(|lock| lock.outlives(&truth.holder));
     let mut permissions = Permissions {
@@ -447,7 +464,7 @@ pub(super) fn decide(
         read_only: options.read_only,
         holder_is_dead: ours || options.take_over,
         force: options.force,
-        unfit: MemberSet::EMPTY,
+        unfit,
     };
     let mut assembly = assemble(&found, permissions).map_err(|reason| fail(reason, notes))?;
     let geometry = assembly.label.geometry;

@@ -252,7 +252,10 @@ impl NbdServer {
                         pause = Some(Instant::now() + ACCEPT_PAUSE);
                     }
                 },
-                () = sleep_until(pause.unwrap_or_else(Instant::now)), if pause.is_some() => pause = None,
+                () = sleep_until(pause.unwrap_or_else(Instant::now)), if pause.is_some() => {
+                    clients.places.handle_new_try();
+                    pause = None;
+                }
                 () = clients.ended(), if !clients.tasks.is_empty() => pause = None,
                 _ = looks.tick(), if !clients.tasks.is_empty() => {}
                 () = sleep(PLACE_LOOK_INTERVAL), if clients.places.needs_place(waiting.is_some()) => {}

@@ -122,6 +122,11 @@ impl<K: Copy + PartialEq> Places<K> {
         self.failed = self.failed.saturating_add(1);
     }
 
+    /// It is tried again to accept a client: until that fails, too, nobody is known to wait.
+    pub(super) const fn handle_new_try(&mut self) {
+        self.is_exhausted = false;
+    }
+
     /// How often clients could not be accepted since that was told, when it is time to tell it.
     pub(super) fn poll_report(&mut self, now: Duration) -> Option<u64> {
         let is_early = self.told.is_some_and(|told| now.saturating_sub(told) < REPORT_INTERVAL);

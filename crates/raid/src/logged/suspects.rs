@@ -211,7 +211,9 @@ impl State {
             }
         }
         let older = two_behind(checkpoints, found.members);
-        if self.can_serve_from(found.members.without(older)) {
+        if !planted(Planted::OlderImageAccepted)
+            && self.can_serve_from(found.members.without(older))
+        {
             found.members = found.members.without(older);
         }
         Ok(self.can_serve_from(found.members).then_some(found))

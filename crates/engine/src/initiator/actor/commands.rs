@@ -168,10 +168,12 @@ impl Actor {
     /// A request has no more time.
     pub(super) fn give_up(&mut self, expired: Expired, now: Instant) {
         let running = self.requests.get(expired.ticket).and_then(|pending| pending.running);
-        let is_hint = running.is_some_and(|running| running.planned.kind == Kind::Unmap);
-        let end = if is_hint {
-            // A discard is a hint; that it is still under way is what the disk is asked to end.
-            self.note_unanswered(Kind::Unmap);
+        let kind = running.map(|running| running.planned.kind);
+        if let Some(kind) = kind {
+            self.note_unanswered(kind);
+        }
+        let end = if kind == Some(Kind::Unmap) {
+            // A discard is a hint; the disk is asked to end what is still under way.
             Ok(SgList::new())
         } else {
             Err(self.failure(Some(now - expired.handed_over)))

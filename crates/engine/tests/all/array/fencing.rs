@@ -72,16 +72,22 @@ async fn a_member_that_a_stranger_has_reserved_is_opened_by_force_only() {
     array.close().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_member_that_cannot_say_who_is_registered_is_left_out() {
-    let (_targets, mut configs) = members(3).await;
-    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+/// Three members at level 5, or two at level 1, one of which cannot say who is registered.
+async fn one_that_cannot_say(level: Level) -> (Vec<Member>, Vec<MemberConfig>, Meddler) {
+    let (targets, mut configs) = members(if level == Level::Raid5 { 3 } else { 2 }).await;
+    create(options(level), configs.clone(), Pool::new()).await.unwrap();
     let address = format!("{}:{}", configs[1].uri.host, configs[1].uri.port).parse().unwrap();
     let portal = Meddler::start(address).await;
     let not_ready = Additional { asc: 0x04, ascq: 0x03 };
     portal.refuse_always(PERSISTENT_RESERVE_IN, false, SenseKey::NotReady, not_ready);
     (configs[1].uri.host, configs[1].uri.port) =
         (portal.address.ip().to_string(), portal.address.port());
+    (targets, configs, portal)
+}
+
+#[tokio::test]
+async fn a_member_that_cannot_say_who_is_registered_is_left_out() {
+    let (_targets, configs, _portal) = one_that_cannot_say(Level::Raid5).await;
     // Where it is needed, that is why the array does not open.
     let two = [configs[0].clone(), configs[1].clone()];
     let error = Array::open(OpenOptions::default(), two.into(), Pool::new()).await.unwrap_err();
@@ -89,10 +95,21 @@ async fn a_member_that_cannot_say_who_is_registered_is_left_out() {
 
     let array = open(&configs).await;
     assert_eq!(array.handle().status().await.unwrap().state, "degraded");
-    let told = array.notes().iter().any(|note| note.ends_with("it is left out"));
+    let told = array.notes().iter().any(|note| note.ends_with("it is left out as member 1"));
     assert!(told, "{:?}", array.notes());
     write(array.device(), 1).await;
     array.close().await.unwrap();
+}
+
+/// Another engine could serve from it alone, and would not be shut out.
+#[tokio::test]
+async fn half_of_a_mirror_that_cannot_be_fenced_is_not_left_out() {
+    let (_targets, configs, _portal) = one_that_cannot_say(Level::Raid1).await;
+    for (take_over, force) in [(false, false), (true, false), (false, true)] {
+        let options = OpenOptions { take_over, force, ..OpenOptions::default() };
+        let error = Array::open(options, configs.clone(), Pool::new()).await.unwrap_err();
+        assert!(error.to_string().contains("reading its reservation keys"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -96,7 +96,14 @@ impl Member {
             (&mut self.task).await.unwrap();
         }
         let uri = &self.config.uri;
-        let address = format!("{}:{}", uri.host, uri.port).parse().unwrap();
+        let address: SocketAddr = format!("{}:{}", uri.host, uri.port).parse().unwrap();
+        // A client of another test may have been given the port meanwhile.
+        for _ in 0..1000 {
+            if std::net::TcpListener::bind(address).is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         *self = Self::start(self.device.clone(), &uri.target, address);
     }
 }
