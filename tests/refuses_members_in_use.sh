@@ -15,5 +15,17 @@ refused "level 5" "$NETRAID" create second --level 5 "${URI[fresh]}" "${URI[tiny
 # What was refused left no trace: the first array still is whole.
 attach "${URI[m0]}" "${URI[m1]}" "${URI[m2]}"
 expect optimal "$(state)" "state"
+# While the array is open on this machine, force is no answer.
+load write 40MiB 1
+refused "m0/0 is a member of array 'first', which is open" \
+    "$NETRAID" create second --level 1 --force "${URI[fresh]}" "${URI[m0]}"
+load verify 40MiB 1
+expect optimal "$(state)" "state after the refusal"
+# A device that the array has no more is free.
+target spare
+"$NETRAID" replace "$CONTROL" 2 "${URI[spare]}"
+rebuilt
+"$NETRAID" create freed --level 1 --force "${URI[fresh]}" "${URI[m2]}" >/dev/null
+load verify 40MiB 1
 stop engine
 "$NETRAID" create second --level 1 --force "${URI[m0]}" "${URI[fresh]}" >/dev/null

@@ -13,6 +13,11 @@ refused "in use.*other" "$NETRAID" replace "$CONTROL" 1 "${URI[other]}"
 refused "capacity" "$NETRAID" replace "$CONTROL" 1 "${URI[small]}"
 refused "no member" "$NETRAID" replace "$CONTROL" 7 "${URI[small]}"
 refused "in_sync" "$NETRAID" rebuild "$CONTROL" 1
+# While the other array is open on this machine, force is no answer.
+launch other_engine "$NETRAID" attach --json --nbd 127.0.0.1:0 "${URI[other]}"
+refused "other/0 is a member of array 'other', which is open" \
+    "$NETRAID" replace "$CONTROL" 1 "${URI[other]}" --force
+stop other_engine
 expect optimal "$(state)" "state"
 load verify 40MiB 1
 stop engine

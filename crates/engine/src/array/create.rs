@@ -1,6 +1,6 @@
 //! Making an array: the members are checked first, all of them, and labelled last.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use futures_util::future::{join_all, try_join_all};
 use netraid_block::{Buf, BufMut, ErrorKind, Pool};
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     error::ArrayError,
-    lock::hex,
+    lock::{ArrayLock, hex},
     mark,
     member::{Connected, MemberConfig},
     putback::Saved,
@@ -189,6 +189,7 @@ async fn make(
     given: Given,
     members: &mut [Connected],
 ) -> Result<CreateReport, ArrayError> {
+    let _locks = lock_former(members).await?;
     let images = lay_out(options, members, given.addresses.len())?;
     let label = images.label.clone();
     check_members(options, members, label.regions.data.end()).await?;
@@ -235,6 +236,27 @@ async fn make(
         capacity_bytes: label.geometry.capacity(),
         log_bytes: label.log.as_ref().map_or(0, |_| label.regions.log.len),
     })
+}
+
+/// The locks of the arrays that `members` belong to: until the new labels are there, no process of this
+/// machine opens one of these arrays.
+///
+/// # Errors
+/// When one of them is open in a process of this machine.
+async fn lock_former(members: &[Connected]) -> Result<BTreeMap<Uuid, ArrayLock>, ArrayError> {
+    let labels = join_all(members.iter().map(Connected::label)).await;
+    let mut locks = BTreeMap::new();
+    for (member, label) in members.iter().zip(labels) {
+        // What cannot be read, or is no label, is of no array that is open.
+        let Ok(Ok(label)) = label else { continue };
+        if locks.contains_key(&label.array_uuid) {
+            continue;
+        }
+        if let Some(lock) = member.check_not_open_here(&label).await? {
+            locks.insert(label.array_uuid, lock);
+        }
+    }
+    Ok(locks)
 }
 
 /// How far the writes of [`write`] have come.

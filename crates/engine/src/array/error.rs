@@ -67,6 +67,17 @@ pub enum ArrayError {
         /// What was found on it.
         what: String,
     },
+    /// A member of an array that an engine of this machine has open: force is no answer to that.
+    #[error(
+        "{address} is a member of array '{name}', which is open in another process of this machine; \
+         stop that first, or give another device"
+    )]
+    OpenHere {
+        /// The member.
+        address: String,
+        /// The array's name.
+        name: String,
+    },
     /// A member of an array that may hold data.
     #[error("{address} is a member of array '{name}', which was opened before; bring its others")]
     WasOpened {

@@ -12,7 +12,7 @@
 use std::{collections::BTreeSet, num::NonZeroU64};
 
 use netraid_block::{ErrorKind, IoError};
-use netraid_raid::label::Uuid;
+use netraid_raid::label::{Label, Uuid};
 
 use super::{
     error::ArrayError,
@@ -259,6 +259,36 @@ impl Connected {
             Ok(held) => Ok(held.is_some()),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
             Err(error) => Err(self.fail("looking for reservations", error)),
+        }
+    }
+
+    /// Refuses a member of an array that another process of this machine has open, by the member's `label`.
+    /// Where the array is not open, its lock is given: while the lock is held, no process of this machine
+    /// opens the array.
+    ///
+    /// A device that the open array has no more is no member of it: no engine is registered at the device.
+    pub(super) async fn check_not_open_here(
+        &self,
+        label: &Label,
+    ) -> Result<Option<ArrayLock>, ArrayError> {
+        match ArrayLock::take(label) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(ArrayError::Locked { .. }) => {}
+            // Where no lock can be taken, no array can be open.
+            Err(_) => return Ok(None),
+        }
+        let has_no_engine = match self.remote.reservation_keys().await {
+            Ok(keys) => {
+                let mut engines = keys.keys.iter().filter(|key| is_engine(**key));
+                !keys.is_cut && engines.all(|key| *key == VACANT.get())
+            }
+            Err(_) => false,
+        };
+        match has_no_engine {
+            true => Ok(None),
+            false => {
+                Err(ArrayError::OpenHere { address: self.address(), name: label.name.clone() })
+            }
         }
     }
 

@@ -341,7 +341,7 @@ pub(super) async fn join(
         needs.check(&connected)?;
         check_not_serving(&connected, array).await?;
         match expect {
-            Expect::Anything => Ok(()),
+            Expect::Anything => check_not_open_here(&connected, array).await,
             Expect::Unused => connected.check_unused().await,
             Expect::Former => check_former(&connected, member, array).await.map(drop),
         }
@@ -410,6 +410,16 @@ async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), A
         return Err(ArrayError::Serves { address: connected.address(), member: label.index });
     }
     Ok(())
+}
+
+/// Refuses a member of another array that is open on this machine, whatever the user says.
+async fn check_not_open_here(connected: &Connected, array: &Label) -> Result<(), ArrayError> {
+    match connected.label().await? {
+        Ok(label) if label.array_uuid != array.array_uuid => {
+            connected.check_not_open_here(&label).await.map(drop)
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Refuses what was not that member; with a log, also one that went on without the others.
