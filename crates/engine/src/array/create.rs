@@ -317,7 +317,7 @@ async fn write(
     step: &mut Step,
 ) -> Result<(), ArrayError> {
     let label = &images.label;
-    all(members.iter().map(Connected::erase_label)).await?;
+    all(members.iter().map(Connected::mark_begun)).await?;
     if label.log.is_some() {
         *step = Step::Tables;
         let regions = &label.regions;
@@ -384,7 +384,7 @@ async fn check_distinct(members: &[Connected]) -> Result<(), ArrayError> {
 }
 
 /// Whether what is written where `one`'s label will be can be read from `other`. What was there is
-/// put back; were that never done, [`mark::is_mark`] still tells that nothing of value is there.
+/// put back; were that never done, [`mark::is_test`] still tells that nothing of value is there.
 async fn shows_mark(one: &Connected, other: &Connected) -> Result<bool, ArrayError> {
     let (offset, len) = (LABEL_OFFSETS[0], LABEL_LEN as u64);
     let before = match one.read(offset, len, "reading what a mark will cover").await {
@@ -395,7 +395,7 @@ async fn shows_mark(one: &Connected, other: &Connected) -> Result<bool, ArrayErr
         }
         Err(error) => return Err(error),
     };
-    let mark = Buf::copy_from(&mark::new(rand::random()));
+    let mark = Buf::copy_from(&mark::test(rand::random()));
     let marked = one.write(offset, mark.clone(), "marking it").await;
     let seen = match &marked {
         Ok(()) => other.read(offset, len, "looking for a mark").await.map(Some),

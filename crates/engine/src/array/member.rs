@@ -2,9 +2,7 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use netraid_block::{
-    Buf, BufMut, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri,
-};
+use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_raid::{
     label::{LABEL_LEN, Label, LabelError, Uuid},
     regions::{LABEL_OFFSETS, Regions, SIGNATURE_LEN},
@@ -172,10 +170,11 @@ impl Connected {
         Ok(())
     }
 
-    /// Makes both label copies unreadable, first of all.
-    pub(super) async fn erase_label(&self) -> Result<(), ArrayError> {
-        let zeroes = BufMut::zeroed(LABEL_LEN).freeze();
-        let writes = LABEL_OFFSETS.map(|offset| (offset, zeroes.clone()));
+    /// Writes begun marks over both copies of the label, first of all: when the rest is cut short, the
+    /// device is unused.
+    pub(super) async fn mark_begun(&self) -> Result<(), ArrayError> {
+        let mark = Buf::copy_from(&mark::begun(rand::random()));
+        let writes = LABEL_OFFSETS.map(|offset| (offset, mark.clone()));
         self.write_stable(&writes, "erasing the label").await
     }
 
@@ -297,8 +296,12 @@ impl Connected {
         let len = SIGNATURE_LEN.min(self.capacity());
         let head = self.read(0, len, "looking for signatures").await?;
         let tail = self.read(self.capacity() - len, len, "looking for signatures").await?;
-        // A mark is what is left of a look at it that was interrupted.
-        let marked = head.get(..LABEL_LEN).is_some_and(mark::is_mark);
+        let first = head.get(..LABEL_LEN);
+        if first.is_some_and(mark::is_begun) {
+            return Ok(());
+        }
+        // A test mark is what is left of a look at it that was interrupted.
+        let marked = first.is_some_and(mark::is_test);
         let rest = if marked { &head[LABEL_LEN..] } else { &head[..] };
         if rest.iter().chain(tail.iter()).all(|byte| *byte == 0) {
             return Ok(());

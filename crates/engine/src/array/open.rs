@@ -183,8 +183,8 @@ struct Fenced {
 }
 
 /// Decides, and fences the members that the array will use. A member whose answers about reservations are of no
-/// use is left out, and it is decided again: what its label says counts all the same. Where another engine
-/// could serve from such members alone, that one would not be shut out, and the array is not opened.
+/// use is left out, and it is decided again: what its label says counts all the same. Where such members alone are
+/// enough to serve from, another engine may be doing so unfenced, and the array is not opened.
 async fn decide_and_fence(
     options: OpenOptions,
     connected: &mut [Connected],
@@ -220,8 +220,12 @@ async fn decide_and_fence(
 
         notes.truncate(before);
         for (at, error) in failed {
-            let index = places.iter().position(|place| *place == Some(at)).unwrap_or_default();
-            unfenced.insert(MemberIndex(u8::try_from(index).unwrap_or(u8::MAX)));
+            let place = places.iter().position(|place| *place == Some(at));
+            let Some(index) = place.and_then(|place| u8::try_from(place).ok()).map(MemberIndex)
+            else {
+                unreachable!("connection {at} was fenced, and is of no member")
+            };
+            unfenced.insert(index);
             if assembly.label.geometry.can_serve_from(unfenced) {
                 return Err(error);
             }

@@ -125,6 +125,69 @@ async fn what_a_create_has_overwritten_that_fails_later_is_put_back() {
     }
 }
 
+/// Tells that a flush has come, and never answers it.
+struct Silent {
+    device: Device,
+    before: AtomicU32,
+    reached: tokio::sync::Notify,
+    kept: Mutex<Vec<Request>>,
+}
+
+impl BlockDevice for Silent {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { volatile_cache: true, ..self.device.info().clone() }
+    }
+
+    fn submit(&self, request: Request) {
+        let one_less = |left: u32| left.checked_sub(1);
+        let is_flush = flushes(&request.op);
+        if is_flush
+            && self.before.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err()
+        {
+            self.kept.lock().unwrap().push(request);
+            return self.reached.notify_one();
+        }
+        self.device.submit(request);
+    }
+}
+
+/// As a process does that is killed: nothing is put back.
+#[tokio::test]
+async fn a_create_that_was_cut_short_leaves_members_that_are_unused() {
+    let mut cut_short = 0;
+    for before in 0..8 {
+        let (_targets, mut configs) = members(2).await;
+        let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+        let (before, kept) = (AtomicU32::new(before), Mutex::default());
+        let silent = Arc::new(Silent { device, before, reached: tokio::sync::Notify::new(), kept });
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let target = Member::start(Device::new(silent.clone()), &format!("{NAME}-silent"), listen);
+        configs.push(target.config.clone());
+
+        let mut made = tokio::spawn(create(options(Level::Raid5), configs.clone(), Pool::new()));
+        tokio::select! {
+            () = silent.reached.notified() => made.abort(),
+            end = &mut made => {
+                end.unwrap().unwrap();
+                break;
+            }
+        }
+        silent.before.store(u32::MAX, Ordering::Relaxed);
+        assert!(made.await.unwrap_err().is_cancelled());
+        let kept: Vec<Request> = silent.kept.lock().unwrap().drain(..).collect();
+        kept.into_iter()
+            .for_each(|request| request.completion.finish(Err(ErrorKind::Device.into())));
+        let head = completions::read(&silent.device, 0, 512).await.unwrap();
+        if head.to_contiguous().starts_with(b"NETRAID\n") {
+            // All else was written before. What has a label says itself that it is a member.
+            break;
+        }
+        cut_short += 1;
+        create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    }
+    assert!(cut_short >= 3, "{cut_short}");
+}
+
 #[tokio::test]
 async fn a_device_that_takes_no_writes_replaces_no_member_that_serves() {
     let (_targets, configs) = members(3).await;
