@@ -36,3 +36,26 @@ pub fn free_descriptors() -> u64 {
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
+
+/// Whether an error says that this process, or this host, has nothing left to open a file or to accept a
+/// connection with: neither descriptors nor memory (accept(2)).
+#[must_use]
+pub fn is_shortage(error: &io::Error) -> bool {
+    is_out_of_descriptors(error)
+        || matches!(Errno::from_io_error(error), Some(Errno::NOBUFS | Errno::NOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_and_memory_may_be_short() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(is_shortage(&errno.into()), "{errno:?}");
+        }
+        assert!(!is_shortage(&Errno::CONNABORTED.into()));
+        assert!(is_out_of_descriptors(&Errno::MFILE.into()));
+        assert!(!is_out_of_descriptors(&Errno::NOMEM.into()));
+    }
+}

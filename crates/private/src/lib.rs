@@ -27,7 +27,8 @@ use rustix::{fs::OFlags, io::Errno};
 
 pub use self::{
     descriptors::{
-        descriptor_limit, free_descriptors, is_out_of_descriptors, raise_descriptor_limit,
+        descriptor_limit, free_descriptors, is_out_of_descriptors, is_shortage,
+        raise_descriptor_limit,
     },
     socket::listen,
 };

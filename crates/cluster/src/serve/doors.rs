@@ -57,7 +57,7 @@ impl Doors {
 
     /// A connection was not accepted.
     pub(super) fn handle_failed_accept(&self, error: &io::Error) {
-        if !netraid_private::is_out_of_descriptors(error) {
+        if !netraid_private::is_shortage(error) {
             tracing::debug!("a connection ended before it was accepted: {error}");
             return;
         }

@@ -76,16 +76,20 @@ pub enum NotOpened {
 }
 
 impl NotOpened {
-    /// The reason is an error: whether descriptors have run out, what caused it says.
+    /// The reason is an error: whether descriptors or memory have run out, what caused it says.
     #[must_use]
     pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut cause = Some(error);
         while let Some(one) = cause {
-            if one.downcast_ref().is_some_and(netraid_private::is_out_of_descriptors) {
+            let io = one.downcast_ref::<std::io::Error>();
+            if io.is_some_and(netraid_private::is_out_of_descriptors) {
                 let limit = netraid_private::descriptor_limit();
                 return Self::Exhausted(format!(
                     "{error}; the process may have {limit} files and sockets open (LimitNOFILE, ulimit -n)"
                 ));
+            }
+            if io.is_some_and(netraid_private::is_shortage) {
+                return Self::Exhausted(format!("{error}; the host has no memory left for it"));
             }
             cause = one.source();
         }

@@ -151,7 +151,7 @@ pub(super) async fn accept(
                     }
                 }
                 Err(error) => {
-                    let is_exhausted = netraid_private::is_out_of_descriptors(&error);
+                    let is_exhausted = netraid_private::is_shortage(&error);
                     let makes_way = is_exhausted && shared.node.lock().handle_exhausted();
                     shared.wake();
                     if shared.may_tell() {

@@ -40,7 +40,7 @@ use self::{
     connection::Connection,
     handshake::{Export, Outcome, negotiate},
     meter::Meter,
-    places::{Doing, Need, Places, is_shortage, places_within},
+    places::{Doing, Need, Places, places_within},
     stream::Stream,
 };
 use netraid_engine::bytes::ByteDevice;
@@ -269,7 +269,7 @@ impl NbdServer {
     }
 
     fn handle_not_accepted(&self, error: &io::Error, clients: &mut Clients) {
-        clients.places.handle_not_accepted(is_shortage(error));
+        clients.places.handle_not_accepted(netraid_private::is_shortage(error));
         if let Some(count) = clients.places.poll_report(clients.started.elapsed()) {
             let (address, limit) = (&self.listener.address, netraid_private::descriptor_limit());
             tracing::warn!(

@@ -5,9 +5,7 @@
 //! way to nobody, and one that has written never for its silence: it may be a disk that is mounted,
 //! and idle.
 
-use std::{io, time::Duration};
-
-use rustix::io::Errno;
+use std::time::Duration;
 
 /// Most clients at once; more wait until one leaves or gives way.
 pub(super) const CLIENTS_MAX: usize = 256;
@@ -64,12 +62,6 @@ pub(super) enum Need {
 pub(super) fn places_within(descriptors: u64) -> usize {
     let share = usize::try_from(descriptors / SHARE_OF_DESCRIPTORS);
     share.map_or(CLIENTS_MAX, |share| share.clamp(1, CLIENTS_MAX))
-}
-
-/// Whether a client was not accepted as this process, or this host, has nothing left to serve it with.
-pub(super) fn is_shortage(error: &io::Error) -> bool {
-    netraid_private::is_out_of_descriptors(error)
-        || matches!(Errno::from_io_error(error), Some(Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// All clients of a server.
@@ -296,14 +288,6 @@ mod tests {
         assert_eq!(places_within(512), CLIENTS_MAX);
         assert_eq!(places_within(u64::MAX), CLIENTS_MAX);
         assert_eq!(places_within(0), 1, "somebody is served");
-    }
-
-    #[test]
-    fn what_serving_a_client_takes_may_be_out() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(is_shortage(&errno.into()), "{errno:?}");
-        }
-        assert!(!is_shortage(&Errno::CONNABORTED.into()));
     }
 
     #[test]
