@@ -31,6 +31,8 @@ pub(super) struct Pending {
     pub(super) moved: Moved,
     /// Times that a command was sent again, since the request does without something at least.
     pub(super) tries: u8,
+    /// RESERVATION CONFLICTs that it met on registered sessions.
+    pub(super) conflicts: u8,
     serial: u32,
 }
 
@@ -153,9 +155,19 @@ impl Requests {
         let moved = Moved { own: 0, all: moved, others: self.open_work };
         self.open_work += work;
         let (running, held, data, losses) = (None, None, SgList::new(), None);
-        let tries = 0;
-        let pending =
-            Pending { request, progress, running, held, data, losses, moved, tries, serial };
+        let (tries, conflicts) = (0, 0);
+        let pending = Pending {
+            request,
+            progress,
+            running,
+            held,
+            data,
+            losses,
+            moved,
+            tries,
+            conflicts,
+            serial,
+        };
         self.places[index] = Some(pending);
         self.count += 1;
         let ticket = Ticket::new(index, serial);

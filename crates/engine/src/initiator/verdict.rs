@@ -102,6 +102,14 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
     }
 }
 
+/// Whether so many RESERVATION CONFLICTs that one request met contradict what the disk says itself: a registered
+/// session that meets a conflict carries nothing more before the disk has said that the session is registered
+/// still. So of more conflicts than there are `sessions`, one at least was followed by such an answer. An
+/// engine that takes over removes the registration for good.
+pub(super) const fn is_contradiction(conflicts: u8, sessions: usize) -> bool {
+    conflicts as usize > sessions
+}
+
 /// Commands of one kind that had no end, one after another, after which a disk gets no more of them.
 const UNANSWERED_MAX: u8 = 3;
 
@@ -142,7 +150,7 @@ impl Unanswered {
     }
 
     /// A profile without the commands that the disk gets no more.
-    pub(super) fn without_what_had_no_end(self, mut profile: Profile) -> Profile {
+    pub(super) fn without_unanswered(self, mut profile: Profile) -> Profile {
         if self.unmap >= UNANSWERED_MAX {
             profile.do_without(Kind::Unmap);
         }
@@ -410,15 +418,15 @@ mod tests {
                 unanswered.note_answer(kind);
             }
         }
-        assert_eq!(unanswered.without_what_had_no_end(profile()), profile());
+        assert_eq!(unanswered.without_unanswered(profile()), profile());
         assert!(!unanswered.note(Kind::Write));
         let ends: Vec<bool> = (0..5).map(|_| unanswered.note(Kind::Unmap)).collect();
         assert_eq!(ends, [false, false, true, false, false]);
         unanswered.note_answer(Kind::Unmap);
-        let without = unanswered.without_what_had_no_end(profile());
+        let without = unanswered.without_unanswered(profile());
         assert_eq!(without, Profile { unmap_max: 0, ..profile() });
         (0..3).for_each(|_| _ = unanswered.note(Kind::WriteSame));
-        let without = unanswered.without_what_had_no_end(profile());
+        let without = unanswered.without_unanswered(profile());
         assert_eq!((without.unmap_max, without.write_same_max), (0, 0));
     }
 

@@ -629,14 +629,14 @@ impl<M: Machine> Engine<M> {
             };
             self.execute(context, action);
             if self.is_dying {
-                return self.hear_who_is_out();
+                return self.note_faulty_members();
             }
         }
     }
 
     /// The engine dies before it hears what the machine says of members that are set aside; labels on
     /// their way may say so already.
-    fn hear_who_is_out(&mut self) {
+    fn note_faulty_members(&mut self) {
         let Stage::Open(machine) = &mut self.stage else { return };
         while let Some(event) = machine.poll_event() {
             if let Event::Member { member, state: MemberState::Faulty, .. } = event {

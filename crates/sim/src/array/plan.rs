@@ -190,7 +190,8 @@ impl Plan {
         let share = [2, 3, 8][dice.index(3)];
         let mut faults: Vec<Fault> =
             Fault::DRAWN.into_iter().filter(|_| dice.below(8) < share).collect();
-        // Space runs out where nothing else is wrong: seldom, where much else befalls.
+        // Space runs out where nothing else is wrong: seldom, where much else befalls. The dice have the name
+        // with which the plans of the seeds that are kept stay what they are.
         if seed.dice("pools").one_in(8) {
             faults = Vec::from([Fault::SpaceRunsOut]);
         } else if seed.dice("space").one_in(4) {

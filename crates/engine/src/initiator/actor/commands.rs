@@ -185,7 +185,7 @@ impl Actor {
     /// A command of this kind had no end.
     pub(super) fn note_unanswered(&mut self, kind: Kind) {
         if self.unanswered.note(kind) {
-            self.profile = self.unanswered.without_what_had_no_end(self.profile.clone());
+            self.profile = self.unanswered.without_unanswered(self.profile.clone());
             tracing::warn!(
                 place = %self.place,
                 ?kind,
@@ -339,7 +339,16 @@ impl Actor {
                 self.requests.push_first(ticket);
             }
             Remedy::Ended => self.conclude(ticket),
-            Remedy::Nothing => return self.end_badly(ticket, planned, end),
+            Remedy::Nothing => {
+                return match end {
+                    Verdict::Fail(error)
+                        if error.kind() == ErrorKind::Fenced && self.lanes[at].registered =>
+                    {
+                        self.meet_conflict(ticket, planned.kind, at);
+                    }
+                    end => self.end_badly(ticket, planned, end),
+                };
+            }
         }
         match end {
             Verdict::Attention(attention) => self.heed(at, attention),
@@ -354,6 +363,26 @@ impl Actor {
             | Verdict::Mismatch(_)
             | Verdict::Fail(_) => {}
         }
+    }
+
+    /// A request met a RESERVATION CONFLICT on a registered session. It is sent again when the disk has said that
+    /// the session is registered still; a disk that contradicts itself has failed, and nobody has taken over.
+    fn meet_conflict(&mut self, ticket: Ticket, kind: Kind, at: usize) {
+        let sessions = self.lanes.len();
+        self.lanes[at].examine = true;
+        let Some(pending) = self.requests.get(ticket) else { return };
+        pending.conflicts = pending.conflicts.saturating_add(1);
+        if verdict::is_contradiction(pending.conflicts, sessions) {
+            let text = format!(
+                "{}: disk answers {kind:?} with RESERVATION CONFLICT, and says that this side is registered; \
+                 look at its reservations (sg_persist), and replace it",
+                self.place
+            );
+            self.requests.finish(ticket, Err(IoError::with_detail(ErrorKind::Device, text)));
+            return;
+        }
+        self.requests.push_first(ticket);
+        self.send_again(at);
     }
 
     /// A request fails.

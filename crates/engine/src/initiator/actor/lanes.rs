@@ -155,7 +155,7 @@ impl Actor {
             synchronize_cache: probed.profile.synchronize_cache && self.profile.synchronize_cache,
             ..probed.profile
         };
-        self.profile = self.unanswered.without_what_had_no_end(profile);
+        self.profile = self.unanswered.without_unanswered(profile);
     }
 
     /// The link of a lane is gone; its socket closes before another one is opened.

@@ -112,6 +112,29 @@ async fn half_of_a_mirror_that_cannot_be_fenced_is_not_left_out() {
     }
 }
 
+/// Another engine that takes over removes this engine's registration, on one member after the other.
+#[tokio::test]
+async fn a_member_that_refuses_writes_by_conflicts_and_knows_the_registration_is_set_aside() {
+    const WRITE_10: u8 = 0x2a;
+    let (_targets, mut configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let address = format!("{}:{}", configs[1].uri.host, configs[1].uri.port).parse().unwrap();
+    let portal = Meddler::start(address).await;
+    (configs[1].uri.host, configs[1].uri.port) =
+        (portal.address.ip().to_string(), portal.address.port());
+    let array = open(&configs).await;
+    write(array.device(), 1).await;
+    portal.conflict_always(WRITE_10);
+    write(array.device(), 2).await;
+    let status = array.handle().status().await.unwrap();
+    assert_eq!((status.state.as_str(), status.members[1].state.as_str()), ("degraded", "faulty"));
+    array.close().await.unwrap();
+    let others = [configs[0].clone(), configs[2].clone()];
+    let array = open(&others).await;
+    verify(array.device(), 2).await;
+    array.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_device_that_a_stranger_has_reserved_becomes_a_member_by_force_only() {
     for kind in [ReservationType::WriteExclusive, ReservationType::ExclusiveAccess] {

@@ -159,6 +159,41 @@ async fn a_conflict_ends_the_request_at_once_and_no_other() {
     target.stop().await;
 }
 
+/// Another engine that takes over removes the registration: a disk that has it still says nothing of one.
+#[tokio::test]
+async fn a_disk_that_says_conflict_and_knows_the_registration_has_failed_and_is_not_fenced() {
+    let key = NonZeroU64::new(0x1111).unwrap();
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
+    for sessions in [1, 3] {
+        let target = Running::start(config(), &[ram()]);
+        let portal = Meddler::start(target.address).await;
+        let uri = TargetUri::parse(&format!("iscsi://{}/{NAME}/0", portal.address)).unwrap();
+        let mut config = InitiatorConfig::new(uri);
+        config.request_timeout = Duration::from_secs(2);
+        config.sessions = sessions;
+        let remote = Arc::new(Remote::connect(config, Pool::new()).await.unwrap());
+        let device = remote.clone().into_device();
+        remote.register(key).await.unwrap();
+        remote.reserve(key, kind).await.unwrap();
+        // Once may be a mistake.
+        portal.conflict(WRITE_10);
+        write(&device, 1).await.unwrap();
+        assert_eq!(portal.lies_left(), 0);
+
+        portal.conflict_always(WRITE_10);
+        let error = write(&device, 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Device, "{error}");
+        assert!(error.to_string().contains("RESERVATION CONFLICT"), "{error}");
+        assert_eq!(portal.refused(), usize::from(sessions) + 1);
+        // All else goes on.
+        completions::read(&device, 0, 512).await.unwrap();
+        assert!(!remote.is_fenced());
+        assert_eq!(remote.reconnects(), 0);
+        remote.close().await;
+        target.stop().await;
+    }
+}
+
 /// A disk that takes the data of WRITE SAME for that of a WRITE wants more of it.
 #[tokio::test]
 async fn a_disk_that_misunderstands_write_same_is_given_zeros() {
