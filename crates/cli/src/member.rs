@@ -1,9 +1,11 @@
 //! Addresses of members and the secrets that go with them.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use clap::Args;
 use netraid_block::TargetUri;
-use netraid_engine::array::MemberConfig;
+use netraid_engine::array::{Keyring, MemberConfig};
 
 use crate::secret::{SecretArgs, Secrets};
 
@@ -45,11 +47,17 @@ impl MemberArgs {
 /// Members at these addresses.
 pub(crate) fn configs(urls: &[String], secrets: &SecretArgs) -> Result<Vec<MemberConfig>> {
     let allow_none = secrets.allow_none;
-    let secrets = Secrets::load(secrets)?;
+    let secrets = Arc::new(Secrets::load(secrets)?);
+    let known = Arc::clone(&secrets);
+    let keyring = Keyring::new(move |uri| {
+        let found = known.of(uri).map_err(|error| format!("{error:#}"))?;
+        Ok(found.map(|credentials| credentials.secret))
+    });
     let config = |url: &String| {
         let uri = TargetUri::parse(url)?;
         let secret = secrets.of(&uri)?.map(|credentials| credentials.secret);
         let mut config = MemberConfig::new(uri, secret);
+        config.keyring = Some(keyring.clone());
         config.allow_none = allow_none;
         config.mutual = secrets.mutual().map(|mutual| (mutual.user.clone(), mutual.secret.clone()));
         Ok(config)

@@ -423,7 +423,7 @@ impl Driver {
         {
             slot.stats.errors += 1;
             slot.stats.last_error = Some(error.to_string());
-            slot.returning.note(error);
+            slot.returning.note(error, is_read);
         }
         self.machine.handle_io_done(IoId(io), result);
     }

@@ -225,6 +225,15 @@ pub enum ArrayError {
         /// The last index.
         last: MemberIndex,
     },
+    /// No secret is known for the user of an address; the text says what to do.
+    #[error("{0}")]
+    NoSecret(String),
+    /// A member that was not given when the array was opened.
+    #[error(
+        "member {0} was not given when the array was attached, so its address is not known; stop the \
+         array, and attach it with that address, too"
+    )]
+    NotGiven(MemberIndex),
     /// A LUN that is a member already.
     #[error("{address} serves as member {member} of this array; give another device")]
     Serves {

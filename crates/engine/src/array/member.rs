@@ -25,6 +25,32 @@ const STABLE_TRIES_MAX: usize = 4;
 /// Bytes of log and tables whose space is reserved by one request.
 const RESERVED_AT_ONCE: u64 = 16 << 20;
 
+/// The CHAP secrets of users by whom an array may reach devices that take a member's place later.
+#[derive(Clone)]
+pub struct Keyring(Arc<SecretOf>);
+
+/// The secret for an address; none where the address names no user. The error says what to do.
+type SecretOf = dyn Fn(&TargetUri) -> Result<Option<Secret>, String> + Send + Sync;
+
+impl Keyring {
+    /// What `secret_of` knows. It is called by the array's task, and must not block.
+    pub fn new(
+        secret_of: impl Fn(&TargetUri) -> Result<Option<Secret>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(secret_of))
+    }
+
+    pub(super) fn secret_of(&self, uri: &TargetUri) -> Result<Option<Secret>, ArrayError> {
+        (self.0)(uri).map_err(ArrayError::NoSecret)
+    }
+}
+
+impl std::fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keyring")
+    }
+}
+
 /// How to reach a member.
 #[derive(Debug, Clone)]
 pub struct MemberConfig {
@@ -32,6 +58,9 @@ pub struct MemberConfig {
     pub uri: TargetUri,
     /// Its CHAP secret.
     pub secret: Option<Secret>,
+    /// Where the secret of a device is found that takes the member's place; without it, such a device has the
+    /// secret of a member with the same user.
+    pub keyring: Option<Keyring>,
     /// CHAP user and secret that may be replaced while it is in use; before the address's and `secret`.
     pub live_credentials: Option<watch::Receiver<Credentials>>,
     /// iSCSI name of this side; the usual when none.
@@ -58,6 +87,7 @@ impl MemberConfig {
         Self {
             uri,
             secret,
+            keyring: None,
             live_credentials: None,
             initiator_name: None,
             allow_none: false,

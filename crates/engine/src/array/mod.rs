@@ -43,7 +43,7 @@ pub use examine::{
     ExamineReport, LabelReport, RegionReport, SurveyMember, SurveyReport, examine, survey,
 };
 pub use lock::HostLock;
-pub use member::{MemberConfig, signature};
+pub use member::{Keyring, MemberConfig, signature};
 pub use open::OpenOptions;
 
 use crate::control::{ArrayStatus, ControlRequest, ScrubStatus};

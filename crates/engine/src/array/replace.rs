@@ -82,7 +82,7 @@ impl Driver {
         let expect = if force { Expect::Anything } else { Expect::Unused };
         let prepared = self
             .find(member)
-            .and_then(|member| Ok((member, self.config_for(member, TargetUri::parse(with)?))));
+            .and_then(|member| Ok((member, self.config_for(member, TargetUri::parse(with)?)?)));
         self.begin_join(prepared, expect, reply);
     }
 
@@ -105,23 +105,19 @@ impl Driver {
     pub(super) fn begin_rebuild(&mut self, member: &str, reply: Reply) {
         let prepared = self.find(member).and_then(|member| {
             let config = self.slots[member.as_usize()].config.clone();
-            let unknown = || ArrayError::NoSuchMember {
-                given: format!("member {member} (its address is not known)"),
-                last: MemberIndex(self.machine.geometry().members() - 1),
-            };
-            Ok((member, config.ok_or_else(unknown)?))
+            Ok((member, config.ok_or(ArrayError::NotGiven(member))?))
         });
         self.begin_join(prepared, Expect::Former, reply);
     }
 
-    /// The address with the secrets, sessions and deadline that the array's members have. What they
-    /// have to prove, their successor has to prove, too.
-    fn config_for(&self, member: MemberIndex, uri: TargetUri) -> MemberConfig {
+    /// The address with its user's secret, and with the sessions and the deadline that the array's members
+    /// have. What they have to prove, their successor has to prove, too.
+    fn config_for(&self, member: MemberIndex, uri: TargetUri) -> Result<MemberConfig, ArrayError> {
         let own = self.slots[member.as_usize()].config.as_ref();
         let any = self.slots.iter().filter_map(|slot| slot.config.as_ref());
         let like = own.into_iter().chain(any);
         let mut config = MemberConfig::new(uri, None);
-        for other in like {
+        for other in like.clone() {
             config.request_timeout = other.request_timeout;
             config.digests = other.digests;
             config.allow_none = other.allow_none;
@@ -129,11 +125,18 @@ impl Driver {
             if config.mutual.is_none() {
                 config.mutual.clone_from(&other.mutual);
             }
-            if config.uri.user.is_some() && config.secret.is_none() {
-                config.secret.clone_from(&other.secret);
+            if config.keyring.is_none() {
+                config.keyring.clone_from(&other.keyring);
             }
         }
-        config
+        config.secret = match &config.keyring {
+            Some(keyring) => keyring.secret_of(&config.uri)?,
+            // No target is shown what proves another user.
+            None => like
+                .filter(|other| config.uri.user.is_some() && other.uri.user == config.uri.user)
+                .find_map(|other| other.secret.clone()),
+        };
+        Ok(config)
     }
 
     fn begin_join(

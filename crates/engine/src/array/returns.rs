@@ -47,9 +47,14 @@ impl Default for Returning {
 }
 
 impl Returning {
-    /// A request failed. A device that answers with a failure would do so again.
-    pub(super) const fn note(&mut self, error: &IoError) {
-        self.by_itself &= !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Device);
+    /// A request failed. A device that answers with a failure would do so again; blocks that cannot be read are
+    /// repaired, and set no member aside.
+    pub(super) const fn note(&mut self, error: &IoError, is_read: bool) {
+        self.by_itself &= match error.kind() {
+            ErrorKind::NoSpace | ErrorKind::Device => false,
+            ErrorKind::Medium => is_read,
+            _ => true,
+        };
     }
 
     pub(super) fn has_left(&mut self) {

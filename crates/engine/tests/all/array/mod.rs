@@ -25,7 +25,7 @@ use netraid_block::{
 };
 use netraid_engine::{
     array::{
-        Array, ArrayError, CreateOptions, Event, Log, MemberConfig, OpenOptions, create,
+        Array, ArrayError, CreateOptions, Event, Keyring, Log, MemberConfig, OpenOptions, create,
         create_degraded,
     },
     backings, completions,
@@ -291,6 +291,49 @@ async fn a_replacement_has_to_prove_what_the_members_prove() {
     command(&array, replace(&true_one)).await;
     wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
     array.close().await.unwrap();
+}
+
+/// A target is never shown the proof of another user, and an address's own secret counts.
+#[tokio::test]
+async fn a_replacement_has_the_secret_of_its_own_user() {
+    let secret = |user: &str| Secret::new(format!("hidden-secret-of-{user}")).unwrap();
+    let start = |number: u32, user: &str| {
+        let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
+        let name = format!("{NAME}-of-{user}-{number}");
+        let mut config = TargetConfig::new(&name);
+        config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.chap = vec![ChapCredentials { user: user.into(), secret: secret(user) }];
+        let mut member = Member::start_as(device, &name, config);
+        member.config.uri.user = Some(user.into());
+        member.config.secret = Some(secret(user));
+        member
+    };
+    for has_keyring in [false, true] {
+        let known = ["joe", "ann"];
+        let members: Vec<Member> = (0..2).map(|at| start(at, known[at as usize])).collect();
+        let mut configs: Vec<MemberConfig> = members.iter().map(|one| one.config.clone()).collect();
+        create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
+        let keyring = Keyring::new(move |uri| match uri.user.as_deref() {
+            Some("eve") => Err("no secret for user 'eve'".to_owned()),
+            user => Ok(user.map(|user| secret(user))),
+        });
+        for config in configs.iter_mut().filter(|_| has_keyring) {
+            config.keyring = Some(keyring.clone());
+        }
+        let mut array = open(&configs).await;
+        // In the place of a member that has another user.
+        let (of_ann, of_eve) = (start(2, "ann"), start(3, "eve"));
+        let replace = |with: &Member| ControlRequest::Replace {
+            member: "0".into(),
+            with: with.config.address(),
+            force: false,
+        };
+        let refused = array.handle().command(replace(&of_eve)).await.unwrap_err().to_string();
+        assert!(refused.contains("no secret"), "{refused}");
+        command(&array, replace(&of_ann)).await;
+        wait_for(&mut array, |event| *event == Event::Rebuilt { member: 0 }).await;
+        array.close().await.unwrap();
+    }
 }
 
 #[tokio::test]
