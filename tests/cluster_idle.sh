@@ -18,4 +18,15 @@ for i in 1 2 3; do
 done
 load verify 32MiB 1 >/dev/null
 expect optimal "$(state)" "state"
+
+# Two signals at once are one word, as `timeout` says it: the volume is closed, and opens again at once.
+child=${PID[engine]} status=0
+unset "PID[engine]"
+kill -TERM "$child"
+kill -INT "$child"
+await_end "$child" 30 || fail "the engine does not end"
+wait "$child" || status=$?
+expect 0 "$status" "status after two signals"
+launch engine "$NETRAID" volume attach --json /idle --nbd "unix:$WORK/nbd.sock" --control "$CONTROL"
+load verify 32MiB 1 >/dev/null
 stop engine

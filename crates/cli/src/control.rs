@@ -96,7 +96,12 @@ pub(crate) fn replace(args: &ReplaceArgs, output: Output) -> Result<()> {
     let MemberOfArgs { at, member } = &args.of;
     let (member, with) = (member.clone(), args.with.clone());
     let answer = call(at, &ControlRequest::Replace { member, with, force: args.force })?;
-    output.document(&answer, || format!("member {} is replaced and is rebuilt now", args.of.member))
+    output.document(&answer, || {
+        format!(
+            "member {} is replaced and is rebuilt now; attach the array with the new address from now on",
+            args.of.member
+        )
+    })
 }
 
 pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {

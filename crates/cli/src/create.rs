@@ -11,7 +11,8 @@ use crate::{member::MemberArgs, output::Output, runtime, size};
 pub(crate) struct CreateArgs {
     /// Name of the array
     name: String,
-    /// 0 (stripes), 1 (mirror), 5 (rotated parity), 6 (two parities) or 10 (striped mirrors)
+    /// 0 (stripes), 1 (mirror), 5 (rotated parity), 6 (two parities) or 10 (striped mirrors: of N
+    /// members, the first and the one N/2 behind it have the same data, and so on)
     #[arg(long, value_parser = parse_level)]
     level: Level,
     /// Bytes that lie together on one member

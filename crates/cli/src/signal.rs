@@ -1,5 +1,7 @@
 //! Being told to stop: SIGTERM and SIGINT end every command that runs for long cleanly.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, bail};
 use netraid_files::Cluster;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -8,7 +10,11 @@ use tokio::{
     sync::watch,
 };
 
-/// How often SIGTERM or SIGINT arrived.
+/// Signals that come so soon after one that counted are the same word: `timeout` tells the process and its group, and a
+/// terminal tells the group beside whoever tells the process.
+const SAME_WORD: Duration = Duration::from_secs(1);
+
+/// How often somebody said by SIGTERM or SIGINT that this is to end.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop(watch::Receiver<u32>);
 
@@ -45,12 +51,16 @@ impl Stop {
         let (sender, receiver) = watch::channel(0);
         // It ends with the runtime: nobody may take the end of this channel for a signal.
         tokio::spawn(async move {
+            let mut counted: Option<Instant> = None;
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                sender.send_modify(|signals| *signals += 1);
+                if counted.is_none_or(|counted| counted.elapsed() >= SAME_WORD) {
+                    counted = Some(Instant::now());
+                    sender.send_modify(|signals| *signals += 1);
+                }
             }
         });
         Ok(Self(receiver))
@@ -82,6 +92,10 @@ impl Stop {
     }
 }
 
+/// What a second signal cuts short.
+pub(crate) const NOT_CLOSED: &str = "ended by a second signal, before the mediator knew that what was open is closed: it \
+     counts as open for up to ten minutes; a volume is opened before that by --take-over";
+
 /// Does this until a signal comes, then gives back what it has open at the cluster. A second signal ends
 /// that as well: the rest ends by itself, in minutes.
 pub(crate) async fn until_stopped<T>(
@@ -105,7 +119,7 @@ pub(crate) async fn settle(cluster: &Cluster, stop: &mut Stop) {
     }
     tokio::select! {
         () = cluster.settled() => {}
-        () = stop.wait_for_another() => tracing::warn!("not closed in good order"),
+        () = stop.wait_for_another() => tracing::warn!("{NOT_CLOSED}"),
     }
 }
 

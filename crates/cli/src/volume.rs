@@ -15,7 +15,7 @@ use crate::{
     names::{self, ListArgs, PathArgs, RemoveArgs},
     output::Output,
     runtime, runtime_of,
-    signal::{Stop, settle, stop_with_parent, until_stopped},
+    signal::{NOT_CLOSED, Stop, settle, stop_with_parent, until_stopped},
     size,
 };
 
@@ -227,7 +227,7 @@ impl Running for Volume {
                 closed => Ok(closed?),
             },
             // What is lost by that is what a crash loses: its keeper goes on for as long as this process does.
-            () = stop.wait_for_another() => bail!("not closed in good order"),
+            () = stop.wait_for_another() => bail!(NOT_CLOSED),
         }
     }
 }

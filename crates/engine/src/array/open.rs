@@ -144,10 +144,12 @@ async fn decide_and_load(
     for at in &assembly.stale {
         let (_, found) = &found[*at];
         let index = found.label.index;
-        notes.push(format!(
-            "{}: was member {index}, is not up to date; `netraid rebuild` takes it back",
-            found.address
-        ));
+        let is_served = assembly.found.get(index.as_usize()).is_some_and(Option::is_some);
+        let what_to_do = match is_served {
+            true => "has been replaced; leave its address out",
+            false => "is not up to date; `netraid rebuild` takes it back",
+        };
+        notes.push(format!("{}: was member {index}, {what_to_do}", found.address));
     }
     let mut forgers = Vec::new();
     let written = match assembly.label.log {
