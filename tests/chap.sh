@@ -37,4 +37,28 @@ NETRAID_MUTUAL_SECRET=Plover-maze-77 "$NETRAID" examine "${URI[m1]}" >/dev/null
 NETRAID_MUTUAL_SECRET=wrong-secret-000 refused 'did not prove itself' \
     "$NETRAID" create v --level 0 "${URI[m1]}"
 stop m1
+unset NETRAID_SECRET
+
+# A device that takes a member's place is reached as its own user, by a secret that the engine was given, or
+# by that of its address.
+install -m 600 /dev/null "$WORK/of-joe"
+install -m 600 /dev/null "$WORK/of-ann"
+say "joe:Xyzzy-plugh-42" >"$WORK/of-joe"
+say "ann:Plover-maze-77" >"$WORK/of-ann"
+install -m 600 /dev/null "$WORK/of-both"
+cat "$WORK/of-joe" "$WORK/of-ann" >"$WORK/of-both"
+for name in j0 j1; do target $name 64MiB --chap-file "$WORK/of-joe"; done
+for name in a0 a1; do target $name 64MiB --chap-file "$WORK/of-ann"; done
+"$NETRAID" create mixed --level 1 --secret-file "$WORK/of-joe" "${URI[j0]}" "${URI[j1]}" >/dev/null
+attach --secret-file "$WORK/of-both" "${URI[j0]}" "${URI[j1]}"
+load write 16MiB 1 >/dev/null
+refused "no secret for user 'eve'" "$NETRAID" replace "$CONTROL" 1 "${URI[a0]/ann@/eve@}"
+"$NETRAID" replace "$CONTROL" 1 "${URI[a0]}"
+rebuilt
+stop engine
+attach --secret-file "$WORK/of-both" "${URI[j0]}" "${URI[a0]}"
+"$NETRAID" replace "$CONTROL" 0 "${URI[a1]/ann@/ann%Plover-maze-77@}"
+rebuilt
+load verify 16MiB 1 >/dev/null
+stop engine
 ! grep -r 'Xyzzy\|Plover\|wrong-secret' "$WORK"/*.err "$WORK/out" || fail "a secret was shown"

@@ -48,7 +48,8 @@ pub(crate) struct MemberOfArgs {
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     of: MemberOfArgs,
-    /// Address of the device that takes its place
+    /// Address of the device that takes its place; its user's secret is one that `attach` was given, or the
+    /// address's own
     with: String,
     /// Take the device although it is in use: what is on it is lost
     #[arg(long)]
