@@ -218,7 +218,10 @@ impl Court<'_> {
         let denies = |other: &usize| {
             let other = self.labels[*other];
             let is_other = other.index != label.index && is_called_in_sync(label, other);
-            is_other && age(other) <= age(label) && !says_the_same(label, other)
+            // Newer labels were looked at before, and do not count: one that is no update of this label which was cut
+            // short lies, and speaks for nobody.
+            let may_deny = age(other) <= age(label) || !may_be_update(other, label);
+            is_other && may_deny && !says_the_same(label, other)
         };
         Candidate {
             at,
@@ -240,11 +243,14 @@ impl Court<'_> {
             here += usize::from(!candidate.against.contains(other));
         }
         candidate.against.iter().for_each(|other| rest.remove(self.labels[*other].index));
+        if self.is_outvoted(candidate) {
+            return Ok(false);
+        }
         if !label.geometry.can_serve_from(rest) {
             // Of as many the one as the other, the older may be what is left where the newer was spoiled.
             let one_behind = |other: &usize| {
-                let other = age(self.labels[*other]);
-                other < candidate.age && follows(candidate.age, other)
+                let other = self.labels[*other];
+                age(other) < candidate.age && may_be_update(label, other)
             };
             let is_split = candidate.against.len() <= here;
             if !is_split || !candidate.against.iter().all(one_behind) {
@@ -277,6 +283,24 @@ impl Court<'_> {
         }
     }
 
+    /// Whether more members than have this label, and enough to serve from, have one and the same label that is
+    /// older by more than one update: the update after that label was never complete.
+    fn is_outvoted(&self, candidate: &Candidate) -> bool {
+        let label = self.labels[candidate.at];
+        let holders = |of: usize| -> MemberSet {
+            let same = |other: &&usize| says_the_same(self.labels[of], self.labels[**other]);
+            self.shaped.iter().filter(same).map(|other| self.labels[*other].index).collect()
+        };
+        candidate.against.iter().any(|other| {
+            let others = holders(*other);
+            let older = self.labels[*other];
+            age(older) < candidate.age
+                && !may_be_update(label, older)
+                && others.len() as usize > candidate.holders
+                && label.geometry.can_serve_from(others)
+        })
+    }
+
     fn verdict(&self, truth: usize, is_clear: bool) -> Verdict {
         let label = self.labels[truth];
         let others = age(label);
@@ -288,7 +312,7 @@ impl Court<'_> {
             } else if !is_clear || says < others {
                 // Who is behind was away, or is what it was once.
             } else if says > others {
-                if follows(says, others) {
+                if may_be_update(other, label) {
                     verdict.generation = verdict.generation.max(says.0);
                 } else {
                     verdict.liars.push(Liar { at, lie: Lie::Age { says, others } });
@@ -337,7 +361,14 @@ const fn age(label: &Label) -> Age {
     (label.generation, label.epoch)
 }
 
-/// Whether a label of one age may be the update after another one, which was cut short.
+/// Whether a label may be the update after another one, which was cut short. No update calls a member in sync that the
+/// label before it called away: it catches up first.
+fn may_be_update(later: &Label, earlier: &Label) -> bool {
+    let mut in_sync = later.in_sync().iter();
+    follows(age(later), age(earlier)) && in_sync.all(|member| earlier.state(member).is_live())
+}
+
+/// Whether a label of one age may be of the update after one of another age.
 const fn follows(later: Age, earlier: Age) -> bool {
     later.0.saturating_sub(earlier.0) <= CUT_SHORT_MAX && later.1.saturating_sub(earlier.1) <= 1
 }

@@ -116,6 +116,70 @@ fn of_a_mirror_three_tell_a_lead_that_cannot_be_and_two_cannot() {
     assert!(matches!(judged(&two), Err(Unclear::Contents { .. })));
 }
 
+/// Half of a mirror can serve alone, and two of three tell all the same: they are updated together.
+#[test]
+fn one_mirror_of_three_that_leads_by_a_little_is_outvoted() {
+    for members in 3..6 {
+        for (generations, epochs) in [(0, 2), (2, 2), (0, 1000), (LEAD_MAX, LEAD_MAX)] {
+            let mut labels = labels(Level::Raid1, members);
+            (labels[1].generation, labels[1].epoch) = (40 + generations, 7 + epochs);
+            let verdict = judged(&labels).unwrap();
+            let liars: Vec<usize> = verdict.liars.iter().map(|liar| liar.at).collect();
+            assert_eq!((liars, verdict.generation), (vec![1], 40), "{generations}, {epochs}");
+        }
+    }
+}
+
+/// Older images of two members say what they were once, each another thing: the newest label counts alone.
+#[test]
+fn a_mirror_that_went_on_alone_is_not_outvoted() {
+    let mut labels = labels(Level::Raid1, 3);
+    (labels[1].epoch, labels[2].epoch) = (4, 5);
+    assert_eq!(judged(&labels).unwrap().truth, 0);
+    // It had set the others aside, which are as they were then.
+    let mut labels = self::labels(Level::Raid1, 3);
+    labels[0].epoch += 2;
+    set_faulty(&mut labels[0], &[1, 2]);
+    assert_eq!(judged(&labels).unwrap().truth, 0);
+    // They were replaced, and are given all the same.
+    let mut labels = self::labels(Level::Raid1, 3);
+    labels[0].epoch += 20;
+    labels[0].members[1].uuid = [0xe1; 16];
+    labels[0].members[2].uuid = [0xe2; 16];
+    assert_eq!(judged(&labels).unwrap().truth, 0);
+}
+
+#[test]
+fn two_liars_who_say_different_things_do_not_speak_for_each_other() {
+    for lead in [2, 50, 1 << 40] {
+        let mut labels = labels(Level::Raid6, 4);
+        (labels[0].epoch, labels[3].epoch) = (9, 9 + lead);
+        let verdict = judged(&labels).unwrap();
+        let liars: Vec<usize> = verdict.liars.iter().map(|liar| liar.at).collect();
+        assert_eq!((liars, verdict.generation), (vec![0, 3], 40), "{lead}");
+    }
+}
+
+/// The others' labels have come near to what it says since it was left out.
+#[test]
+fn a_member_that_was_away_before_an_update_is_not_in_sync_after_it() {
+    for level in [Level::Raid5, Level::Raid1] {
+        let mut labels = labels(level, 3);
+        for other in [0, 2] {
+            set_faulty(&mut labels[other], &[1]);
+        }
+        labels[1].epoch += 1;
+        let verdict = judged(&labels).unwrap();
+        assert_ne!(verdict.truth, 1);
+        assert!(verdict.lie(1).is_some(), "{level:?}");
+        // One that catches up may have got there.
+        for other in [0, 2] {
+            labels[other].members[1].state = MemberState::CatchingUp;
+        }
+        assert!(judged(&labels).unwrap().liars.is_empty());
+    }
+}
+
 #[test]
 fn a_lead_of_one_opening_after_another_is_believed_up_to_the_bound() {
     let mut two = labels(Level::Raid1, 2);

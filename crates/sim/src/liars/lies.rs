@@ -44,10 +44,12 @@ pub enum Lie {
     SumsAhead,
     /// A head beyond the end of the log that says that all before it was stable.
     LogStable,
+    /// All of an older image, with a label that is ahead of everybody's.
+    OlderImage,
 }
 
 impl Lie {
-    /// All of them.
+    /// All that are told of what a member has now.
     pub const ALL: [Self; 12] = [
         Self::Age,
         Self::OthersFaulty,
@@ -104,7 +106,7 @@ impl Lie {
                 self.change_stripes(disk, &truth, dice)
             }
             Self::SumsAhead => forge_sums(disk, &truth, dice),
-            Self::LogStable => false,
+            Self::LogStable | Self::OlderImage => false,
         }
     }
 
@@ -190,6 +192,19 @@ impl Lie {
         write(disk, place, &page.encode(label.array_uuid, place));
         true
     }
+}
+
+/// Puts a member back to an `image` from before, with a label whose epoch is `lead` ahead of all there are; false where
+/// there is no label.
+pub(super) fn put_back(disks: &mut [Disk], liar: usize, image: &Disk, lead: (u64, u64)) -> bool {
+    let ages = disks.iter().filter_map(label).map(|label| (label.generation, label.epoch));
+    let (Some(newest), Some(mut lie)) = (ages.max(), label(image)) else { return false };
+    (lie.generation, lie.epoch) = (newest.0 + lead.0, newest.1 + lead.1);
+    disks[liar] = image.clone();
+    for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+        write(&mut disks[liar], offset, &lie.encode(copy));
+    }
+    true
 }
 
 /// The newest image of a page of checksums, with all that it says but its number, or its round.

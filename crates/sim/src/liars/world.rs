@@ -6,7 +6,7 @@ use netraid_raid::{format, geometry::Level, regions::LoggedShape};
 use super::{
     Counts,
     array::{Array, BLOCK, SECTOR},
-    lies::Lie,
+    lies::{Lie, put_back},
 };
 use crate::{
     dice::{Dice, Seed},
@@ -37,10 +37,20 @@ pub fn run_one(seed: Seed) -> Outcome {
     Outcome { violation, counts: world.counts, lines: world.lines }
 }
 
+/// What members are put back to.
+#[derive(Clone)]
+struct Older {
+    images: Vec<Disk>,
+    /// A member was replaced since: the images know nothing of the device that has its place.
+    is_before_replacement: bool,
+}
+
 struct World {
     dice: Dice,
     level: Level,
     disks: Vec<Disk>,
+    /// Where those who lie are older images of themselves: the images.
+    older: Option<Older>,
     /// By block of the volume: what was written last; 0 for zeros.
     contents: Vec<u64>,
     written: u64,
@@ -58,6 +68,9 @@ impl World {
             2 => (Level::Raid6, 4 + dice.index(3)),
             _ => (Level::Raid5, 3 + dice.index(3)),
         };
+        let is_older = seed.dice("older images").one_in(4);
+        // Of two mirrors none can tell.
+        let members = if is_older { members.max(3) } else { members };
         let shape = LoggedShape {
             level,
             members,
@@ -89,10 +102,12 @@ impl World {
             disks.push(disk);
         }
         let blocks = usize::try_from(geometry.capacity() / BLOCK).unwrap_or(0);
+        let older = is_older.then(|| Older { images: disks.clone(), is_before_replacement: false });
         Self {
             dice,
             level,
             disks,
+            older,
             contents: vec![0; blocks],
             written: 0,
             replaced: 0,
@@ -106,7 +121,10 @@ impl World {
             let array = self.open()?;
             self.use_and_end(array)?;
             let honest = self.disks.clone();
-            let lies = self.lie();
+            let lies = match self.older.clone() {
+                Some(older) => self.put_back(&older.images),
+                None => self.lie(),
+            };
             if lies.is_empty() {
                 continue;
             }
@@ -114,11 +132,36 @@ impl World {
                 Ok(array) => self.check_opened(array, &lies)?,
                 Err((error, _)) => {
                     self.check_refused(&error, &lies)?;
-                    self.disks = honest;
+                    self.disks = honest.clone();
                 }
+            }
+            if self.older.is_some() {
+                let is_before_replacement = self.dice.one_in(2);
+                let images = if is_before_replacement { honest } else { self.disks.clone() };
+                self.older = Some(Older { images, is_before_replacement });
             }
         }
         Ok(())
+    }
+
+    /// As many as the level bears are older images of themselves, and each says another thing.
+    fn put_back(&mut self, images: &[Disk]) -> Vec<(usize, Lie)> {
+        let bears = if self.level == Level::Raid6 { 2 } else { 1 };
+        let mut members: Vec<usize> = (0..self.disks.len()).collect();
+        self.dice.shuffle(&mut members);
+        members.truncate(1 + self.dice.index(bears));
+        let mut lead = 0;
+        members.retain(|member| {
+            lead += [2, 3, 50, 1000, 1 << 30][self.dice.index(5)];
+            let generations = self.dice.below(3);
+            let is_told = put_back(&mut self.disks, *member, &images[*member], (generations, lead));
+            if is_told {
+                self.lines.push(format!("member {member} is an older image, and leads by {lead}"));
+                *self.counts.lies.entry(Lie::OlderImage).or_default() += 1;
+            }
+            is_told
+        });
+        members.into_iter().map(|member| (member, Lie::OlderImage)).collect()
     }
 
     /// Opens what nobody lies about.
@@ -226,7 +269,7 @@ impl World {
             Level::Raid6 => 3,
             Level::Raid0 | Level::Raid5 | Level::Raid10 => 2,
         };
-        if lie.is_told_when_read() {
+        if lie.is_told_when_read() || lie == Lie::OlderImage {
             return true;
         }
         let is_mirror = self.level == Level::Raid1;
@@ -286,6 +329,10 @@ impl World {
     fn check_refused(&mut self, error: &str, lies: &[(usize, Lie)]) -> Result<(), String> {
         self.lines.push(format!("refused: {error}"));
         self.counts.refused += 1;
+        // Two who know nothing of the others' devices may speak for those that had their places before.
+        if self.older.as_ref().is_some_and(|older| older.is_before_replacement) && lies.len() > 1 {
+            return Ok(());
+        }
         if lies.iter().all(|(_, lie)| self.is_told(*lie, lies.len())) {
             return Err(format!("it does not open because of {lies:?}: {error}"));
         }
