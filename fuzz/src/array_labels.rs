@@ -52,7 +52,7 @@ pub fn run(input: &[u8]) {
     let mut found = Vec::new();
     for (number, member) in operations::<Member>(rest, 20).enumerate() {
         if let Some(label) = differ(&label, &member) {
-            found.push(Found { address: format!("m{number}"), label });
+            found.push(Found { address: format!("m{number}"), label, checkpoint: None });
         }
     }
     let labels = || found.iter().map(|one| &one.label);

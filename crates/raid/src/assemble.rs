@@ -21,6 +21,8 @@ pub struct Found {
     pub address: String,
     /// Its label.
     pub label: Label,
+    /// The counter of the newest checkpoint that it has, where that is known.
+    pub checkpoint: Option<u64>,
 }
 
 /// What the opener knows beside the labels.
@@ -345,7 +347,8 @@ fn check_together(found: &[Found]) -> Result<(), AssembleError> {
 /// the array was closed, by the word of somebody who knows that.
 fn weigh(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleError> {
     let labels: Vec<&Label> = found.iter().map(|found| &found.label).collect();
-    let unclear = match judge(&labels) {
+    let checkpoints: Vec<Option<u64>> = found.iter().map(|found| found.checkpoint).collect();
+    let unclear = match judge(&labels, &checkpoints) {
         Ok(verdict) => return Ok(verdict),
         Err(unclear) => unclear,
     };

@@ -162,17 +162,18 @@ impl Unclear {
     }
 }
 
-/// Weighs labels of one array against each other. At least one is given.
+/// Weighs labels of one array against each other. At least one is given. `checkpoints` are the counters of the newest
+/// checkpoints of the members that have them, in the same order, where they are known.
 ///
 /// # Errors
 /// When two of them contradict each other, and the others cannot tell which one lies.
 ///
 /// # Panics
 /// When none is given.
-pub fn judge(labels: &[&Label]) -> Result<Verdict, Unclear> {
+pub fn judge(labels: &[&Label], checkpoints: &[Option<u64>]) -> Result<Verdict, Unclear> {
     assert!(!labels.is_empty(), "no label is judged");
     let shaped = of_one_shape(labels)?;
-    let court = Court { labels, shaped };
+    let court = Court { labels, checkpoints, shaped };
     let mut order: Vec<Candidate> = court.shaped.iter().map(|at| court.candidate(*at)).collect();
     order.sort_by_key(Candidate::rank);
     let mut chosen = None;
@@ -190,6 +191,7 @@ pub fn judge(labels: &[&Label]) -> Result<Verdict, Unclear> {
 /// What was found of one shape.
 struct Court<'a> {
     labels: &'a [&'a Label],
+    checkpoints: &'a [Option<u64>],
     /// Places of labels that are of the shape that counts.
     shaped: Vec<usize>,
 }
@@ -285,11 +287,22 @@ impl Court<'_> {
 
     /// Whether more members than have this label, and enough to serve from, have one and the same label that is
     /// older by more than one update: the update after that label was never complete.
+    ///
+    /// They may be older images, too, which one and the same image before was put back to. Then what has the newest
+    /// label has a later checkpoint than they have.
     fn is_outvoted(&self, candidate: &Candidate) -> bool {
         let label = self.labels[candidate.at];
-        let holders = |of: usize| -> MemberSet {
-            let same = |other: &&usize| says_the_same(self.labels[of], self.labels[**other]);
-            self.shaped.iter().filter(same).map(|other| self.labels[*other].index).collect()
+        let same = |of: usize| {
+            let same = move |other: &usize| says_the_same(self.labels[of], self.labels[*other]);
+            self.shaped.iter().copied().filter(same)
+        };
+        let holders =
+            |of| -> MemberSet { same(of).map(|other| self.labels[other].index).collect() };
+        let checkpoint = |of| same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
+        let is_later = |of: usize| match (checkpoint(candidate.at), checkpoint(of)) {
+            (Some(own), Some(other)) => own > other,
+            // An array without a log has no checkpoints.
+            (None, _) | (_, None) => label.log.is_some(),
         };
         candidate.against.iter().any(|other| {
             let others = holders(*other);
@@ -298,6 +311,7 @@ impl Court<'_> {
                 && !may_be_update(label, older)
                 && others.len() as usize > candidate.holders
                 && label.geometry.can_serve_from(others)
+                && !is_later(*other)
         })
     }
 

@@ -350,7 +350,9 @@ impl Machine {
         }
         let caps = logged_caps(caps);
         match label {
-            Some(label) => logged.machine.handle_return(member, FoundMember { caps, label }),
+            Some(label) => {
+                logged.machine.handle_return(member, FoundMember { caps, label, checkpoint: None })
+            }
             None => logged.machine.handle_replace(member, NewDevice { uuid, caps }),
         }
         Ok(())

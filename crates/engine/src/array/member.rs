@@ -4,8 +4,9 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_raid::{
+    checkpoint::Checkpoint,
     label::{LABEL_LEN, Label, LabelError, Uuid},
-    regions::{LABEL_OFFSETS, Regions, SIGNATURE_LEN},
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, Regions, SIGNATURE_LEN},
 };
 
 use tokio::sync::watch;
@@ -22,6 +23,8 @@ use crate::{
 
 /// Times that something is written to a device that loses its cache before it is flushed.
 const STABLE_TRIES_MAX: usize = 4;
+/// Bytes of an image of a checkpoint.
+const CHECKPOINT_LEN: u64 = 4096;
 /// Bytes of log and tables whose space is reserved by one request.
 const RESERVED_AT_ONCE: u64 = 16 << 20;
 
@@ -190,6 +193,19 @@ impl Connected {
             }
         }
         Ok(best)
+    }
+
+    /// The counter of the newest checkpoint that an array with a log has here; none where none can be read.
+    pub(super) async fn checkpoint(&self, label: &Label) -> Option<u64> {
+        label.log.as_ref()?;
+        let mut newest = None;
+        for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
+            let image = self.read(offset, CHECKPOINT_LEN, "reading a checkpoint").await.ok();
+            let found =
+                image.and_then(|image| Checkpoint::decode(&image, label.array_uuid, slot).ok());
+            newest = newest.max(found.map(|found| found.counter));
+        }
+        newest
     }
 
     pub(super) async fn write_label(&self, label: &Label) -> Result<(), ArrayError> {

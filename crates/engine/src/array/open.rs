@@ -121,8 +121,8 @@ struct Decided {
     written: Option<WrittenBits>,
     /// For each member in order: its place among those that answered.
     places: Vec<Option<usize>>,
-    /// For each member in order: its label.
-    labels: Vec<Option<Label>>,
+    /// For each member in order: its label, and the counter of its newest checkpoint.
+    labels: Vec<Option<(Label, Option<u64>)>>,
     /// Members that are left out, because the others contradict what they say.
     liars: Vec<(MemberIndex, MemberConfig)>,
 }
@@ -161,7 +161,8 @@ async fn decide_and_load(
             Some(written)
         }
     };
-    let label = |place: &Option<usize>| place.map(|at| found[at].1.label.clone());
+    let label =
+        |place: &Option<usize>| place.map(|at| (found[at].1.label.clone(), found[at].1.checkpoint));
     let labels = assembly.found.iter().map(label).collect();
     let liar = |(at, _): &(usize, _)| {
         let (connection, Found { label, .. }) = &found[*at];
@@ -358,8 +359,8 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
             };
             let caps_and_labels = found.into_iter().zip(labels).enumerate();
             let members = caps_and_labels.map(|(at, (caps, label))| {
-                let label = label.filter(|_| serves(at))?;
-                Some(FoundMember { caps: logged_caps(caps), label })
+                let (label, checkpoint) = label.filter(|_| serves(at))?;
+                Some(FoundMember { caps: logged_caps(caps), label, checkpoint })
             });
             let config = LoggedConfig {
                 members: members.collect(),
@@ -391,10 +392,19 @@ pub(super) async fn read_labels(
     notes: &mut Vec<String>,
 ) -> Result<Vec<(usize, Found)>, ArrayError> {
     let mut found = Vec::new();
-    let labels = join_all(connected.iter().map(Connected::label)).await;
-    for (at, (member, label)) in connected.iter().zip(labels).enumerate() {
+    let labels = join_all(connected.iter().map(async |member| {
+        let label = member.label().await;
+        let checkpoint = match &label {
+            Ok(Ok(label)) => member.checkpoint(label).await,
+            Ok(Err(_)) | Err(_) => None,
+        };
+        (label, checkpoint)
+    }));
+    for (at, (member, (label, checkpoint))) in connected.iter().zip(labels.await).enumerate() {
         match label {
-            Ok(Ok(label)) => found.push((at, Found { address: member.address(), label })),
+            Ok(Ok(label)) => {
+                found.push((at, Found { address: member.address(), label, checkpoint }));
+            }
             Ok(Err(reason)) => notes.push(format!("{}: {reason}", member.address())),
             Err(error) => notes.push(error.to_string()),
         }
@@ -408,7 +418,7 @@ pub(super) async fn read_labels(
 /// Takes labels of arrays whose making was cut short from those of the one that is opened.
 fn leave_out_unopened(found: &mut Vec<(usize, Found)>, notes: &mut Vec<String>) {
     let Some(chosen) = choose_array(found.iter().map(|(_, found)| &found.label)) else { return };
-    found.retain(|(_, Found { address, label })| {
+    found.retain(|(_, Found { address, label, .. })| {
         let is_its = label.array_uuid == chosen;
         if !is_its {
             let name = &label.name;
@@ -430,7 +440,7 @@ fn leave_out_misplaced(
     let misplaced = misplaced(&labels);
     let mut left_out = Vec::new();
     for at in misplaced.into_iter().rev() {
-        let (connection, Found { address, label }) = found.remove(at);
+        let (connection, Found { address, label, .. }) = found.remove(at);
         let index = place(connected[connection].place);
         notes.push(format!(
             "{address}: is left out as member {index}: its label says that it is member {} of array '{}' ({})",
@@ -491,7 +501,7 @@ pub(super) fn decide(
         assembly = assemble(&found, permissions).map_err(|reason| fail(reason, notes))?;
     }
     for (at, lie) in &assembly.liars {
-        let Found { address, label } = &found[*at];
+        let Found { address, label, .. } = &found[*at];
         let index = label.index;
         notes.push(format!(
             "{address}: is left out as member {index}: {lie}; find out why, then \
@@ -505,7 +515,8 @@ pub(super) fn decide(
 fn truth(found: &[Found]) -> Option<&Label> {
     let newest = found.iter().max_by_key(|f| (f.label.generation, f.label.epoch))?;
     let labels: Vec<&Label> = found.iter().map(|found| &found.label).collect();
-    Some(judge(&labels).map_or(&newest.label, |verdict| labels[verdict.truth]))
+    let checkpoints: Vec<Option<u64>> = found.iter().map(|found| found.checkpoint).collect();
+    Some(judge(&labels, &checkpoints).map_or(&newest.label, |verdict| labels[verdict.truth]))
 }
 
 fn joined(notes: &[String]) -> String {

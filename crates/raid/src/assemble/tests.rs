@@ -26,7 +26,7 @@ fn labelled(label: &Label) -> Vec<Found> {
     let members = label.geometry.members();
     let one = |at| {
         let label = Label { index: MemberIndex(at), ..label.clone() };
-        Found { address: alloc::format!("m{at}"), label }
+        Found { address: alloc::format!("m{at}"), label, checkpoint: None }
     };
     (0..members).map(one).collect()
 }

@@ -97,6 +97,8 @@ pub struct FoundMember {
     pub caps: MemberCaps,
     /// What it says of itself.
     pub label: Label,
+    /// The counter of the newest checkpoint that it has, where that is known.
+    pub checkpoint: Option<u64>,
 }
 
 /// How to open an array.

@@ -86,7 +86,9 @@ pub(super) fn believe(members: &mut [Option<FoundMember>]) -> Result<Believed, I
     if labels.is_empty() {
         return Err(no_log());
     }
-    let verdict = judge(&labels).map_err(|unclear| {
+    let checkpoints: Vec<Option<u64>> =
+        members.iter().flatten().map(|found| found.checkpoint).collect();
+    let verdict = judge(&labels, &checkpoints).map_err(|unclear| {
         let (first, second) = unclear.places();
         let text = format!(
             "array '{}': the labels of members {} and {} contradict each other ({unclear}), and no \

@@ -22,7 +22,11 @@ fn labels(level: Level, members: usize) -> Vec<Label> {
 }
 
 fn judged(labels: &[Label]) -> Result<Verdict, Unclear> {
-    judge(&labels.iter().collect::<Vec<_>>())
+    judged_with(labels, &[])
+}
+
+fn judged_with(labels: &[Label], checkpoints: &[Option<u64>]) -> Result<Verdict, Unclear> {
+    judge(&labels.iter().collect::<Vec<_>>(), checkpoints)
 }
 
 fn set_faulty(label: &mut Label, members: &[usize]) {
@@ -123,9 +127,19 @@ fn one_mirror_of_three_that_leads_by_a_little_is_outvoted() {
         for (generations, epochs) in [(0, 2), (2, 2), (0, 1000), (LEAD_MAX, LEAD_MAX)] {
             let mut labels = labels(Level::Raid1, members);
             (labels[1].generation, labels[1].epoch) = (40 + generations, 7 + epochs);
-            let verdict = judged(&labels).unwrap();
-            let liars: Vec<usize> = verdict.liars.iter().map(|liar| liar.at).collect();
-            assert_eq!((liars, verdict.generation), (vec![1], 40), "{generations}, {epochs}");
+            let mut checkpoints = vec![Some(9); members];
+            for behind in [0, 1, 5] {
+                checkpoints[1] = Some(9 - behind);
+                let verdict = judged_with(&labels, &checkpoints).unwrap();
+                let liars: Vec<usize> = verdict.liars.iter().map(|liar| liar.at).collect();
+                assert_eq!((liars, verdict.generation), (vec![1], 40), "{generations}, {epochs}");
+            }
+            // The others may be older images of one time.
+            checkpoints[1] = Some(10);
+            assert_eq!(judged_with(&labels, &checkpoints).unwrap().truth, 1);
+            // Without a log there are no checkpoints.
+            labels.iter_mut().for_each(|label| label.log = None);
+            assert!(judged(&labels).unwrap().lie(1).is_some());
         }
     }
 }

@@ -97,7 +97,7 @@ impl World {
             Label::decode(&self.disks[member][at..at + 4096], copy).ok()
         });
         let label = labels.max_by_key(|label| (label.generation, label.epoch))?;
-        Some(FoundMember { caps: caps(), label })
+        Some(FoundMember { caps: caps(), label, checkpoint: None })
     }
 
     fn open(&mut self) {

@@ -188,5 +188,6 @@ fn a_member_catches_up_with_all_that_is_not_lost() {
 fn found(world: &World, member: MemberIndex) -> FoundMember {
     let at = netraid_raid::regions::LABEL_OFFSETS[0] as usize;
     let label = Label::decode(&world.disks[member.as_usize()][at..at + 4096], 0).unwrap();
-    FoundMember { caps: MemberCaps { volatile_cache: true, can_discard: false }, label }
+    let caps = MemberCaps { volatile_cache: true, can_discard: false };
+    FoundMember { caps, label, checkpoint: None }
 }

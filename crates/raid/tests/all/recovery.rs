@@ -52,7 +52,7 @@ fn open(disks: &[Vec<u8>], openings: u64) -> LoggedArray {
         };
         let label = copy(0).into_iter().chain(copy(1));
         let label = label.max_by_key(|label| (label.generation, label.epoch))?;
-        Some(FoundMember { caps, label })
+        Some(FoundMember { caps, label, checkpoint: None })
     };
     LoggedArray::open(OpenConfig {
         members: disks.iter().map(member).collect(),

@@ -40,7 +40,7 @@ fn checksums_are_read_from_who_has_caught_up_when_who_was_asked_leaves() {
     world.away.insert(SECOND.as_usize());
     world.reopen();
     world.away.clear();
-    let found = FoundMember { caps: CAPS, label: label(&world, SECOND) };
+    let found = FoundMember { caps: CAPS, label: label(&world, SECOND), checkpoint: None };
     world.machine.handle_return(SECOND, found);
     let pages = world.sum_pages();
     let tables = pages.offset(0, SECOND)..world.regions.data.offset;

@@ -491,7 +491,10 @@ impl<M: Machine> Engine<M> {
         let expected = machine.label().members[member].uuid;
         match found {
             Found::Member(label) if label.members[member].uuid == expected => {
-                machine.handle_return(index(member), FoundMember { caps, label: *label });
+                machine.handle_return(
+                    index(member),
+                    FoundMember { caps, label: *label, checkpoint: None },
+                );
             }
             Found::Member(_) | Found::Stranger => {
                 self.new_uuids += 1;
@@ -547,9 +550,11 @@ impl<M: Machine> Engine<M> {
             newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
         };
         let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(label)) if is_ours(at, label) => {
-                Some(FoundMember { caps: self.fittings.caps[at], label: Label::clone(label) })
-            }
+            Some(Found::Member(label)) if is_ours(at, label) => Some(FoundMember {
+                caps: self.fittings.caps[at],
+                label: Label::clone(label),
+                checkpoint: None,
+            }),
             Some(Found::Member(_) | Found::Stranger) | None => None,
         };
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
@@ -800,7 +805,7 @@ fn newest(found: &[Option<Found>]) -> Option<&Label> {
     let labels: Vec<&Label> = labels.collect();
     let newest = labels.iter().copied().max_by_key(|it| (it.generation, it.epoch))?;
     // The machine says so when it is not clear which one counts.
-    Some(judge(&labels).map_or(newest, |verdict| labels[verdict.truth]))
+    Some(judge(&labels, &[]).map_or(newest, |verdict| labels[verdict.truth]))
 }
 
 /// None when there is no label at all.

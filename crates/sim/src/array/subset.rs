@@ -34,7 +34,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
     let mut disks = disks;
     let found = disks.iter().enumerate().map(|(at, disk)| {
         let label = disk.as_ref().and_then(newest_label)?;
-        Some(FoundMember { caps: fittings.caps[at], label })
+        Some(FoundMember { caps: fittings.caps[at], label, checkpoint: None })
     });
     let config = OpenConfig {
         members: found.collect(),

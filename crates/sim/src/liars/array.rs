@@ -13,6 +13,7 @@ use netraid_raid::{
     regions::LABEL_OFFSETS,
 };
 
+use super::lies::newest_checkpoint;
 use crate::disk::Disk;
 
 /// Bytes of a block of the volume, and of everything that stands on members.
@@ -38,7 +39,11 @@ impl Array {
     /// Why it does not open, and the disks.
     pub(super) fn open(disks: Vec<Disk>) -> Result<Self, (String, Vec<Disk>)> {
         let caps = MemberCaps::default();
-        let found = |disk: &Disk| label(disk).map(|label| FoundMember { caps, label });
+        let found = |disk: &Disk| {
+            let label = label(disk)?;
+            let checkpoint = newest_checkpoint(disk, &label).map(|newest| newest.counter);
+            Some(FoundMember { caps, label, checkpoint })
+        };
         let machine = LoggedArray::open(OpenConfig {
             members: disks.iter().map(found).collect(),
             holder: Holder { name: "simulation".into(), ..Holder::default() },

@@ -227,7 +227,7 @@ fn forge_sums(disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
     true
 }
 
-fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<Checkpoint> {
+pub(super) fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<Checkpoint> {
     let slots = CHECKPOINT_OFFSETS.into_iter().enumerate();
     let found = slots.filter_map(|(slot, offset)| {
         Checkpoint::decode(&read(disk, offset, BLOCK), label.array_uuid, slot).ok()

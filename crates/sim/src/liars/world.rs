@@ -121,6 +121,9 @@ impl World {
             let array = self.open()?;
             self.use_and_end(array)?;
             let honest = self.disks.clone();
+            if self.set_back() {
+                continue;
+            }
             let lies = match self.older.clone() {
                 Some(older) => self.put_back(&older.images),
                 None => self.lie(),
@@ -142,6 +145,29 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Puts as many members as the level bears back to what they were, and nothing more; whether it did.
+    fn set_back(&mut self) -> bool {
+        let Some(Older { images, is_before_replacement: false }) = self.older.clone() else {
+            return false;
+        };
+        if !self.dice.one_in(3) {
+            return false;
+        }
+        let bears = match self.level {
+            Level::Raid1 => self.disks.len() - 1,
+            Level::Raid6 => 2,
+            Level::Raid0 | Level::Raid5 | Level::Raid10 => 1,
+        };
+        let mut members: Vec<usize> = (0..self.disks.len()).collect();
+        self.dice.shuffle(&mut members);
+        members.truncate(1 + self.dice.index(bears));
+        for member in members {
+            self.disks[member] = images[member].clone();
+            self.lines.push(format!("member {member} is an older image"));
+        }
+        true
     }
 
     /// As many as the level bears are older images of themselves, and each says another thing.

@@ -33,7 +33,7 @@ impl Array {
         let away: Vec<bool> = (0..members.len()).map(|at| away.contains(&at)).collect();
         let found = |(image, away): (&Image, &bool)| {
             let label = label(image)?;
-            (!away).then_some(FoundMember { caps: CAPS, label })
+            (!away).then_some(FoundMember { caps: CAPS, label, checkpoint: None })
         };
         let machine = LoggedArray::open(OpenConfig {
             members: members.iter().zip(&away).map(found).collect(),
@@ -113,7 +113,10 @@ impl Array {
             && salt(&label) == salt(&known);
         if is_its {
             self.away[at] = false;
-            self.machine.handle_return(MemberIndex(member), FoundMember { caps: CAPS, label });
+            self.machine.handle_return(
+                MemberIndex(member),
+                FoundMember { caps: CAPS, label, checkpoint: None },
+            );
             self.run();
         }
         is_its

@@ -122,7 +122,7 @@ fn lose_and_return(array: &mut Array, label: &Label, members: usize, rng: &mut S
 
 fn is_assembled(images: &[Image]) -> bool {
     let found = images.iter().filter_map(array::label);
-    let found = found.map(|label| Found { address: String::new(), label });
+    let found = found.map(|label| Found { address: String::new(), label, checkpoint: None });
     let force = Permissions { force: true, ..Permissions::default() };
     assemble(&found.collect::<Vec<_>>(), force).is_ok()
 }

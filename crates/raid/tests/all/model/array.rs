@@ -353,5 +353,5 @@ fn read_label(media: &[Medium], at: usize) -> Option<Found> {
     let labels =
         [0, 1].map(|copy| Label::decode(media[at].read(LABEL_OFFSETS[copy], LABEL_LEN), copy).ok());
     let label = labels.into_iter().flatten().max_by_key(|l| (l.generation, l.epoch))?;
-    Some(Found { address: format!("m{at}"), label })
+    Some(Found { address: format!("m{at}"), label, checkpoint: None })
 }

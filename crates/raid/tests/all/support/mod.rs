@@ -76,7 +76,7 @@ pub fn open(disks: &[Vec<u8>], away: &BTreeSet<usize>) -> LoggedArray {
             });
             let label = labels.max_by_key(|label| (label.generation, label.epoch))?;
             let caps = MemberCaps { volatile_cache: true, can_discard: true };
-            (!away.contains(&member)).then_some(FoundMember { caps, label })
+            (!away.contains(&member)).then_some(FoundMember { caps, label, checkpoint: None })
         })
         .collect();
     LoggedArray::open(OpenConfig {
