@@ -11,7 +11,7 @@ use core::fmt::Write;
 use crate::{
     label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
-    testimony::{Liar, Lie, Unclear, Verdict, judge},
+    testimony::{Liar, Lie, Unclear, Verdict, follows, judge},
 };
 
 /// One member's label and the name under which the user gave the member.
@@ -343,9 +343,34 @@ fn check_together(found: &[Found]) -> Result<(), AssembleError> {
     }
 }
 
-/// Which label is the truth, and who lies. Of two of which the labels alone cannot tell, one may be as
-/// the array was closed, by the word of somebody who knows that.
+/// Which label is the truth, and who lies. Where the labels alone cannot tell, one may be as the array was
+/// closed, by the word of somebody who knows that: then nobody has a label that is newer by more than the
+/// openings since, which were cut short.
 fn weigh(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleError> {
+    let Some(close) = permissions.clean_close else { return weigh_labels(found, permissions) };
+    let age = (close.generation, close.epoch);
+    let is_possible = |one: &Found| {
+        let says = (one.label.generation, one.label.epoch);
+        says <= age || follows(says, age)
+    };
+    let is_known = found.iter().any(|one| close.vouches_for(&one.label));
+    if !is_known || found.iter().all(is_possible) {
+        return weigh_labels(found, permissions);
+    }
+    let (possible, others): (Vec<usize>, Vec<usize>) =
+        (0..found.len()).partition(|at| is_possible(&found[*at]));
+    let believed: Vec<Found> = possible.iter().map(|at| found[*at].clone()).collect();
+    let mut verdict = weigh_labels(&believed, permissions)?;
+    verdict.truth = possible[verdict.truth];
+    verdict.liars.iter_mut().for_each(|liar| liar.at = possible[liar.at]);
+    verdict.liars.extend(others.into_iter().map(|at| {
+        let says = (found[at].label.generation, found[at].label.epoch);
+        Liar { at, lie: Lie::Age { says, others: age } }
+    }));
+    Ok(verdict)
+}
+
+fn weigh_labels(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleError> {
     let labels: Vec<&Label> = found.iter().map(|found| &found.label).collect();
     let checkpoints: Vec<Option<u64>> = found.iter().map(|found| found.checkpoint).collect();
     let unclear = match judge(&labels, &checkpoints) {

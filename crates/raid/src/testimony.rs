@@ -383,7 +383,7 @@ fn may_be_update(later: &Label, earlier: &Label) -> bool {
 }
 
 /// Whether a label of one age may be of the update after one of another age.
-const fn follows(later: Age, earlier: Age) -> bool {
+pub(crate) const fn follows(later: Age, earlier: Age) -> bool {
     later.0.saturating_sub(earlier.0) <= CUT_SHORT_MAX && later.1.saturating_sub(earlier.1) <= 1
 }
 

@@ -324,6 +324,26 @@ fn what_is_known_of_a_close_counts_for_labels_of_that_close_alone() {
     assert!(matches!(refused, AssembleError::Contested { .. }), "{refused}");
 }
 
+/// Of two mirrors none can tell from the labels alone.
+#[test]
+fn a_label_that_leads_the_last_close_lies_however_little_it_leads() {
+    let closed = in_sync(Level::Raid1, 2);
+    for (generations, epochs) in [(0, 2), (2, 2), (1000, 0), (1 << 40, 1 << 40)] {
+        let mut found = labelled(&closed);
+        found[0].label.generation += generations;
+        found[0].label.epoch += epochs;
+        let assembly = assemble(&found, knowing(&closed)).unwrap();
+        let liars: Vec<usize> = assembly.liars.iter().map(|(at, _)| *at).collect();
+        assert_eq!((liars, assembly.truth), (alloc::vec![0], 1), "{generations}, {epochs}");
+        assert_eq!(assembly.found, [None, Some(1)]);
+        assert_eq!(assembly.label.generation, closed.generation);
+    }
+    // Openings since that were cut short are none.
+    let mut found = labelled(&closed);
+    (found[0].label.generation, found[0].label.epoch) = (closed.generation + 3, closed.epoch + 1);
+    assert!(assemble(&found, knowing(&closed)).unwrap().liars.is_empty());
+}
+
 #[test]
 fn a_member_that_did_not_hold_everything_at_the_close_is_not_vouched_for() {
     let closed = in_sync(Level::Raid1, 2);
