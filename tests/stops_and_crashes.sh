@@ -15,6 +15,20 @@ attach "${URLS[@]}"
 expect optimal "$(state)" "state after SIGTERM"
 load verify 100MiB 1
 
+# So does a terminal that goes, of which an engine that ignores SIGHUP, as nohup has it, takes no notice.
+child=${PID[engine]} status=0
+unset "PID[engine]"
+kill -HUP "$child"
+await_end "$child" 30 || fail "the engine does not end on SIGHUP"
+wait "$child" || status=$?
+expect 0 "$status" "status after SIGHUP"
+trap '' HUP
+attach "${URLS[@]}"
+trap - HUP
+expect optimal "$(state)" "state after SIGHUP"
+kill -HUP "${PID[engine]}"
+load verify 100MiB 1
+
 # SIGKILL of the engine, in the middle of writing.
 load write 100MiB 1 --rewritten 1 >/dev/null 2>&1 &
 writer=$!

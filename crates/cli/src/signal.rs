@@ -1,12 +1,16 @@
-//! Being told to stop: SIGTERM and SIGINT end every command that runs for long cleanly.
+//! Being told to stop: SIGTERM, SIGINT and SIGHUP end every command that runs for long cleanly. Where SIGHUP is ignored, as
+//! `nohup` has it, it stays ignored.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use netraid_files::Cluster;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal as TokioSignal, SignalKind, signal},
     sync::watch,
 };
 
@@ -14,7 +18,7 @@ use tokio::{
 /// terminal tells the group beside whoever tells the process.
 const SAME_WORD: Duration = Duration::from_secs(1);
 
-/// How often somebody said by SIGTERM or SIGINT that this is to end.
+/// How often somebody said by SIGTERM, SIGINT or SIGHUP that this is to end.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop(watch::Receiver<u32>);
 
@@ -48,6 +52,9 @@ impl Stop {
     pub(crate) fn listen() -> Result<Self> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        // A terminal that goes is no reason to leave anything open.
+        let hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose();
+        let mut hangup = hangup.context("SIGHUP")?;
         let (sender, receiver) = watch::channel(0);
         // It ends with the runtime: nobody may take the end of this channel for a signal.
         tokio::spawn(async move {
@@ -56,6 +63,7 @@ impl Stop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = hung_up(&mut hangup) => {}
                 }
                 if counted.is_none_or(|counted| counted.elapsed() >= SAME_WORD) {
                     counted = Some(Instant::now());
@@ -95,6 +103,21 @@ impl Stop {
 /// What a second signal cuts short.
 pub(crate) const NOT_CLOSED: &str = "ended by a second signal, before the mediator knew that what was open is closed: it \
      counts as open for up to ten minutes; a volume is opened before that by --take-over";
+
+/// Waits for SIGHUP, for ever where nobody listens to it.
+async fn hung_up(hangup: &mut Option<TokioSignal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether SIGHUP is ignored, as proc_pid_status(5) tells: it is the first of the mask.
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 > 0)
+}
 
 /// Does this until a signal comes, then gives back what it has open at the cluster. A second signal ends
 /// that as well: the rest ends by itself, in minutes.

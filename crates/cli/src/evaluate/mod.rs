@@ -43,7 +43,6 @@ use netraid_evaluate::{
     sheet,
 };
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::{
     client::{ClientArgs, run as run_client},
@@ -73,19 +72,8 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
         let flag = flag.clone();
-        // A terminal that goes ends the run as well, unless nohup or the like said otherwise.
-        let mut hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
         tokio::spawn(async move {
-            let hung_up = async {
-                match &mut hangup {
-                    Some(hangup) => drop(hangup.recv().await),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = stop.wait() => {}
-                () = hung_up => {}
-            }
+            stop.wait().await;
             flag.store(true, Ordering::Relaxed);
         });
         anyhow::Ok(())
@@ -106,13 +94,6 @@ pub(crate) fn run(args: &EvaluateArgs, output: Output) -> Result<()> {
         bail!("requirements: {}; the report says which", tally.text());
     }
     Ok(())
-}
-
-/// Whether SIGHUP is ignored, as proc_pid_status(5) tells: it is the first of the mask.
-fn ignores_hangup() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 > 0)
 }
 
 fn read_requirements(path: &Path) -> Result<Requirements> {
