@@ -9,7 +9,7 @@ use std::sync::Arc;
 use netraid_cluster::{Code, Problem, mediator::Mode, mediator::Open, now};
 use netraid_control::{
     fencing,
-    lease::Access,
+    lease::{Access, Conflict},
     units::{Generation, Moment, PlanId, Rate, Resources},
 };
 use rusqlite::Connection;
@@ -29,6 +29,8 @@ struct Held {
     opened: Opened,
     /// What the plans that are to be shut out have booked: it is free then.
     freed: Vec<Part>,
+    /// Who stands in the way.
+    conflict: Conflict,
 }
 
 /// The generation that a volume may be taken over from, if somebody has it; none when nobody has to be
@@ -45,7 +47,8 @@ pub(crate) async fn judge(
     let (path, wanted) = (path.clone(), open.clone());
     let held =
         look(&core.store, move |connection| find(connection, (&path, id), &wanted, for_ms).map(Ok));
-    let Some(Held { opened, freed }) = held.await? else { return Ok(None) };
+    let Some(Held { opened, freed, conflict }) = held.await? else { return Ok(None) };
+    judge_log(&opened, &conflict)?;
     let members = &opened.placed()?.members;
     let answered = core.agents.refresh(opened.placed()?.agents()).await;
     let answering = members_that(members, |_, member| answered.contains(&member.agent));
@@ -57,6 +60,22 @@ pub(crate) async fn judge(
         judge_rates(core, &opened, &there, &freed)?;
     }
     Ok(Some(opened.volume.lease.generation()))
+}
+
+/// Whether the volume can be read at all once its holder is shut out: who only reads brings home nothing
+/// of a log, and a writer's is open until that writer has closed it.
+fn judge_log(opened: &Opened, conflict: &Conflict) -> Result<(), Problem> {
+    let has_log = opened.placed()?.logged && opened.volume.record.is_formatted;
+    if opened.plan.record.mode == Mode::Write || conflict.access == Access::Read || !has_log {
+        return Ok(());
+    }
+    let (path, plan) = (&opened.path, conflict.holder.plan);
+    let detail = format!(
+        "{path} was not closed by plan {plan}, and what is in its log must be brought home before it can \
+         be read; take it over to write, or wait until it is closed, or that plan ends; whoever has the \
+         volume goes on"
+    );
+    Err(Problem::new(Code::Conflict, detail))
 }
 
 fn refused(why: &str) -> Problem {
@@ -110,9 +129,7 @@ fn find(
         Mode::Read => Access::Read,
         Mode::Write => Access::Write,
     };
-    if volume.lease.conflict(now(), access).is_none() {
-        return Ok(None);
-    }
+    let Some(conflict) = volume.lease.conflict(now(), access) else { return Ok(None) };
     let holders: Vec<PlanId> = volume.lease.holders().map(|(_, holder)| holder.plan).collect();
     let mut plans = Plan::of_volume(connection, volume.id)?;
     plans.retain(|plan| holders.contains(&plan.id));
@@ -120,5 +137,6 @@ fn find(
     let record = Record::new(open, for_ms, placed.agents().collect());
     let (owner, until, state) = (0, Moment(0), plan::State::Opening);
     let plan = Plan { id, volume: volume.id, owner, until, state, record };
-    Ok(Some(Held { opened: Opened { plan, volume, name, path: path.clone() }, freed }))
+    let opened = Opened { plan, volume, name, path: path.clone() };
+    Ok(Some(Held { opened, freed, conflict }))
 }

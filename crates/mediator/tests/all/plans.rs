@@ -316,6 +316,40 @@ async fn a_take_over_that_is_refused_leaves_the_holder_as_it_is() {
     assert_eq!(code(house.client.post::<_, TransferPlan>(&renew, &()).await), Code::Absent);
 }
 
+/// Opens it to write, and says that it has labels, and so a log where its level has one.
+async fn write_formatted(house: &House, path: &str) -> TransferPlan {
+    let writing = house.open(&opening(path, Mode::Write, 0)).await.unwrap();
+    let state = SetState { formatted: true, length_bytes: None, rebuilt: Vec::new() };
+    let says = format!("/v1/plans/{}/state", writing.plan);
+    house.client.post::<_, Entry>(&says, &state).await.unwrap();
+    writing
+}
+
+#[tokio::test]
+async fn a_reader_does_not_shut_out_a_writer_whose_log_it_could_not_bring_home() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let holder = write_formatted(&house, "/x").await;
+    let read = Open { take_over: true, ..opening("/x", Mode::Read, 0) };
+    let refused = house.open(&read).await.unwrap_err();
+    let problem = refused.problem().unwrap();
+    assert_eq!(problem.code, Code::Conflict);
+    assert!(problem.detail.contains("its log must be brought home"), "{}", problem.detail);
+    goes_on(&house, &holder).await;
+    // A writer brings it home; and once it was closed there is nothing to bring.
+    let write = Open { take_over: true, ..opening("/x", Mode::Write, 0) };
+    let taken = house.open(&write).await.unwrap();
+    house.close(taken.plan).await.unwrap();
+    house.open(&read).await.unwrap();
+    // Without a log nothing is in the way.
+    let mut create = crate::common::data("/bare", 1 << 20);
+    (create.layout.level, create.layout.survives) = (Some(0), 0);
+    house.client.post::<_, Entry>("/v1/names", &create).await.unwrap();
+    let holder = write_formatted(&house, "/bare").await;
+    let read = Open { take_over: true, ..opening("/bare", Mode::Read, 0) };
+    assert!(house.open(&read).await.unwrap().generation > holder.generation);
+}
+
 /// Whether an agent's answer to a token is that its plan was taken back, or that it is fenced.
 #[tokio::test]
 async fn a_lost_member_is_replaced_elsewhere_and_its_segment_removed_later() {
