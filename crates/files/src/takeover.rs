@@ -20,6 +20,9 @@ use crate::{Cluster, Error, VolumeOptions};
 
 /// How long an agent's target may take to be connected to.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// Files and sockets beside those of the members: the array's lock, connections to the mediator, and what
+/// looking up a name takes.
+const DESCRIPTORS_BESIDE: u64 = 6;
 /// Bytes of a segment's logical block.
 const BLOCK_LEN: u32 = 512;
 
@@ -61,9 +64,29 @@ pub(crate) async fn prepare(
                 what: "nothing was ever written to it",
             });
         }
+        check_descriptors(path, stored)?;
         reach(cluster, &entry, stored).await?;
     }
     Ok((entry.id, lock))
+}
+
+/// Whether this process may open the files and sockets that an array of so many members takes.
+fn check_descriptors(path: &str, stored: &Stored) -> Result<(), Error> {
+    let (free, needed) = (netraid_private::free_descriptors(), descriptors(stored.members.len()));
+    if free >= needed {
+        return Ok(());
+    }
+    let why = format!(
+        "{free} more files and sockets can be opened, and {needed} are needed (raise the limit, as \
+         `ulimit -n` does)"
+    );
+    Err(Error::NotTaken { path: path.to_owned(), why })
+}
+
+/// Files and sockets that an array of so many members takes while it is opened: two sessions of each, of
+/// which the first is closed when there is the second, and [`DESCRIPTORS_BESIDE`].
+const fn descriptors(members: usize) -> u64 {
+    2 * members as u64 + DESCRIPTORS_BESIDE
 }
 
 /// Whether as many agents can be reached from here as it takes.
