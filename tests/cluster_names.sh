@@ -89,6 +89,24 @@ quiet "$NETRAID" put --resume "$WORK/zeros" /done
 holds /done "$WORK/zeros"
 "$NETRAID" volume heal /done >/dev/null
 
+# What is of another kind is left as it is, and the right command is named.
+"$NETRAID" volume create /disk --size 16MiB >/dev/null
+# no_volume PATH TEXT: what is refused for it is refused with that text.
+no_volume() {
+    refused "$1 is $2" "$NETRAID" volume attach --take-over "$1" --nbd "unix:$WORK/no.sock"
+    refused "$1 is $2" "$NETRAID" volume attach --read-only "$1" --nbd "unix:$WORK/no.sock"
+    refused "$1 is $2" "$NETRAID" volume rm --force "$1"
+    [ ! -e "$WORK/no.sock" ] || fail "a socket is left of what was refused"
+}
+no_volume /done "data: .netraid get."
+no_volume /d "a directory: .netraid ls."
+refused "/d is a directory" "$NETRAID" volume heal /d
+refused "is a volume; .netraid volume attach." "$NETRAID" get /disk "$WORK/no"
+refused "is a volume; .netraid volume attach." "$NETRAID" cat /disk
+refused "is a directory or a volume" "$NETRAID" put --force "$WORK/zeros" /disk
+"$NETRAID" volume rm /disk >/dev/null
+holds /done "$WORK/zeros"
+
 # Refused, a take-over leaves whoever has the volume alone.
 "$NETRAID" volume create /v --size 64MiB --level 5 --members 3 >/dev/null
 launch engine "$NETRAID" volume attach --json /v --nbd "unix:$WORK/nbd.sock"
@@ -115,6 +133,9 @@ if [ "$(id -u)" = 0 ]; then
     [ ! -e /dev/fuse ] || refused "mount" "${without_fuse[@]}" "${elsewhere[@]}" "${take[@]}" --fuse "$WORK/mount"
     [ ! -e "$WORK/other.sock" ] || fail "a socket is left of an attachment that was refused"
     refused "at most" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock" --rate 100GiB/s
+    refused "its log must be brought home" "${elsewhere[@]}" "${take[@]}" --read-only --nbd "unix:$WORK/other.sock"
+    few=(bash -c 'ulimit -n 20 && exec "$@"' -)
+    refused "more files and sockets" "${few[@]}" "${elsewhere[@]}" "${take[@]}" --nbd "unix:$WORK/other.sock"
     expect "$before" "$(generation)" "generation after refusals"
     load write 8MiB 3 >/dev/null
     load verify 8MiB 3 >/dev/null

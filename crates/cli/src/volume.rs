@@ -12,7 +12,7 @@ use netraid_files::{Cluster, Error, Volume, VolumeOptions};
 use crate::{
     attach::{ExportArgs, Running, export},
     cluster::{AccessArgs, LayoutArgs, RateArgs, parse_duration, with_offer},
-    names::{self, ListArgs, PathArgs, RemoveArgs},
+    names::{self, ListArgs, PathArgs},
     output::Output,
     runtime, runtime_of,
     signal::{NOT_CLOSED, Stop, settle, stop_with_parent, until_stopped},
@@ -34,7 +34,7 @@ enum VolumeCommand {
     /// Show what a volume is, where, and why
     Stat(PathArgs),
     /// Remove a volume, and all that is in it
-    Rm(RemoveArgs),
+    Rm(VolumeRemoveArgs),
     /// Have lost members of a volume, or of data, replaced and rebuilt
     Heal(HealArgs),
     /// Run a volume and export it until told to stop
@@ -55,6 +55,18 @@ struct CreateArgs {
     layout: LayoutArgs,
     #[command(flatten)]
     rates: RateArgs,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+struct VolumeRemoveArgs {
+    /// Absolute paths
+    #[arg(required = true)]
+    paths: Vec<String>,
+    /// Also when somebody uses it: they are fenced
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -117,7 +129,7 @@ pub(crate) fn run(args: &VolumeArgs, output: Output) -> Result<()> {
         VolumeCommand::Create(args) => create(args, output),
         VolumeCommand::Ls(args) => names::list(args, output),
         VolumeCommand::Stat(args) => names::stat(args, output),
-        VolumeCommand::Rm(args) => names::remove(args, output),
+        VolumeCommand::Rm(args) => remove(args, output),
         VolumeCommand::Heal(args) => heal(args, output),
         VolumeCommand::Attach(args) => attach(args, output),
     }
@@ -136,6 +148,17 @@ fn create(args: &CreateArgs, output: Output) -> Result<()> {
     let made = runtime()?.block_on(cluster.create(&create));
     let entry = made.map_err(|error| with_offer(error.into()))?;
     output.document(&entry, || names::describe(&entry))
+}
+
+fn remove(args: &VolumeRemoveArgs, output: Output) -> Result<()> {
+    let cluster = args.access.cluster()?;
+    runtime()?.block_on(async {
+        for path in &args.paths {
+            cluster.remove_volume(path, args.force).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    names::say_removed(&args.paths, output)
 }
 
 /// Opens it to write, and closes it when all members hold everything.
@@ -186,6 +209,8 @@ async fn serve_until_stopped(
     let options = VolumeOptions {
         term: args.term,
         take_over: args.take_over,
+        // Data has a length, which whoever writes blocks does not keep.
+        kind: Some(Kind::Volume),
         replace_after: args.replace_after.0,
         ..args.rates.options(mode)
     };

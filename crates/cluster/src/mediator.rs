@@ -4,7 +4,7 @@
 //! POST   /v1/names                 Create       -> Entry       a volume, data, or a directory
 //! GET    /v1/names                 ?path=&after=&limit=&uploads=  -> Page      what is in a directory
 //! GET    /v1/name                  ?path=&upload=  -> Entry
-//! DELETE /v1/name                  ?path=&force=&upload=&id=
+//! DELETE /v1/name                  ?path=&force=&upload=&id=&kind=
 //! POST   /v1/rename                Rename       -> Entry
 //! POST   /v1/plans                 Open         -> TransferPlan
 //! POST   /v1/plans/{id}/renew                   -> TransferPlan
@@ -251,6 +251,9 @@ pub struct Named {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub id: Option<VolumeId>,
+    /// Removed only when it is of this kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
 }
 
 /// Gives something another name.
@@ -333,6 +336,9 @@ pub struct Open {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub id: Option<VolumeId>,
+    /// Refused when it is of another kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
 }
 
 const fn yes() -> bool {

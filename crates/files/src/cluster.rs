@@ -200,8 +200,15 @@ impl Cluster {
     /// # Errors
     /// When it is not there, is in use, or a directory that is not empty.
     pub async fn remove(&self, path: &str, force: bool) -> Result<(), RequestError> {
-        let path = format!("/v1/name?path={}&force={force}", encode(path));
-        self.client.delete::<Nothing>(&path).await.map(drop)
+        self.remove_with(path, force, "").await
+    }
+
+    /// Removes a volume; with `force`, although somebody uses it.
+    ///
+    /// # Errors
+    /// When it is not there, is no volume, or is in use.
+    pub async fn remove_volume(&self, path: &str, force: bool) -> Result<(), RequestError> {
+        self.remove_with(path, force, "&kind=volume").await
     }
 
     /// Removes the upload of a name, with an id, if it is still that; with `force`, although somebody
@@ -216,7 +223,11 @@ impl Cluster {
         force: bool,
     ) -> Result<(), RequestError> {
         let id = id.map(|id| format!("&id={id}")).unwrap_or_default();
-        let path = format!("/v1/name?path={}&upload=true&force={force}{id}", encode(path));
+        self.remove_with(path, force, &format!("&upload=true{id}")).await
+    }
+
+    async fn remove_with(&self, path: &str, force: bool, what: &str) -> Result<(), RequestError> {
+        let path = format!("/v1/name?path={}&force={force}{what}", encode(path));
         self.client.delete::<Nothing>(&path).await.map(drop)
     }
 

@@ -32,7 +32,7 @@ impl Data {
     /// Opens what has this name.
     ///
     /// # Errors
-    /// When there is none, it is a directory, or nobody may have it now.
+    /// When there is none, it is a directory or a volume, or nobody may have it now.
     pub async fn open(
         cluster: &Cluster,
         path: &str,
@@ -40,9 +40,8 @@ impl Data {
         pool: &Pool,
     ) -> Result<Self, Error> {
         let entry = cluster.stat(path).await?;
-        if entry.kind == Kind::Directory {
-            return Err(Error::Kind { path: path.to_owned(), what: "is a directory" });
-        }
+        check_kind(path, entry.kind)?;
+        let options = VolumeOptions { kind: Some(Kind::Data), ..options };
         let mode = options.mode;
         let has_bytes = entry.stored.is_some() && (mode == Mode::Write || entry.length_bytes > 0);
         let volume = match has_bytes {
@@ -58,13 +57,14 @@ impl Data {
     /// Makes data of this name, and opens it to write.
     ///
     /// # Errors
-    /// When there is something of that name, or it is refused.
+    /// When there is something of that name, something else than data is to be made, or it is refused.
     pub async fn create(
         cluster: &Cluster,
         create: &Create,
         options: VolumeOptions,
         pool: &Pool,
     ) -> Result<Self, Error> {
+        check_kind(&create.path, create.kind)?;
         let entry = cluster.create(create).await?;
         Self::open(cluster, &entry.path, VolumeOptions { mode: Mode::Write, ..options }, pool).await
     }
@@ -229,6 +229,16 @@ impl Drop for Data {
             volume.let_go(length);
         }
     }
+}
+
+/// Whether it has bytes of an exact length.
+fn check_kind(path: &str, kind: Kind) -> Result<(), Error> {
+    let what = match kind {
+        Kind::Data => return Ok(()),
+        Kind::Directory => "is a directory",
+        Kind::Volume => "is a volume, whose blocks are for `Volume::open`",
+    };
+    Err(Error::Kind { path: path.to_owned(), what })
 }
 
 /// One request for bytes, to its end.

@@ -101,7 +101,7 @@ pub enum Error {
         /// Where it has to.
         limit: u64,
     },
-    /// It is a directory, or something else that has no bytes.
+    /// It is a directory, or something else of another kind than is meant.
     #[error("{path}: {what}")]
     Kind {
         /// What was named.

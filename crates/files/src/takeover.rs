@@ -53,6 +53,10 @@ pub(crate) async fn prepare(
         true => cluster.stat_upload(path).await?,
         false => cluster.stat(path).await?,
     };
+    // The mediator refuses it: nothing of this host is needed for that.
+    if options.kind.is_some_and(|kind| kind != entry.kind) {
+        return Ok((entry.id, None));
+    }
     let lock = match options.mode {
         Mode::Write => Some(lock(path, entry.id)?),
         Mode::Read => None,

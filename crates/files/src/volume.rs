@@ -10,7 +10,7 @@ use netraid_block::{Device, Pool, TargetUri};
 use netraid_cluster::{
     Code,
     access::Bearer,
-    mediator::{Entry, Mode, Open, PlanMember, SetState, TransferPlan},
+    mediator::{Entry, Kind, Mode, Open, PlanMember, SetState, TransferPlan},
 };
 use netraid_control::units::{PlanId, Rate, VolumeId};
 use netraid_engine::{
@@ -60,6 +60,8 @@ pub struct VolumeOptions {
     pub upload: bool,
     /// Refused when the name stands for anything else than this; for whatever it is when none.
     pub id: Option<VolumeId>,
+    /// Refused when it is of another kind; of whatever kind it is when none.
+    pub kind: Option<Kind>,
     /// How long a member may be away before another segment takes its place; never when none.
     pub replace_after: Option<Duration>,
     /// iSCSI name of this side; one of this host when none.
@@ -82,6 +84,7 @@ impl VolumeOptions {
             take_over: false,
             upload: false,
             id: None,
+            kind: None,
             replace_after: Some(Duration::from_secs(30)),
             initiator: None,
             caches: Caches::default(),
@@ -165,6 +168,7 @@ impl Volume {
             close_key: Some(close_key.clone()),
             upload: options.upload,
             id,
+            kind: options.kind,
         };
         let began = tokio::time::Instant::now();
         let granted = match cluster.open(&open).await {

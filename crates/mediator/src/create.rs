@@ -382,9 +382,7 @@ pub(crate) fn entry(core: &Core, name: &Name, path: String, volume: Option<&Volu
 /// answer.
 pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem> {
     let path = Path::new(&named.path, named.upload)?;
-    let removed = change(&core.store, move |connection| {
-        begin_removal(connection, &path, (named.id, named.force))
-    });
+    let removed = change(&core.store, move |connection| begin_removal(connection, &path, &named));
     let (id, is_volume) = removed.await?;
     core.names.fetch_sub(1, Ordering::Relaxed);
     if is_volume {
@@ -396,7 +394,7 @@ pub(crate) async fn remove(core: &Arc<Core>, named: Named) -> Result<(), Problem
 fn begin_removal(
     connection: &Connection,
     path: &Path,
-    (id, force): (Option<VolumeId>, bool),
+    named: &Named,
 ) -> Sql<Result<(VolumeId, bool), Problem>> {
     let conflict = |detail: String| Ok(Err(Problem::new(Code::Conflict, detail)));
     if path.split().is_none() {
@@ -406,8 +404,11 @@ fn begin_removal(
         Ok(name) => name,
         Err(problem) => return Ok(Err(problem)),
     };
-    if id.is_some_and(|id| id != name.id) {
+    if named.id.is_some_and(|id| id != name.id) {
         return conflict(format!("{path} is something else by now"));
+    }
+    if let Err(problem) = names::check_kind(&name, path, named.kind) {
+        return Ok(Err(problem));
     }
     if name.kind == Kind::Directory {
         match names::anything_in(connection, name.id)? {
@@ -423,7 +424,7 @@ fn begin_removal(
         names::remove(connection, name.id)?;
         return Ok(Ok((name.id, false)));
     }
-    Ok(drop_named(connection, &name, path, force)?.map(|()| (name.id, true)))
+    Ok(drop_named(connection, &name, path, named.force)?.map(|()| (name.id, true)))
 }
 
 /// Takes the name from a volume, and lets its plans and segments be removed. Refuses, before it changes

@@ -274,6 +274,26 @@ pub(crate) fn exists(path: &Path) -> Problem {
     Problem::new(Code::Exists, format!("{path} is there already"))
 }
 
+/// Whether something is of the kind that is meant, where one is: else what it is, and what is for it.
+pub(crate) fn check_kind(name: &Name, path: &Path, wanted: Option<Kind>) -> Result<(), Problem> {
+    if wanted.is_none_or(|wanted| wanted == name.kind) {
+        return Ok(());
+    }
+    let what = match (name.kind, name.is_upload) {
+        (Kind::Directory, _) => "a directory: `netraid ls` lists it, `netraid rm` removes it",
+        (Kind::Volume, _) => {
+            "a volume: `netraid volume attach` exports it, `netraid volume rm` removes it"
+        }
+        (Kind::Data, false) => {
+            "data: `netraid get` fetches it, `netraid put --force` replaces it, `netraid rm` removes it"
+        }
+        (Kind::Data, true) => {
+            "data: `netraid put --resume` goes on with it, `netraid rm --upload` removes it"
+        }
+    };
+    Err(Problem::invalid(format!("{path} is {what}")))
+}
+
 /// The path of an id.
 pub(crate) fn path_of(connection: &Connection, id: VolumeId) -> Sql<Option<Path>> {
     let mut parts = Vec::new();

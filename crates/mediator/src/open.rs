@@ -192,8 +192,12 @@ fn begin(
         let detail = format!("{path} is something else by now");
         return Ok(Err(Problem::new(Code::Conflict, detail)));
     }
+    if let Err(problem) = names::check_kind(&name, path, open.kind) {
+        return Ok(Err(problem));
+    }
     let Some(mut volume) = Volume::load(connection, name.id)? else {
-        return Ok(Err(Problem::invalid(format!("{path} is a directory"))));
+        let detail = format!("{path} is a directory, and has no bytes; `netraid ls` lists it");
+        return Ok(Err(Problem::invalid(detail)));
     };
     let Some(placed) = volume.record.placed.clone().filter(|_| volume.state == State::Ready) else {
         return Ok(Err(Problem::invalid(format!("{path} has no bytes: there is nothing to open"))));

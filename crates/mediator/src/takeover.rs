@@ -122,6 +122,9 @@ fn find(
     for_ms: u64,
 ) -> Sql<Option<Held>> {
     let Ok(name) = names::find(connection, path)? else { return Ok(None) };
+    if names::check_kind(&name, path, open.kind).is_err() {
+        return Ok(None);
+    }
     let Some(volume) = Volume::load(connection, name.id)? else { return Ok(None) };
     let placed = volume.record.placed.as_ref().filter(|_| volume.state == State::Ready);
     let (Some(placed), None) = (placed, Plan::load(connection, id)?) else { return Ok(None) };

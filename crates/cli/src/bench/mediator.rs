@@ -177,6 +177,7 @@ async fn ask(
             close_key: Some(key.clone()),
             upload: false,
             id: None,
+            kind: None,
         };
         turn += 1;
         let began = Instant::now();

@@ -125,9 +125,11 @@ pub(crate) fn remove(args: &RemoveArgs, output: Output) -> Result<()> {
         }
         anyhow::Ok(())
     })?;
-    output.document(&json!({ "removed": args.paths }), || {
-        format!("removed: {}", args.paths.join(" "))
-    })
+    say_removed(&args.paths, output)
+}
+
+pub(crate) fn say_removed(paths: &[String], output: Output) -> Result<()> {
+    output.document(&json!({ "removed": paths }), || format!("removed: {}", paths.join(" ")))
 }
 
 pub(crate) fn rename(args: &MoveArgs, output: Output) -> Result<()> {

@@ -474,8 +474,8 @@ async fn read(
     if entry.stored.is_none() || entry.length_bytes == 0 {
         return Ok(0);
     }
-    let volume =
-        Volume::open(cluster, path, rates.options(Mode::Read), &netraid_engine::pool()).await?;
+    let options = VolumeOptions { kind: Some(Kind::Data), ..rates.options(Mode::Read) };
+    let volume = Volume::open(cluster, path, options, &netraid_engine::pool()).await?;
     let (length, opened) = (volume.entry().length_bytes, volume.entry());
     if (opened.id, opened.changed) != (entry.id, entry.changed) {
         volume.close(None).await?;

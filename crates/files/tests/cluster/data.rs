@@ -6,7 +6,7 @@ use crate::common::{House, bytes, code, data, to_read, to_write};
 use netraid_block::Pool;
 use netraid_cluster::{
     Code,
-    mediator::{Mode, Open},
+    mediator::{Create, Kind, Mode, Open},
 };
 use netraid_control::units::Rate;
 use netraid_files::{Cluster, Data, Error, Volume, VolumeOptions, transfer};
@@ -16,7 +16,7 @@ async fn open(cluster: &Cluster, path: &str, options: VolumeOptions) -> Result<D
     Data::open(cluster, path, options, &Pool::new()).await
 }
 
-async fn create(cluster: &Cluster, create: &netraid_cluster::mediator::Create) -> Data {
+async fn create(cluster: &Cluster, create: &Create) -> Data {
     Data::create(cluster, create, to_write(), &Pool::new()).await.unwrap()
 }
 
@@ -314,6 +314,7 @@ async fn readers_are_many_and_a_writer_is_alone() {
         close_key: None,
         upload: false,
         id: None,
+        kind: None,
     };
     let taken = cluster.open(&taking).await.unwrap();
     let fenced = async {
@@ -365,6 +366,31 @@ async fn a_take_over_that_is_refused_here_leaves_the_writer_alone() {
     writing.close().await.unwrap();
     let found = all_of(&open(&cluster, "/x", read).await.unwrap()).await;
     assert_same(&found, &[[1; 5000], [2; 5000]].concat(), "after the refusal");
+}
+
+/// Blocks have no length, and directories have no bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_alone_is_opened_as_data_and_volumes_alone_as_volumes() {
+    let house = House::new(3).await;
+    let cluster = &house.cluster;
+    let volume = Create { kind: Kind::Volume, ..data("/v", 1 << 20, 5, 3) };
+    let refused = Data::create(cluster, &volume, to_write(), &Pool::new()).await.unwrap_err();
+    assert!(matches!(refused, Error::Kind { .. }), "{refused}");
+    cluster.create(&volume).await.unwrap();
+    for options in [to_read(), to_write(), VolumeOptions { take_over: true, ..to_write() }] {
+        let refused = open(cluster, "/v", options).await.unwrap_err();
+        assert!(matches!(refused, Error::Kind { .. }), "{refused}");
+    }
+    let mut writing = create(cluster, &data("/x", 1 << 20, 5, 3)).await;
+    let kind = Some(Kind::Volume);
+    for take_over in [false, true] {
+        let options = VolumeOptions { kind, take_over, ..to_write() };
+        let refused = Volume::open(cluster, "/x", options, &Pool::new()).await.unwrap_err();
+        assert_eq!(code(&refused), Code::Invalid, "{refused}");
+    }
+    write_all(&mut writing, 0, &[1; 5000]).await.unwrap();
+    writing.close().await.unwrap();
+    house.nothing_is_open().await;
 }
 
 /// Who says that something is closed says so when others can have it.

@@ -234,6 +234,54 @@ async fn an_upload_is_removed_by_its_own_name_alone() {
     remove(String::new()).await.unwrap();
 }
 
+/// Whoever means a volume does not get data, or the other way about: neither open nor removed, and
+/// nobody is shut out for it.
+#[tokio::test]
+async fn what_is_of_another_kind_than_is_meant_is_left_alone() {
+    let house = House::new(3).await;
+    house.create("/data", 1 << 20).await.unwrap();
+    house.client.post::<_, Entry>("/v1/names", &upload("/up", 1 << 20)).await.unwrap();
+    house.client.post::<_, Entry>("/v1/names", &directory("/d")).await.unwrap();
+    let volume = Create { kind: Kind::Volume, ..data("/v", 1 << 20) };
+    house.client.post::<_, Entry>("/v1/names", &volume).await.unwrap();
+    let reading = house.open(&opening("/data", Mode::Read, 0)).await.unwrap();
+    let writing = house.open(&opening("/v", Mode::Write, 0)).await.unwrap();
+    let others = [
+        ("/data", false, Kind::Volume, "netraid get"),
+        ("/up", true, Kind::Volume, "rm --upload"),
+        ("/d", false, Kind::Volume, "netraid ls"),
+        ("/v", false, Kind::Data, "netraid volume attach"),
+        ("/v", false, Kind::Directory, "netraid volume rm"),
+    ];
+    for (path, is_upload, kind, remedy) in others {
+        for (mode, take_over) in [(Mode::Read, false), (Mode::Read, true), (Mode::Write, true)] {
+            let (upload, kind) = (is_upload, Some(kind));
+            let open = Open { take_over, upload, kind, ..opening(path, mode, 0) };
+            let refused = house.open(&open).await.unwrap_err();
+            let problem = refused.problem().unwrap();
+            assert_eq!(problem.code, Code::Invalid, "{path}");
+            assert!(problem.detail.contains(remedy), "{}", problem.detail);
+        }
+        let kind = serde_json::to_string(&kind).unwrap();
+        let kind = kind.trim_matches('"');
+        let remove = format!("/v1/name?path={path}&upload={is_upload}&kind={kind}&force=true");
+        let refused = house.client.delete::<IgnoredAny>(&remove).await;
+        assert_eq!(code(refused), Code::Invalid, "{path}");
+    }
+    for plan in [&reading, &writing] {
+        let renew = format!("/v1/plans/{}/renew", plan.plan);
+        let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
+        assert_eq!(renewed.generation, plan.generation);
+    }
+    // What is of that kind is opened, and removed.
+    house.close(writing.plan).await.unwrap();
+    let open = Open { kind: Some(Kind::Volume), ..opening("/v", Mode::Write, 0) };
+    let opened = house.open(&open).await.unwrap();
+    house.close(opened.plan).await.unwrap();
+    house.client.delete::<IgnoredAny>("/v1/name?path=/v&kind=volume").await.unwrap();
+    assert_eq!(names(&page(&house.client, "/", None, 10).await), ["/d", "/data"]);
+}
+
 #[tokio::test]
 async fn pages_are_parts_of_the_whole_in_the_order_of_names() {
     let house = House::new(0).await;

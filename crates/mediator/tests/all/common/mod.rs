@@ -520,6 +520,7 @@ pub fn opening(path: &str, mode: Mode, rate: u64) -> Open {
         close_key: Some(close_key()),
         upload: false,
         id: None,
+        kind: None,
     }
 }
 
