@@ -49,6 +49,16 @@ begun() { "$NETRAID" stat --upload /d/f >/dev/null 2>&1; }
 soon begun
 refused "is being put already" "$NETRAID" put "$WORK/a" /d/f
 refused "has 67108864 bytes" "$NETRAID" put --resume "$WORK/a" /d/f
+# What refuses the new one leaves the old one, which goes on.
+anew=("$NETRAID" put --force "$WORK/a" /d/f)
+refused "level 5 takes 9 hosts" "${anew[@]}" --members 9
+refused "level 6 takes 4" "${anew[@]}" --level 6 --members 3
+refused "a power of two" "${anew[@]}" --chunk 3000
+refused "can be had now" "${anew[@]}" --rate 100GiB
+refused "a limit below the rate" "${anew[@]}" --rate 2MiB --limit 1MiB
+refused "too little space" "$NETRAID" put --force --size 100TiB - /d/f
+begun || fail "an upload is thrown away for another one that was refused"
+kill -0 $putting || fail "who puts is fenced for another one that was refused"
 kill -KILL $putting
 wait $putting 2>/dev/null || true
 refused "--force begins anew" "$NETRAID" put "$WORK/a" /d/f

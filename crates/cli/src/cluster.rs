@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use netraid_cluster::{
     access::AccessFile,
     http::RequestError,
-    mediator::{Layout, Mode, Spread},
+    mediator::{Layout, Mode, Spread, check_rates},
     serve::Limits,
 };
 use netraid_control::units::Rate;
@@ -158,6 +158,11 @@ pub(crate) struct RateArgs {
 }
 
 impl RateArgs {
+    /// Whether there is a plan for that, whatever is left of agents: asked before anything is changed.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(check_rates(self.rate.unwrap_or(Rate::ZERO), self.limit)?)
+    }
+
     /// How a volume is opened for that.
     pub(crate) fn options(&self, mode: Mode) -> VolumeOptions {
         VolumeOptions {

@@ -144,6 +144,7 @@ fn create(args: &CreateArgs, output: Output) -> Result<()> {
         layout: args.layout.layout(&args.rates)?,
         parents: args.parents,
         upload: false,
+        replaces: None,
     };
     let made = runtime()?.block_on(cluster.create(&create));
     let entry = made.map_err(|error| with_offer(error.into()))?;

@@ -139,6 +139,12 @@ pub struct Create {
     /// name has one upload at most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub upload: bool,
+    /// Of an upload: the one that has its name now, and is thrown away for it; whoever writes to it is
+    /// fenced. Refused when the name has another one; and while what is asked for cannot be had, also
+    /// with what that one has, that one stays as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub replaces: Option<VolumeId>,
 }
 
 /// What a name stands for, and how it is.
@@ -339,6 +345,34 @@ pub struct Open {
     /// Refused when it is of another kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
+}
+
+/// The largest rate, and limit, that a token says, in bytes a second.
+pub const RATE_MAX: Rate = Rate((1 << 48) - 1);
+
+/// Why no plan can have such a rate and limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WrongRate {
+    /// More than a token says.
+    #[error("{} bytes/s are the most", RATE_MAX.0)]
+    TooLarge,
+    /// The limit leaves less than what is promised.
+    #[error("a limit below the rate, or of nothing")]
+    LimitTooSmall,
+}
+
+/// Whether a plan can have this rate and limit, whatever is left of agents.
+///
+/// # Errors
+/// When none can.
+pub fn check_rates(rate: Rate, limit: Option<Rate>) -> Result<(), WrongRate> {
+    if rate > RATE_MAX || limit.is_some_and(|limit| limit > RATE_MAX) {
+        return Err(WrongRate::TooLarge);
+    }
+    if limit.is_some_and(|limit| limit < rate || limit == Rate::ZERO) {
+        return Err(WrongRate::LimitTooSmall);
+    }
+    Ok(())
 }
 
 const fn yes() -> bool {

@@ -232,7 +232,8 @@ async fn create_name(State(core): State<Arc<Core>>, who: Who, bytes: Bytes) -> A
     who.has(&core, "create names", CLIENTS)?;
     let create: Create = body(&bytes)?;
     let (kind, path, size) = (create.kind, &create.path, create.size_bytes);
-    let what = format!("create {kind:?} {}{path} of {size} bytes", upload(create.upload));
+    let how = if create.replaces.is_some() { ", replacing it" } else { "" };
+    let what = format!("create {kind:?} {}{path} of {size} bytes{how}", upload(create.upload));
     let shared = Arc::clone(&core);
     noted(&core, &who, what, to_the_end(async move { create::create(&shared, create).await })).await
 }

@@ -28,7 +28,7 @@ use crate::{
     link::AskError,
     names::{self, Name, Path},
     plan::{self, Plan},
-    store::{Sql, change},
+    store::{Sql, change, look},
     volume::{self, Member, Placed, State, Volume},
 };
 
@@ -44,6 +44,9 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
     let path = Path::new(&create.path, create.upload)?;
     check(&create)?;
     let wanted = wanted(&create)?;
+    if let Some(replaced) = create.replaces {
+        throw_away(core, &path, replaced, wanted.as_ref()).await?;
+    }
     let id = VolumeId(rand::random());
     let _busy = core.busy_volumes.enter(id);
     let (at, request) = (path.clone(), create.clone());
@@ -78,7 +81,12 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
 }
 
 fn check(create: &Create) -> Result<(), Problem> {
-    let Create { kind, size_bytes, upload, .. } = *create;
+    let Create { kind, size_bytes, upload, replaces, .. } = *create;
+    if replaces.is_some() && !upload {
+        return Err(Problem::invalid(
+            "an upload alone takes the place of another; rename with `replace` for what has a name",
+        ));
+    }
     match kind {
         Kind::Directory | Kind::Volume if upload => Err(Problem::invalid(
             "data alone is uploaded; make a volume or a directory by its name",
@@ -165,6 +173,61 @@ fn begin(
         volume.insert(connection)?;
     }
     Ok(Ok((name, made)))
+}
+
+/// Throws an upload away for another one of its name, once that is known to be had: what refuses the
+/// other one leaves this one as it is, and whoever writes to it.
+async fn throw_away(
+    core: &Arc<Core>,
+    path: &Path,
+    replaced: VolumeId,
+    wanted: Option<&Wanted>,
+) -> Result<(), Problem> {
+    let at = path.clone();
+    let freed = look(&core.store, move |connection| freed_by(connection, &at, replaced)).await?;
+    if let Some(wanted) = wanted {
+        let with_freed = || {
+            let mut agents = core.agents.placement();
+            for (agent, resources) in &freed {
+                for state in agents.iter_mut().filter(|state| state.id == *agent) {
+                    state.left = state.left.checked_add(*resources).unwrap_or(state.left);
+                }
+            }
+            agents
+        };
+        if place(wanted, &with_freed()).is_err() || wanted.rate > Rate::ZERO {
+            refresh_all(core).await;
+            place(wanted, &with_freed()).map_err(|refusal| refused(&refusal, wanted))?;
+        }
+    }
+    let (path, id) = (path.text(), Some(replaced));
+    remove(core, Named { path, force: true, upload: true, id, kind: None }).await
+}
+
+/// What agents have again once an upload is thrown away: the space of its members, and the rates of its
+/// plans.
+fn freed_by(
+    connection: &Connection,
+    path: &Path,
+    replaced: VolumeId,
+) -> Sql<Result<Vec<(AgentId, Resources)>, Problem>> {
+    match names::find(connection, path)? {
+        Ok(name) if name.id == replaced => {}
+        Ok(_) => return Ok(Err(names::other(path))),
+        Err(problem) => return Ok(Err(problem)),
+    }
+    let volume = Volume::load(connection, replaced)?;
+    let placed = volume.and_then(|volume| volume.record.placed);
+    let space = placed.iter().flat_map(|placed| {
+        let space_bytes = placed.member_bytes;
+        let each = Resources { space_bytes, ..Resources::default() };
+        placed.members.iter().map(move |member| (member.agent, each))
+    });
+    let mut freed: Vec<(AgentId, Resources)> = space.collect();
+    for plan in Plan::of_volume(connection, replaced)? {
+        freed.extend(plan.record.parts.iter().map(|part| (part.agent, part.resources)));
+    }
+    Ok(Ok(freed))
 }
 
 /// Chooses members and books their space; again with what agents say anew when one refuses.
@@ -405,7 +468,7 @@ fn begin_removal(
         Err(problem) => return Ok(Err(problem)),
     };
     if named.id.is_some_and(|id| id != name.id) {
-        return conflict(format!("{path} is something else by now"));
+        return Ok(Err(names::other(path)));
     }
     if let Err(problem) = names::check_kind(&name, path, named.kind) {
         return Ok(Err(problem));

@@ -294,6 +294,11 @@ pub(crate) fn check_kind(name: &Name, path: &Path, wanted: Option<Kind>) -> Resu
     Err(Problem::invalid(format!("{path} is {what}")))
 }
 
+/// The refusal of who means something by its id that does not have that path any more.
+pub(crate) fn other(path: &Path) -> Problem {
+    Problem::new(Code::Conflict, format!("{path} is something else by now"))
+}
+
 /// The path of an id.
 pub(crate) fn path_of(connection: &Connection, id: VolumeId) -> Sql<Option<Path>> {
     let mut parts = Vec::new();
@@ -400,7 +405,7 @@ pub(crate) fn look_to_move(
         Err(problem) => return Ok(Err(problem)),
     };
     if id.is_some_and(|id| id != name.id) {
-        return Ok(Err(Problem::new(Code::Conflict, format!("{from} is something else by now"))));
+        return Ok(Err(other(from)));
     }
     let parent = match directory(connection, above)? {
         Ok(parent) => parent,

@@ -10,7 +10,7 @@ use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
     agent::{Done, FaultCode, Operation, rates_of},
-    mediator::{Mode, Offer, Open, PlanMember, TransferPlan},
+    mediator::{Mode, Offer, Open, PlanMember, RATE_MAX, TransferPlan, check_rates},
     now,
 };
 use netraid_control::{
@@ -55,8 +55,6 @@ const INITIATOR_LEN_MAX: usize = 223;
 const CLOSED_OF_ONE_MAX: usize = 1 << 15;
 /// The longest that a client can be told.
 const FOR_MS_MAX: u64 = TERM_MS_MAX - SKEW_MS;
-/// The largest rate that a token says.
-const RATE_MAX: Rate = Rate((1 << 48) - 1);
 /// Of all tokens: what is left over is shared evenly.
 const WEIGHT: u16 = 100;
 
@@ -156,18 +154,13 @@ async fn take_back(core: &Arc<Core>, plan: Plan) -> Result<(), Problem> {
 
 fn check(core: &Core, open: &Open) -> Result<u64, Problem> {
     let Open { initiator, rate, limit, .. } = open;
+    check_rates(*rate, *limit).map_err(|wrong| Problem::invalid(wrong.to_string()))?;
     if initiator.is_empty() || initiator.len() > INITIATOR_LEN_MAX {
         let detail = format!("an initiator's name has 1 to {INITIATOR_LEN_MAX} bytes");
         return Err(Problem::invalid(detail));
     }
     text::check(initiator, INITIATOR_LEN_MAX)
         .map_err(|why| Problem::invalid(format!("the initiator's name {why}")))?;
-    if *rate > RATE_MAX || limit.is_some_and(|limit| limit > RATE_MAX) {
-        return Err(Problem::invalid(format!("{} bytes/s are the most", RATE_MAX.0)));
-    }
-    if limit.is_some_and(|limit| limit < *rate || limit == Rate::ZERO) {
-        return Err(Problem::invalid("a limit below the rate, or of nothing"));
-    }
     let for_ms = open.for_ms.unwrap_or(core.term_ms);
     match for_ms {
         1..=FOR_MS_MAX => Ok(for_ms),
@@ -189,8 +182,7 @@ fn begin(
         Err(problem) => return Ok(Err(problem)),
     };
     if open.id.is_some_and(|id| id != name.id) {
-        let detail = format!("{path} is something else by now");
-        return Ok(Err(Problem::new(Code::Conflict, detail)));
+        return Ok(Err(names::other(path)));
     }
     if let Err(problem) = names::check_kind(&name, path, open.kind) {
         return Ok(Err(problem));

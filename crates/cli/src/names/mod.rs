@@ -153,6 +153,7 @@ pub(crate) fn make_directory(args: &MakeDirectoryArgs, output: Output) -> Result
         layout: Layout::default(),
         parents: args.parents,
         upload: false,
+        replaces: None,
     };
     let entry = runtime()?.block_on(cluster.create(&create))?;
     output.document(&entry, || format!("{}: made", escaped(&entry.path)))

@@ -101,6 +101,7 @@ pub(crate) struct CatArgs {
 }
 
 pub(crate) fn put(args: &PutArgs, output: Output) -> Result<()> {
+    args.rates.check()?;
     let (source, length) = open_source(args)?;
     let cluster = args.access.cluster()?;
     let is_resumable = matches!(source, Source::File(_));
@@ -196,6 +197,7 @@ async fn put_all(
 /// by force alone.
 async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry, bool)> {
     let path = &args.path;
+    let mut replaces = None;
     if let Some(upload) = found(cluster.stat_upload(path).await)? {
         let (there, all) = (upload.length_bytes, upload.upload_bytes.unwrap_or_default());
         match (args.resume, args.force) {
@@ -204,7 +206,8 @@ async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry,
                 "{path}: what was being put there has {all} bytes, and this has {length}; put it with \
                  --force, without --resume"
             ),
-            (false, true) => cluster.remove_upload(path, Some(upload.id), true).await?,
+            // The mediator throws it away for the new one, once that is known to be had.
+            (false, true) => replaces = Some(upload.id),
             (false, false) => bail!(
                 "{path}: is being put already, or that was interrupted: {there} of {all} bytes are \
                  stored; --resume goes on with it, --force begins anew"
@@ -218,6 +221,7 @@ async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry,
         layout: args.layout.layout(&args.rates)?,
         parents: args.parents,
         upload: true,
+        replaces,
     };
     Ok((cluster.create(&create).await?, true))
 }

@@ -216,7 +216,7 @@ pub(crate) fn data(path: &str, size_bytes: u64, level: u8, members: u16) -> Crea
     let (level, members) = (Some(level), Some(members));
     let layout = Layout { level, members, survives, ..Layout::default() };
     let (path, kind) = (path.to_owned(), Kind::Data);
-    Create { path, kind, size_bytes, layout, parents: true, upload: false }
+    Create { path, kind, size_bytes, layout, parents: true, upload: false, replaces: None }
 }
 
 pub(crate) fn to_read() -> VolumeOptions {

@@ -1,18 +1,18 @@
 //! Names: directories, pages, renaming, removal, and who may do what.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use crate::common::{House, access, code, data, directory, opening, upload};
+use crate::common::{CAPACITY, House, access, code, data, directory, opening, upload};
 use netraid_cluster::{
     Code,
     access::{AccessFile, Bearer, Role},
     audit::LogPage,
     http::Client,
     mediator::{
-        AccessEntry, CheckReport, Create, Entry, Kind, MediatorStatus, Mode, NewAccess, NewToken,
-        Open, Page, Rename, SetState, TransferPlan,
+        AccessEntry, CheckReport, Create, Entry, Kind, Layout, MediatorStatus, Mode, NewAccess,
+        NewToken, Open, Page, Rename, SetState, TransferPlan,
     },
 };
-use netraid_control::units::VolumeId;
+use netraid_control::units::{Rate, VolumeId};
 use serde::de::IgnoredAny;
 
 async fn page(client: &Client, path: &str, after: Option<&str>, limit: u32) -> Page {
@@ -280,6 +280,59 @@ async fn what_is_of_another_kind_than_is_meant_is_left_alone() {
     house.close(opened.plan).await.unwrap();
     house.client.delete::<IgnoredAny>("/v1/name?path=/v&kind=volume").await.unwrap();
     assert_eq!(names(&page(&house.client, "/", None, 10).await), ["/d", "/data"]);
+}
+
+/// What refuses the new one comes before anything is taken from the old one.
+#[tokio::test]
+async fn an_upload_is_thrown_away_for_another_one_that_can_be_had_alone() {
+    let house = House::new(3).await;
+    let make = |create: Create| {
+        let client = house.client.clone();
+        async move { client.post::<_, Entry>("/v1/names", &create).await }
+    };
+    // So much of the agents' space that there is no room for another one beside it.
+    let size = CAPACITY.space_bytes / 2 * 3;
+    let old = make(upload("/x", size)).await.unwrap();
+    let open = Open { upload: true, ..opening("/x", Mode::Write, 100_000_000) };
+    let writing = house.open(&open).await.unwrap();
+    let new = Create { replaces: Some(old.id), ..upload("/x", size) };
+    let layout = || new.layout.clone();
+    let refused = [
+        (Create { layout: Layout { members: Some(9), ..layout() }, ..new.clone() }, Code::Short),
+        (Create { layout: Layout { level: Some(2), ..layout() }, ..new.clone() }, Code::Invalid),
+        (Create { layout: Layout { survives: 3, ..layout() }, ..new.clone() }, Code::Short),
+        (
+            Create { layout: Layout { chunk_len: Some(3000), ..layout() }, ..new.clone() },
+            Code::Invalid,
+        ),
+        (Create { layout: Layout { rate: Rate(1 << 40), ..layout() }, ..new.clone() }, Code::Short),
+        (Create { size_bytes: 100 << 40, ..new.clone() }, Code::Short),
+        (Create { size_bytes: u64::MAX, ..new.clone() }, Code::Invalid),
+        (Create { upload: false, ..new.clone() }, Code::Invalid),
+        (Create { replaces: Some(VolumeId([7; 16])), ..new.clone() }, Code::Conflict),
+        (Create { replaces: Some(old.id), ..upload("/y", size) }, Code::Absent),
+        (Create { replaces: None, ..new.clone() }, Code::Exists),
+    ];
+    let stat =
+        || async { house.client.get::<Entry>("/v1/name?path=/x&upload=true").await.unwrap() };
+    for (create, expected) in refused {
+        assert_eq!(code(make(create.clone()).await), expected, "{create:?}");
+        assert_eq!(stat().await.id, old.id, "{create:?}");
+    }
+    let renew = format!("/v1/plans/{}/renew", writing.plan);
+    let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
+    assert_eq!((renewed.generation, renewed.rate), (writing.generation, writing.rate));
+    // It has the space and the rate that the old one had.
+    let rate = Rate(100_000_000);
+    let made = make(Create { layout: Layout { rate, ..layout() }, ..new.clone() }).await.unwrap();
+    assert_eq!((stat().await.id, made.length_bytes), (made.id, 0));
+    assert_ne!(made.id, old.id);
+    assert_eq!(code(house.client.post::<_, TransferPlan>(&renew, &()).await), Code::Absent);
+    house.open(&open).await.unwrap();
+    let report: CheckReport = house.admin.get("/v1/check").await.unwrap();
+    assert_eq!(report.differences, []);
+    let status: MediatorStatus = house.admin.get("/v1/status").await.unwrap();
+    assert_eq!(status.names, 1);
 }
 
 #[tokio::test]

@@ -493,7 +493,7 @@ pub fn access(directory: &Path, role: &str) -> AccessFile {
 pub fn data(path: &str, size_bytes: u64) -> Create {
     let layout = Layout::default();
     let (path, kind) = (path.to_owned(), Kind::Data);
-    Create { path, kind, size_bytes, layout, parents: false, upload: false }
+    Create { path, kind, size_bytes, layout, parents: false, upload: false, replaces: None }
 }
 
 /// An upload of data of that name.
