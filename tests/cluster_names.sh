@@ -57,6 +57,10 @@ refused "a power of two" "${anew[@]}" --chunk 3000
 refused "can be had now" "${anew[@]}" --rate 100GiB
 refused "a limit below the rate" "${anew[@]}" --rate 2MiB --limit 1MiB
 refused "too little space" "$NETRAID" put --force --size 100TiB - /d/f
+if [ "$(id -u)" = 0 ]; then
+    no_locks=(unshare --mount bash -c 'mount -t tmpfs -o ro none /run && exec "$@"' -)
+    refused "lock file" "${no_locks[@]}" "${anew[@]}"
+fi
 begun || fail "an upload is thrown away for another one that was refused"
 kill -0 $putting || fail "who puts is fenced for another one that was refused"
 kill -KILL $putting

@@ -55,7 +55,7 @@ pub enum Error {
     /// All of it is stable, and the mediator does not know that it is not open any more.
     #[error(
         "{path}: is closed, but the mediator was not told: others wait until plan {plan} ends, or until \
-         it is opened once more with --take-over or --resume: {why}"
+         it is opened once more, to write with --take-over or --resume: {why}"
     )]
     Kept {
         /// What was open.

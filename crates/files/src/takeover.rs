@@ -74,6 +74,19 @@ pub(crate) async fn prepare(
     Ok((entry.id, lock))
 }
 
+/// Whether this host has what it takes to write something of the shape of this.
+///
+/// # Errors
+/// When locks cannot be taken here, or too few files can be opened.
+pub(crate) fn check_host(entry: &Entry) -> Result<(), Error> {
+    match lock(&entry.path, entry.id) {
+        // Whoever has it here is no hindrance to something else.
+        Ok(_) | Err(Error::InUse { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    entry.stored.as_ref().map_or(Ok(()), |stored| check_descriptors(&entry.path, stored))
+}
+
 /// Whether this process may open the files and sockets that an array of so many members takes.
 fn check_descriptors(path: &str, stored: &Stored) -> Result<(), Error> {
     let (free, needed) = (netraid_private::free_descriptors(), descriptors(stored.members.len()));

@@ -233,6 +233,15 @@ impl Volume {
         Self { path, plan, entry, device, bytes, handle, notes, events, lost, orders, keeper }
     }
 
+    /// Whether this host has what it takes to open something of the shape of `entry` to write: asked before
+    /// `entry` is thrown away for it. Its own lock may be held.
+    ///
+    /// # Errors
+    /// When locks cannot be taken here, or this process may open too few files and sockets.
+    pub fn check_host(entry: &Entry) -> Result<(), Error> {
+        takeover::check_host(entry)
+    }
+
     /// Its path when it was opened.
     #[must_use]
     pub fn path(&self) -> &str {

@@ -207,7 +207,10 @@ async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry,
                  --force, without --resume"
             ),
             // The mediator throws it away for the new one, once that is known to be had.
-            (false, true) => replaces = Some(upload.id),
+            (false, true) => {
+                Volume::check_host(&upload)?;
+                replaces = Some(upload.id);
+            }
             (false, false) => bail!(
                 "{path}: is being put already, or that was interrupted: {there} of {all} bytes are \
                  stored; --resume goes on with it, --force begins anew"
