@@ -50,11 +50,9 @@ impl Returning {
     /// A request failed. A device that answers with a failure would do so again; blocks that cannot be read are
     /// repaired, and set no member aside.
     pub(super) const fn note(&mut self, error: &IoError, is_read: bool) {
-        self.by_itself &= match error.kind() {
-            ErrorKind::NoSpace | ErrorKind::Device => false,
-            ErrorKind::Medium => is_read,
-            _ => true,
-        };
+        let kind = error.kind();
+        self.by_itself &= !matches!(kind, ErrorKind::NoSpace | ErrorKind::Device)
+            && (is_read || !matches!(kind, ErrorKind::Medium));
     }
 
     pub(super) fn has_left(&mut self) {

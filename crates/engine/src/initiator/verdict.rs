@@ -69,7 +69,7 @@ pub(super) const fn can_do_without(profile: &Profile, kind: Kind, has_fua: bool)
 pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict) -> Remedy {
     let (is_conflict, is_new_each_time) = match end {
         Verdict::Success => return Remedy::Nothing,
-        Verdict::Fail(error) if error.kind() == ErrorKind::Fenced => (true, false),
+        end if is_conflict(end) => (true, false),
         // An ILLEGAL REQUEST of whatever kind: the next one would be one, too.
         Verdict::Fail(error) => {
             let is_illegal =
@@ -100,6 +100,11 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
         }
         Kind::Read | Kind::Write | Kind::Flush => Remedy::Nothing,
     }
+}
+
+/// Whether a command met a RESERVATION CONFLICT.
+pub(super) fn is_conflict(end: &Verdict) -> bool {
+    matches!(end, Verdict::Fail(error) if error.kind() == ErrorKind::Fenced)
 }
 
 /// Whether so many RESERVATION CONFLICTs that one request met contradict what the disk says itself: a registered

@@ -339,16 +339,10 @@ impl Actor {
                 self.requests.push_first(ticket);
             }
             Remedy::Ended => self.conclude(ticket),
-            Remedy::Nothing => {
-                return match end {
-                    Verdict::Fail(error)
-                        if error.kind() == ErrorKind::Fenced && self.lanes[at].registered =>
-                    {
-                        self.meet_conflict(ticket, planned.kind, at);
-                    }
-                    end => self.end_badly(ticket, planned, end),
-                };
+            Remedy::Nothing if verdict::is_conflict(&end) && self.lanes[at].registered => {
+                return self.meet_conflict(ticket, planned.kind, at);
             }
+            Remedy::Nothing => return self.end_badly(ticket, planned, end),
         }
         match end {
             Verdict::Attention(attention) => self.heed(at, attention),

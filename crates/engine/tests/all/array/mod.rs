@@ -315,7 +315,7 @@ async fn a_replacement_has_the_secret_of_its_own_user() {
         create(options(Level::Raid1), configs.clone(), Pool::new()).await.unwrap();
         let keyring = Keyring::new(move |uri| match uri.user.as_deref() {
             Some("eve") => Err("no secret for user 'eve'".to_owned()),
-            user => Ok(user.map(|user| secret(user))),
+            user => Ok(user.map(secret)),
         });
         for config in configs.iter_mut().filter(|_| has_keyring) {
             config.keyring = Some(keyring.clone());
