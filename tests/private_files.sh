@@ -61,6 +61,15 @@ grep -q 'was taken back' "$WORK/pipe.said" || fail "not told: $(cat "$WORK/pipe.
 expect "$before" "$(bearers)" "bearer tokens after commands that failed"
 expect "" "$(find "$WORK" -name '*.new-*')" "files of commands that failed"
 
+# The usual log of a command is not written through what another user planted.
+mkdir -m 777 "$WORK/shared" "$WORK/shared/t"
+printf '{}\n' >"$WORK/log"
+as_nobody ln -s "$WORK/log" "$WORK/shared/netraid-evaluate.jsonl"
+cd "$WORK/shared"
+refused 'belongs to user 65534' "$NETRAID" evaluate t --tests host --file-size 8MiB
+cd "$OLDPWD"
+expect '{}' "$(cat "$WORK/log")" "what another user's link led to"
+
 # Killed, and then as an earlier program would have left it.
 crash mediator agent
 find "$WORK/m" "$WORK/a" -type f -exec chmod 666 {} +
