@@ -40,7 +40,11 @@ until refuse put -p "$WORK/empty" "/new/$names"; do
     [ $names -lt 2000 ] || fail "the disk is never full"
 done
 say "refused after $names names more: $(tail -n 1 "$WORK/said")"
+grep -q "mediator's store has no space left on its disk" "$WORK/said" || fail "does not say why: $(cat "$WORK/said")"
 refuse put "$WORK/in" /two || fail "put on a full disk"
+grep -q "mediator's store has no space left on its disk" "$WORK/said" || fail "does not say why: $(cat "$WORK/said")"
+refuse volume create /full --size 64MiB --level 5 --members 3 || fail "a volume on a full disk"
+grep -q "mediator's store has no space left on its disk" "$WORK/said" || fail "does not say why: $(cat "$WORK/said")"
 # What is open needs nothing of it.
 load verify 16MiB 1 >/dev/null
 load write 16MiB 2 >/dev/null

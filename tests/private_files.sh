@@ -1,7 +1,7 @@
 # Files and sockets of all daemons are for their owner alone, whatever the umask and the directory, also those that an
 # earlier program left open to others; what another user has planted is neither followed nor used.
 . "$(dirname "$0")/lib.sh"
-need jq python3 setpriv
+need jq python3 setpriv curl prlimit
 [ "$(id -u)" = 0 ] || fail "needs root, to be another user as well"
 
 # open_to_others DIR...: names of files and sockets that others may read or write.
@@ -35,6 +35,40 @@ for name in link pipe theirs; do
 done
 [ -L "$WORK/link.access" ] && [ -p "$WORK/pipe.access" ] || fail "an access file took the place of a link or a pipe"
 expect 0 "$(stat -c %s "$WORK/theirs.access")" "bytes in another user's file"
+
+# Nor does one stay that reached nobody: where its file cannot be written, and where standard output is full or its
+# reader is gone.
+bearers() {
+    jq -r .authority "$NETRAID_ACCESS" >"$WORK/authority.pem"
+    curl -sS --cacert "$WORK/authority.pem" -H "Authorization: Bearer $(jq -r .token "$NETRAID_ACCESS")" \
+        "$(jq -r .mediator "$NETRAID_ACCESS")/v1/access" | jq -r '.[].name' | sort
+}
+before=$(bearers)
+grep -qx joe <<<"$before" || fail "the token of joe is not listed: $before"
+GRANT=("$NETRAID" mediator access --role client)
+refused 'missing/d/f' "${GRANT[@]}" --name missing -o "$WORK/missing/d/f"
+refused '/proc/x' "${GRANT[@]}" --name proc -o /proc/x
+refused 'File too large' prlimit --fsize=0 "${GRANT[@]}" --name limit -o "$WORK/limit"
+"${GRANT[@]}" --name full 2>"$WORK/full.said" >/dev/full && fail "a token went to a full standard output"
+grep -q 'was taken back' "$WORK/full.said" || fail "not told: $(cat "$WORK/full.said")"
+mkfifo "$WORK/reader"
+exec {reader}<>"$WORK/reader" {writer}>"$WORK/reader"
+exec {reader}<&-
+# The pipe has no reader now.
+"${GRANT[@]}" --name pipe >&"$writer" 2>"$WORK/pipe.said" && fail "a token went to nobody"
+exec {writer}>&-
+grep -q 'was taken back' "$WORK/pipe.said" || fail "not told: $(cat "$WORK/pipe.said")"
+expect "$before" "$(bearers)" "bearer tokens after commands that failed"
+expect "" "$(find "$WORK" -name '*.new-*')" "files of commands that failed"
+
+# The usual log of a command is not written through what another user planted.
+mkdir -m 777 "$WORK/shared" "$WORK/shared/t"
+printf '{}\n' >"$WORK/log"
+as_nobody ln -s "$WORK/log" "$WORK/shared/netraid-evaluate.jsonl"
+cd "$WORK/shared"
+refused 'belongs to user 65534' "$NETRAID" evaluate t --tests host --file-size 8MiB
+cd "$OLDPWD"
+expect '{}' "$(cat "$WORK/log")" "what another user's link led to"
 
 # Killed, and then as an earlier program would have left it.
 crash mediator agent

@@ -30,12 +30,13 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// The clock may be set: it is looked at so often.
 const CLOCK_LOOK: Duration = Duration::from_secs(1);
 
+type Stored = Result<(), StoreError>;
 type Work = Box<dyn FnOnce(&mut Book, Moment) + Send>;
 
 struct Ask {
     work: Work,
     /// Told whether what it changed, and all before it, is durable.
-    durable: oneshot::Sender<bool>,
+    durable: oneshot::Sender<Stored>,
 }
 
 /// A way to the book; clones lead to the same one.
@@ -58,8 +59,15 @@ impl Keeper {
         self.0.send(Ask { work, durable }).await.map_err(|_| ended())?;
         let value = answered.await.map_err(|_| ended())?;
         match stored.await {
-            Ok(true) => Ok(value),
-            Ok(false) => Err(fault(FaultCode::Failed, "it could not be stored; ask again")),
+            Ok(Ok(())) => Ok(value),
+            Ok(Err(StoreError::Full(_))) => {
+                let detail = "it could not be stored: the agent's store has no space left on its disk; make room \
+                              there, and ask again";
+                Err(fault(FaultCode::Failed, detail))
+            }
+            Ok(Err(StoreError::Failed(_) | StoreError::Broken(_))) => {
+                Err(fault(FaultCode::Failed, "it could not be stored; ask again"))
+            }
             Err(_) => Err(ended()),
         }
     }
@@ -72,7 +80,7 @@ pub(crate) struct KeeperTask {
     target: TargetHandle,
     asks: mpsc::Receiver<Ask>,
     /// Those whose work is done and not durable.
-    waiting: Vec<oneshot::Sender<bool>>,
+    waiting: Vec<oneshot::Sender<Stored>>,
     /// Nothing is ended before this: the store took nothing.
     paused: Option<Instant>,
 }
@@ -90,7 +98,7 @@ impl KeeperTask {
     /// # Errors
     /// When it is not certain what the store holds: the process is to begin anew from that.
     pub(crate) async fn run(mut self) -> Result<(), StoreError> {
-        let mut writing: Option<(Writing, Vec<oneshot::Sender<bool>>)> = None;
+        let mut writing: Option<(Writing, Vec<oneshot::Sender<Stored>>)> = None;
         let mut is_open = true;
         loop {
             self.settle();
@@ -140,10 +148,10 @@ impl KeeperTask {
     }
 
     /// Begins to store what changed; who waits for nothing is told.
-    fn begin_write(&mut self) -> Option<(Writing, Vec<oneshot::Sender<bool>>)> {
+    fn begin_write(&mut self) -> Option<(Writing, Vec<oneshot::Sender<Stored>>)> {
         let waiting = std::mem::take(&mut self.waiting);
         let Some(batch) = self.book.take_batch() else {
-            tell(waiting, true);
+            tell(waiting, &Ok(()));
             return None;
         };
         let write = self.store.write(move |connection| records::apply(connection, &batch));
@@ -152,22 +160,24 @@ impl KeeperTask {
 
     fn handle_written(
         &mut self,
-        stored: Result<(), StoreError>,
-        waited: Vec<oneshot::Sender<bool>>,
+        stored: Stored,
+        waited: Vec<oneshot::Sender<Stored>>,
     ) -> Result<(), StoreError> {
         match stored {
             Ok(()) => {
                 self.book.handle_stored();
                 self.paused = None;
-                tell(waited, true);
+                tell(waited, &Ok(()));
                 Ok(())
             }
-            Err(StoreError::Failed(why)) => {
-                tracing::error!("what was asked for was not stored, and is taken back: {why}");
+            failed @ Err(StoreError::Failed(_) | StoreError::Full(_)) => {
+                if let Err(why) = &failed {
+                    tracing::error!("what was asked for is taken back: {why}");
+                }
                 self.book.handle_store_failed();
                 self.paused = Some(Instant::now() + STORE_PAUSE);
-                tell(waited, false);
-                tell(std::mem::take(&mut self.waiting), false);
+                tell(waited, &failed);
+                tell(std::mem::take(&mut self.waiting), &failed);
                 Ok(())
             }
             Err(broken @ StoreError::Broken(_)) => Err(broken),
@@ -191,10 +201,10 @@ impl KeeperTask {
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<bool>>, durable: bool) {
+fn tell(waiting: Vec<oneshot::Sender<Stored>>, stored: &Stored) {
     for waiting in waiting {
         // Who does not wait any more asked and left.
-        let _ = waiting.send(durable);
+        let _ = waiting.send(stored.clone());
     }
 }
 

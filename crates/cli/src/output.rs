@@ -40,7 +40,17 @@ impl Output {
         write_out(&format!("{}\n", line.trim_end()))
     }
 
-    /// Prints the same of a process that goes on. Nothing waits for it to be written: a reader who stands still or
+    /// Prints a document that somebody has to have got: a reader who is gone is a failure.
+    pub(crate) fn deliver(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let line = self.line(value, text)?;
+        write_all(&format!("{}\n", line.trim_end())).context("standard output")
+    }
+
+    /// Prints a document of a process that goes on. Nothing waits for it to be written: a reader who stands still or
     /// is gone, or a full disk, costs lines and nothing else.
     pub(crate) fn announce(self, value: &impl Serialize, text: impl FnOnce() -> String) {
         match self.line(value, text) {
@@ -135,13 +145,17 @@ const LIST_END: &str = "]}\n";
 
 /// Writes to standard output. Whoever waits for it at the other end of a pipe sees it now.
 fn write_out(text: &str) -> Result<()> {
-    lines::finish();
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match write_all(text) {
         // A reader that has seen enough (`| head`) is no failure of what was done.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context("standard output"),
     }
+}
+
+fn write_all(text: &str) -> std::io::Result<()> {
+    lines::finish();
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// Lines for a person in which nothing gives orders to the terminal, whoever said it: commands escape what

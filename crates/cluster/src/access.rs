@@ -21,6 +21,8 @@ use zeroize::Zeroize as _;
 const TOKEN_BYTES: usize = 32;
 /// An access file is no longer than this.
 const FILE_LEN_MAX: u64 = 1 << 20;
+/// An access file with an authority usually has fewer bytes.
+const USUAL_LEN: usize = 8 << 10;
 
 /// What whoever has a bearer token may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -204,13 +206,42 @@ impl AccessFile {
     /// # Errors
     /// When it cannot be written, or a symbolic link, somebody else's file or no regular file is there.
     pub fn write(&self, path: &Path) -> Result<(), AccessError> {
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| AccessError::Format {
-            path: path.to_owned(),
-            why: error.to_string(),
-        })?;
+        AccessPlace::prepare(path)?.write(self)
+    }
+}
+
+/// The place of an access file that is not written yet. What keeps the file from being written is known before
+/// there is a token for it.
+#[derive(Debug)]
+pub struct AccessPlace {
+    place: netraid_private::Replacement,
+    path: PathBuf,
+}
+
+impl AccessPlace {
+    /// Prepares one, with room for what an access file usually has.
+    ///
+    /// # Errors
+    /// When nothing can be written there, or a symbolic link or no regular file is there.
+    pub fn prepare(path: &Path) -> Result<Self, AccessError> {
+        let io = |source| AccessError::Io { path: path.to_owned(), source };
+        let place = netraid_private::prepare(path, USUAL_LEN).map_err(io)?;
+        Ok(Self { place, path: path.to_owned() })
+    }
+
+    /// Writes the file in the place of what was there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(self, access: &AccessFile) -> Result<(), AccessError> {
+        let Self { place, path } = self;
+        let mut text = match serde_json::to_string_pretty(access) {
+            Ok(text) => text,
+            Err(error) => return Err(AccessError::Format { path, why: error.to_string() }),
+        };
         text.push('\n');
-        let written = netraid_private::replace(path, text.as_bytes());
+        let written = place.finish(text.as_bytes());
         text.zeroize();
-        written.map_err(|source| AccessError::Io { path: path.to_owned(), source })
+        written.map_err(|source| AccessError::Io { path, source })
     }
 }

@@ -35,6 +35,9 @@ pub enum StoreError {
     /// Certainly not.
     #[error("not stored: {0}")]
     Failed(String),
+    /// Certainly not: there is no space left on the disk that has the store.
+    #[error("not stored, as the disk that has the store is full: {0}")]
+    Full(String),
     /// Nobody knows.
     #[error(
         "the store is broken, and it is not certain what it holds: {0}; start the daemon again"
@@ -86,6 +89,7 @@ pub struct Store {
     writes: mpsc::SyncSender<Write>,
     reads: mpsc::SyncSender<Read>,
     is_broken: Arc<AtomicBool>,
+    is_full: Arc<AtomicBool>,
     /// Keeps others out.
     _lock: Arc<File>,
 }
@@ -133,6 +137,7 @@ impl Store {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (writes, write_queue) = mpsc::sync_channel(QUEUE_MAX);
         let (reads, read_queue) = mpsc::sync_channel::<Read>(QUEUE_MAX);
+        let is_full = Arc::default();
         let broken = Arc::clone(&is_broken);
         let io = |source| OpenError::Io { path: path.clone(), source };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -140,13 +145,19 @@ impl Store {
         };
         spawn("store-write", Box::new(move || write_all(&writer, &write_queue, &broken)))?;
         spawn("store-read", Box::new(move || read_queue.iter().for_each(|read| read(&reader))))?;
-        Ok(Self { writes, reads, is_broken, _lock: Arc::new(lock) })
+        Ok(Self { writes, reads, is_broken, is_full, _lock: Arc::new(lock) })
     }
 
     /// Whether it is of no use any more.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Acquire)
+    }
+
+    /// Whether there was no space for what was to be stored last.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Acquire)
     }
 
     /// Changes something; the answer comes when that is durable. Changes are made in the order of
@@ -163,10 +174,13 @@ impl Store {
         C: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
+        let is_full = Arc::clone(&self.is_full);
         let write: Write = Box::new(move |connection| {
             let changed = alone(connection, change);
             Box::new(move |committed| {
-                let _ = sender.send(committed.and(changed));
+                let outcome = committed.and(changed);
+                is_full.store(matches!(outcome, Err(StoreError::Full(_))), Ordering::Release);
+                let _ = sender.send(outcome);
             })
         });
         let sent = self.send(&self.writes, write);
@@ -190,7 +204,7 @@ impl Store {
     {
         let (sender, receiver) = oneshot::channel();
         let read: Read = Box::new(move |connection| {
-            let answer = query(connection).map_err(|error| StoreError::Failed(error.to_string()));
+            let answer = query(connection).map_err(|error| certain(&error));
             let _ = sender.send(answer);
         });
         let sent = self.send(&self.reads, read);
@@ -292,7 +306,7 @@ fn write_all(connection: &Connection, queue: &mpsc::Receiver<Write>, broken: &At
         let outcome = committed.map_err(|error| {
             let undone = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
             if undone && is_certain(&error) {
-                return StoreError::Failed(error.to_string());
+                return certain(&error);
             }
             broken.store(true, Ordering::Release);
             tracing::error!("the store failed, and it is not certain what it holds: {error}");
@@ -318,10 +332,20 @@ fn alone<T>(
         let changed = change(connection);
         let end =
             if changed.is_ok() { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" };
-        connection.execute_batch(end)?;
-        changed
+        let ended = connection.execute_batch(end);
+        // Why the change failed is told before what that led to.
+        let changed = changed?;
+        ended.map(|()| changed)
     };
-    run().map_err(|error| StoreError::Failed(error.to_string()))
+    run().map_err(|error| certain(&error))
+}
+
+/// An error after which nothing is stored.
+fn certain(error: &rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreError::Full(error.to_string()),
+        Some(_) | None => StoreError::Failed(error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -336,6 +360,32 @@ mod tests {
 
     fn count(connection: &Connection) -> rusqlite::Result<i64> {
         connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+    }
+
+    #[tokio::test]
+    async fn a_store_without_space_says_so_until_there_is_some() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), "store", STEPS).unwrap();
+        // As many pages as there are.
+        let limit = |pages: &'static str| {
+            store.write(move |connection| {
+                connection.execute_batch(&format!("PRAGMA max_page_count = {pages}"))
+            })
+        };
+        limit("1").await.unwrap();
+        let fill = || {
+            store.write(|connection| {
+                let rows =
+                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10000)";
+                connection.execute(&format!("{rows} INSERT INTO t SELECT i, 1 FROM n"), [])
+            })
+        };
+        let refused = fill().await.unwrap_err();
+        assert!(matches!(refused, StoreError::Full(_)), "{refused}");
+        assert!(store.is_full() && !store.is_broken());
+        limit("100000").await.unwrap();
+        assert_eq!(fill().await.unwrap(), 10_000);
+        assert!(!store.is_full());
     }
 
     #[tokio::test]

@@ -346,7 +346,7 @@ impl Driver<'_> {
             // Asked again when it is time.
             Event::Held(..) | Event::Committed(..) | Event::Leased(..) | Event::Released(..) => {}
             Event::Stored(Ok(())) => self.booking.handle_stored(now),
-            Event::Stored(Err(StoreError::Failed(why))) => {
+            Event::Stored(Err(StoreError::Failed(why) | StoreError::Full(why))) => {
                 tracing::error!("a booking is not stored: {why}");
                 self.booking.handle_store_failed(now);
             }

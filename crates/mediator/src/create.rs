@@ -275,7 +275,7 @@ async fn book_space(core: &Arc<Core>, id: VolumeId, wanted: &Wanted) -> Result<(
                 last = Some(Problem::new(Code::Unavailable, detail));
             }
             Outcome::NotStored => {
-                return Err(Problem::new(Code::Unavailable, "not stored; ask again"));
+                return Err(crate::store::refusal(core.store.is_full()));
             }
         }
         refresh_all(core).await;

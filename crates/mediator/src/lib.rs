@@ -47,7 +47,7 @@ use std::{
 
 use netraid_cluster::{
     Problem,
-    access::{AccessError, AccessFile, Bearer, Role, TokenDigest},
+    access::{AccessError, AccessFile, AccessPlace, Bearer, Role, TokenDigest},
     mediator::NewAccess,
     serve::{Limits, ServeError, Server},
     store::{OpenError, Store},
@@ -281,28 +281,43 @@ async fn write_access(
     // All of them before the first is written.
     let found = [find(Role::Admin)?, find(Role::Client)?, find(Role::Agent)?];
     for (role, path, found) in found {
-        let token = match found {
+        let file = |token| {
+            let (mediator, authority) = (url.to_owned(), authority.map(str::to_owned));
+            AccessFile { version: 1, mediator, authority, token }
+        };
+        match found {
             Found::Known(access)
-                if access.mediator == url && access.authority.as_deref() == authority =>
-            {
-                continue;
-            }
-            Found::Known(access) => access.token,
-            Found::Other => continue,
+                if access.mediator == url && access.authority.as_deref() == authority => {}
+            Found::Known(access) => file(access.token).write(&path)?,
+            Found::Other => {}
             // Whoever took it away wanted it gone; the first administrator is needed.
-            Found::Nothing if !core.access.is_new(role) => continue,
+            Found::Nothing if !core.access.is_new(role) => {}
             Found::Nothing => {
+                let place = AccessPlace::prepare(&path)?;
                 let name = format!("first {}", role.name());
                 let new = NewAccess { role, name, for_ms: None };
                 let made = core.access.make(&core.store, &new, None).await;
                 let made = made.map_err(|problem| MediatorError::Ended(problem.detail))?;
-                Bearer::from_text(made.token)
+                if let Err(error) = place.write(&file(Bearer::from_text(made.token))) {
+                    take_back(core, made.entry.id).await;
+                    return Err(error.into());
+                }
             }
-        };
-        let (mediator, authority) = (url.to_owned(), authority.map(str::to_owned));
-        AccessFile { version: 1, mediator, authority, token }.write(&path)?;
+        }
     }
     Ok(())
+}
+
+/// Takes back a token that nobody has: the next start makes another one.
+async fn take_back(core: &Core, id: u64) {
+    let removed = core.store.write(move |connection| access::remove(connection, id).map(drop));
+    match removed.await {
+        Ok(()) => core.access.handle_removed(id),
+        Err(error) => tracing::error!(
+            "bearer token {id}, which nobody has, cannot be taken back: {error}; where it is that of the first \
+             administrator, remove the store before the next start"
+        ),
+    }
 }
 
 /// What has the name of an access file at a start.

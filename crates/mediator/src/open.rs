@@ -537,7 +537,7 @@ async fn book_rates(
                 return Err(Problem::new(Code::Unavailable, detail));
             }
             Outcome::NotStored => {
-                return Err(Problem::new(Code::Unavailable, "not stored; ask again"));
+                return Err(crate::store::refusal(core.store.is_full()));
             }
         }
     }

@@ -169,9 +169,21 @@ pub(crate) async fn look<T: Send + 'static>(
 pub(crate) fn not_stored(error: StoreError) -> Problem {
     tracing::error!("store: {error}");
     match error {
-        StoreError::Failed(_) => Problem::new(Code::Unavailable, "not stored; ask again"),
+        StoreError::Failed(_) => refusal(false),
+        StoreError::Full(_) => refusal(true),
         StoreError::Broken(_) => Problem::internal("the mediator's store is broken"),
     }
+}
+
+/// What a client is told when something was not stored, and whether that was for want of space.
+pub(crate) fn refusal(is_full: bool) -> Problem {
+    let detail = match is_full {
+        true => {
+            "not stored: the mediator's store has no space left on its disk; make room there, and ask again"
+        }
+        false => "not stored; ask again",
+    };
+    Problem::new(Code::Unavailable, detail)
 }
 
 /// What stands under a key of the table of odds and ends.

@@ -16,7 +16,7 @@ mod tests;
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
-    io::{self, Write as _},
+    io::{self, Seek as _, Write as _},
     os::unix::fs::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
     },
@@ -24,6 +24,7 @@ use std::{
 };
 
 use rustix::{fs::OFlags, io::Errno};
+use tempfile::NamedTempFile;
 
 pub use self::{
     descriptors::{
@@ -155,6 +156,26 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().read(true)).map(|(file, _)| file)
 }
 
+/// Opens a file that holds no secret under a name that other users know beforehand, to write it; it is made, as the
+/// options say. Its permissions are left as they are.
+///
+/// # Errors
+/// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, no regular file, somebody else's, or a
+/// file with several names; else what the system says.
+pub fn open_known(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let (file, found) = open_as(path, options)?;
+    check_names(&found)?;
+    Ok(file)
+}
+
+/// The same where links of this user and of root are followed.
+///
+/// # Errors
+/// As [`open_known`], and when a link on the way is somebody else's.
+pub fn open_known_through_links(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open_known(&follow(path)?, options)
+}
+
 /// Opens a key that a user named, to read it. Tools for certificates keep keys behind symbolic links and
 /// give them to a group: links of this user and of root are followed, and the file's group may read.
 ///
@@ -171,11 +192,14 @@ pub fn open_key(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Where a path leads by links of this user and of root.
+/// Where a path leads by links of this user and of root; there may be nothing.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
-        let found = fs::symlink_metadata(&path)?;
+        let found = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(path),
+            found => found?,
+        };
         if !found.is_symlink() {
             return Ok(path);
         }
@@ -297,6 +321,23 @@ const fn judge_owner(owner: u32, own: u32) -> Result<(), NotPrivate> {
 /// [`NotPrivate`] inside an [`io::Error`] when the path is a symbolic link, or no regular file; else what
 /// the system says; then the old contents are there.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    prepare(path, 0)?.finish(bytes)
+}
+
+/// New contents of a private file, on their way: a file under a random name beside it, which goes with this
+/// value.
+#[derive(Debug)]
+pub struct Replacement {
+    new: NamedTempFile,
+    path: PathBuf,
+}
+
+/// Begins [`replace`], with room for `room` bytes: what keeps a file from being written is known before there is
+/// anything to write.
+///
+/// # Errors
+/// As [`replace`].
+pub fn prepare(path: &Path, room: usize) -> io::Result<Replacement> {
     find_file(path)?;
     let mut prefix = path.file_name().unwrap_or_default().to_owned();
     prefix.push(".new-");
@@ -309,10 +350,27 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .permissions(Permissions::from_mode(FILE_MODE))
         .tempfile_in(parent(path))?;
     new.as_file().set_permissions(Permissions::from_mode(FILE_MODE))?;
-    new.write_all(bytes)?;
-    new.as_file().sync_all()?;
-    new.persist(path)?;
-    sync_parent(path)
+
+    if room > 0 {
+        new.write_all(&vec![0; room])?;
+        new.as_file().sync_all()?;
+        new.rewind()?;
+    }
+    Ok(Replacement { new, path: path.to_owned() })
+}
+
+impl Replacement {
+    /// Gives the file these contents, durably.
+    ///
+    /// # Errors
+    /// What the system says; then the old contents are there, unless only the name's durability is uncertain.
+    pub fn finish(mut self, bytes: &[u8]) -> io::Result<()> {
+        self.new.write_all(bytes)?;
+        self.new.as_file().set_len(bytes.len() as u64)?;
+        self.new.as_file().sync_all()?;
+        self.new.persist(&self.path)?;
+        sync_parent(&self.path)
+    }
 }
 
 /// Looks whether a path that a user named may be given new contents by [`replace`]: there is nothing, or a

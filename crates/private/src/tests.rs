@@ -106,6 +106,54 @@ fn a_file_with_a_second_name_is_not_changed_under_it() {
 }
 
 #[test]
+fn a_file_of_a_known_name_is_no_link_pipe_or_second_name_of_another() {
+    let directory = without_umask();
+    let path = |name: &str| directory.path().join(name);
+    let open = |name: &str| open_known(&path(name), OpenOptions::new().append(true).create(true));
+    fs::write(path("victim"), "theirs").unwrap();
+    symlink(path("victim"), path("link")).unwrap();
+    fs::write(path("other"), "theirs").unwrap();
+    fs::hard_link(path("other"), path("names")).unwrap();
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o666),
+        0,
+    );
+    made.unwrap();
+    assert_eq!(reason(&open("link").unwrap_err()), Some(NotPrivate::Link));
+    assert_eq!(reason(&open("names").unwrap_err()), Some(NotPrivate::Names { names: 2 }));
+    assert_eq!(reason(&open("pipe").unwrap_err()), Some(NotPrivate::Kind));
+    open("new").unwrap();
+    assert_eq!(mode_of(&path("new")), 0o666, "as the umask says");
+
+    // Links of one's own are followed where that is asked for, also to what is made now.
+    symlink("made", path("to made")).unwrap();
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    open_known_through_links(&path("to made"), &mut options).unwrap();
+    assert!(path("made").is_file());
+    open_known_through_links(&path("link"), &mut options).unwrap();
+}
+
+#[test]
+fn a_prepared_file_shows_only_when_it_is_finished() {
+    let directory = without_umask();
+    let path = directory.path().join("access");
+    fs::write(&path, "old").unwrap();
+    drop(prepare(&path, 8192).unwrap());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "what was prepared has gone");
+    let prepared = prepare(&path, 8192).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    prepared.finish(b"new").unwrap();
+    assert_eq!((fs::read(&path).unwrap(), mode_of(&path)), (b"new".to_vec(), 0o600));
+
+    assert!(prepare(&directory.path().join("missing/access"), 1).is_err());
+    assert!(prepare(Path::new("/proc/access"), 1).is_err(), "nothing is made there");
+}
+
+#[test]
 fn a_key_is_read_through_links_unless_others_than_its_group_may_read_it() {
     let directory = without_umask();
     let path = |name: &str| directory.path().join(name);

@@ -252,7 +252,6 @@ fn format(device: Device, name: &str, wanted: Wanted) -> Result<Shared, DiskErro
     let entries = empty().take(geometry.extent_blocks() as usize);
     let rows = empty().take(geometry.rows as usize);
     let table = Table::load(geometry, entries, rows);
-    let table = table.map_err(|fault| fault_of(name, &fault))?;
     tracing::warn!("{name}: is formatted for agent {}, as disk {}", wanted.agent, hex(&wanted.new));
     write_empty(&device, &geometry)
         .map_err(|source| DiskError::Io { path: name.to_owned(), source })?;
@@ -300,7 +299,6 @@ fn load(device: Device, name: &str, geometry: Geometry) -> Result<Shared, DiskEr
     let payloads: Vec<_> = blocks.iter().map(|block| block.as_deref().map(payload)).collect();
     let (entries, rows) = payloads.split_at(geometry.extent_blocks() as usize);
     let table = Table::load(geometry, entries.iter().copied(), rows.iter().copied());
-    let table = table.map_err(|fault| fault_of(name, &fault))?;
     if !mends.is_empty() {
         tracing::warn!("{name}: {} blocks of its table are made good", mends.len());
         write_all(&device, mends).and_then(|()| flush(&device)).map_err(told)?;
@@ -308,6 +306,13 @@ fn load(device: Device, name: &str, geometry: Geometry) -> Result<Shared, DiskEr
     let damaged = payloads.iter().filter(|payload| payload.is_none()).count();
     if damaged > 0 {
         tracing::error!("{name}: {damaged} blocks of its table are damaged in both copies");
+    }
+    let lost = table.damaged_rows();
+    if lost > 0 {
+        tracing::error!(
+            "{name}: {lost} rows of its table are damaged or contradict others; their segments are lost, and what \
+             may be theirs is given to nobody until the disk is formatted anew"
+        );
     }
     let granules = Granules::new(geometry);
     for (block, payload) in (0..).zip(entries) {
@@ -388,10 +393,6 @@ fn read_blocks(
         }
         Err(_) => blocks.iter().map(|block| Some(one(block)?.to_contiguous())).collect(),
     }
-}
-
-fn fault_of(name: &str, fault: &super::table::TableFault) -> DiskError {
-    DiskError::Table { path: name.to_owned(), why: fault.to_string() }
 }
 
 pub(crate) fn hex(id: &DiskId) -> String {

@@ -14,7 +14,7 @@ use super::{
     block::{PAYLOAD_LEN, get, put},
     geometry::{ENTRY_HEAD_LEN, Geometry},
 };
-use crate::records::Key;
+use crate::{book::BLOCK_LEN, records::Key};
 
 /// Where a row's label begins in its payload.
 const LABEL: usize = 64;
@@ -22,6 +22,10 @@ const LABEL: usize = 64;
 pub(super) const LABEL_LEN_MAX: usize = PAYLOAD_LEN - LABEL;
 /// Serial numbers begin at 1 and end before this one, which is of extents that nobody gets.
 const KEPT: u64 = u64::MAX;
+/// Serial numbers that a disk may leave out between two that new ones follow: no disk sees so many segments made.
+/// Larger numbers behind such a gap lead nothing, so that no number on a disk brings serial numbers to their end:
+/// 2^40 for each of 2^18 extents and 2^15 rows are less than 2^59.
+const GAP_MAX: u64 = 1 << 40;
 
 /// A segment on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +44,7 @@ pub(super) struct Row {
 enum Slot {
     Empty,
     Row(Row),
-    /// Both copies of its block are damaged.
+    /// Both copies of its block are damaged, or the row cannot be, or contradicts another one. It stays as it is.
     Damaged,
 }
 
@@ -60,18 +64,13 @@ pub(super) struct Table {
     geometry: Geometry,
     slots: Vec<Slot>,
     by_key: HashMap<Key, u32>,
+    /// Segments of which there are rows, and none that is believed.
+    contested: HashSet<Key>,
     owners: Vec<Owner>,
     free: u32,
     next_serial: u64,
-}
-
-/// Why a table is not followed at all: no crash and no failing disk makes such a one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TableFault {
-    #[error("rows {0} and {1} of its table are of the same segment")]
-    Twice(u32, u32),
-    #[error("serial numbers of its table have come to their end")]
-    Serial,
+    /// Serial numbers from `next_serial` to this one are on the disk nowhere.
+    serial_end: u64,
 }
 
 /// Why there is no place for a segment.
@@ -81,6 +80,10 @@ pub(super) enum Full {
     Extents { wanted: u64, free: u32 },
     #[error("the disk has as many segments as its table has rows, {0}; remove some")]
     Rows(usize),
+    #[error(
+        "the disk's table contradicts itself about this segment; format the disk anew, or give another one"
+    )]
+    Contested,
 }
 
 impl Table {
@@ -90,30 +93,32 @@ impl Table {
         geometry: Geometry,
         entries: impl Iterator<Item = Option<&'a [u8]>>,
         rows: impl Iterator<Item = Option<&'a [u8]>>,
-    ) -> Result<Self, TableFault> {
-        // No more than there are: whatever rows say, they take a bounded amount of memory.
-        let mut left = geometry.extents as usize;
-        let slots: Vec<_> = rows.map(|payload| decode_row(&geometry, payload, &mut left)).collect();
+    ) -> Self {
+        let mut serials = Vec::new();
+        let slots: Vec<_> = rows
+            .map(|payload| {
+                serials.extend(payload.map(serial_of));
+                decode_row(&geometry, payload)
+            })
+            .collect();
         assert_eq!(slots.len(), geometry.rows as usize, "a payload for each row");
         let mut table = Self {
             geometry,
             slots,
             by_key: HashMap::new(),
+            contested: HashSet::new(),
             owners: Vec::with_capacity(geometry.extents as usize),
             free: 0,
             next_serial: 1,
+            serial_end: 1,
         };
-        let by_serial = table.index()?;
-        let is_damaged = table.read_entries(entries, &by_serial);
-        let seen = table.owners.iter().map(|owner| owner.serial).filter(|serial| *serial != KEPT);
-        let next = seen.chain(by_serial.into_keys()).max().unwrap_or(0) + 1;
-        if next >= KEPT / 2 {
-            return Err(TableFault::Serial);
-        }
-        table.next_serial = next;
+        let by_serial = table.index();
+        let is_damaged = table.read_entries(entries);
+        table.place_extents(&by_serial);
+        table.number(serials);
         let lacks_some = table.judge();
         table.release_orphans(&is_damaged, lacks_some);
-        Ok(table)
+        table
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
@@ -142,7 +147,7 @@ impl Table {
         self.free
     }
 
-    /// Rows that cannot be read.
+    /// Rows that cannot be read, or not be believed.
     pub(super) fn damaged_rows(&self) -> usize {
         self.slots.iter().filter(|slot| **slot == Slot::Damaged).count()
     }
@@ -157,6 +162,9 @@ impl Table {
     /// durable first, its row after them.
     pub(super) fn allot(&mut self, key: Key, len_bytes: u64, label: &[u8]) -> Result<u32, Full> {
         assert!(!self.by_key.contains_key(&key), "a segment is made once");
+        if self.contested.contains(&key) {
+            return Err(Full::Contested);
+        }
         let wanted = self.geometry.extents_of(len_bytes);
         let short = Full::Extents { wanted, free: self.free };
         let count = u32::try_from(wanted).ok().filter(|count| *count <= self.free).ok_or(short)?;
@@ -164,7 +172,7 @@ impl Table {
         let slot = slot.ok_or(Full::Rows(self.slots.len()))?;
         let extents = self.choose(count);
         let serial = self.next_serial;
-        assert!(serial < KEPT / 2, "nobody makes so many segments");
+        assert!(serial < self.serial_end, "one run makes no more than 2^40 segments");
         self.next_serial += 1;
         for (ordinal, extent) in (0..).zip(&extents) {
             let owner = &mut self.owners[*extent as usize];
@@ -260,31 +268,37 @@ impl Table {
         put(payload, LABEL, &row.label);
     }
 
-    fn index(&mut self) -> Result<HashMap<u64, u32>, TableFault> {
+    /// Finds rows by serial number. Of rows that share a segment or a serial number, nobody knows which one is
+    /// right: all of them are lost.
+    fn index(&mut self) -> HashMap<u64, u32> {
+        let (mut keys, mut serials) = (HashMap::new(), HashMap::new());
+        for row in self.rows() {
+            *keys.entry(row.key).or_insert(0) += 1;
+            *serials.entry(row.serial).or_insert(0) += 1;
+        }
+        for slot in &mut self.slots {
+            if let Slot::Row(row) = slot
+                && (keys.get(&row.key) != Some(&1) || serials.get(&row.serial) != Some(&1))
+            {
+                self.contested.insert(row.key);
+                *slot = Slot::Damaged;
+            }
+        }
         let mut by_serial = HashMap::new();
         for (slot, found) in (0..).zip(&self.slots) {
             let Slot::Row(row) = found else { continue };
-            if let Some(other) = self.by_key.insert(row.key, slot) {
-                return Err(TableFault::Twice(other, slot));
-            }
-            if let Some(other) = by_serial.insert(row.serial, slot) {
-                return Err(TableFault::Twice(other, slot));
-            }
+            self.by_key.insert(row.key, slot);
+            by_serial.insert(row.serial, slot);
         }
-        Ok(by_serial)
+        by_serial
     }
 
     /// Reads all entries; which extents' entries are damaged.
-    fn read_entries<'a>(
-        &mut self,
-        blocks: impl Iterator<Item = Option<&'a [u8]>>,
-        by_serial: &HashMap<u64, u32>,
-    ) -> Vec<bool> {
+    fn read_entries<'a>(&mut self, blocks: impl Iterator<Item = Option<&'a [u8]>>) -> Vec<bool> {
         let mut is_damaged = Vec::with_capacity(self.geometry.extents as usize);
         for payload in blocks {
             for at in 0..self.geometry.extents_per_block() {
-                let extent = self.owners.len();
-                if extent == self.geometry.extents as usize {
+                if self.owners.len() == self.geometry.extents as usize {
                     break;
                 }
                 is_damaged.push(payload.is_none());
@@ -293,21 +307,56 @@ impl Table {
                     serial: u64::from_le_bytes(get(payload, at)),
                     ordinal: u32::from_le_bytes(get(payload, at + 8)),
                 });
-                let owner = owner.unwrap_or(Owner { serial: KEPT, ordinal: 0 });
-                self.owners.push(owner);
-                if let Some(slot) = by_serial.get(&owner.serial)
-                    && let Slot::Row(row) = &mut self.slots[*slot as usize]
-                {
-                    let extent = u32::try_from(extent).unwrap_or(u32::MAX);
-                    match row.extents.get_mut(owner.ordinal as usize) {
-                        Some(place) if *place == u32::MAX => *place = extent,
-                        Some(_) | None => row.lost = Some("its extents contradict one another"),
-                    }
-                }
+                self.owners.push(owner.unwrap_or(Owner { serial: KEPT, ordinal: 0 }));
             }
         }
         assert_eq!(self.owners.len(), self.geometry.extents as usize, "an entry for each extent");
         is_damaged
+    }
+
+    /// Gives rows the extents whose entries name them. A row takes memory for as many as do, whatever length it
+    /// says.
+    fn place_extents(&mut self, by_serial: &HashMap<u64, u32>) {
+        let mut named: HashMap<u64, u64> = HashMap::new();
+        for owner in &self.owners {
+            *named.entry(owner.serial).or_default() += 1;
+        }
+        for slot in &mut self.slots {
+            let Slot::Row(row) = slot else { continue };
+            let named = named.get(&row.serial).copied().unwrap_or(0);
+            let count = self.geometry.extents_of(row.len_bytes).min(named);
+            row.extents = vec![u32::MAX; usize::try_from(count).unwrap_or(0)];
+        }
+        for (extent, owner) in (0..).zip(&self.owners) {
+            let slot = by_serial.get(&owner.serial).map(|slot| *slot as usize);
+            let Some(Slot::Row(row)) = slot.and_then(|slot| self.slots.get_mut(slot)) else {
+                continue;
+            };
+            let is_within = u64::from(owner.ordinal) < self.geometry.extents_of(row.len_bytes);
+            match row.extents.get_mut(owner.ordinal as usize) {
+                Some(place) if *place == u32::MAX => *place = extent,
+                // Some of its entries are missing, and that is found below.
+                None if is_within => {}
+                Some(_) | None => row.lost = Some("its extents contradict one another"),
+            }
+        }
+    }
+
+    /// Chooses where new serial numbers begin: behind those of all rows and entries, but for those behind a gap that no
+    /// segments ever filled.
+    fn number(&mut self, mut serials: Vec<u64>) {
+        serials.extend(self.owners.iter().map(|owner| owner.serial));
+        serials.retain(|serial| *serial != KEPT);
+        serials.sort_unstable();
+        let mut last = 0;
+        for serial in serials {
+            if serial - last > GAP_MAX {
+                break;
+            }
+            last = serial;
+        }
+        self.next_serial = last + 1;
+        self.serial_end = last + GAP_MAX;
     }
 
     /// Says which rows lack something; whether any does.
@@ -315,7 +364,8 @@ impl Table {
         let mut lacks_some = self.damaged_rows() > 0;
         for slot in &mut self.slots {
             let Slot::Row(row) = slot else { continue };
-            if row.extents.contains(&u32::MAX) {
+            let is_short = (row.extents.len() as u64) < self.geometry.extents_of(row.len_bytes);
+            if is_short || row.extents.contains(&u32::MAX) {
                 lacks_some = true;
                 row.lost.get_or_insert("what the disk says of some of its extents is damaged");
             }
@@ -364,26 +414,32 @@ impl Table {
     }
 }
 
-fn decode_row(geometry: &Geometry, payload: Option<&[u8]>, left: &mut usize) -> Slot {
+fn serial_of(payload: &[u8]) -> u64 {
+    u64::from_le_bytes(get(payload, 0))
+}
+
+fn decode_row(geometry: &Geometry, payload: Option<&[u8]>) -> Slot {
     let Some(payload) = payload else { return Slot::Damaged };
-    let serial = u64::from_le_bytes(get(payload, 0));
+    let serial = serial_of(payload);
     if serial == 0 {
         return Slot::Empty;
     }
     let len_bytes = u64::from_le_bytes(get(payload, 40));
     let label_len = usize::from(u16::from_le_bytes(get(payload, 48)));
     let count = geometry.extents_of(len_bytes);
-    let count = usize::try_from(count).ok().filter(|count| (1..=*left).contains(count));
-    let (Some(count), true, true) = (count, label_len <= LABEL_LEN_MAX, serial < KEPT) else {
+    let is_possible = (1..=u64::from(geometry.extents)).contains(&count)
+        && len_bytes.is_multiple_of(u64::from(BLOCK_LEN))
+        && label_len <= LABEL_LEN_MAX
+        && serial < KEPT;
+    if !is_possible {
         return Slot::Damaged;
-    };
-    *left -= count;
+    }
     Slot::Row(Row {
         key: (MediatorId(get(payload, 8)), SegmentId(get(payload, 24))),
         serial,
         len_bytes,
         label: payload[LABEL..LABEL + label_len].to_vec(),
-        extents: vec![u32::MAX; count],
+        extents: Vec::new(),
         lost: None,
     })
 }

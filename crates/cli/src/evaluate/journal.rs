@@ -25,15 +25,14 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens a log, or makes it.
+    /// Opens a log, or makes it. Its usual name is known beforehand: links of other users are not followed, and what
+    /// they put there is not written to.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let shown = || format!("log {}", path.display());
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .with_context(shown)?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true);
+        let mut file =
+            netraid_private::open_known_through_links(path, &mut options).with_context(shown)?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("{}: another run writes to it; wait for its end, or give another --log", shown());
         }
@@ -104,6 +103,21 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[1].contains("\"resumed\"") && lines[1].contains("\"run\":\"a\""), "{text}");
+    }
+
+    #[test]
+    fn a_log_that_is_no_file_of_its_own_is_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, path) = (dir.path().join("victim"), dir.path().join("log"));
+        std::fs::write(&victim, "{}").unwrap();
+        std::fs::hard_link(&victim, &path).unwrap();
+        assert!(Journal::open(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "{}");
+        // A link of the user's own is followed, also before there is a log.
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("new"), &path).unwrap();
+        Journal::open(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("new")).unwrap(), "");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Commands to a running mediator.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use netraid_cluster::{
-    access::{AccessFile, Bearer, Role},
+    access::{AccessFile, AccessPlace, Bearer, Role},
     audit::{LogEntry, LogPage},
-    http::Client,
+    http::{Client, RequestError},
     mediator::{
         AgentEntry, AgentState, CheckReport, DifferenceKind, MediatorStatus, NewAccess, NewToken,
         PAGE_MAX,
@@ -22,7 +22,7 @@ use netraid_control::{
     text::{escaped, shown},
     units::AgentId,
 };
-use serde::Serialize;
+use serde::{Serialize, de::IgnoredAny};
 
 use crate::{
     cluster::{AccessArgs, parse_duration},
@@ -47,8 +47,8 @@ pub(crate) struct NewAccessArgs {
     /// How long it is good; for ever when that is not given
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     term: Option<Duration>,
-    /// File to write, readable for its owner alone; a link, a device and somebody else's file are refused. Standard
-    /// output when none
+    /// File to write, readable for its owner alone. A file of yours that is there is replaced; a link, a device and
+    /// somebody else's file are refused. Standard output when none
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -85,14 +85,11 @@ fn client(access: &AccessArgs, limit: Duration) -> Result<Client> {
 }
 
 pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
-    if let Some(path) = &args.output {
-        // Before there is a token that nobody would have.
-        if let Err(error) = netraid_private::check_replaceable(path) {
-            let path = path.display();
-            bail!("-o {path}: {error}; without -o the access file goes to standard output");
-        }
-    }
     let own = args.access.file()?;
+    // Also has writes beyond a limit of files fail, instead of ending the process.
+    let runtime = runtime()?;
+    // Before there is a token that nobody would have.
+    let place = args.output.as_deref().map(prepare).transpose()?;
     let client = Client::with_access(&own, ANSWER_LIMIT)?;
     let role = match args.role {
         RoleArg::Admin => Role::Admin,
@@ -102,12 +99,36 @@ pub(crate) fn access(args: &NewAccessArgs, output: Output) -> Result<()> {
     };
     let for_ms = args.term.map(|term| u64::try_from(term.as_millis())).transpose()?;
     let new = NewAccess { role, name: args.name.clone(), for_ms };
-    let made: NewToken = runtime()?.block_on(client.post("/v1/access", &new))?;
+    let made: NewToken = runtime.block_on(client.post("/v1/access", &new))?;
+    let id = made.entry.id;
     let made = AccessFile { token: Bearer::from_text(made.token), ..own };
-    match &args.output {
-        Some(path) => Ok(made.write(path)?),
-        None => output.document(&made, || serde_json::to_string_pretty(&made).unwrap_or_default()),
+    let delivered = match place {
+        Some(place) => place.write(&made).map_err(anyhow::Error::from),
+        None => output.deliver(&made, || serde_json::to_string_pretty(&made).unwrap_or_default()),
+    };
+    delivered.map_err(|error| {
+        let removed = runtime.block_on(take_back(&client, id));
+        match removed {
+            Ok(()) => anyhow!("{error:#}; the bearer token {id} was taken back"),
+            Err(failed) => anyhow!(
+                "{error:#}; and the bearer token {id}, which nobody has, is still good: {failed}; DELETE \
+                 /v1/access/{id} takes it back"
+            ),
+        }
+    })
+}
+
+fn prepare(path: &Path) -> Result<AccessPlace> {
+    let shown = path.display();
+    let other = "without -o the access file goes to standard output";
+    if let Err(error) = netraid_private::check_replaceable(path) {
+        bail!("-o {shown}: {error}; {other}");
     }
+    AccessPlace::prepare(path).map_err(|error| anyhow!("-o {error}; {other}"))
+}
+
+async fn take_back(client: &Client, id: u64) -> Result<(), RequestError> {
+    client.delete::<IgnoredAny>(&format!("/v1/access/{id}")).await.map(drop)
 }
 
 pub(crate) fn check(args: &CheckArgs, output: Output) -> Result<()> {

@@ -22,7 +22,7 @@ use netraid_cluster::{
 };
 use netraid_files::{Cluster, Volume, VolumeOptions, transfer};
 use rustix::{
-    fs::{CWD, Mode as FileMode, OFlags, RenameFlags},
+    fs::{CWD, RenameFlags},
     io::Errno,
 };
 use serde_json::json;
@@ -360,9 +360,11 @@ fn partial_name(name: &OsStr, entry: &Entry) -> OsString {
 /// begun anew.
 fn open_partial(path: &Path, resume: bool) -> Result<File> {
     let shown = path.display();
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(path, flags, FileMode::from_raw_mode(0o666));
-    let file = File::from(opened.map_err(io::Error::from).with_context(|| format!("{shown}"))?);
+    // Its name can be known beforehand: what another user put there is not written to.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    let file = netraid_private::open_known(path, &mut options);
+    let file = file.with_context(|| format!("{shown}"))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -372,11 +374,9 @@ fn open_partial(path: &Path, resume: bool) -> Result<File> {
     }
     let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
     let is_named = named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
-    if !own.is_file() || !is_named {
-        bail!("{shown}: another `get` has just ended, or it is no regular file; ask again");
+    if !is_named {
+        bail!("{shown}: another `get` has just ended; ask again");
     }
-    // Its name can be known beforehand: what another user put there is not written to.
-    netraid_private::check_owner(&own).with_context(|| format!("{shown}"))?;
     if !resume {
         file.set_len(0).with_context(|| format!("{shown}"))?;
     }
@@ -500,4 +500,32 @@ async fn read(
     end?;
     closed?;
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_file_that_another_one_planted_is_not_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let (victim, partial) = (directory.path().join("victim"), directory.path().join("part"));
+        fs::write(&victim, "theirs").unwrap();
+        fs::hard_link(&victim, &partial).unwrap();
+        for resume in [false, true] {
+            let refused = format!("{:#}", open_partial(&partial, resume).unwrap_err());
+            assert!(refused.contains("part") && refused.contains("hard links"), "{refused}");
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+
+        fs::remove_file(&partial).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o666));
+        rustix::fs::mknodat(CWD, &partial, kind, mode, 0).unwrap();
+        let refused = format!("{:#}", open_partial(&partial, true).unwrap_err());
+        assert!(refused.contains("no regular file"), "{refused}");
+
+        fs::remove_file(&partial).unwrap();
+        drop(open_partial(&partial, false).unwrap());
+        open_partial(&partial, true).unwrap();
+    }
 }

@@ -172,12 +172,11 @@ fn random_damage_never_panics_and_never_gives_an_extent_to_two() {
         let payload = |payload: &'_ Option<Vec<u8>>| payload.clone();
         let entries: Vec<_> = entries.iter().map(payload).collect();
         let rows: Vec<_> = rows.iter().map(payload).collect();
-        let loaded = Table::load(
+        let mut table = Table::load(
             shape,
             entries.iter().map(Option::as_deref),
             rows.iter().map(Option::as_deref),
         );
-        let Ok(mut table) = loaded else { continue };
         let (before, free) = (table.rows().count(), table.free());
         let made = (100..).take_while(|made| table.allot(key(*made), 4 * MIB, b"").is_ok()).count();
         assert!(made <= free as usize && table.rows().count() == before + made);
@@ -193,6 +192,108 @@ fn random_damage_never_panics_and_never_gives_an_extent_to_two() {
         for row in table.rows().filter(|row| row.lost.is_none()) {
             assert!(!row.extents.contains(&u32::MAX));
         }
+    }
+}
+
+/// Changes a block in both copies, with the right checksum.
+fn forge(medium: &Medium, block: u32, change: impl Fn(&mut [u8])) {
+    for place in places(block) {
+        let mut bytes = medium.bytes(place, BLOCK_LEN);
+        change(payload_mut(&mut bytes));
+        seal(&mut bytes, geometry(LEN).unwrap().name(block));
+        medium.put(place, &bytes);
+    }
+}
+
+#[test]
+fn no_serial_number_on_a_disk_keeps_it_from_being_opened_or_from_new_segments() {
+    let shape = geometry(LEN).unwrap();
+    let (last_block, last) = shape.entry_of(shape.extents - 1);
+    let half = u64::MAX / 2;
+    for serial in [half - 3, half - 2, half - 1, half, u64::MAX - 2, u64::MAX - 1, u64::MAX] {
+        let (medium, disk) = with_segments();
+        drop(disk);
+        // Of an extent that nobody has.
+        forge(&medium, shape.extents_block(last_block), |payload| {
+            let at = last * shape.entry_len();
+            payload[at..at + 8].copy_from_slice(&serial.to_le_bytes());
+        });
+        for number in 10..13 {
+            let disk = medium.open().unwrap();
+            disk.make(key(number), MIB, b"").unwrap();
+            drop(disk);
+            let disk = medium.open().unwrap();
+            (1..=3).for_each(|number| check(&disk, number));
+            assert_eq!(disk.found(key(number)).unwrap().lost, None, "{serial}");
+        }
+    }
+}
+
+#[test]
+fn a_row_of_any_serial_number_is_served_and_leads_no_other() {
+    let shape = geometry(LEN).unwrap();
+    for serial in [1 << 41, u64::MAX / 2, u64::MAX - 1] {
+        let (medium, disk) = with_segments();
+        drop(disk);
+        forge(&medium, shape.row_block(2), |payload| {
+            payload[..8].copy_from_slice(&u64::to_le_bytes(serial));
+        });
+        forge(&medium, shape.extents_block(0), |payload| {
+            for entry in payload.chunks_exact_mut(shape.entry_len()) {
+                if entry[..8] == 3_u64.to_le_bytes() {
+                    entry[..8].copy_from_slice(&serial.to_le_bytes());
+                }
+            }
+        });
+        for number in 10..12 {
+            let disk = medium.open().unwrap();
+            (1..=3).for_each(|number| check(&disk, number));
+            disk.make(key(number), MIB, b"").unwrap();
+        }
+        let disk = medium.open().unwrap();
+        assert!((10..12).all(|number| disk.found(key(number)).unwrap().lost.is_none()));
+    }
+}
+
+#[test]
+fn rows_that_contradict_each_other_are_lost_alone() {
+    let shape = geometry(LEN).unwrap();
+    // A serial number, and a segment, that another row has.
+    for (at, bytes) in [(0, 2_u64.to_le_bytes().to_vec()), (24, key(2).1.0.to_vec())] {
+        let (medium, disk) = with_segments();
+        drop(disk);
+        forge(&medium, shape.row_block(2), |payload| {
+            payload[at..at + bytes.len()].copy_from_slice(&bytes);
+        });
+        let disk = medium.open().unwrap();
+        check(&disk, 1);
+        assert_eq!(disk.found(key(2)), None);
+        assert!(disk.volume(key(3)).is_err());
+        // What may be theirs is given to nobody, and neither is made again beside them.
+        assert!(disk.make(key(2), MIB, b"").is_err());
+        let free = disk.space_bytes() - 9 * 4 * MIB;
+        assert!(disk.make(key(9), free + 4096, b"").is_err());
+        disk.make(key(9), free, b"").unwrap();
+        drop(disk);
+        let disk = medium.open().unwrap();
+        check(&disk, 1);
+        assert_eq!(disk.found(key(9)).unwrap().lost, None);
+    }
+}
+
+#[test]
+fn a_row_of_an_impossible_length_takes_nothing_from_others() {
+    let shape = geometry(LEN).unwrap();
+    let all = u64::from(shape.extents) * shape.extent_len;
+    for len in [all, all + 1, u64::MAX, 9 * MIB + 1, 0] {
+        let (medium, disk) = with_segments();
+        drop(disk);
+        forge(&medium, shape.row_block(0), |payload| {
+            payload[40..48].copy_from_slice(&u64::to_le_bytes(len));
+        });
+        let disk = medium.open().unwrap();
+        assert!(disk.volume(key(1)).is_err(), "{len}");
+        [2, 3].iter().for_each(|number| check(&disk, *number));
     }
 }
 
