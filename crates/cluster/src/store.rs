@@ -301,6 +301,12 @@ fn write_all(connection: &Connection, queue: &mpsc::Receiver<Write>, broken: &At
         }
         let group = std::iter::once(first).chain(queue.try_iter()).take(GROUP_MAX);
         let begun = connection.execute_batch("BEGIN IMMEDIATE");
+        // Outside of a transaction each change would be stored by itself, and told as not stored.
+        if begun.is_err() && connection.execute_batch("BEGIN").is_err() {
+            broken.store(true, Ordering::Release);
+            tracing::error!("the store failed: no transaction can be begun");
+            continue;
+        }
         let endings: Vec<Ending> = group.map(|write| write(connection)).collect();
         let committed = begun.and_then(|()| connection.execute_batch("COMMIT"));
         let outcome = committed.map_err(|error| {
