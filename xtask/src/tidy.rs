@@ -90,6 +90,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
             "netraid-cluster",
             "netraid-control",
             "netraid-engine",
+            "netraid-private",
             "netraid-raid",
         ],
         // The binary and the tasks know everybody.
