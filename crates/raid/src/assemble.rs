@@ -351,7 +351,7 @@ fn weigh(found: &[Found], permissions: Permissions) -> Result<Verdict, AssembleE
     let age = (close.generation, close.epoch);
     let is_possible = |one: &Found| {
         let says = (one.label.generation, one.label.epoch);
-        says <= age || follows(says, age)
+        says <= age || follows(says, age, one.label.log.is_some())
     };
     let is_known = found.iter().any(|one| close.vouches_for(&one.label));
     if !is_known || found.iter().all(is_possible) {

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::{cmp::Reverse, fmt};
 
 use crate::{
-    label::Label,
+    label::{Label, Uuid},
     member::{MemberIndex, MemberSet},
 };
 
@@ -183,8 +183,14 @@ pub fn judge(labels: &[&Label], checkpoints: &[Option<u64>]) -> Result<Verdict, 
             break;
         }
     }
-    // Where nothing stands, nothing can serve, and whoever asks finds that out.
-    let truth = chosen.unwrap_or(order[0].at);
+    let newest = &order[0];
+    if chosen.is_none()
+        && let Some(second) = court.contradicts(newest)
+    {
+        return Err(court.unclear(newest.at, second));
+    }
+    // Where nothing stands and nothing is denied, nothing can serve, and whoever asks finds that out.
+    let truth = chosen.unwrap_or(newest.at);
     Ok(court.verdict(truth, chosen.is_some()))
 }
 
@@ -281,31 +287,82 @@ impl Court<'_> {
                 let (first, age) = (candidate.at, candidate.age);
                 Err(Unclear::Contents { first, second: *second, age })
             }
-            None => Ok(true),
+            None => match self.speaks_for_the_absent(candidate) {
+                Some(second) => Err(self.unclear(candidate.at, second)),
+                None => Ok(true),
+            },
+        }
+    }
+
+    /// Who says what a label contradicts, of those that it calls in sync.
+    fn contradicts(&self, candidate: &Candidate) -> Option<usize> {
+        let label = self.labels[candidate.at];
+        let denies = |other: &usize| !may_be_update(label, self.labels[*other]);
+        candidate.against.iter().copied().find(denies)
+    }
+
+    /// Whose label contradicts one that too few have here to serve from, while enough have the other one. The members
+    /// that would be with it are away, or were replaced: it cannot be told whether it lies.
+    fn speaks_for_the_absent(&self, candidate: &Candidate) -> Option<usize> {
+        let label = self.labels[candidate.at];
+        let is_with = |other: &&usize| {
+            !candidate.against.contains(other) && is_called_in_sync(label, self.labels[**other])
+        };
+        let with = self.shaped.iter().filter(is_with);
+        let with: MemberSet = with.map(|other| self.labels[*other].index).collect();
+        if label.geometry.can_serve_from(with) {
+            return None;
+        }
+        self.shaped.iter().copied().find(|other| {
+            let older = self.labels[*other];
+            let holders = self.same(*other).map(|one| self.labels[one].index).collect();
+            age(older) < candidate.age
+                && !may_be_update(label, older)
+                && label.geometry.can_serve_from(holders)
+        })
+    }
+
+    /// The places of those that say the same as the one at a place.
+    fn same(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        let same = move |other: &usize| says_the_same(self.labels[of], self.labels[*other]);
+        self.shaped.iter().copied().filter(same)
+    }
+
+    fn unclear(&self, first: usize, second: usize) -> Unclear {
+        let (says, others) = (age(self.labels[first]), age(self.labels[second]));
+        match says == others {
+            true => Unclear::Contents { first, second, age: says },
+            false => Unclear::Age { first, second, says, others },
         }
     }
 
     /// Whether more members than have this label, and enough to serve from, have one and the same label that is
-    /// older by more than one update: the update after that label was never complete.
+    /// older by more than one update, though this label calls them in sync: the update after theirs was never
+    /// complete.
     ///
     /// They may be older images, too, which one and the same image before was put back to. Then what has the newest
     /// label has a later checkpoint than they have.
     fn is_outvoted(&self, candidate: &Candidate) -> bool {
         let label = self.labels[candidate.at];
-        let same = |of: usize| {
-            let same = move |other: &usize| says_the_same(self.labels[of], self.labels[*other]);
-            self.shaped.iter().copied().filter(same)
+        // A member that the label calls away is old because of that. A device that the label does not know may have been
+        // replaced; with a log its checkpoint would tell.
+        let may_vote = |one: &usize| {
+            let voter = self.labels[*one];
+            let is_known = identity(label, voter.index) == identity(voter, voter.index);
+            let is_called = label.in_sync().contains(voter.index);
+            if is_known { is_called } else { label.log.is_some() }
         };
-        let holders =
-            |of| -> MemberSet { same(of).map(|other| self.labels[other].index).collect() };
-        let checkpoint = |of| same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
+        let voters = |of| -> MemberSet {
+            self.same(of).filter(may_vote).map(|one| self.labels[one].index).collect()
+        };
+        let checkpoint = |of| self.same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
         let is_later = |of: usize| match (checkpoint(candidate.at), checkpoint(of)) {
             (Some(own), Some(other)) => own > other,
             // An array without a log has no checkpoints.
             (None, _) | (_, None) => label.log.is_some(),
         };
         candidate.against.iter().any(|other| {
-            let others = holders(*other);
+            let others = voters(*other);
             let older = self.labels[*other];
             age(older) < candidate.age
                 && !may_be_update(label, older)
@@ -379,12 +436,19 @@ const fn age(label: &Label) -> Age {
 /// label before it called away: it catches up first.
 fn may_be_update(later: &Label, earlier: &Label) -> bool {
     let mut in_sync = later.in_sync().iter();
-    follows(age(later), age(earlier)) && in_sync.all(|member| earlier.state(member).is_live())
+    let is_leveled = later.log.is_some();
+    follows(age(later), age(earlier), is_leveled)
+        && in_sync.all(|member| earlier.state(member).is_live())
 }
 
-/// Whether a label of one age may be of the update after one of another age.
-pub(crate) const fn follows(later: Age, earlier: Age) -> bool {
-    later.0.saturating_sub(earlier.0) <= CUT_SHORT_MAX && later.1.saturating_sub(earlier.1) <= 1
+/// Whether a label of one age may be of the update after one of another age, or of openings since that were cut
+/// short. Where labels `are_leveled` when an array is opened, as with a log, these are of one epoch at most;
+/// without, each may have been of another one.
+pub(crate) const fn follows(later: Age, earlier: Age, are_leveled: bool) -> bool {
+    let (generations, epochs) =
+        (later.0.saturating_sub(earlier.0), later.1.saturating_sub(earlier.1));
+    let most = if are_leveled { 1 } else { generations.saturating_add(1) };
+    generations <= CUT_SHORT_MAX && epochs <= most
 }
 
 /// Whether an age is so far behind another one that the latter is not believed.
@@ -398,9 +462,13 @@ fn says_the_same(one: &Label, other: &Label) -> bool {
 
 /// Whether a label calls the member in sync that has another one.
 fn is_called_in_sync(label: &Label, other: &Label) -> bool {
-    let MemberIndex(at) = other.index;
-    let uuid = |label: &Label| label.members[usize::from(at)].uuid;
-    label.in_sync().contains(other.index) && uuid(label) == uuid(other)
+    let index = other.index;
+    label.in_sync().contains(index) && identity(label, index) == identity(other, index)
+}
+
+/// Which device a label says that a member is.
+fn identity(label: &Label, member: MemberIndex) -> Uuid {
+    label.members[member.as_usize()].uuid
 }
 
 #[cfg(test)]

@@ -69,8 +69,8 @@ pub enum ArrayError {
     },
     /// A member of an array that an engine of this machine has open: force is no answer to that.
     #[error(
-        "{address} is a member of array '{name}', which is open in another process of this machine; \
-         stop that first, or give another device"
+        "{address} is a member of array '{name}', which is open on this machine, or was one when it could not \
+         be reached; stop that array first, or give another device"
     )]
     OpenHere {
         /// The member.

@@ -225,6 +225,7 @@ impl Connected {
 
     /// Ends the session; others may write again.
     pub(super) async fn leave(&mut self) {
+        self.remote.note_leaving();
         self.renounce().await;
         self.remote.close().await;
     }
@@ -266,7 +267,8 @@ impl Connected {
     /// Where the array is not open, its lock is given: while the lock is held, no process of this machine
     /// opens the array.
     ///
-    /// A device that the open array has no more is no member of it: no engine is registered at the device.
+    /// A device that the open array has no more is no member of it, where it was given back: no engine is registered
+    /// at the device. One that could not be reached then, or has no reservations, is refused until the array stops.
     pub(super) async fn check_not_open_here(
         &self,
         label: &Label,

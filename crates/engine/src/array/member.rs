@@ -342,12 +342,18 @@ impl Connected {
         let len = SIGNATURE_LEN.min(self.capacity());
         let head = self.read(0, len, "looking for signatures").await?;
         let tail = self.read(self.capacity() - len, len, "looking for signatures").await?;
-        let first = head.get(..LABEL_LEN);
-        if first.is_some_and(mark::is_begun) {
+        let copies = LABEL_OFFSETS.map(|offset| {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            head.get(from..)?.get(..LABEL_LEN)
+        });
+        let first = copies[0];
+        // Whoever has used the device since has not left both marks, or has put something else there.
+        let is_begun = copies[0] == copies[1] && first.is_some_and(mark::is_begun);
+        if is_begun && signature(&head).is_none() {
             return Ok(());
         }
-        // A test mark is what is left of a look at it that was interrupted.
-        let marked = first.is_some_and(mark::is_test);
+        // A test mark is what is left of a look at it that was interrupted; a begun mark alone, of a beginning.
+        let marked = first.is_some_and(|first| mark::is_test(first) || mark::is_begun(first));
         let rest = if marked { &head[LABEL_LEN..] } else { &head[..] };
         if rest.iter().chain(tail.iter()).all(|byte| *byte == 0) {
             return Ok(());

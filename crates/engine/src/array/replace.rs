@@ -15,6 +15,7 @@ use super::{
     create::Needs,
     driver::{Driver, Reply, has_left},
     fence::{Fence, Removes},
+    lock::ArrayLock,
     member::{Connected, MemberConfig},
     open::caps,
 };
@@ -345,13 +346,14 @@ pub(super) async fn join(
         check_not_serving(&connected, array).await?;
         match expect {
             Expect::Anything => check_not_open_here(&connected, array).await,
-            Expect::Unused => connected.check_unused().await,
-            Expect::Former => check_former(&connected, member, array).await.map(drop),
+            Expect::Unused => connected.check_unused().await.map(|()| None),
+            Expect::Former => check_former(&connected, member, array).await.map(|_| None),
         }
     };
     let checked = checked.await;
     connected.remote.close().await;
-    checked?;
+    // The array that the device was of is not opened by this machine before the device is fenced.
+    let _former = checked?;
     // No label is written yet: the machine composes it, and that overwrites any other.
     let mut connected = Connected::take_over(config, &array.array_uuid, pool).await?;
     let fenced = match fence {
@@ -416,12 +418,15 @@ async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), A
 }
 
 /// Refuses a member of another array that is open on this machine, whatever the user says.
-async fn check_not_open_here(connected: &Connected, array: &Label) -> Result<(), ArrayError> {
+async fn check_not_open_here(
+    connected: &Connected,
+    array: &Label,
+) -> Result<Option<ArrayLock>, ArrayError> {
     match connected.label().await? {
         Ok(label) if label.array_uuid != array.array_uuid => {
-            connected.check_not_open_here(&label).await.map(drop)
+            connected.check_not_open_here(&label).await
         }
-        Ok(_) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 

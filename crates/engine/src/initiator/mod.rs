@@ -247,6 +247,8 @@ enum Message {
 struct State {
     connected: AtomicBool,
     fenced: AtomicBool,
+    /// This side gives the disk back: who has it then has taken over from nobody.
+    leaving: AtomicBool,
     /// In bytes, as last read.
     capacity: AtomicU64,
     cache_losses: AtomicU64,

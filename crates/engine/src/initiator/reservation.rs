@@ -1,9 +1,10 @@
 //! Persistent reservations of a remote disk (SPC-4, section 5.13): who may write to it.
 //!
-//! All sessions of a [`Remote`] are registered with one key. When that registration is gone, or a
-//! request of a registered session meets another's reservation, another host has taken over: the
-//! disk is *fenced* for this side, every request fails with [`ErrorKind::Fenced`], and nothing is
-//! sent any more. Who takes over preempts before the first request.
+//! All sessions of a [`Remote`] are registered with one key. When that registration is gone, another host
+//! has taken over: the disk is *fenced* for this side, every request fails with [`ErrorKind::Fenced`], and
+//! nothing is sent any more. Who takes over preempts before the first request. When a request meets a
+//! reservation conflict, all sessions ask whether they are registered still before anything else is sent; a
+//! disk that says so, and answers with a conflict again, has failed.
 
 use std::{num::NonZeroU64, sync::atomic::Ordering};
 
@@ -110,6 +111,12 @@ impl Remote {
         abort: bool,
     ) -> Result<(), IoError> {
         self.demand(reserve::preempt(key.get(), victim.get(), kind, abort)).await
+    }
+
+    /// This side gives its registrations back, for good. What is under way still, and meets the reservation of
+    /// somebody else after that, fails with [`ErrorKind::Device`].
+    pub fn note_leaving(&self) {
+        self.state.leaving.store(true, Ordering::Release);
     }
 
     /// Whether another host has taken over from this one; final.

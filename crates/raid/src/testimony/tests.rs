@@ -139,7 +139,8 @@ fn one_mirror_of_three_that_leads_by_a_little_is_outvoted() {
             assert_eq!(judged_with(&labels, &checkpoints).unwrap().truth, 1);
             // Without a log there are no checkpoints.
             labels.iter_mut().for_each(|label| label.log = None);
-            assert!(judged(&labels).unwrap().lie(1).is_some());
+            let were_openings = generations <= CUT_SHORT_MAX && epochs <= generations + 1;
+            assert_eq!(judged(&labels).unwrap().lie(1).is_none(), were_openings);
         }
     }
 }
@@ -161,6 +162,70 @@ fn a_mirror_that_went_on_alone_is_not_outvoted() {
     labels[0].members[1].uuid = [0xe1; 16];
     labels[0].members[2].uuid = [0xe2; 16];
     assert_eq!(judged(&labels).unwrap().truth, 0);
+}
+
+/// One of two that the newest label calls in sync was put back; the other one is old because it was set aside.
+#[test]
+fn who_is_called_away_does_not_vote() {
+    let mut labels = labels(Level::Raid1, 4);
+    labels[0].epoch += 2;
+    set_faulty(&mut labels[0], &[2, 3]);
+    labels[3].epoch += 1;
+    set_faulty(&mut labels[3], &[2]);
+    let verdict = judged_with(&labels, &[Some(9); 4]).unwrap();
+    assert_eq!((verdict.truth, verdict.liars), (0, vec![]));
+}
+
+/// Nothing is left that could do without the one that contradicts the others.
+#[test]
+fn where_nothing_stands_the_two_that_contradict_each_other_are_named() {
+    let degraded = |level, members, away: usize| {
+        let mut labels = labels(level, members);
+        labels.iter_mut().for_each(|label| set_faulty(label, &[away]));
+        labels.remove(away);
+        labels
+    };
+    // Of level 10, the other half of the one that is away.
+    for (level, members, who) in [(Level::Raid5, 3, 0), (Level::Raid5, 4, 0), (Level::Raid10, 4, 1)]
+    {
+        for lead in [(1 << 20, 0), (1 << 50, 1 << 50), (0, 2)] {
+            let mut labels = degraded(level, members, members - 1);
+            (labels[who].generation, labels[who].epoch) = (40 + lead.0, 7 + lead.1);
+            let unclear = judged_with(&labels, &vec![Some(9); members - 1]).unwrap_err();
+            assert_eq!(unclear.places().0, who, "{level:?} of {members}, {lead:?}");
+        }
+    }
+    // One of level 0 was put back.
+    let mut labels = labels(Level::Raid0, 2);
+    labels.iter_mut().for_each(|label| label.log = None);
+    labels[1].generation -= 1;
+    labels[1].epoch -= 4;
+    assert!(matches!(judged(&labels), Err(Unclear::Age { .. })));
+}
+
+/// The device that has another member's place now is not known to it.
+#[test]
+fn a_label_from_before_a_replacement_that_leads_all_is_named() {
+    let mut labels = labels(Level::Raid5, 3);
+    for member in [1, 2] {
+        labels[member].members[1].uuid = [0xe1; 16];
+    }
+    labels[0].epoch += 5;
+    assert!(judged_with(&labels, &[Some(9); 3]).unwrap().lie(0).is_some());
+    // It may speak for the device that had the place before.
+    let unclear = judged_with(&labels, &[Some(10), Some(9), Some(9)]).unwrap_err();
+    assert_eq!((unclear.places().0, matches!(unclear, Unclear::Age { .. })), (0, true));
+}
+
+/// Without a log, openings that were cut short may each have come to one member alone.
+#[test]
+fn openings_that_were_cut_short_are_no_lie_without_a_log_either() {
+    for (level, members) in [(Level::Raid1, 3), (Level::Raid5, 3)] {
+        let mut labels = labels(level, members);
+        labels.iter_mut().for_each(|label| label.log = None);
+        (labels[0].generation, labels[0].epoch) = (43, 10);
+        assert!(judged(&labels).unwrap().liars.is_empty(), "{level:?}");
+    }
 }
 
 #[test]

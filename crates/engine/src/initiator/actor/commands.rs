@@ -340,7 +340,7 @@ impl Actor {
             }
             Remedy::Ended => self.conclude(ticket),
             Remedy::Nothing if verdict::is_conflict(&end) && self.lanes[at].registered => {
-                return self.meet_conflict(ticket, planned.kind, at);
+                return self.meet_conflict(ticket, planned.kind);
             }
             Remedy::Nothing => return self.end_badly(ticket, planned, end),
         }
@@ -361,9 +361,10 @@ impl Actor {
 
     /// A request met a RESERVATION CONFLICT on a registered session. It is sent again when the disk has said that
     /// the session is registered still; a disk that contradicts itself has failed, and nobody has taken over.
-    fn meet_conflict(&mut self, ticket: Ticket, kind: Kind, at: usize) {
+    fn meet_conflict(&mut self, ticket: Ticket, kind: Kind) {
         let sessions = self.lanes.len();
-        self.lanes[at].examine = true;
+        // Nothing goes on over another session before that one was asked, too.
+        self.lanes.iter_mut().for_each(|lane| lane.examine |= lane.registered);
         let Some(pending) = self.requests.get(ticket) else { return };
         pending.conflicts = pending.conflicts.saturating_add(1);
         if verdict::is_contradiction(pending.conflicts, sessions) {
@@ -376,7 +377,9 @@ impl Actor {
             return;
         }
         self.requests.push_first(ticket);
-        self.send_again(at);
+        for at in 0..sessions {
+            self.send_again(at);
+        }
     }
 
     /// A request fails.
@@ -389,7 +392,15 @@ impl Actor {
             }
             Verdict::Success | Verdict::Attention(_) | Verdict::Later => ErrorKind::Device.into(),
         };
-        let fenced = error.kind() == ErrorKind::Fenced && self.controls.key().is_some();
+        let is_conflict = error.kind() == ErrorKind::Fenced;
+        let fenced = is_conflict && self.controls.key().is_some();
+        let has_left = is_conflict && !fenced && self.state.leaving.load(Ordering::Acquire);
+        let error = if has_left {
+            let text = format!("{}: this side has given its registration back", self.place);
+            IoError::with_detail(ErrorKind::Device, text)
+        } else {
+            error
+        };
         self.requests.finish(ticket, Err(error));
         if fenced {
             self.fence();

@@ -156,7 +156,7 @@ impl BlockDevice for Silent {
 async fn a_create_that_was_cut_short_leaves_members_that_are_unused() {
     let mut cut_short = 0;
     for before in 0..8 {
-        let (_targets, mut configs) = members(2).await;
+        let (targets, mut configs) = members(2).await;
         let device = backings::ram(MEMBER_LEN, 512, Pool::new()).unwrap();
         let (before, kept) = (AtomicU32::new(before), Mutex::default());
         let silent = Arc::new(Silent { device, before, reached: tokio::sync::Notify::new(), kept });
@@ -183,6 +183,13 @@ async fn a_create_that_was_cut_short_leaves_members_that_are_unused() {
             break;
         }
         cut_short += 1;
+        // Somebody else may have used a device since: md leaves the first 4 KiB alone.
+        let mut md = vec![0; 512];
+        md[..4].copy_from_slice(&0xa92b_4efc_u32.to_le_bytes());
+        write_at(&targets[0].device, 4096, &md).await;
+        let error = create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap_err();
+        assert!(matches!(error, ArrayError::InUse { .. }), "{error}");
+        write_at(&targets[0].device, 4096, &[0; 512]).await;
         create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
     }
     assert!(cut_short >= 3, "{cut_short}");
