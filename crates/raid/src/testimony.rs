@@ -306,7 +306,9 @@ impl Court<'_> {
     fn speaks_for_the_absent(&self, candidate: &Candidate) -> Option<usize> {
         let label = self.labels[candidate.at];
         let is_with = |other: &&usize| {
-            !candidate.against.contains(other) && is_called_in_sync(label, self.labels[**other])
+            let is_behind = || may_be_update(label, self.labels[**other]);
+            is_called_in_sync(label, self.labels[**other])
+                && (!candidate.against.contains(other) || is_behind())
         };
         let with = self.shaped.iter().filter(is_with);
         let with: MemberSet = with.map(|other| self.labels[*other].index).collect();
@@ -315,11 +317,22 @@ impl Court<'_> {
         }
         self.shaped.iter().copied().find(|other| {
             let older = self.labels[*other];
-            let holders = self.same(*other).map(|one| self.labels[one].index).collect();
             age(older) < candidate.age
                 && !may_be_update(label, older)
-                && label.geometry.can_serve_from(holders)
+                && label.geometry.can_serve_from(self.voters(label, *other))
         })
+    }
+
+    /// Who says the same as the one at a place, and is not called away by a label: who is, is old because of that. A
+    /// device that the label does not know may have been replaced; with a log its checkpoint would tell.
+    fn voters(&self, label: &Label, of: usize) -> MemberSet {
+        let may_vote = |one: &usize| {
+            let voter = self.labels[*one];
+            let is_known = identity(label, voter.index) == identity(voter, voter.index);
+            let is_called = label.in_sync().contains(voter.index);
+            if is_known { is_called } else { label.log.is_some() }
+        };
+        self.same(of).filter(may_vote).map(|one| self.labels[one].index).collect()
     }
 
     /// The places of those that say the same as the one at a place.
@@ -344,17 +357,6 @@ impl Court<'_> {
     /// label has a later checkpoint than they have.
     fn is_outvoted(&self, candidate: &Candidate) -> bool {
         let label = self.labels[candidate.at];
-        // A member that the label calls away is old because of that. A device that the label does not know may have been
-        // replaced; with a log its checkpoint would tell.
-        let may_vote = |one: &usize| {
-            let voter = self.labels[*one];
-            let is_known = identity(label, voter.index) == identity(voter, voter.index);
-            let is_called = label.in_sync().contains(voter.index);
-            if is_known { is_called } else { label.log.is_some() }
-        };
-        let voters = |of| -> MemberSet {
-            self.same(of).filter(may_vote).map(|one| self.labels[one].index).collect()
-        };
         let checkpoint = |of| self.same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
         let is_later = |of: usize| match (checkpoint(candidate.at), checkpoint(of)) {
             (Some(own), Some(other)) => own > other,
@@ -362,7 +364,7 @@ impl Court<'_> {
             (None, _) | (_, None) => label.log.is_some(),
         };
         candidate.against.iter().any(|other| {
-            let others = voters(*other);
+            let others = self.voters(label, *other);
             let older = self.labels[*other];
             age(older) < candidate.age
                 && !may_be_update(label, older)
