@@ -217,6 +217,21 @@ fn a_label_from_before_a_replacement_that_leads_all_is_named() {
     assert_eq!((unclear.places().0, matches!(unclear, Unclear::Age { .. })), (0, true));
 }
 
+/// Two went on without the others, and an update of theirs was cut short.
+#[test]
+fn who_went_on_is_not_contradicted_by_those_that_were_called_away() {
+    let mut labels = labels(Level::Raid6, 4);
+    for member in [1, 3] {
+        (labels[member].generation, labels[member].epoch) = (41, 10);
+        set_faulty(&mut labels[member], &[0, 2]);
+    }
+    labels[1].epoch += 1;
+    for checkpoints in [vec![], vec![Some(9); 4]] {
+        let verdict = judged_with(&labels, &checkpoints).unwrap();
+        assert!(matches!(verdict.truth, 1 | 3) && verdict.liars.is_empty(), "{verdict:?}");
+    }
+}
+
 /// Without a log, openings that were cut short may each have come to one member alone.
 #[test]
 fn openings_that_were_cut_short_are_no_lie_without_a_log_either() {
