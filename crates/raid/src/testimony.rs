@@ -7,8 +7,9 @@
 //! label that counts is the truth. Who says something newer lies, unless that is near enough to be an
 //! update that was cut short.
 //!
-//! Half of a mirror can serve alone, so nothing outvotes its label. There the lead of its numbers is
-//! bounded: what is beyond the bound is never believed against as many others.
+//! A mirror can serve alone, so its label counts whatever the others say. Of three mirrors or more, those that it
+//! calls in sync outvote it, unless it has a later checkpoint than they have: then they are older images. Of
+//! two, the lead of its numbers is bounded: what is beyond the bound is never believed against as many others.
 
 use alloc::vec::Vec;
 use core::{cmp::Reverse, fmt};
