@@ -209,7 +209,8 @@ struct Candidate {
     age: Age,
     /// How many labels say the same.
     holders: usize,
-    /// Members that it calls in sync and that say otherwise, of the same age or an older one.
+    /// Members that the label calls in sync and whose own labels say otherwise: labels of the same age, older ones,
+    /// and newer ones that are no update of this label.
     against: Vec<usize>,
 }
 
@@ -227,8 +228,8 @@ impl Court<'_> {
         let denies = |other: &usize| {
             let other = self.labels[*other];
             let is_other = other.index != label.index && is_called_in_sync(label, other);
-            // Newer labels were looked at before, and do not count: one that is no update of this label which was cut
-            // short lies, and speaks for nobody.
+            // Newer labels were judged before this one, and did not count. A newer label that is no update of this
+            // label lies, and its member supports nothing.
             let may_deny = age(other) <= age(label) || !may_be_update(other, label);
             is_other && may_deny && !says_the_same(label, other)
         };
@@ -295,15 +296,16 @@ impl Court<'_> {
         }
     }
 
-    /// Who says what a label contradicts, of those that it calls in sync.
+    /// The place of a label that the candidate contradicts, of a member that the candidate calls in sync.
     fn contradicts(&self, candidate: &Candidate) -> Option<usize> {
         let label = self.labels[candidate.at];
         let denies = |other: &usize| !may_be_update(label, self.labels[*other]);
         candidate.against.iter().copied().find(denies)
     }
 
-    /// Whose label contradicts one that too few have here to serve from, while enough have the other one. The members
-    /// that would be with it are away, or were replaced: it cannot be told whether it lies.
+    /// The place of an older label that contradicts the candidate, where the members that are here and agree with the
+    /// candidate are too few to serve from, and those with the older label are enough. The candidate rests on
+    /// members that are away or were replaced, so nobody can tell whether the candidate lies.
     fn speaks_for_the_absent(&self, candidate: &Candidate) -> Option<usize> {
         let label = self.labels[candidate.at];
         let is_with = |other: &&usize| {
@@ -324,8 +326,9 @@ impl Court<'_> {
         })
     }
 
-    /// Who says the same as the one at a place, and is not called away by a label: who is, is old because of that. A
-    /// device that the label does not know may have been replaced; with a log its checkpoint would tell.
+    /// The members whose labels say the same as the label at the place `of`, and may vote against `label`. A member that
+    /// `label` calls away may not: its label is old because of that. A device that `label` does not know may have
+    /// been replaced: it votes only with a log, where its checkpoint tells.
     fn voters(&self, label: &Label, of: usize) -> MemberSet {
         let may_vote = |one: &usize| {
             let voter = self.labels[*one];
