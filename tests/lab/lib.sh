@@ -43,7 +43,7 @@ guest_start() {
     mkdir -p "$GUEST"
     cp "$lab/vm/init.sh" "$GUEST/init.sh"
     { cat "$lab/vm/guest.sh"; cat; } >"$GUEST/run.sh"
-    timeout --kill-after=5 "$GUEST_LIMIT" "$NETRAID_LAB/linux" mem=768M log_buf_len=4M \
+    timeout --kill-after=5 "$GUEST_LIMIT" "$lab/vm/run.sh" "$NETRAID_LAB/linux" mem=768M log_buf_len=4M \
         "ubd0=$WORK/cow,$NETRAID_LAB/root.img" root=/dev/ubda rw init=/lab-init host="$GUEST" \
         con=null con0=null,fd:2 quiet vec0:transport=tap,ifname=tap0,depth=128,gro=1 \
         vec1:transport=tap,ifname=tap1,depth=128,gro=1 </dev/null >"$WORK/console" 2>&1 &

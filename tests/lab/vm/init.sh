@@ -6,6 +6,12 @@ mountpoint -q /dev || mount -t devtmpfs devtmpfs /dev
 ln -s /proc/self/fd /dev/fd
 for where in /run /tmp /dev/shm; do mkdir -p $where && mount -t tmpfs tmpfs $where; done
 mkdir -p /run/lock
+# The kernel's own calls of modprobe begin with an empty environment.
+if [ -n "${GLIBC_TUNABLES:-}" ]; then
+    printf '#!/bin/bash\nexport GLIBC_TUNABLES=%s\nexec /sbin/modprobe "$@"\n' "$GLIBC_TUNABLES" >/run/modprobe
+    chmod 755 /run/modprobe
+    echo /run/modprobe >/proc/sys/kernel/modprobe
+fi
 modprobe -a configfs sd_mod sg
 mount -t configfs configfs /sys/kernel/config
 echo guest >/proc/sys/kernel/hostname
