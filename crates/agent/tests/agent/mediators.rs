@@ -171,8 +171,9 @@ async fn a_mediator_with_the_id_of_another_gets_nothing_of_it() {
     drop(agent);
     let impostor = Mediator::start_as(mediator.id).await;
     let agent = Running::start(config(directory.path(), &[&mediator, &impostor]));
-    // It was told a token, by which it is to be known, and is not.
-    assert_eq!(impostor.joins(), 1);
+    // The impostor was told a token, by which it is to be known, and is not. A slow agent has asked
+    // a second time by now.
+    assert!(impostor.joins() >= 1);
     let refused = impostor.at(&agent.ready).client.get::<AgentStatus>("/v1/status").await;
     assert_eq!(code(refused), netraid_cluster::Code::Unauthorized);
     mediator.two_beats().await;
