@@ -20,6 +20,13 @@ open_array() {
 }
 # verified: the client has read everything since the last loss, and it was right.
 verified() { next_event client '.event == "verified"'; }
+# recorded AWAY HERE: the label of member HERE no longer calls member AWAY in sync.
+recorded() {
+    local label
+    label=$("$NETRAID" examine "${URLS[$2]}")
+    [[ $label == *"member $1: "* ]] || fail "no label: $label"
+    [[ $label != *"member $1: in_sync"* ]]
+}
 # whole: every member is in sync again.
 whole() {
     local deadline=$((SECONDS + 60))
@@ -47,8 +54,8 @@ for shape in $LEVELS; do
         elif coin && [ "$(state)" = optimal ]; then
             away=$((RANDOM % count))
             crash "m$away"
-            # Half of a mirror opens alone only when its labels say that the other half was away.
-            [ "$level" != 1 ] || until [ "$(member_state $away)" != in_sync ]; do sleep 0.05; done
+            # Without one that could serve alone, mirrors open only when their labels say that it was away.
+            [ "$level" != 1 ] || until recorded $away $(((away + 1) % count)); do sleep 0.05; done
         fi
         coin && pause
         crash engine
