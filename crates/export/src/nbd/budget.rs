@@ -89,6 +89,11 @@ impl Share {
         true
     }
 
+    /// Bytes that the client has.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives bytes back that were taken.
     pub(super) fn give_back(&mut self, len: u64) {
         assert!(len <= self.bytes, "only what was taken is given back");

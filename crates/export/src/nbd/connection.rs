@@ -146,7 +146,8 @@ impl Connection {
                 continue;
             }
             let interest = self.interest();
-            self.meter.tell(Look { doing: self.doing(), moved: self.moved() });
+            let (doing, moved, keeps) = (self.doing(), self.moved(), self.share.bytes());
+            self.meter.tell(Look { doing, moved, keeps });
             tokio::select! {
                 end = self.ends.recv() => {
                     if let Some((tag, result)) = end {

@@ -1,4 +1,4 @@
-//! What a connection tells of itself to whoever judges it: two numbers, without a lock.
+//! What a connection tells of itself to whoever judges it: three numbers, without a lock.
 
 use std::sync::{
     Arc,
@@ -15,6 +15,7 @@ pub(super) struct Meter(Arc<Told>);
 struct Told {
     doing: AtomicU8,
     moved: AtomicU64,
+    keeps: AtomicU64,
 }
 
 impl Meter {
@@ -22,12 +23,15 @@ impl Meter {
     pub(super) fn tell(&self, look: Look) {
         self.0.doing.store(code(look.doing), Ordering::Relaxed);
         self.0.moved.store(look.moved, Ordering::Relaxed);
+        self.0.keeps.store(look.keeps, Ordering::Relaxed);
     }
 
     /// What was told last.
     pub(super) fn look(&self) -> Look {
         let doing = doing(self.0.doing.load(Ordering::Relaxed));
-        Look { doing, moved: self.0.moved.load(Ordering::Relaxed) }
+        let [moved, keeps] =
+            [&self.0.moved, &self.0.keeps].map(|number| number.load(Ordering::Relaxed));
+        Look { doing, moved, keeps }
     }
 }
 
@@ -61,7 +65,7 @@ mod tests {
     #[test]
     fn what_is_told_is_seen() {
         let meter = Meter::default();
-        assert_eq!(meter.look(), Look { doing: Doing::Negotiates, moved: 0 });
+        assert_eq!(meter.look(), Look { doing: Doing::Negotiates, moved: 0, keeps: 0 });
         let all = [
             Doing::Negotiates,
             Doing::Silent,
@@ -71,8 +75,9 @@ mod tests {
             Doing::WaitsForClient,
         ];
         for (moved, doing) in (1..).zip(all) {
-            meter.tell(Look { doing, moved });
-            assert_eq!(meter.look(), Look { doing, moved });
+            let look = Look { doing, moved, keeps: 10 * moved };
+            meter.tell(look);
+            assert_eq!(meter.look(), look);
         }
     }
 }

@@ -26,6 +26,9 @@ const STALLED_MAX: Duration = Duration::from_secs(30);
 const KEEPS_MAX: Duration = Duration::from_secs(10);
 /// What a client that is waited for has to take or send in that time.
 const MOVED_MIN: u64 = 64 << 10;
+/// While memory is needed it is at least such a part of what the client keeps: memory is given back within
+/// four times [`KEEPS_MAX`].
+const MOVED_PART: u64 = 4;
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +47,13 @@ pub(super) enum Doing {
     WaitsForClient,
 }
 
-/// What a connection does, and how many bytes it has exchanged with its client.
+/// What a connection does, how many bytes it has exchanged with its client, and how many bytes of memory its
+/// requests have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) doing: Doing,
     pub(super) moved: u64,
+    pub(super) keeps: u64,
 }
 
 /// What somebody needs.
@@ -80,7 +85,14 @@ pub(super) struct Places<K> {
 struct Place<K> {
     client: K,
     last: Look,
-    /// Since when it has moved less than it had to, and what it had moved then.
+    /// What it does for those that need its place, and for those that need the memory that it keeps.
+    for_place: Progress,
+    for_memory: Progress,
+}
+
+/// Since when a client has moved less than it had to, and what it had moved then.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
     since: Duration,
     moved_then: u64,
 }
@@ -93,8 +105,9 @@ impl<K: Copy + PartialEq> Places<K> {
 
     /// A client has connected.
     pub(super) fn handle_begin(&mut self, client: K, now: Duration) {
-        let last = Look { doing: Doing::Negotiates, moved: 0 };
-        self.clients.push(Place { client, last, since: now, moved_then: 0 });
+        let last = Look { doing: Doing::Negotiates, moved: 0, keeps: 0 };
+        let progress = Progress { since: now, moved_then: 0 };
+        self.clients.push(Place { client, last, for_place: progress, for_memory: progress });
     }
 
     /// A client has left, or was sent away.
@@ -145,7 +158,7 @@ impl<K: Copy + PartialEq> Places<K> {
     /// Who gives way, if anybody: those that have done nothing yet first.
     pub(super) fn gives_way(&self, need: Need, now: Duration) -> Option<(K, Doing)> {
         let ranked = self.clients.iter().filter_map(|place| Some((place, place.rank(need, now)?)));
-        let first = ranked.min_by_key(|(place, rank)| (*rank, place.since));
+        let first = ranked.min_by_key(|(place, rank)| (*rank, place.progress(need).since));
         first.map(|(place, _)| (place.client, place.last.doing))
     }
 }
@@ -153,14 +166,27 @@ impl<K: Copy + PartialEq> Places<K> {
 impl<K> Place<K> {
     fn handle_look(&mut self, look: Look, now: Duration) {
         let waits = look.doing == Doing::WaitsForClient;
-        let has_moved = match waits {
-            true => look.moved.saturating_sub(self.moved_then) >= MOVED_MIN,
-            false => look.moved != self.moved_then,
-        };
-        if has_moved || waits != (self.last.doing == Doing::WaitsForClient) {
-            (self.since, self.moved_then) = (now, look.moved);
+        let is_other = waits != (self.last.doing == Doing::WaitsForClient);
+        let memory_min = MOVED_MIN.max(look.keeps / MOVED_PART);
+        for (progress, moved_min) in
+            [(&mut self.for_place, MOVED_MIN), (&mut self.for_memory, memory_min)]
+        {
+            let has_moved = match waits {
+                true => look.moved.saturating_sub(progress.moved_then) >= moved_min,
+                false => look.moved != progress.moved_then,
+            };
+            if has_moved || is_other {
+                *progress = Progress { since: now, moved_then: look.moved };
+            }
         }
         self.last = look;
+    }
+
+    const fn progress(&self, need: Need) -> &Progress {
+        match need {
+            Need::Place => &self.for_place,
+            Need::Memory => &self.for_memory,
+        }
     }
 
     /// Its turn to give way, or none while it has not done too little for long enough.
@@ -174,7 +200,7 @@ impl<K> Place<K> {
             (Doing::Negotiates | Doing::Silent | Doing::Idle, Need::Memory)
             | (Doing::IdleWriter | Doing::Works, _) => return None,
         };
-        (now.saturating_sub(self.since) >= limit).then_some(rank)
+        (now.saturating_sub(self.progress(need).since) >= limit).then_some(rank)
     }
 }
 
@@ -194,7 +220,7 @@ mod tests {
     }
 
     fn look(places: &mut Places<u32>, client: u32, doing: Doing, moved: u64, second: u64) {
-        places.handle_look(client, Look { doing, moved }, at(second));
+        places.handle_look(client, Look { doing, moved, keeps: 0 }, at(second));
     }
 
     fn for_place(places: &Places<u32>, second: u64) -> Option<u32> {
@@ -272,6 +298,25 @@ mod tests {
         assert_eq!(for_memory(&places, 30), Some(0));
         places.handle_end(0);
         assert_eq!(for_memory(&places, 30), None);
+    }
+
+    #[test]
+    fn a_client_that_keeps_much_memory_and_sends_little_gives_way() {
+        const KEEPS: u64 = 32 << 20;
+        let mut places = places(2);
+        let mut look = |client, moved, second| {
+            let look = Look { doing: Doing::WaitsForClient, moved, keeps: KEEPS };
+            places.handle_look(client, look, at(second));
+            (for_memory(&places, second), for_place(&places, second))
+        };
+        for second in 0..10 {
+            // The first is far above what a client of a small request has to send.
+            assert_eq!(look(0, second * MOVED_MIN, second), (None, None));
+            assert_eq!(look(1, second * (1 << 20), second), (None, None));
+        }
+        assert_eq!(look(1, 10 << 20, 10), (Some(0), None));
+        places.handle_end(0);
+        assert_eq!(for_memory(&places, 10), None);
     }
 
     #[test]
