@@ -51,7 +51,7 @@ pub type Uuid = [u8; 16];
 pub struct Holder {
     /// Random for each run of the engine; zeros: nobody.
     pub engine_id: Uuid,
-    /// The machine (/etc/machine-id).
+    /// The machine: its machine-id, mixed with what tells its hardware from a clone's.
     pub machine_id: Uuid,
     /// The machine's boot.
     pub boot_id: Uuid,

@@ -62,11 +62,22 @@ impl ArrayLock {
     /// Whether this lock proves that the labels' holder is dead: it held this very lock, or its
     /// machine was booted anew since.
     pub(super) fn outlives(&self, holder: &Holder) -> bool {
-        let this = this_holder(Some(self));
-        let same_machine = holder.machine_id != Uuid::default()
-            && holder.machine_id == this.machine_id
-            && holder.name == truncated(&this.name);
-        same_machine && (holder.boot_id != this.boot_id || holder.lock == this.lock)
+        is_outlived(holder, &this_holder(Some(self)))
+    }
+}
+
+/// Whether `this`, which has its lock, shows that `holder` is dead.
+fn is_outlived(holder: &Holder, this: &Holder) -> bool {
+    let same_name = holder.name == truncated(&this.name);
+    let is_same = |held: &Uuid, ours: &Uuid| *held != Uuid::default() && held == ours;
+    let same_machine = is_same(&holder.machine_id, &this.machine_id);
+    match holder.boot_id == this.boot_id {
+        // One kernel is one machine, also where a network device has come meanwhile.
+        true => {
+            let same_kernel = same_machine || is_same(&holder.boot_id, &this.boot_id);
+            same_name && same_kernel && holder.lock == this.lock
+        }
+        false => same_name && same_machine,
     }
 }
 
@@ -119,8 +130,37 @@ pub(super) fn this_holder(lock: Option<&ArrayLock>) -> Holder {
 pub(super) fn machine_id() -> Uuid {
     match read_id("/etc/machine-id") {
         id if id == Uuid::default() => read_id("/proc/sys/kernel/random/boot_id"),
-        id => id,
+        id => of_hardware(id, &hardware()),
     }
+}
+
+/// `machine_id` on this hardware: a guest that was cloned has the machine-id of the other one.
+fn of_hardware(machine_id: Uuid, hardware: &[String]) -> Uuid {
+    let bytes = |half: u8| hardware.iter().flat_map(|text| text.bytes()).chain([half]);
+    if hardware.is_empty() {
+        return machine_id;
+    }
+    let hashes = [0, 1].map(|half| u128::from(hash(bytes(half))));
+    (u128::from_be_bytes(machine_id) ^ (hashes[0] << 64 | hashes[1])).to_be_bytes()
+}
+
+/// What a clone of this machine's disks does not have: the identity that the firmware tells root, else the
+/// addresses of the network's devices. Nothing where neither is known.
+fn hardware() -> Vec<String> {
+    let firmware = read_id("/sys/class/dmi/id/product_uuid");
+    if firmware != Uuid::default() {
+        return vec![hex(&firmware)];
+    }
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let text = |path: &Path, name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+    // Those without hardware, and those that were not built with an address, get new ones as they are made.
+    let of_hardware = |path: &PathBuf| {
+        path.join("device").exists() && text(path, "addr_assign_type").trim() == "0"
+    };
+    let devices = devices.map(|device| device.path()).filter(of_hardware);
+    let mut addresses: Vec<String> = devices.map(|path| text(&path, "address")).collect();
+    addresses.sort_unstable();
+    addresses
 }
 
 /// Sixteen bytes in hexadecimal, dashes ignored; zeros when there is no such file.
@@ -139,4 +179,45 @@ fn read_id(path: &str) -> Uuid {
 /// An identity as text.
 pub(super) fn hex(uuid: &Uuid) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(machine: u8, boot: u8, lock: u64) -> Holder {
+        Holder {
+            engine_id: [0; 16],
+            machine_id: [machine; 16],
+            boot_id: [boot; 16],
+            name: "host".into(),
+            lock: (1, lock),
+        }
+    }
+
+    #[test]
+    fn a_holder_is_dead_whose_lock_is_ours_or_whose_machine_was_booted_anew() {
+        let this = holder(1, 1, 7);
+        assert!(is_outlived(&holder(1, 1, 7), &this));
+        assert!(!is_outlived(&holder(1, 1, 8), &this), "another mount namespace's");
+        assert!(is_outlived(&holder(1, 2, 8), &this));
+        assert!(!is_outlived(&holder(2, 2, 7), &this));
+        assert!(!is_outlived(&holder(0, 0, 7), &holder(0, 0, 7)), "nothing is known of it");
+        assert!(!is_outlived(&holder(1, 0, 8), &holder(1, 0, 7)), "nor of its boot");
+        let renamed = Holder { name: "other".into(), ..holder(1, 2, 7) };
+        assert!(!is_outlived(&renamed, &this));
+        let changed = holder(3, 1, 7);
+        assert!(is_outlived(&changed, &this), "the same kernel, with another network device");
+    }
+
+    #[test]
+    fn a_clone_on_other_hardware_is_another_machine() {
+        let id = [7; 16];
+        let [first, second] = ["02:fc:00:00:00:01", "02:fc:00:00:00:02"].map(str::to_owned);
+        let here = of_hardware(id, std::slice::from_ref(&first));
+        assert_ne!(here, of_hardware(id, std::slice::from_ref(&second)));
+        assert_ne!(here, of_hardware(id, &[first.clone(), second]));
+        assert_eq!(here, of_hardware(id, &[first]));
+        assert_eq!(of_hardware(id, &[]), id, "nothing is known of the hardware");
+    }
 }
