@@ -166,8 +166,12 @@ impl Chunk {
 }
 
 /// A way to a stream of lines.
-#[derive(Debug)]
-pub(crate) struct Lines(Arc<Shared>);
+pub(crate) struct Lines {
+    shared: Arc<Shared>,
+    /// The stream, where the process can have no thread that writes: the end of the process does.
+    sink: Mutex<Option<Box<dyn Write + Send>>>,
+    says: fn(u64) -> String,
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -187,38 +191,59 @@ struct State {
 impl Lines {
     fn start(sink: impl Write + Send + 'static, says: fn(u64) -> String) -> Self {
         let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
+        let sink: Box<dyn Write + Send> = Box::new(sink);
+        let sink = Arc::new(Mutex::new(Some(sink)));
+        let (of_thread, taken) = (Arc::clone(&shared), Arc::clone(&sink));
         let builder = thread::Builder::new().name("netraid-lines".to_owned());
-        // A process that can have no thread has no log.
-        let _ = builder.spawn(move || of_thread.write_all(sink, says));
-        Self(shared)
+        let writer = builder.spawn(move || {
+            let sink = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            sink.into_iter().for_each(|sink| of_thread.write_all(sink, says));
+        });
+        let left = writer.err().and_then(|_| {
+            let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            sink.take()
+        });
+        Self { shared, sink: Mutex::new(left), says }
     }
 
     /// Has a line written, which ends with a newline; never waits.
     pub(crate) fn push(&self, line: &[u8]) {
-        self.0.lock().backlog.push(line, false);
-        self.0.changed.notify_all();
+        self.shared.lock().backlog.push(line, false);
+        self.shared.changed.notify_all();
     }
 
     /// The same for a bar that is drawn anew; left out where lines wait.
     pub(crate) fn redraw(&self, text: &[u8]) {
-        self.0.lock().backlog.push(text, true);
-        self.0.changed.notify_all();
+        self.shared.lock().backlog.push(text, true);
+        self.shared.changed.notify_all();
     }
 
     /// Waits until all lines have left; not for a stream that takes none.
     fn finish(&self) {
+        if let Some(sink) = &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            return self.write_rest(sink);
+        }
         let began = Instant::now();
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         let (mut written, mut moved) = (state.written, began);
         while (state.is_writing || !state.backlog.is_empty())
             && began.elapsed() < END_PATIENCE
             && moved.elapsed() < LINE_PATIENCE
         {
-            let waited = self.0.changed.wait_timeout(state, RETRY);
+            let waited = self.shared.changed.wait_timeout(state, RETRY);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             if state.written != written {
                 (written, moved) = (state.written, Instant::now());
+            }
+        }
+    }
+
+    /// Writes what waits, as no thread does.
+    fn write_rest(&self, sink: &mut impl Write) {
+        loop {
+            let chunk = self.shared.lock().backlog.take(0, self.says);
+            if chunk.bytes.is_empty() || self.shared.write(sink, &chunk.bytes) < chunk.bytes.len() {
+                return;
             }
         }
     }

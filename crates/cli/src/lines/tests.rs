@@ -93,7 +93,7 @@ fn a_reader_that_stands_still_costs_lines_and_neither_time_nor_memory() {
         });
         done.recv_timeout(Duration::from_secs(20)).expect("writers wait for the reader");
     });
-    let waiting = lines.0.lock().backlog.bytes;
+    let waiting = lines.shared.lock().backlog.bytes;
     assert!(waiting <= WAITING_MAX + 2 * size_of::<Line>(), "{waiting} bytes wait");
     let began = Instant::now();
     lines.finish();
@@ -126,10 +126,10 @@ fn a_line_that_was_cut_off_is_ended_before_the_next_one() {
     *stream.takes_then_full.lock().unwrap() = Some(4);
     lines.push(b"cut off\n");
     lines.finish();
-    until(|| !lines.0.lock().is_writing);
+    until(|| !lines.shared.lock().is_writing);
     lines.push(b"lost\n");
     lines.finish();
-    until(|| !lines.0.lock().is_writing);
+    until(|| !lines.shared.lock().is_writing);
     stream.is_full.store(false, Ordering::SeqCst);
     lines.push(b"whole\n");
     lines.finish();
@@ -169,12 +169,12 @@ fn bars_give_way_to_lines_and_are_not_missed() {
     let (stream, lines) = start();
     stream.stand_still(true);
     lines.push(b"taken\n");
-    until(|| lines.0.lock().is_writing && lines.0.lock().backlog.is_empty());
+    until(|| lines.shared.lock().is_writing && lines.shared.lock().backlog.is_empty());
     lines.push(&vec![b'x'; REDRAWN_MAX]);
     for _ in 0..1000 {
         lines.redraw(b"\rbar");
     }
-    assert!(!lines.0.lock().backlog.is_empty());
+    assert!(!lines.shared.lock().backlog.is_empty());
     stream.stand_still(false);
     lines.finish();
     assert!(!stream.text().contains("could not be written"), "{}", stream.text());
@@ -191,4 +191,21 @@ fn the_log_shows_no_secret_of_an_address_that_it_quotes() {
     let plain = " WARN login refused peer=127.0.0.1:36974 initiator=\"iqn.2026-01.x:y\"\n";
     assert_eq!(shown(plain), plain);
     assert_eq!(*without_secrets(b"\xff@"), *b"\xff@");
+}
+
+#[test]
+fn where_there_is_no_thread_the_end_writes_what_waits() {
+    let stream = Arc::new(Stream::default());
+    let lines = Lines {
+        shared: Arc::default(),
+        sink: Mutex::new(Some(Box::new(Sink(stream.clone())))),
+        says: says_lost,
+    };
+    lines.push(b"one\n");
+    lines.push(b"two\n");
+    lines.finish();
+    assert_eq!(stream.text(), "one\ntwo\n");
+    stream.is_full.store(true, Ordering::SeqCst);
+    lines.push(b"three\n");
+    lines.finish();
 }
