@@ -57,8 +57,18 @@ for command in "examine" "status" "create v --level 0 --force" "bench member --s
     run --json "${words[@]}" "$(with "$right")"
     run "${words[@]}" "$(with "$wrong")"
     run "${words[@]}" "$(shouted "$right")"
+    run "${words[@]}" "$url?target_user=tgt&target_password=$mutual"
     run "${words[@]}" "$(with "$right")x" "$(with "$wrong")/7/8"
     run "${words[@]}" --no-such-option "$(with "$right")"
+done
+# Options that take something else, and quote what they cannot read.
+for address in "$(with "$right")" "${url/joe@/joe:$right@}" "$url?target_user=tgt&target_password=$mutual"; do
+    for option in redirect rate pace chap-allow allow listen iqn filter state block-len threads; do
+        run target --lun ram:1MiB "--$option" "$address"
+    done
+    run target --lun "$address"
+    run attach --nbd "unix:$WORK/none.sock" --write-cache "$address" "$url"
+    run create v --level "$address" --chunk "$address" "$url"
 done
 NETRAID_SECRET=$right run create v --level 0 --force "$url"
 launch engine "$NETRAID" attach --json --nbd 127.0.0.1:0 --secret-file "$WORK/secret/both" \

@@ -26,6 +26,6 @@ pub use device::{
     BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
 };
 pub use error::{ErrorKind, IoError};
-pub use redact::redact_addresses;
+pub use redact::{redact_addresses, redact_message};
 pub use size::{SizeError, parse_size};
 pub use uri::{Portal, TargetUri, UriError, UriOptions, lun_in_addresses};

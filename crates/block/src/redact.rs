@@ -3,7 +3,7 @@
 //! Where an address begins and where its secret ends is made out as well as can be, in any scheme and
 //! without one; in doubt more is hidden. What was redacted once stays as it is.
 
-use alloc::string::String;
+use alloc::{string::String, vec::Vec};
 
 use crate::uri::is_place;
 
@@ -37,6 +37,39 @@ pub fn redact_addresses(text: &str) -> String {
         redact_words(&line[at..], &mut shown);
     }
     shown
+}
+
+/// `message`, which says what is wrong with `value`, without the secrets of addresses in `value`: also where
+/// it quotes pieces of it, as of what a comma divides. Of a piece of less than four bytes nothing is hidden.
+#[must_use]
+pub fn redact_message(message: &str, value: &str) -> String {
+    const PIECE_LEN_MIN: usize = 4;
+    let mut shown = redact_addresses(message);
+    for secret in hidden_of(value) {
+        let pieces = secret.split([',', '=', '&', ':', ';', '/', '@']);
+        for piece in core::iter::once(secret).chain(pieces) {
+            if piece.len() >= PIECE_LEN_MIN {
+                shown = shown.replace(piece, HIDDEN);
+            }
+        }
+    }
+    shown
+}
+
+/// What of `text` is hidden.
+fn hidden_of(text: &str) -> Vec<&str> {
+    let redacted = redact_addresses(text);
+    let (mut rest, mut hidden) = (text, Vec::new());
+    for (index, part) in redacted.split(HIDDEN).enumerate() {
+        let at = match part {
+            "" if index > 0 => rest.len(),
+            part => rest.find(part).unwrap_or(rest.len()),
+        };
+        hidden.push(&rest[..at]);
+        rest = rest.get(at + part.len()..).unwrap_or_default();
+    }
+    hidden.retain(|secret| !secret.is_empty());
+    hidden
 }
 
 /// A text that is an address or was meant for one, as a whole.
@@ -452,6 +485,31 @@ mod tests {
             "peer=127.0.0.1:36974 initiator=\"iqn.2007-10.com.github:x\" mail bob@corp: 12:30",
         ] {
             expect(text, text);
+        }
+    }
+
+    #[test]
+    fn a_reason_that_quotes_a_piece_shows_no_secret() {
+        let cases = [
+            (
+                "iscsi://joe:hiddenpw1234@127.0.0.1/iqn.x",
+                "'hiddenpw1234@127.0.0.1/iqn.x' is not a port",
+                "'***@127.0.0.1/iqn.x' is not a port",
+            ),
+            (
+                "iscsi://h:1/iqn.x/0?target_user=u&target_password=hiddenpw1234",
+                "size 'u&target_password=hiddenpw1234': is no number",
+                "size 'u&target_password=***': is no number",
+            ),
+            (
+                "iscsi://joe%hidden,secret@h/iqn.x/0",
+                "'secret@h/iqn.x/0': is no weight",
+                "'***@h/iqn.x/0': is no weight",
+            ),
+            ("file:a:64MiBB", "'64MiBB': is no size", "'64MiBB': is no size"),
+        ];
+        for (value, message, shown) in cases {
+            assert_eq!(redact_message(message, value), shown, "{value}");
         }
     }
 }

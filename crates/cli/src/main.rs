@@ -42,8 +42,11 @@ mod volume;
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
-use netraid_block::redact_addresses;
+use clap::{
+    Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
+use netraid_block::{redact_addresses, redact_message};
 use netraid_control::text::escaped;
 use output::Output;
 use tokio::runtime::Runtime;
@@ -241,7 +244,11 @@ fn describe(error: &anyhow::Error) -> String {
 /// what was typed, which may hold a secret.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
-    let shown = redact_addresses(&text);
+    let value = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => value.as_str(),
+        _ => "",
+    };
+    let shown = redact_message(&text, value);
     if shown == text {
         error.exit();
     }

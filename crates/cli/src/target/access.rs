@@ -122,7 +122,7 @@ fn redirect(text: &str) -> Result<Redirect, String> {
     const FORM: &str = "is not [PORTAL=]ADDR:PORT[,temporary|permanent]";
     let (portal, rest) = match text.split_once('=') {
         Some((portal, rest)) => {
-            let portal = portal.parse().map_err(|_| format!("'{portal}' is not an IP:PORT"))?;
+            let portal = portal.parse().map_err(|_| "has a portal that is no IP:PORT")?;
             (Some(portal), rest)
         }
         None => (None, text),
@@ -134,7 +134,7 @@ fn redirect(text: &str) -> Result<Redirect, String> {
         None => (rest, false),
     };
     let (host, port) = address.rsplit_once(':').ok_or(FORM)?;
-    let port: u16 = port.parse().map_err(|_| format!("'{port}' is not a port"))?;
+    let port: u16 = port.parse().map_err(|_| "has a port that is no number to 65535")?;
     if host.is_empty() || port == 0 || (host.contains(':') && !host.starts_with('[')) {
         return Err(FORM.to_owned());
     }
@@ -165,8 +165,11 @@ mod tests {
             "2001:db8::1:1",
             "a:99999",
             "[fe80::1%lo]:1",
+            "iscsi://joe:hidden@127.0.0.1/iqn.x",
+            "iscsi://joe%hidden=127.0.0.1:1",
         ] {
-            assert!(redirect(bad).is_err(), "{bad}");
+            let error = redirect(bad).unwrap_err();
+            assert!(!error.contains("hidden"), "{bad}: {error}");
         }
     }
 
