@@ -1,7 +1,7 @@
 # A LUN's identity is its bytes' own: it stays when their place gets another name or number, and no
 # other bytes have it, whatever they are made from.
 . "$(dirname "$0")/lib.sh"
-need jq iscsi-inq losetup mkfs.ext4
+need jq python3 iscsi-inq losetup mkfs.ext4
 [ "$(id -u)" = 0 ] || { say "needs root for losetup"; exit 77; }
 
 LOOPS=()
@@ -150,6 +150,13 @@ identity "ram:1MiB,serial=WD-42.x"
 expect "WD-42.x" "$SERIAL" "the serial number that was given"
 refused 'LUN 1: has the serial number of LUN 0' "$NETRAID" target --listen 127.0.0.1:0 \
     --lun "ram:1MiB,serial=A" --lun "ram:1MiB,serial=A"
+# What is refused at last has made no file, and given no disk an identity.
+truncate -s 1M "$WORK/old.img"
+: >"$WORK/taken"
+refused 'cannot listen' "$NETRAID" target --listen 127.0.0.1:0 --lun "file:$WORK/old.img" \
+    --lun "file:$WORK/new.img:1MiB" --control "unix:$WORK/taken"
+[ ! -e "$WORK/new.img" ] || fail "a refused target made a file"
+expect "" "$(python3 -c 'import os, sys; print(*os.listxattr(sys.argv[1]))' "$WORK/old.img")" "attributes of a refused disk"
 launch m0 "$NETRAID" target --json --listen 127.0.0.1:0 --lun ram:1MiB,serial=A --control "unix:$WORK/m0.sock"
 refused 'LUN 1: has the serial number of LUN 0' "$NETRAID" lun add "unix:$WORK/m0.sock" ram:1MiB,serial=A
 expect B "$("$NETRAID" lun add --json "unix:$WORK/m0.sock" ram:1MiB,serial=B | jq -r .serial)" "of a LUN that is added"

@@ -14,7 +14,10 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 pub(crate) use commands::{FilterArgs, LunArgs, SessionArgs, filter, lun, session, show};
 use made::MadeFiles;
-use netraid_engine::target::{DigestPolicy, Target, TargetConfig};
+use netraid_engine::{
+    control::ControlServer,
+    target::{DigestPolicy, Target, TargetConfig},
+};
 use open::Opened;
 use rates::RateArgs;
 use serde::Serialize;
@@ -140,6 +143,11 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
     };
     let luns = (0..).zip(&opened).map(lun);
     let target = Target::bind(config, luns.collect::<Result<_>>()?, pool.clone())?;
+    let runtime = runtime()?;
+    let _entered = runtime.enter();
+    let stop = Stop::listen()?;
+    let control = args.control.as_deref().map(bind_control).transpose()?;
+    // Nothing refuses from here on, so what was made may stay.
     opened.iter_mut().for_each(Opened::keep_identity);
     made.keep();
     let about = About {
@@ -151,21 +159,18 @@ pub(crate) fn run(args: &TargetArgs, output: Output) -> Result<()> {
         state: args.state.clone(),
         pool,
     };
-    runtime()?.block_on(serve(args, target, about, opened, output))
+    announce(&about, &opened, args.control.as_deref(), output);
+    let service = TargetService::new(target.handle().clone(), about, opened);
+    runtime.block_on(serve(target, service, stop, control))
 }
 
 /// Serves until told to stop, by a signal or through the control socket.
 async fn serve(
-    args: &TargetArgs,
     target: Target,
-    about: About,
-    opened: Vec<Opened>,
-    output: Output,
+    service: TargetService,
+    mut stop: Stop,
+    control: Option<ControlServer>,
 ) -> Result<()> {
-    let mut stop = Stop::listen()?;
-    let control = args.control.as_deref().map(bind_control).transpose()?;
-    announce(&about, &opened, args.control.as_deref(), output);
-    let service = TargetService::new(target.handle().clone(), about, opened);
     let conversations = async {
         if let Some(control) = &control {
             control.run(&service, async { drop(service.ending().wait().await) }).await;
