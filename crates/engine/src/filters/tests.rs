@@ -173,3 +173,18 @@ fn a_trace_that_cannot_be_written_is_refused_by_name() {
     let error = Filters::new(&volume(), spec).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/trace"), "{error}");
 }
+
+#[test]
+fn a_trace_to_a_pipe_is_refused_and_waits_for_no_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let refused = || {
+        let spec = format!("trace={}", path.display()).parse().unwrap();
+        Filters::new(&volume(), spec).unwrap_err().to_string()
+    };
+    assert!(refused().contains("no regular file"), "{}", refused());
+    // The same while somebody has it open.
+    let _reader = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    assert!(refused().contains("no regular file"), "{}", refused());
+}

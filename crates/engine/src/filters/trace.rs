@@ -72,10 +72,14 @@ impl Tap for Traced {
 
 impl Sink {
     /// Opens the file, which is made where it is missing; lines come behind those in it. Another
-    /// trace may still write to it, the one that this takes the place of.
+    /// trace may still write to it, the one that this takes the place of. What may stand still, as a pipe,
+    /// is refused, since the end of a trace waits for its lines; so are other users' links.
     pub(super) fn open(path: Option<&Path>) -> std::io::Result<Self> {
         let Some(path) = path else { return Ok(Self::Log) };
-        let file = File::options().append(true).create(true).open(path)?;
+        let file = netraid_private::open_known_through_links(
+            path,
+            File::options().append(true).create(true),
+        )?;
         let mut file = BufWriter::new(file);
         writeln!(file, "time_us op offset len fua latency_us result")?;
         let (sender, receiver) = crossbeam_channel::bounded(LINES_MAX);
