@@ -96,6 +96,11 @@ chmod 644 "$WORK/none.access"
 "$NETRAID" ls --access "$WORK/none.access" / 2>"$WORK/open.err" && fail "an access file for everybody"
 grep -q "chmod 600" "$WORK/open.err" || fail "$(cat "$WORK/open.err")"
 
+# Files that do not tell their length are not taken for empty ones.
+refused "does not tell its length" "$NETRAID" put /proc/version /a/version
+"$NETRAID" ls --json --uploads /a | jq -e '.entries | map(.path) | index("/a/version") | not' >/dev/null \
+    || fail "an upload of a refused file"
+
 # Off loopback nothing is in the clear.
 for daemon in "mediator run --dir $WORK/m2 --listen" \
     "agent run --dir $WORK/a2 --rate 1MiB --portal 127.0.0.1:0 --listen"; do

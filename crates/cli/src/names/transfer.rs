@@ -134,13 +134,17 @@ fn open_source(args: &PutArgs) -> Result<(Source, u64)> {
         return Ok((Source::Input, length));
     }
     let shown = args.local.display();
-    let file = File::open(&args.local).with_context(|| format!("{shown}"))?;
+    let mut file = File::open(&args.local).with_context(|| format!("{shown}"))?;
     let meta = file.metadata().with_context(|| format!("{shown}"))?;
     if !meta.is_file() {
         bail!("{shown}: is no regular file; give one, or - and --size");
     }
     if args.size.is_some_and(|size| size != meta.len()) {
         bail!("{shown}: has {} bytes, not what --size says; leave --size out", meta.len());
+    }
+    // Where something has come behind the end is seen when all is written: of nothing, nothing is.
+    if meta.len() == 0 && file.read(&mut [0]).with_context(|| format!("{shown}"))? > 0 {
+        bail!("{shown}: does not tell its length, as files of /proc; give it as - with --size");
     }
     Ok((Source::File(file), meta.len()))
 }
