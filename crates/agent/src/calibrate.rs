@@ -112,14 +112,22 @@ impl Calibration {
     }
 }
 
-/// Measures the file system of a directory, and the way to a peer if there is one. Blocks.
+/// Measures the file system of a directory, and the way to a peer if there is one, and keeps that, for an
+/// agent that does not run now. Blocks for as long.
 ///
 /// # Errors
-/// When something cannot be read or written.
-pub fn measure(directory: &Path, peer: Option<SocketAddr>) -> Result<Calibration, CalibrateError> {
+/// When something cannot be read or written, or the agent of `state` runs.
+pub async fn measure(
+    directory: &Path,
+    state: &Path,
+    peer: Option<SocketAddr>,
+) -> Result<Calibration, CalibrateError> {
     netraid_private::make_directory(directory).map_err(told(directory))?;
+    // Nobody waits for figures that cannot be kept.
+    let store = records::open(state)?;
     let mut measured = measure_file(directory)?;
     measured.network = peer.map(measure_network).transpose()?;
+    records::put_calibration(&store, measured).await?;
     Ok(measured)
 }
 
@@ -149,15 +157,6 @@ pub async fn measure_disk(
     measured.network = peer.map(measure_network).transpose()?;
     records::put_calibration(&store, measured).await?;
     Ok(measured)
-}
-
-/// Keeps what was measured, for an agent that does not run now.
-///
-/// # Errors
-/// When it is not kept: perhaps because the agent runs.
-pub async fn keep(state: &Path, calibration: Calibration) -> Result<(), CalibrateError> {
-    let store = records::open(state)?;
-    Ok(records::put_calibration(&store, calibration).await?)
 }
 
 /// Measures in a file that has no name any more when the first byte is written: it goes with this process.

@@ -213,9 +213,7 @@ fn calibrate(args: &CalibrateArgs, output: Output) -> Result<()> {
         }
         (None, Some(dir), state) => {
             let state = state.clone().unwrap_or_else(|| state_of(dir));
-            let measured = calibrate::measure(dir, peer)?;
-            runtime()?.block_on(calibrate::keep(&state, measured))?;
-            measured
+            runtime()?.block_on(calibrate::measure(dir, &state, peer))?
         }
         _ => bail!("neither --dir nor --disk and --state are given"),
     };
