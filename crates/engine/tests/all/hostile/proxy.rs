@@ -1,7 +1,10 @@
 //! A target that goes wrong at one byte: a real one behind a relay that closes, falls silent, or
 //! changes what passes, the first time that so many bytes have gone towards the initiator.
 
-use std::net::SocketAddr;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -32,7 +35,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Goes wrong at byte `at` of all that passes, once.
     pub(crate) async fn start(target: SocketAddr, at: usize, fault: Fault) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind((own_address(), 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (passed_out, passed) = watch::channel(0);
         let mut tasks = JoinSet::new();
@@ -44,6 +47,14 @@ impl Proxy {
         });
         Self { address, passed, _tasks: tasks }
     }
+}
+
+/// A loopback address that few others have: thousands of relays, one after the other, would leave no
+/// port of one address that may be listened at.
+fn own_address() -> Ipv4Addr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low)
 }
 
 async fn relay(
