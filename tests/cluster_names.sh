@@ -118,7 +118,9 @@ refused "/d is a directory" "$NETRAID" volume heal /d
 refused "is a volume; .netraid volume attach." "$NETRAID" get /disk "$WORK/no"
 refused "is a volume; .netraid volume attach." "$NETRAID" cat /disk
 refused "is a directory or a volume" "$NETRAID" put --force "$WORK/zeros" /disk
-"$NETRAID" volume rm /disk >/dev/null
+# Of several that are to be removed, those are told that are gone when one is refused.
+refused "removed before that: /disk: /missing" "$NETRAID" volume rm /disk /missing
+refused "/disk: there is no such thing" "$NETRAID" ls /disk
 holds /done "$WORK/zeros"
 
 # Refused, a take-over leaves whoever has the volume alone.

@@ -153,13 +153,8 @@ fn create(args: &CreateArgs, output: Output) -> Result<()> {
 
 fn remove(args: &VolumeRemoveArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
-    runtime()?.block_on(async {
-        for path in &args.paths {
-            cluster.remove_volume(path, args.force).await?;
-        }
-        anyhow::Ok(())
-    })?;
-    names::say_removed(&args.paths, output)
+    let remove = async |path: &str| cluster.remove_volume(path, args.force).await;
+    names::remove_each(&args.paths, remove, output)
 }
 
 /// Opens it to write, and closes it when all members hold everything.

@@ -5,6 +5,7 @@ mod transfer;
 use anyhow::Result;
 use clap::Args;
 use netraid_cluster::{
+    http::RequestError,
     mediator::{Create, Entry, Kind, Layout, PAGE_MAX},
     paging::Pages,
 };
@@ -116,19 +117,29 @@ pub(crate) fn stat(args: &PathArgs, output: Output) -> Result<()> {
 
 pub(crate) fn remove(args: &RemoveArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
+    let remove = async |path: &str| match args.upload {
+        true => cluster.remove_upload(path, None, args.force).await,
+        false => cluster.remove(path, args.force).await,
+    };
+    remove_each(&args.paths, remove, output)
+}
+
+/// Removes one after the other, up to the first that cannot be; what is gone by then is told.
+pub(crate) fn remove_each(
+    paths: &[String],
+    remove: impl AsyncFn(&str) -> Result<(), RequestError>,
+    output: Output,
+) -> Result<()> {
     runtime()?.block_on(async {
-        for path in &args.paths {
-            match args.upload {
-                true => cluster.remove_upload(path, None, args.force).await?,
-                false => cluster.remove(path, args.force).await?,
-            }
+        for (index, path) in paths.iter().enumerate() {
+            let removed = remove(path).await.map_err(anyhow::Error::from);
+            removed.map_err(|error| match &paths[..index] {
+                [] => error,
+                gone => error.context(format!("removed before that: {}", gone.join(" "))),
+            })?;
         }
         anyhow::Ok(())
     })?;
-    say_removed(&args.paths, output)
-}
-
-pub(crate) fn say_removed(paths: &[String], output: Output) -> Result<()> {
     output.document(&json!({ "removed": paths }), || format!("removed: {}", paths.join(" ")))
 }
 
