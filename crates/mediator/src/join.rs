@@ -252,8 +252,7 @@ fn retire_or_set(
             );
             return Ok(Err(Problem::new(Code::Conflict, detail)));
         }
-        // What was still to be removed there is its owner's.
-        volume::forget_agent(connection, id)?;
+        // What is still to be removed there is removed when the agent joins again.
     }
     stored.service = service;
     stored.save(connection)?;

@@ -364,14 +364,6 @@ pub(crate) fn count_segments(connection: &Connection, agent: AgentId) -> Sql<u64
     connection.prepare_cached(sql)?.query_row([agent.0], |row| row.get(0)).map(crate::store::uint)
 }
 
-/// Forgets segments that were to be removed from an agent, and volumes that have no others.
-pub(crate) fn forget_agent(connection: &Connection, agent: AgentId) -> Sql<()> {
-    let sql = "DELETE FROM segments WHERE agent = ?1 AND state = 'gone' RETURNING volume";
-    let mut query = connection.prepare_cached(sql)?;
-    let volumes = query.query_map([agent.0], |row| row.get(0).map(VolumeId))?;
-    volumes.collect::<Sql<Vec<_>>>()?.into_iter().try_for_each(|id| forget(connection, id))
-}
-
 /// Forgets a volume that is being removed once it has no segments.
 pub(crate) fn forget(connection: &Connection, id: VolumeId) -> Sql<()> {
     let volume = Volume::load(connection, id)?;

@@ -314,3 +314,25 @@ async fn an_agent_whose_list_of_segments_does_not_end_is_named_by_a_check() {
     assert!(difference.detail.contains("more than 131072 entries"), "{}", difference.detail);
     assert_eq!((report.agents, report.silent), (2, Vec::new()));
 }
+
+#[tokio::test]
+async fn what_was_to_be_removed_from_an_agent_that_was_retired_is_removed_when_it_is_back() {
+    let mut house = House::new(4).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let at = house.agents.iter().position(|agent| agent.allotments() > 0).unwrap();
+    let path = format!("/v1/agents/{}/retire", house.agents[at].inner.id);
+    house.agents[at].set_deaf(true);
+    reachable(&house, 3).await;
+    let _: serde::de::IgnoredAny = house.client.delete("/v1/name?path=/x").await.unwrap();
+    let _: AgentEntry = house.admin.post(&path, &serde_json::json!({})).await.unwrap();
+    assert_eq!(agents(&house).await.len(), 3);
+    house.agents[at].set_deaf(false);
+    assert!(house.agents[at].allotments() > 0);
+    house.agents[at].join(&access(house.directory.path(), "agent")).await.unwrap();
+    let is_gone = async {
+        while house.agents[at].allotments() > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), is_gone).await.unwrap();
+}
