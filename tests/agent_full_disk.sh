@@ -1,6 +1,7 @@
 # The disk under an agent's store and audit log is full: what is asked for then is refused and not promised,
 # data that is there is served, the agent goes on, and when there is space again so does all else. The agent
-# ends with a full disk, and starts on one.
+# ends with a full disk, and starts on one. Who is refused is told which agent's disk is full, and where other
+# agents are enough nobody is refused.
 . "$(dirname "$0")/cluster/lib.sh"
 small_disk
 
@@ -20,7 +21,8 @@ before=$(booked)
 
 full
 put "$WORK/in" /two && fail "put on a full disk"
-grep -q 'netraid: ' "$WORK/said" || fail "no error: $(cat "$WORK/said")"
+grep -q 'on host1: its disk is full.*free space on that disk, or drain' "$WORK/said" ||
+    fail "does not say whose disk is full: $(cat "$WORK/said")"
 # Reads need nothing of it: who opens is let in, and books no rate.
 "$NETRAID" cat /one | cmp - "$WORK/in"
 kill -0 "${PID[agent1]}" || fail "the agent ended"
@@ -60,6 +62,17 @@ space
 three() { put --force "$WORK/in" /three; }
 soon three
 "$NETRAID" cat /three | cmp - "$WORK/in"
-for path in /one /three; do "$NETRAID" rm $path >/dev/null; done
+
+# Other agents take what the full one refuses. The one with the most space left is asked first: of two volumes
+# at least one was to be on the full agent.
+agent 4
+soon known 4
+full
+for path in /four /five; do put "$WORK/in" $path || fail "put beside a full disk: $(cat "$WORK/said")"; done
+"$NETRAID" volume create /six --size 1MiB --level 5 --members 3 >"$WORK/said" 2>&1 ||
+    fail "volume create beside a full disk: $(cat "$WORK/said")"
+"$NETRAID" cat /five | cmp - "$WORK/in"
+space
+for path in /one /three /four /five /six; do "$NETRAID" rm $path >/dev/null; done
 soon agree
 expect 0 "$(jq .segments "$WORK/check.json")" "segments that are left"

@@ -295,7 +295,7 @@ fn bounds<I>(page: Page<I>) -> Result<(Option<I>, usize), Problem> {
 
 fn problem(fault: Fault) -> Problem {
     let code = match fault.code {
-        FaultCode::Busy | FaultCode::Failed => Code::Unavailable,
+        FaultCode::Full | FaultCode::Busy | FaultCode::Failed => Code::Unavailable,
         FaultCode::Short
         | FaultCode::Absent
         | FaultCode::Conflict

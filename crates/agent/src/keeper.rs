@@ -60,11 +60,10 @@ impl Keeper {
         let value = answered.await.map_err(|_| ended())?;
         match stored.await {
             Ok(Ok(())) => Ok(value),
-            Ok(Err(StoreError::Full(_))) => {
-                let detail = "it could not be stored: the agent's store has no space left on its disk; make room \
-                              there, and ask again";
-                Err(fault(FaultCode::Failed, detail))
-            }
+            Ok(Err(StoreError::Full(_))) => Err(fault(
+                FaultCode::Full,
+                "its disk is full: what was asked for could not be stored",
+            )),
             Ok(Err(StoreError::Failed(_) | StoreError::Broken(_))) => {
                 Err(fault(FaultCode::Failed, "it could not be stored; ask again"))
             }

@@ -26,7 +26,7 @@ use crate::{
     book::{Step, Then, fault},
     keeper::Keeper,
     records::Key,
-    segments::Segments,
+    segments::{Segments, Undone},
 };
 
 /// Documents that are carried out at a time.
@@ -141,7 +141,7 @@ impl Inner {
             new.iter().map(make).collect::<Vec<_>>()
         });
         let mut made = made.await.unwrap_or_default();
-        made.resize(ids.len(), Err("the agent is ending".to_owned()));
+        made.resize(ids.len(), Err(Undone::other("the agent is ending".to_owned())));
         for error in made.iter().filter_map(|made| made.as_ref().err()) {
             tracing::error!("{error}");
         }
@@ -160,7 +160,7 @@ impl Inner {
             .filter_map(|(id, (fault, made))| {
                 let mut fault = fault?;
                 if let Err(why) = made {
-                    fault.detail = why;
+                    fault = why.fault();
                 }
                 Some((id, fault))
             })
@@ -190,11 +190,11 @@ impl Inner {
                 let written = segments.write_label((mediator, id), len_bytes, &label);
                 written.err().map(|why| (at, why))
             };
-            labels.into_iter().filter_map(write).collect::<Vec<(usize, String)>>()
+            labels.into_iter().filter_map(write).collect::<Vec<(usize, Undone)>>()
         });
         for (at, why) in written.await.unwrap_or_default() {
             tracing::error!("{why}");
-            steps[at] = Err(fault(FaultCode::Failed, why));
+            steps[at] = Err(why.fault());
         }
     }
 

@@ -21,7 +21,7 @@ use std::{
 };
 
 use netraid_block::Pool;
-use netraid_cluster::agent::Label;
+use netraid_cluster::agent::{Fault, FaultCode, Label};
 use netraid_control::units::{AgentId, MediatorId, SegmentId};
 use netraid_engine::{
     backings::{Backing, FileOptions},
@@ -30,7 +30,7 @@ use netraid_engine::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    book::BLOCK_LEN,
+    book::{BLOCK_LEN, fault},
     disk::Disk,
     records::{Key, SegmentRow},
 };
@@ -60,6 +60,36 @@ enum Place {
         /// Where reservations are kept.
         state: PathBuf,
     },
+}
+
+/// Why a segment was not made, or its label not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub(crate) struct Undone {
+    code: FaultCode,
+    detail: String,
+}
+
+impl Undone {
+    /// Something of a segment failed with what the system says.
+    fn from_io(key: Key, what: &str, error: &io::Error) -> Self {
+        let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let (code, full) = match is_full {
+            true => (FaultCode::Full, "its disk is full: "),
+            false => (FaultCode::Failed, ""),
+        };
+        Self { code, detail: format!("{full}segment {}: {what}: {error}", key.1) }
+    }
+
+    /// It failed for something else than a full file system.
+    pub(crate) const fn other(detail: String) -> Self {
+        Self { code: FaultCode::Failed, detail }
+    }
+
+    /// What the mediator is told.
+    pub(crate) fn fault(self) -> Fault {
+        fault(self.code, self.detail)
+    }
 }
 
 /// A segment's label as it stands beside its file.
@@ -139,7 +169,7 @@ impl Segments {
                 Ok(None) if row.generation.0 == 0 => {
                     match self.make(*key, row.len_bytes, &row.label) {
                         Ok(()) => continue,
-                        Err(why) => why,
+                        Err(why) => why.to_string(),
                     }
                 }
                 Ok(None) => "its data is gone".to_owned(),
@@ -156,8 +186,8 @@ impl Segments {
     }
 
     /// Makes a segment of zeros; nothing when it is there, and was never written.
-    pub(crate) fn make(&self, key: Key, len_bytes: u64, label: &Label) -> Result<(), String> {
-        let told = |error: io::Error| format!("segment {}: cannot be made: {error}", key.1);
+    pub(crate) fn make(&self, key: Key, len_bytes: u64, label: &Label) -> Result<(), Undone> {
+        let told = |error: io::Error| Undone::from_io(key, "cannot be made", &error);
         match &self.place {
             Place::Files(_) => {
                 let path = self.path(key);
@@ -166,14 +196,15 @@ impl Segments {
             }
             Place::Memory { held, .. } => {
                 let backing = Backing::ram(len_bytes, BLOCK_LEN, false, self.pool.clone());
-                let backing = backing.map_err(|error| error.to_string())?;
+                let backing = backing.map_err(|error| Undone::other(error.to_string()))?;
                 lock(held).insert(key, backing);
             }
             // With its label.
             Place::Disk { disk, .. } => {
                 let text = self.row_text(key, len_bytes, label).map_err(told)?;
                 let made = disk.make(key, len_bytes, &text);
-                return made.map_err(|why| format!("segment {}: cannot be made: {why}", key.1));
+                let told = |why| Undone::other(format!("segment {}: cannot be made: {why}", key.1));
+                return made.map_err(told);
             }
         }
         self.write_label(key, len_bytes, label)
@@ -185,8 +216,8 @@ impl Segments {
         key: Key,
         len_bytes: u64,
         label: &Label,
-    ) -> Result<(), String> {
-        let told = |error: io::Error| format!("segment {}: its label: {error}", key.1);
+    ) -> Result<(), Undone> {
+        let told = |error: io::Error| Undone::from_io(key, "its label", &error);
         match &self.place {
             Place::Files(_) => {
                 let text = self.label_text(key, len_bytes, label).map_err(told)?;
@@ -196,7 +227,8 @@ impl Segments {
             Place::Disk { disk, .. } => {
                 let text = self.row_text(key, len_bytes, label).map_err(told)?;
                 let written = disk.write_label(key, &text);
-                written.map_err(|why| format!("segment {}: its label: {why}", key.1))
+                let told = |why| Undone::other(format!("segment {}: its label: {why}", key.1));
+                written.map_err(told)
             }
         }
     }

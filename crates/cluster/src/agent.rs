@@ -204,6 +204,8 @@ pub enum FaultCode {
     Invalid,
     /// The agent takes nothing new: it drains.
     Draining,
+    /// The disk that has the agent's store or segments is full: nothing new is taken before there is room.
+    Full,
     /// Too much waits already; ask again.
     Busy,
     /// The agent could not store or do it; its log says more. Ask again.

@@ -106,9 +106,9 @@ pub enum Action {
 pub enum Outcome<W> {
     /// Every agent has committed.
     Booked,
-    /// An agent refused: nothing was booked.
+    /// An agent refused, or failed until it was too late: nothing was booked, or what was is released.
     Refused(AgentId, W),
-    /// An agent did not answer in time, or what it held was gone before all had answered.
+    /// An agent said nothing in time, or what it held was gone before all had answered.
     TooLate(AgentId),
     /// The decision could not be stored: nothing was booked.
     NotStored,
@@ -130,7 +130,7 @@ enum Phase {
 }
 
 #[derive(Debug, Clone)]
-struct PartState {
+struct PartState<W> {
     agent: AgentId,
     allotment: AllotmentId,
     lease_ms: Option<u64>,
@@ -139,6 +139,8 @@ struct PartState {
     serial: Option<u64>,
     /// It has done what this phase asks for.
     is_done: bool,
+    /// Why its agent did not do so when it answered last.
+    failed: Option<W>,
     /// When it is asked, and how long to wait then.
     ask_at: Moment,
     wait_ms: u64,
@@ -148,7 +150,7 @@ struct PartState {
 #[derive(Debug, Clone)]
 pub struct Booking<W> {
     id: PlanId,
-    parts: Vec<PartState>,
+    parts: Vec<PartState<W>>,
     phase: Phase,
     /// Booked at once, for what is stored already.
     is_leased: bool,
@@ -200,6 +202,7 @@ impl<W> Booking<W> {
             hold: None,
             serial: Some(part.serial),
             is_done: false,
+            failed: None,
             ask_at: now,
             wait_ms: *RETRY_MS.start(),
         };
@@ -244,6 +247,19 @@ impl<W> Booking<W> {
             | Phase::Releasing
             | Phase::LettingGo
             | Phase::Over => {}
+        }
+    }
+
+    /// An agent could not do what it was asked for, and may be able to later: it is asked again. When it
+    /// is given up, this is why.
+    pub fn handle_failed(&mut self, agent: AgentId, id: AllotmentId, why: W) {
+        match self.phase {
+            Phase::Holding | Phase::Committing | Phase::Leasing => {
+                if let Some(part) = self.part(agent, id) {
+                    part.failed = Some(why);
+                }
+            }
+            Phase::Deciding(_) | Phase::Releasing | Phase::LettingGo | Phase::Over => {}
         }
     }
 
@@ -309,16 +325,23 @@ impl<W> Booking<W> {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Moment) {
-        let late = self.parts.iter().find(|part| !part.is_done).map(|part| part.agent);
-        match (self.phase, late) {
-            (Phase::Holding | Phase::Leasing, Some(agent)) if now >= self.give_up_at => {
-                let outcome = self.refused.take().unwrap_or(Outcome::TooLate(agent));
+        let is_late = now >= self.give_up_at && self.parts.iter().any(|part| !part.is_done);
+        match self.phase {
+            Phase::Holding | Phase::Leasing if is_late => {
+                let outcome = self.refused.take().unwrap_or_else(|| self.too_late());
                 self.let_go(now, outcome);
             }
-            (Phase::Committing, Some(agent)) if now >= self.give_up_at => {
-                self.turn_round(Outcome::TooLate(agent));
+            Phase::Committing if is_late => {
+                let outcome = self.too_late();
+                self.turn_round(outcome);
             }
-            _ => self.ask(now),
+            Phase::Holding
+            | Phase::Deciding(_)
+            | Phase::Committing
+            | Phase::Leasing
+            | Phase::Releasing
+            | Phase::LettingGo
+            | Phase::Over => self.ask(now),
         }
     }
 
@@ -361,13 +384,14 @@ impl<W> Booking<W> {
             hold: Some(part.hold),
             serial: None,
             is_done: false,
+            failed: None,
             ask_at: now,
             wait_ms: *RETRY_MS.start(),
         };
-        let parts: Vec<PartState> = parts.iter().map(part).collect();
+        let parts: Vec<PartState<W>> = parts.iter().map(part).collect();
         for (at, one) in parts.iter().enumerate() {
             let is_same =
-                |other: &PartState| (other.agent, other.allotment) == (one.agent, one.allotment);
+                |other: &PartState<W>| (other.agent, other.allotment) == (one.agent, one.allotment);
             assert!(!parts[..at].iter().any(is_same), "allotment {} twice", one.allotment);
         }
         Self::in_phase(now, id, parts, patience_ms, phase)
@@ -376,7 +400,7 @@ impl<W> Booking<W> {
     fn in_phase(
         now: Moment,
         id: PlanId,
-        parts: Vec<PartState>,
+        parts: Vec<PartState<W>>,
         patience_ms: u64,
         phase: Phase,
     ) -> Self {
@@ -394,14 +418,25 @@ impl<W> Booking<W> {
         this
     }
 
-    fn part(&mut self, agent: AgentId, id: AllotmentId) -> Option<&mut PartState> {
+    fn part(&mut self, agent: AgentId, id: AllotmentId) -> Option<&mut PartState<W>> {
         self.parts.iter_mut().find(|part| (part.agent, part.allotment) == (agent, id))
+    }
+
+    /// The outcome when time is up: an agent that said why it failed is named before one that was silent.
+    fn too_late(&mut self) -> Outcome<W> {
+        let mut late = self.parts.iter_mut().filter(|part| !part.is_done);
+        let failed = late.find_map(|part| Some(Outcome::Refused(part.agent, part.failed.take()?)));
+        failed.unwrap_or_else(|| {
+            let silent = self.parts.iter().find(|part| !part.is_done).unwrap_or(&self.parts[0]);
+            Outcome::TooLate(silent.agent)
+        })
     }
 
     fn begin(&mut self, now: Moment, phase: Phase) {
         self.phase = phase;
         for part in &mut self.parts {
             part.is_done = false;
+            part.failed = None;
             part.ask_at = now;
             part.wait_ms = *RETRY_MS.start();
         }
@@ -436,7 +471,7 @@ impl<W> Booking<W> {
 
     fn store(&mut self, decision: Decision) {
         self.phase = Phase::Deciding(decision);
-        let part = |part: &PartState| RecordPart {
+        let part = |part: &PartState<W>| RecordPart {
             agent: part.agent,
             allotment: part.allotment,
             serial: part.serial.unwrap_or(0),

@@ -15,6 +15,7 @@ use netraid_cluster::{
 };
 use netraid_control::{
     placement,
+    text::shown,
     units::{AgentId, Rate, Resources},
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -324,6 +325,15 @@ impl Agents {
 
     pub(crate) fn status(&self, id: AgentId) -> Option<AgentStatus> {
         lock(&self.table).agents.get(&id).map(|agent| agent.status.clone())
+    }
+
+    /// The agent for people: its id, and its host where that is known.
+    pub(crate) fn named(&self, id: AgentId) -> String {
+        let host = self.status(id).map(|status| status.host).unwrap_or_default();
+        match host.is_empty() {
+            true => format!("agent {id}"),
+            false => format!("agent {id} on {}", shown(&host)),
+        }
     }
 
     pub(crate) fn place(&self, id: AgentId) -> Place {

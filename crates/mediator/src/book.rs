@@ -334,6 +334,14 @@ impl Driver<'_> {
                 let fault = Fault { code: FaultCode::Failed, detail };
                 self.booking.handle_refused(now, agent, id, fault);
             }
+            // Asked again when it is time; why it failed is told if that is in vain.
+            Event::Held(agent, id, Err(AskError::Fault(fault)))
+            | Event::Committed(agent, id, Err(AskError::Fault(fault)))
+            | Event::Leased(agent, id, Err(AskError::Fault(fault)))
+                if fault.code != FaultCode::Absent =>
+            {
+                self.booking.handle_failed(agent, id, fault);
+            }
             Event::Committed(agent, id, Ok(_)) | Event::Leased(agent, id, Ok(_)) => {
                 self.booking.handle_committed(now, agent, id);
             }
@@ -360,13 +368,14 @@ impl Driver<'_> {
 }
 
 /// Whether asking again is in vain.
-const fn is_final(fault: &Fault) -> bool {
+pub(crate) const fn is_final(fault: &Fault) -> bool {
     match fault.code {
         FaultCode::Short
         | FaultCode::Absent
         | FaultCode::Conflict
         | FaultCode::Invalid
-        | FaultCode::Draining => true,
+        | FaultCode::Draining
+        | FaultCode::Full => true,
         FaultCode::Busy | FaultCode::Failed => false,
     }
 }

@@ -22,7 +22,8 @@ use netraid_raid::geometry::Level;
 use rusqlite::Connection;
 
 use crate::{
-    book::{HOLD_MS, Work, book},
+    book::{HOLD_MS, Work, book, is_final},
+    choice::Choices,
     core::Core,
     end,
     link::AskError,
@@ -32,7 +33,7 @@ use crate::{
     volume::{self, Member, Placed, State, Volume},
 };
 
-/// How often members are chosen anew when agents refuse.
+/// How often an agent is asked to make a segment.
 const ATTEMPTS_MAX: usize = 3;
 /// Bytes of anything; far beyond what agents have.
 const SIZE_MAX: u64 = 1 << 60;
@@ -47,19 +48,40 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
     if let Some(replaced) = create.replaces {
         throw_away(core, &path, replaced, wanted.as_ref()).await?;
     }
-    let id = VolumeId(rand::random());
-    let _busy = core.busy_volumes.enter(id);
-    let (at, request) = (path.clone(), create.clone());
-    let (name, made) =
-        change(&core.store, move |connection| begin(connection, &at, &request, id)).await?;
-    core.names.fetch_add(made.len() as u64 + 1, Ordering::Relaxed);
-    let Some(wanted) = wanted else {
-        let upload_bytes = create.upload.then_some(0);
-        return Ok(Entry { upload_bytes, ..name.entry(path.text()) });
-    };
-    let space = match book_space(core, id, &wanted).await {
-        Ok(()) => finish(core, id).await,
-        Err(problem) => {
+    let mut made = Vec::new();
+    let created = create_chosen(core, (&path, &create), wanted.as_ref(), &mut made).await;
+    if created.is_err() && !made.is_empty() {
+        let unmake = change(&core.store, move |connection| {
+            Ok(Ok(names::unmake_directories(connection, &made)?))
+        });
+        core.names.fetch_sub(unmake.await?, Ordering::Relaxed);
+    }
+    created
+}
+
+/// Makes it on agents that take it: where one cannot make its segment all is taken back, and others are
+/// chosen. Directories that are new are `made`, whatever comes of it.
+async fn create_chosen(
+    core: &Arc<Core>,
+    (path, create): (&Path, &Create),
+    wanted: Option<&Wanted>,
+    made: &mut Vec<VolumeId>,
+) -> Result<Entry, Problem> {
+    let mut choices = Choices::default();
+    loop {
+        let id = VolumeId(rand::random());
+        let _busy = core.busy_volumes.enter(id);
+        let (at, request) = (path.clone(), create.clone());
+        let (name, new) =
+            change(&core.store, move |connection| begin(connection, &at, &request, id)).await?;
+        core.names.fetch_add(new.len() as u64 + 1, Ordering::Relaxed);
+        made.extend(new);
+        let Some(wanted) = wanted else {
+            let upload_bytes = create.upload.then_some(0);
+            return Ok(Entry { upload_bytes, ..name.entry(path.text()) });
+        };
+
+        if let Err(problem) = book_space(core, id, wanted, &mut choices).await {
             change(&core.store, move |connection| {
                 names::remove(connection, id)?;
                 volume::delete(connection, id)?;
@@ -67,17 +89,22 @@ pub(crate) async fn create(core: &Arc<Core>, create: Create) -> Result<Entry, Pr
             })
             .await?;
             core.names.fetch_sub(1, Ordering::Relaxed);
-            Err(problem)
+            return Err(problem);
         }
-    };
-    if space.is_err() && !made.is_empty() {
-        let unmake = change(&core.store, move |connection| {
-            Ok(Ok(names::unmake_directories(connection, &made)?))
-        });
-        core.names.fetch_sub(unmake.await?, Ordering::Relaxed);
+
+        let unmade = match finish(core, id).await {
+            Ok((name, volume)) => return Ok(entry(core, &name, path.text(), Some(&volume))),
+            Err(Unfinished::Problem(problem)) => return Err(problem),
+            Err(Unfinished::Unmade(unmade)) => unmade,
+        };
+        let problem = unmade.problem(core);
+        if !choices.handle_failed(unmade.agent, unmade.code(), problem.clone()) {
+            return Err(problem);
+        }
+        // What it has on other agents is free before they are chosen again.
+        end::finish_removal(core, id).await;
+        refresh_all(core).await;
     }
-    let (name, volume) = space?;
-    Ok(entry(core, &name, path.text(), Some(&volume)))
 }
 
 fn check(create: &Create) -> Result<(), Problem> {
@@ -230,25 +257,30 @@ fn freed_by(
     Ok(Ok(freed))
 }
 
-/// Chooses members and books their space; again with what agents say anew when one refuses.
-async fn book_space(core: &Arc<Core>, id: VolumeId, wanted: &Wanted) -> Result<(), Problem> {
+/// Chooses members and books their space; again with what agents say anew when one refuses, without the
+/// agents that the choices leave out.
+async fn book_space(
+    core: &Arc<Core>,
+    id: VolumeId,
+    wanted: &Wanted,
+    choices: &mut Choices,
+) -> Result<(), Problem> {
     // Rates are booked by plans only: nobody would refuse one that is not there any more.
     let mut is_fresh = wanted.rate > Rate::ZERO;
     if is_fresh {
         refresh_all(core).await;
     }
-    let mut last = None;
-    for _ in 0..ATTEMPTS_MAX {
-        let placement = match place(wanted, &core.agents.placement()) {
-            Ok(placement) => placement,
+    loop {
+        let placed_on = |choices: &Choices| place(wanted, &choices.usable(core.agents.placement()));
+        let placement = match placed_on(choices) {
             Err(_) if !is_fresh => {
                 // Nothing is refused by what was left some time ago.
                 refresh_all(core).await;
-                place(wanted, &core.agents.placement())
-                    .map_err(|refusal| refused(&refusal, wanted))?
+                placed_on(choices)
             }
-            Err(refusal) => return Err(refused(&refusal, wanted)),
+            placement => placement,
         };
+        let placement = placement.map_err(|refusal| choices.refusal(refused(&refusal, wanted)))?;
         let space = Resources { space_bytes: placement.each.space_bytes, ..Resources::default() };
         let placed = placed(&placement);
         let part = |member: &Member| Part {
@@ -267,22 +299,22 @@ async fn book_space(core: &Arc<Core>, id: VolumeId, wanted: &Wanted) -> Result<(
         let debit = core.agents.debit(&placement.members, space);
         let outcome = book(core, &parts, Work::Create { volume: id, placed }).await;
         core.agents.settle(debit, outcome == Outcome::Booked);
-        match outcome {
+        let (agent, code, problem) = match outcome {
             Outcome::Booked => return Ok(()),
-            Outcome::Refused(agent, fault) => last = Some(unavailable(agent, &fault)),
-            Outcome::TooLate(agent) => {
-                let detail = format!("agent {agent} did not answer in time; ask again");
-                last = Some(Problem::new(Code::Unavailable, detail));
+            Outcome::Refused(agent, fault) => {
+                (agent, Some(fault.code), unavailable(core, agent, &fault))
             }
+            Outcome::TooLate(agent) => (agent, None, silent(core, agent)),
             Outcome::NotStored => {
                 return Err(crate::store::refusal(core.store.is_full()));
             }
+        };
+        if !choices.handle_failed(agent, code, problem.clone()) {
+            return Err(problem);
         }
         refresh_all(core).await;
         is_fresh = true;
     }
-    let none = || Problem::new(Code::Unavailable, "agents refuse; ask again");
-    Err(last.unwrap_or_else(none))
 }
 
 async fn refresh_all(core: &Arc<Core>) {
@@ -290,9 +322,9 @@ async fn refresh_all(core: &Arc<Core>) {
 }
 
 /// What a client is told when an agent refuses.
-pub(crate) fn unavailable(agent: AgentId, fault: &Fault) -> Problem {
+pub(crate) fn unavailable(core: &Core, agent: AgentId, fault: &Fault) -> Problem {
     let code = match fault.code {
-        FaultCode::Short => Code::Short,
+        FaultCode::Short | FaultCode::Full => Code::Short,
         FaultCode::Absent
         | FaultCode::Conflict
         | FaultCode::Invalid
@@ -300,7 +332,32 @@ pub(crate) fn unavailable(agent: AgentId, fault: &Fault) -> Problem {
         | FaultCode::Busy
         | FaultCode::Failed => Code::Unavailable,
     };
-    Problem::new(code, format!("agent {agent}: {}", fault.detail))
+    Problem::new(code, refusal(core, agent, fault))
+}
+
+/// Which agent refuses, why, and what helps.
+pub(crate) fn refusal(core: &Core, agent: AgentId, fault: &Fault) -> String {
+    let remedy = match fault.code {
+        FaultCode::Full => {
+            format!(
+                "; free space on that disk, or drain the agent (`netraid mediator drain {agent}`)"
+            )
+        }
+        FaultCode::Short
+        | FaultCode::Absent
+        | FaultCode::Conflict
+        | FaultCode::Invalid
+        | FaultCode::Draining
+        | FaultCode::Busy
+        | FaultCode::Failed => String::new(),
+    };
+    format!("{}: {}{remedy}", core.agents.named(agent), fault.detail)
+}
+
+/// What a client is told when an agent said nothing.
+pub(crate) fn silent(core: &Core, agent: AgentId) -> Problem {
+    let detail = format!("{} did not answer in time; ask again", core.agents.named(agent));
+    Problem::new(Code::Unavailable, detail)
 }
 
 fn placed(placement: &Placement) -> Placed {
@@ -337,8 +394,44 @@ fn refused(refusal: &Refusal, wanted: &Wanted) -> Problem {
     Problem { code, detail: format!("{}{later}", refusal.why), offer }
 }
 
+/// Why a volume whose space is booked is not there.
+#[derive(Debug)]
+pub(crate) enum Unfinished {
+    /// An agent did not make its segment: all is taken back.
+    Unmade(Unmade),
+    /// Something else.
+    Problem(Problem),
+}
+
+/// An agent that did not make a segment.
+#[derive(Debug)]
+pub(crate) struct Unmade {
+    agent: AgentId,
+    why: AskError,
+}
+
+impl Unmade {
+    const fn code(&self) -> Option<FaultCode> {
+        match &self.why {
+            AskError::Fault(fault) => Some(fault.code),
+            AskError::Lost(_) => None,
+        }
+    }
+
+    /// What a client is told.
+    pub(crate) fn problem(&self, core: &Core) -> Problem {
+        match &self.why {
+            AskError::Fault(fault) => unavailable(core, self.agent, fault),
+            AskError::Lost(why) => {
+                let detail = format!("{}: {why}; ask again", core.agents.named(self.agent));
+                Problem::new(Code::Unavailable, detail)
+            }
+        }
+    }
+}
+
 /// Makes the segments of a volume whose space is booked, and lets it be seen; or takes it back.
-pub(crate) async fn finish(core: &Arc<Core>, id: VolumeId) -> Result<(Name, Volume), Problem> {
+pub(crate) async fn finish(core: &Arc<Core>, id: VolumeId) -> Result<(Name, Volume), Unfinished> {
     let made = make_segments(core, id).await;
     let is_made = made.is_ok();
     let finished = change(&core.store, move |connection| {
@@ -367,15 +460,16 @@ pub(crate) async fn finish(core: &Arc<Core>, id: VolumeId) -> Result<(Name, Volu
         core.names.fetch_sub(1, Ordering::Relaxed);
         core.wake.notify_one();
     }
-    made.and(finished)
+    made.and(finished.map_err(Unfinished::Problem))
 }
 
-async fn make_segments(core: &Arc<Core>, id: VolumeId) -> Result<(), Problem> {
+async fn make_segments(core: &Arc<Core>, id: VolumeId) -> Result<(), Unfinished> {
     let found = core.store.read(move |connection| {
         Ok((Volume::load(connection, id)?, names::path_of(connection, id)?))
     });
-    let (volume, path) = found.await.map_err(crate::store::not_stored)?;
-    let gone = || Problem::internal("a volume that is gone while it is made");
+    let not_stored = |error| Unfinished::Problem(crate::store::not_stored(error));
+    let (volume, path) = found.await.map_err(not_stored)?;
+    let gone = || Unfinished::Problem(Problem::internal("a volume that is gone while it is made"));
     let volume = volume.ok_or_else(gone)?;
     let placed = volume.record.placed.as_ref().ok_or_else(gone)?;
     let path = path.ok_or_else(gone)?.label();
@@ -385,7 +479,7 @@ async fn make_segments(core: &Arc<Core>, id: VolumeId) -> Result<(), Problem> {
         let (agent, segment, len_bytes) = (member.agent, member.segment, placed.member_bytes);
         async move {
             let new = NewSegment { segment, len_bytes, label: label.ok_or_else(gone)? };
-            make_segment(core, agent, new).await
+            make_segment(core, agent, new).await.map_err(Unfinished::Unmade)
         }
     });
     futures_util::future::try_join_all(each).await.map(drop)
@@ -396,22 +490,21 @@ pub(crate) async fn make_segment(
     core: &Core,
     agent: AgentId,
     new: NewSegment,
-) -> Result<(), Problem> {
-    let mut last = None;
-    for _ in 0..ATTEMPTS_MAX {
+) -> Result<(), Unmade> {
+    let mut tries = 0;
+    loop {
         match core.agents.ask(agent, Operation::CreateSegment(new.clone())).await {
             Ok(_) => return Ok(()),
-            Err(AskError::Fault(fault))
-                if !matches!(fault.code, FaultCode::Busy | FaultCode::Failed) =>
-            {
-                return Err(unavailable(agent, &fault));
+            Err(why) => {
+                tries += 1;
+                let is_final = matches!(&why, AskError::Fault(fault) if is_final(fault));
+                if is_final || tries == ATTEMPTS_MAX {
+                    return Err(Unmade { agent, why });
+                }
             }
-            Err(error) => last = Some(error),
         }
         tokio::time::sleep(RETRY).await;
     }
-    let why = last.map_or_else(String::new, |last| last.to_string());
-    Err(Problem::new(Code::Unavailable, format!("agent {agent}: {why}")))
 }
 
 /// What a client sees of something.

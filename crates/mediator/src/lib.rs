@@ -24,6 +24,7 @@ mod api;
 mod audit;
 mod book;
 mod check;
+mod choice;
 mod core;
 mod create;
 mod end;

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
-    agent::{Done, FaultCode, Operation, rates_of},
+    agent::{Done, Fault, FaultCode, Operation, rates_of},
     mediator::{Mode, Offer, Open, PlanMember, RATE_MAX, TransferPlan, check_rates},
     now,
 };
@@ -33,8 +33,9 @@ use crate::{
     access::{self, Caller},
     book::{self, HOLD_MS, Work, book},
     core::Core,
-    create::{entry, unavailable},
+    create::{entry, refusal, silent, unavailable},
     end::end_plan,
+    link::AskError,
     lock,
     names::{self, Name, Path},
     plan::{self, Part, Plan, Record},
@@ -289,8 +290,8 @@ fn finish_opening(connection: &Connection, id: PlanId) -> Sql<Result<(), Problem
 /// Members that can be used: whose agents are there, and have the generation. Refuses when they are
 /// too few to serve, or when those that do not have it are enough for somebody who was shut out.
 async fn reach(core: &Arc<Core>, opened: &mut Opened) -> Result<MemberSet, Problem> {
-    let (reachable, contradicting) = raise_for(core, opened).await?;
-    let named = named(&contradicting);
+    let (reachable, left_out) = raise_for(core, opened).await?;
+    let named = named(core, &left_out);
     let volume = &opened.volume;
     let generation = volume.lease.generation();
     let quiet_at = volume.lease.quiet_at();
@@ -317,36 +318,45 @@ pub(crate) fn has(set: MemberSet, at: usize) -> bool {
     u8::try_from(at).is_ok_and(|at| set.contains(MemberIndex(at)))
 }
 
-/// What is said of agents that contradict the volume's generation; nothing of none.
-fn named(contradicting: &[AgentId]) -> String {
-    let names: Vec<String> = contradicting.iter().map(ToString::to_string).collect();
-    match names.is_empty() {
+/// Agents that answer, and are left out all the same.
+#[derive(Debug, Default)]
+struct LeftOut {
+    contradicting: Vec<AgentId>,
+    refusing: Vec<(AgentId, Fault)>,
+}
+
+/// What is said of agents that contradict the volume's generation or refuse it; nothing of none.
+fn named(core: &Core, left_out: &LeftOut) -> String {
+    let refusals = left_out.refusing.iter();
+    let refusals: String =
+        refusals.map(|(agent, fault)| format!(" ({})", refusal(core, *agent, fault))).collect();
+    let names: Vec<String> = left_out.contradicting.iter().map(ToString::to_string).collect();
+    let contradicting = match names.is_empty() {
         true => String::new(),
         false => format!(
             " (agent {} contradicts the volume's generation, and is left out: retire it, or look at what \
              runs there)",
             names.join(", agent ")
         ),
-    }
+    };
+    format!("{contradicting}{refusals}")
 }
 
 /// Members whose agents are there, and have the generation, one that they have seen for nobody else; and
-/// agents that name another one again and again.
-async fn raise_for(
-    core: &Arc<Core>,
-    opened: &mut Opened,
-) -> Result<(MemberSet, Vec<AgentId>), Problem> {
+/// agents that answer without that.
+async fn raise_for(core: &Arc<Core>, opened: &mut Opened) -> Result<(MemberSet, LeftOut), Problem> {
     let is_known = lock(&core.known).contains(&opened.volume.id);
     let members = opened.placed()?.members.clone();
     if opened.volume.lease.is_raised() && is_known {
         let there = members_that(&members, |_, member| core.agents.is_reachable(member.agent));
-        return Ok((there, Vec::new()));
+        return Ok((there, LeftOut::default()));
     }
     // Each turn but the last one believes an agent that was not believed before.
     for _ in 0..=members.len() {
-        let Raised { confirmed, surpassed, contradicting } = raise(core, &opened.volume).await;
+        let Raised { confirmed, surpassed, contradicting, refusing } =
+            raise(core, &opened.volume).await;
         let Some(seen) = surpassed.iter().map(|(_, seen)| *seen).max() else {
-            return Ok((confirmed, contradicting));
+            return Ok((confirmed, LeftOut { contradicting, refusing }));
         };
         let (id, plan) = (opened.volume.id, opened.plan.id);
         for (agent, _) in surpassed {
@@ -402,6 +412,8 @@ pub(crate) struct Raised {
     pub(crate) surpassed: Vec<(AgentId, Generation)>,
     /// Agents that say what cannot be, or what they were believed before.
     pub(crate) contradicting: Vec<AgentId>,
+    /// Agents that refuse to take it, and why.
+    pub(crate) refusing: Vec<(AgentId, Fault)>,
 }
 
 /// Raises a volume's generation on its agents.
@@ -409,10 +421,13 @@ pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
     let members = volume.record.placed.as_ref().map_or(&[][..], |placed| &placed.members);
     let generation = volume.lease.generation();
     let one = |member: &Member| raise_one(core, *member, (volume.id, &volume.lease));
-    let told = join_all(members.iter().map(one)).await;
+    let (told, faults): (Vec<_>, Vec<_>) =
+        join_all(members.iter().map(one)).await.into_iter().unzip();
     let confirmed = members_that(members, |at, _| told[at] == Told::Raised);
     let all = told.iter().all(|told| *told == Told::Raised);
-    let mut raised = Raised { confirmed, ..Raised::default() };
+    let refusing = members.iter().zip(faults);
+    let refusing = refusing.filter_map(|(member, fault)| Some((member.agent, fault?))).collect();
+    let mut raised = Raised { confirmed, refusing, ..Raised::default() };
     for (member, told) in members.iter().zip(told) {
         match told {
             Told::Surpassed(seen) => raised.surpassed.push((member.agent, seen)),
@@ -447,19 +462,22 @@ pub(crate) async fn raise(core: &Core, volume: &Volume) -> Raised {
     raised
 }
 
-/// Raises the generation of one member.
+/// Raises the generation of one member. Why its agent refuses is told as well, if it does.
 pub(crate) async fn raise_one(
     core: &Core,
     member: Member,
     (volume, lease): (VolumeId, &LeaseState),
-) -> Told {
+) -> (Told, Option<Fault>) {
     let Member { agent, segment, .. } = member;
     let (generation, taken_by) = (lease.generation(), lease.taken_by());
     let operation = Operation::RaiseGeneration { segment, generation, taken_by };
     let asked = core.agents.ask(agent, operation);
-    let said = match tokio::time::timeout(ASK_LIMIT, asked).await {
-        Ok(Ok(Done::Raised { generation, taken_by })) => Some(Said { generation, taken_by }),
-        _ => None,
+    let (said, fault) = match tokio::time::timeout(ASK_LIMIT, asked).await {
+        Ok(Ok(Done::Raised { generation, taken_by })) => {
+            (Some(Said { generation, taken_by }), None)
+        }
+        Ok(Err(AskError::Fault(fault))) => (None, Some(fault)),
+        _ => (None, None),
     };
     let mut beliefs = lock(&core.beliefs);
     let told = beliefs.judge((volume, agent), lease, said);
@@ -471,7 +489,7 @@ pub(crate) async fn raise_one(
             generation.0
         );
     }
-    told
+    (told, fault)
 }
 
 /// Books the plan's rate on all members that can be used.
@@ -512,7 +530,7 @@ async fn book_rates(
             Outcome::Refused(agent, fault) if fault.code == FaultCode::Short => {
                 let is_free = release(core, opened.plan.id, &on).await;
                 core.agents.refresh(on.iter().map(|member| member.agent)).await;
-                let why = format!("agent {agent}: {}", fault.detail);
+                let why = refusal(core, agent, &fault);
                 last = short(core, (&load, lost > 0), &on, (&why, &nothing_freed));
                 let most = last.offer.as_ref().map_or(Rate::ZERO, |offer| offer.rate);
                 // A release that is late would take away what is booked next.
@@ -521,8 +539,9 @@ async fn book_rates(
                 }
             }
             Outcome::Refused(agent, fault) => {
-                last = unavailable(agent, &fault);
-                if fault.code != FaultCode::Failed {
+                last = unavailable(core, agent, &fault);
+                // Only an agent that is away is left out: the others promise the rate without it.
+                if fault.code != FaultCode::Failed || core.agents.is_reachable(agent) {
                     return Err(last);
                 }
                 reachable = (0..)
@@ -533,8 +552,7 @@ async fn book_rates(
                     .collect();
             }
             Outcome::TooLate(agent) => {
-                let detail = format!("agent {agent} did not answer in time; ask again");
-                return Err(Problem::new(Code::Unavailable, detail));
+                return Err(silent(core, agent));
             }
             Outcome::NotStored => {
                 return Err(crate::store::refusal(core.store.is_full()));

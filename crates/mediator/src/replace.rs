@@ -21,7 +21,7 @@ use rusqlite::Connection;
 use crate::{
     book::{HOLD_MS, Work, book},
     core::Core,
-    create::{domain, entry, make_segment, unavailable},
+    create::{domain, entry, make_segment, silent, unavailable},
     names,
     open::{Opened, raise_one, rates_part},
     plan,
@@ -178,10 +178,14 @@ async fn make(core: &Arc<Core>, opened: &Opened, at: usize) -> Result<Member, Pr
         match book(core, &parts, Work::Replace { volume, plan, new, part }).await {
             Outcome::Booked => {}
             Outcome::Refused(agent, fault) => {
-                last = Some(unavailable(agent, &fault));
+                last = Some(unavailable(core, agent, &fault));
                 continue;
             }
-            Outcome::TooLate(_) | Outcome::NotStored => continue,
+            Outcome::TooLate(agent) => {
+                last = Some(silent(core, agent));
+                continue;
+            }
+            Outcome::NotStored => return Err(crate::store::refusal(core.store.is_full())),
         }
         match fill(core, opened, at, new).await {
             Ok(()) => return Ok(new),
@@ -197,12 +201,13 @@ async fn fill(core: &Core, opened: &Opened, at: usize, new: Member) -> Result<()
     let label = opened.volume.label(at, &opened.path.label(), opened.name.length_bytes);
     let label = label.ok_or_else(|| Problem::internal("no label"))?;
     let (segment, len_bytes) = (new.segment, placed.member_bytes);
-    make_segment(core, new.agent, NewSegment { segment, len_bytes, label }).await?;
-    if raise_one(core, new, (opened.volume.id, &opened.volume.lease)).await == Told::Raised {
-        return Ok(());
+    let made = make_segment(core, new.agent, NewSegment { segment, len_bytes, label }).await;
+    made.map_err(|unmade| unmade.problem(core))?;
+    match raise_one(core, new, (opened.volume.id, &opened.volume.lease)).await {
+        (Told::Raised, _) => Ok(()),
+        (_, Some(fault)) => Err(unavailable(core, new.agent, &fault)),
+        (_, None) => Err(silent(core, new.agent)),
     }
-    let detail = format!("agent {} did not answer in time; ask again", new.agent);
-    Err(Problem::new(Code::Unavailable, detail))
 }
 
 /// Where a member goes. What agents keep for rebuilding is used where clients have too little.

@@ -439,6 +439,38 @@ fn an_agent_that_never_answers_is_given_up_and_the_others_have_nothing() {
 }
 
 #[test]
+fn an_agent_that_says_why_it_fails_is_given_up_with_that() {
+    let mut world = World::new(6, 2);
+    let parts = [world.parts(40)[0], world.parts(40)[2]];
+    let (silent, failing) = (parts[0], parts[1]);
+    let end = world.now.after_ms(PATIENCE_MS);
+    let id = PlanId([1; 16]);
+    let mut holding = Booking::new(world.now, id, &parts, PATIENCE_MS);
+    let mut committing = holding.clone();
+    let mut leased = parts;
+    leased.iter_mut().for_each(|part| part.lease_ms = Some(LEASE_MS));
+    let mut leasing = Booking::leased(world.now, id, &leased, PATIENCE_MS);
+
+    for part in &parts {
+        committing.handle_held(world.now, part.agent, part.hold.id, 1);
+    }
+    committing.handle_stored(world.now);
+    for booking in [&mut holding, &mut committing, &mut leasing] {
+        booking.handle_failed(failing.agent, failing.hold.id, "its disk is full");
+        assert_eq!(booking.outcome(), None, "it is asked again");
+        booking.handle_timeout(end);
+        assert_eq!(booking.outcome(), Some(&Outcome::Refused(failing.agent, "its disk is full")));
+    }
+
+    // What it failed in before it did what was asked is not why another agent is given up.
+    let mut held: Booking<&str> = Booking::new(world.now, id, &parts, PATIENCE_MS);
+    held.handle_failed(failing.agent, failing.hold.id, "its disk is full");
+    held.handle_held(world.now, failing.agent, failing.hold.id, 1);
+    held.handle_timeout(end);
+    assert_eq!(held.outcome(), Some(&Outcome::TooLate(silent.agent)));
+}
+
+#[test]
 fn nothing_is_committed_before_the_decision_is_stored() {
     let mut world = World::new(3, 2);
     let parts = world.parts(40);

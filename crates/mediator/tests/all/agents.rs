@@ -7,7 +7,7 @@ use crate::common::{self, House, access, code, opening, reachable};
 use netraid_cluster::{
     Code,
     access::{AccessFile, Bearer, Role},
-    agent::AgentStatus,
+    agent::{AgentStatus, FaultCode, Operation},
     http::{Client, RequestError},
     mediator::{
         AgentEntry, AgentState, Beat, Beaten, CheckReport, DifferenceKind, Entry, Join, Joined,
@@ -335,4 +335,76 @@ async fn what_was_to_be_removed_from_an_agent_that_was_retired_is_removed_when_i
         }
     };
     tokio::time::timeout(Duration::from_secs(30), is_gone).await.unwrap();
+}
+
+/// The members of data that is made on three agents.
+async fn made(house: &House, path: &str) -> Result<Vec<AgentId>, RequestError> {
+    let mut create = crate::common::data(path, 1 << 30);
+    create.layout.members = Some(3);
+    let made: Entry = house.client.post("/v1/names", &create).await?;
+    Ok(made.stored.unwrap().members.iter().map(|member| member.agent).collect())
+}
+
+fn sorted(mut agents: Vec<AgentId>) -> Vec<AgentId> {
+    agents.sort();
+    agents
+}
+
+#[tokio::test]
+async fn what_an_agent_with_a_full_disk_refuses_goes_to_others() {
+    let refused: [(&str, common::Which); 2] = [
+        ("/held", |operation| matches!(operation, Operation::Hold(_))),
+        ("/made", |operation| matches!(operation, Operation::CreateSegment(_))),
+    ];
+    for (path, refused) in refused {
+        let house = House::new(4).await;
+        let before = made(&house, "/before").await.unwrap();
+        // The agent with the most space left is chosen next.
+        let full = house.agents.iter().find(|agent| !before.contains(&agent.inner.id)).unwrap();
+        full.refuse(refused, FaultCode::Full);
+        let members = made(&house, path).await.unwrap();
+        assert_eq!(sorted(members), sorted(before), "{path}");
+
+        // What the full agent was asked for is taken back.
+        assert_eq!(full.allotments(), 0, "{path}");
+        let report: CheckReport = house.admin.get("/v1/check").await.unwrap();
+        assert_eq!(report.differences, [], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_refuses_is_named_with_its_reason_where_others_are_not_enough() {
+    for (code, remedy) in [(FaultCode::Full, "netraid mediator drain"), (FaultCode::Failed, "")] {
+        let house = House::new(3).await;
+        let refusing = &house.agents[1];
+        refusing.refuse(|operation| matches!(operation, Operation::Hold(_)), code);
+        let refused = made(&house, "/x").await.unwrap_err();
+        let detail = &refused.problem().unwrap().detail;
+        let agent = format!("agent {} on host-2: cannot, as it is", refusing.inner.id);
+        assert!(detail.contains(&agent) && detail.contains(remedy), "{detail}");
+        assert!(!detail.contains("did not answer"), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_refuses_a_rate_is_named_with_its_reason() {
+    let house = House::new(3).await;
+    made(&house, "/x").await.unwrap();
+    let refusing = &house.agents[1];
+    refusing.refuse(|operation| matches!(operation, Operation::Book { .. }), FaultCode::Full);
+    let refused = house.open(&opening("/x", Mode::Write, 1_000_000)).await.unwrap_err();
+    let detail = &refused.problem().unwrap().detail;
+    let agent = format!("agent {} on host-2: cannot, as it is", refusing.inner.id);
+    assert!(detail.contains(&agent) && detail.contains("netraid mediator drain"), "{detail}");
+}
+
+#[tokio::test]
+async fn an_agent_that_refuses_a_generation_is_named_with_its_reason() {
+    let house = House::new(3).await;
+    made(&house, "/x").await.unwrap();
+    let raises = |operation: &Operation| matches!(operation, Operation::RaiseGeneration { .. });
+    house.agents.iter().for_each(|agent| agent.refuse(raises, FaultCode::Full));
+    let refused = house.open(&opening("/x", Mode::Write, 0)).await.unwrap_err();
+    let detail = &refused.problem().unwrap().detail;
+    assert!(detail.contains(" on host-2: cannot, as it is; free space"), "{detail}");
 }

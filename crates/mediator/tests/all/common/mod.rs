@@ -47,6 +47,9 @@ use tokio::sync::oneshot;
 
 pub const LIMIT: Duration = Duration::from_secs(30);
 
+/// Which operations are meant.
+pub type Which = fn(&Operation) -> bool;
+
 /// What an agent knows, as long as it runs.
 pub struct Inner {
     pub id: AgentId,
@@ -63,6 +66,8 @@ pub struct Inner {
     pub keeps_plans: AtomicBool,
     /// Whatever generation it is asked to take, it says that it has one that is so much larger.
     pub boasts: AtomicU64,
+    /// Operations that it refuses, and how.
+    pub refuses: Mutex<Option<(Which, FaultCode)>>,
     /// It says that it has more segments, for ever.
     pub is_endless: AtomicBool,
     pub host: String,
@@ -102,6 +107,7 @@ impl FakeAgent {
             is_deaf: AtomicBool::new(false),
             keeps_plans: AtomicBool::new(false),
             boasts: AtomicU64::new(0),
+            refuses: Mutex::default(),
             is_endless: AtomicBool::new(false),
             host: format!("host-{number}"),
             capacity,
@@ -147,6 +153,11 @@ impl FakeAgent {
     /// It answers nothing, as if it were cut off, or does again.
     pub fn set_deaf(&self, is_deaf: bool) {
         self.inner.is_deaf.store(is_deaf, Ordering::Relaxed);
+    }
+
+    /// It refuses these operations like that from now on, whatever it has.
+    pub fn refuse(&self, which: Which, code: FaultCode) {
+        *self.inner.refuses.lock().unwrap() = Some((which, code));
     }
 
     pub fn allotments(&self) -> usize {
@@ -207,6 +218,11 @@ impl Inner {
         let mut segments = self.segments.lock().unwrap();
         ledger.expire(now());
         let fault = |code, detail: String| Err(Fault { code, detail });
+        if let Some((which, code)) = *self.refuses.lock().unwrap()
+            && which(&operation)
+        {
+            return fault(code, "cannot, as it is".to_owned());
+        }
         let booked = |answer: Result<netraid_control::ledger::Answer, HoldError>| match answer {
             Ok(answer) => Ok(Done::Booked(answer.allotment)),
             Err(HoldError::Short(short)) => fault(FaultCode::Short, short.to_string()),
