@@ -107,6 +107,16 @@ wait $dropped || fail "a request was lost with its session: $(cat "$WORK/dropped
 expect 1 "$(status .counters.dropped_sessions)" "dropped sessions that were counted"
 "$NETRAID" status "$control" | grep -q 'dropped sessions' || fail "not shown to people"
 
+# An array's session that has come back is registered with the LUN, and uses it before it has read or written.
+"$NETRAID" create vol --level 0 --force "${URI[m0]}" >/dev/null
+attach "${URI[m0]}"
+"$NETRAID" session drop --json "$control" >/dev/null
+until [ "$("$NETRAID" session list --json "$control" | jq length)" -gt 0 ]; do sleep 0.05; done
+refused 'LUN 0: is in use by 1 sessions \(iqn' "$NETRAID" lun remove "$control" 0
+expect 1 "$(status '.luns[] | select(.lun == 0) | .sessions')" "sessions that use LUN 0"
+stop engine
+"$NETRAID" lun remove "$control" 0 >/dev/null
+
 "$NETRAID" stop "$control" >/dev/null
 await_end "${PID[m0]}" 10 || fail "the target does not stop"
 [ ! -e "$WORK/target.sock" ] || fail "the socket stayed"

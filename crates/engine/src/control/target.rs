@@ -124,7 +124,7 @@ pub struct LunStatus {
     pub block_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Sessions that have used its medium.
+    /// Sessions that use the LUN: that have used its medium, are registered or hold it.
     pub sessions: usize,
     /// Commands at its device.
     pub running: u32,

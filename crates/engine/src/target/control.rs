@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use netraid_block::Device;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm, SessionView};
-use netraid_scsi::{AddUnitError, Identity, LUN_MAX, Reservations, UnitConfig};
+use netraid_scsi::{AddUnitError, Identity, LUN_MAX, LogicalUnit, Reservations, UnitConfig};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -74,7 +74,7 @@ pub enum CommandError {
     /// All numbers are taken.
     #[error("there are {} LUNs, the most that a target has; remove one first", LUN_MAX + 1)]
     Full,
-    /// Somebody uses the LUN.
+    /// Sessions use the LUN: have read or written there, or are registered with its persistent reservation.
     #[error(
         "LUN {number}: is in use by {count} sessions ({initiators}); end their use, or give --force"
     )]
@@ -464,7 +464,7 @@ impl Shared {
         // Whoever begins to use it now does so before or after all of this.
         let mut units = self.home.units.lock();
         if !force {
-            self.check_unused(&lun)?;
+            self.check_unused(&lun, units.unit(number))?;
         }
         units.retire(number);
         lun.set_gate(Gate::Leaving);
@@ -527,9 +527,13 @@ impl Shared {
         }
     }
 
-    fn check_unused(&self, lun: &ServedLun) -> Result<(), CommandError> {
+    fn check_unused(
+        &self,
+        lun: &ServedLun,
+        unit: Option<&LogicalUnit>,
+    ) -> Result<(), CommandError> {
         const SHOWN: usize = 3;
-        let users = lun.users();
+        let users = lun.users(unit);
         if users.is_empty() {
             return Ok(());
         }

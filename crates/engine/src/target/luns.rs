@@ -12,7 +12,7 @@
 use std::{
     rc::Rc,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
     },
 };
@@ -20,7 +20,7 @@ use std::{
 use netraid_block::{Complete, Completion, Device, IoError, Op, SgList};
 use netraid_control::derived::Pieces;
 use netraid_iscsi_proto::target::ConnectionId;
-use netraid_scsi::{MediumRequest, Refusal};
+use netraid_scsi::{LogicalUnit, MediumRequest, NexusId, Refusal};
 use tokio::sync::Notify;
 
 use super::{
@@ -260,10 +260,23 @@ impl ServedLun {
         }
     }
 
-    /// The sessions that have used the medium.
-    pub(super) fn users(&self) -> MutexGuard<'_, Vec<ConnectionId>> {
-        self.users.lock()
+    /// The sessions that use this LUN, whose logical unit `unit` is.
+    pub(super) fn users(&self, unit: Option<&LogicalUnit>) -> Vec<ConnectionId> {
+        let claimants = unit.into_iter().flat_map(LogicalUnit::claimants);
+        users(&self.users.lock(), claimants)
     }
+}
+
+/// The sessions that use a LUN: those that have used the medium, and those that count on it without having
+/// done so yet (see [`LogicalUnit::claimants`]), as after a break of the network. Each is there once.
+fn users(used: &[ConnectionId], claimants: impl Iterator<Item = NexusId>) -> Vec<ConnectionId> {
+    let mut users = used.to_vec();
+    for session in claimants.map(|nexus| ConnectionId(nexus.0)) {
+        if !users.contains(&session) {
+            users.push(session);
+        }
+    }
+    users
 }
 
 /// All LUNs, by number.

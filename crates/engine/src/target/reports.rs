@@ -29,7 +29,7 @@ pub struct LunReport {
     pub state: &'static str,
     /// Commands at its device.
     pub running: u32,
-    /// Sessions that have used its medium.
+    /// Sessions that use the LUN: that have used its medium, are registered or hold it.
     pub sessions: usize,
     /// The type of its reservation, and by whom where that is no registrant.
     pub reservation: Option<String>,
@@ -145,7 +145,7 @@ impl Shared {
                 Gate::Leaving => "leaving",
             },
             running: lun.running(),
-            sessions: lun.users().len(),
+            sessions: lun.users(unit).len(),
             reservation,
             registrants: registrants.unwrap_or_default(),
             sanitize: unit.and_then(LogicalUnit::sanitize_state),

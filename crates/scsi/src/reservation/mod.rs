@@ -220,6 +220,11 @@ impl Reservations {
         }
     }
 
+    /// The sessions that are there of registered nexuses.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = NexusId> {
+        self.registrations.iter().filter_map(|one| one.live)
+    }
+
     /// Notes anew which sessions are there.
     pub(crate) fn rebind<'a>(&mut self, live: impl Iterator<Item = (NexusId, &'a Nexus)>) {
         self.registrations.iter_mut().for_each(|one| one.live = None);

@@ -140,6 +140,13 @@ impl LogicalUnit {
         self.reserved_by
     }
 
+    /// The sessions that count on the logical unit, whether they have read and written yet or not: of
+    /// nexuses that are registered with its persistent reservation, and the holder of RESERVE (6) or (10).
+    /// A session with both is there twice; one that only asked about the logical unit is not.
+    pub fn claimants(&self) -> impl Iterator<Item = NexusId> {
+        self.reservations.sessions().chain(self.reserved_by)
+    }
+
     /// Makes a nexus known; commands of others are answered with BUSY. The first command of a new
     /// one reports a power on, that of one that was lost and is remembered, the loss. False when
     /// 1024 others use the logical unit.

@@ -1,6 +1,7 @@
 //! LUNs that come, change and go while the target serves, and policies in front of them.
 
 use std::{
+    num::NonZeroU64,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -85,6 +86,27 @@ async fn a_lun_that_is_added_serves_and_one_that_is_removed_does_not() {
     let gone = target.handle.remove_lun(3, true).await;
     assert!(matches!(gone, Err(CommandError::NoLun { number: 3, .. })), "{gone:?}");
     assert!(matches!(refused(InitiatorConfig::new(target.uri(3))).await, Reason::NoLun));
+    remote.close().await;
+    target.stop().await;
+}
+
+#[tokio::test]
+async fn a_lun_is_not_removed_under_a_registered_session_that_has_come_back() {
+    let target = Running::start(config(), &[ram(), ram()]);
+    let only_asks = connect(target.uri(0)).await;
+    let remote = connect(target.uri(1)).await;
+    remote.register(NonZeroU64::MIN).await.unwrap();
+    let dropped = target.handle.drop_sessions(None).await.unwrap();
+    assert_eq!(dropped, 2);
+    let sessions = async || target.handle.report().await.unwrap().sessions.len();
+    while sessions().await < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    let in_use = target.handle.remove_lun(1, false).await;
+    assert!(matches!(&in_use, Err(CommandError::InUse { count: 1, .. })), "{in_use:?}");
+    target.handle.remove_lun(0, false).await.unwrap();
+    only_asks.close().await;
     remote.close().await;
     target.stop().await;
 }

@@ -154,3 +154,23 @@ fn capabilities_say_whether_state_can_persist() {
     assert_eq!(bed.input(2)[3], 0x81);
     assert_eq!(Bed::with(Reservations::new(false)).input(2)[2], 0x1c);
 }
+
+#[test]
+fn a_session_that_comes_back_to_its_registration_counts_on_the_unit() {
+    let mut bed = Bed::new();
+    let claimants = |bed: &Bed| bed.unit.claimants().collect::<Vec<_>>();
+    assert_eq!(claimants(&bed), [], "sessions that only asked");
+    assert_eq!(bed.out(A, REGISTER, 0, 0, 7), End::Good);
+    assert_eq!(claimants(&bed), [id(A)]);
+
+    // The session ends, and another one of the same nexus comes.
+    bed.unit.remove_nexus(id(A));
+    assert_eq!(claimants(&bed), []);
+    bed.arrive(A);
+    assert_eq!(claimants(&bed), [id(A)]);
+
+    assert_eq!(bed.out(A, REGISTER, 0, 7, 0), End::Good);
+    assert_eq!(claimants(&bed), []);
+    assert_eq!(bed.end(B, &[0x16, 0, 0, 0, 0, 0], &[]), End::Good);
+    assert_eq!(claimants(&bed), [id(B)], "the holder of RESERVE (6)");
+}
