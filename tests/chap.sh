@@ -36,6 +36,7 @@ export NETRAID_SECRET=Xyzzy-plugh-42
 NETRAID_MUTUAL_SECRET=Plover-maze-77 "$NETRAID" examine "${URI[m1]}" >/dev/null
 NETRAID_MUTUAL_SECRET=wrong-secret-000 refused 'did not prove itself' \
     "$NETRAID" create v --level 0 "${URI[m1]}"
+NETRAID_MUTUAL_SECRET=Plover-maze-77 refused 'give the address a user' "$NETRAID" create v --level 0 "${URI[m1]/joe@/}"
 stop m1
 unset NETRAID_SECRET
 
@@ -60,5 +61,22 @@ attach --secret-file "$WORK/of-both" "${URI[j0]}" "${URI[a0]}"
 "$NETRAID" replace "$CONTROL" 0 "${URI[a1]/ann@/ann%Plover-maze-77@}"
 rebuilt
 load verify 16MiB 1 >/dev/null
+stop engine
+
+# Whoever replaces hands over the secret of the address's user, by file or environment, where the engine knows
+# none; no other one, and nobody is shown it.
+attach --secret-file "$WORK/of-ann" "${URI[a0]}" "${URI[a1]}"
+refused "no secret for user 'joe'.* give --secret-file" "$NETRAID" replace "$CONTROL" 1 "${URI[j0]}" --force
+NETRAID_SECRET_JOE=wrong-secret-000 refused 'authentication' \
+    "$NETRAID" replace "$CONTROL" 1 "${URI[j0]}" --force
+"$NETRAID" replace "$CONTROL" 1 "${URI[j0]}" --force --secret-file "$WORK/of-both"
+rebuilt
+NETRAID_SECRET_JOE=Xyzzy-plugh-42 "$NETRAID" replace "$CONTROL" 0 "${URI[j1]}" --force
+rebuilt
+# What the engine was given serves as before.
+"$NETRAID" replace "$CONTROL" 1 "${URI[a1]}" --force
+rebuilt
+load verify 16MiB 1 >/dev/null
+"$NETRAID" status --json "$CONTROL" >>"$WORK/out"
 stop engine
 ! grep -r 'Xyzzy\|Plover\|wrong-secret' "$WORK"/*.err "$WORK/out" || fail "a secret was shown"

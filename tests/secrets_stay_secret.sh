@@ -75,6 +75,9 @@ launch engine "$NETRAID" attach --json --nbd 127.0.0.1:0 --secret-file "$WORK/se
     --control "unix:$WORK/engine.sock" "$url"
 run status --json "unix:$WORK/engine.sock"
 run replace "unix:$WORK/engine.sock" 0 "$(with "$wrong")"
+run replace "unix:$WORK/engine.sock" 0 "$url" --secret-file "$WORK/secret/both"
+run replace "unix:$WORK/engine.sock" 0 "$url" --secret-file "$WORK/secret/lines"
+NETRAID_SECRET_JOE=$wrong run --json replace "unix:$WORK/engine.sock" 0 "$url" --force
 run fail "unix:$WORK/engine.sock" "$(with "$right")"
 run attach --nbd 127.0.0.1:0 "$(with "$wrong")"
 for json in "" --json; do
@@ -125,7 +128,7 @@ import json, socket, sys
 lines = []
 for text in [address, shouted, "backing " + shouted, [address], {address: 1}]:
     for command in ["add_lun", "set_filter", "fail", "replace", "rebuild", "status"]:
-        for field in ["backing", "filter", "member", "with", "lun", "other"]:
+        for field in ["backing", "filter", "member", "with", "secret", "lun", "other"]:
             lines.append(json.dumps({"command": command, "lun": 0, "member": "0", "with": "0", field: text}))
         lines.append(json.dumps({"command": command, field: text})[:-9])
     lines.append(json.dumps({"command": text}))

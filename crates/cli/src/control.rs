@@ -8,15 +8,23 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use netraid_block::TargetUri;
 use netraid_control::text::{escaped, shown};
 use netraid_engine::{
     array::{self, SurveyReport},
-    control::{self, ArrayStatus, ControlRequest, ControlServer, TargetStatus},
+    control::{self, ArrayStatus, ControlRequest, ControlServer, HandedSecret, TargetStatus},
 };
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{create::show_log, member::MemberArgs, output::Output, runtime, scrub, size, target};
+use crate::{
+    create::show_log,
+    member::MemberArgs,
+    output::Output,
+    runtime, scrub,
+    secret::{SecretArgs, Secrets},
+    size, target,
+};
 
 /// How long a process may take to end when it has said that it has closed all.
 const CLOSE: Duration = Duration::from_secs(60);
@@ -48,9 +56,13 @@ pub(crate) struct MemberOfArgs {
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     of: MemberOfArgs,
-    /// Address of the device that takes its place; its user's secret is one that `attach` was given, or the
-    /// address's own
+    /// Address of the device that takes its place
     with: String,
+    /// File with the CHAP secret of the address's user, or with lines `user:secret`, as `attach` takes it.
+    /// Without it the secret is taken from NETRAID_SECRET_USER (user in capitals) or NETRAID_SECRET; when
+    /// none is found, `attach` uses one that it was given. No other user's secret is handed to `attach`
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     /// Take the device although it is in use: what is on it is lost
     #[arg(long)]
     force: bool,
@@ -95,14 +107,30 @@ pub(crate) fn fail(args: &MemberOfArgs, output: Output) -> Result<()> {
 
 pub(crate) fn replace(args: &ReplaceArgs, output: Output) -> Result<()> {
     let MemberOfArgs { at, member } = &args.of;
+    let secret = secret_for(&args.with, args.secret_file.as_ref())?;
     let (member, with) = (member.clone(), args.with.clone());
-    let answer = call(at, &ControlRequest::Replace { member, with, force: args.force })?;
+    let answer = call(at, &ControlRequest::Replace { member, with, secret, force: args.force })?;
     output.document(&answer, || {
         format!(
             "member {} is replaced and is rebuilt now; attach the array with the new address from now on",
             args.of.member
         )
     })
+}
+
+/// The secret that the running array is handed for an address: none when the address has its own, or none is
+/// known here.
+fn secret_for(address: &str, secret_file: Option<&PathBuf>) -> Result<Option<HandedSecret>> {
+    let secret_file = secret_file.cloned();
+    let secrets = Secrets::load(&SecretArgs { secret_file, ..SecretArgs::default() })?;
+    let Ok(uri) = TargetUri::parse(address) else {
+        // The array says what is wrong with it.
+        return Ok(None);
+    };
+    if uri.secret.is_some() {
+        return Ok(None);
+    }
+    Ok(secrets.known(&uri)?.map(HandedSecret))
 }
 
 pub(crate) fn rebuild(args: &MemberOfArgs, output: Output) -> Result<()> {

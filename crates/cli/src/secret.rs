@@ -84,6 +84,14 @@ impl Secrets {
         self.mutual.as_ref()
     }
 
+    /// The secret of the user of `uri`, as far as there is one: not of its address. None when the address
+    /// names no user.
+    pub(crate) fn known(&self, uri: &TargetUri) -> Result<Option<Secret>> {
+        let Some(user) = &uri.user else { return Ok(None) };
+        let known = self.by_user.get(user).or(self.common.as_ref()).cloned();
+        known.map_or_else(|| from_environment(user), |known| Ok(Some(known)))
+    }
+
     /// The secret to log in to `uri` with; `None` when it names no user.
     pub(crate) fn of(&self, uri: &TargetUri) -> Result<Option<Credentials>> {
         let Some(user) = &uri.user else { return Ok(None) };
@@ -95,8 +103,7 @@ impl Secrets {
             let secret = Secret::new(secret.as_bytes())?;
             return Ok(Some(Credentials { user: user.clone(), secret }));
         }
-        let known = self.by_user.get(user).or(self.common.as_ref()).cloned();
-        match (known.or(from_environment(user)?), user.split_once(':')) {
+        match (self.known(uri)?, user.split_once(':')) {
             (Some(secret), _) => Ok(Some(Credentials { user: user.clone(), secret })),
             (None, None) => bail!(
                 "no secret for user '{user}' of {uri}; give --secret-file FILE, or set {VARIABLE} \

@@ -51,6 +51,12 @@ impl Secret {
         self.0.len()
     }
 
+    /// The secret itself, for whoever has to prove it: not to be shown.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Whether the secret is shorter than the 96 bits that RFC 7143 (section 9.2.1) demands
     /// outside IPsec.
     #[must_use]

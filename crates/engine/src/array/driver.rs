@@ -467,8 +467,9 @@ impl Driver {
                     Ok(())
                 })
             }
-            ControlRequest::Replace { member, with, force } => {
-                return self.begin_replace(&member, &with, force, reply);
+            ControlRequest::Replace { member, with, secret, force } => {
+                let secret = secret.map(|handed| handed.0);
+                return self.begin_replace(&member, (&with, secret), force, reply);
             }
             ControlRequest::Rebuild { member } => return self.begin_rebuild(&member, reply),
             ControlRequest::Scrub { action, rate, from, trust_parity } => {

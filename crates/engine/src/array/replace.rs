@@ -3,6 +3,7 @@
 
 use futures_util::future::join_all;
 use netraid_block::{ErrorKind, Pool, TargetUri};
+use netraid_iscsi_proto::chap::Secret;
 use netraid_raid::{
     array::CommandError,
     assemble::{AssembleError, has_diverged},
@@ -78,12 +79,19 @@ impl Expect {
 }
 
 impl Driver {
-    /// Connects to another device for a member; one that still serves is set aside for it.
-    pub(super) fn begin_replace(&mut self, member: &str, with: &str, force: bool, reply: Reply) {
+    /// Connects to another device for a member, at an address and with the secret that came with it, if any;
+    /// a member that still serves is set aside for it.
+    pub(super) fn begin_replace(
+        &mut self,
+        member: &str,
+        (with, handed): (&str, Option<Secret>),
+        force: bool,
+        reply: Reply,
+    ) {
         let expect = if force { Expect::Anything } else { Expect::Unused };
-        let prepared = self
-            .find(member)
-            .and_then(|member| Ok((member, self.config_for(member, TargetUri::parse(with)?)?)));
+        let prepared = self.find(member).and_then(|member| {
+            Ok((member, self.config_for(member, TargetUri::parse(with)?, handed)?))
+        });
         self.begin_join(prepared, expect, reply);
     }
 
@@ -111,9 +119,14 @@ impl Driver {
         self.begin_join(prepared, Expect::Former, reply);
     }
 
-    /// The address with its user's secret, and with the sessions and the deadline that the array's members
+    /// The address with its user's secret, which may be `handed`, and with the sessions and the deadline that the array's members
     /// have. What they have to prove, their successor has to prove, too.
-    fn config_for(&self, member: MemberIndex, uri: TargetUri) -> Result<MemberConfig, ArrayError> {
+    fn config_for(
+        &self,
+        member: MemberIndex,
+        uri: TargetUri,
+        handed: Option<Secret>,
+    ) -> Result<MemberConfig, ArrayError> {
         let own = self.slots[member.as_usize()].config.as_ref();
         let any = self.slots.iter().filter_map(|slot| slot.config.as_ref());
         let like = own.into_iter().chain(any);
@@ -130,10 +143,13 @@ impl Driver {
                 config.keyring.clone_from(&other.keyring);
             }
         }
-        config.secret = match &config.keyring {
-            Some(keyring) => keyring.secret_of(&config.uri)?,
+        // An address's own secret counts, and without a user there is nobody whom a secret proves.
+        let handed = handed.filter(|_| config.uri.user.is_some() && config.uri.secret.is_none());
+        config.secret = match (handed, &config.keyring) {
+            (Some(handed), _) => Some(handed),
+            (None, Some(keyring)) => keyring.secret_of(&config.uri)?,
             // No target is shown what proves another user.
-            None => like
+            (None, None) => like
                 .filter(|other| config.uri.user.is_some() && other.uri.user == config.uri.user)
                 .find_map(|other| other.secret.clone()),
         };

@@ -1,10 +1,34 @@
 //! What is asked of a running array through its control socket, and what it answers.
 
-use serde::{Deserialize, Serialize};
+use netraid_iscsi_proto::chap::Secret;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use serde_json::Value;
 
 use super::Service;
 use crate::array::ArrayHandle;
+
+/// A CHAP secret in a request. The control socket is its owner's alone, and no error shows the secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedSecret(pub Secret);
+
+impl Serialize for HandedSecret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = std::str::from_utf8(self.0.expose());
+        let text =
+            text.map_err(|_| ser::Error::custom("the secret is not UTF-8; choose another"))?;
+        serializer.serialize_str(text)
+    }
+}
+
+impl<'de> Deserialize<'de> for HandedSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // What is no text is not shown either.
+        let Value::String(text) = Value::deserialize(deserializer)? else {
+            return Err(de::Error::custom("the secret is no text; write it in quotation marks"));
+        };
+        Secret::new(text).map(Self).map_err(de::Error::custom)
+    }
+}
 
 /// What can be asked of a running array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +47,9 @@ pub enum ControlRequest {
         member: String,
         /// Address of the new device.
         with: String,
+        /// The CHAP secret of the address's user; none: one that the array was given, or the address's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret: Option<HandedSecret>,
         /// Overwrite what is on it.
         #[serde(default)]
         force: bool,
@@ -246,5 +273,30 @@ impl Service for ArrayHandle {
 
     async fn answer(&self, request: ControlRequest) -> Result<Value, String> {
         self.command(request).await.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handed_secret_goes_to_the_array_and_is_shown_nowhere() {
+        let secret = Secret::new("hidden-secret-1234").unwrap();
+        let request = ControlRequest::Replace {
+            member: "0".into(),
+            with: "iscsi://joe@h/t/0".into(),
+            secret: Some(HandedSecret(secret)),
+            force: false,
+        };
+        let line = serde_json::to_string(&request).unwrap();
+        assert_eq!(serde_json::from_str::<ControlRequest>(&line).unwrap(), request);
+        assert!(!format!("{request:?}").contains("hidden"));
+
+        for wrong in ["7741977419", "[\"hidden\"]", "{\"hidden\":1}", "\"\""] {
+            let line = line.replace("\"hidden-secret-1234\"", wrong);
+            let error = serde_json::from_str::<ControlRequest>(&line).unwrap_err().to_string();
+            assert!(!error.contains("hidden") && !error.contains("77419"), "{error}");
+        }
     }
 }

@@ -26,8 +26,8 @@ use tokio::{
 use self::conversations::Conversations;
 pub use self::{
     array::{
-        ArrayStatus, ControlRequest, LogStatus, MemberStatus, NoSpaceStatus, ProgressStatus,
-        ReadAheadStatus, ScrubAction, ScrubMemberStatus, ScrubStatus,
+        ArrayStatus, ControlRequest, HandedSecret, LogStatus, MemberStatus, NoSpaceStatus,
+        ProgressStatus, ReadAheadStatus, ScrubAction, ScrubMemberStatus, ScrubStatus,
     },
     target::{
         LunStatus, PaceStatus, RegistrantStatus, SanitizeStatus, SessionStatus, TargetRequest,

@@ -149,7 +149,9 @@ impl InitiatorConfig {
         match (&setup.chap, &self.target_proof()?) {
             (None, Some(_)) => {
                 return Err(Reason::Config(
-                    "a proof of the target is wanted but there is no user and secret for this side",
+                    "a proof of the target is wanted but there is no user and secret for this side, and CHAP has \
+                     none without; give the address a user (iscsi://USER@HOST/...) and that user's secret, or \
+                     take the target's away (the line 'mutual:...' of the secret file, NETRAID_MUTUAL_SECRET)",
                 ));
             }
             (Some(own), Some((_, theirs))) if own.secret == *theirs => {

@@ -40,7 +40,11 @@ async fn nobody_else_writes_to_members_of_an_open_array() {
         .expect("the reservation stays");
     let spare = Member::new();
     let with = spare.config.address();
-    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    command(
+        &array,
+        ControlRequest::Replace { member: "1".into(), with, secret: None, force: false },
+    )
+    .await;
     let next = stranger(&spare.config).await;
     assert!(!may_write(&next).await);
     wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
@@ -328,6 +332,7 @@ async fn a_device_that_joins_while_the_array_closes_is_given_back() {
         let replace = ControlRequest::Replace {
             member: "1".into(),
             with: spare.config.address(),
+            secret: None,
             force: false,
         };
         let joins = tokio::spawn(async move { handle.command(replace).await });

@@ -93,7 +93,11 @@ async fn a_replacement_takes_part_when_the_command_is_answered() {
     write(array.device(), 2).await;
     let spare = Member::new();
     let with = spare.config.address();
-    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    command(
+        &array,
+        ControlRequest::Replace { member: "1".into(), with, secret: None, force: false },
+    )
+    .await;
     let state = array.handle().status().await.unwrap().members[1].state.clone();
     assert!(["catching_up", "in_sync"].contains(&state.as_str()), "{state}");
     wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;

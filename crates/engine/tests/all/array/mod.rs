@@ -29,7 +29,7 @@ use netraid_engine::{
         create_degraded,
     },
     backings, completions,
-    control::ControlRequest,
+    control::{ControlRequest, HandedSecret},
     initiator::{InitiatorConfig, Remote, ReservationType, Secret},
     target::{ChapCredentials, Target, TargetConfig, TargetHandle},
 };
@@ -168,7 +168,11 @@ async fn a_lost_member_is_replaced_while_data_changes() {
     assert_eq!((status.state.as_str(), status.members[1].state.as_str()), ("degraded", "faulty"));
     let spare = Member::new();
     let with = spare.config.address();
-    command(&array, ControlRequest::Replace { member: "1".into(), with, force: false }).await;
+    command(
+        &array,
+        ControlRequest::Replace { member: "1".into(), with, secret: None, force: false },
+    )
+    .await;
     write(array.device(), 3).await;
     wait_for(&mut array, |event| *event == Event::Rebuilt { member: 1 }).await;
     verify(array.device(), 3).await;
@@ -284,6 +288,7 @@ async fn a_replacement_has_to_prove_what_the_members_prove() {
     let replace = |with: &Member| ControlRequest::Replace {
         member: "1".into(),
         with: with.config.address(),
+        secret: None,
         force: false,
     };
     let refused = array.handle().command(replace(&stranger)).await;
@@ -326,11 +331,24 @@ async fn a_replacement_has_the_secret_of_its_own_user() {
         let replace = |with: &Member| ControlRequest::Replace {
             member: "0".into(),
             with: with.config.address(),
+            secret: None,
             force: false,
         };
         let refused = array.handle().command(replace(&of_eve)).await.unwrap_err().to_string();
         assert!(refused.contains("no secret"), "{refused}");
         command(&array, replace(&of_ann)).await;
+        wait_for(&mut array, |event| *event == Event::Rebuilt { member: 0 }).await;
+
+        // One that is handed over with the address counts, whatever the array knows.
+        let handed = |of: &str| ControlRequest::Replace {
+            member: "0".into(),
+            with: of_eve.config.address(),
+            secret: Some(HandedSecret(secret(of))),
+            force: false,
+        };
+        let refused = array.handle().command(handed("ann")).await.unwrap_err().to_string();
+        assert!(refused.contains("authentication") && !refused.contains("hidden"), "{refused}");
+        command(&array, handed("eve")).await;
         wait_for(&mut array, |event| *event == Event::Rebuilt { member: 0 }).await;
         array.close().await.unwrap();
     }

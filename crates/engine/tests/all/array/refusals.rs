@@ -202,7 +202,7 @@ async fn a_device_that_takes_no_writes_replaces_no_member_that_serves() {
     let array = open(&configs).await;
     let (spare, target) = refusing(writes, 0).await;
     let with = target.config.address();
-    let replace = ControlRequest::Replace { member: "1".into(), with, force: true };
+    let replace = ControlRequest::Replace { member: "1".into(), with, secret: None, force: true };
     array.handle().command(replace).await.unwrap_err();
     let status = array.handle().status().await.unwrap();
     assert_eq!((status.state.as_str(), status.members[1].state.as_str()), ("optimal", "in_sync"));
