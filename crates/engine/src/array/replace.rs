@@ -119,8 +119,8 @@ impl Driver {
         self.begin_join(prepared, Expect::Former, reply);
     }
 
-    /// The address with its user's secret, which may be `handed`, and with the sessions and the deadline that the array's members
-    /// have. What they have to prove, their successor has to prove, too.
+    /// The address with its user's secret, which may be `handed`, and with the sessions and the deadline that
+    /// the array's members have. What they have to prove, their successor has to prove, too.
     fn config_for(
         &self,
         member: MemberIndex,
