@@ -279,63 +279,29 @@ impl Array {
         Err(error)
     }
 
+    /// The batches of a running array from a checkpoint's tail to `upto`, where all is acknowledged. It ends
+    /// earlier where a batch is missing on all.
+    ///
+    /// Nothing behind `upto` is looked at, and nobody is judged: users write there meanwhile, so that what is
+    /// read of it at two times does not fit together.
+    pub(super) async fn find_acked_log(&self, base: &Checkpoint, upto: Position) -> FoundLog {
+        let members = self.state().in_sync();
+        let (mut reader, beginnings, mut log) = self.begin_log(base, members);
+        let mut walk = Walk::new(reader.ring, &beginnings, base.tail);
+        self.walk_log(&mut reader, &mut log, (&mut walk, &beginnings), upto).await;
+        log
+    }
+
     /// As [`Self::find_log`], of these members.
     async fn find_log_of(
         &self,
         base: &Checkpoint,
         members: MemberSet,
     ) -> Result<FoundLog, IoError> {
-        let (mut reader, beginnings, code) = {
-            let state = self.state();
-            let windows = members.iter().map(|member| (member, Window::default())).collect();
-            let reader = Reader {
-                array: self.clone(),
-                ring: state.layout.ring,
-                key: state.layout.key,
-                bounds: Bounds::new(&state.layout.geometry, &state.layout.regions),
-                base: state.layout.regions.log.offset,
-                windows,
-            };
-            (reader, state.beginnings(), state.layout.code)
-        };
+        let (mut reader, beginnings, mut log) = self.begin_log(base, members);
         let mut walk = Walk::new(reader.ring, &beginnings, base.tail);
-        let mut log = FoundLog {
-            batches: Vec::new(),
-            end: base.tail,
-            // A generation was decided when everything before it was stable.
-            stable_seen: beginnings
-                .as_slice()
-                .last()
-                .map_or(base.tail.end, |last| last.position.max(base.tail.end)),
-            acked_seen: base.tail.end,
-            contradicted: None,
-            payload: BTreeMap::new(),
-            parities: BTreeMap::new(),
-            code,
-        };
-        loop {
-            let places: Vec<Position> = walk.places().collect();
-            let mut went_on = false;
-            for place in places {
-                let copies = reader.copies(place).await;
-                log.note_heads(&copies, &beginnings);
-                log.note_contradiction(&copies, &walk);
-                if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
-                    self.state().rules.note(Rule::BatchOfAnotherGeneration);
-                }
-                if let Some((adopted, crc)) = assemble(&copies, &walk, &mut log.payload)
-                    && walk.take(&adopted.batch, crc)
-                {
-                    log.batches.push(adopted);
-                    went_on = true;
-                    break;
-                }
-            }
-            if !went_on {
-                break;
-            }
-        }
-        log.end = walk.link();
+        let upto = Position(u64::MAX);
+        self.walk_log(&mut reader, &mut log, (&mut walk, &beginnings), upto).await;
         log.index_parities();
         self.look_beyond(&mut reader, &mut log, (base.tail.end, &beginnings)).await;
         if log.stable_seen > log.end.end {
@@ -348,6 +314,67 @@ impl Array {
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         }
         Ok(log)
+    }
+
+    /// What a walk along the log of these members begins with.
+    fn begin_log(&self, base: &Checkpoint, members: MemberSet) -> (Reader, Beginnings, FoundLog) {
+        let state = self.state();
+        let windows = members.iter().map(|member| (member, Window::default())).collect();
+        let reader = Reader {
+            array: self.clone(),
+            ring: state.layout.ring,
+            key: state.layout.key,
+            bounds: Bounds::new(&state.layout.geometry, &state.layout.regions),
+            base: state.layout.regions.log.offset,
+            windows,
+        };
+        let beginnings = state.beginnings();
+        // A generation was decided when everything before it was stable.
+        let last = beginnings.as_slice().last();
+        let log = FoundLog {
+            batches: Vec::new(),
+            end: base.tail,
+            stable_seen: last.map_or(base.tail.end, |last| last.position.max(base.tail.end)),
+            acked_seen: base.tail.end,
+            contradicted: None,
+            payload: BTreeMap::new(),
+            parities: BTreeMap::new(),
+            code: state.layout.code,
+        };
+        (reader, beginnings, log)
+    }
+
+    /// Takes batches one after the other, until one ends at `upto`, or there is none.
+    async fn walk_log(
+        &self,
+        reader: &mut Reader,
+        log: &mut FoundLog,
+        (walk, beginnings): (&mut Walk<'_>, &Beginnings),
+        upto: Position,
+    ) {
+        while walk.link().end < upto {
+            let places: Vec<Position> = walk.places().collect();
+            let mut went_on = false;
+            for place in places {
+                let copies = reader.copies(place).await;
+                log.note_heads(&copies, beginnings);
+                log.note_contradiction(&copies, walk);
+                if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
+                    self.state().rules.note(Rule::BatchOfAnotherGeneration);
+                }
+                if let Some((adopted, crc)) = assemble(&copies, walk, &mut log.payload)
+                    && walk.take(&adopted.batch, crc)
+                {
+                    log.batches.push(adopted);
+                    went_on = true;
+                    break;
+                }
+            }
+            if !went_on {
+                break;
+            }
+        }
+        log.end = walk.link();
     }
 
     /// Looks for heads beyond the end, which may say that more was stable than was found.

@@ -484,7 +484,9 @@ fn closing_ends_a_scrub() {
 fn a_healthy_array_is_found_right_while_users_write() {
     for seed in 0..runs(80) / 10 {
         for (level, members) in LEVELS {
-            let mut world = World::new(level, members);
+            // A log that is looked at in one read, and one that takes several, between which users write.
+            let log_blocks = if seed % 2 == 0 { 64 } else { 1024 };
+            let mut world = World::with_log(level, members, 8, log_blocks);
             world.rng = StdRng::seed_from_u64(seed);
             let mut scrubs = 0;
             for step in 0..4000 {

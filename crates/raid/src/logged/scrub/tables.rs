@@ -175,11 +175,7 @@ impl Array {
             let mut state = self.state();
             (state.checkpoint, state.writer().acked_link().end, state.label.epoch)
         };
-        let (batches, end) = match self.find_log(&checkpoint).await {
-            Ok(found) => (found.batches, found.end.end),
-            // A batch is missing on all: what is behind it is in memory alone.
-            Err(_) => (Vec::new(), checkpoint.tail.end),
-        };
+        let found = self.find_acked_log(&checkpoint, upto).await;
         let mut state = self.state();
         // With members coming and going others hold the copies, until the next round.
         let all: u32 = state.layout.geometry.members().into();
@@ -199,14 +195,15 @@ impl Array {
                     wrong.push((position, holder, offset, u64::from(blocks) * u64::from(PAGE_LEN)));
                 }
             };
-        for found in batches.iter().filter(|found| found.batch.end() <= upto) {
+        for found in &found.batches {
             if found.holders.len() < wanted {
                 let batch = &found.batch;
                 lack(&mut state, batch.position, found.holders, batch.blocks());
             }
         }
-        if end < upto {
-            lack(&mut state, end, MemberSet::default(), 1);
+        // What is behind a batch that is missing on all is in memory alone.
+        if found.end.end < upto {
+            lack(&mut state, found.end.end, MemberSet::default(), 1);
         }
         wrong
     }
