@@ -81,6 +81,9 @@ struct HealArgs {
     /// How long the rebuild may take
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_duration)]
     limit: Duration,
+    /// Fence whoever has it open
+    #[arg(long)]
+    take_over: bool,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -162,7 +165,11 @@ fn heal(args: &HealArgs, output: Output) -> Result<()> {
     let cluster = args.access.cluster()?;
     let healed = async {
         let replace_after = Some(args.replace_after);
-        let options = VolumeOptions { replace_after, ..VolumeOptions::new(Mode::Write) };
+        let options = VolumeOptions {
+            replace_after,
+            take_over: args.take_over,
+            ..VolumeOptions::new(Mode::Write)
+        };
         let volume = Volume::open(&cluster, &args.path, options, &netraid_engine::pool()).await?;
         let is_whole = volume.whole(args.limit).await;
         volume.close(None).await?;

@@ -11,7 +11,8 @@
 //! come after a writer that did not release, and when a writer's lease is taken from it
 //! ([`LeaseState::revoke`]). The mediator raises it on the agents before it hands out tokens for it
 //! ([`Granted::must_raise`]), and from then on no older token opens anything ([`crate::token`]). On
-//! agents that cannot be reached whoever was shut out may go on until [`LeaseState::quiet_at`].
+//! agents that cannot be reached whoever was shut out may go on until [`LeaseState::quiet_at`], which is
+//! forgotten once all agents had the generation ([`LeaseState::raised`]).
 //!
 //! ```text
 //! open ──▶ the new state is stored ──▶ agents raise their segments ──▶ tokens leave
@@ -109,6 +110,10 @@ pub struct LeaseState {
     is_raised: bool,
     /// Whoever was shut out may go on until then, on agents that do not have this generation.
     quiet_at: Moment,
+    /// The same for those whose tokens are of this very generation: no agent refuses these, also when all have
+    /// it. None in what was stored before this was told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    same_quiet_at: Option<Moment>,
     held: Held,
 }
 
@@ -231,7 +236,8 @@ impl Default for LeaseState {
     /// Of a new volume, whose segments are made with generation 0.
     fn default() -> Self {
         let (generation, taken_by, quiet_at) = (Generation(0), nobody(), Moment(0));
-        Self { generation, taken_by, is_raised: true, quiet_at, held: Held::Nobody }
+        let same_quiet_at = Some(quiet_at);
+        Self { generation, taken_by, is_raised: true, quiet_at, same_quiet_at, held: Held::Nobody }
     }
 }
 
@@ -272,7 +278,7 @@ impl LeaseState {
             return Err(OpenError::Conflict(conflict));
         }
         let holder = Holder { plan, until };
-        let mut new = match (access, &self.held) {
+        let new = match (access, &self.held) {
             (Access::Write, _) => self.next(plan, Held::Writer(holder))?,
             // It did not release, and may not know that it is shut out.
             (Access::Read, Held::Writer(_)) => self.next(plan, Held::Readers(vec![holder]))?,
@@ -287,8 +293,11 @@ impl LeaseState {
                 self.with(Held::Readers(readers))
             }
         };
-        let out = self.holders().filter(|(_, old)| new.find(old.plan).is_none());
-        new.quiet_at = out.map(|(_, old)| old.free_at()).fold(self.quiet_at, Moment::max);
+        let out: Vec<&Holder> = self.holders().map(|(_, old)| old).collect();
+        let out = out.into_iter().filter(|old| new.find(old.plan).is_none()).map(Holder::free_at);
+        let out = out.fold(Moment(0), Moment::max);
+        let is_same = new.generation == self.generation;
+        let new = new.shut_out(out, is_same);
         let granted = new.granted(until);
         Ok((new, granted))
     }
@@ -317,12 +326,12 @@ impl LeaseState {
     #[must_use]
     pub fn revoke(&self, plan: PlanId) -> Self {
         let Some((access, holder)) = self.find(plan) else { return self.clone() };
-        let quiet_at = self.quiet_at.max(holder.free_at());
         let new = match access {
             Access::Read => self.release(plan),
             Access::Write => self.next(plan, Held::Nobody).unwrap_or_else(|Spent| self.clone()),
         };
-        Self { quiet_at, ..new }
+        let is_same = new.generation == self.generation;
+        new.shut_out(holder.free_at(), is_same)
     }
 
     /// Gives the lease of a plan back, if it has one, which has stopped, or never had tokens.
@@ -342,11 +351,15 @@ impl LeaseState {
         new
     }
 
-    /// All agents of the volume have this generation, durably. Says nothing of a later one.
+    /// All agents of the volume have this generation, durably: whoever was shut out by it is shut out
+    /// everywhere. Says nothing of a later one.
     #[must_use]
     pub fn raised(&self, generation: Generation) -> Self {
-        let is_raised = self.is_raised || generation >= self.generation;
-        Self { is_raised, ..self.clone() }
+        if generation < self.generation {
+            return self.clone();
+        }
+        let quiet_at = self.same_quiet_at.unwrap_or(self.quiet_at);
+        Self { is_raised: true, quiet_at, ..self.clone() }
     }
 
     /// The volume's generation: its agents' are at most this.
@@ -421,14 +434,21 @@ impl LeaseState {
 
     /// The same generation, held by these.
     const fn with(&self, held: Held) -> Self {
-        let Self { generation, taken_by, is_raised, quiet_at, .. } = *self;
-        Self { generation, taken_by, is_raised, quiet_at, held }
+        let Self { generation, taken_by, is_raised, quiet_at, same_quiet_at, .. } = *self;
+        Self { generation, taken_by, is_raised, quiet_at, same_quiet_at, held }
+    }
+
+    /// Somebody has no lease any more, and tokens until a moment; of this generation, or of one before.
+    fn shut_out(self, until: Moment, is_same: bool) -> Self {
+        let same_quiet_at = self.same_quiet_at.map(|at| if is_same { at.max(until) } else { at });
+        Self { quiet_at: self.quiet_at.max(until), same_quiet_at, ..self }
     }
 
     /// The next generation, taken for a plan, and held by these.
     fn next(&self, taken_by: PlanId, held: Held) -> Result<Self, Spent> {
-        let generation = after(self.generation)?;
-        Ok(Self { generation, taken_by, is_raised: false, quiet_at: self.quiet_at, held })
+        let (generation, quiet_at) = (after(self.generation)?, self.quiet_at);
+        let same_quiet_at = Some(Moment(0));
+        Ok(Self { generation, taken_by, is_raised: false, quiet_at, same_quiet_at, held })
     }
 
     const fn granted(&self, until: Moment) -> Granted {

@@ -120,8 +120,9 @@ pub(crate) async fn join(
             let is_taken = known.has_beaten && known.service != Service::Retired;
             if is_taken && !is_same && !is_admin {
                 let detail = format!(
-                    "agent {id} is in service already; retire it first, or join with an \
-                     administrator's access file"
+                    "agent {id} is in service already, and this join brings another bearer token: \
+                     join with an administrator's access file, as the agent itself does after `agent \
+                     leave --force`; or retire the agent first, where it has no segments"
                 );
                 return Ok(Err(Problem::new(Code::Conflict, detail)));
             }

@@ -92,7 +92,7 @@ enum Renewed {
     Yes,
     /// Its rates had ended, or were never booked.
     WithoutRates,
-    /// It does not answer.
+    /// It does not answer, or refuses to let the plan's tokens last.
     Lost,
 }
 
@@ -152,6 +152,10 @@ async fn renew_on(core: &Core, plan: &Plan, member: Member) -> Renewed {
     };
     match tokio::time::timeout(ASK_LIMIT, both).await {
         Err(_) | Ok((Err(AskError::Lost(_)), _) | (_, Some(Err(AskError::Lost(_))))) => {
+            Renewed::Lost
+        }
+        Ok((Err(AskError::Fault(fault)), _)) => {
+            tracing::warn!("agent {agent} does not prolong plan {}: {fault}", plan.id);
             Renewed::Lost
         }
         Ok((_, Some(Err(AskError::Fault(fault))))) if fault.code == FaultCode::Absent => {

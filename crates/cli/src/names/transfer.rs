@@ -217,7 +217,7 @@ async fn begin(args: &PutArgs, cluster: &Cluster, length: u64) -> Result<(Entry,
             }
             (false, false) => bail!(
                 "{path}: is being put already, or that was interrupted: {there} of {all} bytes are \
-                 stored; --resume goes on with it, --force begins anew"
+                 known to be stored; --resume goes on with it, --force begins anew"
             ),
         }
     }

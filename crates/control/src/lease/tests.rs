@@ -137,6 +137,37 @@ fn whose_lease_is_taken_from_it_is_shut_out_and_whose_was_given_back_is_not() {
 }
 
 #[test]
+fn whoever_was_shut_out_is_forgotten_once_all_agents_know_it() {
+    let take_over = |state: &mut LeaseState, by: u8| {
+        let take_over = Some(state.generation());
+        opened(state, NOW, &Request { take_over, ..writes(by) })
+    };
+    let mut state = LeaseState::default();
+    let dead = opened(&mut state, NOW, &writes(1));
+    let written = take_over(&mut state, 2);
+    assert_eq!((state.quiet_at(), state.is_raised()), (free(&dead), false));
+    assert_eq!(state.raised(dead.generation), state, "agents that know the one before");
+    state = state.raised(written.generation).release(plan(2));
+    assert_eq!(state.quiet_at(), Moment(0));
+    opened(&mut state, NOW, &writes(3));
+    assert_eq!(state.quiet_at(), Moment(0), "half of the agents do");
+    // A reader's tokens are of the generation that all agents have, and of the next one are not.
+    state = state.raised(state.generation()).release(plan(3));
+    let reader = opened(&mut state, NOW, &reads(4));
+    state = state.revoke(plan(4)).raised(state.generation());
+    assert_eq!(state.quiet_at(), free(&reader));
+    let written = opened(&mut state, NOW, &writes(5));
+    assert_eq!(state.quiet_at(), free(&reader));
+    assert_eq!(state.raised(written.generation).quiet_at(), Moment(0));
+    // Which of them it was is not known of what is stored already.
+    let stored = serde_json::to_string(&state.revoke(plan(5))).unwrap();
+    let mut older = serde_json::from_str::<serde_json::Value>(&stored).unwrap();
+    older.as_object_mut().unwrap().remove("same_quiet_at").unwrap();
+    let older: LeaseState = serde_json::from_value(older).unwrap();
+    assert_eq!(older.raised(older.generation()).quiet_at(), free(&written));
+}
+
+#[test]
 fn a_repeated_request_gives_what_it_gave_and_never_less() {
     let mut state = LeaseState::default();
     let first = opened(&mut state, NOW, &writes(1));
@@ -211,7 +242,7 @@ fn what_is_stored_is_read_again_and_nothing_else() {
     let stored = serde_json::to_string(&state).unwrap();
     let holder = "{\"plan\":\"01010101010101010101010101010101\",\"until\":1060000}";
     let shown = std::format!(
-        "{{\"generation\":1,\"taken_by\":\"01010101010101010101010101010101\",\"is_raised\":false,\"quiet_at\":0,\"held\":{{\"writer\":{holder}}}}}"
+        "{{\"generation\":1,\"taken_by\":\"01010101010101010101010101010101\",\"is_raised\":false,\"quiet_at\":0,\"same_quiet_at\":0,\"held\":{{\"writer\":{holder}}}}}"
     );
     assert_eq!(stored, shown);
     assert_eq!(serde_json::from_str::<LeaseState>(&stored).unwrap(), state);
@@ -341,7 +372,9 @@ impl World {
         assert!(writers == 0 || open().count() == 1, "{:?} {:?}", self.told, self.strays);
         let holds = |at: u8| self.state.holders().any(|(_, holder)| holder.plan == plan(at));
         let out = self.told.iter().filter(|(at, _)| !holds(**at)).map(|(_, told)| told);
-        for (_, granted) in out.chain(&self.strays) {
+        // What is of a generation before that of all agents opens nothing.
+        let is_let_in = |granted: &&Granted| granted.generation >= self.agents;
+        for granted in out.chain(&self.strays).map(|(_, granted)| granted).filter(is_let_in) {
             assert!(free(granted) <= self.state.quiet_at(), "{granted:?} {:?}", self.state);
         }
     }

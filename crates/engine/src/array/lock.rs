@@ -64,9 +64,17 @@ impl ArrayLock {
     pub(super) fn outlives(&self, holder: &Holder) -> bool {
         is_outlived(holder, &this_holder(Some(self)))
     }
+
+    /// The machine whose identity the labels' dead holder had, where that is not this machine's now: its
+    /// sessions at the members have names of their own.
+    pub(super) fn former_machine(&self, holder: &Holder) -> Option<Uuid> {
+        let this = this_holder(Some(self));
+        let is_other = holder.machine_id != this.machine_id;
+        (is_other && is_outlived(holder, &this)).then_some(holder.machine_id)
+    }
 }
 
-/// Whether `this`, which has its lock, shows that `holder` is dead.
+/// Whether `this` engine, which has its lock, proves by its own holder record that the engine of `holder` is dead.
 fn is_outlived(holder: &Holder, this: &Holder) -> bool {
     let same_name = holder.name == truncated(&this.name);
     let is_same = |held: &Uuid, ours: &Uuid| *held != Uuid::default() && held == ours;

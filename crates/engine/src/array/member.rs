@@ -132,13 +132,20 @@ impl Connected {
     }
 
     /// Connects as the array's engine on this machine: a session of a dead predecessor is ended,
-    /// and its commands with it, before this one begins. Only for who holds the array's lock.
+    /// and its commands with it, before this one begins; also those that it made while this machine had the
+    /// identity `former`. Only for who holds the array's lock.
     pub(super) async fn take_over(
         config: MemberConfig,
         array: &Uuid,
+        former: Option<Uuid>,
         pool: Pool,
     ) -> Result<Self, ArrayError> {
-        let isid = engine_isid(array, &config.uri);
+        if let Some(former) = former {
+            let isid = engine_isid(former, array, &config.uri);
+            let sessions = Self::connect(config.clone(), Some(isid), pool.clone()).await?;
+            sessions.remote.close().await;
+        }
+        let isid = engine_isid(machine_id(), array, &config.uri);
         Self::connect(config, Some(isid), pool).await
     }
 
@@ -362,11 +369,11 @@ impl Connected {
     }
 }
 
-/// The ISID of this machine's sessions for an array to a member: of the random kind, but the same
-/// each time, by whichever portal it is reached.
-fn engine_isid(array: &Uuid, uri: &TargetUri) -> [u8; 6] {
+/// The ISID of a machine's sessions for an array to a member: of the random kind, but the same each time, by
+/// whichever portal it is reached.
+fn engine_isid(machine: Uuid, array: &Uuid, uri: &TargetUri) -> [u8; 6] {
     let place = uri.target.bytes().chain(uri.lun.to_be_bytes());
-    let bytes = machine_id().into_iter().chain(*array).chain(place);
+    let bytes = machine.into_iter().chain(*array).chain(place);
     let hash = hash(bytes);
     let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
     [0x80, a, b, c, d, e]

@@ -211,9 +211,9 @@ async fn decide_and_fence(
 
         let new: Vec<Option<usize>> =
             places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
-        take_over(connected, &new, &assembly.label, pool).await?;
-        let removes = removes(options, &held, &found[assembly.truth].1.label);
-        let fence = Fence::new(&assembly.label.array_uuid, &held, removes);
+        let truth = &found[assembly.truth].1.label;
+        let fence = Fence::new(truth, &held, removes(options, &held, truth));
+        take_over(connected, &new, (truth, fence), pool).await?;
         let failed = exclude_others(connected, &places, fence, notes).await?;
         if failed.is_empty() {
             let heard = found.iter().filter(|(at, _)| !left.contains(at));
@@ -245,14 +245,15 @@ async fn decide_and_fence(
 async fn take_over(
     connected: &mut [Connected],
     places: &[Option<usize>],
-    label: &Label,
+    (label, fence): (&Label, Fence),
     pool: &Pool,
 ) -> Result<(), ArrayError> {
+    let former = fence.former_machine();
     let configs = places.iter().flatten().map(|at| (*at, connected[*at].config.clone()));
     let sessions = configs.map(async |(at, config)| {
         Ok::<_, ArrayError>((
             at,
-            Connected::take_over(config, &label.array_uuid, pool.clone()).await?,
+            Connected::take_over(config, &label.array_uuid, former, pool.clone()).await?,
         ))
     });
     for (at, session) in try_join_all(sessions).await? {

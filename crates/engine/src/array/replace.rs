@@ -371,7 +371,8 @@ pub(super) async fn join(
     // The array that the device was of is not opened by this machine before the device is fenced.
     let _former = checked?;
     // No label is written yet: the machine composes it, and that overwrites any other.
-    let mut connected = Connected::take_over(config, &array.array_uuid, pool).await?;
+    let former = fence.and_then(Fence::former_machine);
+    let mut connected = Connected::take_over(config, &array.array_uuid, former, pool).await?;
     let fenced = match fence {
         Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
         None => Ok(()),

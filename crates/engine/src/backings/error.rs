@@ -38,7 +38,7 @@ pub enum BackingError {
         size: u64,
     },
     /// The file does not exist, and no size was given to make it with.
-    #[error("{}: no such file; give a size to create it: file:PATH:64GiB", path.display())]
+    #[error("{}: no such file; give a size above zero to create it: file:PATH:64GiB", path.display())]
     Missing {
         /// The file.
         path: PathBuf,

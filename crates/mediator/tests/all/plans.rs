@@ -7,7 +7,7 @@ use crate::common::{CAPACITY, House, code, copy_store, opening, reachable};
 use netraid_cluster::{
     Code,
     access::Role,
-    agent::rates_of,
+    agent::{FaultCode, Operation, rates_of},
     mediator::{CheckReport, Entry, Mode, Open, PlanPage, Replace, SetState, TransferPlan},
     now,
 };
@@ -596,4 +596,23 @@ async fn one_bearer_token_does_not_take_all_places_of_readers() {
     let detail = &refused.problem().unwrap().detail;
     assert!(detail.contains("128 plans of the same bearer token read /x"), "{detail}");
     house.open(&read).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_that_refuses_to_prolong_a_plan_is_not_taken_for_one_that_did() {
+    let house = House::new(3).await;
+    house.create("/x", 1 << 30).await.unwrap();
+    let plan = house.open(&opening("/x", Mode::Write, 0)).await.unwrap();
+    let refuses = |operation: &Operation| matches!(operation, Operation::ExtendPlan { .. });
+    let agent = house.agent(plan.members[1].agent);
+    agent.refuse(refuses, FaultCode::Invalid);
+    let renew = format!("/v1/plans/{}/renew", plan.plan);
+    let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
+    let reachable = |plan: &TransferPlan| -> Vec<bool> {
+        plan.members.iter().map(|member| member.reachable).collect()
+    };
+    assert_eq!(reachable(&renewed), [true, false, true]);
+    *agent.inner.refuses.lock().unwrap() = None;
+    let renewed: TransferPlan = house.client.post(&renew, &()).await.unwrap();
+    assert_eq!(reachable(&renewed), [true; 3]);
 }

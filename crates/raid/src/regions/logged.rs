@@ -83,7 +83,8 @@ pub fn plan_logged(
     check_stripe(&check)?;
     let min = log_blocks_min(&check);
     let usual = usual_log(capacity) / u64::from(LOG_BLOCK_LEN);
-    let log_blocks = log_blocks.unwrap_or(usual.max(min));
+    let asked = log_blocks;
+    let log_blocks = asked.unwrap_or(usual.max(min));
     let shape = |physical_stripes| LoggedShape {
         level,
         members,
@@ -96,7 +97,8 @@ pub fn plan_logged(
     // What is refused whatever the members' capacity.
     let (smallest, _) = shape(PHYSICAL_STRIPES_MIN).layout()?;
     if smallest.data.end() > capacity {
-        let least = LoggedShape { log_blocks: log_blocks.min(min), ..shape(PHYSICAL_STRIPES_MIN) };
+        let least = asked.unwrap_or(min);
+        let least = LoggedShape { log_blocks: least, ..shape(PHYSICAL_STRIPES_MIN) };
         let min = least.layout()?.0.data.end();
         return Err(RegionsError::TooSmall { capacity, min: min.max(capacity + 1) });
     }
@@ -353,11 +355,9 @@ mod tests {
                 else {
                     panic!("an array on nothing")
                 };
-                if log_blocks.is_none() {
-                    let (regions, geometry) = plan_logged(&wish, min, log_blocks).unwrap();
-                    check(&regions, &geometry);
-                    assert!(plan_logged(&wish, min - 1, log_blocks).is_err());
-                }
+                let (regions, geometry) = plan_logged(&wish, min, log_blocks).unwrap();
+                check(&regions, &geometry);
+                assert!(plan_logged(&wish, min - 1, log_blocks).is_err());
             }
         }
     }
