@@ -60,11 +60,15 @@ pub fn redact_message(message: &str, value: &str) -> String {
 fn hidden_of(text: &str) -> Vec<&str> {
     let redacted = redact_addresses(text);
     let (mut rest, mut hidden) = (text, Vec::new());
+    let last = redacted.split(HIDDEN).count() - 1;
     for (index, part) in redacted.split(HIDDEN).enumerate() {
-        let at = match part {
-            "" if index > 0 => rest.len(),
-            part => rest.find(part).unwrap_or(rest.len()),
+        // What stands behind the last secret may be a part of the secret, too.
+        let found = match part {
+            "" if index > 0 => None,
+            part if index == last && index > 0 => rest.strip_suffix(part).map(str::len),
+            part => rest.find(part),
         };
+        let at = found.unwrap_or(rest.len());
         hidden.push(&rest[..at]);
         rest = rest.get(at + part.len()..).unwrap_or_default();
     }
@@ -505,6 +509,11 @@ mod tests {
                 "iscsi://joe%hidden,secret@h/iqn.x/0",
                 "'secret@h/iqn.x/0': is no weight",
                 "'***@h/iqn.x/0': is no weight",
+            ),
+            (
+                "iscsi://joe:pw@h=hiddensecret1234@h",
+                "size 'hiddensecret1234@h': is no number",
+                "size '***@h': is no number",
             ),
             ("file:a:64MiBB", "'64MiBB': is no size", "'64MiBB': is no size"),
         ];

@@ -8,18 +8,24 @@ use std::{
     borrow::Cow,
     collections::VecDeque,
     io::{self, ErrorKind, Write},
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use netraid_block::redact_addresses;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 
 /// Bytes of lines that wait to be written.
 const WAITING_MAX: usize = 1 << 20;
 /// Bytes that are written at once.
 const CHUNK: usize = 64 << 10;
+/// Bytes that a pipe takes at once when it says that it takes any (PIPE_BUF, pipe(7)).
+const PIPE_LEN: usize = 4 << 10;
 /// Redrawn bars are left out while more than this waits.
 const REDRAWN_MAX: usize = 4 << 10;
 /// How often a stream that takes nothing at the moment is tried again.
@@ -31,7 +37,10 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Lines of standard error: the log, and what a command says last.
 pub(crate) fn errors() -> &'static Lines {
     static LINES: OnceLock<Lines> = OnceLock::new();
-    LINES.get_or_init(|| Lines::start(io::stderr(), says_lost))
+    LINES.get_or_init(|| {
+        let stream = io::stderr().as_fd().try_clone_to_owned().ok();
+        Lines::start(io::stderr(), stream, says_lost)
+    })
 }
 
 /// Lines of standard output of a process that goes on; `is_json` says in which form lost ones are counted.
@@ -40,8 +49,12 @@ pub(crate) fn events(is_json: bool) -> &'static Lines {
         let says = if is_json { says_lost_event } else { says_lost };
         // Past the buffer of the standard library, which would keep lines that could not be written.
         match io::stdout().as_fd().try_clone_to_owned() {
-            Ok(out) => Lines::start(std::fs::File::from(out), says),
-            Err(_) => Lines::start(io::stdout(), says),
+            Ok(out) => Lines::start(
+                std::fs::File::from(out),
+                io::stdout().as_fd().try_clone_to_owned().ok(),
+                says,
+            ),
+            Err(_) => Lines::start(io::stdout(), None, says),
         }
     })
 }
@@ -169,8 +182,34 @@ impl Chunk {
 pub(crate) struct Lines {
     shared: Arc<Shared>,
     /// The stream, where the process can have no thread that writes: the end of the process does.
-    sink: Mutex<Option<Box<dyn Write + Send>>>,
+    sink: Mutex<Option<Sink>>,
     says: fn(u64) -> String,
+}
+
+/// A stream, and by what it is known whether it takes something.
+struct Sink {
+    write: Box<dyn Write + Send>,
+    stream: Option<OwnedFd>,
+}
+
+impl Sink {
+    /// Waits until a write does not have to wait; false when that is not soon, and before `end`.
+    fn is_ready(&self, end: Instant) -> bool {
+        let end = end.min(Instant::now() + LINE_PATIENCE);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let Some(stream) = self.stream.as_ref().filter(|_| !left.is_zero()) else {
+                return !left.is_zero();
+            };
+            let left = left.try_into().ok();
+            match poll(&mut [PollFd::new(stream, PollFlags::OUT)], left.as_ref()) {
+                Ok(0) => return false,
+                Err(Errno::INTR) => {}
+                // What is wrong, the write tells.
+                Ok(_) | Err(_) => return true,
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -189,15 +228,18 @@ struct State {
 }
 
 impl Lines {
-    fn start(sink: impl Write + Send + 'static, says: fn(u64) -> String) -> Self {
+    fn start(
+        sink: impl Write + Send + 'static,
+        stream: Option<OwnedFd>,
+        says: fn(u64) -> String,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
-        let sink: Box<dyn Write + Send> = Box::new(sink);
-        let sink = Arc::new(Mutex::new(Some(sink)));
+        let sink = Arc::new(Mutex::new(Some(Sink { write: Box::new(sink), stream })));
         let (of_thread, taken) = (Arc::clone(&shared), Arc::clone(&sink));
         let builder = thread::Builder::new().name("netraid-lines".to_owned());
         let writer = builder.spawn(move || {
             let sink = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-            sink.into_iter().for_each(|sink| of_thread.write_all(sink, says));
+            sink.into_iter().for_each(|sink| of_thread.write_all(sink.write, says));
         });
         let left = writer.err().and_then(|_| {
             let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,12 +280,27 @@ impl Lines {
         }
     }
 
-    /// Writes what waits, as no thread does.
-    fn write_rest(&self, sink: &mut impl Write) {
+    /// Writes what waits, as no thread does; not longer than a stream that stands still is waited for.
+    fn write_rest(&self, sink: &mut Sink) {
+        let end = Instant::now() + END_PATIENCE;
         loop {
-            let chunk = self.shared.lock().backlog.take(0, self.says);
-            if chunk.bytes.is_empty() || self.shared.write(sink, &chunk.bytes) < chunk.bytes.len() {
+            let chunk = self.shared.lock().backlog.take(0, self.says).bytes;
+            if chunk.is_empty() {
                 return;
+            }
+            let mut at = 0;
+            while at < chunk.len() {
+                if !sink.is_ready(end) {
+                    return;
+                }
+                let upto = chunk.len().min(at + PIPE_LEN);
+                match sink.write.write(&chunk[at..upto]) {
+                    Ok(0) => return,
+                    Ok(len) => at += len,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
+                    Err(_) => return,
+                }
             }
         }
     }

@@ -54,7 +54,7 @@ impl Write for Sink {
 
 fn start() -> (Arc<Stream>, Lines) {
     let stream = Arc::new(Stream::default());
-    let lines = Lines::start(Sink(stream.clone()), says_lost);
+    let lines = Lines::start(Sink(stream.clone()), None, says_lost);
     (stream, lines)
 }
 
@@ -198,7 +198,7 @@ fn where_there_is_no_thread_the_end_writes_what_waits() {
     let stream = Arc::new(Stream::default());
     let lines = Lines {
         shared: Arc::default(),
-        sink: Mutex::new(Some(Box::new(Sink(stream.clone())))),
+        sink: Mutex::new(Some(super::Sink { write: Box::new(Sink(stream.clone())), stream: None })),
         says: says_lost,
     };
     lines.push(b"one\n");
@@ -208,4 +208,30 @@ fn where_there_is_no_thread_the_end_writes_what_waits() {
     stream.is_full.store(true, Ordering::SeqCst);
     lines.push(b"three\n");
     lines.finish();
+}
+
+#[test]
+fn without_a_thread_the_end_does_not_wait_for_a_reader_that_stands_still_either() {
+    for is_blocking in [true, false] {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let stream = writer.as_fd().try_clone_to_owned().unwrap();
+        rustix::io::ioctl_fionbio(&writer, !is_blocking).unwrap();
+        let sink = super::Sink { write: Box::new(writer), stream: Some(stream) };
+        let (shared, sink) = (Arc::new(Shared::default()), Mutex::new(Some(sink)));
+        let lines = Lines { shared, sink, says: says_lost };
+        let line = vec![b'x'; 1000];
+        // More than a pipe holds.
+        (0..200).for_each(|_| lines.push(&line));
+        let (sender, done) = mpsc::channel();
+        let ended = thread::spawn(move || {
+            lines.finish();
+            sender.send(()).unwrap();
+            lines
+        });
+        done.recv_timeout(Duration::from_secs(20)).expect("the end waits for the reader");
+        drop(ended.join().unwrap());
+        let mut taken = Vec::new();
+        io::Read::read_to_end(&mut reader, &mut taken).unwrap();
+        assert!(taken.len() >= PIPE_LEN && taken.len() < 200_000, "{} bytes", taken.len());
+    }
 }

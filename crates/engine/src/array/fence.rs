@@ -16,7 +16,7 @@ use netraid_raid::label::{Label, Uuid};
 
 use super::{
     error::ArrayError,
-    lock::{ArrayLock, fingerprint, machine_id},
+    lock::{ArrayLock, fingerprint, former_machine, machine_id},
     member::Connected,
 };
 use crate::initiator::ReservationType;
@@ -56,22 +56,23 @@ pub(super) enum Removes {
 pub(super) struct Fence {
     key: NonZeroU64,
     removes: Removes,
-    former_machine: Option<Uuid>,
+    /// The lock that this engine has.
+    lock: (u64, u64),
 }
 
 impl Fence {
-    /// A new key for who holds `lock`, of the array of `label`.
-    pub(super) fn new(label: &Label, lock: &ArrayLock, removes: Removes) -> Self {
+    /// A new key for who holds `lock`, of the array `array`.
+    pub(super) fn new(array: &Uuid, lock: &ArrayLock, removes: Removes) -> Self {
         let random = rand::random::<u64>() & RANDOM_MASK;
-        let own = key_of(fingerprint(&label.array_uuid, machine_id(), lock.id()));
+        let own = key_of(fingerprint(array, machine_id(), lock.id()));
         let key = NonZeroU64::MIN | (own | HELD | random);
-        Self { key, removes, former_machine: lock.former_machine(&label.holder) }
+        Self { key, removes, lock: lock.id() }
     }
 
-    /// The identity that this machine had when the labels' holder, which is dead, made its sessions, where it
-    /// was another one.
-    pub(super) const fn former_machine(self) -> Option<Uuid> {
-        self.former_machine
+    /// The identity that this machine had when a label's holder made its sessions, where it was another one, and
+    /// this engine's lock proves that the engine of that holder is dead.
+    pub(super) fn former_machine(self, label: &Label) -> Option<Uuid> {
+        former_machine(&label.holder, self.lock)
     }
 
     /// The same key, with another say over others.
@@ -315,7 +316,7 @@ impl Connected {
             return Ok(());
         }
         let key = NonZeroU64::MIN | (TAG | HELD | rand::random::<u64>() & RANDOM_MASK);
-        let fenced = self.try_fence(Fence { key, removes: Removes::All, former_machine: None }).await;
+        let fenced = self.try_fence(Fence { key, removes: Removes::All, lock: (0, 0) }).await;
         match (fenced, self.registered) {
             (Ok(()), _) => Ok(()),
             // What cannot be taken over in good order can be cleared.
@@ -362,7 +363,7 @@ mod tests {
             (Removes::Engines, [true, true, false]),
             (Removes::All, [true; 3]),
         ] {
-            let fence = Fence { key, removes, former_machine: None };
+            let fence = Fence { key, removes, lock: (0, 0) };
             let found = [same_lock, engine, stranger].map(|other| fence.may_remove(other));
             assert_eq!(found, expected, "{removes:?}");
             assert!(fence.may_remove(VACANT.get()));
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn who_may_live_is_remembered_from_key_to_key() {
         let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
-        let fence = Fence { key, removes: Removes::Engines, former_machine: None };
+        let fence = Fence { key, removes: Removes::Engines, lock: (0, 0) };
         let is_wary = |other| fence.is_wary(&[other].into());
         assert!(!fence.is_wary(&BTreeSet::new()));
         assert!(!is_wary(0x4e52_aaaa_aa99_9999), "it held this lock");

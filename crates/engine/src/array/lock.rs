@@ -5,6 +5,7 @@ use std::{
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use netraid_raid::label::{Holder, Label, Uuid};
@@ -64,14 +65,14 @@ impl ArrayLock {
     pub(super) fn outlives(&self, holder: &Holder) -> bool {
         is_outlived(holder, &this_holder(Some(self)))
     }
+}
 
-    /// The machine whose identity the labels' dead holder had, where that is not this machine's now: its
-    /// sessions at the members have names of their own.
-    pub(super) fn former_machine(&self, holder: &Holder) -> Option<Uuid> {
-        let this = this_holder(Some(self));
-        let is_other = holder.machine_id != this.machine_id;
-        (is_other && is_outlived(holder, &this)).then_some(holder.machine_id)
-    }
+/// The identity of this machine by which `holder` made its sessions at the members, where that is not the
+/// machine's identity now, and who has `lock` proves that the engine of `holder` is dead.
+pub(super) fn former_machine(holder: &Holder, lock: (u64, u64)) -> Option<Uuid> {
+    let this = Holder { lock, ..this_holder(None) };
+    let is_other = holder.machine_id != this.machine_id;
+    (is_other && is_outlived(holder, &this)).then_some(holder.machine_id)
 }
 
 /// Whether `this` engine, which has its lock, proves by its own holder record that the engine of `holder` is dead.
@@ -134,12 +135,14 @@ pub(super) fn this_holder(lock: Option<&ArrayLock>) -> Holder {
     }
 }
 
-/// The machine's identity; where it has none, that of its boot.
+/// The machine's identity; where it has none, that of its boot. It stays what it was when this process first
+/// asked: sessions, keys and labels follow from it, and network devices come and go.
 pub(super) fn machine_id() -> Uuid {
-    match read_id("/etc/machine-id") {
+    static IDENTITY: OnceLock<Uuid> = OnceLock::new();
+    *IDENTITY.get_or_init(|| match read_id("/etc/machine-id") {
         id if id == Uuid::default() => read_id("/proc/sys/kernel/random/boot_id"),
         id => of_hardware(id, &hardware()),
-    }
+    })
 }
 
 /// `machine_id` on this hardware: a guest that was cloned has the machine-id of the other one.

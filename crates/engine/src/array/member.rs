@@ -1,6 +1,6 @@
 //! One member from the shell's side: connecting, what is on it, its label.
 
-use std::{num::NonZeroU64, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU64, sync::Arc, time::Duration};
 
 use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_raid::{
@@ -132,16 +132,16 @@ impl Connected {
     }
 
     /// Connects as the array's engine on this machine: a session of a dead predecessor is ended,
-    /// and its commands with it, before this one begins; also those that it made while this machine had the
-    /// identity `former`. Only for who holds the array's lock.
+    /// and its commands with it, before this one begins; also those that it made while this machine had an
+    /// identity of `former`. Only for who holds the array's lock.
     pub(super) async fn take_over(
         config: MemberConfig,
         array: &Uuid,
-        former: Option<Uuid>,
+        former: &BTreeSet<Uuid>,
         pool: Pool,
     ) -> Result<Self, ArrayError> {
-        if let Some(former) = former {
-            let isid = engine_isid(former, array, &config.uri);
+        for former in former {
+            let isid = engine_isid(*former, array, &config.uri);
             let sessions = Self::connect(config.clone(), Some(isid), pool.clone()).await?;
             sessions.remote.close().await;
         }

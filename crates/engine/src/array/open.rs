@@ -20,7 +20,7 @@ use netraid_raid::{
         AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
     },
     executor::Executor,
-    label::Label,
+    label::{Label, Uuid},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
     read_ahead::ReadAhead,
@@ -212,8 +212,9 @@ async fn decide_and_fence(
         let new: Vec<Option<usize>> =
             places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
         let truth = &found[assembly.truth].1.label;
-        let fence = Fence::new(truth, &held, removes(options, &held, truth));
-        take_over(connected, &new, (truth, fence), pool).await?;
+        let removes = removes(options, &held, truth);
+        let fence = Fence::new(&assembly.label.array_uuid, &held, removes);
+        take_over(connected, &new, (truth, found, fence), pool).await?;
         let failed = exclude_others(connected, &places, fence, notes).await?;
         if failed.is_empty() {
             let heard = found.iter().filter(|(at, _)| !left.contains(at));
@@ -245,16 +246,19 @@ async fn decide_and_fence(
 async fn take_over(
     connected: &mut [Connected],
     places: &[Option<usize>],
-    (label, fence): (&Label, Fence),
+    (truth, found, fence): (&Label, &[(usize, Found)], Fence),
     pool: &Pool,
 ) -> Result<(), ArrayError> {
-    let former = fence.former_machine();
-    let configs = places.iter().flatten().map(|at| (*at, connected[*at].config.clone()));
-    let sessions = configs.map(async |(at, config)| {
-        Ok::<_, ArrayError>((
-            at,
-            Connected::take_over(config, &label.array_uuid, former, pool.clone()).await?,
-        ))
+    // A member that was away knows an earlier engine than the others.
+    let former = |at: usize| -> BTreeSet<Uuid> {
+        let own = found.iter().filter(|(one, _)| *one == at).map(|(_, found)| &found.label);
+        own.chain([truth]).filter_map(|label| fence.former_machine(label)).collect()
+    };
+    let places = places.iter().flatten();
+    let configs = places.map(|at| (*at, connected[*at].config.clone(), former(*at)));
+    let sessions = configs.map(async |(at, config, former)| {
+        let member = Connected::take_over(config, &truth.array_uuid, &former, pool.clone());
+        Ok::<_, ArrayError>((at, member.await?))
     });
     for (at, session) in try_join_all(sessions).await? {
         let visit = std::mem::replace(&mut connected[at], session);

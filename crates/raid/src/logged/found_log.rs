@@ -41,6 +41,8 @@ pub(super) struct FoundLog {
     pub(super) stable_seen: Position,
     /// Everything below this was acknowledged, says some head.
     pub(super) acked_seen: Position,
+    /// What batches hold is kept, for whoever brings it home.
+    keeps_data: bool,
     /// Where members have different batches of one generation, if anywhere.
     contradicted: Option<Position>,
     code: crate::code::Code,
@@ -283,10 +285,11 @@ impl Array {
     /// earlier where a batch is missing on all.
     ///
     /// Nothing behind `upto` is looked at, and nobody is judged: users write there meanwhile, so that what is
-    /// read of it at two times does not fit together.
+    /// read of it at two times does not fit together. What the batches hold is not kept.
     pub(super) async fn find_acked_log(&self, base: &Checkpoint, upto: Position) -> FoundLog {
         let members = self.state().in_sync();
         let (mut reader, beginnings, mut log) = self.begin_log(base, members);
+        log.keeps_data = false;
         let mut walk = Walk::new(reader.ring, &beginnings, base.tail);
         self.walk_log(&mut reader, &mut log, (&mut walk, &beginnings), upto).await;
         log
@@ -336,6 +339,7 @@ impl Array {
             end: base.tail,
             stable_seen: last.map_or(base.tail.end, |last| last.position.max(base.tail.end)),
             acked_seen: base.tail.end,
+            keeps_data: true,
             contradicted: None,
             payload: BTreeMap::new(),
             parities: BTreeMap::new(),
@@ -362,9 +366,13 @@ impl Array {
                 if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
                     self.state().rules.note(Rule::BatchOfAnotherGeneration);
                 }
-                if let Some((adopted, crc)) = assemble(&copies, walk, &mut log.payload)
+                if let Some((mut adopted, crc)) = assemble(&copies, walk, &mut log.payload)
                     && walk.take(&adopted.batch, crc)
                 {
+                    if !log.keeps_data {
+                        log.payload.clear();
+                        adopted.data = SgList::new();
+                    }
                     log.batches.push(adopted);
                     went_on = true;
                     break;
