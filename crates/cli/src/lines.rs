@@ -210,6 +210,22 @@ impl Sink {
             }
         }
     }
+
+    /// Writes all of `bytes`, or as many as the stream takes until it stands still, or `end`.
+    fn write_until(&mut self, end: Instant, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() && self.is_ready(end) {
+            let upto = bytes.len().min(at + PIPE_LEN);
+            match self.write.write(&bytes[at..upto]) {
+                Ok(0) => break,
+                Ok(len) => at += len,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
+                Err(_) => break,
+            }
+        }
+        at
+    }
 }
 
 #[derive(Debug, Default)]
@@ -239,7 +255,10 @@ impl Lines {
         let builder = thread::Builder::new().name("netraid-lines".to_owned());
         let writer = builder.spawn(move || {
             let sink = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-            sink.into_iter().for_each(|sink| of_thread.write_all(sink.write, says));
+            if let Some(Sink { write, stream }) = sink {
+                drop(stream);
+                of_thread.write_all(write, says);
+            }
         });
         let left = writer.err().and_then(|_| {
             let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
@@ -280,27 +299,19 @@ impl Lines {
         }
     }
 
-    /// Writes what waits, as no thread does; not longer than a stream that stands still is waited for.
+    /// Writes what waits, as no thread does; not longer than a stream that stands still is waited for. (A
+    /// terminal that is stopped within a line is waited for until it goes on.)
     fn write_rest(&self, sink: &mut Sink) {
         let end = Instant::now() + END_PATIENCE;
         loop {
-            let chunk = self.shared.lock().backlog.take(0, self.says).bytes;
-            if chunk.is_empty() {
+            let chunk = self.shared.lock().backlog.take(0, self.says);
+            if chunk.bytes.is_empty() {
                 return;
             }
-            let mut at = 0;
-            while at < chunk.len() {
-                if !sink.is_ready(end) {
-                    return;
-                }
-                let upto = chunk.len().min(at + PIPE_LEN);
-                match sink.write.write(&chunk[at..upto]) {
-                    Ok(0) => return,
-                    Ok(len) => at += len,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
-                    Err(_) => return,
-                }
+            let written = sink.write_until(end, &chunk.bytes);
+            if written < chunk.bytes.len() {
+                self.shared.lock().backlog.lost += chunk.lost_after(written);
+                return;
             }
         }
     }

@@ -11,7 +11,7 @@ use netraid_engine::array::{
 use netraid_raid::{
     assemble::{AssembleError, CleanClose},
     geometry::{Geometry, Level},
-    member::{MemberIndex, MemberSet},
+    member::{MEMBERS_MAX, MemberIndex, MemberSet},
 };
 
 use crate::{Cluster, Error, VolumeOptions, keeper::Place};
@@ -44,6 +44,9 @@ pub(crate) async fn assemble(
     let path = &plan.entry.path;
     let wrong = |why: &str| Error::Plan { path: path.clone(), why: why.to_owned() };
     let stored = plan.entry.stored.as_ref().ok_or_else(|| wrong("it has no bytes"))?;
+    if plan.members.len() > MEMBERS_MAX {
+        return Err(wrong("it has more members than an array can have").into());
+    }
     let places = plan.members.iter().map(|member| Place::new(path, member, initiator));
     let places: Vec<Place> = places.collect::<Result<_, _>>()?;
     let configs = || places.iter().map(|place| place.config.clone()).collect::<Vec<_>>();

@@ -43,8 +43,9 @@ const VACANT: NonZeroU64 = NonZeroU64::new(TAG | WARY).unwrap();
 pub(super) enum Removes {
     /// Those of engines that held this very lock: they are dead.
     Own,
-    /// Those, and those of the labels' holder (see [`key_of`]), which is proven to be dead.
-    Holder(u64),
+    /// Those, and those of holders (see [`key_of`]) that are proven to be dead: of the label that decides, and
+    /// of the member's own.
+    Holders([Option<u64>; 2]),
     /// Those of all engines: somebody says that they are dead.
     Engines,
     /// Everybody's, by an administrator's word.
@@ -58,21 +59,26 @@ pub(super) struct Fence {
     removes: Removes,
     /// The lock that this engine has.
     lock: (u64, u64),
+    /// This machine's former identity, by the label that decided.
+    former: Option<Uuid>,
 }
 
 impl Fence {
-    /// A new key for who holds `lock`, of the array `array`.
-    pub(super) fn new(array: &Uuid, lock: &ArrayLock, removes: Removes) -> Self {
+    /// A new key for who holds `lock`, of the array that is opened by the label `truth`.
+    pub(super) fn new(truth: &Label, lock: &ArrayLock, removes: Removes) -> Self {
         let random = rand::random::<u64>() & RANDOM_MASK;
-        let own = key_of(fingerprint(array, machine_id(), lock.id()));
+        let own = key_of(fingerprint(&truth.array_uuid, machine_id(), lock.id()));
         let key = NonZeroU64::MIN | (own | HELD | random);
-        Self { key, removes, lock: lock.id() }
+        let former = former_machine(&truth.holder, lock.id());
+        Self { key, removes, lock: lock.id(), former }
     }
 
-    /// The identity that this machine had when a label's holder made its sessions, where it was another one, and
-    /// this engine's lock proves that the engine of that holder is dead.
-    pub(super) fn former_machine(self, label: &Label) -> Option<Uuid> {
-        former_machine(&label.holder, self.lock)
+    /// The identities that this machine had when holders made sessions to a member, whose engines are dead as
+    /// this engine's lock proves: the holder in the label that decided, and that in the member's own label. A
+    /// member that was away knows an earlier engine than the others.
+    pub(super) fn former_machines(self, own: Option<&Label>) -> BTreeSet<Uuid> {
+        let own = own.and_then(|label| former_machine(&label.holder, self.lock));
+        own.into_iter().chain(self.former).collect()
     }
 
     /// The same key, with another say over others.
@@ -83,7 +89,7 @@ impl Fence {
     fn may_remove(self, other: u64) -> bool {
         match self.removes {
             _ if other == VACANT.get() || self.is_dead(other) => true,
-            Removes::Own | Removes::Holder(_) => false,
+            Removes::Own | Removes::Holders(_) => false,
             Removes::Engines => is_engine(other),
             Removes::All => true,
         }
@@ -92,8 +98,12 @@ impl Fence {
     /// Whether it is proven that who has this key is dead.
     fn is_dead(self, other: u64) -> bool {
         let alike = |key: u64| (key ^ other) & (TAG_MASK | LOCK_MASK) == 0;
-        let holder = matches!(self.removes, Removes::Holder(holder) if alike(holder));
-        other != VACANT.get() && (alike(self.key.get()) || holder)
+        let holders = match self.removes {
+            Removes::Holders(holders) => holders,
+            Removes::Own | Removes::Engines | Removes::All => [None; 2],
+        };
+        let is_holder = holders.into_iter().flatten().any(alike);
+        other != VACANT.get() && (alike(self.key.get()) || is_holder)
     }
 
     /// Whether somebody may live who was removed from a member with these keys, or now will be.
@@ -316,7 +326,8 @@ impl Connected {
             return Ok(());
         }
         let key = NonZeroU64::MIN | (TAG | HELD | rand::random::<u64>() & RANDOM_MASK);
-        let fenced = self.try_fence(Fence { key, removes: Removes::All, lock: (0, 0) }).await;
+        let fenced =
+            self.try_fence(Fence { key, removes: Removes::All, lock: (0, 0), former: None }).await;
         match (fenced, self.registered) {
             (Ok(()), _) => Ok(()),
             // What cannot be taken over in good order can be cleared.
@@ -358,12 +369,13 @@ mod tests {
             (0x4e52_aaaa_aa99_9999, 0x4e52_bbbb_bb99_9999, 0x1111_aaaa_aa99_9999);
         for (removes, expected) in [
             (Removes::Own, [true, false, false]),
-            (Removes::Holder(key_of(0xbb_bbbb)), [true, true, false]),
-            (Removes::Holder(key_of(0xcc_cccc)), [true, false, false]),
+            (Removes::Holders([Some(key_of(0xbb_bbbb)), None]), [true, true, false]),
+            (Removes::Holders([None, Some(key_of(0xbb_bbbb))]), [true, true, false]),
+            (Removes::Holders([Some(key_of(0xcc_cccc)), None]), [true, false, false]),
             (Removes::Engines, [true, true, false]),
             (Removes::All, [true; 3]),
         ] {
-            let fence = Fence { key, removes, lock: (0, 0) };
+            let fence = Fence { key, removes, lock: (0, 0), former: None };
             let found = [same_lock, engine, stranger].map(|other| fence.may_remove(other));
             assert_eq!(found, expected, "{removes:?}");
             assert!(fence.may_remove(VACANT.get()));
@@ -373,7 +385,7 @@ mod tests {
     #[test]
     fn who_may_live_is_remembered_from_key_to_key() {
         let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
-        let fence = Fence { key, removes: Removes::Engines, lock: (0, 0) };
+        let fence = Fence { key, removes: Removes::Engines, lock: (0, 0), former: None };
         let is_wary = |other| fence.is_wary(&[other].into());
         assert!(!fence.is_wary(&BTreeSet::new()));
         assert!(!is_wary(0x4e52_aaaa_aa99_9999), "it held this lock");

@@ -20,7 +20,7 @@ use netraid_raid::{
         AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
     },
     executor::Executor,
-    label::{Label, Uuid},
+    label::Label,
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
     read_ahead::ReadAhead,
@@ -173,6 +173,8 @@ async fn decide_and_load(
         found.map(|(at, Found { label, .. })| (label.index, connected[*at].config.clone()))
     };
     let forgers = forgers.iter().filter_map(forger);
+    // More members may be given than the array has: nobody comes back to such a place.
+    strangers.retain(|(index, _)| index.as_usize() < assembly.found.len());
     let liars = assembly.liars.iter().map(liar).chain(forgers).chain(strangers).collect();
     Ok(Decided { assembly, lock, fence, written, places, labels, liars })
 }
@@ -212,10 +214,13 @@ async fn decide_and_fence(
         let new: Vec<Option<usize>> =
             places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
         let truth = &found[assembly.truth].1.label;
-        let removes = removes(options, &held, truth);
-        let fence = Fence::new(&assembly.label.array_uuid, &held, removes);
+        let fence = Fence::new(truth, &held, removes(options, &held, [truth; 2]));
         take_over(connected, &new, (truth, found, fence), pool).await?;
-        let failed = exclude_others(connected, &places, fence, notes).await?;
+        let fence_of = |at| {
+            let own = own_label(found, at).unwrap_or(truth);
+            fence.with(removes(options, &held, [truth, own]))
+        };
+        let failed = exclude_others(connected, &places, fence_of, notes).await?;
         if failed.is_empty() {
             let heard = found.iter().filter(|(at, _)| !left.contains(at));
             check_unchanged(connected, heard).await?;
@@ -249,12 +254,8 @@ async fn take_over(
     (truth, found, fence): (&Label, &[(usize, Found)], Fence),
     pool: &Pool,
 ) -> Result<(), ArrayError> {
-    // A member that was away knows an earlier engine than the others.
-    let former = |at: usize| -> BTreeSet<Uuid> {
-        let own = found.iter().filter(|(one, _)| *one == at).map(|(_, found)| &found.label);
-        own.chain([truth]).filter_map(|label| fence.former_machine(label)).collect()
-    };
     let places = places.iter().flatten();
+    let former = |at| fence.former_machines(own_label(found, at));
     let configs = places.map(|at| (*at, connected[*at].config.clone(), former(*at)));
     let sessions = configs.map(async |(at, config, former)| {
         let member = Connected::take_over(config, &truth.array_uuid, &former, pool.clone());
@@ -267,17 +268,23 @@ async fn take_over(
     Ok(())
 }
 
-/// Whose registrations at the members may be removed.
-fn removes(options: OpenOptions, lock: &ArrayLock, truth: &Label) -> Removes {
-    let dead = Some(truth).filter(|label| lock.outlives(&label.holder));
-    match (options, dead) {
-        (OpenOptions { force: true, .. }, _) => Removes::All,
-        (OpenOptions { take_over: true, .. }, _) => Removes::Engines,
+/// The label of the device that answered as number `at`, when it was read.
+fn own_label(found: &[(usize, Found)], at: usize) -> Option<&Label> {
+    found.iter().find(|(one, _)| *one == at).map(|(_, found)| &found.label)
+}
+
+/// Whose registrations at a member may be removed, by the label that decides and the member's own.
+fn removes(options: OpenOptions, lock: &ArrayLock, labels: [&Label; 2]) -> Removes {
+    let key = |label: &Label| {
+        let Label { array_uuid, holder, .. } = label;
+        let is_dead = lock.outlives(holder);
+        is_dead.then(|| key_of(fingerprint(array_uuid, holder.machine_id, holder.lock)))
+    };
+    match options {
+        OpenOptions { force: true, .. } => Removes::All,
+        OpenOptions { take_over: true, .. } => Removes::Engines,
         // Others may be opening it just now.
-        (OpenOptions { .. }, Some(Label { array_uuid, holder, .. })) => {
-            Removes::Holder(key_of(fingerprint(array_uuid, holder.machine_id, holder.lock)))
-        }
-        (OpenOptions { .. }, None) => Removes::Own,
+        OpenOptions { .. } => Removes::Holders(labels.map(key)),
     }
 }
 
@@ -288,14 +295,14 @@ fn removes(options: OpenOptions, lock: &ArrayLock, truth: &Label) -> Removes {
 async fn exclude_others(
     connected: &mut [Connected],
     places: &[Option<usize>],
-    fence: Fence,
+    fence_of: impl Fn(usize) -> Fence,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(usize, ArrayError)>, ArrayError> {
     let members = connected.iter_mut().enumerate();
     let members = members.filter(|(at, _)| places.contains(&Some(*at)));
     // Each to its end: what was registered must be known, to be taken back when one fails.
     let ends = join_all(members.map(async |(at, member)| {
-        let end = member.fence(fence).await;
+        let end = member.fence(fence_of(at)).await;
         (at, end.map(|()| (!member.exclusive).then(|| member.address())))
     }));
     let mut failed = Vec::new();

@@ -361,23 +361,19 @@ pub(super) async fn join(
         needs.check(&connected)?;
         check_not_serving(&connected, array).await?;
         match expect {
-            Expect::Anything => {
-                check_not_open_here(&connected, array).await.map(|lock| (lock, None))
-            }
-            Expect::Unused => connected.check_unused().await.map(|()| (None, None)),
-            Expect::Former => {
-                let label = check_former(&connected, member, array).await;
-                label.map(|label| (None, Some(label)))
-            }
+            Expect::Anything => check_not_open_here(&connected, array).await,
+            Expect::Unused => connected.check_unused().await.map(|()| None),
+            Expect::Former => check_former(&connected, member, array).await.map(|_| None),
         }
     };
+    let own = connected.label().await;
     let checked = checked.await;
     connected.remote.close().await;
     // The array that the device was of is not opened by this machine before the device is fenced.
-    let (_former_lock, former) = checked?;
+    let _former_lock = checked?;
     // No label is written yet: the machine composes it, and that overwrites any other.
-    let former = fence.iter().zip(&former).filter_map(|(fence, label)| fence.former_machine(label));
-    let former = former.collect();
+    let own = own?.ok().filter(|label| label.array_uuid == array.array_uuid);
+    let former = fence.map(|fence| fence.former_machines(own.as_ref())).unwrap_or_default();
     let mut connected = Connected::take_over(config, &array.array_uuid, &former, pool).await?;
     let fenced = match fence {
         Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,

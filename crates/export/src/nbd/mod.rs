@@ -356,9 +356,6 @@ impl Clients {
         // Whoever gives way already has not ended yet, and is not among the places.
         let need_place = self.places.needs_place(one_waits);
         let need_memory = self.budget.is_short();
-        if !need_place && !need_memory {
-            return;
-        }
         let now = self.started.elapsed();
         for (client, (meter, _)) in &self.known {
             self.places.handle_look(*client, meter.look(), now);

@@ -29,9 +29,6 @@ const MOVED_MIN: u64 = 64 << 10;
 /// While memory is needed it is at least such a part of what the client keeps: memory is given back within
 /// four times [`KEEPS_MAX`].
 const MOVED_PART: u64 = 4;
-/// Clients are looked at each second while somebody needs something. After a longer time without a look nobody
-/// knows for how long a client was waited for that has moved something since.
-const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +85,6 @@ pub(super) struct Places<K> {
 struct Place<K> {
     client: K,
     last: Look,
-    looked: Duration,
     /// What it does for those that need its place, and for those that need the memory that it keeps.
     for_place: Progress,
     for_memory: Progress,
@@ -111,8 +107,7 @@ impl<K: Copy + PartialEq> Places<K> {
     pub(super) fn handle_begin(&mut self, client: K, now: Duration) {
         let last = Look { doing: Doing::Negotiates, moved: 0, keeps: 0 };
         let progress = Progress { since: now, moved_then: 0 };
-        let (for_place, for_memory) = (progress, progress);
-        self.clients.push(Place { client, last, looked: now, for_place, for_memory });
+        self.clients.push(Place { client, last, for_place: progress, for_memory: progress });
     }
 
     /// A client has left, or was sent away.
@@ -153,7 +148,8 @@ impl<K: Copy + PartialEq> Places<K> {
         self.is_exhausted || (one_waits && self.clients.len() >= self.limit)
     }
 
-    /// What a client does now. Whoever needs something has all clients looked at each second, or more often.
+    /// What a client does now. All are looked at each second, or more often, also while nobody needs anything:
+    /// else a client would be blamed for a time in which nobody knows what it did.
     pub(super) fn handle_look(&mut self, client: K, look: Look, now: Duration) {
         if let Some(place) = self.clients.iter_mut().find(|place| place.client == client) {
             place.handle_look(look, now);
@@ -171,9 +167,7 @@ impl<K: Copy + PartialEq> Places<K> {
 impl<K> Place<K> {
     fn handle_look(&mut self, look: Look, now: Duration) {
         let waits = look.doing == Doing::WaitsForClient;
-        let is_late = now.saturating_sub(self.looked) > LOOKS_WITHIN;
-        let is_unknown = waits && is_late && look.moved != self.last.moved;
-        let is_other = waits != (self.last.doing == Doing::WaitsForClient) || is_unknown;
+        let is_other = waits != (self.last.doing == Doing::WaitsForClient);
         let memory_min = MOVED_MIN.max(look.keeps / MOVED_PART);
         for (progress, moved_min) in
             [(&mut self.for_place, MOVED_MIN), (&mut self.for_memory, memory_min)]
@@ -186,7 +180,7 @@ impl<K> Place<K> {
                 *progress = Progress { since: now, moved_then: look.moved };
             }
         }
-        (self.last, self.looked) = (look, now);
+        self.last = look;
     }
 
     const fn progress(&self, need: Need) -> &Progress {
@@ -324,23 +318,6 @@ mod tests {
         assert_eq!(look(1, 10 << 20, 10), (Some(0), None));
         places.handle_end(0);
         assert_eq!(for_memory(&places, 10), None);
-    }
-
-    #[test]
-    fn a_client_is_not_blamed_for_the_time_in_which_nobody_looked() {
-        let mut places = places(1);
-        let mut look = |moved, keeps, second| {
-            let look = Look { doing: Doing::WaitsForClient, moved, keeps };
-            places.handle_look(0, look, at(second));
-            (for_memory(&places, second), for_place(&places, second))
-        };
-        assert_eq!(look(0, 0, 0), (None, None));
-        // It has done a little in an hour, and begins to write much.
-        assert_eq!(look(4 << 10, 32 << 20, 3600), (None, None));
-        assert_eq!(look(4 << 10, 32 << 20, 3609), (None, None));
-        assert_eq!(look(4 << 10, 32 << 20, 3610), (Some(0), None));
-        // Who has moved nothing since is waited for as it was then.
-        assert_eq!(look(4 << 10, 32 << 20, 7200), (Some(0), Some(0)));
     }
 
     #[test]

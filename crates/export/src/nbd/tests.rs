@@ -11,7 +11,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{budget::ALL_BYTES_MAX, places::CLIENTS_MAX, *};
+use super::{
+    budget::ALL_BYTES_MAX,
+    places::{CLIENTS_MAX, Look},
+    *,
+};
 
 const LONGEST: u32 = PAYLOAD_LEN_MAX;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -274,4 +278,30 @@ async fn replies_that_nobody_reads_have_a_bound_and_others_are_served() {
     // Ten seconds for each three to six of them.
     assert!(from.elapsed() < Duration::from_secs(250), "{:?}", from.elapsed());
     assert!(lazy[0].is_gone().await, "the first has given way");
+}
+
+/// A client that did a little for an hour, waited for now and then, is not cut off as it begins to write much.
+#[tokio::test(start_paused = true)]
+async fn a_client_is_looked_at_also_while_nobody_needs_anything() {
+    const KEEPS: u64 = 32 << 20;
+    let mut clients = Clients::new(CLIENTS_MAX);
+    let meter = Meter::default();
+    let task = clients.tasks.spawn(std::future::pending());
+    let id = task.id();
+    clients.places.handle_begin(id, clients.started.elapsed());
+    clients.known.insert(id, (meter.clone(), task));
+    let mut look = async |doing, moved, keeps, seconds| {
+        sleep(Duration::from_secs(seconds)).await;
+        meter.tell(Look { doing, moved, keeps });
+        clients.make_room(false);
+        let now = clients.started.elapsed();
+        clients.places.gives_way(Need::Memory, now).map(|(_, doing)| doing)
+    };
+    assert_eq!(look(Doing::WaitsForClient, 0, 4096, 0).await, None);
+    for second in 1..3600 {
+        assert_eq!(look(Doing::IdleWriter, second, 0, 1).await, None);
+    }
+    assert_eq!(look(Doing::WaitsForClient, 4000, KEEPS, 1).await, None);
+    assert_eq!(look(Doing::WaitsForClient, 4000, KEEPS, 9).await, None);
+    assert_eq!(look(Doing::WaitsForClient, 4000, KEEPS, 1).await, Some(Doing::WaitsForClient));
 }

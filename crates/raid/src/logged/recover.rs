@@ -22,7 +22,7 @@ use super::{
     redo::Redo,
     state::{Life, State},
     suspects::Base,
-    tables::ROUND_LEAD_MAX,
+    tables::ROUND_LEAD_LOGGED,
     tasks::{Array, Change},
 };
 use crate::{
@@ -413,7 +413,7 @@ impl State {
     /// PARITY and its DATA. The log may have later rounds than images and checkpoints tell of, where an
     /// opening before this one found more images.
     fn number_rounds_after(&mut self, log: &FoundLog) {
-        let most = self.checkpoint.round.saturating_add(ROUND_LEAD_MAX);
+        let most = self.checkpoint.round.saturating_add(ROUND_LEAD_LOGGED);
         let rounds = log.records().filter_map(|(_, record)| match record {
             Record::Parity { round, .. } => Some(*round).filter(|round| *round <= most),
             Record::Data { .. }

@@ -13,7 +13,11 @@ use alloc::{
 
 use netraid_block::{ErrorKind, IoError};
 
-use super::{FoundMember, state::State};
+use super::{
+    FoundMember,
+    state::State,
+    tables::{ROUND_LEAD_MAX, ROUNDS_OPEN_MAX},
+};
 use crate::{
     checkpoint::Checkpoint,
     label::{COUNTER_MAX, Label, LogLabel},
@@ -23,8 +27,9 @@ use crate::{
     testimony::{LEAD_MAX, judge},
 };
 
-/// Rounds from a checkpoint to the next one, at most: each opening leaves some out.
-const ROUNDS_PER_CHECKPOINT: u32 = 64;
+/// Rounds from a checkpoint to the next one, at most: each opening leaves some out, and more where openings
+/// before it were cut short, one after the other, or a member says so.
+const ROUNDS_PER_CHECKPOINT: u32 = ROUND_LEAD_MAX + ROUNDS_OPEN_MAX;
 
 /// Members that are looked for at most whose copies of tables or log do not fit those of the others.
 pub(super) const LIARS_MAX: u32 = 2;

@@ -32,8 +32,18 @@ use crate::{
 /// Page images under way at a time.
 const PAGES_AT_ONCE: usize = 256;
 /// Rounds beyond the last checkpoint's that an image may be of and still be believed in that: others are not
-/// counted on from.
+/// counted on from. What this array writes must be believed, too: [`ROUND_LEAD_FOUND`].
 pub(super) const ROUND_LEAD_MAX: u32 = 1 << 12;
+/// The same of images that are found when an array is opened: its rounds are numbered after them.
+const ROUND_LEAD_FOUND: u32 = ROUND_LEAD_MAX / 2;
+/// The same of what is found in the log: an opening before this one may have found such images.
+pub(super) const ROUND_LEAD_LOGGED: u32 = ROUND_LEAD_MAX - ROUNDS_OPEN_MAX;
+/// Rounds of one opening, at most, until the first checkpoint of its own, and those that it leaves out.
+pub(super) const ROUNDS_OPEN_MAX: u32 = 64;
+/// Images of a page that no checkpoint has counted, of which an image may say that there are so many and still be
+/// believed: each opening that is cut short makes one, and so many have not been. What is written on from an
+/// image that is just believed is counted rightly, too.
+const UNCOUNTED_MAX: u32 = 1 << 31;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
 
@@ -368,6 +378,8 @@ struct StripeImages {
     counted: BTreeMap<u64, (StripePage, MemberSet)>,
     /// The newest image of a round that was cut short, and who has it.
     uncounted: BTreeMap<u64, (StripePage, MemberSet)>,
+    /// Pages of which there is an image that cannot be: it is written over.
+    forged: BTreeSet<u64>,
     /// A page of which two members have different images under one number.
     contradicted: Option<(u64, MemberSet)>,
 }
@@ -375,7 +387,11 @@ struct StripeImages {
 impl StripeImages {
     fn add(&mut self, page: StripePage, member: MemberIndex) {
         let is_over = page.round <= self.round;
-        if page.round <= self.round.saturating_add(ROUND_LEAD_MAX) {
+        if !is_over && page.uncounted > UNCOUNTED_MAX {
+            self.forged.insert(page.index);
+            return;
+        }
+        if page.round <= self.round.saturating_add(ROUND_LEAD_FOUND) {
             self.last_round = self.last_round.max(page.round);
         }
         let images = if is_over { &mut self.counted } else { &mut self.uncounted };
@@ -409,6 +425,7 @@ impl StripeImages {
             );
             return Err(IoError::with_detail(ErrorKind::Corrupt, text));
         }
+        written_again.extend(self.forged);
         let mut chosen = self.counted;
         for (index, image) in self.uncounted {
             written_again.insert(index);
@@ -418,4 +435,8 @@ impl StripeImages {
     }
 }
 
+const _: () = assert!(
+    ROUND_LEAD_FOUND + ROUNDS_OPEN_MAX <= ROUND_LEAD_LOGGED,
+    "rounds go on after the log's"
+);
 const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");

@@ -8,6 +8,7 @@ use netraid_raid::{
     geometry::Level,
     logged::Event,
     member::{MemberIndex, MemberState},
+    stripes::StripePage,
     sums::{SumLayout, SumPage},
 };
 
@@ -68,7 +69,9 @@ fn a_page_of_checksums_whose_number_cannot_be_is_none_and_its_member_is_left_out
 /// A number that may just be so is believed; what the array writes on from it is no forged one then.
 #[test]
 fn numbers_that_may_just_be_so_make_no_forgers_of_those_who_write_on_from_them() {
-    for lead in (4080..4120).step_by(3) {
+    let counters = (4080..4120).step_by(3).map(|lead| (lead, 0));
+    let rounds = [2040, 2048, 2060, 4030, 4090, 4096, 4100].map(|lead| (0, lead));
+    for (lead, rounds) in counters.chain(rounds) {
         // More pages than are kept in memory.
         let mut world = World::with_log(Level::Raid5, 4, 300, 256);
         let count = usize::from(world.geometry.data_columns()) * ROWS as usize;
@@ -81,18 +84,63 @@ fn numbers_that_may_just_be_so_make_no_forgers_of_those_who_write_on_from_them()
             world.idle();
         };
         fill(&mut world, 1);
-        let beyond = |page: &mut SumPage| page.counter += lead;
+        let beyond = |page: &mut SumPage| {
+            page.counter += lead;
+            page.round += rounds;
+        };
         let liar = (0..4).find(|member| forge(&mut world, *member, beyond) > 0).unwrap();
         for content in 2..5 {
             world.reopen();
             fill(&mut world, content);
             for block in (0..world.model.len()).step_by(7) {
-                assert_eq!(world.read(block).unwrap(), content, "lead {lead}, block {block}");
+                assert_eq!(
+                    world.read(block).unwrap(),
+                    content,
+                    "lead {lead}, {rounds}, block {block}"
+                );
             }
             for honest in (0..4).filter(|member| *member != liar) {
                 let index = MemberIndex(u8::try_from(honest).unwrap());
                 let state = world.machine.member_state(index);
-                assert_eq!(state, MemberState::InSync, "lead {lead}, member {honest}");
+                assert_eq!(state, MemberState::InSync, "lead {lead}, {rounds}, member {honest}");
+            }
+        }
+    }
+}
+
+/// A member says of a page of the stripe table, which has no image yet, that it has had as many as can be told, or
+/// one of a round that is far ahead. Whenever the engine dies after that, the array opens again.
+#[test]
+fn an_image_of_the_stripe_table_that_was_never_written_keeps_no_array_shut() {
+    for (level, members) in LEVELS {
+        let numbers = [1 << 31, (1 << 31) + 1, u32::MAX - 1, u32::MAX].map(|number| (number, 100));
+        let rounds = [64, 2048, 2049, 4096, 4097].map(|round| (1, round));
+        for (number, round) in numbers.into_iter().chain(rounds) {
+            let mut world = World::empty(level, members);
+            let table = world.regions.stripe_pages(&world.geometry);
+            let liar = table.holders(0).iter().next().unwrap();
+            let counter = u64::from(number);
+            let lie = StripePage { index: 0, counter, round, uncounted: number, entries: vec![] };
+            let place = table.slot_offset(0, liar, counter);
+            let image = lie.encode(UUID, place);
+            let at = place as usize;
+            world.disks[liar.as_usize()][at..at + image.len()].copy_from_slice(&image);
+            let media = world.media();
+            for steps in 0.. {
+                world.restore(&media);
+                world.reopen();
+                world.write(5, 1, 7);
+                world.machine.handle_idle();
+                let is_short = (0..steps).all(|_| world.step());
+                world.under_way.clear();
+                world.reopen();
+                world.read_all();
+                world.idle();
+                world.reopen();
+                world.read_all();
+                if !is_short {
+                    break;
+                }
             }
         }
     }

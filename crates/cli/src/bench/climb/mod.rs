@@ -24,7 +24,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use netraid_block::redact_addresses;
-use netraid_raid::geometry::Level;
+use netraid_raid::{geometry::Level, member::MEMBERS_MAX};
 
 use super::{Options, REQUEST_LEN_MAX, parity, transport};
 use crate::{create::parse_level, machine, output::Output, secret::SecretArgs, signal::Stop, size};
@@ -154,6 +154,9 @@ impl ClimbArgs {
                 "the members at {} addresses would be written to; give --overwrite to lose what is on them",
                 self.urls.len()
             );
+        }
+        if self.urls.len() > MEMBERS_MAX {
+            bail!("members at {} addresses: give at most {MEMBERS_MAX}", self.urls.len());
         }
         let large = self.large()?;
         let sizes = self.sizes()?;

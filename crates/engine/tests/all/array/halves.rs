@@ -95,6 +95,22 @@ async fn what_was_made_without_some_members_opens_without_them() {
     }
 }
 
+/// As of a plan that names a member more than the array has.
+#[tokio::test]
+async fn a_member_at_a_place_that_the_array_does_not_have_is_left_out() {
+    let (_targets, configs) = members(3).await;
+    create(options(Level::Raid5), configs.clone(), Pool::new()).await.unwrap();
+    let more = configs.iter().chain(&configs[2..]).cloned().collect();
+    let placed = OpenOptions { is_placed: true, ..OpenOptions::default() };
+    let array = Array::open(placed, more, Pool::new()).await.unwrap();
+    assert!(array.notes().iter().any(|note| note.contains("is left out as member 3")));
+    let status = array.handle().status().await.unwrap();
+    assert!(status.members.iter().all(|member| member.state == "in_sync"), "{status:?}");
+    write(array.device(), 1).await;
+    verify(array.device(), 1).await;
+    array.close().await.unwrap();
+}
+
 /// Made once on each half, as its making was cut short, and opened on one of them, or on none.
 #[tokio::test]
 async fn an_array_that_was_made_twice_is_the_one_that_was_opened() {
