@@ -45,6 +45,7 @@ load verify 8MiB 1
 load write 8MiB 2
 stop engine
 
+expect "${DEAD[m2]}" "$(dead_at m2)" "sessions at a member that nobody has come back to"
 # The labels that decide name the first successor by now: the third member's own names the dead engine.
 attach --sessions 2 "${NEW[@]}"
 expect "" "$(dead_at m2)" "sessions of the dead engine at m2"

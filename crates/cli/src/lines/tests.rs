@@ -208,6 +208,11 @@ fn where_there_is_no_thread_the_end_writes_what_waits() {
     stream.is_full.store(true, Ordering::SeqCst);
     lines.push(b"three\n");
     lines.finish();
+    stream.is_full.store(false, Ordering::SeqCst);
+    lines.push(b"four\n");
+    lines.finish();
+    let said = "one\ntwo\nnetraid: 1 lines could not be written here\nfour\n";
+    assert_eq!(stream.text(), said);
 }
 
 #[test]

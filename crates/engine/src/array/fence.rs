@@ -16,7 +16,7 @@ use netraid_raid::label::{Label, Uuid};
 
 use super::{
     error::ArrayError,
-    lock::{ArrayLock, fingerprint, former_machine, machine_id},
+    lock::{ArrayLock, fingerprint, former_machine, is_dead, machine_id},
     member::Connected,
 };
 use crate::initiator::ReservationType;
@@ -79,6 +79,13 @@ impl Fence {
     pub(super) fn former_machines(self, own: Option<&Label>) -> BTreeSet<Uuid> {
         let own = own.and_then(|label| former_machine(&label.holder, self.lock));
         own.into_iter().chain(self.former).collect()
+    }
+
+    /// What the keys of a label's holder have in common, where this engine's lock proves that it is dead.
+    pub(super) fn dead_holder(self, label: &Label) -> Option<u64> {
+        let Label { array_uuid, holder, .. } = label;
+        let key = || key_of(fingerprint(array_uuid, holder.machine_id, holder.lock));
+        is_dead(holder, self.lock).then(key)
     }
 
     /// The same key, with another say over others.

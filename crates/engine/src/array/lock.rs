@@ -67,6 +67,11 @@ impl ArrayLock {
     }
 }
 
+/// Whether who has `lock` proves that the engine of `holder` is dead.
+pub(super) fn is_dead(holder: &Holder, lock: (u64, u64)) -> bool {
+    is_outlived(holder, &Holder { lock, ..this_holder(None) })
+}
+
 /// The identity of this machine by which `holder` made its sessions at the members, where that is not the
 /// machine's identity now, and who has `lock` proves that the engine of `holder` is dead.
 pub(super) fn former_machine(holder: &Holder, lock: (u64, u64)) -> Option<Uuid> {

@@ -173,9 +173,14 @@ async fn decide_and_load(
         found.map(|(at, Found { label, .. })| (label.index, connected[*at].config.clone()))
     };
     let forgers = forgers.iter().filter_map(forger);
-    // More members may be given than the array has: nobody comes back to such a place.
-    strangers.retain(|(index, _)| index.as_usize() < assembly.found.len());
-    let liars = assembly.liars.iter().map(liar).chain(forgers).chain(strangers).collect();
+    // The place of a member that is there is not the liar's.
+    let is_free = |(index, _): &(MemberIndex, _)| {
+        assembly.found.get(index.as_usize()).is_some_and(Option::is_none)
+    };
+    let liars = assembly.liars.iter().map(liar).filter(is_free).chain(forgers).chain(strangers);
+    // More members may be given, or told of, than the array has: nobody comes back to such a place.
+    let is_place = |(index, _): &(MemberIndex, _)| index.as_usize() < assembly.found.len();
+    let liars = liars.filter(is_place).collect();
     Ok(Decided { assembly, lock, fence, written, places, labels, liars })
 }
 

@@ -376,7 +376,16 @@ pub(super) async fn join(
     let former = fence.map(|fence| fence.former_machines(own.as_ref())).unwrap_or_default();
     let mut connected = Connected::take_over(config, &array.array_uuid, &former, pool).await?;
     let fenced = match fence {
-        Some(fence) => connected.fence(fence.with(expect.removes(is_holder))).await,
+        Some(fence) => {
+            let removes = match expect.removes(is_holder) {
+                Removes::Own => {
+                    let own = own.as_ref().and_then(|label| fence.dead_holder(label));
+                    Removes::Holders([None, own])
+                }
+                removes @ (Removes::Holders(_) | Removes::Engines | Removes::All) => removes,
+            };
+            connected.fence(fence.with(removes)).await
+        }
         None => Ok(()),
     };
     // Before the member that is replaced is set aside for it, and before anything of it is overwritten.

@@ -29,6 +29,9 @@ const MOVED_MIN: u64 = 64 << 10;
 /// While memory is needed it is at least such a part of what the client keeps: memory is given back within
 /// four times [`KEEPS_MAX`].
 const MOVED_PART: u64 = 4;
+/// Clients are looked at each second. After a longer time, in which this process stood still, nobody knows for how
+/// long a client was waited for that has moved something since.
+const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +88,7 @@ pub(super) struct Places<K> {
 struct Place<K> {
     client: K,
     last: Look,
+    looked: Duration,
     /// What it does for those that need its place, and for those that need the memory that it keeps.
     for_place: Progress,
     for_memory: Progress,
@@ -107,7 +111,8 @@ impl<K: Copy + PartialEq> Places<K> {
     pub(super) fn handle_begin(&mut self, client: K, now: Duration) {
         let last = Look { doing: Doing::Negotiates, moved: 0, keeps: 0 };
         let progress = Progress { since: now, moved_then: 0 };
-        self.clients.push(Place { client, last, for_place: progress, for_memory: progress });
+        let (for_place, for_memory) = (progress, progress);
+        self.clients.push(Place { client, last, looked: now, for_place, for_memory });
     }
 
     /// A client has left, or was sent away.
@@ -167,7 +172,9 @@ impl<K: Copy + PartialEq> Places<K> {
 impl<K> Place<K> {
     fn handle_look(&mut self, look: Look, now: Duration) {
         let waits = look.doing == Doing::WaitsForClient;
-        let is_other = waits != (self.last.doing == Doing::WaitsForClient);
+        let is_late = now.saturating_sub(self.looked) > LOOKS_WITHIN;
+        let is_unknown = waits && is_late && look.moved != self.last.moved;
+        let is_other = waits != (self.last.doing == Doing::WaitsForClient) || is_unknown;
         let memory_min = MOVED_MIN.max(look.keeps / MOVED_PART);
         for (progress, moved_min) in
             [(&mut self.for_place, MOVED_MIN), (&mut self.for_memory, memory_min)]
@@ -180,7 +187,7 @@ impl<K> Place<K> {
                 *progress = Progress { since: now, moved_then: look.moved };
             }
         }
-        self.last = look;
+        (self.last, self.looked) = (look, now);
     }
 
     const fn progress(&self, need: Need) -> &Progress {
@@ -318,6 +325,22 @@ mod tests {
         assert_eq!(look(1, 10 << 20, 10), (Some(0), None));
         places.handle_end(0);
         assert_eq!(for_memory(&places, 10), None);
+    }
+
+    #[test]
+    fn a_client_is_not_blamed_for_the_time_in_which_the_process_stood_still() {
+        let mut places = places(1);
+        let mut look = |moved, second| {
+            let look = Look { doing: Doing::WaitsForClient, moved, keeps: 32 << 20 };
+            places.handle_look(0, look, at(second));
+            for_memory(&places, second)
+        };
+        assert_eq!(look(0, 0), None);
+        assert_eq!(look(4 << 10, 3600), None);
+        assert_eq!((3601..3610).find_map(|second| look(4 << 10, second)), None);
+        assert_eq!(look(4 << 10, 3610), Some(0));
+        // Who has moved nothing since is waited for as it was then.
+        assert_eq!(look(4 << 10, 7200), Some(0));
     }
 
     #[test]

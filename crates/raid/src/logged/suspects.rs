@@ -16,7 +16,7 @@ use netraid_block::{ErrorKind, IoError};
 use super::{
     FoundMember,
     state::State,
-    tables::{ROUND_LEAD_MAX, ROUNDS_OPEN_MAX},
+    tables::{ROUND_LEAD_FOUND, ROUND_LEAD_MAX, ROUNDS_OPEN_MAX},
 };
 use crate::{
     checkpoint::Checkpoint,
@@ -214,7 +214,9 @@ impl State {
                 self.suspects.liars.insert(*member, text);
             } else if one.counter + 1 >= base.counter || planted(Planted::OlderImageAccepted) {
                 found.members.insert(*member);
-                found.last_round = found.last_round.max(one.round);
+                // No further than images are followed: what this opening writes must be believed at the next.
+                let most = base.round.saturating_add(ROUND_LEAD_FOUND);
+                found.last_round = found.last_round.max(one.round.min(most));
             }
         }
         let older = two_behind(checkpoints, found.members);
@@ -293,6 +295,7 @@ fn is_lie(one: &Checkpoint, base: &Checkpoint, blocks: u64) -> bool {
     let is_twin = (one.counter, one.generation) == (base.counter, base.generation);
     (is_ahead && (one.counter > base.counter + 1 || !may_follow(one, base, blocks)))
         || (is_twin && one != base)
+        || one.round > base.round.saturating_add(ROUNDS_PER_CHECKPOINT)
 }
 
 /// Whether a checkpoint may be one that an earlier generation was writing when it ended, before one of

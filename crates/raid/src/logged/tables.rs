@@ -34,8 +34,8 @@ const PAGES_AT_ONCE: usize = 256;
 /// Rounds beyond the last checkpoint's that an image may be of and still be believed in that: others are not
 /// counted on from. What this array writes must be believed, too: [`ROUND_LEAD_FOUND`].
 pub(super) const ROUND_LEAD_MAX: u32 = 1 << 12;
-/// The same of images that are found when an array is opened: its rounds are numbered after them.
-const ROUND_LEAD_FOUND: u32 = ROUND_LEAD_MAX / 2;
+/// The same of images and checkpoints that are found when an array is opened: its rounds are numbered after them.
+pub(super) const ROUND_LEAD_FOUND: u32 = ROUND_LEAD_MAX / 2;
 /// The same of what is found in the log: an opening before this one may have found such images.
 pub(super) const ROUND_LEAD_LOGGED: u32 = ROUND_LEAD_MAX - ROUNDS_OPEN_MAX;
 /// Rounds of one opening, at most, until the first checkpoint of its own, and those that it leaves out.
@@ -207,8 +207,10 @@ impl Array {
             let state = self.state();
             (state.layout.stripe_pages, state.in_sync(), state.label.array_uuid)
         };
+        let is_over = |page: &StripePage| page.round <= base.round;
         let lacking: Vec<(&StripePage, MemberIndex)> = newest
             .values()
+            .filter(|(page, _)| is_over(page))
             .flat_map(|(page, have)| {
                 let holders = table.holders(page.index).iter();
                 let lack = |one: &MemberIndex| members.contains(*one) && !have.contains(*one);
@@ -231,7 +233,11 @@ impl Array {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
             let counted = page.counted(base.round);
             state.stripe_images[at] = Images { newest: page.key(), counted };
-            state.stripes.load(&page);
+            // Of a page that has an image of a round that was cut short alone, its number is gone on from; what it
+            // says is in the log, where it is true.
+            if is_over(&page) {
+                state.stripes.load(&page);
+            }
         }
         for index in unreadable {
             state.stripes.note_page(index);
@@ -378,7 +384,7 @@ struct StripeImages {
     counted: BTreeMap<u64, (StripePage, MemberSet)>,
     /// The newest image of a round that was cut short, and who has it.
     uncounted: BTreeMap<u64, (StripePage, MemberSet)>,
-    /// Pages of which there is an image that cannot be: it is written over.
+    /// Pages of which there is an image that cannot be: they are written again.
     forged: BTreeSet<u64>,
     /// A page of which two members have different images under one number.
     contradicted: Option<(u64, MemberSet)>,
@@ -413,7 +419,8 @@ impl StripeImages {
     }
 
     /// The image of each page that counts. What a round wrote that was cut short is in the log, too: so the image
-    /// before it is as good, and one member alone has not made it. It is written over by the next one.
+    /// before it is as good, and one member alone has not made it. It is written over by the next one. Where
+    /// there is none before it, its number alone is used.
     fn choose(
         self,
         written_again: &mut BTreeSet<u64>,

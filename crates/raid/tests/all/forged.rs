@@ -5,10 +5,13 @@
 use crate::support::{LEVELS, ROWS, UUID, World};
 use netraid_block::Op;
 use netraid_raid::{
+    checkpoint::Checkpoint,
     geometry::Level,
+    lack::ROUND_MAX,
     logged::Event,
     member::{MemberIndex, MemberState},
-    stripes::StripePage,
+    regions::CHECKPOINT_OFFSETS,
+    stripes::{Entry, StripePage},
     sums::{SumLayout, SumPage},
 };
 
@@ -120,7 +123,11 @@ fn an_image_of_the_stripe_table_that_was_never_written_keeps_no_array_shut() {
             let table = world.regions.stripe_pages(&world.geometry);
             let liar = table.holders(0).iter().next().unwrap();
             let counter = u64::from(number);
-            let lie = StripePage { index: 0, counter, round, uncounted: number, entries: vec![] };
+            // All stripes elsewhere, where nothing is: what it says is not taken, whatever its number.
+            let stripes = u32::try_from(world.geometry.stripes()).unwrap();
+            let entry = |logical| Entry { logical: Some(logical), round: 0 };
+            let entries = (0..stripes).rev().map(entry).collect();
+            let lie = StripePage { index: 0, counter, round, uncounted: number, entries };
             let place = table.slot_offset(0, liar, counter);
             let image = lie.encode(UUID, place);
             let at = place as usize;
@@ -144,4 +151,103 @@ fn an_image_of_the_stripe_table_that_was_never_written_keeps_no_array_shut() {
             }
         }
     }
+}
+
+/// The checkpoint of a member that counts.
+fn newest_checkpoint(world: &World, member: usize) -> Checkpoint {
+    let slots = CHECKPOINT_OFFSETS.into_iter().enumerate().filter_map(|(slot, offset)| {
+        let at = offset as usize;
+        Checkpoint::decode(&world.disks[member][at..at + 4096], UUID, slot).ok()
+    });
+    slots.max_by_key(|one| (one.generation, one.counter)).unwrap()
+}
+
+/// What the array writes after a checkpoint that lies about its round can be read and opened, and makes no
+/// forgers of those who hold it, whenever the engine dies.
+#[test]
+fn a_checkpoint_of_a_round_that_never_was_harms_nobody_but_who_says_so() {
+    let ahead = [64, 65, 2048, 2049, 4029, 4030, 4094, 4160, 4161].map(|rounds| (true, rounds));
+    let behind = [65, 4094, 5000, u32::MAX].map(|rounds| (false, rounds));
+    for (is_ahead, rounds) in ahead.into_iter().chain(behind) {
+        for steps in [0, 3, 10, 30, 100, 1000, 100_000] {
+            // More pages of checksums than are kept in memory.
+            let mut world = World::with_log(Level::Raid5, 4, 300, 256);
+            let count = usize::from(world.geometry.data_columns()) * ROWS as usize;
+            for stripe in (0..300).step_by(9) {
+                world.write(stripe * count, count, stripe as u8);
+            }
+            world.idle();
+            let newest = newest_checkpoint(&world, 1);
+            let round = newest.round.saturating_add(rounds).min(ROUND_MAX);
+            let lie = match is_ahead {
+                true => Checkpoint { counter: newest.counter + 1, round, ..newest },
+                false => Checkpoint {
+                    counter: newest.counter - 1,
+                    generation: newest.generation + 1,
+                    round,
+                    ..newest
+                },
+            };
+            let at = lie.offset() as usize;
+            let image = lie.encode(UUID);
+            world.disks[1][at..at + image.len()].copy_from_slice(&image);
+            for turn in 0..3 {
+                world.reopen();
+                for stripe in (0..300).step_by(7) {
+                    world.write(stripe * count + turn, 1, turn as u8 + 100);
+                }
+                world.machine.handle_idle();
+                let read = |block| (block, world.model[block]);
+                let wanted: Vec<_> = (0..world.model.len()).step_by(61).map(read).collect();
+                let reads: Vec<(u64, u8)> = wanted
+                    .into_iter()
+                    .map(|(block, content)| (world.begin(Op::Read, block, 1, 0), content))
+                    .collect();
+                let is_whole = turn > 0 || !(0..steps).all(|_| world.step());
+                if is_whole {
+                    for (id, content) in reads {
+                        let data = world.finish(id).unwrap().to_contiguous();
+                        assert!(data.iter().all(|byte| *byte == content), "{is_ahead} {rounds}");
+                    }
+                }
+                world.under_way.clear();
+                for honest in [0, 2, 3] {
+                    let state = world.machine.member_state(MemberIndex(honest));
+                    assert_eq!(state, MemberState::InSync, "{is_ahead} {rounds}: {honest}");
+                }
+            }
+            world.reopen();
+            world.read_all();
+        }
+    }
+}
+
+/// A page of the stripe table that was never written has no image of a round that is over: what one of a later round
+/// says is not true.
+#[test]
+fn an_image_of_a_page_that_was_never_written_takes_no_stripe_away() {
+    let mut world = World::with_log(Level::Raid5, 4, 600, 64);
+    for block in 0..40 {
+        world.write(block, 1, block as u8 + 1);
+    }
+    world.idle();
+    let table = world.regions.stripe_pages(&world.geometry);
+    let liar = table.holders(1).iter().next().unwrap();
+    let round = newest_checkpoint(&world, 0).round + 1;
+    let entry = |logical| Entry { logical: Some(logical), round: 0 };
+    let entries = (0..40).map(entry).collect();
+    let lie = StripePage { index: 1, counter: 1, round, uncounted: 1, entries };
+    let place = table.slot_offset(1, liar, 1);
+    let image = lie.encode(UUID, place);
+    let at = place as usize;
+    world.disks[liar.as_usize()][at..at + image.len()].copy_from_slice(&image);
+    for content in [100, 200] {
+        world.reopen();
+        world.read_all();
+        world.write(7, 1, content);
+        world.idle();
+    }
+    world.reopen();
+    world.read_all();
+    world.assert_clean();
 }
