@@ -162,7 +162,7 @@ impl Driver {
         let (queue, completed) = CompletionQueue::channel();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut slots = make_slots(opened.members, &given, &opened.unused);
+        let mut slots = make_slots(opened.members, &given);
         for (member, config) in opened.liars {
             slots[member.as_usize()].leave_out(config);
         }

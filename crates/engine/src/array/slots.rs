@@ -81,16 +81,11 @@ impl Slot {
 
 /// One slot a member. The address of a member that is not there is known when it was given at
 /// its place in the list.
-pub(super) fn make_slots(
-    members: Vec<Option<Connected>>,
-    given: &[MemberConfig],
-    unused: &[Connected],
-) -> Vec<Slot> {
+pub(super) fn make_slots(members: Vec<Option<Connected>>, given: &[MemberConfig]) -> Vec<Slot> {
     let taken: Vec<String> = members.iter().flatten().map(Connected::address).collect();
     let left = |config: &&MemberConfig| !taken.contains(&config.address());
     let unplaced: Vec<&MemberConfig> = given.iter().filter(left).collect();
     let absent = members.iter().filter(|member| member.is_none()).count();
-    debug_assert!(unused.len() <= unplaced.len());
     let slot = |(at, connected): (usize, Option<Connected>)| {
         let at_its_place = given.get(at).filter(left);
         let only_one = unplaced.first().filter(|_| absent == 1 && unplaced.len() == 1).copied();
