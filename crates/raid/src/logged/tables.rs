@@ -40,9 +40,9 @@ pub(super) const ROUND_LEAD_FOUND: u32 = ROUND_LEAD_MAX / 2;
 pub(super) const ROUND_LEAD_LOGGED: u32 = ROUND_LEAD_MAX - ROUNDS_OPEN_MAX;
 /// Rounds of one opening, at most, until the first checkpoint of its own, and those that it leaves out.
 pub(super) const ROUNDS_OPEN_MAX: u32 = 64;
-/// Images of a page that no checkpoint has counted, of which an image may say that there are so many and still be
-/// believed: each opening that is cut short makes one, and so many have not been. What is written on from an
-/// image that is just believed is counted rightly, too.
+/// The largest number of uncounted images that an image may tell of and still be believed: each opening that is cut
+/// short makes one image, and no array is opened so often. The next image after the last one that is believed still
+/// has a number that fits.
 const UNCOUNTED_MAX: u32 = 1 << 31;
 /// Bytes of a table that are read at once when an array is opened.
 const LOAD_LEN: u64 = 1 << 20;
@@ -233,8 +233,8 @@ impl Array {
             let at = usize::try_from(index).unwrap_or(usize::MAX);
             let counted = page.counted(base.round);
             state.stripe_images[at] = Images { newest: page.key(), counted };
-            // Of a page that has an image of a round that was cut short alone, its number is gone on from; what it
-            // says is in the log, where it is true.
+            // An image of a round that was cut short gives its number alone: the log has its contents, if they are
+            // true.
             if is_over(&page) {
                 state.stripes.load(&page);
             }
