@@ -9,14 +9,16 @@ use netraid_block::{Buf, ErrorKind, IoError, SgList};
 use super::{
     Rule,
     suspects::{LIARS_MAX, nobody_can_tell},
+    tables::ROUND_LEAD_LOGGED,
     tasks::Array,
 };
 use crate::{
     bytes,
     checkpoint::Checkpoint,
+    code::Code,
     log::{
-        BATCHES_IN_FLIGHT_MAX, Batch, Beginnings, Bounds, LOG_BLOCK_LEN, Link, LogKey, Position,
-        Record, Ring, Walk, head_blocks,
+        BATCHES_IN_FLIGHT_MAX, Basis, Batch, Beginnings, Bounds, LOG_BLOCK_LEN, Link, LogKey,
+        Position, Record, Ring, Walk, head_blocks,
     },
     member::{MemberIndex, MemberSet},
 };
@@ -43,9 +45,11 @@ pub(super) struct FoundLog {
     pub(super) acked_seen: Position,
     /// What batches hold is kept, for whoever brings it home.
     keeps_data: bool,
+    /// The last round that is over.
+    closed: u32,
     /// Where members have different batches of one generation, if anywhere.
     contradicted: Option<Position>,
-    code: crate::code::Code,
+    code: Code,
     /// Payload by position.
     payload: BTreeMap<Position, Buf>,
     /// Where PARITY records of a row are, by physical stripe and row: batch, and place in it.
@@ -53,6 +57,22 @@ pub(super) struct FoundLog {
 }
 
 impl FoundLog {
+    /// Nothing is found yet behind `tail`; rounds up to `closed` are over.
+    const fn new(tail: Link, closed: u32, code: Code) -> Self {
+        Self {
+            batches: Vec::new(),
+            end: tail,
+            stable_seen: tail.end,
+            acked_seen: tail.end,
+            keeps_data: true,
+            closed,
+            contradicted: None,
+            code,
+            payload: BTreeMap::new(),
+            parities: BTreeMap::new(),
+        }
+    }
+
     /// All records, with their positions.
     pub(super) fn records(&self) -> impl Iterator<Item = (Position, &Record)> {
         self.batches.iter().flat_map(|one| one.batch.records_at())
@@ -149,6 +169,12 @@ struct Copy {
     batch: Batch,
     crc: u32,
     bytes: Buf,
+}
+
+impl Copy {
+    fn is_same(&self, other: &Self) -> bool {
+        self.crc == other.crc && self.batch == other.batch
+    }
 }
 
 struct Reader {
@@ -334,17 +360,8 @@ impl Array {
         let beginnings = state.beginnings();
         // A generation was decided when everything before it was stable.
         let last = beginnings.as_slice().last();
-        let log = FoundLog {
-            batches: Vec::new(),
-            end: base.tail,
-            stable_seen: last.map_or(base.tail.end, |last| last.position.max(base.tail.end)),
-            acked_seen: base.tail.end,
-            keeps_data: true,
-            contradicted: None,
-            payload: BTreeMap::new(),
-            parities: BTreeMap::new(),
-            code: state.layout.code,
-        };
+        let mut log = FoundLog::new(base.tail, base.round, state.layout.code);
+        log.stable_seen = last.map_or(base.tail.end, |last| last.position.max(base.tail.end));
         (reader, beginnings, log)
     }
 
@@ -367,6 +384,7 @@ impl Array {
                     self.state().rules.note(Rule::BatchOfAnotherGeneration);
                 }
                 if let Some((mut adopted, crc)) = assemble(&copies, walk, &mut log.payload)
+                    && log.may_have(&adopted.batch)
                     && walk.take(&adopted.batch, crc)
                 {
                     if !log.keeps_data {
@@ -403,11 +421,33 @@ impl Array {
 }
 
 impl FoundLog {
-    /// No generation writes two batches to one place.
+    /// Whether this array can have written a batch behind what was found: its PARITY is of rounds that can be, and
+    /// the log has the DATA that PARITY of a round that is not over names. Else nobody could bring it home, and
+    /// once it is on all members the array would stay shut.
+    fn may_have(&self, batch: &Batch) -> bool {
+        let most = self.closed.saturating_add(ROUND_LEAD_LOGGED);
+        batch.records.iter().all(|record| match record {
+            Record::Parity { round, basis, .. } => {
+                let is_there = |one: &Basis| {
+                    let data = one.position.filter(|_| !one.zeroes);
+                    data.is_none_or(|data| self.payload.contains_key(&data))
+                };
+                let is_over = *round <= self.closed;
+                *round <= most && (is_over || !self.keeps_data || basis.iter().all(is_there))
+            }
+            Record::Data { .. }
+            | Record::Zeroes { .. }
+            | Record::Remap { .. }
+            | Record::Open { .. } => true,
+        })
+    }
+
+    /// No generation writes two batches to one place. The checksum alone does not tell: it can be had for other
+    /// contents, too.
     fn note_contradiction(&mut self, copies: &[Copy], walk: &Walk<'_>) {
         let mut next = copies.iter().filter(|copy| walk.would_take(&copy.batch));
         if let Some(first) = next.next()
-            && next.any(|other| other.crc != first.crc)
+            && next.any(|other| !other.is_same(first))
         {
             self.contradicted = Some(first.batch.position);
         }
@@ -432,7 +472,7 @@ fn assemble(
     payload: &mut BTreeMap<Position, Buf>,
 ) -> Option<(Adopted, u32)> {
     for candidate in copies {
-        let same = || copies.iter().filter(|copy| copy.crc == candidate.crc);
+        let same = || copies.iter().filter(|copy| copy.is_same(candidate));
         if !walk.would_take(&candidate.batch) {
             continue;
         }
@@ -494,4 +534,74 @@ fn payload_sums(batch: &Batch) -> Vec<(Position, u32)> {
         }
     }
     sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        geometry::{Geometry, Level},
+        log::Begin,
+    };
+
+    fn copy(member: u8, records: Vec<Record>) -> Copy {
+        let link = Link { end: Position(0), crc: 9 };
+        let (generation, position, nothing) = (1, Position(0), Position(0));
+        let (stable_upto, acked_upto) = (nothing, nothing);
+        let batch =
+            Batch { generation, position, previous: link, stable_upto, acked_upto, records };
+        let len = batch.blocks() * LOG_BLOCK_LEN;
+        let bytes = Buf::copy_from(&alloc::vec![member; len as usize]);
+        // The same checksum for whatever it says.
+        Copy { member: MemberIndex(member), batch, crc: 77, bytes }
+    }
+
+    fn data(member: u8) -> Record {
+        let block = alloc::vec![member; LOG_BLOCK_LEN as usize];
+        Record::Data { block: 5, crc: bytes::sum(&block) }
+    }
+
+    #[test]
+    fn a_copy_with_the_checksum_of_another_one_is_no_copy_of_it() {
+        let mut beginnings = Beginnings::default();
+        beginnings.begin(Begin { generation: 1, position: Position(0) });
+        let walk = Walk::new(Ring::new(64), &beginnings, Link { end: Position(0), crc: 9 });
+        let honest = |member| Copy { member: MemberIndex(member), ..copy(1, Vec::from([data(1)])) };
+        let lies = [Vec::new(), Vec::from([data(7)]), Vec::from([data(1), data(1)])];
+        for lie in lies {
+            let copies = [honest(1), copy(7, lie.clone()), honest(2)];
+            let mut payload = BTreeMap::new();
+            let (adopted, _) = assemble(&copies, &walk, &mut payload).unwrap();
+            assert_eq!(adopted.batch.records, [data(1)]);
+            assert_eq!(adopted.holders, [1, 2].map(MemberIndex).into_iter().collect());
+            for copies in [copies, [copy(7, lie), honest(1), honest(2)]] {
+                let geometry = Geometry::new(Level::Raid5, 4, 65_536, 512, 100, 0).unwrap();
+                let tail = Link { end: Position(0), crc: 9 };
+                let mut log = FoundLog::new(tail, 0, Code::new(&geometry));
+                log.note_contradiction(&copies, &walk);
+                assert_eq!(log.contradicted, Some(Position(0)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_whose_parity_nobody_could_bring_home_is_none() {
+        let geometry = Geometry::new(Level::Raid5, 4, 65_536, 512, 100, 0).unwrap();
+        let tail = Link { end: Position(0), crc: 9 };
+        let mut log = FoundLog::new(tail, 10, Code::new(&geometry));
+        log.payload.insert(Position(3), Buf::copy_from(&[0; LOG_BLOCK_LEN as usize]));
+        let parity = |round, position, zeroes| {
+            let basis = Vec::from([Basis { column: 0, crc: 0, position, zeroes }]);
+            let parity = Record::Parity { stripe: 0, row: 0, round, checks: Vec::from([0]), basis };
+            copy(0, Vec::from([parity])).batch
+        };
+        assert!(log.may_have(&parity(11, Some(Position(3)), false)));
+        assert!(!log.may_have(&parity(11, Some(Position(2)), false)));
+        assert!(log.may_have(&parity(11, Some(Position(2)), true)));
+        assert!(log.may_have(&parity(11, None, false)));
+        assert!(log.may_have(&parity(10, Some(Position(2)), false)), "its round is over");
+        let most = 10 + ROUND_LEAD_LOGGED;
+        assert!(log.may_have(&parity(most, Some(Position(3)), false)));
+        assert!(!log.may_have(&parity(most + 1, Some(Position(3)), false)));
+    }
 }

@@ -363,7 +363,11 @@ impl Array {
                 let found = self.state().sum_images(holder, pair, offset, page);
                 found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             } else {
-                let found = decode_stripe_pair(pair, uuid, offset, page);
+                // Memory knows the newest: what is beyond it nobody has written, and no other member gets it.
+                let at = usize::try_from(page).unwrap_or(usize::MAX);
+                let newest = self.state().stripe_images[at].newest;
+                let mut found = decode_stripe_pair(pair, uuid, offset, page);
+                found.retain(|one| one.key() <= newest);
                 found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             }
         };

@@ -315,9 +315,8 @@ impl Array {
         }
         let last_round = images.last_round;
         let newest = images.choose(&mut unreadable)?;
-        let counted = newest.values().map(|(page, _)| page.counted(base.round));
-        let found = counted.fold(0, u64::wrapping_add);
-        if found == base.stripe_images || planted(Planted::PageFromOneCopy) {
+        let found = count_all(newest.values().map(|(page, _)| page.counted(base.round)));
+        if found == base.stripe_images.into() || planted(Planted::PageFromOneCopy) {
             return Ok(FoundStripes { newest, unreadable, last_round });
         }
         let text = alloc::format!(
@@ -360,6 +359,11 @@ impl Array {
             }
         }
     }
+}
+
+/// All images together. Forged numbers must not wrap around to the right one.
+fn count_all(counts: impl Iterator<Item = u64>) -> u128 {
+    counts.map(u128::from).sum()
 }
 
 /// The stripe table as it is on the members.
@@ -447,3 +451,17 @@ const _: () = assert!(
     "rounds go on after the log's"
 );
 const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::COUNTER_MAX;
+
+    #[test]
+    fn forged_numbers_of_images_do_not_add_up_to_the_right_one() {
+        let honest = [7, 5, 9];
+        let forged = [COUNTER_MAX; 16].into_iter().chain(honest);
+        assert_eq!(count_all(honest.into_iter()), 21);
+        assert_ne!(count_all(forged), 21);
+    }
+}

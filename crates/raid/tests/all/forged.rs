@@ -5,12 +5,15 @@
 use crate::support::{LEVELS, ROWS, UUID, World};
 use netraid_block::Op;
 use netraid_raid::{
+    bytes,
     checkpoint::Checkpoint,
     geometry::Level,
+    label::Label,
     lack::ROUND_MAX,
+    log::{Basis, Batch, HEAD_BLOCKS_MAX, Link, LogKey, Position, Record},
     logged::Event,
     member::{MemberIndex, MemberState},
-    regions::CHECKPOINT_OFFSETS,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
     stripes::{Entry, StripePage},
     sums::{SumLayout, SumPage},
 };
@@ -250,4 +253,83 @@ fn an_image_of_a_page_that_was_never_written_takes_no_stripe_away() {
     world.reopen();
     world.read_all();
     world.assert_clean();
+}
+
+/// Where a position of the log is on each member.
+fn place_in_log(world: &World, at: Position) -> usize {
+    let log = world.regions.log;
+    (log.offset + at.0 * 4096 % log.len) as usize
+}
+
+/// What the next batch would follow, by what members have.
+fn end_of_log(world: &World, key: &LogKey) -> Link {
+    let mut link = newest_checkpoint(world, 0).tail;
+    loop {
+        let place = place_in_log(world, link.end);
+        let heads = world.disks.iter().flat_map(|disk| {
+            (1..=HEAD_BLOCKS_MAX as usize)
+                .filter_map(move |blocks| disk.get(place..place + blocks * 4096))
+        });
+        let mut found = heads.filter_map(|head| Batch::decode(head, link.end, key).ok());
+        let Some((next, crc)) = found.find(|(batch, _)| batch.previous == link) else {
+            return link;
+        };
+        link = Link { end: next.end(), crc };
+    }
+}
+
+/// A member has a batch behind the end of the log whose PARITY names DATA that is not in the log.
+#[test]
+fn a_batch_that_nobody_could_bring_home_keeps_no_array_shut() {
+    for (level, members) in LEVELS {
+        for rounds in [1, 4032, 4033, 5000] {
+            let mut world = World::with_log(level, members, 8, 256);
+            for block in 0..20 {
+                world.write(block, 1, block as u8 + 1);
+            }
+            world.idle();
+            world.reopen();
+            world.write(3, 1, 99);
+            let at = LABEL_OFFSETS[0] as usize;
+            let label = Label::decode(&world.disks[0][at..at + 4096], 0).unwrap();
+            let log = label.log.unwrap();
+            let key = LogKey { array_uuid: UUID, salt: log.salt };
+            let end = end_of_log(&world, &key);
+            assert!(end.end > newest_checkpoint(&world, 0).tail.end, "a write is in the log");
+            let is_copies = matches!(level, Level::Raid1 | Level::Raid10);
+            let checks = if is_copies { 0 } else { world.geometry.tolerance() as usize };
+            let check = vec![7; 4096];
+            let round = newest_checkpoint(&world, 0).round + rounds;
+            let position = Some(Position(0));
+            let parity = Record::Parity {
+                stripe: 0,
+                row: 0,
+                round,
+                checks: vec![bytes::sum(&check); checks],
+                basis: vec![Basis { column: 0, crc: bytes::sum(&check), position, zeroes: false }],
+            };
+            let lie = Batch {
+                generation: log.beginnings.as_slice().last().unwrap().generation,
+                position: end.end,
+                previous: end,
+                stable_upto: end.end,
+                acked_upto: end.end,
+                records: vec![parity],
+            };
+            let mut image = lie.encode(&key).0;
+            (0..checks).for_each(|_| image.extend_from_slice(&check));
+            let place = place_in_log(&world, end.end);
+            let liar = members - 1;
+            world.disks[liar][place..place + image.len()].copy_from_slice(&image);
+            for _ in 0..3 {
+                world.reopen();
+                world.read_all();
+                world.write(4, 1, 100);
+                world.idle();
+            }
+            world.away.insert(liar);
+            world.reopen();
+            world.read_all();
+        }
+    }
 }
