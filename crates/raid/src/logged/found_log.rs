@@ -39,8 +39,13 @@ pub(super) struct Adopted {
 pub(super) struct FoundLog {
     pub(super) batches: Vec<Adopted>,
     pub(super) end: Link,
-    /// Everything below this was stable, says some head.
-    pub(super) stable_seen: Position,
+    /// Everything below this was stable, says some head. One member alone may have it say so: only the check
+    /// that the log does not end before it goes by that.
+    stable_seen: Position,
+    /// Everything below this was stable: the labels say so, or heads on more members than may lie.
+    pub(super) stable: Position,
+    /// By member: everything below this was stable, says some head on it.
+    claims: BTreeMap<MemberIndex, Position>,
     /// Everything below this was acknowledged, says some head.
     pub(super) acked_seen: Position,
     /// What batches hold is kept, for whoever brings it home.
@@ -63,6 +68,8 @@ impl FoundLog {
             batches: Vec::new(),
             end: tail,
             stable_seen: tail.end,
+            stable: tail.end,
+            claims: BTreeMap::new(),
             acked_seen: tail.end,
             keeps_data: true,
             closed,
@@ -342,6 +349,9 @@ impl Array {
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         }
+        let state = self.state();
+        log.believe_claims(|liars| state.can_serve_from(members.without(liars)));
+        drop(state);
         Ok(log)
     }
 
@@ -361,7 +371,8 @@ impl Array {
         // A generation was decided when everything before it was stable.
         let last = beginnings.as_slice().last();
         let mut log = FoundLog::new(base.tail, base.round, state.layout.code);
-        log.stable_seen = last.map_or(base.tail.end, |last| last.position.max(base.tail.end));
+        log.stable = last.map_or(base.tail.end, |last| last.position.max(base.tail.end));
+        log.stable_seen = log.stable;
         (reader, beginnings, log)
     }
 
@@ -453,6 +464,27 @@ impl FoundLog {
         }
     }
 
+    /// Takes for stable what so many members say that they cannot all lie.
+    fn believe_claims(&mut self, may_lie: impl Fn(MemberSet) -> bool) {
+        let mut claims: Vec<(Position, MemberIndex)> =
+            self.claims.iter().map(|(member, upto)| (*upto, *member)).collect();
+        claims.sort_unstable_by(|one, other| other.cmp(one));
+        let mut who = MemberSet::EMPTY;
+        for (upto, member) in claims {
+            who.insert(member);
+            if !may_lie(who) {
+                self.stable = self.stable.max(upto);
+                return;
+            }
+        }
+    }
+
+    /// Who says that the record at a position was stable.
+    pub(super) fn claimants(&self, position: Position) -> MemberSet {
+        let claim = self.claims.iter().filter(|(_, upto)| position < **upto);
+        claim.map(|(member, _)| *member).collect()
+    }
+
     /// Heads of a generation that does not own its place any more have no say: what they told of was
     /// looked at when the owner began.
     fn note_heads(&mut self, copies: &[Copy], beginnings: &Beginnings) {
@@ -460,6 +492,8 @@ impl FoundLog {
             |copy: &&Copy| beginnings.owner(copy.batch.position) == Some(copy.batch.generation);
         for copy in copies.iter().filter(has_say) {
             self.stable_seen = self.stable_seen.max(copy.batch.stable_upto);
+            let claim = self.claims.entry(copy.member).or_default();
+            *claim = copy.batch.stable_upto.max(*claim);
             self.acked_seen = self.acked_seen.max(copy.batch.acked_upto);
         }
     }

@@ -1,6 +1,13 @@
 //! Which REMAPs of the log that recovery found count: those that were stable, and those whose
 //! stripe is whole. What is not quite right of a stripe that counts is written again.
 //!
+//! A member may lie when it says that a REMAP was stable. What the labels say, or more members than may lie,
+//! counts without a look at the stripe. What fewer say is looked at: the chunks of what was stable are there,
+//! but for as many as the level bears, so a stripe that is not whole tells the lie. It does not where blocks
+//! cannot be read that are not theirs who say so: then it takes more faults than the level bears either
+//! way, and the REMAP counts. So what is lost is an error to who reads it, and never older contents. Who lied is
+//! left out before anything of the log is copied: the copies of a head would say the same on more members.
+//!
 //! Invariant: of a logical stripe one REMAP counts at most, the last one that can.
 
 use alloc::{
@@ -19,8 +26,10 @@ use super::{
 };
 use crate::{
     bytes,
+    checkpoint::Checkpoint,
     code::ColumnSet,
     log::{Position, Record},
+    member::MemberSet,
     planted::{Planted, planted},
 };
 
@@ -38,6 +47,16 @@ struct Examined {
     later: Vec<BadRow>,
 }
 
+/// What a stripe tells of a REMAP to it.
+enum Found {
+    /// Every row can be had.
+    Whole(Examined),
+    /// Some row cannot be had, and that does not tell that it was not stable.
+    Lost,
+    /// It was never written as a whole.
+    Torn,
+}
+
 /// A REMAP that was found in the log.
 pub(super) struct FoundRemap<'a> {
     pub(super) position: Position,
@@ -50,15 +69,62 @@ pub(super) struct FoundRemap<'a> {
 /// REMAPs that count, by position and logical stripe.
 pub(super) type Kept<'a> = BTreeMap<(Position, u32), FoundRemap<'a>>;
 
+/// All REMAPs that were found.
+struct Remaps<'a> {
+    /// By logical stripe, in their order.
+    by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>>,
+    /// Those that an opening before this one dropped.
+    dropped: BTreeSet<(Position, u64)>,
+}
+
 impl Array {
-    /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one
-    /// that is stable, or whose stripe is whole.
-    pub(super) async fn judge_remaps<'a>(
-        &self,
-        log: &'a FoundLog,
-    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Left), IoError> {
+    /// The log, without who says of a REMAP that it was stable while its stripe was never written.
+    ///
+    /// # Errors
+    /// As [`Self::find_log`].
+    pub(super) async fn find_believed_log(&self, base: &Checkpoint) -> Result<FoundLog, IoError> {
+        loop {
+            let log = self.find_log(base).await?;
+            let liars = self.refuted(&log).await?;
+            let mut state = self.state();
+            if liars.is_empty() || !state.can_go_on_without_all(liars) {
+                return Ok(log);
+            }
+            let why = "what it calls stable in the log was never written";
+            liars.iter().for_each(|liar| state.leave_out(liar, why));
+        }
+    }
+
+    /// Who says of a REMAP that it was stable while its stripe was never written.
+    async fn refuted(&self, log: &FoundLog) -> Result<MemberSet, IoError> {
+        let Remaps { by_stripe, dropped } = self.remaps(log)?;
+        let is_claimed = |one: &FoundRemap<'_>| {
+            one.position >= log.stable && !log.claimants(one.position).is_empty()
+        };
+        let claimed = by_stripe.into_iter().filter(|(_, remaps)| remaps.iter().any(is_claimed));
+        for (logical, remaps) in claimed {
+            // Where the last one counts, the stripes of those before it may have another owner.
+            for remap in remaps.iter().rev().take_while(|one| one.position >= log.stable) {
+                let Some(to) = remap.to else { break };
+                if dropped.contains(&(remap.position, u64::from(logical))) {
+                    continue;
+                }
+                match self.examine(log, to, remap).await? {
+                    Found::Whole(_) | Found::Lost => break,
+                    Found::Torn => {}
+                }
+                let liars = log.claimants(remap.position);
+                if !liars.is_empty() {
+                    return Ok(liars);
+                }
+            }
+        }
+        Ok(MemberSet::EMPTY)
+    }
+
+    fn remaps<'a>(&self, log: &'a FoundLog) -> Result<Remaps<'a>, IoError> {
         let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
-        let mut dropped_before: BTreeSet<(Position, u64)> = BTreeSet::new();
+        let mut dropped = BTreeSet::new();
         for (position, record) in log.records() {
             match record {
                 Record::Remap { stripe, to, void_upto, written, sums } => {
@@ -69,10 +135,20 @@ impl Array {
                     by_stripe.entry(logical).or_default().push(remap);
                 }
                 Record::Open { .. } if planted(Planted::DroppedRemapsForgotten) => {}
-                Record::Open { dropped } => dropped_before.extend(dropped.iter().copied()),
+                Record::Open { dropped: named } => dropped.extend(named.iter().copied()),
                 Record::Data { .. } | Record::Zeroes { .. } | Record::Parity { .. } => {}
             }
         }
+        Ok(Remaps { by_stripe, dropped })
+    }
+
+    /// Which REMAPs count, by position, and which are dropped: of each logical stripe the last one
+    /// that is stable, or whose stripe is whole.
+    pub(super) async fn judge_remaps<'a>(
+        &self,
+        log: &'a FoundLog,
+    ) -> Result<(Kept<'a>, Vec<(Position, u64)>, Left), IoError> {
+        let Remaps { by_stripe, dropped: dropped_before } = self.remaps(log)?;
         let mut kept = BTreeMap::new();
         let mut dropped = Vec::new();
         let mut left = Vec::new();
@@ -85,7 +161,7 @@ impl Array {
                     None => true,
                     Some(_) if planted(Planted::UnverifiedRemap) => true,
                     Some(to) => {
-                        let is_stable = remap.position < log.stable_seen;
+                        let is_stable = remap.position < log.stable;
                         is_stable || self.make_whole(log, to, &remap, &mut left).await?
                     }
                 };
@@ -100,8 +176,9 @@ impl Array {
         Ok((kept, dropped, left))
     }
 
-    /// Whether a stripe holds what a REMAP says; what is not quite right of it is, afterwards. Who
-    /// leaves meanwhile may be needed for that, so it is looked at again without them.
+    /// Whether a stripe holds what a REMAP says, or would if more were not lost of it than the level bears.
+    /// What is not quite right of it is, afterwards. Who leaves meanwhile may be needed for that, so it is
+    /// looked at again without them.
     async fn make_whole(
         &self,
         log: &FoundLog,
@@ -111,8 +188,10 @@ impl Array {
     ) -> Result<bool, IoError> {
         loop {
             let members = self.state().in_sync();
-            let Some(Examined { bad, later }) = self.examine(log, to, remap).await? else {
-                return Ok(false);
+            let Examined { bad, later } = match self.examine(log, to, remap).await? {
+                Found::Whole(examined) => examined,
+                Found::Lost => return Ok(true),
+                Found::Torn => return Ok(false),
             };
             if !bad.is_empty() || !later.is_empty() {
                 self.state().rules.note(Rule::RemapMended);
@@ -138,19 +217,19 @@ impl Array {
         })
     }
 
-    /// Whether a stripe holds what a REMAP says, so far that every row can be had: its rows that
-    /// are not quite right; none when it does not.
+    /// Whether a stripe holds what a REMAP says, so far that every row can be had: and its rows that
+    /// are not quite right.
     async fn examine(
         &self,
         log: &FoundLog,
         physical: u32,
         remap: &FoundRemap<'_>,
-    ) -> Result<Option<Examined>, IoError> {
-        let (code, rows, columns) = {
+    ) -> Result<Found, IoError> {
+        let (code, rows, columns, closed) = {
             let state = self.state();
-            (state.layout.code, state.layout.rows, state.layout.geometry.members())
+            let (code, rows) = (state.layout.code, state.layout.rows);
+            (code, rows, state.layout.geometry.members(), state.checkpoint.round)
         };
-        let closed = self.state().checkpoint.round;
         let count = remap.written.iter().filter(|written| **written).count();
         if remap.written.len() != rows as usize || remap.sums.len() != count * usize::from(columns)
         {
@@ -158,14 +237,8 @@ impl Array {
             return Err(IoError::with_detail(ErrorKind::Corrupt, text));
         }
         let in_sync = self.state().in_sync();
-        let reads = (0..columns).map(|column| async move {
-            let (member, _) = self.state().home(physical, column, 0);
-            if !in_sync.contains(member) {
-                return (column, alloc::vec![None; rows as usize]);
-            }
-            (column, self.column_sums(physical, column, rows).await)
-        });
-        let found: Vec<(u8, Vec<Option<u32>>)> = join_all(reads).await;
+        let claimants = log.claimants(remap.position);
+        let found = self.stripe_sums(physical, in_sync).await;
         // Who cannot be written to either is set aside: not who is needed.
         let may_mend = |column: u8, sums: &[Option<u32>], row: u32| {
             let state = self.state();
@@ -174,7 +247,7 @@ impl Array {
             rest.remove(member);
             sums[row as usize].is_some() || (in_sync.contains(member) && state.can_serve_from(rest))
         };
-        let mut examined = Examined::default();
+        let (mut examined, mut is_lost) = (Examined::default(), false);
         let written = (0..rows).zip(remap.written).filter(|(_, written)| **written);
         for (at, (row, _)) in written.enumerate() {
             let later = log.parity_sums(physical, row, remap.position, (closed, false));
@@ -191,7 +264,12 @@ impl Array {
                 .map(|(column, _)| *column)
                 .collect();
             if !code.can_decode(good) {
-                return Ok(None);
+                let others = self.state().columns_of_others(physical, row, &found, claimants);
+                if claimants.is_empty() || code.can_decode(others) {
+                    return Ok(Found::Torn);
+                }
+                is_lost = true;
+                continue;
             }
             let bad: Vec<u8> = found
                 .iter()
@@ -204,7 +282,23 @@ impl Array {
             let rows = if later.is_empty() { &mut examined.bad } else { &mut examined.later };
             rows.push((row, bad));
         }
-        Ok(Some(examined))
+        Ok(if is_lost { Found::Lost } else { Found::Whole(examined) })
+    }
+
+    /// The checksum of each row of each column on these members; none where it cannot be read.
+    async fn stripe_sums(&self, physical: u32, members: MemberSet) -> Vec<(u8, Vec<Option<u32>>)> {
+        let (rows, columns) = {
+            let state = self.state();
+            (state.layout.rows, state.layout.geometry.members())
+        };
+        let reads = (0..columns).map(|column| async move {
+            let (member, _) = self.state().home(physical, column, 0);
+            if !members.contains(member) {
+                return (column, alloc::vec![None; rows as usize]);
+            }
+            (column, self.column_sums(physical, column, rows).await)
+        });
+        join_all(reads).await
     }
 
     /// The checksum of each row of a column; none where it cannot be read.
@@ -265,6 +359,22 @@ impl Array {
 }
 
 impl State {
+    /// The columns of a row that were read, but for those of some members.
+    fn columns_of_others(
+        &self,
+        physical: u32,
+        row: u32,
+        found: &[(u8, Vec<Option<u32>>)],
+        but_of: MemberSet,
+    ) -> ColumnSet {
+        let read = found.iter().filter(|(_, sums)| sums[row as usize].is_some());
+        let of_others = read.filter(|(column, _)| {
+            let (member, _) = self.home(physical, *column, row);
+            !but_of.contains(member)
+        });
+        of_others.map(|(column, _)| *column).collect()
+    }
+
     /// A column's block from those of other columns of its row; none when these do not suffice.
     fn compute_block(&self, column: u8, others: &[(u8, SgList)]) -> Option<Buf> {
         let set: ColumnSet = others.iter().map(|(column, _)| *column).collect();

@@ -92,7 +92,7 @@ impl Array {
         self.flush().await;
         self.level_checkpoints(&base).await;
         self.load_stripes(&base).await?;
-        let log = self.find_log(&base).await?;
+        let log = self.find_believed_log(&base).await?;
         if log.acked_seen > log.end.end {
             let text = alloc::format!(
                 "writes that were acknowledged and not flushed are lost: the log ends at {}, {} \
@@ -255,7 +255,7 @@ impl Array {
                 let copies = Copies::new(&state.layout.geometry);
                 let targets = copies.missing(number, in_sync, *holders);
                 let all = in_sync.len() == u32::from(state.layout.geometry.members());
-                if all && !targets.is_empty() && batch.position < log.stable_seen {
+                if all && !targets.is_empty() && batch.position < log.stable {
                     let had = copies.among(number, in_sync);
                     for member in had.iter().filter(|one| !holders.contains(*one)) {
                         *lacking.entry(member).or_default() += 1;
@@ -289,7 +289,7 @@ impl Array {
             let generation = state.label.generation;
             let copies = Copies::new(&state.layout.geometry);
             let (ring, key) = (state.layout.ring, state.layout.key);
-            let at = (base.tail.end, log.stable_seen, log.end);
+            let at = (base.tail.end, log.stable, log.end);
             state.log.writer = Some(LogWriter::new(ring, key, generation, copies, at));
             log.batches.iter().for_each(|adopted| state.remember_cut(adopted.batch.previous));
             generation

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 
 use crate::support::{LEVELS, ROWS, UUID, World};
-use netraid_block::Op;
+use netraid_block::{ErrorKind, Op};
 use netraid_raid::{
     bytes,
     checkpoint::Checkpoint,
@@ -261,9 +261,10 @@ fn place_in_log(world: &World, at: Position) -> usize {
     (log.offset + at.0 * 4096 % log.len) as usize
 }
 
-/// What the next batch would follow, by what members have.
-fn end_of_log(world: &World, key: &LogKey) -> Link {
+/// What members have of the log, and what the next batch would follow.
+fn log_of(world: &World, key: &LogKey) -> (Vec<Batch>, Link) {
     let mut link = newest_checkpoint(world, 0).tail;
+    let mut batches = Vec::new();
     loop {
         let place = place_in_log(world, link.end);
         let heads = world.disks.iter().flat_map(|disk| {
@@ -272,10 +273,49 @@ fn end_of_log(world: &World, key: &LogKey) -> Link {
         });
         let mut found = heads.filter_map(|head| Batch::decode(head, link.end, key).ok());
         let Some((next, crc)) = found.find(|(batch, _)| batch.previous == link) else {
-            return link;
+            return (batches, link);
         };
         link = Link { end: next.end(), crc };
+        batches.push(next);
     }
+}
+
+/// What batches of an array's log are made with, and the generation that writes it.
+fn writer_of(world: &World) -> (LogKey, u64) {
+    let at = LABEL_OFFSETS[0] as usize;
+    let label = Label::decode(&world.disks[0][at..at + 4096], 0).unwrap();
+    let log = label.log.unwrap();
+    let generation = log.beginnings.as_slice().last().unwrap().generation;
+    (LogKey { array_uuid: UUID, salt: log.salt }, generation)
+}
+
+/// Gives a member a batch behind the end of the log, which says that all before it was stable.
+fn forge_batch(world: &mut World, liar: usize, records: Vec<Record>) {
+    let (key, generation) = writer_of(world);
+    let (_, end) = log_of(world, &key);
+    let lie = Batch {
+        generation,
+        position: end.end,
+        previous: end,
+        stable_upto: end.end,
+        acked_upto: end.end,
+        records,
+    };
+    let image = lie.encode(&key).0;
+    let place = place_in_log(world, end.end);
+    world.disks[liar][place..place + image.len()].copy_from_slice(&image);
+}
+
+/// An array whose volume holds something else in each stripe, all of it at home, and nothing in the log.
+fn world_of_stripes(level: Level, members: usize) -> (World, usize) {
+    let mut world = World::with_log(level, members, 8, 256);
+    let count = usize::from(world.geometry.data_columns()) * ROWS as usize;
+    for stripe in 0..8 {
+        world.write(stripe * count, count, stripe as u8 + 1);
+    }
+    world.idle();
+    world.reopen();
+    (world, count)
 }
 
 /// A member has a batch behind the end of the log whose PARITY names DATA that is not in the log.
@@ -290,11 +330,8 @@ fn a_batch_that_nobody_could_bring_home_keeps_no_array_shut() {
             world.idle();
             world.reopen();
             world.write(3, 1, 99);
-            let at = LABEL_OFFSETS[0] as usize;
-            let label = Label::decode(&world.disks[0][at..at + 4096], 0).unwrap();
-            let log = label.log.unwrap();
-            let key = LogKey { array_uuid: UUID, salt: log.salt };
-            let end = end_of_log(&world, &key);
+            let (key, generation) = writer_of(&world);
+            let (_, end) = log_of(&world, &key);
             assert!(end.end > newest_checkpoint(&world, 0).tail.end, "a write is in the log");
             let is_copies = matches!(level, Level::Raid1 | Level::Raid10);
             let checks = if is_copies { 0 } else { world.geometry.tolerance() as usize };
@@ -309,7 +346,7 @@ fn a_batch_that_nobody_could_bring_home_keeps_no_array_shut() {
                 basis: vec![Basis { column: 0, crc: bytes::sum(&check), position, zeroes: false }],
             };
             let lie = Batch {
-                generation: log.beginnings.as_slice().last().unwrap().generation,
+                generation,
                 position: end.end,
                 previous: end,
                 stable_upto: end.end,
@@ -330,6 +367,80 @@ fn a_batch_that_nobody_could_bring_home_keeps_no_array_shut() {
             world.away.insert(liar);
             world.reopen();
             world.read_all();
+        }
+    }
+}
+
+/// Power fails, and what was written of a stripe is lost everywhere, while its REMAP is in the log. A member says that
+/// it was stable.
+#[test]
+fn one_member_alone_makes_no_stripe_count_that_is_not_there() {
+    for (level, members) in LEVELS.into_iter().chain([(Level::Raid1, 2)]) {
+        for liar in 0..members {
+            let (mut world, count) = world_of_stripes(level, members);
+            let data = world.regions.data.offset as usize;
+            let before = world.disks.clone();
+            let id = world.begin(Op::Write, 3 * count, count, 99);
+            world.finish(id).unwrap();
+            for (disk, before) in world.disks.iter_mut().zip(&before) {
+                assert_ne!(disk[data..], before[data..], "{level:?}");
+                disk[data..].copy_from_slice(&before[data..]);
+            }
+            forge_batch(&mut world, liar, Vec::new());
+            let (media, model) = (world.media(), world.model.clone());
+            for steps in (0..).step_by(7) {
+                world.restore(&media);
+                world.model.clone_from(&model);
+                let is_short = world.crash_in_opening(steps);
+                world.reopen();
+                world.read_all();
+                let state = world.machine.member_state(MemberIndex(liar as u8));
+                assert!(steps > 0 || state == MemberState::Faulty, "{level:?}: {state:?}");
+                world.write(4, 1, 100);
+                world.idle();
+                world.assert_clean();
+                if !is_short {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// That a REMAP was stable is on one member alone: the batch that says so was cut short. More blocks cannot be read than
+/// the level bears: that is an error, and nobody reads what was there before.
+#[test]
+fn what_was_stable_is_not_what_was_before_it_where_too_much_of_it_is_lost() {
+    for (level, members) in [(Level::Raid5, 4), (Level::Raid6, 5)] {
+        let (mut world, count) = world_of_stripes(level, members);
+        world.write(3 * count, count, 99);
+        let id = world.begin(Op::Flush, 0, 0, 0);
+        world.finish(id).unwrap();
+        // Without the second copy.
+        let before = world.disks.clone();
+        world.write(0, 1, 100);
+        let (first, last) = {
+            let log = world.regions.log;
+            (log.offset as usize, log.end() as usize)
+        };
+        let holders = (0..members)
+            .filter(|one| world.disks[*one][first..last] != before[*one][first..last])
+            .collect::<Vec<_>>();
+        for holder in &holders[1..] {
+            world.disks[*holder][first..last].copy_from_slice(&before[*holder][first..last]);
+        }
+        let homes =
+            (3 * count..4 * count).step_by(ROWS as usize).map(|block| (block, world.home(block)));
+        let (block, home) = homes.into_iter().find(|(_, home)| home.0 != holders[0]).unwrap();
+        let others = (0..members).filter(|one| *one != home.0 && *one != holders[0]);
+        let bad = others.take(world.geometry.tolerance() as usize).chain([home.0]);
+        bad.for_each(|one| {
+            world.bad.insert((one, home.1 / 4096));
+        });
+        world.reopen();
+        assert_eq!(world.read(block).unwrap_err().kind(), ErrorKind::Redundancy, "{level:?}");
+        for block in (3 * count..4 * count).filter(|one| one % ROWS as usize != 0) {
+            assert_eq!(world.read(block).unwrap(), 99, "{level:?}");
         }
     }
 }
