@@ -99,6 +99,17 @@ impl Record {
         }
     }
 
+    /// The REMAPs that an OPEN drops; none of any other record.
+    #[must_use]
+    pub fn dropped(&self) -> Option<&[(Position, u64)]> {
+        match self {
+            Self::Open { dropped } => Some(dropped),
+            Self::Data { .. } | Self::Zeroes { .. } | Self::Parity { .. } | Self::Remap { .. } => {
+                None
+            }
+        }
+    }
+
     /// Bytes in the head.
     pub(super) fn encoded_len(&self) -> usize {
         match self {

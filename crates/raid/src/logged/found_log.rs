@@ -1,7 +1,10 @@
 //! The log as it is found after a crash: batches from the checkpoint's tail on, each from whatever
 //! members have a whole copy.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
@@ -17,8 +20,8 @@ use crate::{
     checkpoint::Checkpoint,
     code::Code,
     log::{
-        BATCHES_IN_FLIGHT_MAX, Basis, Batch, Beginnings, Bounds, LOG_BLOCK_LEN, Link, LogKey,
-        Position, Record, Ring, Walk, head_blocks,
+        BATCHES_IN_FLIGHT_MAX, Basis, Batch, Begin, Beginnings, Bounds, LOG_BLOCK_LEN, Link,
+        LogKey, Position, Record, Ring, Walk, head_blocks,
     },
     member::{MemberIndex, MemberSet},
 };
@@ -83,6 +86,24 @@ impl FoundLog {
     /// All records, with their positions.
     pub(super) fn records(&self) -> impl Iterator<Item = (Position, &Record)> {
         self.batches.iter().flat_map(|one| one.batch.records_at())
+    }
+
+    /// REMAPs that openings dropped, by position and logical stripe. An opening says so where its generation
+    /// begins, before anything else is written: what says so elsewhere was written by no engine.
+    pub(super) fn dropped(&self, beginnings: &Beginnings) -> BTreeSet<(Position, u64)> {
+        let mut dropped = BTreeSet::new();
+        let mut opening: Option<Begin> = None;
+        for batch in self.batches.iter().map(|one| &one.batch) {
+            let here = Begin { generation: batch.generation, position: batch.previous.end };
+            let all: Option<Vec<_>> = batch.records.iter().map(Record::dropped).collect();
+            let is_opening = beginnings.as_slice().contains(&here) || opening == Some(here);
+            opening = None;
+            if let Some(all) = all.filter(|_| is_opening) {
+                opening = Some(Begin { position: batch.end(), ..here });
+                dropped.extend(all.into_iter().flatten().copied());
+            }
+        }
+        dropped
     }
 
     /// The PARITY records of a row, in their order.
@@ -573,10 +594,7 @@ fn payload_sums(batch: &Batch) -> Vec<(Position, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        geometry::{Geometry, Level},
-        log::Begin,
-    };
+    use crate::geometry::{Geometry, Level};
 
     fn copy(member: u8, records: Vec<Record>) -> Copy {
         let link = Link { end: Position(0), crc: 9 };

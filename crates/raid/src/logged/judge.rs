@@ -124,7 +124,6 @@ impl Array {
 
     fn remaps<'a>(&self, log: &'a FoundLog) -> Result<Remaps<'a>, IoError> {
         let mut by_stripe: BTreeMap<u32, Vec<FoundRemap<'a>>> = BTreeMap::new();
-        let mut dropped = BTreeSet::new();
         for (position, record) in log.records() {
             match record {
                 Record::Remap { stripe, to, void_upto, written, sums } => {
@@ -134,11 +133,17 @@ impl Array {
                     let remap = FoundRemap { position, to, void_upto, written, sums };
                     by_stripe.entry(logical).or_default().push(remap);
                 }
-                Record::Open { .. } if planted(Planted::DroppedRemapsForgotten) => {}
-                Record::Open { dropped: named } => dropped.extend(named.iter().copied()),
-                Record::Data { .. } | Record::Zeroes { .. } | Record::Parity { .. } => {}
+                Record::Data { .. }
+                | Record::Zeroes { .. }
+                | Record::Parity { .. }
+                | Record::Open { .. } => {}
             }
         }
+        let dropped = if planted(Planted::DroppedRemapsForgotten) {
+            BTreeSet::new()
+        } else {
+            log.dropped(&self.state().beginnings())
+        };
         Ok(Remaps { by_stripe, dropped })
     }
 

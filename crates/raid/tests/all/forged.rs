@@ -444,3 +444,34 @@ fn what_was_stable_is_not_what_was_before_it_where_too_much_of_it_is_lost() {
         }
     }
 }
+
+/// Where the REMAP of a stripe is in the log.
+fn remap_of(world: &World, logical: u64) -> Position {
+    let (key, _) = writer_of(world);
+    let (batches, _) = log_of(world, &key);
+    let records = batches.iter().flat_map(Batch::records_at);
+    let is_it =
+        |record: &Record| matches!(record, Record::Remap { stripe, .. } if *stripe == logical);
+    records.filter(|(_, record)| is_it(record)).map(|(position, _)| position).last().unwrap()
+}
+
+/// A member says behind the end of the log that an opening dropped a REMAP, which was stable.
+#[test]
+fn what_was_dropped_is_said_where_a_generation_begins_and_nowhere_else() {
+    for (level, members) in LEVELS.into_iter().chain([(Level::Raid1, 2)]) {
+        let (mut world, count) = world_of_stripes(level, members);
+        world.write(3 * count, count, 99);
+        let id = world.begin(Op::Flush, 0, 0, 0);
+        world.finish(id).unwrap();
+        let dropped = vec![(remap_of(&world, 3), 3)];
+        forge_batch(&mut world, members - 1, vec![Record::Open { dropped }]);
+        for _ in 0..3 {
+            world.reopen();
+            world.read_all();
+        }
+        world.idle();
+        world.reopen();
+        world.read_all();
+        world.assert_clean();
+    }
+}
