@@ -21,7 +21,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     label::{COUNTER_MAX, Label, LogLabel},
-    lack::Lack,
+    lack::{Lack, ROUND_MAX},
     member::{MemberIndex, MemberSet},
     planted::{Planted, planted},
     testimony::{LEAD_MAX, judge},
@@ -30,6 +30,13 @@ use crate::{
 /// Rounds from a checkpoint to the next one, at most: each opening leaves some out, and more where openings
 /// before it were cut short, one after the other, or a member says so.
 const ROUNDS_PER_CHECKPOINT: u32 = ROUND_LEAD_MAX + ROUNDS_OPEN_MAX;
+
+/// The last round from which an array is opened. What is behind it is for the rounds of one opening: ten months,
+/// at ten a second.
+const ROUND_LAST: u32 = ROUND_MAX - (1 << 28);
+
+/// The last position at which the log of an array may begin when it is opened: one opening writes no exbibyte.
+const POSITION_LAST: u64 = COUNTER_MAX - (1 << 48);
 
 /// Members that are looked for at most whose copies of tables or log do not fit those of the others.
 pub(super) const LIARS_MAX: u32 = 2;
@@ -125,16 +132,23 @@ impl State {
     /// Refuses to go on where the next numbers could not be read again.
     ///
     /// # Errors
-    /// When the array was opened, or its labels changed, too often.
+    /// When the array was opened, its labels changed, or anything else of it was counted, too often.
     pub(super) fn check_numbers(&self) -> Result<(), IoError> {
         let most = COUNTER_MAX - LEAD_MAX;
-        let (generation, epoch) = (self.suspects.generation, self.label.epoch);
-        if generation <= most && epoch <= most {
+        let numbers = [
+            ("generation", self.suspects.generation, most),
+            ("epoch", self.label.epoch, most),
+            ("checkpoint", self.checkpoint.counter, most),
+            ("round", self.round.into(), ROUND_LAST.into()),
+            ("log position", self.checkpoint.tail.end.0, POSITION_LAST),
+        ];
+        let Some((what, number, most)) = numbers.into_iter().find(|(_, one, most)| one > most)
+        else {
             return Ok(());
-        }
+        };
         let text = format!(
-            "array '{}' is of generation {generation}, epoch {epoch}, and {most} is the last from which it \
-             can be opened; copy its data to another one",
+            "array '{}' is of {what} {number}, and {most} is the last from which it can be opened; copy its \
+             data to another one",
             self.label.name,
         );
         Err(IoError::with_detail(ErrorKind::Device, text))

@@ -475,3 +475,36 @@ fn what_was_dropped_is_said_where_a_generation_begins_and_nowhere_else() {
         world.assert_clean();
     }
 }
+
+/// All members are of numbers behind which there are not enough that can be read: nothing is written.
+#[test]
+fn no_array_goes_on_to_numbers_that_nobody_could_read() {
+    let (lead, most) = (1 << 32, 1 << 60);
+    type Change = fn(&mut Checkpoint, u64);
+    let cases: [(&str, u64, Change); 3] = [
+        ("checkpoint", most - lead, |one, to| one.counter = to),
+        ("round", (1 << 31) - (1 << 28) - 3, |one, to| one.round = to as u32),
+        ("log position", most - (1 << 48), |one, to| one.tail.end = Position(to)),
+    ];
+    for (what, last, change) in cases {
+        for to in [last, last + 1] {
+            let mut world = World::empty(Level::Raid5, 4);
+            world.idle();
+            let mut newest = newest_checkpoint(&world, 0);
+            change(&mut newest, to);
+            for disk in &mut world.disks {
+                for slot in CHECKPOINT_OFFSETS {
+                    disk[slot as usize..slot as usize + 4096].fill(0);
+                }
+                let at = newest.offset() as usize;
+                disk[at..at + 4096].copy_from_slice(&newest.encode(UUID));
+            }
+            let before = world.disks.clone();
+            world.crash_in_opening(100_000);
+            let text = world.machine.failure().map(|error| error.to_string()).unwrap_or_default();
+            let is_refused = text.contains(&format!("is of {what} "));
+            assert_eq!(is_refused, to > last, "{what} {to}: {text}");
+            assert_eq!(world.disks == before, to > last, "{what} {to}");
+        }
+    }
+}
