@@ -11,7 +11,7 @@ use netraid_raid::{
     label::Label,
     lack::ROUND_MAX,
     log::{Basis, Batch, HEAD_BLOCKS_MAX, Link, LogKey, Position, Record},
-    logged::Event,
+    logged::{Event, ScrubMember},
     member::{MemberIndex, MemberState},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
     stripes::{Entry, StripePage},
@@ -505,6 +505,30 @@ fn no_array_goes_on_to_numbers_that_nobody_could_read() {
             let is_refused = text.contains(&format!("is of {what} "));
             assert_eq!(is_refused, to > last, "{what} {to}: {text}");
             assert_eq!(world.disks == before, to > last, "{what} {to}");
+        }
+    }
+}
+
+/// A member has a later image of a page of checksums than was ever written, beside the newest one or over it, while memory
+/// has the page.
+#[test]
+fn a_page_of_checksums_that_was_never_written_is_laid_to_the_member_that_has_it() {
+    for (level, members) in LEVELS {
+        for lead in [1, 2, 3] {
+            let mut world = World::new(level, members);
+            world.write(0, 1, 7);
+            world.idle();
+            let (page, holder) = world.all_sum_holders()[0];
+            let (_, mut newest) = world.newest_sums(page, holder);
+            newest.counter += lead;
+            let place = world.sum_pages().slot_offset(page, holder, newest.counter);
+            let at = place as usize;
+            let liar = holder.as_usize();
+            world.disks[liar][at..at + 4096].copy_from_slice(&newest.encode(UUID, place));
+            let wrong = ScrubMember { wrong_pages: 1, repaired: 1, ..ScrubMember::default() };
+            world.assert_repairs(liar, place, wrong);
+            world.reopen();
+            world.read_all();
         }
     }
 }

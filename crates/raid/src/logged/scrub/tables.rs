@@ -29,6 +29,9 @@ use crate::{
 /// An update of the labels may be under way again and again; each writes them all.
 const LABEL_TRIES: u32 = 4;
 
+/// A round writes one of a page's slots, and the next round the other one.
+const SLOTS: u32 = 2;
+
 const LOST: &str = "wrong, and stays wrong when it is written again";
 
 /// What a table's page is.
@@ -254,11 +257,18 @@ impl Array {
         if again.is_empty() {
             return;
         }
-        for page in &again {
-            self.note_page(*page).await;
+        let mut still = BTreeMap::new();
+        for _ in 0..SLOTS {
+            for page in &again {
+                self.note_page(*page).await;
+            }
+            self.next_round().await;
+            still = self.judge_pages(&again).await.into_iter().collect();
+            again.retain(|page| still.get(page).is_some_and(|one: &Judged| !one.wrong.is_empty()));
+            if again.is_empty() {
+                break;
+            }
         }
-        self.next_round().await;
-        let still: BTreeMap<Page, Judged> = self.judge_pages(&again).await.into_iter().collect();
         let is_still = |page: &Page, member: &MemberIndex| {
             still.get(page).is_some_and(|judged| judged.wrong.contains(member))
         };
@@ -333,10 +343,14 @@ impl Array {
             let holders = found.iter().map(|(holder, _)| *holder);
             return Judged { wrong: if lost { holders.collect() } else { Vec::new() }, lost };
         }
-        let image = newest.filter(|newest| newest.0 == key).map(|newest| newest.1.clone());
+        // A later one than memory knows was not written: who has it is wrong, not all others. Of the stripe table an
+        // opening leaves later ones of rounds that were cut short, which the next round writes over.
+        let is_forged = |one: &(ImageKey, Vec<u8>)| page.is_sums && one.0 > key;
+        let mut all = found.iter().flat_map(|(_, images)| images.iter());
+        let image = all.rfind(|one| one.0 == key).map(|one| &one.1);
         let has = |images: &[(ImageKey, Vec<u8>)]| {
             let own = images.iter().find(|one| one.0 == key);
-            own.is_some_and(|own| image.as_ref().is_none_or(|image| *image == own.1))
+            own.is_some_and(|own| image == Some(&own.1)) && !images.iter().any(is_forged)
         };
         let in_sync = state.in_sync();
         let wrong =
