@@ -407,7 +407,10 @@ fn weigh_labels(found: &[Found], permissions: Permissions) -> Result<Verdict, As
 fn check_one_history(found: &[Found], verdict: &Verdict) -> Result<(), AssembleError> {
     let truth = &found[verdict.truth];
     let mut believed = found.iter().enumerate().filter(|(at, _)| verdict.lie(*at).is_none());
-    match believed.find(|(_, other)| has_diverged(&truth.label, &other.label)) {
+    let is_second = |other: &Label| {
+        has_diverged(&truth.label, other) && !was_never_complete(found, verdict, other)
+    };
+    match believed.find(|(_, other)| is_second(&other.label)) {
         None => Ok(()),
         Some((_, other)) => Err(AssembleError::Diverged {
             name: truth.label.name.clone(),
@@ -415,6 +418,34 @@ fn check_one_history(found: &[Found], verdict: &Verdict) -> Result<(), AssembleE
             second: other.address.clone(),
         }),
     }
+}
+
+/// Whether nobody can have gone on by the label `other`, which calls the truth's member set aside: a member that
+/// both call in sync has the truth's label, or the update after it, and that calls the truth's member in sync.
+///
+/// Nothing rests on a label that one of those lacks that it calls in sync. Had this member had it once, the truth's
+/// member would not be in sync by what it has now: without a log, who was set aside comes back as another device.
+/// That the two labels call one member in sync is not enough: where it has the label `other` itself, or is away,
+/// it may be the truth that was never complete.
+fn was_never_complete(found: &[Found], verdict: &Verdict, other: &Label) -> bool {
+    let truth = &found[verdict.truth].label;
+    let in_sync_for_both = |index: MemberIndex, label: &Label| {
+        let is_in_sync = |by: &&Label| {
+            let entry = &by.members[index.as_usize()];
+            let own = &label.members[index.as_usize()];
+            entry.state == MemberState::InSync && entry.uuid == own.uuid
+        };
+        [truth, other].iter().all(is_in_sync)
+    };
+    found.iter().enumerate().any(|(at, Found { label, .. })| {
+        let is_as_new = (label.generation, label.epoch) >= (truth.generation, truth.epoch);
+        let kept = &label.members[truth.index.as_usize()];
+        verdict.lie(at).is_none()
+            && is_as_new
+            && in_sync_for_both(label.index, label)
+            && kept.state == MemberState::InSync
+            && kept.uuid == truth.members[truth.index.as_usize()].uuid
+    })
 }
 
 /// Whether a member with the label `other` went on serving after it had set aside the one with the

@@ -143,6 +143,95 @@ fn two_halves_that_went_on_without_each_other_are_not_mixed() {
     assert!(matches!(error, AssembleError::Diverged { .. }), "{error}");
 }
 
+/// Members of an array without a log, one of which has another label: so many epochs later or earlier, with these
+/// members set aside.
+fn one_says(level: Level, members: u8, who: usize, epoch: i64, faulty: &[usize]) -> Vec<Found> {
+    let mut found = labels(level, members);
+    let label = &mut found[who].label;
+    label.epoch = label.epoch.checked_add_signed(epoch).unwrap();
+    for at in faulty {
+        label.members[*at].state = MemberState::Faulty;
+    }
+    found
+}
+
+fn is_diverged(found: &[Found]) -> bool {
+    matches!(assemble(found, Permissions::default()), Err(AssembleError::Diverged { .. }))
+}
+
+#[test]
+fn a_label_that_one_member_alone_was_given_is_no_second_history() {
+    // The update that sets member 0 aside had reached one of the others when the engine died.
+    for (members, who) in [(4, 1), (4, 3), (5, 2)] {
+        let found = one_says(Level::Raid5, members, who, 1, &[0]);
+        let assembly = assemble(&found, Permissions::default()).unwrap();
+        assert!(assembly.found.iter().all(Option::is_some) && assembly.liars.is_empty());
+        assert!(assembly.label.members.iter().all(|entry| entry.state == MemberState::InSync));
+    }
+    // And the next engine died before that one had its label.
+    for (members, who) in [(3, 1), (3, 2), (4, 2), (5, 4)] {
+        let mut found = one_says(Level::Raid5, members, who, 1, &[0]);
+        for at in (0..found.len()).filter(|at| *at != who) {
+            (found[at].label.generation, found[at].label.epoch) = (4, 8);
+        }
+        let assembly = assemble(&found, Permissions::default()).unwrap();
+        assert!(assembly.found.iter().all(Option::is_some), "{members} {who}");
+    }
+}
+
+#[test]
+fn one_older_label_that_calls_others_set_aside_keeps_no_array_shut() {
+    let cases: [(Level, u8, usize, &[usize]); 6] = [
+        (Level::Raid5, 3, 1, &[0]),
+        (Level::Raid5, 3, 2, &[0]),
+        (Level::Raid5, 4, 3, &[0]),
+        (Level::Raid5, 6, 5, &[0]),
+        (Level::Raid1, 3, 2, &[0]),
+        (Level::Raid1, 4, 1, &[0, 2]),
+    ];
+    for (level, members, who, faulty) in cases {
+        for epoch in [-1, -2, -5] {
+            let found = one_says(level, members, who, epoch, faulty);
+            let assembly = assemble(&found, Permissions::default());
+            let assembly = assembly.unwrap_or_else(|error| panic!("{level:?} {who}: {error}"));
+            assert!((0..members).all(|at| assembly.label.state(MemberIndex(at)).is_live()));
+        }
+    }
+}
+
+#[test]
+fn who_could_have_gone_on_without_the_truth_is_a_second_history() {
+    // It needed nobody: what was acknowledged may be on it alone, and the newer label on too few.
+    assert!(is_diverged(&one_says(Level::Raid1, 2, 1, -1, &[0])));
+    assert!(is_diverged(&one_says(Level::Raid1, 3, 2, -1, &[0, 1])));
+    // Nobody of those that it needed says otherwise: who could is away, or has this label, too.
+    for (level, who) in [(Level::Raid5, 2), (Level::Raid1, 2)] {
+        let mut found = one_says(level, 3, who, -1, &[0]);
+        found.remove(1);
+        assert!(is_diverged(&found), "{level:?}");
+    }
+    // A device that has taken its place since was never asked.
+    let mut found = one_says(Level::Raid1, 3, 2, -1, &[0]);
+    for other in [0, 1] {
+        found[other].label.members[1].uuid = [77; 16];
+    }
+    assert!(is_diverged(&found));
+    // What is older than the truth tells nothing of what was complete before it.
+    let mut found = one_says(Level::Raid1, 3, 2, -1, &[0]);
+    found[1].label.epoch -= 2;
+    assert!(is_diverged(&found));
+    // Both halves went on, of three as of two.
+    let mut found = labels(Level::Raid1, 3);
+    found[0].label.members[1].state = MemberState::Missing;
+    found[0].label.members[2].state = MemberState::Missing;
+    found[0].label.generation += 2;
+    for other in [1, 2] {
+        found[other].label.members[0].state = MemberState::Missing;
+        found[other].label.generation += 1;
+    }
+    assert!(is_diverged(&found));
+}
+
 #[test]
 fn too_few_foreign_and_doubled_members_are_refused() {
     let mut found = labels(Level::Raid5, 4);
