@@ -6,7 +6,7 @@ use netraid_raid::{
     regions::RegionsError,
 };
 
-use crate::initiator::InitiatorError;
+use crate::initiator::{InitiatorError, Reason};
 
 /// Why an array cannot be made, opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +189,19 @@ pub enum ArrayError {
     /// Labels moved on while the array was opened.
     #[error("array '{0}' was changed by another engine while it was being opened; try again")]
     Changed(String),
+    /// A label that is another one each time.
+    #[error(
+        "{address}: its label was changed while the array was being opened, and now says generation \
+         {generation}, epoch {epoch}, of which the other members know nothing: find out who writes to it, or replace it"
+    )]
+    LabelChanged {
+        /// The member.
+        address: String,
+        /// What its label says now.
+        generation: u64,
+        /// What its label says now.
+        epoch: u64,
+    },
     /// A page of written bits has no valid copy.
     #[error(
         "page {page} of the written bits is corrupt on every member in sync; the array cannot be opened"
@@ -272,8 +285,11 @@ pub enum ArrayError {
 }
 
 impl ArrayError {
-    /// Whether somebody's reservation is why.
+    /// Whether somebody's reservation is why, or that somebody else has the volume now.
     pub(super) fn is_conflict(&self) -> bool {
+        let is_taken =
+            |error: &InitiatorError| matches!(error.reason(), Reason::Plan | Reason::Fenced);
         matches!(self, Self::Io { reason, .. } if reason.kind() == ErrorKind::Fenced)
+            || matches!(self, Self::Member(error) if is_taken(error))
     }
 }

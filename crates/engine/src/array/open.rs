@@ -12,7 +12,7 @@ use super::{
 };
 use std::collections::BTreeSet;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use netraid_block::{DeviceInfo, Pool};
 use netraid_raid::{
     array::{ArrayMachine, MemberCaps, OpenConfig},
@@ -192,9 +192,10 @@ struct Fenced {
     places: Vec<Option<usize>>,
 }
 
-/// Decides, and fences the members that the array will use. A member whose answers about reservations are of no
-/// use is left out, and it is decided again: what its label says counts all the same. Where such members alone are
-/// enough to serve from, another engine may be doing so unfenced, and the array is not opened.
+/// Decides, and makes the members that the array will use its own alone. A member that refuses the array's sessions,
+/// whose answers about reservations are of no use, or whose label is another one by then, is left out, and it is
+/// decided again: what its label said counts all the same. Where such members alone are enough to serve from, another
+/// engine may be doing so unfenced, and the array is not opened.
 async fn decide_and_fence(
     options: OpenOptions,
     connected: &mut [Connected],
@@ -203,7 +204,7 @@ async fn decide_and_fence(
     pool: &Pool,
 ) -> Result<Fenced, ArrayError> {
     let (mut lock, mut unfenced) = (None, MemberSet::EMPTY);
-    let (mut has_sessions, mut left) = (BTreeSet::new(), BTreeSet::new());
+    let mut has_sessions = BTreeSet::new();
     loop {
         let before = notes.len();
         let (assembly, held) = decide(options, connected, found, (lock, unfenced), notes)?;
@@ -220,57 +221,73 @@ async fn decide_and_fence(
             places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
         let truth = &found[assembly.truth].1.label;
         let fence = Fence::new(truth, &held, removes(options, &held, [truth; 2]));
-        take_over(connected, &new, (truth, found, fence), pool).await?;
-        let fence_of = |at| {
-            let own = own_label(found, at).unwrap_or(truth);
-            fence.with(removes(options, &held, [truth, own]))
-        };
-        let failed = exclude_others(connected, &places, fence_of, notes).await?;
+        let mut failed = take_over(connected, &new, (truth, found, fence), pool).await?;
         if failed.is_empty() {
-            let heard = found.iter().filter(|(at, _)| !left.contains(at));
-            check_unchanged(connected, heard).await?;
+            let fence_of = |at| {
+                let own = own_label(found, at).unwrap_or(truth);
+                fence.with(removes(options, &held, [truth, own]))
+            };
+            failed = exclude_others(connected, &places, fence_of, notes).await?;
+        }
+        if failed.is_empty() {
+            failed = find_changed(connected, &places, truth, found).await?;
+        }
+        if failed.is_empty() {
             return Ok(Fenced { assembly, lock: Some(held), fence: Some(fence), places });
         }
 
         notes.truncate(before);
         for (at, error) in failed {
-            let place = places.iter().position(|place| *place == Some(at));
-            let Some(index) = place.and_then(|place| u8::try_from(place).ok()).map(MemberIndex)
-            else {
-                unreachable!("connection {at} was fenced, and is of no member")
-            };
+            let index = member_at(&places, at);
             unfenced.insert(index);
             if assembly.label.geometry.can_serve_from(unfenced) {
                 return Err(error);
             }
             notes.push(format!("{error}; it is left out as member {index}"));
             connected[at].leave().await;
-            left.insert(at);
         }
         lock = Some(held);
     }
 }
 
+/// The member that the connection `at` is to.
+fn member_at(places: &[Option<usize>], at: usize) -> MemberIndex {
+    let place = places.iter().position(|place| *place == Some(at));
+    let Some(index) = place.and_then(|place| u8::try_from(place).ok()).map(MemberIndex) else {
+        unreachable!("connection {at} is used, and is of no member")
+    };
+    index
+}
+
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
-/// of this machine had under way ends before.
+/// of this machine had under way ends before. Members that do not let them in are given back, with why.
+///
+/// # Errors
+/// When one says that somebody else has the array now.
 async fn take_over(
     connected: &mut [Connected],
     places: &[Option<usize>],
     (truth, found, fence): (&Label, &[(usize, Found)], Fence),
     pool: &Pool,
-) -> Result<(), ArrayError> {
+) -> Result<Vec<(usize, ArrayError)>, ArrayError> {
     let places = places.iter().flatten();
     let former = |at| fence.former_machines(own_label(found, at));
     let configs = places.map(|at| (*at, connected[*at].config.clone(), former(*at)));
     let sessions = configs.map(async |(at, config, former)| {
-        let member = Connected::take_over(config, &truth.array_uuid, &former, pool.clone());
-        Ok::<_, ArrayError>((at, member.await?))
+        (at, Connected::take_over(config, &truth.array_uuid, &former, pool.clone()).await)
     });
-    for (at, session) in try_join_all(sessions).await? {
-        let visit = std::mem::replace(&mut connected[at], session);
-        visit.remote.close().await;
+    let (mut failed, mut refused) = (Vec::new(), None);
+    for (at, end) in join_all(sessions).await {
+        match end {
+            Ok(session) => {
+                let visit = std::mem::replace(&mut connected[at], session);
+                visit.remote.close().await;
+            }
+            Err(error) if error.is_conflict() => refused = Some(error),
+            Err(error) => failed.push((at, error)),
+        }
     }
-    Ok(())
+    refused.map_or(Ok(failed), Err)
 }
 
 /// The label of the device that answered as number `at`, when it was read.
@@ -329,18 +346,50 @@ async fn exclude_others(
     Ok(failed)
 }
 
-/// Whether labels are still what was decided on: they were first read before the lock was held.
-async fn check_unchanged(
+/// The members that the array will use whose labels are not what was decided on, or cannot be read any more: they
+/// were first read before the lock was held.
+///
+/// Another engine writes its label to all members that it uses before anything rests on it. So it was none where those
+/// whose labels stayed, and to which nobody else can write any more, leave too few to serve from.
+///
+/// # Errors
+/// When it may have been another engine.
+async fn find_changed(
     connected: &[Connected],
-    found: impl Iterator<Item = &(usize, Found)>,
-) -> Result<(), ArrayError> {
-    for (at, before) in found {
-        let now = connected[*at].label().await?;
-        if now.as_ref() != Ok(&before.label) {
-            return Err(ArrayError::Changed(before.label.name.clone()));
-        }
+    places: &[Option<usize>],
+    truth: &Label,
+    found: &[(usize, Found)],
+) -> Result<Vec<(usize, ArrayError)>, ArrayError> {
+    let used = places.iter().flatten();
+    let labels = join_all(used.map(async |at| (*at, connected[*at].label().await))).await;
+    let (mut others, mut is_changed, mut are_fenced) = (truth.in_sync(), false, true);
+    let mut failed = Vec::new();
+    for (at, now) in labels {
+        let address = || connected[at].address();
+        let error = match now {
+            Ok(Ok(now)) if own_label(found, at) == Some(&now) => {
+                others.remove(member_at(places, at));
+                are_fenced &= connected[at].exclusive;
+                continue;
+            }
+            Ok(Ok(now)) => {
+                is_changed = true;
+                let (generation, epoch) = (now.generation, now.epoch);
+                ArrayError::LabelChanged { address: address(), generation, epoch }
+            }
+            Ok(Err(reason)) => {
+                is_changed = true;
+                ArrayError::Label { address: address(), reason }
+            }
+            Err(error) if error.is_conflict() => return Err(error),
+            Err(error) => error,
+        };
+        failed.push((at, error));
     }
-    Ok(())
+    match is_changed && (!are_fenced || truth.geometry.can_serve_from(others)) {
+        true => Err(ArrayError::Changed(truth.name.clone())),
+        false => Ok(failed),
+    }
 }
 
 fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool: &Pool) -> Opened {

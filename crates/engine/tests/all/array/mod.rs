@@ -9,6 +9,7 @@ mod logged;
 mod many_reads;
 mod read_ahead;
 mod refusals;
+mod unsteady;
 
 use std::{
     net::SocketAddr,
