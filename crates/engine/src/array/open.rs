@@ -13,14 +13,14 @@ use super::{
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use netraid_block::{DeviceInfo, Pool};
+use netraid_block::{DeviceInfo, IoError, Pool};
 use netraid_raid::{
     array::{ArrayMachine, MemberCaps, OpenConfig},
     assemble::{
         AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
     },
     executor::Executor,
-    label::Label,
+    label::{Holder, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
     read_ahead::ReadAhead,
@@ -107,7 +107,10 @@ async fn weigh(
 ) -> Result<Opened, (ArrayError, Vec<Connected>)> {
     let mut connected = connected;
     match decide_and_load(options, &mut connected, notes, pool).await {
-        Ok(decided) => Ok(start(options, connected, decided, pool)),
+        Ok(decided) => start(options, connected, decided, pool).map_err(|(reason, connected)| {
+            let text = format!("{reason}{}", joined(notes));
+            (ArrayError::Failed(IoError::with_detail(reason.kind(), text)), connected)
+        }),
         Err(error) => Err((error, connected)),
     }
 }
@@ -392,7 +395,14 @@ async fn find_changed(
     }
 }
 
-fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool: &Pool) -> Opened {
+/// Makes the machine; gives the members back when it cannot go on with them. It weighs the labels of those alone that
+/// it has, and without those that were left out, it may not be clear any more which one counts.
+fn start(
+    options: OpenOptions,
+    connected: Vec<Connected>,
+    decided: Decided,
+    pool: &Pool,
+) -> Result<Opened, (IoError, Vec<Connected>)> {
     let Decided { assembly, lock, fence, written, places, labels, liars } = decided;
     let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
     let members: Vec<Option<Connected>> =
@@ -419,31 +429,47 @@ fn start(options: OpenOptions, connected: Vec<Connected>, decided: Decided, pool
             Machine::Plain(Box::new(Plain::new(machine, Executor::new(pool.clone()))))
         }
         None => {
-            // Who is not in sync cannot catch up when nothing is written.
-            let serves = |at: usize| {
-                !options.read_only || assembly.label.members[at].state == MemberState::InSync
-            };
-            let caps_and_labels = found.into_iter().zip(labels).enumerate();
-            let members = caps_and_labels.map(|(at, (caps, label))| {
-                let (label, checkpoint) = label.filter(|_| serves(at))?;
-                Some(FoundMember { caps: logged_caps(caps), label, checkpoint })
-            });
-            let config = LoggedConfig {
-                members: members.collect(),
-                holder,
-                max_io_len,
-                pool: pool.clone(),
-                limits: options.caches.limits(),
-            };
-            let Ok(machine) = LoggedArray::open(config) else {
-                unreachable!("labels with a log were weighed")
-            };
-            Machine::Logged(Box::new(Logged::new(machine, options.read_only, max_io_len)))
+            let machine =
+                start_logged(options, &assembly, labels, found, (holder, max_io_len), pool);
+            match machine {
+                Ok(machine) => Machine::Logged(Box::new(machine)),
+                Err(reason) => {
+                    let all = members.into_iter().chain(connected);
+                    return Err((reason, all.flatten().collect()));
+                }
+            }
         }
     };
     let unused = connected.into_iter().flatten().collect();
     let (notes, reads_under_way) = (Vec::new(), options.reads_under_way);
-    Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused, liars }
+    Ok(Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused, liars })
+}
+
+/// The machine of an array with a log, of members whose labels and devices these are.
+fn start_logged(
+    options: OpenOptions,
+    assembly: &Assembly,
+    labels: Vec<Option<(Label, Option<u64>)>>,
+    found: Vec<MemberCaps>,
+    (holder, max_io_len): (Holder, u32),
+    pool: &Pool,
+) -> Result<Logged, IoError> {
+    // Who is not in sync cannot catch up when nothing is written.
+    let serves =
+        |at: usize| !options.read_only || assembly.label.members[at].state == MemberState::InSync;
+    let caps_and_labels = found.into_iter().zip(labels).enumerate();
+    let members = caps_and_labels.map(|(at, (caps, label))| {
+        let (label, checkpoint) = label.filter(|_| serves(at))?;
+        Some(FoundMember { caps: logged_caps(caps), label, checkpoint })
+    });
+    let config = LoggedConfig {
+        members: members.collect(),
+        holder,
+        max_io_len,
+        pool: pool.clone(),
+        limits: options.caches.limits(),
+    };
+    Ok(Logged::new(LoggedArray::open(config)?, options.read_only, max_io_len))
 }
 
 /// What the machine must know of a member's device.

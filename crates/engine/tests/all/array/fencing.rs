@@ -5,7 +5,7 @@ use netraid_scsi::{Additional, SenseKey};
 use super::*;
 use crate::iscsi::meddler::Meddler;
 
-const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+pub(super) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 
 /// Somebody else who reaches a member.
 async fn stranger(config: &MemberConfig) -> Arc<Remote> {

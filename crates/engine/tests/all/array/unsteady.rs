@@ -4,8 +4,9 @@ use netraid_raid::{
     label::{LABEL_LEN, Label},
     regions::LABEL_OFFSETS,
 };
+use netraid_scsi::{Additional, SenseKey};
 
-use super::*;
+use super::{fencing::PERSISTENT_RESERVE_IN, *};
 use crate::iscsi::meddler::Meddler;
 
 /// Its label is another one from the second look on, once that is `armed`.
@@ -135,6 +136,48 @@ async fn a_label_that_was_not_believed_may_change() {
     devices[1].arm(|label| label.generation = 1 << 50, |label| label.generation = 1 << 51).await;
     let notes = open_degraded(&configs).await;
     assert!(notes.iter().any(|note| note.contains("is left out as member 1: its label says")));
+}
+
+/// Two older images, which call in sync what those with the newest label do. One of these two cannot be fenced: without
+/// it, what has the newest label cannot serve, and the older images can.
+#[tokio::test]
+async fn an_array_with_a_log_that_nobody_can_speak_for_without_who_is_left_out_is_an_error() {
+    let (targets, mut configs) = members(4).await;
+    let options = CreateOptions { log: Log::On(Some(4 << 20)), ..options(Level::Raid6) };
+    create(options, configs.clone(), Pool::new()).await.unwrap();
+    let array = open(&configs).await;
+    write(array.device(), 1).await;
+    array.close().await.unwrap();
+    let images = [all_of(&targets[2].device).await, all_of(&targets[3].device).await];
+    for seed in 2..5 {
+        let array = open(&configs).await;
+        write(array.device(), seed).await;
+        array.close().await.unwrap();
+    }
+    for (image, target) in images.iter().zip(&targets[2..]) {
+        for (at, piece) in (0_u64..).step_by(PIECE).zip(image.chunks(PIECE)) {
+            write_at(&target.device, at, piece).await;
+        }
+    }
+    let true_one = configs[1].clone();
+    let address = format!("{}:{}", true_one.uri.host, true_one.uri.port).parse().unwrap();
+    let portal = Meddler::start(address).await;
+    let not_ready = Additional { asc: 0x04, ascq: 0x03 };
+    portal.refuse_always(PERSISTENT_RESERVE_IN, false, SenseKey::NotReady, not_ready);
+    (configs[1].uri.host, configs[1].uri.port) =
+        (portal.address.ip().to_string(), portal.address.port());
+
+    let error = Array::open(OpenOptions::default(), configs.clone(), Pool::new()).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, ArrayError::Failed(_)), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("contradict each other"), "{text}");
+    assert!(text.contains("it is left out as member 1"), "{text}");
+    // All were given back.
+    for config in configs.iter().filter(|config| config.uri != configs[1].uri) {
+        let remote = Remote::connect(InitiatorConfig::new(config.uri.clone()), Pool::new()).await;
+        assert!(remote.unwrap().reservation_keys().await.unwrap().keys.is_empty());
+    }
 }
 
 /// Members, one of which lets one session in, and never another one.
