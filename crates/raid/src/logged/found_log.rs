@@ -349,6 +349,16 @@ impl Array {
         log
     }
 
+    /// Where the log ends that these members have from a checkpoint's tail on. What its batches hold is not kept.
+    pub(super) async fn end_of_log(&self, base: &Checkpoint, members: MemberSet) -> Position {
+        let (mut reader, beginnings, mut log) = self.begin_log(base, members);
+        log.keeps_data = false;
+        let mut walk = Walk::new(reader.ring, &beginnings, base.tail);
+        let upto = Position(u64::MAX);
+        self.walk_log(&mut reader, &mut log, (&mut walk, &beginnings), upto).await;
+        log.end.end
+    }
+
     /// As [`Self::find_log`], of these members.
     async fn find_log_of(
         &self,

@@ -31,7 +31,7 @@ use crate::{
     label::{Closure, Holder},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     planted::{Planted, planted},
     regions::LABEL_OFFSETS,
 };
@@ -136,28 +136,15 @@ impl Array {
         for (member, checkpoint) in join_all(reads).await {
             checkpoints.extend(checkpoint.map(|checkpoint| (member, checkpoint)));
         }
+        let current = self.state().current(found, &checkpoints);
+        let chosen = self.choose_checkpoint(&current).await?;
         let mut state = self.state();
         let epoch = state.label.epoch;
-        let is_current = |member: &MemberIndex| {
-            let found = found[member.as_usize()].as_ref();
-            let entry = &state.label.members[member.as_usize()];
-            found.is_some_and(|found| {
-                entry.state == MemberState::InSync
-                    && found.label.members[member.as_usize()].uuid == entry.uuid
-                    // One update may have been under way; who lacks more is an older image.
-                    && (found.label.epoch + 1 >= epoch || planted(Planted::OlderImageAccepted))
-            })
-        };
-        let current: Vec<(MemberIndex, Checkpoint)> = checkpoints
-            .iter()
-            .filter(|(member, _)| is_current(member))
-            .map(|(member, checkpoint)| (*member, *checkpoint))
-            .collect();
         // One checkpoint may have been under way, or its place be spoiled: who has the one before it
         // is as good, because what a checkpoint tells of was stable on all before it was written.
         // Who has not even that is an older image.
         let Some(Base { members: set, checkpoint: base, last_round }) =
-            state.choose_base(&current)?
+            chosen.and_then(|chosen| state.choose_base(&current, chosen))
         else {
             let text = alloc::format!(
                 "array '{}' has {} members that are up to date, which level {} cannot serve from; \
@@ -205,6 +192,36 @@ impl Array {
             alloc::format!("by the checkpoint {} of members {}", base.counter, holders.join(", "))
         });
         Ok((base, contested))
+    }
+
+    /// The checkpoint to begin from. Where the newest may have been under way, and its holders are too few for the
+    /// others to need them, the one before it is as good, as long as nothing of the log is missing behind that. If
+    /// something is, the newest one was complete, and others were put back: then its holders have more of the log
+    /// than these, as only later batches take the place of older ones.
+    ///
+    /// # Errors
+    /// When two contradict each other, and it is not clear which one lies.
+    async fn choose_checkpoint(
+        &self,
+        current: &[(MemberIndex, Checkpoint)],
+    ) -> Result<Option<Checkpoint>, IoError> {
+        let (chosen, before) = {
+            let state = self.state();
+            let chosen = state.choose_checkpoint(current)?;
+            let before = chosen.and_then(|chosen| state.checkpoint_before(current, &chosen));
+            (chosen, before)
+        };
+        let (Some(newest), Some((before, others))) = (chosen, before) else { return Ok(chosen) };
+        if self.read_stripes_of(&before, others).await.is_err() {
+            return Ok(chosen);
+        }
+        let members = |of: &dyn Fn(&Checkpoint) -> bool| -> MemberSet {
+            current.iter().filter(|(_, one)| of(one)).map(|(member, _)| *member).collect()
+        };
+        let end = self.end_of_log(&before, members(&|_| true)).await;
+        let own = self.end_of_log(&newest, members(&|one| *one == newest)).await;
+        let tail = newest.tail.end;
+        Ok(if end < tail && own > tail { chosen } else { Some(before) })
     }
 
     /// Gives the base to members that lack it, in the place of the one before the last that they
@@ -408,6 +425,27 @@ impl Array {
 }
 
 impl State {
+    /// Members that are current by the labels that were found, and their checkpoints.
+    fn current(
+        &self,
+        found: &[Option<FoundMember>],
+        checkpoints: &BTreeMap<MemberIndex, Checkpoint>,
+    ) -> Vec<(MemberIndex, Checkpoint)> {
+        let is_current = |member: &MemberIndex| {
+            let found = found[member.as_usize()].as_ref();
+            let entry = &self.label.members[member.as_usize()];
+            found.is_some_and(|found| {
+                entry.state == MemberState::InSync
+                    && found.label.members[member.as_usize()].uuid == entry.uuid
+                    // One update may have been under way; who lacks more is an older image.
+                    && (found.label.epoch + 1 >= self.label.epoch
+                        || planted(Planted::OlderImageAccepted))
+            })
+        };
+        let here = checkpoints.iter().filter(|(member, _)| is_current(member));
+        here.map(|(member, checkpoint)| (*member, *checkpoint)).collect()
+    }
+
     /// Gives rounds of this opening larger numbers than all PARITY of the log has: the checkpoint that ends
     /// the first round says that the older rounds are over, too, and the log may then begin between a
     /// PARITY and its DATA. The log may have later rounds than images and checkpoints tell of, where an

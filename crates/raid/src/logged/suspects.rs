@@ -192,30 +192,53 @@ impl State {
         }
     }
 
-    /// Which of the checkpoints that members have that are current by their labels is the one to begin from; none
-    /// when those that have it cannot serve. A checkpoint is written to all members that take part, and
-    /// what is in the log below its tail goes when all have it: so one that too many lack was cut
-    /// short, and the one before it counts. One that is beyond that lies.
+    /// Which of the checkpoints that members have that are current by their labels is the one to begin from. A
+    /// checkpoint is written to all members that take part, and what is in the log below its tail goes when all
+    /// have it: so one that too many lack was cut short, and the one before it counts. One that is beyond that
+    /// lies.
     ///
     /// # Errors
     /// When two contradict each other, and it is not clear which one lies.
-    pub(super) fn choose_base(
-        &mut self,
+    pub(super) fn choose_checkpoint(
+        &self,
         checkpoints: &[(MemberIndex, Checkpoint)],
-    ) -> Result<Option<Base>, IoError> {
+    ) -> Result<Option<Checkpoint>, IoError> {
         let mut order: Vec<&(MemberIndex, Checkpoint)> = checkpoints.iter().collect();
         let holders = |one: &Checkpoint| checkpoints.iter().filter(|(_, it)| it == one).count();
         order.sort_by_key(|(_, one)| {
             core::cmp::Reverse((one.counter, one.generation, holders(one)))
         });
-        let mut chosen = None;
         for (member, checkpoint) in order {
             if self.does_count(checkpoints, *member, checkpoint)? {
-                chosen = Some(*checkpoint);
-                break;
+                return Ok(Some(*checkpoint));
             }
         }
-        let Some(base) = chosen else { return Ok(None) };
+        Ok(None)
+    }
+
+    /// The checkpoint before `newest`, and its holders, where these can serve by themselves: `newest` may have been
+    /// under way, and they may lack nothing.
+    pub(super) fn checkpoint_before(
+        &self,
+        checkpoints: &[(MemberIndex, Checkpoint)],
+        newest: &Checkpoint,
+    ) -> Option<(Checkpoint, MemberSet)> {
+        let holders = |one: &Checkpoint| -> MemberSet {
+            checkpoints.iter().filter(|(_, it)| it == one).map(|(member, _)| *member).collect()
+        };
+        let is_before = |one: &&Checkpoint| one.counter + 1 == newest.counter;
+        let before = checkpoints.iter().map(|(_, one)| one).filter(is_before);
+        let before = before.max_by_key(|one| (one.generation, holders(one).len()))?;
+        let holders = holders(before);
+        self.can_serve_from(holders).then_some((*before, holders))
+    }
+
+    /// Who takes part where this checkpoint counts; none when those that have it cannot serve.
+    pub(super) fn choose_base(
+        &mut self,
+        checkpoints: &[(MemberIndex, Checkpoint)],
+        base: Checkpoint,
+    ) -> Option<Base> {
         let mut found =
             Base { members: MemberSet::EMPTY, checkpoint: base, last_round: base.round };
         for (member, one) in checkpoints {
@@ -239,7 +262,7 @@ impl State {
         {
             found.members = found.members.without(older);
         }
-        Ok(self.can_serve_from(found.members).then_some(found))
+        self.can_serve_from(found.members).then_some(found)
     }
 
     /// Whether a checkpoint counts, in spite of what others have.

@@ -278,7 +278,7 @@ impl Array {
     }
 
     /// As [`Self::read_stripes`], of these members.
-    async fn read_stripes_of(
+    pub(super) async fn read_stripes_of(
         &self,
         base: &Checkpoint,
         members: MemberSet,

@@ -532,3 +532,42 @@ fn a_page_of_checksums_that_was_never_written_is_laid_to_the_member_that_has_it(
         }
     }
 }
+
+/// One of several mirrors has the next checkpoint, as if it had been under way, whose log begins at a true end of a
+/// batch, at the log's end, or where no batch ever was.
+#[test]
+fn the_next_checkpoint_of_one_mirror_takes_nothing_away_that_is_in_the_log_alone() {
+    for (members, lead) in (2..=4).flat_map(|members| (0..6).map(move |lead| (members, lead))) {
+        for liar in [0, members - 1] {
+            let mut world = World::with_log(Level::Raid1, members, 8, 256);
+            for block in 0..20 {
+                world.write(block, 1, block as u8 + 1);
+            }
+            world.idle();
+            world.reopen();
+            world.idle();
+            let (key, _) = writer_of(&world);
+            let base = newest_checkpoint(&world, liar);
+            let mut tail = base.tail;
+            for block in 0..5 {
+                world.write(block, 1, 90 + block as u8);
+                if block <= lead {
+                    tail = log_of(&world, &key).1;
+                }
+            }
+            if lead == 5 {
+                tail = Link { end: Position(tail.end.0 + 3), crc: 7 };
+            }
+            let lie = Checkpoint { counter: base.counter + 1, round: base.round + 1, tail, ..base };
+            let at = lie.offset() as usize;
+            world.disks[liar][at..at + 4096].copy_from_slice(&lie.encode(UUID));
+            for _ in 0..2 {
+                world.reopen();
+                world.read_all();
+                world.write(4, 1, 100);
+                world.idle();
+            }
+            world.assert_clean();
+        }
+    }
+}
