@@ -194,10 +194,10 @@ impl Array {
         Ok((base, contested))
     }
 
-    /// The checkpoint to begin from. Where the newest may have been under way, and its holders are too few for the
-    /// others to need them, the one before it is as good, as long as nothing of the log is missing behind that. If
-    /// something is, the newest one was complete, and others were put back: then its holders have more of the log
-    /// than these, as only later batches take the place of older ones.
+    /// The checkpoint to begin from: the newest one that counts. Where members that have the one before it can serve
+    /// by themselves, the newest one may be the word of a liar, or have been under way. Then the one before it is as
+    /// good, if the log goes on from there to where the newest one has it begin. If the log does not, the newest
+    /// one counts only if its holders have a log: later batches alone take the place of earlier ones.
     ///
     /// # Errors
     /// When two contradict each other, and it is not clear which one lies.

@@ -5,16 +5,18 @@ use netraid_raid::{
     checkpoint::Checkpoint,
     label::Label,
     lack::ROUND_MAX,
-    log::{
-        Batch, Begin, Beginnings, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, head_blocks,
-    },
+    log::{Begin, Beginnings, LOG_BLOCK_LEN, Link, Position},
     member::MemberState,
+    pages::TablePages,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
-    stripes::StripePage,
+    stripes::{STRIPES_PER_PAGE, StripePage},
     sums::{SumLayout, SumPage},
 };
 
-use super::array::{BLOCK, SECTOR, label, read};
+use super::{
+    array::{BLOCK, SECTOR, index, label, read},
+    log,
+};
 use crate::{dice::Dice, disk::Disk};
 
 /// A kind of lie.
@@ -34,23 +36,31 @@ pub enum Lie {
     CheckpointContents,
     /// The next checkpoint, as if it had been under way, with another tail and round.
     CheckpointNext,
+    /// The checkpoint before the newest, with a round that never was.
+    CheckpointBehind,
     /// A later image of a page of the stripe table, that puts stripes elsewhere.
     StripesAhead,
     /// The newest image of such a page, with other contents.
     StripesContents,
     /// The next image of such a page, as if its round had been cut short.
     StripesNext,
+    /// An image of a page of the stripe table that was never written.
+    StripesUnwritten,
     /// The newest image of a page of checksums, with a counter, or of a round, that never was.
     SumsAhead,
     /// A head beyond the end of the log that says that all before it was stable.
     LogStable,
+    /// A batch beyond the end of the log whose PARITY names DATA that is not in the log.
+    LogHomeless,
+    /// The last batch of the log with other contents, and a head of the same checksum.
+    LogTwin,
     /// All of an older image, with a label that is ahead of everybody's.
     OlderImage,
 }
 
 impl Lie {
     /// All that are told of what a member has now.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Age,
         Self::OthersFaulty,
         Self::LogPosition,
@@ -58,23 +68,34 @@ impl Lie {
         Self::CheckpointAhead,
         Self::CheckpointContents,
         Self::CheckpointNext,
+        Self::CheckpointBehind,
         Self::StripesAhead,
         Self::StripesContents,
         Self::StripesNext,
+        Self::StripesUnwritten,
         Self::SumsAhead,
         Self::LogStable,
+        Self::LogHomeless,
+        Self::LogTwin,
     ];
 
     /// Whether it cannot be told from something that was cut short, and does no harm.
     #[must_use]
     pub const fn is_harmless(self) -> bool {
-        matches!(self, Self::CheckpointNext | Self::StripesNext)
+        matches!(
+            self,
+            Self::CheckpointNext
+                | Self::CheckpointBehind
+                | Self::StripesNext
+                | Self::StripesUnwritten
+                | Self::LogHomeless
+        )
     }
 
     /// Whether it is told by the few members that have copies of one thing, not by all of them.
     #[must_use]
     pub const fn is_told_by_holders(self) -> bool {
-        matches!(self, Self::StripesContents)
+        matches!(self, Self::StripesContents | Self::LogTwin)
     }
 
     /// Whether it is told when what it is about is read, and by its own numbers: no other member is needed.
@@ -86,27 +107,31 @@ impl Lie {
     /// Has a member say it; false when there is nothing to say it of.
     pub(super) fn tell(self, disks: &mut [Disk], liar: usize, dice: &mut Dice) -> bool {
         let Some(truth) = label(&disks[liar]) else { return false };
-        if self == Self::LogStable {
-            return forge_head(disks, liar, &truth);
-        }
-        let disk = &mut disks[liar];
+        let ends = log::ends_of_batches(disks, &truth);
         match self {
             Self::Age | Self::OthersFaulty | Self::LogPosition | Self::Shape => {
                 let mut lie = truth;
                 self.change_label(&mut lie, dice);
                 for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
-                    write(disk, offset, &lie.encode(copy));
+                    write(&mut disks[liar], offset, &lie.encode(copy));
                 }
                 true
             }
-            Self::CheckpointAhead | Self::CheckpointContents | Self::CheckpointNext => {
-                self.change_checkpoint(disk, &truth, dice)
+            Self::CheckpointAhead
+            | Self::CheckpointContents
+            | Self::CheckpointNext
+            | Self::CheckpointBehind => {
+                self.change_checkpoint(&mut disks[liar], &truth, &ends, dice)
             }
+            Self::StripesUnwritten => forge_stripes(disks, liar, &truth, dice),
             Self::StripesAhead | Self::StripesContents | Self::StripesNext => {
-                self.change_stripes(disk, &truth, dice)
+                self.change_stripes(&mut disks[liar], &truth, dice)
             }
-            Self::SumsAhead => forge_sums(disk, &truth, dice),
-            Self::LogStable | Self::OlderImage => false,
+            Self::SumsAhead => forge_sums(&mut disks[liar], &truth, dice),
+            Self::LogStable => log::forge_stable(disks, liar, &truth),
+            Self::LogHomeless => log::forge_homeless(disks, liar, &truth, dice),
+            Self::LogTwin => log::forge_twin(disks, liar, &truth),
+            Self::OlderImage => false,
         }
     }
 
@@ -144,19 +169,28 @@ impl Lie {
         }
     }
 
-    fn change_checkpoint(self, disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
+    fn change_checkpoint(
+        self,
+        disk: &mut Disk,
+        label: &Label,
+        ends: &[Link],
+        dice: &mut Dice,
+    ) -> bool {
         let Some(newest) = newest_checkpoint(disk, label) else { return false };
-        let lead = if self == Self::CheckpointAhead {
-            [1 << 59, 1000, 2][dice.index(3)]
+        let tail = Link { end: newest.tail.end.after([3, u32::MAX][dice.index(2)]), crc: 7 };
+        let round = newest.round + [1, ROUND_MAX / 2][dice.index(2)];
+        let changed = Checkpoint { tail, round, ..newest };
+        let lie = if self == Self::CheckpointAhead {
+            Checkpoint { counter: newest.counter + [1 << 59, 1000, 2][dice.index(3)], ..changed }
+        } else if self == Self::CheckpointNext {
+            // Where a batch ends, nothing but the others tells that it never was.
+            let is_true = !ends.is_empty() && dice.one_in(2);
+            let tail = if is_true { ends[dice.index(ends.len())] } else { tail };
+            Checkpoint { counter: newest.counter + 1, tail, ..changed }
+        } else if self == Self::CheckpointBehind {
+            Checkpoint { counter: newest.counter.saturating_sub(1), round, ..newest }
         } else {
-            u64::from(self == Self::CheckpointNext)
-        };
-        let step = [1 << 59, 3][dice.index(2)];
-        let lie = Checkpoint {
-            counter: newest.counter + lead,
-            tail: Link { end: Position(newest.tail.end.0 + step), crc: 7 },
-            round: newest.round + [1, ROUND_MAX / 2][dice.index(2)],
-            ..newest
+            changed
         };
         write(disk, lie.offset(), &lie.encode(label.array_uuid));
         true
@@ -207,6 +241,34 @@ pub(super) fn put_back(disks: &mut [Disk], liar: usize, image: &Disk, lead: (u64
     true
 }
 
+/// An image of a page of the stripe table that has none yet: it says that stripes of another page are there.
+fn forge_stripes(disks: &mut [Disk], liar: usize, label: &Label, dice: &mut Dice) -> bool {
+    let uuid = label.array_uuid;
+    let table = TablePages::new(&label.geometry, label.regions.map.offset);
+    let physical = label.regions.physical_stripes(&label.geometry);
+    let pages = 0..physical.div_ceil(STRIPES_PER_PAGE.into());
+    let find = |page: u64| -> Option<StripePage> {
+        let slots = table.holders(page).iter().flat_map(|member| {
+            let first = table.offset(page, member);
+            [first, first + BLOCK].map(|place| (member.as_usize(), place))
+        });
+        let mut images = slots.filter_map(|(member, place)| {
+            StripePage::decode(&read(&disks[member], place, BLOCK), uuid, place).ok()
+        });
+        images.find(|image| image.index == page)
+    };
+    let Some(like) = pages.clone().find_map(find) else { return false };
+    let is_own = |page: &u64| table.holders(*page).contains(index(liar));
+    let unwritten = pages.filter(is_own).find(|page| find(*page).is_none());
+    let Some(page) = unwritten else { return false };
+    let counter = 1 + dice.below(1 << 40);
+    let round = like.round + [0, 1, ROUND_MAX / 2][dice.index(3)];
+    let lie = StripePage { index: page, counter, round, uncounted: 1, ..like };
+    let place = table.slot_offset(page, index(liar), counter);
+    write(&mut disks[liar], place, &lie.encode(uuid, place));
+    true
+}
+
 /// The newest image of a page of checksums, with all that it says but its number, or its round.
 fn forge_sums(disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
     let region = label.regions.sums;
@@ -235,63 +297,7 @@ pub(super) fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<Checkpoint
     found.max_by_key(|one| one.counter)
 }
 
-/// A head three blocks beyond the last one that there is. Where the log has no room for that, nobody looks.
-fn forge_head(disks: &mut [Disk], liar: usize, label: &Label) -> bool {
-    let Some(log) = &label.log else { return false };
-    let key = LogKey { array_uuid: label.array_uuid, salt: log.salt };
-    let region = label.regions.log;
-    let ring = Ring::new(region.len / BLOCK);
-    let newest = disks.iter().filter_map(|disk| newest_batch(disk, label, key));
-    // A head that was forged before may stand where the last one does, and be shorter.
-    let Some(newest) = newest.max_by_key(Batch::end) else { return false };
-    let position = newest.end().after(3);
-    let tails = disks.iter().filter_map(|disk| newest_checkpoint(disk, label));
-    let Some(tail) = tails.map(|one| one.tail.end).min() else { return false };
-    if position.0.saturating_sub(tail.0) >= ring.blocks() {
-        return false;
-    }
-    // By whoever may write there.
-    let owner = log.beginnings.owner(position);
-    let batch = Batch {
-        generation: owner.unwrap_or(newest.generation),
-        position,
-        previous: Link { end: position, crc: 9 },
-        stable_upto: position,
-        acked_upto: position,
-        records: vec![Record::Open { dropped: Vec::new() }],
-    };
-    let (bytes, _) = batch.encode(&key);
-    write(&mut disks[liar], region.offset + ring.offset(position), &bytes);
-    true
-}
-
-/// The last batch of the log that a member has.
-fn newest_batch(disk: &Disk, label: &Label, key: LogKey) -> Option<Batch> {
-    let region = label.regions.log;
-    let ring = Ring::new(region.len / BLOCK);
-    let mut newest: Option<Batch> = None;
-    for at in 0..ring.blocks() {
-        let first = read(disk, region.offset + at * BLOCK, BLOCK);
-        // Where it says that it stands.
-        let bytes = first[40..48].try_into().unwrap_or([0; 8]);
-        let position = Position(u64::from_le_bytes(bytes));
-        if position.0 % ring.blocks() != at {
-            continue;
-        }
-        let Ok(blocks) = head_blocks(&first, position, &key) else { continue };
-        if at + u64::from(blocks) > ring.blocks() {
-            continue;
-        }
-        let head = read(disk, region.offset + at * BLOCK, u64::from(blocks) * BLOCK);
-        let Ok((batch, _)) = Batch::decode(&head, position, &key) else { continue };
-        if newest.as_ref().is_none_or(|known| known.position < batch.position) {
-            newest = Some(batch);
-        }
-    }
-    newest
-}
-
-fn write(disk: &mut Disk, offset: u64, bytes: &[u8]) {
+pub(super) fn write(disk: &mut Disk, offset: u64, bytes: &[u8]) {
     let data: SgList = Buf::copy_from(bytes).into();
     disk.write(offset / SECTOR, &data, true);
 }

@@ -10,6 +10,7 @@
 
 mod array;
 mod lies;
+mod log;
 mod world;
 
 use core::fmt;

@@ -77,7 +77,8 @@ impl World {
             chunk_len: 8192,
             block_len: 512,
             logical_stripes: 8,
-            physical_stripes: 11,
+            // More than one page of the stripe table, of which some are never written.
+            physical_stripes: if seed.dice("pages").one_in(4) { 1200 } else { 11 },
             log_blocks: 64 + 16 * dice.below(4),
         };
         #[allow(clippy::panic, reason = "a shape that this file has made up")]
@@ -281,10 +282,7 @@ impl World {
 
     /// Whether it is known that a lie may be believed and cost data (docs/faults.md, "open").
     fn is_open(&self, lie: Lie) -> bool {
-        let is_mirror = self.level == Level::Raid1;
-        is_mirror
-            && (lie == Lie::CheckpointNext
-                || (lie == Lie::CheckpointAhead && self.disks.len() == 2))
+        lie == Lie::CheckpointAhead && self.level == Level::Raid1 && self.disks.len() == 2
     }
 
     /// Whether the others can tell that this is a lie, of as many as are told at once: who has a copy
