@@ -33,7 +33,9 @@ here '.verdicts[].sentence'
 targets 2 128MiB
 refused 'overwrite' "$NETRAID" bench climb "${URI[m0]}" "${URI[m1]}"
 "$NETRAID" create vol --level 1 "${URI[m0]}" "${URI[m1]}" >/dev/null
-refused "array 'vol'" "$NETRAID" bench climb --overwrite "${URI[m0]}" "${URI[m1]}"
+refused "array 'vol'" "$NETRAID" bench climb --overwrite --report "$WORK/climb.html" "${URI[m0]}" "${URI[m1]}"
+[ "$(grep -c '<svg' "$WORK/climb.html")" -ge 16 ] || fail "the earlier report is gone"
+refused 'it is no file' "$NETRAID" bench climb --report /dev/null --members 3
 expect 2 "$("$NETRAID" examine --json "${URI[m0]}" "${URI[m1]}" | jq '[.[].label.name | select(. == "vol")] | length')" \
     "labels of the array that was refused"
 target fresh0 128MiB

@@ -17,11 +17,11 @@ use std::{
     env,
     fs::File,
     io::Write as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Instant, SystemTime},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use netraid_block::redact_addresses;
 use netraid_raid::{geometry::Level, member::MEMBERS_MAX};
@@ -97,15 +97,23 @@ pub(super) fn run(args: &ClimbArgs, output: Output) -> Result<()> {
     args.check()?;
     // What cannot be written is known before anything is measured.
     let file = match &args.report {
-        Some(path) => Some((path, File::create(path).with_context(|| path.display().to_string())?)),
+        Some(path) => Some((path, open_report(path).with_context(|| path.display().to_string())?)),
         None => None,
     };
     let climb = crate::runtime_of(args.threads)?.block_on(climb(args, output))?;
     if let Some((path, mut file)) = file {
         let page = report::page(&climb)?;
-        file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
+        let written = file.set_len(0).and_then(|()| file.write_all(page.as_bytes()));
+        written.with_context(|| path.display().to_string())?;
     }
     output.document(&climb, || text::text(&climb))
+}
+
+/// Opens the file of a report. An earlier report in it stays until there is another one.
+fn open_report(path: &Path) -> Result<File> {
+    let file = File::options().write(true).create(true).truncate(false).open(path)?;
+    ensure!(file.metadata()?.is_file(), "it is no file; a report goes to a new one, or over one");
+    Ok(file)
 }
 
 async fn climb(args: &ClimbArgs, output: Output) -> Result<Climb> {
