@@ -56,6 +56,12 @@ impl Beginnings {
         last.map(|begin| begin.generation)
     }
 
+    /// How many are older than a generation.
+    #[must_use]
+    pub fn older_than(&self, generation: u64) -> usize {
+        self.0.iter().take_while(|begin| begin.generation < generation).count()
+    }
+
     /// Whether one more has room, wherever it begins.
     #[must_use]
     pub fn has_room(&self) -> bool {

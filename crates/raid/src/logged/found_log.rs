@@ -12,7 +12,7 @@ use netraid_block::{Buf, ErrorKind, IoError, SgList};
 use super::{
     Rule,
     suspects::{LIARS_MAX, nobody_can_tell},
-    tables::ROUND_LEAD_LOGGED,
+    tables::round_lead_logged,
     tasks::Array,
 };
 use crate::{
@@ -398,7 +398,8 @@ impl Array {
             base: state.layout.regions.log.offset,
             windows,
         };
-        let beginnings = state.beginnings();
+        let mut beginnings = state.beginnings();
+        beginnings.forget_before(base.tail.end);
         // A generation was decided when everything before it was stable.
         let last = beginnings.as_slice().last();
         let mut log = FoundLog::new(base.tail, base.round, state.layout.code);
@@ -419,14 +420,14 @@ impl Array {
             let places: Vec<Position> = walk.places().collect();
             let mut went_on = false;
             for place in places {
-                let copies = reader.copies(place).await;
+                let mut copies = reader.copies(place).await;
                 log.note_heads(&copies, beginnings);
+                copies.retain(|copy| log.may_have(&copy.batch, beginnings));
                 log.note_contradiction(&copies, walk);
                 if copies.iter().any(|copy| walk.is_of_another(&copy.batch)) {
                     self.state().rules.note(Rule::BatchOfAnotherGeneration);
                 }
                 if let Some((mut adopted, crc)) = assemble(&copies, walk, &mut log.payload)
-                    && log.may_have(&adopted.batch)
                     && walk.take(&adopted.batch, crc)
                 {
                     if !log.keeps_data {
@@ -466,8 +467,9 @@ impl FoundLog {
     /// Whether this array can have written a batch behind what was found: its PARITY is of rounds that can be, and
     /// the log has the DATA that PARITY of a round that is not over names. Else nobody could bring it home, and
     /// once it is on all members the array would stay shut.
-    fn may_have(&self, batch: &Batch) -> bool {
-        let most = self.closed.saturating_add(ROUND_LEAD_LOGGED);
+    fn may_have(&self, batch: &Batch, beginnings: &Beginnings) -> bool {
+        let nth = beginnings.older_than(batch.generation).min(Beginnings::MAX - 1);
+        let most = self.closed.saturating_add(round_lead_logged(nth));
         batch.records.iter().all(|record| match record {
             Record::Parity { round, basis, .. } => {
                 let is_there = |one: &Basis| {
@@ -657,13 +659,18 @@ mod tests {
             let parity = Record::Parity { stripe: 0, row: 0, round, checks: Vec::from([0]), basis };
             copy(0, Vec::from([parity])).batch
         };
-        assert!(log.may_have(&parity(11, Some(Position(3)), false)));
-        assert!(!log.may_have(&parity(11, Some(Position(2)), false)));
-        assert!(log.may_have(&parity(11, Some(Position(2)), true)));
-        assert!(log.may_have(&parity(11, None, false)));
-        assert!(log.may_have(&parity(10, Some(Position(2)), false)), "its round is over");
-        let most = 10 + ROUND_LEAD_LOGGED;
-        assert!(log.may_have(&parity(most, Some(Position(3)), false)));
-        assert!(!log.may_have(&parity(most + 1, Some(Position(3)), false)));
+        let mut beginnings = Beginnings::default();
+        beginnings.begin(Begin { generation: 1, position: Position(0) });
+        let may_have = |batch: &Batch| log.may_have(batch, &beginnings);
+        assert!(may_have(&parity(11, Some(Position(3)), false)));
+        assert!(!may_have(&parity(11, Some(Position(2)), false)));
+        assert!(may_have(&parity(11, Some(Position(2)), true)));
+        assert!(may_have(&parity(11, None, false)));
+        assert!(may_have(&parity(10, Some(Position(2)), false)), "its round is over");
+        let most = 10 + round_lead_logged(0);
+        assert!(may_have(&parity(most, Some(Position(3)), false)));
+        assert!(!may_have(&parity(most + 1, Some(Position(3)), false)));
+        let next = Batch { generation: 2, ..parity(most + 8, Some(Position(3)), false) };
+        assert!(!may_have(&Batch { generation: 1, ..next.clone() }) && may_have(&next), "goes on");
     }
 }

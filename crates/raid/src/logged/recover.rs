@@ -22,7 +22,6 @@ use super::{
     redo::Redo,
     state::{Life, State},
     suspects::Base,
-    tables::ROUND_LEAD_LOGGED,
     tasks::{Array, Change},
 };
 use crate::{
@@ -194,10 +193,11 @@ impl Array {
         Ok((base, contested))
     }
 
-    /// The checkpoint to begin from: the newest one that counts. Where members that have the one before it can serve
-    /// by themselves, the newest one may be the word of a liar, or have been under way. Then the one before it is as
-    /// good, if the log goes on from there to where the newest one has it begin. If the log does not, the newest
-    /// one counts only if its holders have a log: later batches alone take the place of earlier ones.
+    /// The checkpoint to begin from: the newest one that counts. Where more members have the one before it, and can
+    /// serve by themselves, the newest one may be the word of a liar, or have been under way. Then the one before it is
+    /// as good, if the log that follows it holds all that follows the newest one: where later batches have taken the
+    /// place of earlier ones, it does not. And if the log has room for what a recovery appends: the room that is kept
+    /// for that may have been used where the newest one was complete.
     ///
     /// # Errors
     /// When two contradict each other, and it is not clear which one lies.
@@ -205,23 +205,23 @@ impl Array {
         &self,
         current: &[(MemberIndex, Checkpoint)],
     ) -> Result<Option<Checkpoint>, IoError> {
-        let (chosen, before) = {
+        let (chosen, before, ring) = {
             let state = self.state();
             let chosen = state.choose_checkpoint(current)?;
             let before = chosen.and_then(|chosen| state.checkpoint_before(current, &chosen));
-            (chosen, before)
+            (chosen, before, state.layout.ring)
         };
-        let (Some(newest), Some((before, others))) = (chosen, before) else { return Ok(chosen) };
-        if self.read_stripes_of(&before, others).await.is_err() {
+        let (Some(newest), Some((before, holders))) = (chosen, before) else { return Ok(chosen) };
+        if self.read_stripes_of(&before, holders).await.is_err() {
             return Ok(chosen);
         }
-        let members = |of: &dyn Fn(&Checkpoint) -> bool| -> MemberSet {
-            current.iter().filter(|(_, one)| of(one)).map(|(member, _)| *member).collect()
-        };
-        let end = self.end_of_log(&before, members(&|_| true)).await;
-        let own = self.end_of_log(&newest, members(&|one| *one == newest)).await;
-        let tail = newest.tail.end;
-        Ok(if end < tail && own > tail { chosen } else { Some(before) })
+        let members: MemberSet = current.iter().map(|(member, _)| *member).collect();
+        let end = self.end_of_log(&before, members).await;
+        let other = self.end_of_log(&newest, members).await;
+        let has_all = end >= other || other == newest.tail.end;
+        let taken = end.0 - before.tail.end.0 + u64::from(ring.batch_blocks_max());
+        let has_room = taken + ring.open_blocks() <= ring.blocks();
+        Ok(if has_all && has_room { Some(before) } else { chosen })
     }
 
     /// Gives the base to members that lack it, in the place of the one before the last that they
@@ -449,11 +449,10 @@ impl State {
     /// Gives rounds of this opening larger numbers than all PARITY of the log has: the checkpoint that ends
     /// the first round says that the older rounds are over, too, and the log may then begin between a
     /// PARITY and its DATA. The log may have later rounds than images and checkpoints tell of, where an
-    /// opening before this one found more images.
+    /// opening before this one found more images; [`FoundLog`] has bounded them.
     fn number_rounds_after(&mut self, log: &FoundLog) {
-        let most = self.checkpoint.round.saturating_add(ROUND_LEAD_LOGGED);
         let rounds = log.records().filter_map(|(_, record)| match record {
-            Record::Parity { round, .. } => Some(*round).filter(|round| *round <= most),
+            Record::Parity { round, .. } => Some(*round),
             Record::Data { .. }
             | Record::Zeroes { .. }
             | Record::Remap { .. }

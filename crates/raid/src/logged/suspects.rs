@@ -216,8 +216,8 @@ impl State {
         Ok(None)
     }
 
-    /// The checkpoint before `newest`, and its holders, where these can serve by themselves: `newest` may have been
-    /// under way, and they may lack nothing.
+    /// The checkpoint before `newest`, and its holders, where more members have it, and can serve by themselves:
+    /// `newest` may have been under way, and they may lack nothing.
     pub(super) fn checkpoint_before(
         &self,
         checkpoints: &[(MemberIndex, Checkpoint)],
@@ -226,11 +226,15 @@ impl State {
         let holders = |one: &Checkpoint| -> MemberSet {
             checkpoints.iter().filter(|(_, it)| it == one).map(|(member, _)| *member).collect()
         };
-        let is_before = |one: &&Checkpoint| one.counter + 1 == newest.counter;
+        let blocks = self.layout.ring.blocks();
+        let is_before = |one: &&Checkpoint| {
+            one.counter + 1 == newest.counter && may_follow(newest, one, blocks)
+        };
         let before = checkpoints.iter().map(|(_, one)| one).filter(is_before);
-        let before = before.max_by_key(|one| (one.generation, holders(one).len()))?;
-        let holders = holders(before);
-        self.can_serve_from(holders).then_some((*before, holders))
+        let before = before.max_by_key(|one| holders(one).len())?;
+        let own = holders(before);
+        let are_more = own.len() > holders(newest).len();
+        (are_more && self.can_serve_from(own)).then_some((*before, own))
     }
 
     /// Who takes part where this checkpoint counts; none when those that have it cannot serve.

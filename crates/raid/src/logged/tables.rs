@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     checkpoint::Checkpoint,
+    log::Beginnings,
     member::{MemberIndex, MemberSet},
     page::ImageKey,
     pages::{PAIR_LEN, TablePages},
@@ -36,8 +37,8 @@ const PAGES_AT_ONCE: usize = 256;
 pub(super) const ROUND_LEAD_MAX: u32 = 1 << 12;
 /// The same of images and checkpoints that are found when an array is opened: its rounds are numbered after them.
 pub(super) const ROUND_LEAD_FOUND: u32 = ROUND_LEAD_MAX / 2;
-/// The same of what is found in the log: an opening before this one may have found such images.
-pub(super) const ROUND_LEAD_LOGGED: u32 = ROUND_LEAD_MAX - ROUNDS_OPEN_MAX;
+/// Rounds that one opening goes on at most until its first checkpoint, after those that it finds.
+const ROUNDS_PER_OPENING: u32 = 8;
 /// Rounds of one opening, at most, until the first checkpoint of its own, and those that it leaves out.
 pub(super) const ROUNDS_OPEN_MAX: u32 = 64;
 /// The largest number of uncounted images that an image may tell of and still be believed: each opening that is cut
@@ -446,9 +447,18 @@ impl StripeImages {
     }
 }
 
+/// The same of PARITY that the n-th generation of the log has written, from 0: it went on from such images, or from
+/// what those before it have written. So what a member forges there is bounded, and the next one still goes on.
+pub(super) const fn round_lead_logged(nth: usize) -> u32 {
+    assert!(nth < Beginnings::MAX, "a log has so many generations at most");
+    #[expect(clippy::cast_possible_truncation, reason = "less than that")]
+    let openings = nth as u32 + 1;
+    ROUND_LEAD_FOUND + ROUNDS_PER_OPENING * openings
+}
+
 const _: () = assert!(
-    ROUND_LEAD_FOUND + ROUNDS_OPEN_MAX <= ROUND_LEAD_LOGGED,
-    "rounds go on after the log's"
+    round_lead_logged(Beginnings::MAX - 1) + ROUNDS_OPEN_MAX <= ROUND_LEAD_MAX,
+    "what is written after the log's rounds is believed"
 );
 const _: () = assert!(LOAD_LEN.is_multiple_of(PAIR_LEN), "pairs are read whole");
 

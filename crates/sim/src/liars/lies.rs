@@ -188,7 +188,13 @@ impl Lie {
             let tail = if is_true { ends[dice.index(ends.len())] } else { tail };
             Checkpoint { counter: newest.counter + 1, tail, ..changed }
         } else if self == Self::CheckpointBehind {
-            Checkpoint { counter: newest.counter.saturating_sub(1), round, ..newest }
+            // As if an earlier opening had written it, or a later one.
+            let generation = newest.generation + dice.below(2);
+            let round = newest.round + [0, 65, 4094, ROUND_MAX / 2][dice.index(4)];
+            let tail = if ends.is_empty() { newest.tail } else { ends[dice.index(ends.len())] };
+            let tail = if dice.one_in(2) { newest.tail } else { tail };
+            let counter = newest.counter.saturating_sub(1);
+            Checkpoint { counter, generation, tail, round, ..newest }
         } else {
             changed
         };

@@ -282,7 +282,8 @@ impl World {
 
     /// Whether it is known that a lie may be believed and cost data (docs/faults.md, "open").
     fn is_open(&self, lie: Lie) -> bool {
-        lie == Lie::CheckpointAhead && self.level == Level::Raid1 && self.disks.len() == 2
+        let are_two = self.level == Level::Raid1 && self.disks.len() == 2;
+        are_two && matches!(lie, Lie::CheckpointAhead | Lie::CheckpointNext)
     }
 
     /// Whether the others can tell that this is a lie, of as many as are told at once: who has a copy
