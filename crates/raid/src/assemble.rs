@@ -14,6 +14,9 @@ use crate::{
     testimony::{Liar, Lie, Unclear, Verdict, follows, judge},
 };
 
+/// Updates of labels in a row that may each have been cut short before a member had them, without a log.
+const CUT_SHORT_IN_A_ROW: u64 = 2;
+
 /// One member's label and the name under which the user gave the member.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -499,9 +502,35 @@ fn place(
             return Err(AssembleError::Twice { index, first, second });
         }
     }
+    if label.log.is_none() {
+        leave_older_images(found, &label, &mut places, &mut stale);
+    }
     let unclean = label.closure != Closure::Clean;
     let truth = verdict.truth;
     Ok(Assembly { label, found: places, stale, unclean, liars, truth })
+}
+
+/// Takes members out of their places that are in sync by the truth, and whose own labels are from long before it, where
+/// the others can serve: these were put back to an older image, and nothing else would tell what they lack. With a
+/// log, its machine does so, too.
+fn leave_older_images(
+    found: &[Found],
+    truth: &Label,
+    places: &mut [Option<usize>],
+    stale: &mut Vec<usize>,
+) {
+    let is_older = |at: &usize| found[*at].label.epoch + CUT_SHORT_IN_A_ROW < truth.epoch;
+    let index = |at: usize| found[at].label.index;
+    let is_in_sync = |at: &usize| truth.state(index(*at)) == MemberState::InSync;
+    let here: Vec<usize> = places.iter().flatten().copied().filter(is_in_sync).collect();
+    let (older, current): (Vec<usize>, Vec<usize>) = here.into_iter().partition(is_older);
+    if !truth.geometry.can_serve_from(current.into_iter().map(index).collect()) {
+        return;
+    }
+    for at in older {
+        places[index(at).as_usize()] = None;
+        stale.push(at);
+    }
 }
 
 fn check_enough(
@@ -558,7 +587,8 @@ fn check_exclusive(
     }
     let geometry = &label.geometry;
     // Who is here and left out was heard, and has nothing newer.
-    let heard: MemberSet = assembly.liars.iter().map(|(at, _)| found[*at].label.index).collect();
+    let liars = assembly.liars.iter().map(|(at, _)| found[*at].label.index);
+    let heard: MemberSet = liars.chain(older_images(assembly, found)).collect();
     let is_heard = |index| heard.contains(index) || permissions.unfit.contains(index);
     let is_away = |index: &MemberIndex| !here.contains(*index) && !is_heard(*index);
     let away: MemberSet = in_sync(label).iter().filter(is_away).collect();
@@ -591,6 +621,16 @@ fn check_exclusive(
     Ok(())
 }
 
+/// Members that are here, are the devices that the truth calls in sync, and are out of date all the same.
+fn older_images(assembly: &Assembly, found: &[Found]) -> impl Iterator<Item = MemberIndex> {
+    let labels = assembly.stale.iter().map(|at| &found[*at].label);
+    let is_known = |label: &&Label| {
+        let entry = &assembly.label.members[label.index.as_usize()];
+        entry.uuid == label.members[label.index.as_usize()].uuid
+    };
+    labels.filter(is_known).map(|label| label.index)
+}
+
 /// Whether a missing member's data is computed from parity; mirrors hold whole copies.
 fn parity_matters(label: &Label) -> bool {
     label.geometry.check_columns() > 0 && label.geometry.data_columns() > 1
@@ -604,11 +644,15 @@ fn describe_absent(assembly: &Assembly, found: &[Found], here: MemberSet) -> Str
     };
     for index in assembly.label.geometry.member_indices().filter(|index| !here.contains(*index)) {
         let separator = if text.is_empty() { "" } else { ", " };
+        let is_older = older_images(assembly, found).any(|older| older == index);
         // Writing to a string cannot fail.
         let _ = write!(text, "{separator}member {index} (");
         let _ = match (lie_of(index), assembly.found[index.as_usize()], assembly.label.state(index))
         {
             (Some(lie), ..) => write!(text, "left out: {lie}"),
+            (None, None, MemberState::InSync) if is_older => {
+                write!(text, "left out: its label is from long before those of the other members")
+            }
             (None, None, MemberState::InSync) => write!(text, "not here"),
             (None, _, state) => write!(text, "{}", state.name()),
         };

@@ -263,7 +263,15 @@ impl Court<'_> {
                 age(other) < candidate.age && may_be_update(label, other)
             };
             let is_split = candidate.against.len() <= here;
-            if !is_split || !candidate.against.iter().all(one_behind) {
+            // It sets nobody aside that the older one has in sync: beside those whose newer one was spoiled, these
+            // were more than the level bears.
+            let is_set_aside = |other: &usize| {
+                let other = self.labels[*other];
+                let is_in_sync = is_called_in_sync(label, other);
+                !is_in_sync && age(other) < candidate.age && may_be_update(label, other)
+            };
+            let sets_aside = self.shaped.iter().any(is_set_aside);
+            if !is_split || sets_aside || !candidate.against.iter().all(one_behind) {
                 return Ok(false);
             }
         }
@@ -354,8 +362,7 @@ impl Court<'_> {
     }
 
     /// Whether more members than have this label, and enough to serve from, have one and the same label that is
-    /// older by more than one update, though this label calls them in sync: the update after theirs was never
-    /// complete.
+    /// older, though this label calls them in sync: the update after theirs was never complete.
     ///
     /// They may be older images, too, which one and the same image before was put back to. Then what has the newest
     /// label has a later checkpoint than they have.
@@ -364,14 +371,14 @@ impl Court<'_> {
         let checkpoint = |of| self.same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
         let is_later = |of: usize| match (checkpoint(candidate.at), checkpoint(of)) {
             (Some(own), Some(other)) => own > other,
+            (own, other) if own.is_some() || other.is_some() => own.is_some(),
             // An array without a log has no checkpoints.
-            (None, _) | (_, None) => label.log.is_some(),
+            _ => label.log.is_some(),
         };
         candidate.against.iter().any(|other| {
             let others = self.voters(label, *other);
             let older = self.labels[*other];
             age(older) < candidate.age
-                && !may_be_update(label, older)
                 && others.len() as usize > candidate.holders
                 && label.geometry.can_serve_from(others)
                 && !is_later(*other)

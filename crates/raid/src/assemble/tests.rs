@@ -194,9 +194,29 @@ fn one_older_label_that_calls_others_set_aside_keeps_no_array_shut() {
             let found = one_says(level, members, who, epoch, faulty);
             let assembly = assemble(&found, Permissions::default());
             let assembly = assembly.unwrap_or_else(|error| panic!("{level:?} {who}: {error}"));
-            assert!((0..members).all(|at| assembly.label.state(MemberIndex(at)).is_live()));
+            let is_live = |at: u8| assembly.label.state(MemberIndex(at)).is_live();
+            assert!((0..members).all(|at| is_live(at) || (usize::from(at) == who && epoch == -5)));
         }
     }
+}
+
+#[test]
+fn an_older_image_is_not_in_sync_without_a_log_either() {
+    for (level, members) in [(Level::Raid1, 2), (Level::Raid1, 3), (Level::Raid5, 3)] {
+        for (epochs, is_older) in [(-2, false), (-3, true), (-7, true)] {
+            let found = one_says(level, members, 1, epochs, &[]);
+            let assembly = assemble(&found, Permissions { force: true, ..Permissions::default() });
+            let assembly = assembly.unwrap();
+            assert_eq!(assembly.stale.contains(&1), is_older, "{level:?} {epochs}");
+            assert_eq!(assembly.found[1].is_none(), is_older, "{level:?} {epochs}");
+            assert!(!assembly.label.state(MemberIndex(1)).is_live() == is_older);
+        }
+    }
+    // Without the two that were put back nothing could serve: they are told by nothing then.
+    let mut found = one_says(Level::Raid5, 3, 1, -4, &[]);
+    found[2].label.epoch -= 4;
+    let assembly = assemble(&found, Permissions::default());
+    assert!(assembly.is_err() || assembly.unwrap().stale.is_empty());
 }
 
 #[test]

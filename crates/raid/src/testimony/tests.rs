@@ -353,3 +353,56 @@ fn of_two_openings_that_were_cut_short_without_different_members_none_is_a_lie()
         assert!(verdict.liars.is_empty(), "{order:?}: {:?}", verdict.liars);
     }
 }
+
+/// The update after the label of the others, by one member that calls as many others faulty as leave half of them.
+#[test]
+fn an_update_that_one_of_the_rest_lacks_sets_nobody_aside_who_is_here() {
+    for (level, members, faulty) in
+        [(Level::Raid5, 3, vec![1]), (Level::Raid6, 4, vec![1, 2]), (Level::Raid1, 3, vec![1])]
+    {
+        for (generations, epochs) in [(0, 1), (1, 0), (1, 1)] {
+            let mut all = labels(level, members);
+            all[0].generation += generations;
+            all[0].epoch += epochs;
+            set_faulty(&mut all[0], &faulty);
+            if level == Level::Raid1 {
+                // A mirror that calls another one away went on without it; the third one lacks what it says.
+                assert_eq!(judged(&all).unwrap().truth, 0);
+                continue;
+            }
+            let verdict = judged(&all).unwrap();
+            assert!(verdict.truth != 0 && verdict.liars.is_empty(), "{level:?} {verdict:?}");
+            // Who is away, or was set aside long before, is not asked.
+            let gone: Vec<Label> =
+                (0..members).filter(|at| !faulty.contains(at)).map(|at| all[at].clone()).collect();
+            assert_eq!(judged(&gone).unwrap().truth, 0, "{level:?}");
+        }
+    }
+}
+
+/// One of three mirrors has an update that the others lack: a new generation that has written to the log.
+#[test]
+fn an_update_that_one_mirror_of_three_alone_has_does_not_count() {
+    for (generations, epochs) in [(1, 0), (0, 1), (1, 1)] {
+        for members in 3..6 {
+            let mut all = labels(Level::Raid1, members);
+            (all[0].generation, all[0].epoch) = (40 + generations, 7 + epochs);
+            for (own, truth_is_first) in [(Some(9), false), (None, false), (Some(10), true)] {
+                let mut checkpoints = vec![Some(9); members];
+                checkpoints[0] = own;
+                let verdict = judged_with(&all, &checkpoints).unwrap();
+                assert_eq!(verdict.truth == 0, truth_is_first, "{own:?}");
+                assert!(verdict.liars.is_empty(), "it may have been cut short");
+            }
+        }
+    }
+}
+
+/// One of three mirrors leads, and has no checkpoint that says so.
+#[test]
+fn a_mirror_that_leads_without_a_checkpoint_is_outvoted() {
+    let mut all = labels(Level::Raid1, 3);
+    all[1].epoch += 2;
+    let verdict = judged_with(&all, &[Some(9), None, Some(9)]).unwrap();
+    assert!(verdict.truth != 1 && verdict.lie(1).is_some(), "{verdict:?}");
+}

@@ -8,7 +8,7 @@ use netraid_raid::{
     log::{Begin, Beginnings, LOG_BLOCK_LEN, Link, Position},
     member::MemberState,
     pages::TablePages,
-    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS},
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, Region},
     stripes::{STRIPES_PER_PAGE, StripePage},
     sums::{SumLayout, SumPage},
 };
@@ -26,6 +26,13 @@ pub enum Lie {
     Age,
     /// A newer label that calls the others faulty.
     OthersFaulty,
+    /// The next label, as if it had been cut short, that calls up to half of the members faulty; and nothing is left
+    /// of a region of that member.
+    SomeFaulty,
+    /// The next label, as if it had been cut short, by which a new generation has begun in the log.
+    Begun,
+    /// A label that is ahead by a little, and no checkpoint.
+    NoCheckpoint,
     /// A label that says that the log begins where it never was.
     LogPosition,
     /// A label of another shape.
@@ -60,9 +67,12 @@ pub enum Lie {
 
 impl Lie {
     /// All that are told of what a member has now.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Age,
         Self::OthersFaulty,
+        Self::SomeFaulty,
+        Self::Begun,
+        Self::NoCheckpoint,
         Self::LogPosition,
         Self::Shape,
         Self::CheckpointAhead,
@@ -84,7 +94,10 @@ impl Lie {
     pub const fn is_harmless(self) -> bool {
         matches!(
             self,
-            Self::CheckpointNext
+            Self::SomeFaulty
+                | Self::Begun
+                | Self::NoCheckpoint
+                | Self::CheckpointNext
                 | Self::CheckpointBehind
                 | Self::StripesNext
                 | Self::StripesUnwritten
@@ -115,6 +128,10 @@ impl Lie {
                 for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
                     write(&mut disks[liar], offset, &lie.encode(copy));
                 }
+                true
+            }
+            Self::SomeFaulty | Self::Begun | Self::NoCheckpoint => {
+                self.change_more(&mut disks[liar], truth, dice);
                 true
             }
             Self::CheckpointAhead
@@ -166,6 +183,45 @@ impl Lie {
                 label.epoch = ahead(label.epoch);
                 label.generation += 2 * u64::from(dice.one_in(2));
             }
+        }
+    }
+
+    /// Changes the label by a little, and what belongs to the lie beside it.
+    fn change_more(self, disk: &mut Disk, mut lie: Label, dice: &mut Dice) {
+        let is_opening = dice.one_in(2);
+        lie.generation += u64::from(is_opening);
+        lie.epoch += u64::from(!is_opening || dice.one_in(2));
+        let members = lie.members.len();
+        let mut wiped = Vec::new();
+        if self == Self::SomeFaulty {
+            for _ in 0..1 + dice.index(members / 2) {
+                lie.members[dice.index(members)].state = MemberState::Faulty;
+            }
+            lie.members[lie.index.as_usize()].state = MemberState::InSync;
+            let regions = lie.regions;
+            wiped.push([regions.map, regions.sums, regions.log, regions.data][dice.index(4)]);
+        } else if self == Self::Begun {
+            if let Some(log) = &mut lie.log
+                && let Some(last) = log.beginnings.as_slice().last().copied()
+            {
+                let position = last.position.after([0, 3, 20][dice.index(3)]);
+                lie.generation = lie.generation.max(last.generation + 1);
+                let mut begins = log.beginnings.as_slice().to_vec();
+                begins.push(Begin { generation: lie.generation, position });
+                log.beginnings = Beginnings::new(begins).unwrap_or_default();
+            }
+        } else {
+            lie.epoch += 1;
+            let slots = CHECKPOINT_OFFSETS.map(|offset| Region { offset, len: BLOCK });
+            wiped.extend(slots);
+        }
+        for Region { offset, len } in wiped {
+            for at in 0..len / BLOCK {
+                write(disk, offset + at * BLOCK, &[0; LOG_BLOCK_LEN as usize]);
+            }
+        }
+        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+            write(disk, offset, &lie.encode(copy));
         }
     }
 

@@ -268,6 +268,12 @@ impl World {
             // Two who say the same of what three have copies of are more than the one who is right.
             let is_told_by = |(_, other): &(usize, Lie)| other.is_told_by_holders();
             let is_doubled = lie.is_told_by_holders() && lies.iter().any(is_told_by);
+            // What more was stable may be on the one that is left out, as far as the others know.
+            let needs_all = [Lie::LogStable, Lie::NoCheckpoint];
+            let is_told_too =
+                |(_, other): &(usize, Lie)| *other != lie && needs_all.contains(other);
+            let is_doubled =
+                is_doubled || (needs_all.contains(&lie) && lies.iter().any(is_told_too));
             if is_doubled || self.is_open(lie) {
                 continue;
             }
@@ -283,7 +289,11 @@ impl World {
     /// Whether it is known that a lie may be believed and cost data (docs/faults.md, "open").
     fn is_open(&self, lie: Lie) -> bool {
         let are_two = self.level == Level::Raid1 && self.disks.len() == 2;
-        are_two && matches!(lie, Lie::CheckpointAhead | Lie::CheckpointNext)
+        let is_known = matches!(
+            lie,
+            Lie::CheckpointAhead | Lie::CheckpointNext | Lie::SomeFaulty | Lie::Begun
+        );
+        are_two && is_known
     }
 
     /// Whether the others can tell that this is a lie, of as many as are told at once: who has a copy
