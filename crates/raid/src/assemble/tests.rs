@@ -209,7 +209,7 @@ fn an_older_image_is_not_in_sync_without_a_log_either() {
             let assembly = assembly.unwrap();
             assert_eq!(assembly.stale.contains(&1), is_older, "{level:?} {epochs}");
             assert_eq!(assembly.found[1].is_none(), is_older, "{level:?} {epochs}");
-            assert!(!assembly.label.state(MemberIndex(1)).is_live() == is_older);
+            assert_ne!(assembly.label.state(MemberIndex(1)).is_live(), is_older);
         }
     }
     // Without the two that were put back nothing could serve: they are told by nothing then.
