@@ -14,9 +14,6 @@ use crate::{
     testimony::{Liar, Lie, Unclear, Verdict, follows, judge},
 };
 
-/// Updates of labels in a row that may each have been cut short before a member had them, without a log.
-const CUT_SHORT_IN_A_ROW: u64 = 2;
-
 /// One member's label and the name under which the user gave the member.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -505,21 +502,29 @@ fn place(
     if label.log.is_none() {
         leave_older_images(found, &label, &mut places, &mut stale);
     }
-    let unclean = label.closure != Closure::Clean;
+    // What is newer, and does not count, may have been written by all the same.
+    let age = |label: &Label| (label.generation, label.epoch);
+    let is_newer = |at: &usize| age(&found[*at].label) > age(&label);
+    let is_behind = places.iter().flatten().any(is_newer);
+    let unclean = label.closure != Closure::Clean || is_behind;
     let truth = verdict.truth;
     Ok(Assembly { label, found: places, stale, unclean, liars, truth })
 }
 
-/// Takes members out of their places that are in sync by the truth, and whose own labels are from long before it, where
-/// the others can serve: these were put back to an older image, and nothing else would tell what they lack. With a
-/// log, its machine does so, too.
+/// Takes members out of their places that are in sync by the truth, and whose own labels are from before openings that
+/// were complete, where the others can serve: these were put back to an older image, and nothing else would tell what
+/// they lack. With a log, its machine does so, too.
 fn leave_older_images(
     found: &[Found],
     truth: &Label,
     places: &mut [Option<usize>],
     stale: &mut Vec<usize>,
 ) {
-    let is_older = |at: &usize| found[*at].label.epoch + CUT_SHORT_IN_A_ROW < truth.epoch;
+    let age = |label: &Label| (label.generation, label.epoch);
+    let is_older = |at: &usize| {
+        let own = age(&found[*at].label);
+        own < age(truth) && !follows(age(truth), own, false)
+    };
     let index = |at: usize| found[at].label.index;
     let is_in_sync = |at: &usize| truth.state(index(*at)) == MemberState::InSync;
     let here: Vec<usize> = places.iter().flatten().copied().filter(is_in_sync).collect();

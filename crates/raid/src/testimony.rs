@@ -263,12 +263,15 @@ impl Court<'_> {
                 age(other) < candidate.age && may_be_update(label, other)
             };
             let is_split = candidate.against.len() <= here;
-            // It sets nobody aside that the older one has in sync: beside those whose newer one was spoiled, these
-            // were more than the level bears.
+            // It sets nobody aside that is here and that the older one has in sync: beside those whose newer one was
+            // spoiled, these were more than the level bears.
             let is_set_aside = |other: &usize| {
                 let other = self.labels[*other];
-                let is_in_sync = is_called_in_sync(label, other);
-                !is_in_sync && age(other) < candidate.age && may_be_update(label, other)
+                let was_in_sync = |of: &usize| is_called_in_sync(self.labels[*of], other);
+                !is_called_in_sync(label, other)
+                    && age(other) < candidate.age
+                    && may_be_update(label, other)
+                    && candidate.against.iter().any(was_in_sync)
             };
             let sets_aside = self.shaped.iter().any(is_set_aside);
             if !is_split || sets_aside || !candidate.against.iter().all(one_behind) {
@@ -365,7 +368,8 @@ impl Court<'_> {
     /// older, though this label calls them in sync: the update after theirs was never complete.
     ///
     /// They may be older images, too, which one and the same image before was put back to. Then what has the newest
-    /// label has a later checkpoint than they have.
+    /// label has a later checkpoint than they have. And where the newest label is the next one and sets aside who is
+    /// away, it counts: who is away has nothing newer.
     fn is_outvoted(&self, candidate: &Candidate) -> bool {
         let label = self.labels[candidate.at];
         let checkpoint = |of| self.same(of).filter_map(|at| *self.checkpoints.get(at)?).max();
@@ -379,10 +383,23 @@ impl Court<'_> {
             let others = self.voters(label, *other);
             let older = self.labels[*other];
             age(older) < candidate.age
+                && !(may_be_update(label, older) && self.sets_aside_absent(label, older))
                 && others.len() as usize > candidate.holders
                 && label.geometry.can_serve_from(others)
                 && !is_later(*other)
         })
+    }
+
+    /// Whether a label sets a member aside that an older one has in sync and that is not here.
+    fn sets_aside_absent(&self, label: &Label, older: &Label) -> bool {
+        let is_here = |member| {
+            self.shaped.iter().any(|at| {
+                let one = self.labels[*at];
+                one.index == member && is_called_in_sync(older, one)
+            })
+        };
+        let (now, before) = (label.in_sync(), older.in_sync());
+        before.iter().any(|member| !now.contains(member) && !is_here(member))
     }
 
     fn verdict(&self, truth: usize, is_clear: bool) -> Verdict {

@@ -406,3 +406,31 @@ fn a_mirror_that_leads_without_a_checkpoint_is_outvoted() {
     let verdict = judged_with(&all, &[Some(9), None, Some(9)]).unwrap();
     assert!(verdict.truth != 1 && verdict.lie(1).is_some(), "{verdict:?}");
 }
+
+/// Of four mirrors one is away, and the update that sets it aside has reached one of the others.
+#[test]
+fn the_next_label_of_one_mirror_counts_where_it_sets_aside_who_is_away() {
+    for (is_here, truth) in [(false, true), (true, false)] {
+        let mut all = labels(Level::Raid1, 4);
+        all[0].epoch += 1;
+        set_faulty(&mut all[0], &[3]);
+        all.truncate(if is_here { 4 } else { 3 });
+        let verdict = judged_with(&all, &vec![Some(9); all.len()]).unwrap();
+        assert_eq!(verdict.truth == 0, truth, "{is_here}");
+        assert!(verdict.liars.is_empty());
+    }
+}
+
+/// A member that was away while an array without a log was open is back, with a label from before, when the array was
+/// closed and one of the others lacks that.
+#[test]
+fn who_was_set_aside_before_makes_no_closing_an_opening() {
+    let mut all = labels(Level::Raid5, 3);
+    all.iter_mut().for_each(|label| label.log = None);
+    for at in [1, 2] {
+        (all[at].generation, all[at].epoch) = (41, 8);
+        set_faulty(&mut all[at], &[0]);
+    }
+    all[1].epoch = 9;
+    assert_eq!(judged(&all).unwrap().truth, 1);
+}
