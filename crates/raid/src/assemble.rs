@@ -502,7 +502,7 @@ fn place(
     if label.log.is_none() {
         leave_older_images(found, &label, &mut places, &mut stale);
     }
-    // What is newer, and does not count, may have been written by all the same.
+    // An engine with the newer label that does not count may have written all the same.
     let age = |label: &Label| (label.generation, label.epoch);
     let is_newer = |at: &usize| age(&found[*at].label) > age(&label);
     let is_behind = places.iter().flatten().any(is_newer);

@@ -263,8 +263,8 @@ impl Court<'_> {
                 age(other) < candidate.age && may_be_update(label, other)
             };
             let is_split = candidate.against.len() <= here;
-            // It sets nobody aside that is here and that the older one has in sync: beside those whose newer one was
-            // spoiled, these were more than the level bears.
+            // But such a label sets no member aside that is here and in sync by the older label: the members set
+            // aside and those whose newer label was spoiled are together more than the level bears.
             let is_set_aside = |other: &usize| {
                 let other = self.labels[*other];
                 let was_in_sync = |of: &usize| is_called_in_sync(self.labels[*of], other);
@@ -367,9 +367,9 @@ impl Court<'_> {
     /// Whether more members than have this label, and enough to serve from, have one and the same label that is
     /// older, though this label calls them in sync: the update after theirs was never complete.
     ///
-    /// They may be older images, too, which one and the same image before was put back to. Then what has the newest
-    /// label has a later checkpoint than they have. And where the newest label is the next one and sets aside who is
-    /// away, it counts: who is away has nothing newer.
+    /// The members with the older label may be older images, too, put back to one and the same time. Then the member
+    /// with the newest label has a later checkpoint than they have. And the next label counts where it sets a
+    /// member aside that is away: else nobody could tell whether the member that is away has something newer.
     fn is_outvoted(&self, candidate: &Candidate) -> bool {
         let label = self.labels[candidate.at];
         let checkpoint = |of| self.same(of).filter_map(|at| *self.checkpoints.get(at)?).max();

@@ -533,19 +533,35 @@ fn a_page_of_checksums_that_was_never_written_is_laid_to_the_member_that_has_it(
     }
 }
 
+/// Mirrors with some blocks, all of them at home.
+fn mirrors_at_home(members: usize) -> World {
+    let mut world = World::with_log(Level::Raid1, members, 8, 256);
+    for block in 0..20 {
+        world.write(block, 1, block as u8 + 1);
+    }
+    world.idle();
+    world.reopen();
+    world.idle();
+    world
+}
+
+/// What the volume held is there, also after what the array writes then.
+fn open_and_use_twice(world: &mut World) {
+    for _ in 0..2 {
+        world.reopen();
+        world.read_all();
+        world.write(4, 1, 100);
+        world.idle();
+    }
+}
+
 /// One of several mirrors has the next checkpoint, as if it had been under way, whose log begins at a true end of a
 /// batch, at the log's end, or where no batch ever was.
 #[test]
 fn the_next_checkpoint_of_one_mirror_takes_nothing_away_that_is_in_the_log_alone() {
     for (members, lead) in (3..=4).flat_map(|members| (0..6).map(move |lead| (members, lead))) {
         for liar in [0, members - 1] {
-            let mut world = World::with_log(Level::Raid1, members, 8, 256);
-            for block in 0..20 {
-                world.write(block, 1, block as u8 + 1);
-            }
-            world.idle();
-            world.reopen();
-            world.idle();
+            let mut world = mirrors_at_home(members);
             let (key, _) = writer_of(&world);
             let base = newest_checkpoint(&world, liar);
             let mut tail = base.tail;
@@ -561,12 +577,7 @@ fn the_next_checkpoint_of_one_mirror_takes_nothing_away_that_is_in_the_log_alone
             let lie = Checkpoint { counter: base.counter + 1, round: base.round + 1, tail, ..base };
             let at = lie.offset() as usize;
             world.disks[liar][at..at + 4096].copy_from_slice(&lie.encode(UUID));
-            for _ in 0..2 {
-                world.reopen();
-                world.read_all();
-                world.write(4, 1, 100);
-                world.idle();
-            }
+            open_and_use_twice(&mut world);
             world.assert_clean();
         }
     }
@@ -579,13 +590,7 @@ fn the_checkpoint_before_the_newest_of_one_mirror_takes_nothing_away() {
     for (members, rounds, is_later) in [(3, 65, false), (3, 0, true), (4, 65, true), (3, 0, false)]
     {
         for liar in [0, members - 1] {
-            let mut world = World::with_log(Level::Raid1, members, 8, 256);
-            for block in 0..20 {
-                world.write(block, 1, block as u8 + 1);
-            }
-            world.idle();
-            world.reopen();
-            world.idle();
+            let mut world = mirrors_at_home(members);
             for block in 0..5 {
                 world.write(block, 1, 90 + block as u8);
             }
@@ -600,12 +605,7 @@ fn the_checkpoint_before_the_newest_of_one_mirror_takes_nothing_away() {
             };
             let at = lie.offset() as usize;
             world.disks[liar][at..at + 4096].copy_from_slice(&lie.encode(UUID));
-            for _ in 0..2 {
-                world.reopen();
-                world.read_all();
-                world.write(4, 1, 100);
-                world.idle();
-            }
+            open_and_use_twice(&mut world);
             for honest in (0..members).filter(|one| *one != liar) {
                 let state = world.machine.member_state(MemberIndex(honest as u8));
                 assert_eq!(state, MemberState::InSync, "member {honest} of {members}");
