@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use netraid_block::{Buf, ErrorKind, IoError, SgList};
 
 use super::{
-    Rule,
+    Event, Rule,
     found_log::FoundLog,
     state::{BLOCK, State},
     tasks::Array,
@@ -178,6 +178,15 @@ impl Array {
                 dropped.push((remap.position, u64::from(logical)));
             }
         }
+        let was_acked = |(position, _): &&(Position, u64)| *position < log.acked_seen;
+        let lost = dropped.iter().filter(was_acked).count();
+        if lost > 0 {
+            let text = alloc::format!(
+                "writes that were acknowledged and not flushed are lost: {lost} stripes were not whole, and \
+                 hold what they held before",
+            );
+            self.state().events.push_back(Event::Notice(text));
+        }
         Ok((kept, dropped, left))
     }
 
@@ -269,6 +278,7 @@ impl Array {
                 .map(|(column, _)| *column)
                 .collect();
             if !code.can_decode(good) {
+                self.state().check_decidable(physical, row, good)?;
                 let others = self.state().columns_of_others(physical, row, &found, claimants);
                 if claimants.is_empty() || code.can_decode(others) {
                     return Ok(Found::Torn);
@@ -364,6 +374,22 @@ impl Array {
 }
 
 impl State {
+    /// Refuses to judge a row without members that left the opening, where it could be had with them.
+    ///
+    /// # Errors
+    /// When it could.
+    fn check_decidable(&self, physical: u32, row: u32, good: ColumnSet) -> Result<(), IoError> {
+        let left = self.left_while_opening();
+        let columns = 0..self.layout.geometry.members();
+        let is_theirs = |column: &u8| left.contains(self.home(physical, *column, row).0);
+        let with_theirs = columns.filter(|column| good.contains(*column) || is_theirs(column));
+        if left.is_empty() || !self.layout.code.can_decode(with_theirs.collect()) {
+            return Ok(());
+        }
+        let what = alloc::format!("whether a write of stripe {physical} was whole");
+        Err(self.cannot_tell_without(left, &what))
+    }
+
     /// The columns of a row that were read, but for those of some members.
     fn columns_of_others(
         &self,

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     copies::Copies,
-    label::{Closure, Holder},
+    label::{Closure, Holder, Label},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
@@ -93,6 +93,11 @@ impl Array {
         self.load_stripes(&base).await?;
         let log = self.find_believed_log(&base).await?;
         if log.acked_seen > log.end.end {
+            let left = self.state().left_while_opening();
+            if !left.is_empty() {
+                let what = "where the log ends";
+                return Err(self.state().cannot_tell_without(left, what));
+            }
             let text = alloc::format!(
                 "writes that were acknowledged and not flushed are lost: the log ends at {}, {} \
                  was acknowledged",
@@ -157,9 +162,12 @@ impl Array {
         state.checkpoint = base;
         // Beyond every round that may have been open.
         state.round = last_round.saturating_add(3);
+        state.opened_with = set;
         let mut leaves_some = false;
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
+                let entry = &mut state.label.members[member.as_usize()];
+                (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
                 let volatile = state.members[member.as_usize()].caps.volatile_cache;
                 state.members[member.as_usize()].unflushed = volatile;
                 continue;
@@ -246,11 +254,13 @@ impl Array {
 
     /// Gives the newest label to all members that take part, both copies: an update that was cut
     /// short may have left it to some, and in one copy. So a member that takes part is never more
-    /// than one update behind, whichever of its copies the next one spoils.
+    /// than one update behind, whichever of its copies the next one spoils. Who takes part although the label
+    /// does not say so keeps its own until the next update says so.
     async fn level_labels(&self) {
         let (label, members) = {
             let state = self.state();
-            (state.found_label.clone(), state.in_sync())
+            let set_aside = state.in_sync().without(state.found_label.in_sync());
+            (state.found_label.clone(), state.in_sync().without(set_aside))
         };
         for copy in 0..LABEL_OFFSETS.len() {
             // Who fails here is excluded by the next update.
@@ -435,15 +445,48 @@ impl State {
             let found = found[member.as_usize()].as_ref();
             let entry = &self.label.members[member.as_usize()];
             found.is_some_and(|found| {
-                entry.state == MemberState::InSync
-                    && found.label.members[member.as_usize()].uuid == entry.uuid
-                    // One update may have been under way; who lacks more is an older image.
-                    && (found.label.epoch + 1 >= self.label.epoch
-                        || planted(Planted::OlderImageAccepted))
+                // One update may have been under way; who lacks more is an older image.
+                let is_newest = found.label.epoch + 1 >= self.label.epoch
+                    || planted(Planted::OlderImageAccepted);
+                let is_in_sync = entry.state == MemberState::InSync && is_newest;
+                found.label.members[member.as_usize()].uuid == entry.uuid
+                    && (is_in_sync || self.has_missed_nothing(*member, &found.label))
             })
         };
         let here = checkpoints.iter().filter(|(member, _)| is_current(member));
         here.map(|(member, checkpoint)| (*member, *checkpoint)).collect()
+    }
+
+    /// Whether nothing was served since a member had its label, which calls it in sync: the label is of an opening
+    /// that has not begun its generation, nor has any later one. Such an opening may have set the member aside
+    /// before it ended.
+    fn has_missed_nothing(&self, member: MemberIndex, own: &Label) -> bool {
+        let begun = self.beginnings().as_slice().last().map_or(0, |last| last.generation);
+        own.members[member.as_usize()].state == MemberState::InSync
+            && (begun + 1..=self.label.generation).contains(&own.generation)
+    }
+
+    /// Members that were in sync when the opening began, and have left meanwhile. Who left an opening before
+    /// this one, too, is not among them: that one does not keep the array shut.
+    pub(super) fn left_while_opening(&self) -> MemberSet {
+        let left = self.found_label.in_sync().without(self.in_sync());
+        let is_needed = |member: &MemberIndex| {
+            self.opened_with.contains(*member) && !self.suspects.contains(*member)
+        };
+        left.iter().filter(is_needed).collect()
+    }
+
+    /// Ends an opening that cannot tell `what` without members that left it.
+    pub(super) fn cannot_tell_without(&self, left: MemberSet, what: &str) -> IoError {
+        let names: Vec<String> = left.iter().map(|member| member.to_string()).collect();
+        let noun = if names.len() == 1 { "member" } else { "members" };
+        let text = alloc::format!(
+            "array '{}': {noun} {} left while the array was being opened, and nobody else can tell {what}; attach \
+             again, with what left if it is there",
+            self.label.name,
+            names.join(", "),
+        );
+        IoError::with_detail(ErrorKind::Redundancy, text)
     }
 
     /// Gives rounds of this opening larger numbers than all PARITY of the log has: the checkpoint that ends
