@@ -187,8 +187,16 @@ pub enum ArrayError {
         source: std::io::Error,
     },
     /// Labels moved on while the array was opened.
-    #[error("array '{0}' was changed by another engine while it was being opened; try again")]
-    Changed(String),
+    #[error(
+        "array '{name}' was changed by another engine while it was being opened, on {}; try again",
+        members.join(", ")
+    )]
+    Changed {
+        /// Name of the array.
+        name: String,
+        /// Addresses of the members whose labels are others now, or cannot be read any more.
+        members: Vec<String>,
+    },
     /// A label that is another one each time.
     #[error(
         "{address}: its label was changed while the array was being opened, and now says generation \

@@ -390,7 +390,10 @@ async fn find_changed(
         failed.push((at, error));
     }
     match is_changed && (!are_fenced || truth.geometry.can_serve_from(others)) {
-        true => Err(ArrayError::Changed(truth.name.clone())),
+        true => {
+            let members = failed.iter().map(|(at, _)| connected[*at].address()).collect();
+            Err(ArrayError::Changed { name: truth.name.clone(), members })
+        }
         false => Ok(failed),
     }
 }

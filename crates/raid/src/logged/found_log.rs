@@ -372,9 +372,14 @@ impl Array {
         log.index_parities();
         self.look_beyond(&mut reader, &mut log, (base.tail.end, &beginnings)).await;
         if log.stable_seen > log.end.end {
+            let remedy = if self.state().is_anybody_away() {
+                "bring the members that are away"
+            } else {
+                "nobody is away, so more of them is spoilt than the level bears"
+            };
             let text = alloc::format!(
-                "the log ends at {}, and everything below {} was stable: too many members lack \
-                 their copies; bring the members that are away",
+                "the log ends at {}, and everything below {} was stable: too many members lack their copies; \
+                 {remedy}",
                 log.end.end,
                 log.stable_seen,
             );

@@ -150,12 +150,16 @@ impl Array {
         let Some(Base { members: set, checkpoint: base, last_round }) =
             chosen.and_then(|chosen| state.choose_base(&current, chosen))
         else {
+            let here: MemberSet = current.iter().map(|(member, _)| *member).collect();
+            let needed =
+                u32::from(state.layout.geometry.members()) - state.layout.geometry.tolerance();
             let text = alloc::format!(
-                "array '{}' has {} members that are up to date, which level {} cannot serve from; \
-                 bring the others",
+                "array '{}' has {} of {} members that hold all, level {} needs {needed}; not usable: {}",
                 state.label.name,
-                current.len(),
+                here.len(),
+                state.layout.geometry.members(),
                 state.layout.geometry.level().number(),
+                state.describe_absent(found, &checkpoints, here),
             );
             return Err(IoError::with_detail(ErrorKind::Redundancy, text));
         };
@@ -455,6 +459,34 @@ impl State {
         };
         let here = checkpoints.iter().filter(|(member, _)| is_current(member));
         here.map(|(member, checkpoint)| (*member, *checkpoint)).collect()
+    }
+
+    /// The members that are not current, with why.
+    fn describe_absent(
+        &self,
+        found: &[Option<FoundMember>],
+        checkpoints: &BTreeMap<MemberIndex, Checkpoint>,
+        current: MemberSet,
+    ) -> String {
+        let why = |member: MemberIndex| {
+            let is_here = found[member.as_usize()].is_some();
+            if let Some(lie) = self.suspects.liars.get(&member) {
+                return lie.clone();
+            }
+            match self.member_state(member) {
+                MemberState::InSync if !is_here => "not here".to_string(),
+                MemberState::InSync if !checkpoints.contains_key(&member) => {
+                    "it has no checkpoint that can be read".to_string()
+                }
+                MemberState::InSync => "an older image of itself".to_string(),
+                state @ (MemberState::CatchingUp | MemberState::Faulty | MemberState::Missing) => {
+                    alloc::format!("{} by the labels", state.name())
+                }
+            }
+        };
+        let absent = self.layout.geometry.member_indices().filter(|one| !current.contains(*one));
+        let each = absent.map(|member| alloc::format!("member {member} ({})", why(member)));
+        each.collect::<Vec<String>>().join(", ")
     }
 
     /// Whether nothing was served since a member had its label, which calls it in sync: the label is of an opening

@@ -126,7 +126,7 @@ async fn labels_that_change_on_so_many_members_that_another_engine_may_serve_kee
             devices[*at].arm(SAME, NEXT).await;
         }
         let end = Array::open(OpenOptions::default(), configs, Pool::new()).await;
-        assert!(matches!(end, Err(ArrayError::Changed(_))), "{level:?} {changed:?}: {end:?}");
+        assert!(matches!(end, Err(ArrayError::Changed { .. })), "{level:?} {changed:?}: {end:?}");
     }
 }
 
