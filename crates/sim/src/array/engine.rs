@@ -124,8 +124,8 @@ pub struct Fittings {
 /// A member as a session found it.
 #[derive(Debug, Clone)]
 pub enum Found {
-    /// With the label of the array.
-    Member(Box<Label>),
+    /// With the label of the array, and the counter of its newest checkpoint.
+    Member(Box<Label>, Option<u64>),
     /// Without one that belongs here.
     Stranger,
 }
@@ -425,7 +425,9 @@ impl<M: Machine> Engine<M> {
                 context.notices.push_back((self.id, Notice::Fenced(member)));
                 self.ended.extend(ios.into_iter().map(|io| (io, ErrorKind::Fenced.into())));
             }
-            Outcome::Found { label, .. } => self.find(context, member, label),
+            Outcome::Found { label, checkpoint, .. } => {
+                self.find(context, member, label, checkpoint);
+            }
         }
     }
 
@@ -461,13 +463,20 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    fn find(&mut self, context: &mut Context<'_>, member: usize, label: Option<Box<Label>>) {
+    fn find(
+        &mut self,
+        context: &mut Context<'_>,
+        member: usize,
+        label: Option<Box<Label>>,
+        checkpoint: Option<u64>,
+    ) {
         let ours = |label: &Label| {
             label.array_uuid == self.fittings.array_uuid && label.index == index(member)
         };
-        let found = label.filter(|label| ours(label)).map_or(Found::Stranger, Found::Member);
+        let label = label.filter(|label| ours(label));
+        let found = label.map_or(Found::Stranger, |label| Found::Member(label, checkpoint));
         context.trace.note(context.around.now, || match &found {
-            Found::Member(label) => {
+            Found::Member(label, _) => {
                 let (generation, epoch) = (label.generation, label.epoch);
                 format!("engine {}: member {member} is there: {generation}.{epoch}", self.id.0)
             }
@@ -490,13 +499,11 @@ impl<M: Machine> Engine<M> {
         let caps = self.fittings.caps[member];
         let expected = machine.label().members[member].uuid;
         match found {
-            Found::Member(label) if label.members[member].uuid == expected => {
-                machine.handle_return(
-                    index(member),
-                    FoundMember { caps, label: *label, checkpoint: None },
-                );
+            Found::Member(label, checkpoint) if label.members[member].uuid == expected => {
+                machine
+                    .handle_return(index(member), FoundMember { caps, label: *label, checkpoint });
             }
-            Found::Member(_) | Found::Stranger => {
+            Found::Member(..) | Found::Stranger => {
                 self.new_uuids += 1;
                 let mut uuid = [0xee; 16];
                 uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
@@ -550,12 +557,12 @@ impl<M: Machine> Engine<M> {
             newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
         };
         let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(label)) if is_ours(at, label) => Some(FoundMember {
+            Some(Found::Member(label, checkpoint)) if is_ours(at, label) => Some(FoundMember {
                 caps: self.fittings.caps[at],
                 label: Label::clone(label),
-                checkpoint: None,
+                checkpoint: *checkpoint,
             }),
-            Some(Found::Member(_) | Found::Stranger) | None => None,
+            Some(Found::Member(..) | Found::Stranger) | None => None,
         };
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
         self.told = members.iter().map(Option::is_some).collect();
@@ -798,14 +805,14 @@ enum Doubt {
 }
 
 fn newest(found: &[Option<Found>]) -> Option<&Label> {
-    let labels = found.iter().filter_map(|found| match found {
-        Some(Found::Member(label)) => Some(&**label),
+    let members = found.iter().filter_map(|found| match found {
+        Some(Found::Member(label, checkpoint)) => Some((&**label, *checkpoint)),
         Some(Found::Stranger) | None => None,
     });
-    let labels: Vec<&Label> = labels.collect();
+    let (labels, checkpoints): (Vec<&Label>, Vec<Option<u64>>) = members.unzip();
     let newest = labels.iter().copied().max_by_key(|it| (it.generation, it.epoch))?;
     // The machine says so when it is not clear which one counts.
-    Some(judge(&labels, &[]).map_or(newest, |verdict| labels[verdict.truth]))
+    Some(judge(&labels, &checkpoints).map_or(newest, |verdict| labels[verdict.truth]))
 }
 
 /// None when there is no label at all.
@@ -813,7 +820,7 @@ fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
     let newest = newest(found)?;
     let is_elsewhere = |at: &usize| {
         newest.members[*at].state == MemberState::InSync
-            && !matches!(found[*at], Some(Found::Member(_)))
+            && !matches!(found[*at], Some(Found::Member(..)))
     };
     let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
     Some(if newest.geometry.can_serve_from(others) {

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use netraid_block::{ErrorKind, IoError, SgList};
 use netraid_raid::{
+    checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
     logged::IoId,
-    regions::LABEL_OFFSETS,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
 };
 
 use crate::{
@@ -60,6 +61,8 @@ pub enum Outcome {
     Found {
         /// The newest copy that decodes.
         label: Option<Box<Label>>,
+        /// The counter of the newest checkpoint that decodes.
+        checkpoint: Option<u64>,
         /// How often its power failed, ever.
         power_failures: u64,
     },
@@ -75,6 +78,7 @@ enum What {
     Fence,
     Reset,
     Label(usize),
+    Checkpoint(usize),
 }
 
 #[derive(Debug)]
@@ -89,7 +93,7 @@ enum Phase {
     /// Not connected; the next try comes.
     Away,
     LoggingIn,
-    /// Logged in; fences, resets, reads its label.
+    /// Logged in; fences, resets, reads its label and its checkpoint.
     Preparing,
     Ready,
     /// Another engine has the member.
@@ -111,6 +115,9 @@ pub struct Session {
     retry_at: Option<Time>,
     power_failures: u64,
     labels: [Option<Label>; 2],
+    /// The newest of them, while checkpoints are read.
+    label: Option<Box<Label>>,
+    checkpoint: Option<u64>,
     /// It has never fenced the member: it does so once. When the member comes back later it does
     /// not, for somebody else may have it then.
     fences: bool,
@@ -139,6 +146,8 @@ impl Session {
             retry_at: Some(now),
             power_failures: 0,
             labels: [None, None],
+            label: None,
+            checkpoint: None,
             fences: true,
             patience,
         }
@@ -261,7 +270,7 @@ impl Session {
                 if result.is_err() {
                     return Some(self.lose(around, "the reset was ended by another"));
                 }
-                self.labels = [None, None];
+                (self.labels, self.label, self.checkpoint) = ([None, None], None, None);
                 for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
                     let first = offset / self.block_len;
                     let count = LABEL_LEN as u64 / self.block_len;
@@ -275,13 +284,34 @@ impl Session {
                 if !self.sent.is_empty() {
                     return None;
                 }
-                self.phase = Phase::Ready;
                 let newest = self.labels.iter_mut().filter_map(Option::take);
                 let label = newest.max_by_key(|label| (label.generation, label.epoch));
-                let label = label.map(Box::new);
-                Some(Outcome::Found { label, power_failures: self.power_failures })
+                self.label = label.map(Box::new);
+                if self.label.as_ref().is_none_or(|label| label.log.is_none()) {
+                    return Some(self.find());
+                }
+                for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
+                    let first = offset / self.block_len;
+                    let count = u64::from(PAGE_LEN) / self.block_len;
+                    self.send(around, What::Checkpoint(slot), Command::Read { first, count });
+                }
+                None
+            }
+            What::Checkpoint(slot) => {
+                let uuid = self.label.as_ref()?.array_uuid;
+                let bytes = result.ok().map(|data| data.to_contiguous());
+                let found = bytes.and_then(|bytes| Checkpoint::decode(&bytes, uuid, slot).ok());
+                self.checkpoint = self.checkpoint.max(found.map(|found| found.counter));
+                self.sent.is_empty().then(|| self.find())
             }
         }
+    }
+
+    /// Nothing is left to be read before the member may be used.
+    fn find(&mut self) -> Outcome {
+        self.phase = Phase::Ready;
+        let (label, checkpoint) = (self.label.take(), self.checkpoint.take());
+        Outcome::Found { label, checkpoint, power_failures: self.power_failures }
     }
 
     fn log_in(&mut self, around: &mut Surroundings<'_>) {
@@ -331,7 +361,7 @@ impl Session {
         let sent = core::mem::take(&mut self.sent);
         let io = |sent: Sent| match sent.what {
             What::Io(io) => Some(io),
-            What::Fence | What::Reset | What::Label(_) => None,
+            What::Fence | What::Reset | What::Label(_) | What::Checkpoint(_) => None,
         };
         sent.into_values().filter_map(io).collect()
     }

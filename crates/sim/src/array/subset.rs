@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 
 use netraid_block::{ErrorKind, IoError, Op, SgList};
 use netraid_raid::{
+    checkpoint::Checkpoint,
     label::{Holder, LABEL_LEN, Label},
     logged::{Action, Event, FoundMember, OpenConfig, RequestId, UserRequest},
-    regions::LABEL_OFFSETS,
+    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
 };
 
 use super::{engine::Fittings, machine::Machine};
@@ -33,8 +34,10 @@ pub enum Ended {
 pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<SgList, Ended> {
     let mut disks = disks;
     let found = disks.iter().enumerate().map(|(at, disk)| {
-        let label = disk.as_ref().and_then(newest_label)?;
-        Some(FoundMember { caps: fittings.caps[at], label, checkpoint: None })
+        let disk = disk.as_ref()?;
+        let label = newest_label(disk)?;
+        let checkpoint = newest_checkpoint(disk, &label);
+        Some(FoundMember { caps: fittings.caps[at], label, checkpoint })
     });
     let config = OpenConfig {
         members: found.collect(),
@@ -126,4 +129,16 @@ pub(super) fn newest_label(disk: &Disk) -> Option<Label> {
     };
     let copies = LABEL_OFFSETS.into_iter().enumerate().filter_map(read);
     copies.max_by_key(|label| (label.generation, label.epoch))
+}
+
+/// The counter of the newest checkpoint on a disk.
+fn newest_checkpoint(disk: &Disk, label: &Label) -> Option<u64> {
+    let block = u64::from(disk.shape().block_len);
+    let read = |(slot, offset): (usize, u64)| {
+        let first = offset / block;
+        let data = disk.read(first..first + u64::from(PAGE_LEN) / block).ok()?;
+        let found = Checkpoint::decode(&data.to_contiguous(), label.array_uuid, slot).ok()?;
+        Some(found.counter)
+    };
+    CHECKPOINT_OFFSETS.into_iter().enumerate().filter_map(read).max()
 }
