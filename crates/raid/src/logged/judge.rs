@@ -109,7 +109,7 @@ impl Array {
                 if dropped.contains(&(remap.position, u64::from(logical))) {
                     continue;
                 }
-                match self.examine(log, to, remap).await? {
+                match self.judge_stripe(log, to, remap).await? {
                     Found::Whole(_) | Found::Lost => break,
                     Found::Torn => {}
                 }
@@ -181,9 +181,10 @@ impl Array {
         let was_acked = |(position, _): &&(Position, u64)| *position < log.acked_seen;
         let lost = dropped.iter().filter(was_acked).count();
         if lost > 0 {
+            let stripes = if lost == 1 { "stripe" } else { "stripes" };
             let text = alloc::format!(
-                "writes that were acknowledged and not flushed are lost: {lost} stripes were not whole, and \
-                 hold what they held before",
+                "writes that were acknowledged and not flushed are lost: of {lost} {stripes} not all was written, and \
+                 what was there before counts",
             );
             self.state().events.push_back(Event::Notice(text));
         }
@@ -202,7 +203,7 @@ impl Array {
     ) -> Result<bool, IoError> {
         loop {
             let members = self.state().in_sync();
-            let Examined { bad, later } = match self.examine(log, to, remap).await? {
+            let Examined { bad, later } = match self.judge_stripe(log, to, remap).await? {
                 Found::Whole(examined) => examined,
                 Found::Lost => return Ok(true),
                 Found::Torn => return Ok(false),
@@ -229,6 +230,27 @@ impl Array {
             let text = alloc::format!("the log names stripe {stripe}, the array has {count}");
             IoError::with_detail(ErrorKind::Corrupt, text)
         })
+    }
+
+    /// As [`Self::examine`], and where that does not find what the REMAP says and members left meanwhile, once more
+    /// without them: what was read of the others may be read better.
+    async fn judge_stripe(
+        &self,
+        log: &FoundLog,
+        physical: u32,
+        remap: &FoundRemap<'_>,
+    ) -> Result<Found, IoError> {
+        loop {
+            let members = self.state().in_sync();
+            let found = self.examine(log, physical, remap).await?;
+            let state = self.state();
+            if matches!(found, Found::Whole(_))
+                || state.in_sync() == members
+                || state.failed.is_some()
+            {
+                return Ok(found);
+            }
+        }
     }
 
     /// Whether a stripe holds what a REMAP says, so far that every row can be had: and its rows that
@@ -278,7 +300,6 @@ impl Array {
                 .map(|(column, _)| *column)
                 .collect();
             if !code.can_decode(good) {
-                self.state().check_decidable(physical, row, good)?;
                 let others = self.state().columns_of_others(physical, row, &found, claimants);
                 if claimants.is_empty() || code.can_decode(others) {
                     return Ok(Found::Torn);
@@ -374,22 +395,6 @@ impl Array {
 }
 
 impl State {
-    /// Refuses to judge a row without members that left the opening, where it could be had with them.
-    ///
-    /// # Errors
-    /// When it could.
-    fn check_decidable(&self, physical: u32, row: u32, good: ColumnSet) -> Result<(), IoError> {
-        let left = self.left_while_opening();
-        let columns = 0..self.layout.geometry.members();
-        let is_theirs = |column: &u8| left.contains(self.home(physical, *column, row).0);
-        let with_theirs = columns.filter(|column| good.contains(*column) || is_theirs(column));
-        if left.is_empty() || !self.layout.code.can_decode(with_theirs.collect()) {
-            return Ok(());
-        }
-        let what = alloc::format!("whether a write of stripe {physical} was whole");
-        Err(self.cannot_tell_without(left, &what))
-    }
-
     /// The columns of a row that were read, but for those of some members.
     fn columns_of_others(
         &self,

@@ -465,7 +465,6 @@ impl State {
         Self {
             suspects: Suspects::default(),
             found_label: label.clone(),
-            opened_with: MemberSet::EMPTY,
             label,
             members,
             labels: labels::LabelUpdates::default(),

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     checkpoint::Checkpoint,
     copies::Copies,
-    label::{Closure, Holder, Label},
+    label::{Closure, Holder},
     lack::Lack,
     log::{Begin, Beginnings, DROPPED_MAX, LogWriter, Position, Record, segment},
     member::{MemberIndex, MemberSet, MemberState},
@@ -93,11 +93,6 @@ impl Array {
         self.load_stripes(&base).await?;
         let log = self.find_believed_log(&base).await?;
         if log.acked_seen > log.end.end {
-            let left = self.state().left_while_opening();
-            if !left.is_empty() {
-                let what = "where the log ends";
-                return Err(self.state().cannot_tell_without(left, what));
-            }
             let text = alloc::format!(
                 "writes that were acknowledged and not flushed are lost: the log ends at {}, {} \
                  was acknowledged",
@@ -150,7 +145,8 @@ impl Array {
         let Some(Base { members: set, checkpoint: base, last_round }) =
             chosen.and_then(|chosen| state.choose_base(&current, chosen))
         else {
-            let here: MemberSet = current.iter().map(|(member, _)| *member).collect();
+            let here = current.iter().map(|(member, _)| *member);
+            let here: MemberSet = here.filter(|one| !state.suspects.contains(*one)).collect();
             let needed =
                 u32::from(state.layout.geometry.members()) - state.layout.geometry.tolerance();
             let text = alloc::format!(
@@ -166,12 +162,9 @@ impl Array {
         state.checkpoint = base;
         // Beyond every round that may have been open.
         state.round = last_round.saturating_add(3);
-        state.opened_with = set;
         let mut leaves_some = false;
         for member in state.layout.geometry.member_indices() {
             if set.contains(member) {
-                let entry = &mut state.label.members[member.as_usize()];
-                (entry.state, entry.lack) = (MemberState::InSync, Lack::NOTHING);
                 let volatile = state.members[member.as_usize()].caps.volatile_cache;
                 state.members[member.as_usize()].unflushed = volatile;
                 continue;
@@ -258,13 +251,11 @@ impl Array {
 
     /// Gives the newest label to all members that take part, both copies: an update that was cut
     /// short may have left it to some, and in one copy. So a member that takes part is never more
-    /// than one update behind, whichever of its copies the next one spoils. Who takes part although the label
-    /// does not say so keeps its own until the next update says so.
+    /// than one update behind, whichever of its copies the next one spoils.
     async fn level_labels(&self) {
         let (label, members) = {
             let state = self.state();
-            let set_aside = state.in_sync().without(state.found_label.in_sync());
-            (state.found_label.clone(), state.in_sync().without(set_aside))
+            (state.found_label.clone(), state.in_sync())
         };
         for copy in 0..LABEL_OFFSETS.len() {
             // Who fails here is excluded by the next update.
@@ -449,12 +440,11 @@ impl State {
             let found = found[member.as_usize()].as_ref();
             let entry = &self.label.members[member.as_usize()];
             found.is_some_and(|found| {
-                // One update may have been under way; who lacks more is an older image.
-                let is_newest = found.label.epoch + 1 >= self.label.epoch
-                    || planted(Planted::OlderImageAccepted);
-                let is_in_sync = entry.state == MemberState::InSync && is_newest;
-                found.label.members[member.as_usize()].uuid == entry.uuid
-                    && (is_in_sync || self.has_missed_nothing(*member, &found.label))
+                entry.state == MemberState::InSync
+                    && found.label.members[member.as_usize()].uuid == entry.uuid
+                    // One update may have been under way; who lacks more is an older image.
+                    && (found.label.epoch + 1 >= self.label.epoch
+                        || planted(Planted::OlderImageAccepted))
             })
         };
         let here = checkpoints.iter().filter(|(member, _)| is_current(member));
@@ -487,38 +477,6 @@ impl State {
         let absent = self.layout.geometry.member_indices().filter(|one| !current.contains(*one));
         let each = absent.map(|member| alloc::format!("member {member} ({})", why(member)));
         each.collect::<Vec<String>>().join(", ")
-    }
-
-    /// Whether nothing was served since a member had its label, which calls it in sync: the label is of an opening
-    /// that has not begun its generation, nor has any later one. Such an opening may have set the member aside
-    /// before it ended.
-    fn has_missed_nothing(&self, member: MemberIndex, own: &Label) -> bool {
-        let begun = self.beginnings().as_slice().last().map_or(0, |last| last.generation);
-        own.members[member.as_usize()].state == MemberState::InSync
-            && (begun + 1..=self.label.generation).contains(&own.generation)
-    }
-
-    /// Members that were in sync when the opening began, and have left meanwhile. Who left an opening before
-    /// this one, too, is not among them: that one does not keep the array shut.
-    pub(super) fn left_while_opening(&self) -> MemberSet {
-        let left = self.found_label.in_sync().without(self.in_sync());
-        let is_needed = |member: &MemberIndex| {
-            self.opened_with.contains(*member) && !self.suspects.contains(*member)
-        };
-        left.iter().filter(is_needed).collect()
-    }
-
-    /// Ends an opening that cannot tell `what` without members that left it.
-    pub(super) fn cannot_tell_without(&self, left: MemberSet, what: &str) -> IoError {
-        let names: Vec<String> = left.iter().map(|member| member.to_string()).collect();
-        let noun = if names.len() == 1 { "member" } else { "members" };
-        let text = alloc::format!(
-            "array '{}': {noun} {} left while the array was being opened, and nobody else can tell {what}; attach \
-             again, with what left if it is there",
-            self.label.name,
-            names.join(", "),
-        );
-        IoError::with_detail(ErrorKind::Redundancy, text)
     }
 
     /// Gives rounds of this opening larger numbers than all PARITY of the log has: the checkpoint that ends

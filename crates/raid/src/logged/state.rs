@@ -122,8 +122,6 @@ pub(super) struct State {
     pub(super) label: Label,
     /// The label that was believed when the array was opened.
     pub(super) found_label: Label,
-    /// Members that took part when the array was opened.
-    pub(super) opened_with: MemberSet,
     /// Members that were not believed.
     pub(super) suspects: super::suspects::Suspects,
     pub(super) members: Vec<Member>,
