@@ -368,9 +368,44 @@ impl Array {
     /// Waits for room for a REMAP that gives a stripe back.
     ///
     /// # Errors
-    /// As [`Self::room`].
+    /// As [`Self::room`], and no stripe is being given back that may change it.
     pub(super) async fn room_to_discard(&self) -> Result<Room, IoError> {
-        self.wait_for_room(0, BLOCKS_OF_DATA, 0).await
+        self.room_while_stripes_are_given_back(0, BLOCKS_OF_DATA, 0).await
+    }
+
+    /// As [`Self::room`], for so many blocks of ZEROES.
+    ///
+    /// # Errors
+    /// As [`Self::room_to_discard`].
+    pub(super) async fn room_for_zeroes(&self, count: u64) -> Result<Room, IoError> {
+        let kept = self.state().kept_for_discards();
+        self.room_while_stripes_are_given_back(count, count * BLOCKS_OF_DATA, kept).await
+    }
+
+    /// As [`Self::wait_for_room`], but what that refuses is tried again whenever a stripe was given back:
+    /// so a large discard, which frees more than it needs, is not refused for what comes to be free by its first
+    /// part.
+    async fn room_while_stripes_are_given_back(
+        &self,
+        data: u64,
+        promised: u64,
+        kept: u64,
+    ) -> Result<Room, IoError> {
+        loop {
+            let before = self.state().space.given_back();
+            let refused = match self.wait_for_room(data, promised, kept).await {
+                Ok(room) => return Ok(room),
+                Err(refused) => refused,
+            };
+            self.state().want_flush();
+            let is_freed = self.until(Change::Stripes, |state| {
+                let is_freed = state.space.given_back() != before;
+                (is_freed || !state.is_giving_back()).then_some(is_freed)
+            });
+            if !is_freed.await {
+                return Err(refused);
+            }
+        }
     }
 
     /// Waits for `promised` blocks, which become so many dirty ones, beside those that are kept for
@@ -531,11 +566,11 @@ impl Array {
                 state.discards.remove(at)
             };
             let physical = self.until(Change::Stripes, next).await;
+            self.state().space.begin_to_give_back();
             self.discard_stripe(physical).await;
             let mut state = self.state();
             state.stripes.unpin(physical);
-            state.waiters.wake(Change::Stripes);
-            state.retry_space();
+            state.end_giving_back();
         }
     }
 

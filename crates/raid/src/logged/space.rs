@@ -51,6 +51,10 @@ pub(super) struct Space {
     tries: u32,
     /// More waits than may be logged again: no round ends before there is space.
     is_blocked: bool,
+    /// Discards, and stripes that they left, on the way to be given back.
+    giving_back: u64,
+    /// How many of these there were.
+    given_back: u64,
 }
 
 /// How far a round is to let the log begin later.
@@ -90,6 +94,16 @@ impl Space {
     /// A stripe that is nowhere found no space.
     pub(super) const fn note_try(&mut self) {
         self.tries += 1;
+    }
+
+    /// A stripe is about to be given back; [`State::end_giving_back`] follows.
+    pub(super) const fn begin_to_give_back(&mut self) {
+        self.giving_back += 1;
+    }
+
+    /// Rises whenever there may be more space.
+    pub(super) const fn given_back(&self) -> u64 {
+        self.given_back
     }
 
     pub(super) const fn is_short(&self) -> bool {
@@ -191,6 +205,20 @@ impl State {
             self.try_round();
             self.waiters.wake(Change::Round);
         }
+    }
+
+    /// What was given back may be used by what waits.
+    pub(super) fn end_giving_back(&mut self) {
+        self.space.giving_back -= 1;
+        self.space.given_back += 1;
+        self.waiters.wake(Change::Stripes);
+        self.retry_space();
+    }
+
+    /// Whether there will be more space without anybody's doing.
+    pub(super) fn is_giving_back(&self) -> bool {
+        let is_left = self.limbo.iter().any(|left| left.discard) || !self.discards.is_empty();
+        self.space.giving_back > 0 || is_left
     }
 
     /// Why something is refused.

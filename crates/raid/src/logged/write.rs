@@ -11,6 +11,7 @@ use super::{
     Rule,
     io::IoKind,
     locks::Purpose,
+    log::Room,
     read::Pin,
     state::{BLOCK, State},
     tasks::{Array, Change},
@@ -175,7 +176,7 @@ impl Array {
         }
         let blocks = range.start / BLOCK..range.end / BLOCK;
         let count = u64::from(blocks.end - blocks.start);
-        let mut room = self.room(count, 0).await?;
+        let mut room = self.room_for_zeroes(count).await?;
         let _lock = self.lock(logical, Purpose::Write(blocks.clone())).await;
         let first = {
             let state = self.state();
@@ -264,6 +265,14 @@ impl Array {
     /// A whole logical stripe is given back.
     pub(super) async fn unmap(&self, logical: u32) -> Result<(), IoError> {
         let room = self.room_to_discard().await?;
+        self.state().space.begin_to_give_back();
+        self.unmap_in(room, logical).await;
+        // What waited for space there is void.
+        self.state().end_giving_back();
+        Ok(())
+    }
+
+    async fn unmap_in(&self, room: Room, logical: u32) {
         let _leaving = self.may_leave_stripe().await;
         let _lock = self.lock(logical, Purpose::Replace).await;
         let void_upto = {
@@ -272,7 +281,7 @@ impl Array {
             let blocks = first..first + u64::from(state.layout.stripe_blocks());
             let dirty = state.dirty.range(blocks).next().is_some();
             if state.stripes.find(logical).is_none() && !dirty {
-                return Ok(());
+                return;
             }
             state.acked()
         };
@@ -285,9 +294,6 @@ impl Array {
         };
         self.log_record(record, SgList::new(), true).await;
         drop(room);
-        // What waited for space there is void.
-        self.state().retry_space();
-        Ok(())
     }
 
     /// Writes the data columns of a stripe's written rows, and their checks, to a free stripe, and

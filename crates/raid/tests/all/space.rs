@@ -194,6 +194,49 @@ fn more_members_without_space_than_the_level_bears_stop_writes_that_need_it_and_
     }
 }
 
+/// One discard of many stripes needs more room in the log than there is until its first part has given space back.
+#[test]
+fn a_large_discard_makes_its_own_room_where_members_lack_space() {
+    for (level, members) in LEVELS {
+        let mut world = World::with_log(level, members, 120, 64);
+        let count = world.stripe_blocks();
+        for stripe in 0..100 {
+            world.write(stripe * count, count, stripe as u8 + 1);
+        }
+        world.idle();
+        world.full.extend((0..members).map(|member| (member, 0)));
+        let mut refused = 0;
+        for at in 0..100 {
+            let block = 100 * count + at % (20 * count);
+            let id = world.begin(Op::Write, block, 1, 1 + at as u8);
+            match world.finish(id) {
+                Ok(_) => world.model[block] = 1 + at as u8,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{level:?}");
+                    refused += 1;
+                }
+            }
+        }
+        world.idle();
+        assert!(refused > 0 && world.machine.shortage().is_some(), "{level:?}");
+        // The ends are no whole stripes: what is there stays with a discard, and is zeros with zeroes.
+        let (first, blocks) = (1, 100 * count - 2);
+        for (op, zeros) in
+            [(Op::Discard, count..99 * count), (Op::WriteZeroes, first..first + blocks)]
+        {
+            let id = world.begin(op, first, blocks, 0);
+            world.finish(id).unwrap();
+            world.model[zeros].fill(0);
+        }
+        world.read_all();
+        world.idle();
+        assert_eq!(world.machine.shortage(), None, "{level:?}");
+        world.read_all();
+        world.full.clear();
+        world.assert_clean();
+    }
+}
+
 #[test]
 fn an_array_that_lacks_space_closes_and_has_everything_when_it_opens() {
     let mut world = World::empty(Level::Raid6, 5);
