@@ -99,15 +99,6 @@ impl Record {
         }
     }
 
-    /// The data blocks that a PARITY changes; none of any other record.
-    #[must_use]
-    pub fn basis(&self) -> &[Basis] {
-        match self {
-            Self::Parity { basis, .. } => basis,
-            Self::Data { .. } | Self::Zeroes { .. } | Self::Remap { .. } | Self::Open { .. } => &[],
-        }
-    }
-
     /// The REMAPs that an OPEN drops; none of any other record.
     #[must_use]
     pub fn dropped(&self) -> Option<&[(Position, u64)]> {

@@ -41,8 +41,6 @@ pub(super) struct Adopted {
 /// What was found of the log.
 pub(super) struct FoundLog {
     pub(super) batches: Vec<Adopted>,
-    /// Where it begins.
-    tail: Position,
     pub(super) end: Link,
     /// Everything below this was stable, says some head. One member alone may have it say so: only the check
     /// that the log does not end before it goes by that.
@@ -71,7 +69,6 @@ impl FoundLog {
     const fn new(tail: Link, closed: u32, code: Code) -> Self {
         Self {
             batches: Vec::new(),
-            tail: tail.end,
             end: tail,
             stable_seen: tail.end,
             stable: tail.end,
@@ -107,40 +104,6 @@ impl FoundLog {
             }
         }
         dropped
-    }
-
-    /// Blocks that DATA and ZEROES make dirty, without what a REMAP voids, and without what a PARITY has as its
-    /// basis, or may have: it need not be brought home again. Counts to a little more than `most`.
-    fn least_dirty(&self, stripe_blocks: u64, most: u64) -> u64 {
-        let basis = self.records().flat_map(|(_, record)| record.basis());
-        let is_home: BTreeSet<Position> = basis.filter_map(|one| one.position).collect();
-        let mut dirty: BTreeMap<u64, Position> = BTreeMap::new();
-        for (position, record) in self.records() {
-            let (first, count) = match record {
-                Record::Data { block, .. } => (*block, 1),
-                Record::Zeroes { block, count } => (*block, *count),
-                Record::Remap { stripe, void_upto, .. } => {
-                    let first = stripe * stripe_blocks;
-                    let within = dirty.range(first..first + stripe_blocks);
-                    let void = within.filter(|(_, at)| *at < void_upto);
-                    let void: Vec<u64> = void.map(|(block, _)| *block).collect();
-                    dirty.retain(|block, _| void.binary_search(block).is_err());
-                    continue;
-                }
-                Record::Parity { .. } | Record::Open { .. } => continue,
-            };
-            for block in first..first + count {
-                if is_home.contains(&position) {
-                    dirty.remove(&block);
-                } else {
-                    dirty.insert(block, position);
-                }
-            }
-            if dirty.len() as u64 > most {
-                break;
-            }
-        }
-        dirty.len() as u64
     }
 
     /// The PARITY records of a row, in their order.
@@ -329,44 +292,25 @@ impl Reader {
 
 impl Array {
     /// Walks the log from a checkpoint's tail to its end. A member without whose copies it is whole,
-    /// and is not with them, is not believed; nor is one without whose copies there is room to bring home what
-    /// the log holds, and is none with them.
+    /// and is not with them, is not believed.
     ///
     /// # Errors
     /// When what was stable is not there, or copies contradict each other and it is not clear whose are
     /// right.
     pub(super) async fn find_log(&self, base: &Checkpoint) -> Result<FoundLog, IoError> {
         let members = self.state().in_sync();
-        let (error, overfull) = match self.find_log_of(base, members).await {
-            Ok(log) => match self.objection(&log) {
+        let error = match self.find_log_of(base, members).await {
+            Ok(log) => match log.contradicted {
                 None => return Ok(log),
-                Some(error) => {
-                    let may_be_right = log.contradicted.is_none() && !self.holds_too_much(&log);
-                    (error, may_be_right.then_some(log))
+                Some(at) => {
+                    let text = alloc::format!("copies of the log at {at} contradict each other");
+                    IoError::with_detail(ErrorKind::Corrupt, text)
                 }
             },
             // Who is away may have what is missing.
             Err(error) if self.state().is_anybody_away() => return Err(error),
-            Err(error) => (error, None),
+            Err(error) => error,
         };
-        match self.find_log_without_liars(base, members, &error).await {
-            Ok(Some(log)) => Ok(log),
-            Ok(None) => overfull.ok_or(error),
-            Err(unclear) => overfull.ok_or(unclear),
-        }
-    }
-
-    /// The log without members whose copies do not fit those of the others, and who they are; none where there
-    /// are no such members.
-    ///
-    /// # Errors
-    /// When it is not clear who they are.
-    async fn find_log_without_liars(
-        &self,
-        base: &Checkpoint,
-        members: MemberSet,
-        error: &IoError,
-    ) -> Result<Option<FoundLog>, IoError> {
         for size in 1..=LIARS_MAX {
             let mut without: Option<(MemberSet, FoundLog)> = None;
             // Not in the loop's head: the state would be held while members are waited for.
@@ -375,51 +319,20 @@ impl Array {
                 let Ok(log) = self.find_log_of(base, members.without(liars)).await else {
                     continue;
                 };
-                if self.objection(&log).is_some() || log.acked_seen > log.end.end {
+                if log.contradicted.is_some() || log.acked_seen > log.end.end {
                     continue;
                 }
                 if let Some((others, _)) = without.replace((liars, log)) {
-                    return Err(nobody_can_tell(others, liars, "the log", error));
+                    return Err(nobody_can_tell(others, liars, "the log", &error));
                 }
             }
             if let Some((liars, log)) = without {
                 let why = "what it has of the log contradicts the others";
                 liars.iter().for_each(|liar| self.state().leave_out(liar, why));
-                return Ok(Some(log));
+                return Ok(log);
             }
         }
-        Ok(None)
-    }
-
-    /// What stands against a log.
-    fn objection(&self, log: &FoundLog) -> Option<IoError> {
-        let text = match log.contradicted {
-            Some(at) => alloc::format!("copies of the log at {at} contradict each other"),
-            None if self.is_overfull(log) => {
-                alloc::format!(
-                    "the log that ends at {} holds more than it has room to bring home",
-                    log.end.end
-                )
-            }
-            None => return None,
-        };
-        Some(IoError::with_detail(ErrorKind::Corrupt, text))
-    }
-
-    /// Whether an engine can have written no such log: it keeps room to bring home all that is dirty.
-    fn is_overfull(&self, log: &FoundLog) -> bool {
-        let layout = self.state().layout.clone();
-        let (blocks, each) = (layout.ring.blocks(), layout.blocks_to_bring_home());
-        let free = blocks.saturating_sub(log.end.end.0 - log.tail.0);
-        log.least_dirty(layout.stripe_blocks().into(), blocks).saturating_mul(each) > free
-    }
-
-    /// Whether a log makes more blocks dirty than it has itself: it is not known to be wrong, and yet memory would
-    /// not hold what nothing bounds.
-    fn holds_too_much(&self, log: &FoundLog) -> bool {
-        let layout = self.state().layout.clone();
-        let most = layout.ring.blocks();
-        log.least_dirty(layout.stripe_blocks().into(), most) > most
+        Err(error)
     }
 
     /// The batches of a running array from a checkpoint's tail to `upto`, where all is acknowledged. It ends

@@ -179,7 +179,8 @@ impl Array {
             }
         }
         let was_acked = |(position, _): &&(Position, u64)| *position < log.acked_seen;
-        let lost = dropped.iter().filter(was_acked).count();
+        let lost = dropped.iter().filter(was_acked).map(|(_, logical)| *logical);
+        let lost = lost.collect::<BTreeSet<u64>>().len();
         if lost > 0 {
             let stripes = if lost == 1 { "stripe" } else { "stripes" };
             let text = alloc::format!(

@@ -96,9 +96,14 @@ impl Space {
         self.tries += 1;
     }
 
-    /// A stripe is about to be given back; [`State::end_giving_back`] follows.
+    /// A stripe is about to be given back; [`State::end_giving_back`] follows, or [`Self::gave_nothing_back`].
     pub(super) const fn begin_to_give_back(&mut self) {
         self.giving_back += 1;
+    }
+
+    /// There was nothing to be given back.
+    pub(super) const fn gave_nothing_back(&mut self) {
+        self.giving_back -= 1;
     }
 
     /// Rises whenever there may be more space.

@@ -266,13 +266,19 @@ impl Array {
     pub(super) async fn unmap(&self, logical: u32) -> Result<(), IoError> {
         let room = self.room_to_discard().await?;
         self.state().space.begin_to_give_back();
-        self.unmap_in(room, logical).await;
-        // What waited for space there is void.
-        self.state().end_giving_back();
+        if self.unmap_in(room, logical).await {
+            // What waited for space there is void.
+            self.state().end_giving_back();
+        } else {
+            let mut state = self.state();
+            state.space.gave_nothing_back();
+            state.waiters.wake(Change::Stripes);
+        }
         Ok(())
     }
 
-    async fn unmap_in(&self, room: Room, logical: u32) {
+    /// Whether there was anything to be given back.
+    async fn unmap_in(&self, room: Room, logical: u32) -> bool {
         let _leaving = self.may_leave_stripe().await;
         let _lock = self.lock(logical, Purpose::Replace).await;
         let void_upto = {
@@ -281,7 +287,7 @@ impl Array {
             let blocks = first..first + u64::from(state.layout.stripe_blocks());
             let dirty = state.dirty.range(blocks).next().is_some();
             if state.stripes.find(logical).is_none() && !dirty {
-                return;
+                return false;
             }
             state.acked()
         };
@@ -294,6 +300,7 @@ impl Array {
         };
         self.log_record(record, SgList::new(), true).await;
         drop(room);
+        true
     }
 
     /// Writes the data columns of a stripe's written rows, and their checks, to a free stripe, and

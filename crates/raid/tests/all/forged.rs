@@ -658,32 +658,3 @@ fn rounds_that_go_on_from_a_forged_one_are_no_forged_ones() {
         }
     }
 }
-
-/// A member has a batch behind the end of the log that makes more dirty than the log has room to bring home: the
-/// first round filled the log, and waited for ever; and one that makes more dirty than there is memory.
-#[test]
-fn a_batch_that_makes_more_dirty_than_can_be_brought_home_is_laid_to_the_member_that_has_it() {
-    for (level, members) in LEVELS.into_iter().chain([(Level::Raid1, 2)]) {
-        for liar in 0..members {
-            let mut world = World::with_log(level, members, 400, 256);
-            let count = usize::from(world.geometry.data_columns()) * ROWS as usize;
-            for stripe in 0..200 {
-                world.write(stripe * count, count, stripe as u8);
-            }
-            world.idle();
-            world.reopen();
-            world.write(3, 1, 99);
-            let zeroes = |stripe: u64| Record::Zeroes { block: stripe * count as u64, count: 1 };
-            forge_batch(&mut world, liar, (0..400).map(zeroes).collect());
-            world.reopen();
-            let state = world.machine.member_state(MemberIndex(liar as u8));
-            assert_eq!(state, MemberState::Faulty, "{level:?}");
-            world.read_all();
-            world.write(4, 1, 100);
-            world.idle();
-            world.reopen();
-            world.read_all();
-            world.assert_clean();
-        }
-    }
-}
