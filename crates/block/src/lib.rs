@@ -17,6 +17,7 @@ mod buf;
 mod device;
 mod error;
 pub mod extents;
+mod narrow;
 mod redact;
 mod size;
 mod uri;
@@ -26,6 +27,7 @@ pub use device::{
     BlockDevice, Complete, Completion, Device, DeviceInfo, Op, Request, RequestFlags,
 };
 pub use error::{ErrorKind, IoError};
+pub use narrow::narrow;
 pub use redact::{redact_addresses, redact_message};
 pub use size::{SizeError, parse_size};
 pub use uri::{Portal, TargetUri, UriError, UriOptions, lun_in_addresses};
