@@ -175,7 +175,7 @@ pub enum Event {
         /// Where on it.
         offset: u64,
         /// How many bytes.
-        len: u32,
+        len: u64,
     },
     /// Bytes that a member lacks cannot be had from the others: what it holds there is not right.
     Lost {

@@ -441,7 +441,7 @@ impl Array {
         let data = self.fetch_without(physical, column, rows).await?;
         let (member, offset) = self.state().home(physical, column, row);
         self.write_member(member, offset, data).await;
-        self.state().events.push_back(Event::Repaired { member, offset, len: BLOCK });
+        self.state().events.push_back(Event::Repaired { member, offset, len: BLOCK.into() });
         Ok(())
     }
 }

@@ -245,7 +245,7 @@ impl Array {
                 return Ok(None);
             }
             return match (physical, to) {
-                (Some(physical), None) => self.update_in_place(physical, dirty).await,
+                (Some(physical), None) => self.update_in_place(logical, physical, dirty).await,
                 (None, Some(to)) => {
                     match self.rewrite(logical, None, to, dirty.clone(), upto).await {
                         Ok(()) => Ok(None),
@@ -262,7 +262,7 @@ impl Array {
                         Ok(()) => Ok(None),
                         // Some of it is lost: what can be brought home is, row by row. Or a
                         // member has no space for another place.
-                        Err(_) => self.update_in_place(from, dirty).await,
+                        Err(_) => self.update_in_place(logical, from, dirty).await,
                     }
                 }
                 // It was given back while we waited.
@@ -274,6 +274,7 @@ impl Array {
     /// New contents of some blocks of a stripe where it is. The caller has locked its home.
     async fn update_in_place(
         &self,
+        logical: u32,
         physical: u32,
         dirty: Vec<(u32, Dirty)>,
     ) -> Result<Option<Stuck>, IoError> {
@@ -284,7 +285,6 @@ impl Array {
             let round = state.round;
             // Before anything is logged: whoever comes back meanwhile is told.
             state.touch(physical);
-            let logical = state.stripes.entry(physical).logical.unwrap_or(u32::MAX);
             (state.layout.rows, round, state.layout.first_block(logical))
         };
         let mut by_row: alloc::collections::BTreeMap<u32, Vec<(u8, Dirty)>> =

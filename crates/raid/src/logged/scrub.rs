@@ -357,7 +357,6 @@ impl State {
 
     fn tell_repaired(&mut self, ranges: Ranges) {
         for (member, offset, len) in ranges.merged() {
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
             self.events.push_back(Event::Repaired { member, offset, len });
         }
     }

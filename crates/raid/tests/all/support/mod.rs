@@ -373,7 +373,7 @@ impl World {
         let is_told = self.events.iter().any(|event| {
             matches!(event, Event::Repaired { member: named, offset, len }
                 if named.as_usize() == member
-                    && (*offset..offset + u64::from(*len)).contains(&place))
+                    && (*offset..offset + len).contains(&place))
         });
         assert!(is_told, "byte {place} of member {member}: {:?}", self.events);
         self.assert_clean();
