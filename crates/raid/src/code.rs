@@ -8,6 +8,7 @@
 //!
 //! Knows no members and no bytes: [`crate::bytes`] sums up.
 
+use netraid_block::narrow;
 use netraid_parity::{dual::repair_weights, field::coefficient};
 use smallvec::SmallVec;
 
@@ -77,7 +78,7 @@ impl ColumnSet {
     #[must_use]
     pub fn lowest(self) -> Option<u8> {
         // At most 63 when there is a bit.
-        (self.0 != 0).then(|| u8::try_from(self.0.trailing_zeros()).unwrap_or(u8::MAX))
+        (self.0 != 0).then(|| narrow(self.0.trailing_zeros()))
     }
 
     /// The columns of the set in ascending order.

@@ -3,6 +3,8 @@
 //! Invariant: any set of members that can serve holds a copy, and any set that lacks no more than
 //! the level promises to survive.
 
+use netraid_block::narrow;
+
 use crate::{
     geometry::{Geometry, Level},
     member::{MemberIndex, MemberSet},
@@ -26,7 +28,7 @@ impl Copies {
             return Self { members, copies: 2, apart: members / 2 };
         }
         let wanted = geometry.tolerance() + 1;
-        Self::neighbours(members, u8::try_from(wanted).unwrap_or(u8::MAX).min(members))
+        Self::neighbours(members, narrow::<_, u8>(wanted).min(members))
     }
 
     /// `copies` on neighbours among `members`.
@@ -111,7 +113,7 @@ impl Copies {
 
     fn first(self, number: u64) -> u8 {
         // Less than the number of members, which is a byte.
-        u8::try_from(number % u64::from(self.groups())).unwrap_or(u8::MAX)
+        narrow(number % u64::from(self.groups()))
     }
 }
 

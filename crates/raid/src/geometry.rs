@@ -8,6 +8,7 @@
 
 use core::ops::Range;
 
+use netraid_block::narrow;
 use smallvec::SmallVec;
 
 use crate::{
@@ -194,7 +195,7 @@ impl Geometry {
         if total.and_then(|total| total.checked_add(data_offset)).is_none_or(|end| end > SIZE_MAX) {
             return Err(GeometryError::Size { stripes, data_offset });
         }
-        let members = u8::try_from(members).unwrap_or(u8::MAX);
+        let members = narrow(members);
         Ok(Self { level, members, chunk_len, block_len, stripes, data_offset })
     }
 
@@ -306,7 +307,7 @@ impl Geometry {
         };
         let member = (first_data + u64::from(column)) % members;
         // Less than the number of members, which is a byte.
-        MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
+        MemberIndex(narrow(member))
     }
 
     /// The column of `stripe` that `member` holds.
@@ -365,10 +366,8 @@ fn push(out: &mut Segments, rows: Range<u64>, columns: Range<u64>) {
     if rows.start >= rows.end {
         return;
     }
-    let row = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
-    let column = |at: u64| u8::try_from(at).unwrap_or(u8::MAX);
-    let columns = column(columns.start)..column(columns.end);
-    out.push(Segment { rows: row(rows.start)..row(rows.end), columns });
+    let columns = narrow(columns.start)..narrow(columns.end);
+    out.push(Segment { rows: narrow(rows.start)..narrow(rows.end), columns });
 }
 
 #[cfg(test)]

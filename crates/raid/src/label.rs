@@ -6,6 +6,7 @@
 
 use alloc::{string::String, vec::Vec};
 
+use netraid_block::narrow;
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -306,7 +307,7 @@ impl Label {
         if let Some(log) = &self.log {
             raw.log_salt = log.salt.into();
             let begins = log.beginnings.as_slice();
-            raw.begin_count = u32::try_from(begins.len()).unwrap_or(u32::MAX).into();
+            raw.begin_count = narrow::<_, u32>(begins.len()).into();
             for (raw, begin) in raw.begins.iter_mut().zip(begins) {
                 let (generation, position) = (begin.generation.into(), begin.position.0.into());
                 *raw = RawBegin { generation, position };

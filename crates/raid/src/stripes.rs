@@ -18,6 +18,7 @@ use alloc::{
 };
 
 use free::FreeStripes;
+use netraid_block::narrow;
 pub use page::{STRIPES_PER_PAGE, StripePage};
 
 /// What the table says of a physical stripe.
@@ -184,12 +185,12 @@ impl StripeTable {
         to: Option<u64>,
         round: u32,
     ) -> Result<(), NoSuchStripe> {
-        let narrow = |stripe: u64, count: usize| match u32::try_from(stripe) {
+        let known = |stripe: u64, count: usize| match u32::try_from(stripe) {
             Ok(small) if (small as usize) < count => Ok(small),
             _ => Err(NoSuchStripe(stripe)),
         };
-        let logical = narrow(logical, self.logical.len())?;
-        let to = to.map(|to| narrow(to, self.physical.len())).transpose()?;
+        let logical = known(logical, self.logical.len())?;
+        let to = to.map(|to| known(to, self.physical.len())).transpose()?;
         if let Some(from) = self.logical[logical as usize] {
             self.note_change(from);
         }
@@ -237,7 +238,7 @@ impl StripeTable {
     #[must_use]
     pub fn page(&self, index: u64) -> &[Entry] {
         assert!(index < self.pages(), "page {index} of {}", self.pages());
-        let first = usize::try_from(index * u64::from(STRIPES_PER_PAGE)).unwrap_or(usize::MAX);
+        let first: usize = narrow(index * u64::from(STRIPES_PER_PAGE));
         let end = self.physical.len().min(first + STRIPES_PER_PAGE as usize);
         &self.physical[first..end]
     }

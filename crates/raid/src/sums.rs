@@ -9,6 +9,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use crate::{
     label::Uuid,
     member::MEMBERS_MAX,
@@ -68,8 +70,7 @@ impl SumLayout {
         let row = stripe * u64::from(self.rows_per_stripe) + u64::from(row);
         let per_page = u64::from(self.rows_per_page());
         // Less than the rows of a page, which are a few hundred.
-        let within = u32::try_from(row % per_page).unwrap_or(u32::MAX);
-        SumPlace { page: row / per_page, row: within }
+        SumPlace { page: row / per_page, row: narrow(row % per_page) }
     }
 }
 

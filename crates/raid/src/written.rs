@@ -9,6 +9,8 @@
 
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use crate::{
     label::Uuid,
     member::{MemberIndex, MemberSet},
@@ -233,8 +235,9 @@ fn set_bit(bits: &mut [u8], at: u64, value: bool) {
 }
 
 /// Sizes in memory fit the machine's word, or the array could not be opened on it.
+#[track_caller]
 fn to_usize(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
+    narrow(value)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 
 use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{
     ArrayMachine,
     op::{OpId, OpKind, Owner},
@@ -105,7 +107,7 @@ impl ArrayMachine {
         let members = running.members;
         let members: MemberSet =
             self.live_members().iter().filter(|member| members.contains(*member)).collect();
-        let outstanding = members.len() * u32::try_from(images.len()).unwrap_or(u32::MAX);
+        let outstanding = members.len() * narrow::<_, u32>(images.len());
         if let Some(running) = &mut self.commit.running {
             running.step = Step::Pages;
             running.outstanding = outstanding;

@@ -6,7 +6,7 @@
 
 use alloc::{string::ToString, sync::Arc, vec::Vec};
 
-use netraid_block::{ErrorKind, IoError};
+use netraid_block::{ErrorKind, IoError, narrow};
 
 use super::{ArrayMachine, Event, Life, MemberCaps, op::Owner};
 use crate::{
@@ -177,7 +177,7 @@ impl ArrayMachine {
         };
         let devices: Vec<MemberIndex> =
             running.devices.iter().filter(is_same).map(|(member, _)| *member).collect();
-        running.outstanding = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+        running.outstanding = narrow(devices.len());
         for member in devices {
             label.index = member;
             let bytes: Arc<[u8]> = label.encode(copy).into();

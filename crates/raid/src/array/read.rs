@@ -3,7 +3,7 @@
 
 use alloc::{string::String, vec, vec::Vec};
 
-use netraid_block::{ErrorKind, IoError};
+use netraid_block::{ErrorKind, IoError, narrow};
 
 use super::{
     ArrayMachine, Event, Source,
@@ -16,8 +16,7 @@ impl ArrayMachine {
         let (stripe, len) = (op.stripe, op.range.end - op.range.start);
         if !self.written.get(stripe) {
             // A piece of a request, whose length fits.
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            return self.end_op(id, Ok(vec![Source::Zeroes { len }]));
+            return self.end_op(id, Ok(vec![Source::Zeroes { len: narrow(len) }]));
         }
         // Copies of a mirror may differ after a crash: they agree before one of them is shown, or a
         // later loss would bring back what the other held.

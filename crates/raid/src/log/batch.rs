@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use netraid_block::narrow;
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -110,10 +111,10 @@ impl Batch {
         raw.previous_crc = self.previous.crc.into();
         raw.stable_upto = self.stable_upto.0.into();
         raw.acked_upto = self.acked_upto.0.into();
-        raw.record_count = u32::try_from(self.records.len()).unwrap_or(u32::MAX).into();
+        raw.record_count = narrow::<_, u32>(self.records.len()).into();
         let mut bytes = raw.as_bytes().to_vec();
         self.records.iter().for_each(|record| record.encode(&mut bytes));
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let len: u32 = narrow(bytes.len());
         bytes[HEAD_LEN_AT..HEAD_LEN_AT + 4].copy_from_slice(&len.to_le_bytes());
         let blocks = len.div_ceil(LOG_BLOCK_LEN);
         assert!(blocks <= HEAD_BLOCKS_MAX, "a head of {blocks} blocks");
@@ -192,7 +193,7 @@ impl Batch {
 
     fn head_blocks(&self) -> u32 {
         let len: usize = self.records.iter().map(Record::encoded_len).sum();
-        u32::try_from(RAW_LEN + len).unwrap_or(u32::MAX).div_ceil(LOG_BLOCK_LEN)
+        narrow::<_, u32>(RAW_LEN + len).div_ceil(LOG_BLOCK_LEN)
     }
 
     fn check(&self) -> Result<(), BatchError> {

@@ -13,6 +13,8 @@ mod record;
 mod walk;
 mod writer;
 
+use netraid_block::narrow;
+
 pub use batch::{BATCH_BLOCKS_MAX, Batch, BatchError, HEAD_BLOCKS_MAX, Link, LogKey, head_blocks};
 pub use bounds::Bounds;
 pub use record::{Basis, DROPPED_MAX, REMAP_SUMS_MAX, Record, remap_blocks};
@@ -67,8 +69,9 @@ impl Ring {
     /// Blocks of a batch at most, so that a few batches fit into any ring.
     #[must_use]
     pub fn batch_blocks_max(self) -> u32 {
-        let quarter = u32::try_from(self.blocks / BATCHES_PER_RING_MIN).unwrap_or(u32::MAX);
-        quarter.clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
+        let quarter = self.blocks / BATCHES_PER_RING_MIN;
+        // Clamped first: the longest rings have more blocks.
+        narrow(quarter.clamp(BATCH_BLOCKS_MIN.into(), BATCH_BLOCKS_MAX.into()))
     }
 
     /// Blocks that users' writes do not get: each recovery appends an OPEN, and several may follow
@@ -127,11 +130,11 @@ mod ring_tests {
 
     #[test]
     fn the_largest_batch_follows_from_the_ring() {
-        let largest = [16, 19, 20, 64, 1151, 1152, 1 << 16].map(|ring| {
+        let largest = [16, 19, 20, 64, 1151, 1152, 1 << 16, 1 << 34].map(|ring| {
             let max = Ring::new(ring).batch_blocks_max();
             assert!(u64::from(max) * BATCHES_PER_RING_MIN <= ring);
             max
         });
-        assert_eq!(largest, [4, 4, 5, 16, 287, 288, 288]);
+        assert_eq!(largest, [4, 4, 5, 16, 287, 288, 288, 288]);
     }
 }

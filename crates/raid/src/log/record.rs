@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use netraid_block::narrow;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -168,7 +169,7 @@ impl Record {
                     &RawRemap {
                         tag: REMAP.into(),
                         rows: count(written.len(), ROWS_MAX).into(),
-                        sums: u32::try_from(sums.len()).unwrap_or(u32::MAX).into(),
+                        sums: narrow::<_, u32>(sums.len()).into(),
                         stripe: (*stripe).into(),
                         to: plus_one(*to).into(),
                         void_upto: void_upto.0.into(),
@@ -188,7 +189,7 @@ impl Record {
                     &RawOpen {
                         tag: OPEN.into(),
                         reserved: 0.into(),
-                        dropped: u32::try_from(dropped.len()).unwrap_or(u32::MAX).into(),
+                        dropped: narrow::<_, u32>(dropped.len()).into(),
                     },
                 );
                 for (position, stripe) in dropped {
@@ -340,7 +341,7 @@ struct RawOpen {
 #[must_use]
 pub fn remap_blocks(rows: u32, sums: u32) -> u32 {
     let head = RAW_LEN + size_of::<RawRemap>() + bitmap_len(rows as usize) + sums as usize * 4;
-    u32::try_from(head).unwrap_or(u32::MAX).div_ceil(LOG_BLOCK_LEN)
+    narrow::<_, u32>(head).div_ceil(LOG_BLOCK_LEN)
 }
 
 /// Bytes of a bitmap of so many bits.
@@ -358,7 +359,7 @@ const fn plus_one(number: Option<u64>) -> u64 {
 
 fn count(len: usize, max: u16) -> u16 {
     assert!(len <= usize::from(max), "a list of {len}, at most {max}");
-    u16::try_from(len).unwrap_or(max)
+    narrow(len)
 }
 
 fn put(out: &mut Vec<u8>, raw: &(impl IntoBytes + Immutable + ?Sized)) {

@@ -9,7 +9,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, SgList, narrow};
 
 use super::{
     Batch, HEAD_BLOCKS_MAX, LOG_BLOCK_LEN, Link, LogKey, Position, Record, Ring, batch::RAW_LEN,
@@ -189,7 +189,7 @@ impl<T> LogWriter<T> {
     /// Blocks that a record takes at most.
     #[must_use]
     pub fn blocks_of(record: &Record) -> u32 {
-        let head = u32::try_from(record.encoded_len()).unwrap_or(u32::MAX);
+        let head: u32 = narrow(record.encoded_len());
         record.payload_blocks() + head.div_ceil(LOG_BLOCK_LEN) + 1
     }
 
@@ -314,8 +314,8 @@ impl<T> LogWriter<T> {
     fn next_place(&self) -> Option<(usize, u32, Position)> {
         let max = self.ring.batch_blocks_max();
         let left = self.ring.blocks() - (self.link.end.0 - self.tail.0);
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        [max, max.min(left)].into_iter().find_map(|max| {
+        // A ring may have more blocks left than a batch can count.
+        [max, narrow(left.min(max.into()))].into_iter().find_map(|max| {
             let (count, blocks) = self.fitting(max);
             let position = self.ring.place(self.link.end, blocks);
             let has_room = position.after(blocks).0 - self.tail.0 <= self.ring.blocks();

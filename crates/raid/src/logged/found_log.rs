@@ -7,7 +7,7 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList, narrow};
 
 use super::{
     Rule,
@@ -558,7 +558,7 @@ fn assemble(
         let mut found: Vec<(Position, Buf)> = Vec::new();
         let mut whole = true;
         for (position, sum) in &wanted {
-            let at = u32::try_from(position.0 - candidate.batch.position.0).unwrap_or(u32::MAX);
+            let at = narrow(position.0 - candidate.batch.position.0);
             let good = same().map(|copy| block_of(copy, at)).find(|one| bytes::sum(one) == *sum);
             match good {
                 Some(block) => {
@@ -577,7 +577,7 @@ fn assemble(
         let is_whole = |copy: &&Copy| {
             wanted.iter().all(|(position, sum)| {
                 let at = position.0 - candidate.batch.position.0;
-                bytes::sum(&block_of(copy, u32::try_from(at).unwrap_or(u32::MAX))) == *sum
+                bytes::sum(&block_of(copy, narrow(at))) == *sum
             })
         };
         let holders: MemberSet = same().filter(is_whole).map(|copy| copy.member).collect();

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use futures_util::future::join;
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList, narrow};
 
 use super::{
     Rule, UserRequest,
@@ -98,7 +98,7 @@ impl Array {
             let mut state = self.state();
             state.rules.note(Rule::Gathered);
             let len = state.stripe_len();
-            (u32::try_from(end / len - 1).unwrap_or(u32::MAX), len)
+            (narrow(end / len - 1), len)
         };
         let mut data = SgList::new();
         let mut waits = Vec::with_capacity(taken.len());
@@ -141,6 +141,7 @@ impl State {
 }
 
 /// A length that is that of a part of a request's data.
+#[track_caller]
 fn in_memory(len: u64) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
+    narrow(len)
 }

@@ -5,7 +5,7 @@
 //! is where it has to be. Who reads gets an error at once, and reads elsewhere.
 
 use alloc::{collections::VecDeque, vec::Vec};
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList, narrow};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
@@ -136,7 +136,7 @@ impl Array {
         let most = u64::from(self.state().layout.max_io_len);
         let parts = (0..len.div_ceil(most)).map(|part| {
             let from = part * most;
-            let len = u32::try_from(most.min(len - from)).unwrap_or(u32::MAX);
+            let len = narrow(most.min(len - from));
             self.read_member(member, offset + from, len, false)
         });
         let mut whole = SgList::new();
@@ -244,7 +244,7 @@ impl Array {
 
 fn waits(number: WaitId, len: usize) -> For {
     // Member requests are bounded by a u32.
-    For::Waits(smallvec![(number, u32::try_from(len).unwrap_or(u32::MAX))])
+    For::Waits(smallvec![(number, narrow(len))])
 }
 
 impl State {
@@ -324,7 +324,7 @@ impl State {
             Some(true) => {}
         }
         let limit = self.layout.max_io_len as usize;
-        let len = u32::try_from(more.len()).unwrap_or(u32::MAX);
+        let len = narrow(more.len());
         if let Some(Action::Write { io, offset: first, data, fua: false, .. }) =
             self.outbox.last_mut(member)
             && *first + data.len() as u64 == offset

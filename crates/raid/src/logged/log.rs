@@ -11,7 +11,7 @@ use core::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, IoError, SgList};
+use netraid_block::{Buf, IoError, SgList, narrow};
 
 use super::{
     Rule,
@@ -260,7 +260,6 @@ impl State {
                 }
             }
             Record::Remap { stripe, to, void_upto, written, sums } => {
-                let narrow = |stripe: u64| u32::try_from(stripe).unwrap_or(u32::MAX);
                 let (logical, to) = (narrow(stripe), to.map(narrow));
                 let left = self.stripes.remap(logical, to, self.round);
                 if let Some(physical) = left {
@@ -425,7 +424,7 @@ impl Array {
                     state.rules.note(Rule::RoomInLog);
                 }
             };
-            let before = usize::try_from(number - state.log.first_in_queue).unwrap_or(usize::MAX);
+            let before: usize = narrow(number - state.log.first_in_queue);
             if before > 0 {
                 // Who leaves the queue wakes the next.
                 note(&mut state);

@@ -11,7 +11,7 @@ use futures_util::{
     future::join_all,
     stream::{FuturesUnordered, StreamExt},
 };
-use netraid_block::{Buf, BufMut, IoError, SgList};
+use netraid_block::{Buf, BufMut, IoError, SgList, narrow};
 
 use super::{
     Event, FoundMember, NewDevice, Rule,
@@ -364,7 +364,7 @@ impl Array {
                 found.iter().map(|one| (one.key(), one.encode(uuid, place(one.counter)))).collect()
             } else {
                 // Memory knows the newest: what is beyond it nobody has written, and no other member gets it.
-                let at = usize::try_from(page).unwrap_or(usize::MAX);
+                let at: usize = narrow(page);
                 let newest = self.state().stripe_images[at].newest;
                 let mut found = decode_stripe_pair(pair, uuid, offset, page);
                 found.retain(|one| one.key() <= newest);
@@ -389,7 +389,7 @@ impl Array {
         let mut both = BufMut::zeroed(2 * PAGE_LEN as usize);
         for (key, image) in newest.map(|(_, images)| images).unwrap_or_default() {
             let place = table.slot_offset(page, member, key.counter);
-            let from = usize::try_from(place - own).unwrap_or(usize::MAX);
+            let from: usize = narrow(place - own);
             both[from..from + PAGE_LEN as usize].copy_from_slice(&image);
         }
         self.write_member(member, own, SgList::from(both.freeze())).await;
@@ -474,7 +474,7 @@ impl State {
                 self.sums.changed.insert(page);
             }
         } else {
-            let at = usize::try_from(page).unwrap_or(usize::MAX);
+            let at: usize = narrow(page);
             if self.stripe_images[at].newest != found {
                 self.stripes.note_page(page);
             }

@@ -52,7 +52,7 @@ pub use interface::{
     Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId, Usage,
     UserRequest,
 };
-use netraid_block::{IoError, SgList};
+use netraid_block::{IoError, SgList, narrow};
 pub use rules::{Rule, RuleCounts};
 pub use scrub::{
     SCRUB_STRIPES_AT_ONCE_MAX, ScrubCommand, ScrubEvent, ScrubMember, ScrubOptions, ScrubRefusal,
@@ -124,7 +124,7 @@ impl LoggedArray {
         assert_eq!(members.len(), usize::from(geometry.members()), "one entry a member");
         assert!(max_io_len >= geometry.chunk_len(), "largest request below a chunk");
         let regions = label.regions;
-        let narrow = |stripes: u64| u32::try_from(stripes).unwrap_or(u32::MAX);
+        // A label whose stripes have larger numbers is not decoded.
         let physical = narrow(regions.physical_stripes(&geometry));
         let rows = geometry.chunk_len() / state::BLOCK;
         let layout = Layout {
@@ -461,7 +461,7 @@ impl Array {
 impl State {
     fn new(layout: Layout, label: Label, members: Vec<Member>) -> Self {
         let stripes = StripeTable::new(layout.logical, layout.physical);
-        let pages = usize::try_from(stripes.pages()).unwrap_or(usize::MAX);
+        let pages = narrow(stripes.pages());
         Self {
             suspects: Suspects::default(),
             found_label: label.clone(),

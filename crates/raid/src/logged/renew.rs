@@ -10,6 +10,8 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{Rule, log::BLOCKS_OF_DATA, space::Aim, state::State, tasks::Array};
 use crate::log::{Link, Position};
 
@@ -92,7 +94,6 @@ impl State {
     /// which was not redone.
     pub(super) fn logged_again_for(&self, cut: Position) -> BTreeMap<u32, Vec<u32>> {
         let per_stripe = u64::from(self.layout.stripe_blocks());
-        let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let mut stripes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let below = self.dirty.below(cut).map(|(block, _)| block);
         let stuck = self.stuck.iter().copied().filter(|block| {

@@ -5,7 +5,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::{future::Future, ops::Range, pin::Pin};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use netraid_block::{ErrorKind, IoError, Op, SgList};
+use netraid_block::{ErrorKind, IoError, Op, SgList, narrow};
 
 use super::{
     RequestId, UserRequest,
@@ -141,7 +141,7 @@ impl Array {
         let end = match user.op {
             Op::Read => return (at, self.read_bytes(logical, from, to).await),
             Op::Write => {
-                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                let start: usize = narrow(at);
                 let data = user.data.slice(start..start + (to - from) as usize);
                 if whole {
                     self.write_full(logical, data).await
@@ -186,7 +186,7 @@ impl State {
             let (from, mut to) = (*next - base, (end - base).min(stripe_len));
             let whole = from == 0 && to == stripe_len;
             let at = *next - user.offset;
-            let logical = u32::try_from(logical).unwrap_or(u32::MAX);
+            let logical = narrow(logical);
             if matches!(user.op, Op::Discard | Op::WriteZeroes) {
                 // Stripes that hold nothing are passed over, and so are parts that are too small
                 // to be given back.
@@ -202,15 +202,15 @@ impl State {
                 to = to.min(aligned + most);
             }
             *next = base + to;
-            let narrow = |byte: u64| u32::try_from(byte).unwrap_or(u32::MAX);
             return Some(Piece { logical, from: narrow(from), to: narrow(to), at });
         }
     }
 
     /// Blocks of a piece that goes to the log: a small share of it.
     pub(super) fn piece_blocks(&self) -> u32 {
-        let share = u32::try_from(self.layout.ring.blocks() / 32).unwrap_or(u32::MAX);
-        share.clamp(1, LOGGED_BLOCKS_MAX)
+        let share = self.layout.ring.blocks() / 32;
+        // Clamped first: the longest logs have more blocks.
+        narrow(share.clamp(1, LOGGED_BLOCKS_MAX.into()))
     }
 
     fn is_nowhere(&self, logical: u32) -> bool {

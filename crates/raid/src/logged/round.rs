@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use futures_util::future::join_all;
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList, narrow};
 
 use super::{
     Rule,
@@ -63,8 +63,8 @@ impl State {
     pub(super) fn dirty_of(&self, logical: u32) -> Vec<(u32, Dirty)> {
         let first = self.layout.first_block(logical);
         let blocks = first..first + u64::from(self.layout.stripe_blocks());
-        let within = |block: u64| u32::try_from(block - first).unwrap_or(u32::MAX);
-        self.dirty.range(blocks).map(|(block, dirty)| (within(block), dirty.clone())).collect()
+        let dirty = self.dirty.range(blocks);
+        dirty.map(|(block, dirty)| (narrow(block - first), dirty.clone())).collect()
     }
 }
 
@@ -208,7 +208,7 @@ impl Array {
                     let Some(block) = state.dirty.next_below(from, cut) else { break };
                     let logical = block / per_stripe;
                     from = (logical + 1) * per_stripe;
-                    stripes.push(u32::try_from(logical).unwrap_or(u32::MAX));
+                    stripes.push(narrow(logical));
                 }
             }
             if stripes.is_empty() {
@@ -290,7 +290,7 @@ impl Array {
         let mut by_row: alloc::collections::BTreeMap<u32, Vec<(u8, Dirty)>> =
             alloc::collections::BTreeMap::new();
         for (block, dirty) in &dirty {
-            let column = u8::try_from(block / rows).unwrap_or(u8::MAX);
+            let column = narrow(block / rows);
             by_row.entry(block % rows).or_default().push((column, dirty.clone()));
         }
         let news = by_row
@@ -576,7 +576,7 @@ impl Array {
         written: &[bool],
         dirty: &[(u32, Dirty)],
     ) -> Result<SgList, IoError> {
-        let rows = u32::try_from(written.len()).unwrap_or(u32::MAX);
+        let rows: u32 = narrow(written.len());
         let blocks = (0..rows).filter(|row| written[*row as usize]).map(|row| async move {
             let block = u32::from(column) * rows + row;
             let new = dirty.binary_search_by_key(&block, |(block, _)| *block).ok();

@@ -16,7 +16,7 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-use netraid_block::{ErrorKind, IoError};
+use netraid_block::{ErrorKind, IoError, narrow};
 
 use super::{
     Event,
@@ -165,8 +165,7 @@ impl State {
         let mut stripes: Vec<(Position, u64)> =
             oldest.into_iter().map(|(logical, position)| (position, logical)).collect();
         stripes.sort_unstable();
-        let narrow = |(_, logical)| u32::try_from(logical).unwrap_or(u32::MAX);
-        Some(stripes.into_iter().map(narrow).collect())
+        Some(stripes.into_iter().map(|(_, logical)| narrow(logical)).collect())
     }
 
     /// A round could not bring these home from below its cut: where the log may begin now, if

@@ -11,7 +11,7 @@ use alloc::{
 use core::ops::Range;
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, ErrorKind, IoError};
+use netraid_block::{Buf, ErrorKind, IoError, narrow};
 
 use super::{
     Event, Rule,
@@ -292,7 +292,7 @@ impl State {
             let entry = self.stripes.entry(physical);
             let is_closed = entry.round <= self.checkpoint.round;
             if entry.logical.is_some() && is_closed && entry.round > round {
-                lost.insert(u32::try_from(at - first).unwrap_or(u32::MAX));
+                lost.insert(narrow(at - first));
             }
         }
         lost
@@ -357,9 +357,7 @@ impl Array {
         member: crate::member::MemberIndex,
         offset: u64,
     ) -> Option<Buf> {
-        // Not more than 8 KiB.
-        let len = u32::try_from(PAIR_LEN).unwrap_or(u32::MAX);
-        let whole = self.read_member(member, offset, len, false).await;
+        let whole = self.read_member(member, offset, narrow(PAIR_LEN), false).await;
         match whole {
             Ok(data) => Some(data.to_contiguous()),
             Err(error) if super::io::is_medium(&error) => {

@@ -11,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 
-use netraid_block::{ErrorKind, IoError};
+use netraid_block::{ErrorKind, IoError, narrow};
 
 use super::{
     FoundMember,
@@ -113,7 +113,7 @@ pub(super) fn believe(members: &mut [Option<FoundMember>]) -> Result<Believed, I
     let log = label.log.clone().ok_or_else(no_log)?;
     let mut suspects = Suspects { generation: verdict.generation, liars: BTreeMap::new() };
     for liar in &verdict.liars {
-        let member = MemberIndex(u8::try_from(there[liar.at]).unwrap_or(u8::MAX));
+        let member = MemberIndex(narrow(there[liar.at]));
         suspects.liars.insert(member, format!("left out: {}", liar.lie));
         members[there[liar.at]] = None;
     }

@@ -11,7 +11,7 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::{Buf, ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList, narrow};
 
 use super::{
     state::State,
@@ -85,9 +85,10 @@ impl Array {
         let state = &mut *guard;
         let mut snapshot = Snapshot::default();
         for index in state.stripes.take_changed_pages() {
-            let at = usize::try_from(index).unwrap_or(usize::MAX);
+            let at: usize = narrow(index);
             let Images { newest, counted } = state.stripe_images[at];
-            let uncounted = u32::try_from(newest.counter + 1 - counted).unwrap_or(u32::MAX);
+            // No more than `UNCOUNTED_MAX` when it was loaded, and each checkpoint counts those since.
+            let uncounted = narrow(newest.counter + 1 - counted);
             let entries = state.stripes.page(index).to_vec();
             let counter = newest.counter + 1;
             snapshot.stripes.push(StripePage { index, counter, round: closed, uncounted, entries });
@@ -117,7 +118,7 @@ impl Array {
             self.write_images(stripe_table, places, |page, at| page.encode(uuid, at)).await;
             let mut state = self.state();
             for page in pages {
-                let at = usize::try_from(page.index).unwrap_or(usize::MAX);
+                let at: usize = narrow(page.index);
                 state.stripe_images[at].newest = page.key();
             }
         }
@@ -231,7 +232,7 @@ impl Array {
         // what is written from now on.
         state.round = state.round.max(last_round.saturating_add(3));
         for (index, (page, _)) in newest {
-            let at = usize::try_from(index).unwrap_or(usize::MAX);
+            let at: usize = narrow(index);
             let counted = page.counted(base.round);
             state.stripe_images[at] = Images { newest: page.key(), counted };
             // An image of a round that was cut short gives its number alone: the log has its contents, if they are
@@ -337,7 +338,7 @@ impl Array {
         offset: u64,
         len: u64,
     ) -> (Vec<(u64, Buf)>, bool) {
-        let whole = u32::try_from(len).unwrap_or(u32::MAX);
+        let whole = narrow(len);
         let places = (0..len / u64::from(PAGE_LEN)).map(|at| offset + at * u64::from(PAGE_LEN));
         match self.read_member(member, offset, whole, false).await {
             Ok(data) => {

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{ErrorKind, IoError, SgList, narrow};
 
 use super::{
     Rule,
@@ -62,7 +62,8 @@ impl State {
 
     /// Stripes that are not mapped and cannot be used either.
     fn set_aside(&self) -> u32 {
-        let limbo = u32::try_from(self.limbo.len() + self.discards.len()).unwrap_or(u32::MAX);
+        // Each is a physical stripe, and none is there twice.
+        let limbo: u32 = narrow(self.limbo.len() + self.discards.len());
         limbo.saturating_add(self.allocated)
     }
 

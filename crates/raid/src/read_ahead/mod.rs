@@ -43,7 +43,7 @@ mod waiters;
 use alloc::{collections::VecDeque, vec::Vec};
 use core::ops::Range;
 
-use netraid_block::{IoError, SgList};
+use netraid_block::{IoError, SgList, narrow};
 use slab::Slab;
 
 use self::{
@@ -607,10 +607,10 @@ const fn block_before(at: u64) -> u64 {
 
 /// Where a part of a range is in its bytes.
 fn within(whole: &Range<u64>, part: &Range<u64>) -> Range<usize> {
-    let place = |at: u64| usize::try_from(at - whole.start).unwrap_or(usize::MAX);
-    place(part.start)..place(part.end)
+    narrow(part.start - whole.start)..narrow(part.end - whole.start)
 }
 
+#[track_caller]
 fn index(id: RequestId) -> usize {
-    usize::try_from(id.0).unwrap_or(usize::MAX)
+    narrow(id.0)
 }

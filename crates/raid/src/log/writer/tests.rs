@@ -114,6 +114,14 @@ fn who_gets_every_batch_is_waited_for_as_those_that_have_copies_are() {
 }
 
 #[test]
+fn a_ring_with_more_blocks_than_a_batch_can_count_is_written() {
+    let mut writer = writer(1 << 32);
+    push(&mut writer, 1);
+    let batch = writer.poll_batch(all(), MemberSet::EMPTY).unwrap();
+    assert_eq!((batch.position, writer.used()), (Position(0), 2));
+}
+
+#[test]
 fn a_full_ring_is_not_written_before_its_tail_goes_on() {
     let mut writer = writer(400);
     let (mut number, mut batches) = (0, Vec::new());

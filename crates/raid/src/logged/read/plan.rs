@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use netraid_block::{Buf, IoError, SgList};
+use netraid_block::{Buf, IoError, SgList, narrow};
 
 use crate::{
     bytes,
@@ -120,7 +120,7 @@ impl State {
                 push_ready(&mut parts, data);
                 continue;
             }
-            let (column, row) = (u8::try_from(block / rows).unwrap_or(u8::MAX), block % rows);
+            let (column, row) = (narrow::<_, u8>(block / rows), block % rows);
             let Some(sums) = self.sums_of_row(physical, row)? else {
                 push_ready(&mut parts, bytes::zeroes(BLOCK as usize));
                 continue;
@@ -148,7 +148,7 @@ impl State {
 
 fn append_zeroes(list: &mut SgList, blocks: u64) {
     // At most a stripe.
-    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+    let blocks: usize = narrow(blocks);
     if blocks > 0 {
         list.append(bytes::zeroes(blocks * BLOCK as usize));
     }

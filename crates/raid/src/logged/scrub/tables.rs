@@ -10,7 +10,7 @@ use alloc::{
 };
 
 use futures_util::future::join_all;
-use netraid_block::Buf;
+use netraid_block::{Buf, narrow};
 
 use super::{PAGES_AT_ONCE, Ranges, Wrong};
 use crate::{
@@ -77,8 +77,8 @@ impl Array {
             };
             let places = members.iter().flat_map(|member| [(member, 0_usize), (member, 1_usize)]);
             let reads = places.map(|(member, copy)| async move {
-                let len = u32::try_from(LABEL_LEN).unwrap_or(u32::MAX);
-                let data = self.read_member(member, LABEL_OFFSETS[copy], len, false).await;
+                let (offset, len) = (LABEL_OFFSETS[copy], narrow(LABEL_LEN));
+                let data = self.read_member(member, offset, len, false).await;
                 (member, copy, data)
             });
             let found = join_all(reads).await;
@@ -395,7 +395,7 @@ impl super::State {
         if page.is_sums {
             return self.sums.pages.get(&page.index).map(|cached| cached.image);
         }
-        let at = usize::try_from(page.index).unwrap_or(usize::MAX);
+        let at: usize = narrow(page.index);
         self.stripe_images.get(at).map(|images| images.newest)
     }
 }
