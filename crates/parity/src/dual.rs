@@ -6,6 +6,8 @@
 //! computing Q, a change of it by a difference, and every repair are [`combine`] with the
 //! [`Weights`] of [`repair_weights`].
 
+use netraid_block::narrow;
+
 use crate::field::{self, coefficient, inverse, multiply};
 
 /// Most data columns of a row.
@@ -90,7 +92,7 @@ fn from_both(weights: &mut [u8], data_columns: usize, wanted: usize, lost: usize
 
 fn data_coefficient(column: usize) -> u8 {
     // At most 61 by the asserts on every way in.
-    coefficient(u8::try_from(column).unwrap_or(u8::MAX))
+    coefficient(narrow(column))
 }
 
 /// Sets `p` to the XOR and `q` to the weighted sum of `sources`, data column 0 first, in one pass.

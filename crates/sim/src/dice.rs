@@ -3,6 +3,7 @@
 
 use core::{fmt, ops::RangeInclusive, time::Duration};
 
+use netraid_block::narrow;
 use rand::{Rng, RngCore, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -64,7 +65,7 @@ impl Dice {
 
     /// A time from the range, every nanosecond as likely as any other.
     pub fn time_in(&mut self, range: &RangeInclusive<Duration>) -> Duration {
-        let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = |time: &Duration| narrow::<_, u64>(time.as_nanos());
         Duration::from_nanos(self.0.random_range(nanos(range.start())..=nanos(range.end())))
     }
 

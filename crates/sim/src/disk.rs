@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use netraid_block::{Buf, Pool, SgList};
+use netraid_block::{Buf, Pool, SgList, narrow};
 
 use crate::dice::{Dice, Seed};
 
@@ -426,7 +426,7 @@ impl Disk {
 
     /// Bytes before a block; disks in memory are no larger than that.
     fn offset(&self, block: u64) -> usize {
-        usize::try_from(block * u64::from(self.shape.block_len)).unwrap_or(usize::MAX)
+        narrow(block * u64::from(self.shape.block_len))
     }
 
     fn check(&self, blocks: &Range<u64>) {

@@ -1,7 +1,7 @@
 //! Reading ahead in front of an engine's machine: the production machine, and what the driver does
 //! around it.
 
-use netraid_block::{IoError, Op, SgList};
+use netraid_block::{IoError, Op, SgList, narrow};
 use netraid_raid::{
     geometry::Geometry,
     logged::{RequestId, UserRequest},
@@ -104,7 +104,7 @@ impl Ahead {
     }
 
     fn take(&mut self, id: RequestId) -> RequestId {
-        let place = usize::try_from(id.0).unwrap_or(usize::MAX);
+        let place: usize = narrow(id.0);
         match self.users.get_mut(place).and_then(Option::take) {
             Some(user) => user,
             None => unreachable!("a user's request ended twice"),

@@ -1,7 +1,7 @@
 //! What the workload writes: sectors that say which write they come from, and where they belong,
 //! so that whatever is read names its origin.
 
-use netraid_block::{Buf, BufMut, SgList};
+use netraid_block::{Buf, BufMut, SgList, narrow};
 
 /// Bytes of a sector, the smallest thing that is written.
 pub const SECTOR_LEN: usize = 512;
@@ -20,8 +20,7 @@ impl WriteId {
 /// The bytes of a write of `count` sectors from `first` on.
 #[must_use]
 pub fn make(write: WriteId, first: u64, count: u64) -> Buf {
-    let len = usize::try_from(count).map_or(usize::MAX, |count| count * SECTOR_LEN);
-    let mut bytes = BufMut::zeroed(len);
+    let mut bytes = BufMut::zeroed(narrow::<_, usize>(count) * SECTOR_LEN);
     for (sector, bytes) in (first..).zip(bytes.chunks_exact_mut(SECTOR_LEN)) {
         for (word, value) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words(write, sector)) {
             *word = value.to_le_bytes();
@@ -49,7 +48,7 @@ pub fn describe(bytes: &[u8]) -> String {
         return "nothing".into();
     };
     let sector = word & u64::from(u32::MAX);
-    let write = u32::try_from(word >> 32).unwrap_or(u32::MAX);
+    let write = narrow(word >> 32);
     if bytes.iter().all(|byte| *byte == 0) {
         "zeros".into()
     } else if recognise(bytes, sector) == Some(WriteId(write)) {

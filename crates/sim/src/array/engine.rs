@@ -7,7 +7,7 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use netraid_block::{ErrorKind, IoError, Pool, SgList};
+use netraid_block::{ErrorKind, IoError, Pool, SgList, narrow};
 use netraid_raid::{
     label::{Holder, Label, Uuid},
     logged::{
@@ -508,7 +508,7 @@ impl<M: Machine> Engine<M> {
                 let mut uuid = [0xee; 16];
                 uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
                 uuid[4..12].copy_from_slice(&self.new_uuids.to_le_bytes());
-                uuid[12] = u8::try_from(member).unwrap_or(u8::MAX);
+                uuid[12] = narrow(member);
                 machine.handle_replace(index(member), NewDevice { uuid, caps });
             }
         }
@@ -768,7 +768,7 @@ impl<M> Engine<M> {
 }
 
 fn index(member: usize) -> MemberIndex {
-    MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
+    MemberIndex(narrow(member))
 }
 
 fn extent(action: &Action) -> (IoId, MemberIndex, u64, u64) {

@@ -2,6 +2,7 @@
 //! what is there when nothing is under way. Nothing is changed by a look, and nothing settled by
 //! one through some members.
 
+use netraid_block::narrow;
 use netraid_raid::member::{MemberIndex, MemberState};
 
 use super::{
@@ -125,7 +126,7 @@ impl<M: Machine> World<M> {
         for lost in 0_u32..1 << members {
             let there = (0..members).filter(|at| lost >> at & 1 == 0 && !stale.contains(at));
             let there: Vec<usize> = there.collect();
-            let set = there.iter().map(|at| MemberIndex(u8::try_from(*at).unwrap_or(u8::MAX)));
+            let set = there.iter().map(|at| MemberIndex(narrow(*at)));
             if there.len() < members && self.plan.geometry.can_serve_from(set.collect()) {
                 self.look_through(&there, None, false, false);
             }
@@ -212,6 +213,6 @@ fn others_may_be_newer(disks: &[Option<Disk>]) -> bool {
     let is_elsewhere =
         |at: &usize| disks[*at].is_none() && newest.members[*at].state == MemberState::InSync;
     let others = (0..disks.len()).filter(is_elsewhere);
-    let others = others.map(|at| MemberIndex(u8::try_from(at).unwrap_or(u8::MAX)));
+    let others = others.map(|at| MemberIndex(narrow(at)));
     newest.geometry.can_serve_from(others.collect())
 }

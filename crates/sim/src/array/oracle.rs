@@ -10,7 +10,7 @@
 use core::ops::Range;
 use std::collections::BTreeSet;
 
-use netraid_block::SgList;
+use netraid_block::{SgList, narrow};
 
 use super::content::{self, SECTOR_LEN, SECTORS_PER_BLOCK, WriteId};
 
@@ -142,7 +142,7 @@ impl Oracle {
         fua: bool,
     ) -> WriteId {
         let submitted = self.tick();
-        let id = WriteId(u32::try_from(self.writes.len()).unwrap_or(u32::MAX));
+        let id = WriteId(narrow(self.writes.len()));
         let oldest = self.reads.first().copied().unwrap_or(NEVER);
         for candidates in &mut self.sectors[span(&sectors)] {
             if candidates.len() > 1 {
@@ -482,8 +482,9 @@ fn name(write: WriteId) -> String {
     format!("w{}", write.0)
 }
 
+#[track_caller]
 fn index(sector: u64) -> usize {
-    usize::try_from(sector).unwrap_or(usize::MAX)
+    narrow(sector)
 }
 
 fn span(sectors: &Range<u64>) -> Range<usize> {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netraid_block::{Buf, BufMut, SgList};
+use netraid_block::{Buf, BufMut, SgList, narrow};
 use netraid_raid::{
     bytes,
     checkpoint::Checkpoint,
@@ -160,7 +160,7 @@ impl Media<'_> {
                 if u64::from(logical) >= geometry.stripes() {
                     return Err(format!("stripe {physical} holds {logical}, which is none"));
                 }
-                let physical = u32::try_from(physical).unwrap_or(u32::MAX);
+                let physical = narrow(physical);
                 if let Some(other) = map.insert(logical, physical) {
                     return Err(format!("stripe {logical} is at {other} and at {physical}"));
                 }
@@ -242,11 +242,12 @@ fn sum_layout(geometry: &Geometry) -> SumLayout {
 }
 
 fn index(member: usize) -> MemberIndex {
-    MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
+    MemberIndex(narrow(member))
 }
 
+#[track_caller]
 fn size(len: u64) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
+    narrow(len)
 }
 
 /// All columns of a row from those that are there, which must agree with each other.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use netraid_block::narrow;
 use netraid_control::{
     keys::{Held, KeyId, Keyring, Ring, RootKey},
     placement::AgentState,
@@ -261,8 +262,7 @@ impl World {
     }
 
     fn now_ms(&self) -> u64 {
-        let since = self.agenda.now().since(Time::START).as_millis();
-        u64::try_from(since).unwrap_or(u64::MAX)
+        narrow(self.agenda.now().since(Time::START).as_millis())
     }
 
     /// The clock of a node: up to half of the longest difference before or after the right time.

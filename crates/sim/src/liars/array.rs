@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netraid_block::{Buf, IoError, Op, Pool, SgList};
+use netraid_block::{Buf, IoError, Op, Pool, SgList, narrow};
 use netraid_raid::{
     label::{Holder, Label},
     logged::{
@@ -172,7 +172,7 @@ impl Array {
 }
 
 pub(super) fn index(member: usize) -> MemberIndex {
-    MemberIndex(u8::try_from(member).unwrap_or(u8::MAX))
+    MemberIndex(narrow(member))
 }
 
 /// Bytes of a disk, none of whose blocks is bad.
