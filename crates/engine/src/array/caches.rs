@@ -39,6 +39,7 @@ impl Caches {
 
     pub(super) fn limits(self) -> Limits {
         let usual = usual(memory());
+        // Clamped: a limit that memory cannot reach is none.
         let blocks = |len: u64| usize::try_from(len / BLOCK).unwrap_or(usize::MAX);
         Limits {
             sum_pages: blocks(self.checksum_len.unwrap_or(usual)),

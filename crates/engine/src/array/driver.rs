@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use netraid_block::{ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList};
+use netraid_block::{ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList, narrow};
 use netraid_raid::{
     array::IoId,
     assemble::CleanClose,
@@ -376,14 +376,15 @@ impl Driver {
             return connected.device.submit(Request { op, offset, len, flags, data, completion });
         }
         let count = len.div_ceil(limit);
-        let parts = vec![SgList::new(); usize::try_from(count).unwrap_or(usize::MAX)];
+        let parts = vec![SgList::new(); narrow(count)];
         entry.pieces = Some(Box::new(Pieces { left: parts.len(), end: Ok(parts) }));
         for piece in 0..count {
             let from = piece * limit;
             let part = limit.min(len - from);
-            let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-            let data =
-                if is_read { SgList::new() } else { data.slice(bytes(from)..bytes(from + part)) };
+            let data = match is_read {
+                true => SgList::new(),
+                false => data.slice(narrow(from)..narrow(from + part)),
+            };
             let completion = self.queue.completion(io.0 as u64 | piece << PIECE_SHIFT);
             let offset = offset + from;
             connected.device.submit(Request { op, offset, len: part, flags, data, completion });
@@ -391,13 +392,12 @@ impl Driver {
     }
 
     fn end_io(&mut self, tag: u64, result: Result<SgList, IoError>) {
-        let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let io = number(tag & ((1 << PIECE_SHIFT) - 1));
+        let io: usize = narrow(tag & ((1 << PIECE_SHIFT) - 1));
         let Some(place) = self.in_flight.get_mut(io) else { unreachable!("no such request") };
         let Some(entry) = place else { unreachable!("a member request ended twice") };
         let result = match &mut entry.pieces {
             None => result,
-            Some(pieces) => match pieces.end(number(tag >> PIECE_SHIFT), result) {
+            Some(pieces) => match pieces.end(narrow(tag >> PIECE_SHIFT), result) {
                 Some(whole) => whole,
                 None => return,
             },

@@ -3,7 +3,7 @@
 //! Nothing is written, and nothing is locked.
 
 use futures_util::future::join_all;
-use netraid_block::Pool;
+use netraid_block::{Pool, narrow};
 use netraid_raid::{
     assemble::Assembly,
     label::{FIRST_GENERATION, Label},
@@ -159,7 +159,7 @@ pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyRepo
     let (assembly, _) = decide(options, &connected, &found, (None, MemberSet::EMPTY), &mut notes)?;
     let Assembly { label, found: places, unclean, .. } = assembly;
     let member = |(at, entry): (usize, &netraid_raid::label::MemberEntry)| SurveyMember {
-        index: u8::try_from(at).unwrap_or(u8::MAX),
+        index: narrow(at),
         url: places[at].map(|place| found[place].1.address.clone()).unwrap_or_default(),
         state: entry.state.name(),
     };

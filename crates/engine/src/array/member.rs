@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, num::NonZeroU64, sync::Arc, time::Duration};
 
-use netraid_block::{Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
+use netraid_block::{
+    Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri, narrow,
+};
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label, LabelError, Uuid},
@@ -349,10 +351,8 @@ impl Connected {
         let len = SIGNATURE_LEN.min(self.capacity());
         let head = self.read(0, len, "looking for signatures").await?;
         let tail = self.read(self.capacity() - len, len, "looking for signatures").await?;
-        let copies = LABEL_OFFSETS.map(|offset| {
-            let from = usize::try_from(offset).unwrap_or(usize::MAX);
-            head.get(from..)?.get(..LABEL_LEN)
-        });
+        let copies =
+            LABEL_OFFSETS.map(|offset| head.get(narrow::<_, usize>(offset)..)?.get(..LABEL_LEN));
         let first = copies[0];
         // Whoever has used the device since has not left both marks, or has put something else there.
         let is_begun = copies[0] == copies[1] && first.is_some_and(mark::is_begun);

@@ -529,6 +529,7 @@ fn leave_out_misplaced(
     connected: &[Connected],
     notes: &mut Vec<String>,
 ) -> Vec<(MemberIndex, MemberConfig)> {
+    // Clamped: more members may be given than any array has, and no label says so high a place.
     let place = |at: usize| MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
     let labels: Vec<(MemberIndex, &Label)> =
         found.iter().map(|(at, found)| (place(connected[*at].place), &found.label)).collect();

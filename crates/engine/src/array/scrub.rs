@@ -78,9 +78,10 @@ impl Pace {
         let most = (rate * BURST.as_nanos()).max(stripe);
         let unused = u128::from(left) * stripe;
         self.credit = (self.credit + passed * rate).min(most.saturating_sub(unused));
-        let stripes = self.credit / stripe;
-        self.credit -= stripes * stripe;
-        u32::try_from(stripes).unwrap_or(u32::MAX)
+        // Clamped: no array has more stripes than that.
+        let stripes = u32::try_from(self.credit / stripe).unwrap_or(u32::MAX);
+        self.credit -= u128::from(stripes) * stripe;
+        stripes
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use netraid_block::{Completion, IoError, SgList};
+use netraid_block::{Completion, IoError, SgList, narrow};
 use netraid_raid::{
     array::RequestId,
     geometry::Geometry,
@@ -112,7 +112,7 @@ impl Users {
 }
 
 fn place_of(id: RequestId) -> usize {
-    usize::try_from(id.0).unwrap_or(usize::MAX)
+    narrow(id.0)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{
 };
 
 use netraid_block::{
-    Buf, ErrorKind, IoError, Op, PAGE_LEN, Pool, RequestFlags, SgList, extents::Extents,
+    Buf, ErrorKind, IoError, Op, PAGE_LEN, Pool, RequestFlags, SgList, extents::Extents, narrow,
 };
 use rustix::{
     fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, fdatasync, seek},
@@ -332,7 +332,7 @@ impl Store {
     fn write_zeros(&self, own: &Own, offset: u64, len: u64) -> Result<(), IoError> {
         let mut done = 0;
         while done < len {
-            let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(ZEROS_LEN);
+            let part = narrow((len - done).min(ZEROS_LEN as u64));
             self.write_parts(own, offset + done, &[self.zeros.slice(0..part)], false)?;
             done += part as u64;
         }

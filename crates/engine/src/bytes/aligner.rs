@@ -10,12 +10,10 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use netraid_block::{
-    Buf, BufMut, Complete, Completion, Device, ErrorKind, IoError, Op, RequestFlags, SgList,
+    Buf, BufMut, Complete, Completion, Device, ErrorKind, IoError, Op, RequestFlags, SgList, narrow,
 };
 
-use super::{
-    ByteRequest, Completer, HOLDS_GATE, gate::Gate, submit, submit_write, to_index, whole_blocks,
-};
+use super::{ByteRequest, Completer, HOLDS_GATE, gate::Gate, submit, submit_write, whole_blocks};
 
 /// A request for the aligner; its range is within the capacity.
 pub(super) struct Job {
@@ -65,7 +63,7 @@ fn rewrite(device: &Device, request: ByteRequest) -> Result<SgList, IoError> {
     }
     let block_len = u64::from(info.block_len);
     let inner = offset.next_multiple_of(block_len)..end - end % block_len;
-    let zeros = |len: u64| -> SgList { BufMut::zeroed(to_index(len)).freeze().into() };
+    let zeros = |len: u64| -> SgList { BufMut::zeroed(narrow(len)).freeze().into() };
     if inner.is_empty() {
         return write_within(device, offset, zeros(len), flags);
     }
@@ -97,13 +95,13 @@ fn write_within(
     let mut list = SgList::new();
     if whole.start < offset {
         let block = read_block(device, whole.start)?;
-        list.push(block.slice(0..to_index(offset - whole.start)));
+        list.push(block.slice(0..narrow(offset - whole.start)));
     }
     list.append(data);
     if end < whole.end {
         let block_len = u64::from(info.block_len);
         let block = read_block(device, whole.end - block_len)?;
-        list.push(block.slice(to_index(block_len - (whole.end - end))..block.len()));
+        list.push(block.slice(narrow(block_len - (whole.end - end))..block.len()));
     }
     assert_eq!(list.len() as u64, whole.end - whole.start, "whole blocks");
     let flags = RequestFlags { no_unmap: false, ..flags };
@@ -111,7 +109,7 @@ fn write_within(
     let mut done = 0;
     while done < list.len() as u64 {
         let len = step.min(list.len() as u64 - done);
-        let data = list.slice(to_index(done)..to_index(done + len));
+        let data = list.slice(narrow(done)..narrow(done + len));
         wait(device, ByteRequest { op: Op::Write, offset: whole.start + done, len, flags, data })?;
         done += len;
     }

@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use netraid_block::{Complete, IoError, SgList};
+use netraid_block::{Complete, IoError, SgList, narrow};
 
-use super::{Completer, to_index};
+use super::Completer;
 
 /// Ends a request when all its parts have ended.
 pub(super) struct Join {
@@ -27,7 +27,7 @@ struct State {
 impl Join {
     /// Waits for the parts 0 to `count`, of which there is at least one.
     pub(super) fn new(consumer: Arc<Completer>, tag: u64, count: u64, keep: Range<u64>) -> Self {
-        let parts = vec![SgList::new(); to_index(count)];
+        let parts = vec![SgList::new(); narrow(count)];
         Self { consumer, tag, keep, state: Mutex::new(State { left: count, parts, error: None }) }
     }
 
@@ -37,7 +37,7 @@ impl Join {
         if self.keep.is_empty() {
             return SgList::new();
         }
-        whole.slice(to_index(self.keep.start)..to_index(self.keep.end))
+        whole.slice(narrow(self.keep.start)..narrow(self.keep.end))
     }
 }
 
@@ -45,7 +45,7 @@ impl Complete for Join {
     fn complete(&self, part: u64, result: Result<SgList, IoError>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
-            Ok(data) => state.parts[to_index(part)] = data,
+            Ok(data) => state.parts[narrow::<_, usize>(part)] = data,
             Err(error) => {
                 state.error.get_or_insert(error);
             }

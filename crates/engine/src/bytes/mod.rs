@@ -21,7 +21,8 @@ use std::{
 
 use crossbeam_channel::Sender;
 use netraid_block::{
-    Complete, Completion, Device, DeviceInfo, ErrorKind, IoError, Op, Request, RequestFlags, SgList,
+    Complete, Completion, Device, DeviceInfo, ErrorKind, IoError, Op, Request, RequestFlags,
+    SgList, narrow,
 };
 
 use self::{aligner::Job, gate::Gate, join::Join};
@@ -236,16 +237,11 @@ fn split(
         let len = u64::from(step).min(request.len - start);
         let data = match request.op {
             // The list holds all of the request's bytes, so that its length fits.
-            Op::Write => request.data.slice(to_index(start)..to_index(start + len)),
+            Op::Write => request.data.slice(narrow(start)..narrow(start + len)),
             Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => SgList::new(),
         };
         let offset = request.offset + start;
         let request = ByteRequest { op: request.op, offset, len, flags: request.flags, data };
         submit(device, request, Completion::new(join.clone(), part));
     }
-}
-
-/// An index into bytes that are in memory.
-fn to_index(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
 }

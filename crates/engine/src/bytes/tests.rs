@@ -35,7 +35,7 @@ fn memory() -> (Device, Arc<Mutex<Vec<u8>>>) {
 
 fn apply(store: &Mutex<Vec<u8>>, request: &Request) -> SgList {
     let mut bytes = store.lock().unwrap();
-    let range = to_index(request.offset)..to_index(request.offset + request.len);
+    let range: Range<usize> = narrow(request.offset)..narrow(request.offset + request.len);
     match request.op {
         Op::Read => return Buf::copy_from(&bytes[range]).into(),
         Op::Write => request.data.copy_to(&mut bytes[range]),

@@ -77,6 +77,7 @@ impl Decider {
             FilterKind::Hang { .. } => Verdict::Pass,
             FilterKind::Rate { bytes_per_s } => {
                 let cost = u128::from(asked.len) * 1_000_000_000 / u128::from(*bytes_per_s);
+                // Clamped: 584 years are as good as more.
                 let cost = Duration::from_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
                 let wait = self.paid_until.saturating_sub(now + BURST);
                 self.paid_until = self.paid_until.max(now).saturating_add(cost);

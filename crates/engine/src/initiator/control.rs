@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use netraid_block::{Buf, ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList, narrow};
 use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     machine::TaskId,
@@ -253,7 +253,7 @@ impl Actor {
             }
             Order::Once { cdb, parameters, read_len } => (*cdb, parameters.clone(), *read_len),
         };
-        let write_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+        let write_len = narrow(parameters.len());
         let lun = LunField::from_number(self.dialer.config.uri.lun);
         let command = Command { lun, cdb, read_len, write_len };
         let data_out: SgList =

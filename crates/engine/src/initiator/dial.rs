@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{Pool, Portal};
+use netraid_block::{Pool, Portal, narrow};
 use netraid_iscsi_proto::{
     chap::Secret,
     initiator::{LoginError, Mutual, Setup},
@@ -233,7 +233,7 @@ impl Dialer {
 
 /// The ISID of a session: that of the first one with its number mixed into the qualifier.
 fn isid_of(mut first: [u8; 6], lane: usize) -> [u8; 6] {
-    first[5] ^= u8::try_from(lane).unwrap_or(u8::MAX);
+    first[5] ^= narrow::<_, u8>(lane);
     first
 }
 

@@ -4,7 +4,7 @@
 //! is idempotent, so that it can be sent again after a connection was lost. What their ends mean is in
 //! [`verdict`](super::verdict).
 
-use netraid_block::{Op, RequestFlags};
+use netraid_block::{Op, RequestFlags, narrow};
 use netraid_scsi::cdb::{Extent, build};
 
 /// Blocks of one WRITE SAME or UNMAP to a disk that states no limit.
@@ -140,9 +140,10 @@ pub(super) fn plan(
 ) -> Option<Planned> {
     let left = len - progress.at;
     let lba = (offset + progress.at) / u64::from(profile.block_len);
+    // Clamped: a command takes as many as it can, and the next one goes on.
     let blocks = u32::try_from(left / u64::from(profile.block_len)).unwrap_or(u32::MAX);
     let bytes = |blocks: u32| u64::from(blocks) * u64::from(profile.block_len);
-    let wire_len = |blocks| u32::try_from(bytes(blocks)).unwrap_or(u32::MAX);
+    let wire_len = |blocks| narrow::<_, u32>(bytes(blocks));
     let then = |blocks| Progress { at: progress.at + bytes(blocks), ..progress };
     let written = |blocks, fua: bool| Progress { cached: progress.cached || !fua, ..then(blocks) };
     // A disk that came back may take less at once than its users were told.

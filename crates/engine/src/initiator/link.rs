@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{Buf, BufMut, Pool, SgList};
+use netraid_block::{Buf, BufMut, Pool, SgList, narrow};
 use netraid_iscsi_proto::{
     chap::Algorithm,
     initiator::{Command, Event, FoundTarget, LoginError, Moves, Session, Setup, TaskEnd},
@@ -140,7 +140,7 @@ impl Link {
         let is_first = self.core.session.is_idle();
         let now = if is_first { self.core.started.elapsed() } else { self.core.heard_at };
         let task = self.core.session.submit(now, command);
-        let read_len = usize::try_from(command.read_len).unwrap_or(usize::MAX);
+        let read_len = narrow(command.read_len);
         self.core.slots[task.index()] = Slot { tag, data_out, read_len, data_in: None, bulk: 0 };
         task
     }
@@ -331,9 +331,8 @@ impl Core {
     }
 
     fn data_out(&self, task: TaskId, offset: u32, len: u32) -> SgList {
-        let to_usize = |value| usize::try_from(value).unwrap_or(usize::MAX);
-        let offset = to_usize(offset);
-        self.slots[task.index()].data_out.slice(offset..offset.saturating_add(to_usize(len)))
+        let (offset, len): (usize, usize) = (narrow(offset), narrow(len));
+        self.slots[task.index()].data_out.slice(offset..offset + len)
     }
 
     fn handle_events(&mut self) {
@@ -346,8 +345,7 @@ impl Core {
                     let slot = std::mem::take(&mut self.slots[task.index()]);
                     let data = slot.data_in.map(|mut data| {
                         if let TaskEnd::Status { received, .. } = &end {
-                            let received = usize::try_from(*received).unwrap_or(usize::MAX);
-                            data.truncate(received.min(data.len()));
+                            data.truncate(data.len().min(narrow(*received)));
                         }
                         data
                     });

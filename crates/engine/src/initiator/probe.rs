@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, SgList, narrow};
 use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     pdu::LunField,
@@ -203,7 +203,7 @@ impl Probe<'_> {
         }
         let stated = u64::from(limits.transfer_max) * u64::from(block_len);
         let stated = if stated == 0 { u64::from(TRANSFER_LEN_MAX) } else { stated };
-        let max = u32::try_from(stated).unwrap_or(u32::MAX).min(TRANSFER_LEN_MAX);
+        let max: u32 = narrow(stated.min(u64::from(TRANSFER_LEN_MAX)));
         let can_unmap = thin.unmap && limits.unmap_extents_max > 0;
         Ok(Profile {
             block_len,
@@ -276,7 +276,7 @@ impl Probe<'_> {
         cdb: CdbBytes,
         parameters: Vec<u8>,
     ) -> Result<Result<(), Refusal>, Reason> {
-        let write_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+        let write_len = narrow(parameters.len());
         let command = Command { lun: self.lun, cdb, read_len: 0, write_len };
         let data_out = Buf::copy_from(&parameters).into();
         Ok(self.send(command, data_out).await?.map(drop))

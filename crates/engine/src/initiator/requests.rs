@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use netraid_block::{IoError, Op, Request, SgList};
+use netraid_block::{IoError, Op, Request, SgList, narrow};
 use netraid_iscsi_proto::machine::TaskId;
 use tokio::time::Instant;
 
@@ -93,7 +93,7 @@ impl Ticket {
     }
 
     fn index(self) -> usize {
-        usize::try_from(self.0 >> 32).unwrap_or(usize::MAX)
+        narrow(self.0 >> 32)
     }
 }
 

@@ -11,7 +11,7 @@ mod tasks;
 use std::{future::poll_fn, net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, SgList, narrow};
 use netraid_iscsi_proto::{
     chap::Secret,
     machine::{Digests, Fatal, Payload, Placement, TaskId},
@@ -342,9 +342,8 @@ impl Driver {
 
     fn data_in(&self, task: TaskId, offset: u32, len: u32) -> SgList {
         let data = &self.slots[task.index()].data_in;
-        let to_usize = |value| usize::try_from(value).unwrap_or(usize::MAX);
-        let offset = to_usize(offset);
-        data.slice(offset..offset.saturating_add(to_usize(len)))
+        let (offset, len): (usize, usize) = (narrow(offset), narrow(len));
+        data.slice(offset..offset + len)
     }
 
     fn handle_events(&mut self) {

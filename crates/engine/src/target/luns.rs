@@ -17,7 +17,7 @@ use std::{
     },
 };
 
-use netraid_block::{Complete, Completion, Device, IoError, Op, SgList};
+use netraid_block::{Complete, Completion, Device, IoError, Op, SgList, narrow};
 use netraid_control::derived::Pieces;
 use netraid_iscsi_proto::target::ConnectionId;
 use netraid_scsi::{LogicalUnit, MediumRequest, NexusId, Refusal};
@@ -188,12 +188,11 @@ impl ServedLun {
         let gathered = Gathered::new(pieces.as_slice().len(), completion);
         let mut from = 0;
         for (piece, tag) in pieces.as_slice().iter().zip(0_u64..) {
-            let len = usize::try_from(piece.len).unwrap_or(usize::MAX);
             let data = match request.op {
-                Op::Write => request.data.slice(from..from + len),
+                Op::Write => request.data.slice(narrow(from)..narrow(from + piece.len)),
                 Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => SgList::new(),
             };
-            from += len;
+            from += piece.len;
             let (op, flags) = (request.op, request.flags);
             let piece = MediumRequest { op, offset: piece.offset, len: piece.len, flags, data };
             self.submit(piece, Completion::new(gathered.clone(), tag));
@@ -425,8 +424,7 @@ impl Gathered {
 impl Complete for Gathered {
     fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = usize::try_from(tag).unwrap_or(usize::MAX);
-        match (result, all.parts.get_mut(at)) {
+        match (result, all.parts.get_mut::<usize>(narrow(tag))) {
             (Ok(part), Some(place)) => *place = part,
             (Ok(_), None) => {}
             (Err(error), _) => {

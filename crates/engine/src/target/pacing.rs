@@ -211,6 +211,7 @@ impl Pacer {
         let others = self.paces.iter().filter(|(name, _)| *name != initiator);
         let booked: u128 = others.map(|(_, pace)| u128::from(pace.floor.0)).sum();
         let rate = self.scheduler.capacity().rate.0;
+        // Clamped: more than any rate leaves nothing, too.
         let left = rate.saturating_sub(u64::try_from(booked).unwrap_or(u64::MAX));
         if pace.floor.0 > left {
             return Err(PaceError::Overbooked { floor: pace.floor.0, left });
@@ -601,5 +602,6 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 fn to_ns(now: Duration) -> u64 {
+    // Clamped: that is after 584 years.
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

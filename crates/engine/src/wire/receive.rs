@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 
+use netraid_block::narrow;
 use netraid_iscsi_proto::{
     machine::Placement,
     pdu::{BHS_LEN, Bhs},
@@ -43,7 +44,7 @@ pub(super) struct Segment {
 
 impl Segment {
     fn new(bhs: Bhs, placement: Placement, with_digest: bool) -> Self {
-        let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
+        let len: usize = narrow(bhs.data_len());
         let pad_len = len.next_multiple_of(4) - len;
         let with_digest = with_digest && len > 0;
         Self {

@@ -23,7 +23,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use io_uring::{IoUring, Probe, opcode, squeue::Entry, types};
-use netraid_block::{BufMut, Op, Request, SgList};
+use netraid_block::{BufMut, Op, Request, SgList, narrow};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{
@@ -211,12 +211,11 @@ impl Submitter {
         let entry = match (op, data.parts()) {
             (Op::Flush, _) => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
             (Op::Read, _) => {
-                let len = to_usize(*len);
-                let buf = slot.read_into.insert(self.store.pool().get(len));
-                opcode::Read::new(file, buf.as_mut_ptr(), to_u32(len)).offset(offset).build()
+                let buf = slot.read_into.insert(self.store.pool().get(narrow(*len)));
+                opcode::Read::new(file, buf.as_mut_ptr(), narrow(*len)).offset(offset).build()
             }
             (_, [part]) => {
-                let write = opcode::Write::new(file, part.as_ptr(), to_u32(part.len()));
+                let write = opcode::Write::new(file, part.as_ptr(), narrow(part.len()));
                 write.offset(offset).rw_flags(flags).build()
             }
             (_, parts) => {
@@ -226,7 +225,7 @@ impl Submitter {
                     iov_base: part.as_ptr().cast_mut().cast(),
                     iov_len: part.len(),
                 }));
-                let write = opcode::Writev::new(file, slot.parts.as_ptr(), to_u32(parts.len()));
+                let write = opcode::Writev::new(file, slot.parts.as_ptr(), narrow(parts.len()));
                 write.offset(offset).rw_flags(flags).build()
             }
         };
@@ -320,14 +319,6 @@ const fn is_for_a_thread(is_stable: bool, errno: Errno) -> bool {
         Errno::AGAIN | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOMEM => !is_stable,
         _ => false,
     }
-}
-
-fn to_usize(len: u64) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-fn to_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

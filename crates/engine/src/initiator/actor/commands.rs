@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList};
+use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList, narrow};
 use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     machine::TaskId,
@@ -104,9 +104,8 @@ impl Actor {
             Out::Nothing => SgList::new(),
             Out::Request { at: 0, len } if u64::from(len) == request.len => request.data.clone(),
             Out::Request { at, len } => {
-                let at = usize::try_from(at).unwrap_or(usize::MAX);
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                request.data.slice(at..at.saturating_add(len))
+                let (at, len): (usize, usize) = (narrow(at), narrow(len));
+                request.data.slice(at..at + len)
             }
             Out::Zeros(len) => zeros(&mut self.zeros, len),
             Out::UnmapList(extent) => Buf::copy_from(&build::unmap_list(&[extent])).into(),
@@ -473,7 +472,7 @@ impl Actor {
 
 /// A list of `len` zeros, which share memory.
 fn zeros(kept: &mut Buf, len: u32) -> SgList {
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let len = narrow(len);
     if kept.len() < len {
         *kept = BufMut::zeroed(len).freeze();
     }

@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use netraid_block::{BufMut, SgList};
+use netraid_block::{BufMut, SgList, narrow};
 use netraid_iscsi_proto::{
     machine::TaskId,
     pdu::LunField,
@@ -123,7 +123,7 @@ impl Driver {
             Step::DataOut { len, memory } => {
                 let slot = &mut self.slots[task.index()];
                 let data_out = len.min(data_out_max);
-                slot.data_out_len = usize::try_from(data_out).unwrap_or(usize::MAX);
+                slot.data_out_len = narrow(data_out);
                 Plan { data_out, data_out_total: u64::from(len), memory }
             }
             Step::Wait => {
@@ -209,7 +209,7 @@ impl Driver {
     }
 
     pub(super) fn handle_completed(&mut self, (tag, result): Completed) {
-        let index = usize::try_from(tag).unwrap_or(usize::MAX);
+        let index = narrow(tag);
         let (Some(task), Some(slot)) = (self.machine.task_at(index), self.slots.get_mut(index))
         else {
             return;
