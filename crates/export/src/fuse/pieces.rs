@@ -81,6 +81,8 @@ impl ReadReply {
 /// Sends a reply; `NOENT` when nobody waits for it any more.
 fn send(device: impl AsFd, unique: RequestId, pieces: &[Buf]) -> io::Result<()> {
     let len = HEADER_LEN + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    // The kernel limits a read to a few MiB.
+    let len = u32::try_from(len).map_err(|_| io::Errno::INVAL)?;
     let header = header(len, unique);
     let mut slices: SmallVec<[IoSlice<'_>; PIECES_COMMON + 1]> = SmallVec::new();
     slices.push(IoSlice::new(&header));
@@ -90,10 +92,9 @@ fn send(device: impl AsFd, unique: RequestId, pieces: &[Buf]) -> io::Result<()> 
 }
 
 /// Length with the header, no error, and the request's number, all as the processor has them.
-fn header(len: usize, unique: RequestId) -> [u8; HEADER_LEN] {
+fn header(len: u32, unique: RequestId) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
-    // A read is a few MiB at most, which the kernel limits.
-    header[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
+    header[..4].copy_from_slice(&len.to_ne_bytes());
     header[8..].copy_from_slice(&unique.0.to_ne_bytes());
     header
 }

@@ -14,7 +14,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use fuser::{Errno, ReplyEmpty, ReplyWrite};
-use netraid_block::{Complete, IoError, Pool, SgList};
+use netraid_block::{Complete, IoError, Pool, SgList, narrow};
 
 use super::{
     errno::errno_of,
@@ -147,7 +147,7 @@ impl Replies {
 
 impl Complete for Replies {
     fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
-        let place = usize::try_from(tag).unwrap_or(usize::MAX);
+        let place = narrow(tag);
         let mut waiting = self.lock(place);
         let data = result.unwrap_or_else(|error| {
             waiting.error.get_or_insert(error);

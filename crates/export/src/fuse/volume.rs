@@ -16,7 +16,7 @@ use fuser::{
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use netraid_block::{Op, Pool, RequestFlags, SgList};
+use netraid_block::{Op, Pool, RequestFlags, SgList, narrow};
 use rustix::fs::{FallocateFlags, OFlags};
 use tokio::sync::watch;
 
@@ -121,12 +121,12 @@ impl Volume {
         let is_parted = !flags.fua && self.replies.is_idle();
         let range = offset..offset + data.len() as u64;
         let parts = parts(range, if is_parted { self.part_len } else { u64::MAX });
-        let count = u32::try_from(parts.clone().count()).unwrap_or(u32::MAX);
+        let count = narrow(parts.clone().count());
         let Some(tag) = self.replies.owe(owed, count) else { return };
         let mut rest = data;
         for Range { start, end } in parts {
             let len = end - start;
-            let (part, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX));
+            let (part, after) = rest.split_at(narrow(len));
             let mut buf = self.pool.get(part.len());
             buf.copy_from_slice(part);
             let data = buf.freeze().into();
@@ -269,9 +269,10 @@ impl Filesystem for Volume {
             reply.error(Errno::ENOSPC);
             return;
         }
-        // As on a block device, what does not fit is left out. Both lengths fit: see the limit.
-        let written = u32::try_from(len).unwrap_or(u32::MAX);
-        let data = &data[..usize::try_from(len).unwrap_or(data.len())];
+        // The reply has no room for more.
+        let Ok(written) = u32::try_from(len) else { return reply.error(Errno::EINVAL) };
+        // As on a block device, what does not fit is left out.
+        let data = &data[..narrow(len)];
         let durable = OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(OFlags::DSYNC);
         let flags = RequestFlags { fua: durable, no_unmap: false };
         self.submit_write(Owed::Write(reply, written), offset, data, flags);
@@ -350,6 +351,7 @@ impl Filesystem for Volume {
             (DIRECTORY, FileType::Directory, OsStr::new("..")),
             (FILE, FileType::RegularFile, self.name.as_os_str()),
         ];
+        // Clamped: nothing is behind the last one.
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         for (index, (ino, kind, name)) in entries.into_iter().enumerate().skip(start) {
             // The offset is where to go on after this entry.

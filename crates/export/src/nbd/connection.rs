@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, io::IoSlice, sync::Arc, time::Duration};
 
-use netraid_block::{Buf, Complete, DeviceInfo, IoError, Op, Pool, RequestFlags, SgList};
+use netraid_block::{Buf, Complete, DeviceInfo, IoError, Op, Pool, RequestFlags, SgList, narrow};
 use tokio::{
     io::Interest,
     sync::{mpsc, watch},
@@ -299,7 +299,7 @@ impl Connection {
             unreachable!("requests are counted against the number of tags")
         };
         let offset = if op == Op::Flush { 0 } else { head.offset };
-        let slot = usize::try_from(tag).unwrap_or(usize::MAX);
+        let slot: usize = narrow(tag);
         let fua = head.flags & CMD_FLAG_FUA != 0;
         let then_flush = fua && op == Op::Discard;
         self.pending[slot] = Some(Pending { cookie: head.cookie, op, offset, cost, then_flush });
@@ -322,7 +322,7 @@ impl Connection {
 
     /// Queues the reply to a request that has ended, or begins the flush that it waits for.
     fn finish(&mut self, tag: u64, result: Result<SgList, IoError>) {
-        let slot = usize::try_from(tag).unwrap_or(usize::MAX);
+        let slot: usize = narrow(tag);
         let Some(pending) = self.pending[slot].take() else { unreachable!("a request ends once") };
         if pending.then_flush && result.is_ok() {
             self.pending[slot] = Some(Pending { then_flush: false, ..pending });
@@ -337,8 +337,7 @@ impl Connection {
         let (head, data) = match result {
             Ok(data) if structured => {
                 // The length is the request's, which has 32 bits.
-                let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-                (ReplyHead::data_chunk(cookie, offset, len), data)
+                (ReplyHead::data_chunk(cookie, offset, narrow(data.len())), data)
             }
             Ok(data) => (ReplyHead::simple(cookie, 0), data),
             Err(error) => {
