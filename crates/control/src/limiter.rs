@@ -77,6 +77,7 @@ impl Limits {
     /// have open: the rest is for what the process is for.
     #[must_use]
     pub fn within_descriptors(self, descriptors: u64) -> Self {
+        // Clamped: there may be no limit.
         let quarter = usize::try_from(descriptors / 4).unwrap_or(usize::MAX).max(1);
         let connections = self.connections.min(quarter);
         let connections_per_source = self.connections_per_source.min(connections);

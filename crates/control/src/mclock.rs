@@ -68,6 +68,7 @@ mod tests;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
+use netraid_block::narrow;
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -506,7 +507,7 @@ impl<T: Copy> Scheduler<T> {
     }
 
     fn new_place(&mut self) -> u32 {
-        let place = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
+        let place: u32 = narrow(self.flows.len());
         assert!(place < u32::MAX, "more flows than numbers");
         self.flows.push(Flow {
             generation: 0,

@@ -3,6 +3,8 @@
 //!
 //! The mediator books it, and the client's array holds its rebuild to it.
 
+use netraid_block::narrow;
+
 use crate::units::Rate;
 
 /// A rebuild has this part of the rate that its user has.
@@ -23,7 +25,7 @@ pub const fn booked(rate: Rate, is_degraded: bool) -> Rate {
 pub fn promised(booked: Rate, is_degraded: bool) -> Rate {
     let part = u128::from(booked.0) * u128::from(REBUILD_PART) / u128::from(REBUILD_PART + 1);
     match is_degraded {
-        true => Rate(u64::try_from(part).unwrap_or(u64::MAX)),
+        true => Rate(narrow(part)),
         false => booked,
     }
 }

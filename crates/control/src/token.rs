@@ -38,6 +38,7 @@ use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
+use netraid_block::narrow;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
@@ -298,7 +299,7 @@ impl Token {
         let ranges = self.terms.ranges.as_slice();
         let mut out = Vec::with_capacity(FIXED_LEN + ranges.len() * RANGE_LEN);
         let flags = if self.terms.append_only { APPEND_ONLY } else { 0 };
-        let count = u8::try_from(ranges.len()).unwrap_or(u8::MAX);
+        let count = narrow(ranges.len());
         out.extend([TOKEN_VERSION, self.terms.rights.bits(), flags, count]);
         out.extend(self.key.0.to_le_bytes());
         for id in [self.mediator.0, self.agent.0, self.segment.0, self.plan.0, self.initiator.0] {

@@ -2,7 +2,7 @@
 
 use std::io::SeekFrom;
 
-use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, RequestFlags, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, narrow};
 use netraid_cluster::mediator::{Create, Kind, Mode};
 use netraid_engine::{
     bytes::{ByteDevice, ByteRequest},
@@ -92,8 +92,8 @@ impl Data {
     /// # Errors
     /// When the array cannot give them.
     pub async fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
-        let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let len = into.len().min(left).min(REQUEST_LEN_MAX);
+        let left = self.length.saturating_sub(offset);
+        let len = narrow(left.min(into.len().min(REQUEST_LEN_MAX) as u64));
         let Some(volume) = self.volume.as_ref().filter(|_| len > 0) else { return Ok(0) };
         let bytes = self.ask(volume, Op::Read, offset, len, SgList::new()).await?;
         bytes.copy_to(&mut into[..len]);

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use netraid_block::narrow;
 use netraid_cluster::{
     Code,
     access::Bearer,
@@ -294,7 +295,7 @@ impl Keeper {
 
     fn ask_for_another(&mut self, at: usize, now: Instant) {
         self.replacing = true;
-        let member = u16::try_from(at).unwrap_or(u16::MAX);
+        let member = narrow::<_, u16>(at);
         let replace = Replace { member, segment: self.places[at].segment };
         let (cluster, plan, sender) =
             (self.cluster.clone(), self.plan.plan, self.answers.0.clone());
@@ -314,7 +315,7 @@ impl Keeper {
         let place = &mut self.places[at];
         let (config, segment) = (place.config.clone(), place.segment);
         place.begin_join();
-        let member = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
+        let member = MemberIndex(narrow(at));
         tokio::spawn(async move {
             let end = match whose {
                 Whose::New => {

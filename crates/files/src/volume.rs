@@ -162,6 +162,7 @@ impl Volume {
             limit: options.limit,
             request_bytes: Some(options.request_bytes),
             degraded: options.degraded,
+            // Clamped: so long is as good as for ever.
             for_ms: options.term.map(|term| u64::try_from(term.as_millis()).unwrap_or(u64::MAX)),
             take_over: options.take_over,
             plan: Some(plan),
@@ -396,6 +397,7 @@ impl Place {
 /// be under way at a time takes its time at a low rate, and without one others go first. An agent that
 /// does not answer at all is noticed before.
 fn patience(promised: Rate) -> Duration {
+    // No rate: the longest.
     let ms = (UNDER_WAY_MAX * 1000).checked_div(promised.0).unwrap_or(u64::MAX);
     Duration::from_millis(ms).clamp(Duration::from_secs(5), Duration::from_secs(30))
 }

@@ -46,6 +46,7 @@ impl Tag {
     pub(super) fn rescale(&mut self, now: u64, old: u64, new: u64) {
         let ahead = u128::from(self.at.saturating_sub(now)) * u128::from(old);
         let ahead = ahead.checked_div(new.into()).unwrap_or(0);
+        // Clamped: no point is further ahead.
         let ahead = u64::try_from(ahead).unwrap_or(u64::MAX);
         if ahead > 0 {
             self.at = now.saturating_add(ahead);

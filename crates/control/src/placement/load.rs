@@ -277,6 +277,7 @@ impl Ratio {
     /// The highest rate of which this is no more than `left`.
     fn most(self, left: Rate) -> Rate {
         let most = u128::from(left.0) * self.den / self.num.max(1);
+        // Clamped: what takes next to nothing leaves room for any rate.
         Rate(u64::try_from(most).unwrap_or(u64::MAX))
     }
 }

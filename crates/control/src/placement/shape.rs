@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 use core::cell::OnceCell;
 
+use netraid_block::narrow;
 use netraid_raid::{
     geometry::{Geometry, Level},
     log::{LOG_BLOCK_LEN, REMAP_SUMS_MAX},
@@ -173,7 +174,7 @@ fn unit(wanted: &Wanted, level: Level, members: usize, data_columns: u64) -> (u3
         (unit, why) = (most, UnitWhy::Record);
     }
     // At most 16 MiB.
-    (u32::try_from(unit).unwrap_or(u32::MAX), why)
+    (narrow(unit), why)
 }
 
 /// The largest power of two that is no more; 0 of 0.
