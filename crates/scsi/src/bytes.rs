@@ -36,5 +36,6 @@ pub(crate) fn put_ascii(field: &mut [u8], text: &str) {
 
 /// `value`, or the largest number that the field holds.
 pub(crate) fn saturate_u32(value: u64) -> u32 {
+    // Clamped: its last value stands for all that is more.
     u32::try_from(value).unwrap_or(u32::MAX)
 }

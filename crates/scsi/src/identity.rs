@@ -8,6 +8,7 @@ use alloc::{
 use core::fmt;
 
 use crc::{CRC_32_ISCSI, Crc};
+use netraid_block::narrow;
 
 use crate::inquiry::SERIAL_LEN_MAX;
 
@@ -98,8 +99,8 @@ impl KeptIdentity {
             | if born.is_some() { FLAG_BORN } else { 0 };
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
-        // At most 64 bytes.
-        out.extend([u8::try_from(self.serial.len()).unwrap_or(u8::MAX), flags]);
+        // At most 64 bytes: see `is_serial`.
+        out.extend([narrow(self.serial.len()), flags]);
         out.extend([0; 12]);
         out.extend(self.birth.map_or(0, |birth| birth.inode).to_le_bytes());
         let (seconds, nanoseconds) = born.unwrap_or_default();

@@ -8,6 +8,8 @@ use alloc::{
     vec::Vec,
 };
 
+use netraid_block::narrow;
+
 use crate::{
     bytes::{array, be16, put, put_ascii},
     ports::{NAME_LEN_MAX, TARGET_PORT, TARGET_PORT_GROUP},
@@ -143,7 +145,7 @@ impl Identity {
         designator(&mut names, 0x53, 0x98, &name_string(&self.port_name()));
         let mut body = vec![0; 12];
         put(&mut body, 2, TARGET_PORT.to_be_bytes());
-        put(&mut body, 10, u16::try_from(names.len()).unwrap_or(u16::MAX).to_be_bytes());
+        put(&mut body, 10, narrow::<_, u16>(names.len()).to_be_bytes());
         body.extend(names);
         vpd(PAGE_PORTS, &body)
     }
@@ -167,7 +169,7 @@ fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 
 /// A VPD page: header and `body`.
 pub(crate) fn vpd(page: u8, body: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let len = narrow::<_, u16>(body.len()).to_be_bytes();
     let mut out = vec![0x00, page, len[0], len[1]];
     out.extend_from_slice(body);
     out
@@ -188,6 +190,7 @@ pub(crate) fn supported_pages() -> Vec<u8> {
 
 /// Appends a designator: code set and protocol, then kind and association.
 fn designator(out: &mut Vec<u8>, code_set: u8, kind: u8, value: &[u8]) {
+    // Clamped: of a longer value there is as much as a designator holds.
     let len = u8::try_from(value.len()).unwrap_or(u8::MAX);
     out.extend([code_set, kind, 0, len]);
     out.extend_from_slice(&value[..usize::from(len)]);

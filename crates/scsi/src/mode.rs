@@ -5,6 +5,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use crate::{
     bytes::{be16, put, saturate_u32},
     cdb::{ModeSense, PageControl},
@@ -220,6 +222,7 @@ const fn cut_off() -> Sense {
 }
 
 fn invalid_at(at: usize) -> Sense {
+    // Clamped: what lies beyond the reach of a field pointer is named by its last value.
     Sense::invalid_parameter(u16::try_from(at).unwrap_or(u16::MAX))
 }
 
@@ -279,14 +282,14 @@ fn with_header(
     let body_len = descriptor.len() + pages.len();
     let mut out = vec![0; if long { 8 } else { 4 }];
     if long {
-        put(&mut out, 0, u16::try_from(body_len + 6).unwrap_or(u16::MAX).to_be_bytes());
+        put(&mut out, 0, narrow::<_, u16>(body_len + 6).to_be_bytes());
         out[3] = specific;
         out[4] = u8::from(long_lba && !descriptor.is_empty());
-        put(&mut out, 6, u16::try_from(descriptor.len()).unwrap_or(u16::MAX).to_be_bytes());
+        put(&mut out, 6, narrow::<_, u16>(descriptor.len()).to_be_bytes());
     } else {
-        out[0] = u8::try_from(body_len + 3).unwrap_or(u8::MAX);
+        out[0] = narrow(body_len + 3);
         out[2] = specific;
-        out[3] = u8::try_from(descriptor.len()).unwrap_or(u8::MAX);
+        out[3] = narrow(descriptor.len());
     }
     out.extend_from_slice(descriptor);
     out.extend_from_slice(pages);

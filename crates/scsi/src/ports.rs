@@ -7,6 +7,8 @@
 use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use core::fmt::Write as _;
 
+use netraid_block::narrow;
+
 use crate::bytes::{be16, put};
 
 /// Relative target port identifier of the one port of a target.
@@ -70,7 +72,7 @@ fn transport_id_of(format: u8, text: &str) -> Vec<u8> {
     let len = (4 + text.len() + 1).next_multiple_of(4).max(TRANSPORT_ID_LEN_MIN);
     let mut out = vec![0; len];
     out[0] = format | PROTOCOL_ISCSI;
-    put(&mut out, 2, u16::try_from(len - 4).unwrap_or(u16::MAX).to_be_bytes());
+    put(&mut out, 2, narrow::<_, u16>(len - 4).to_be_bytes());
     out[4..4 + text.len()].copy_from_slice(text.as_bytes());
     out
 }
@@ -172,7 +174,7 @@ pub(crate) fn target_port_groups(extended: bool) -> Vec<u8> {
     // State 0 is active/optimized; AO_SUP alone is set.
     out.extend([0x00, 0x01, group[0], group[1], 0, 0, 0, 1]);
     out.extend([0, 0, port[0], port[1]]);
-    let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
+    let len: u32 = narrow(out.len() - 4);
     put(&mut out, 0, len.to_be_bytes());
     out
 }

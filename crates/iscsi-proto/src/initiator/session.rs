@@ -3,6 +3,8 @@
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 use core::time::Duration;
 
+use netraid_block::narrow;
+
 use super::{
     Command, Event, Setup, TaskEnd,
     discovery::{Discovery, Found},
@@ -158,6 +160,7 @@ impl Session {
         if !matches!(self.phase, Phase::Full) || self.ending {
             return 0;
         }
+        // Clamped: there are fewer places.
         let window = usize::try_from(self.window()).unwrap_or(usize::MAX);
         self.tasks.free_count().min(window.saturating_sub(self.tasks.unsent()))
     }
@@ -398,7 +401,8 @@ impl Session {
             if !immediate {
                 self.cmd_sn = self.cmd_sn.next();
             }
-            let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            // Control data is bounded far below 2^24.
+            let len = narrow(data.len());
             let payload = if len == 0 { Payload::None } else { Payload::Control(data) };
             return Some(Transmit { header: header.with_data_len(len), payload, digests });
         }
@@ -532,6 +536,7 @@ impl Session {
         if nop.ttt == NO_TAG {
             return;
         }
+        // Clamped: whatever is there is shorter.
         let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
         let echo = data[..data.len().min(limit)].to_vec();
         let answer = NopOut { immediate: true, lun: nop.lun, itt: NO_TAG, ttt: nop.ttt };

@@ -3,6 +3,8 @@
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 use core::time::Duration;
 
+use netraid_block::narrow;
+
 use super::{
     Challenge, Event, Outcome, Plan, RefusedLogin, Setup,
     exchange::Exchange,
@@ -465,7 +467,7 @@ impl Connection {
         };
         if let Payload::Control(data) = &payload {
             // Control data is bounded far below 2^24.
-            header = header.with_data_len(u32::try_from(data.len()).unwrap_or(u32::MAX));
+            header = header.with_data_len(narrow(data.len()));
         }
         header.stamp_stat_sn(self.stat_sn);
         if has_status {

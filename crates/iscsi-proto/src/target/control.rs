@@ -189,6 +189,7 @@ impl Connection {
             // An answer to a ping of this side, or no answer is wanted.
             return Ok(());
         }
+        // Clamped: whatever is there is shorter.
         let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
         let echo = data[..data.len().min(limit)].to_vec();
         let header = NopIn { lun: LunField::default(), itt: nop.itt, ttt: NO_TAG }.encode();

@@ -63,6 +63,7 @@ impl Connection {
             self.exchange.left = self.take_pairs(&pairs);
         }
         self.window.take(bhs);
+        // Clamped: whatever is there is shorter.
         let limit = usize::try_from(self.params.max_send_len).unwrap_or(usize::MAX);
         let rest = self.exchange.left.split_off(self.exchange.left.len().min(limit));
         let part = core::mem::replace(&mut self.exchange.left, rest);

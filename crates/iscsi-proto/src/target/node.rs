@@ -164,6 +164,7 @@ impl Limits {
     /// visitors, of whom as many again may be leaving, a quarter. The rest is for what is served.
     #[must_use]
     pub fn within_descriptors(self, free: u64) -> Self {
+        // Clamped: it only lowers limits.
         let part = |of: u64| usize::try_from(free / of).unwrap_or(usize::MAX).max(1);
         let visitors_max = self.visitors_max.min(part(8));
         Self {

@@ -43,6 +43,7 @@ pub(super) fn answer(id: TaskId, task: &mut Task, params: &Params) -> TaskPdu {
     let expected = u64::from(task.out.max.max(task.in_max));
     let overflow = task.total > expected;
     let underflow = task.total < expected;
+    // Clamped: the field holds no more.
     let residual = u32::try_from(task.total.abs_diff(expected)).unwrap_or(u32::MAX);
     let left = task.in_len - task.in_sent;
     if left == 0 {

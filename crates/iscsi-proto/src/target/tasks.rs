@@ -307,6 +307,7 @@ impl Tasks {
             // No Data-Out was wanted: what comes in is all that the command moves.
             task.total = outcome.data_in;
         }
+        // Clamped: the rest is residual.
         task.in_len = u32::try_from(outcome.data_in).unwrap_or(u32::MAX).min(task.in_max);
         task.status = outcome.status;
         task.sense = outcome.sense;
@@ -506,6 +507,7 @@ impl Tasks {
         if self.paced.is_some() && (task.out.wanted == 0 || len > 0) {
             task.state = State::Asking;
             task.is_asked = true;
+            // Clamped: a grant counts no more.
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             events.push_back(Event::AskGrant { task: id, len, executes: true });
         } else {

@@ -2,6 +2,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::Extent;
 use crate::bytes::put;
 
@@ -107,7 +109,7 @@ pub fn unmap_list(extents: &[Extent]) -> Vec<u8> {
         list.extend(extent.blocks.to_be_bytes());
         list.extend([0; 4]);
     }
-    let len = u16::try_from(list.len()).unwrap_or(u16::MAX);
+    let len: u16 = narrow(list.len());
     put(&mut list, 0, (len - 2).to_be_bytes());
     put(&mut list, 2, (len - 8).to_be_bytes());
     list

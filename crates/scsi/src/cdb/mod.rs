@@ -8,6 +8,8 @@ pub mod build;
 pub mod reserve;
 pub mod table;
 
+use netraid_block::narrow;
+
 pub use self::{
     reserve::{ReserveIn, ReserveInAction, ReserveOut, ReserveOutAction},
     table::{Access, Feature, WhileSanitizing},
@@ -269,7 +271,7 @@ impl Cdb {
     fn checked(bytes: &[u8], row: &table::Row) -> Result<Self, Sense> {
         let mut cdb = [0; CDB_LEN_MAX];
         for (at, usage) in row.usage.iter().enumerate() {
-            let field = u16::try_from(at).unwrap_or(u16::MAX);
+            let field = narrow(at);
             let byte = *bytes.get(at).ok_or(Sense::invalid_cdb(field, None))?;
             // The operation code and the service action (byte 1, bits 4 to 0) chose this row.
             let mask = match (at, row.service_action) {

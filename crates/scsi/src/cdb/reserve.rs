@@ -3,6 +3,8 @@
 
 use alloc::vec::Vec;
 
+use netraid_block::narrow;
+
 use super::{Cdb, build::CdbBytes};
 pub use crate::reservation::ReservationType;
 use crate::{
@@ -142,7 +144,7 @@ fn order(
     action_key: u64,
 ) -> ReserveOrder {
     let parameters = Parameters { key, action_key, ..Parameters::default() }.encode(action);
-    let parameter_len = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+    let parameter_len = narrow(parameters.len());
     let kind = kind.map_or(0, ReservationType::code);
     let out = ReserveOut { action, scope: 0, kind, parameter_len };
     ReserveOrder { cdb: out.encode(), parameters }

@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use netraid_block::narrow;
+
 use crate::{
     bytes::{be16, be32, be64},
     sense::{Additional, Sense},
@@ -88,8 +90,8 @@ impl CopyList {
         let cut_off = Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR);
         let header = list.get(..HEADER_LEN).ok_or(cut_off)?;
         let cscds_len = usize::from(be16(header, 2).ok_or(cut_off)?);
-        let to_usize = |value| usize::try_from(value).unwrap_or(usize::MAX);
-        let segments_len = to_usize(be32(header, 8).ok_or(cut_off)?);
+        let segments_len = be32(header, 8).and_then(|len| usize::try_from(len).ok());
+        let segments_len = segments_len.ok_or(cut_off)?;
         if be32(header, 12) != Some(0) {
             return Err(pointed(Additional::INLINE_DATA_LENGTH_EXCEEDED, 12));
         }
@@ -177,10 +179,10 @@ fn segments(body: &[u8], start: usize) -> Result<Vec<Segment>, Sense> {
     Ok(segments)
 }
 
-/// An illegal request that points to a byte of the list.
+/// An illegal request that points to a byte of the list, which is no longer than
+/// [`parameter_len_max`].
 fn pointed(additional: Additional, at: usize) -> Sense {
-    let byte = u16::try_from(at).unwrap_or(u16::MAX);
-    Sense { additional, ..Sense::invalid_parameter(byte) }
+    Sense { additional, ..Sense::invalid_parameter(narrow(at)) }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{
     COPIES_MAX, SEGMENT_LEN_MAX,
     parameters::{
@@ -85,6 +87,7 @@ impl CopyRecords {
         // Counted in bytes as long as that fits, then in KiB.
         let (unit, count) = match u32::try_from(result.written) {
             Ok(bytes) => (0, bytes),
+            // Clamped: the field holds no more.
             Err(_) => (1, u32::try_from(result.written >> 10).unwrap_or(u32::MAX)),
         };
         out[7] = unit;
@@ -121,7 +124,7 @@ pub(crate) fn operating_parameters() -> Vec<u8> {
     put(&mut out, 12, to_u32(DESCRIPTORS_LEN_MAX));
     put(&mut out, 16, SEGMENT_LEN_MAX.to_be_bytes());
     put(&mut out, 34, to_u16(COPIES_MAX));
-    out[36] = u8::try_from(COPIES_MAX).unwrap_or(u8::MAX);
+    out[36] = narrow(COPIES_MAX);
     out[37] = 9; // segments in units of 512 bytes
     out[43] = u8::try_from(types.len()).unwrap_or(0);
     out.extend(types);
@@ -160,11 +163,11 @@ fn descriptor(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 fn to_u16(value: usize) -> [u8; 2] {
-    u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes()
+    narrow::<_, u16>(value).to_be_bytes()
 }
 
 fn to_u32(value: usize) -> [u8; 4] {
-    u32::try_from(value).unwrap_or(u32::MAX).to_be_bytes()
+    narrow::<_, u32>(value).to_be_bytes()
 }
 
 #[cfg(test)]

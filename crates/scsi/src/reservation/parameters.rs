@@ -3,6 +3,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{REGISTRATIONS_MAX, invalid_bit};
 use crate::{
     bytes::{be16, be32, be64, put},
@@ -141,7 +143,7 @@ impl Parameters {
 }
 
 fn len_of(ids: &[u8]) -> u32 {
-    u32::try_from(ids.len()).unwrap_or(u32::MAX)
+    narrow(ids.len())
 }
 
 fn transport_ids(list: &[u8]) -> Result<Vec<(u16, TransportId)>, Sense> {
@@ -154,8 +156,7 @@ fn transport_ids(list: &[u8]) -> Result<Vec<(u16, TransportId)>, Sense> {
     while !rest.is_empty() {
         let at = list.len() - rest.len();
         let (id, used) = TransportId::decode(rest).map_err(|error| sense_of(error, at))?;
-        // What lies beyond the reach of a field pointer is named by its last value.
-        out.push((u16::try_from(at).unwrap_or(u16::MAX), id));
+        out.push((pointer(at), id));
         rest = &rest[used..];
     }
     Ok(out)
@@ -164,10 +165,14 @@ fn transport_ids(list: &[u8]) -> Result<Vec<(u16, TransportId)>, Sense> {
 fn sense_of(error: TransportIdError, at: usize) -> Sense {
     match error {
         TransportIdError::CutOff => wrong_len(),
-        TransportIdError::Invalid(byte) => {
-            Sense::invalid_parameter(u16::try_from(at + byte).unwrap_or(u16::MAX))
-        }
+        TransportIdError::Invalid(byte) => Sense::invalid_parameter(pointer(at + byte)),
     }
+}
+
+/// A field pointer to byte `at` of a list.
+fn pointer(at: usize) -> u16 {
+    // Clamped: what lies beyond its reach is named by its last value.
+    u16::try_from(at).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{ReservationType, Reservations};
 use crate::bytes::put;
 
@@ -13,7 +15,7 @@ fn header(state: &Reservations) -> Vec<u8> {
 }
 
 fn with_len(mut out: Vec<u8>) -> Vec<u8> {
-    let len = u32::try_from(out.len() - 8).unwrap_or(u32::MAX);
+    let len: u32 = narrow(out.len() - 8);
     put(&mut out, 4, len.to_be_bytes());
     out
 }
@@ -59,7 +61,7 @@ pub(crate) fn full_status(state: &Reservations) -> Vec<u8> {
         out.push(holds.map_or(0, ReservationType::code));
         out.extend([0; 4]);
         out.extend(one.nexus.target_port.to_be_bytes());
-        out.extend(u32::try_from(id.len()).unwrap_or(u32::MAX).to_be_bytes());
+        out.extend(narrow::<_, u32>(id.len()).to_be_bytes());
         out.extend(id);
     }
     with_len(out)

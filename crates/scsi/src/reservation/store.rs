@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crc::{CRC_32_ISCSI, Crc};
+use netraid_block::narrow;
 
 use super::{REGISTRATIONS_MAX, Registration, ReservationType, Reservations};
 use crate::ports::{InitiatorPort, Nexus, TARGET_PORT};
@@ -63,13 +64,13 @@ impl Reservations {
             out.extend(one.nexus.target_port.to_le_bytes());
             out.push(flags);
             // A name is at most 223 bytes.
-            out.push(u8::try_from(initiator.name().len()).unwrap_or(u8::MAX));
+            out.push(narrow(initiator.name().len()));
             out.extend(initiator.isid());
             out.extend([0; 2]);
             out.extend(initiator.name().as_bytes());
         }
-        let len = u32::try_from(out.len()).unwrap_or(u32::MAX);
-        let count = u32::try_from(self.registrations.len()).unwrap_or(u32::MAX);
+        let len: u32 = narrow(out.len());
+        let count: u32 = narrow(self.registrations.len());
         out[16..20].copy_from_slice(&len.to_le_bytes());
         out[20..24].copy_from_slice(&count.to_le_bytes());
         let sum = CRC32C.checksum(&out).to_le_bytes();

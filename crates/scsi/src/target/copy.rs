@@ -9,7 +9,7 @@ mod tests;
 
 use alloc::boxed::Box;
 
-use netraid_block::{IoError, Op, RequestFlags, SgList};
+use netraid_block::{IoError, Op, RequestFlags, SgList, narrow};
 
 use super::{Place, TargetDevice};
 use crate::{
@@ -314,7 +314,7 @@ impl TargetDevice {
     ) -> Response {
         self.release_segment(&mut copy);
         self.copies -= 1;
-        let segment = u16::try_from(copy.at).unwrap_or(u16::MAX);
+        let segment = narrow(copy.at);
         let response = match result {
             Ok(()) => Response::status(Status::Good),
             // The number of the segment (SPC-4, section 6.4.4).

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crc::{CRC_32_ISCSI, Crc};
+use netraid_block::narrow;
 
 const MAGIC: [u8; 8] = *b"NRSANIT\0";
 const VERSION: u16 = 1;
@@ -84,7 +85,7 @@ impl Marker {
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend([method, flags, passes, 0]);
-        out.extend(u16::try_from(pattern.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend(narrow::<_, u16>(pattern.len()).to_le_bytes());
         out.extend_from_slice(pattern);
         let crc = CRC.checksum(&out);
         out.extend(crc.to_le_bytes());

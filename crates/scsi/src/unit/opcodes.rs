@@ -3,6 +3,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::LogicalUnit;
 use crate::{
     bytes::put,
@@ -78,7 +80,7 @@ impl LogicalUnit {
                 out.extend(NO_TIMEOUTS);
             }
         }
-        let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
+        let len: u32 = narrow(out.len() - 4);
         put(&mut out, 0, len.to_be_bytes());
         out
     }

@@ -2,6 +2,8 @@
 
 use alloc::{vec, vec::Vec};
 
+use netraid_block::narrow;
+
 use super::{LogicalUnit, NexusId, Response, Rules};
 use crate::{
     bytes::put,
@@ -148,6 +150,7 @@ impl LogicalUnit {
 
     /// Longest COMPARE AND WRITE in blocks.
     pub(super) fn compare_and_write_max(&self) -> u8 {
+        // Clamped: its CDB has one byte for the number of blocks.
         u8::try_from(self.transfer_max()).unwrap_or(u8::MAX)
     }
 
@@ -175,7 +178,7 @@ pub(crate) fn report_luns(
         0x01 => {}
         _ => return Err(Sense::invalid_cdb(2, None)),
     }
-    let len = u32::try_from(out.len() - 8).unwrap_or(u32::MAX);
+    let len: u32 = narrow(out.len() - 8);
     put(&mut out, 0, len.to_be_bytes());
     Ok(Response::data(&out, allocation_len))
 }

@@ -401,6 +401,7 @@ impl LogicalUnit {
         let next = next + self.piece_len(next);
         let done = u128::from(pass) * u128::from(capacity) + u128::from(next);
         let all = u128::from(self.passes()) * u128::from(capacity).max(1);
+        // Clamped: all of it would be 65,536 of them.
         self.sanitize.progress = u16::try_from((done << 16) / all).unwrap_or(u16::MAX);
         if next < capacity { Phase::Erasing { pass, next } } else { Phase::Flushing { pass } }
     }

@@ -69,6 +69,7 @@ impl Response {
 
     /// GOOD with at most `allocation_len` of these bytes.
     pub(crate) fn data(bytes: &[u8], allocation_len: u32) -> Self {
+        // Clamped: whatever is there is shorter.
         let limit = usize::try_from(allocation_len).unwrap_or(usize::MAX);
         let data_in = Buf::copy_from(&bytes[..bytes.len().min(limit)]).into();
         Self { status: Status::Good, sense: Vec::new(), data_in }
