@@ -84,7 +84,9 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
             "netraid-engine",
             "netraid-private",
         ],
-        "netraid-mediator" => &["netraid-cluster", "netraid-control", "netraid-raid"],
+        "netraid-mediator" => {
+            &["netraid-block", "netraid-cluster", "netraid-control", "netraid-raid"]
+        }
         "netraid-files" => &[
             "netraid-block",
             "netraid-cluster",

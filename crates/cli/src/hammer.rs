@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use netraid_block::narrow;
 use serde::Serialize;
 
 use crate::{
@@ -162,7 +163,7 @@ impl Record {
     }
 
     fn range(job: &Job) -> std::ops::Range<usize> {
-        let first = usize::try_from(job.offset).unwrap_or(usize::MAX) / BLOCK_LEN;
+        let first = narrow::<_, usize>(job.offset) / BLOCK_LEN;
         first..first + job.len as usize / BLOCK_LEN
     }
 
@@ -188,7 +189,7 @@ impl Record {
                     block.unsure = Some(self.version);
                 }
             }
-            let len = u32::try_from((last - first) * BLOCK_LEN).unwrap_or(u32::MAX);
+            let len = narrow((last - first) * BLOCK_LEN);
             return Job { command, offset: (first * BLOCK_LEN) as u64, len };
         }
         Job { command: Command::Flush, offset: 0, len: 0 }

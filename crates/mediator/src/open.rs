@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
+use netraid_block::narrow;
 use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
@@ -76,7 +77,7 @@ impl Opened {
 
     /// How many members may be lost while the rate is there.
     pub(crate) fn lost(&self) -> Result<u8, Problem> {
-        let tolerance = u8::try_from(self.placed()?.geometry()?.tolerance()).unwrap_or(u8::MAX);
+        let tolerance = narrow(self.placed()?.geometry()?.tolerance());
         let survives = self.volume.record.layout.survives.min(tolerance);
         Ok(if self.plan.record.degraded { survives } else { 0 })
     }
@@ -505,7 +506,7 @@ async fn book_rates(
     let resources = opened.resources()?;
     let mut last = Problem::new(Code::Unavailable, "agents refuse; ask again");
     for _ in 0..ATTEMPTS_MAX {
-        let missing = members.len() - usize::try_from(reachable.len()).unwrap_or(usize::MAX);
+        let missing = members.len() - narrow::<_, usize>(reachable.len());
         if missing > usize::from(lost) {
             let detail = format!(
                 "{missing} of {} agents cannot be reached, and the rate is not promised without \

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use netraid_block::narrow;
 use netraid_cluster::{
     Code, Problem,
     agent::{NewSegment, Operation, space_of},
@@ -221,7 +222,7 @@ fn choose(
     let placed = opened.placed()?;
     let geometry = placed.geometry()?;
     let members: Vec<AgentId> = placed.agents().collect();
-    let place = MemberIndex(u8::try_from(at).unwrap_or(u8::MAX));
+    let place = MemberIndex(narrow(at));
     let layout = &opened.volume.record.layout;
     let vacancy = Vacancy {
         geometry: &geometry,

@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use netraid_block::narrow;
+
 use super::geometry::Geometry;
 
 const DIRTY: u8 = 1;
@@ -136,12 +138,12 @@ impl Granules {
     }
 
     fn place(&self, granule: u64) -> (usize, u64) {
-        let word = usize::try_from(granule >> self.word_shift).unwrap_or(usize::MAX);
+        let word = narrow(granule >> self.word_shift);
         (word, 1 << (granule & ((1 << self.word_shift) - 1)))
     }
 
     fn block_of(&self, granule: u64) -> usize {
-        let extent = u32::try_from(granule / self.geometry.granules()).unwrap_or(u32::MAX);
+        let extent = narrow(granule / self.geometry.granules());
         self.geometry.entry_of(extent).0 as usize
     }
 }

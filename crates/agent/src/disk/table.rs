@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use netraid_block::narrow;
 use netraid_control::units::{MediatorId, SegmentId};
 
 use super::{
@@ -182,7 +183,7 @@ impl Table {
         self.free -= count;
         let label = label.to_vec();
         self.slots[slot] = Slot::Row(Row { key, serial, len_bytes, label, extents, lost: None });
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        let slot = narrow(slot);
         self.by_key.insert(key, slot);
         Ok(slot)
     }
@@ -263,7 +264,7 @@ impl Table {
         put(payload, 8, &row.key.0.0);
         put(payload, 24, &row.key.1.0);
         put(payload, 40, &row.len_bytes.to_le_bytes());
-        let len = u16::try_from(row.label.len()).unwrap_or(u16::MAX);
+        let len: u16 = narrow(row.label.len());
         put(payload, 48, &len.to_le_bytes());
         put(payload, LABEL, &row.label);
     }

@@ -16,7 +16,7 @@ use std::sync::{
 
 use netraid_block::{
     BlockDevice, Complete, Completion, DeviceInfo, IoError, Op, Request, RequestFlags, SgList,
-    extents::Extents,
+    extents::Extents, narrow,
 };
 
 use super::{Shared, geometry::GRANULE_LEN, scribe::Pen};
@@ -124,8 +124,7 @@ impl Volume {
         let (first, last) = granules_of(offset, len);
         let count = (first..=last).filter(|granule| self.is_written(*granule)).count() as u64;
         if count == 0 {
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
-            return request.completion.finish(Ok(SgList::zeroes(len)));
+            return request.completion.finish(Ok(SgList::zeroes(narrow(len))));
         }
         if count > last - first
             && let Some(offset) = self.place(offset, len)
@@ -137,7 +136,7 @@ impl Volume {
             parts.push(if self.is_written(at / GRANULE_LEN) {
                 Part { op: Op::Read, ..Part::of(Op::Read, self.offset(at), len) }
             } else {
-                let zeroes = SgList::zeroes(usize::try_from(len).unwrap_or(usize::MAX));
+                let zeroes = SgList::zeroes(narrow(len));
                 Part { data: zeroes, ..Part::of(Op::Write, 0, 0) }
             });
         }
@@ -189,8 +188,8 @@ impl Volume {
             }
         }
         for (at, len) in self.runs(offset, request.len) {
-            let from = usize::try_from(at - offset).unwrap_or(usize::MAX);
-            let data = request.data.slice(from..from + usize::try_from(len).unwrap_or(0));
+            let from: usize = narrow(at - offset);
+            let data = request.data.slice(from..from + narrow::<_, usize>(len));
             parts.push(Part { data, ..Part::of(Op::Write, self.offset(at), len) });
         }
         let written = fresh.into_iter().map(|granule| self.granule(granule)).collect();
@@ -364,7 +363,7 @@ impl Volume {
     }
 
     fn extent(&self, ordinal: u64) -> u32 {
-        self.extents[usize::try_from(ordinal).unwrap_or(usize::MAX)]
+        self.extents[narrow::<_, usize>(ordinal)]
     }
 
     /// A granule of the segment, as the disk counts them.

@@ -1,7 +1,7 @@
 //! The members that are climbed on: targets of our own, or those that were given, which are left empty.
 
 use anyhow::{Context as _, Result};
-use netraid_block::{BufMut, TargetUri};
+use netraid_block::{BufMut, TargetUri, narrow};
 use netraid_engine::{
     array::{self, CreateOptions, Log, MemberConfig},
     completions,
@@ -68,7 +68,7 @@ impl Members {
     }
 
     pub(super) fn count(&self) -> u8 {
-        u8::try_from(self.urls.len()).unwrap_or(u8::MAX)
+        narrow(self.urls.len())
     }
 
     /// Their addresses, without secrets.
