@@ -282,8 +282,9 @@ proptest! {
         let sum: u64 = shares.iter().sum();
         let floor = |share: u64| rate / 100 * used * share / sum;
         let least = floor(*shares.iter().min().unwrap());
-        // A thirtieth of what the least of them has in a tenth of a second.
-        let len_max = least / 300;
+        // A fortieth of what the least of them has in a tenth of a second: of so many one may be missing because the
+        // window cuts it, and one because it waits for another flow's that is under way. Then all have 95%.
+        let len_max = least / 400;
         let len = |part: u64| u32::try_from((len_max * part / 20).max(1)).unwrap();
         let limit = |floor| same_limit.then_some(floor);
         let mut paces: Vec<_> =
