@@ -84,7 +84,12 @@ impl Array {
     /// As [`Self::find_log`].
     pub(super) async fn find_believed_log(&self, base: &Checkpoint) -> Result<FoundLog, IoError> {
         loop {
+            let members = self.state().in_sync();
             let log = self.find_log(base).await?;
+            if self.state().in_sync() != members {
+                // What was read of those that stay may be read better, and be needed now.
+                continue;
+            }
             let liars = self.refuted(&log).await?;
             let mut state = self.state();
             if liars.is_empty() || !state.can_go_on_without_all(liars) {

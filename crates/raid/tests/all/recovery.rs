@@ -270,8 +270,8 @@ impl World {
     }
 
     /// A mirror of two whose first stripe was written as a whole twice, the second time without a flush; a block
-    /// of that has rotted on member 0.
-    fn rotten_after_a_crash() -> Self {
+    /// of that has rotted on member 0. Answers where.
+    fn rotten_after_a_crash() -> (Self, usize) {
         let mut world = Self::new(Level::Raid1, 2);
         world.write(0, &vec![1; world.stripe as usize]);
         world.settle();
@@ -285,21 +285,19 @@ impl World {
         let (member, at) = world.find(2);
         assert_eq!(member, 0);
         world.disks[0][at..at + 4096].fill(0);
-        world
+        (world, at)
     }
 
-    /// Opens the array after a crash, until it has asked both members for that block; the answer of member 0 comes
-    /// next. Answers where the block is.
-    fn crash_and_hold_reads_of_the_rotten_block(&mut self) -> usize {
-        let (_, at) = self.find(2);
+    /// Opens the array after a crash, until it has asked both members of a mirror for something in a place; the
+    /// answer of member 0 comes next.
+    fn crash_and_hold_reads_of(&mut self, place: Range<u64>) {
         self.crash();
-        self.holds_reads = at as u64..at as u64 + 1;
+        self.holds_reads = place;
         self.settle();
         assert!(!self.is_open && self.held.len() == 2, "both are asked: {:?}", self.held);
         self.holds_reads = NONE;
         let is_of_0 = |held: &Action| matches!(held, Action::Read { member: MemberIndex(0), .. });
         self.queue.extend(core::mem::take(&mut self.held).into_iter().filter(is_of_0));
-        at
     }
 
     /// Of a write that is held back the first logical block arrives, and no more.
@@ -602,8 +600,8 @@ fn a_member_that_never_heard_of_another_in_sync_is_not_left_behind() {
 /// without another look, and what was acknowledged read as what was there before.
 #[test]
 fn a_stripe_is_looked_at_again_when_a_member_leaves_while_it_is_judged() {
-    let mut world = World::rotten_after_a_crash();
-    let at = world.crash_and_hold_reads_of_the_rotten_block();
+    let (mut world, at) = World::rotten_after_a_crash();
+    world.crash_and_hold_reads_of(at as u64..at as u64 + 1);
     // Read wrong once, and right the next time.
     world.settle();
     world.disks[0][at..at + 4096].fill(2);
@@ -613,11 +611,33 @@ fn a_stripe_is_looked_at_again_when_a_member_leaves_while_it_is_judged() {
     assert_eq!((world.read(0), world.notices.len()), (2, 0));
 }
 
+/// The same where the log is read: it ended before what was acknowledged.
+#[test]
+fn the_log_is_read_again_when_a_member_leaves_while_it_is_read() {
+    let mut world = World::new(Level::Raid1, 2);
+    world.holds_flushes = true;
+    for byte in [5, 6, 7] {
+        world.write(0, &[byte; 4096]);
+        world.settle();
+    }
+    let log = world.machine.label().regions.log;
+    let mut blocks = (log.offset as usize..log.end() as usize).step_by(4096);
+    let at = blocks.find(|at| world.disks[0][*at..*at + 4096] == [5; 4096]).unwrap();
+    world.disks[0][at..at + 4096].fill(0);
+    world.crash_and_hold_reads_of(log.offset..log.end());
+    world.settle();
+    world.disks[0][at..at + 4096].fill(5);
+    world.machine.handle_gone(MemberIndex(1), "lost");
+    world.settle();
+    assert!(world.is_open, "{:?}", world.machine.failure());
+    assert_eq!((world.read(0), world.notices.len()), (7, 0));
+}
+
 /// What stays wrong is more than a mirror of two bears: what was there before is read, and that is told.
 #[test]
 fn acknowledged_writes_that_an_opening_drops_are_told() {
-    let mut world = World::rotten_after_a_crash();
-    world.crash_and_hold_reads_of_the_rotten_block();
+    let (mut world, at) = World::rotten_after_a_crash();
+    world.crash_and_hold_reads_of(at as u64..at as u64 + 1);
     world.machine.handle_gone(MemberIndex(1), "lost");
     world.settle();
     assert!(world.is_open, "{:?}", world.machine.failure());
