@@ -91,15 +91,18 @@ pub fn is_serial(text: &str) -> bool {
 
 impl KeptIdentity {
     /// The bytes to keep.
+    ///
+    /// # Panics
+    /// When the serial number is none by [`is_serial`]: nobody could read it again.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        assert!(is_serial(&self.serial), "{:?} is no serial number", self.serial);
         let mut out = Vec::with_capacity(KEPT_LEN_MAX);
         let born = self.birth.and_then(|birth| birth.born);
         let flags = if self.birth.is_some() { FLAG_FILE } else { 0 }
             | if born.is_some() { FLAG_BORN } else { 0 };
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
-        // At most 64 bytes: see `is_serial`.
         out.extend([narrow(self.serial.len()), flags]);
         out.extend([0; 12]);
         out.extend(self.birth.map_or(0, |birth| birth.inode).to_le_bytes());

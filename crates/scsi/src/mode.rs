@@ -178,7 +178,7 @@ impl Page {
     fn new(code: u8, len: usize) -> Self {
         let mut bytes = [0; 32];
         bytes[0] = code;
-        bytes[1] = u8::try_from(len - 2).unwrap_or(0);
+        bytes[1] = narrow(len - 2);
         Self { bytes, len }
     }
 

@@ -114,10 +114,16 @@ pub enum TransportIdError {
 
 impl TransportId {
     /// The TransportID (SPC-4, section 7.6.4.6).
+    ///
+    /// # Panics
+    /// When an initiator's name is none: it is empty, longer than 223 bytes, or has a character that no name has.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Initiator(name) => transport_id_of(0, name),
+            Self::Initiator(name) => {
+                assert!(is_name(name), "{name:?} is no initiator's name");
+                transport_id_of(0, name)
+            }
             Self::Port(port) => port.transport_id(),
         }
     }

@@ -66,7 +66,7 @@ impl Tags {
     /// lower half: both matter.
     fn start(&self, itt: u32) -> usize {
         let mixed = itt.wrapping_mul(0x9e37_79b1);
-        usize::try_from(mixed ^ mixed >> 16).unwrap_or(0) & (self.entries.len() - 1)
+        (mixed ^ mixed >> 16) as usize & (self.entries.len() - 1)
     }
 
     fn after(&self, at: usize) -> usize {

@@ -2,6 +2,8 @@
 //! OPERATION CODES, and what keeps it from being acted upon. A command exists by its row; nothing
 //! else lists commands.
 
+use netraid_block::narrow;
+
 use super::{
     ByteCheck, Cdb, Command, CommandKind, CopyQuestion, DataOut, Extent, ModeSense, PageControl,
     Report, Reported, ReserveIn, ReserveOut, Sanitize, SanitizeAction, StartStop,
@@ -470,7 +472,7 @@ fn read_defect_data_12(cdb: &Cdb) -> Result<Command, Sense> {
 fn defect_format(cdb: &Cdb, at: usize) -> Result<u8, Sense> {
     match cdb.byte(at) & 0x07 {
         // Vendor specific and reserved formats (SBC-3, table 59).
-        6 | 7 => Err(Sense::invalid_cdb(u16::try_from(at).unwrap_or(0), Some(2))),
+        6 | 7 => Err(Sense::invalid_cdb(narrow(at), Some(2))),
         _ => Ok(cdb.byte(at) & 0x1f),
     }
 }

@@ -102,9 +102,9 @@ impl CopyRecords {
         let (status, sense) = record.result.as_ref()?.failure.as_ref()?;
         let mut out = vec![0; 60];
         out[56] = *status;
-        put(&mut out, 58, u16::try_from(sense.len()).unwrap_or(0).to_be_bytes());
+        put(&mut out, 58, narrow::<_, u16>(sense.len()).to_be_bytes());
         out.extend_from_slice(sense);
-        let len = u32::try_from(out.len() - 4).unwrap_or(0);
+        let len: u32 = narrow(out.len() - 4);
         put(&mut out, 0, len.to_be_bytes());
         Some(out)
     }
@@ -126,7 +126,7 @@ pub(crate) fn operating_parameters() -> Vec<u8> {
     put(&mut out, 34, to_u16(COPIES_MAX));
     out[36] = narrow(COPIES_MAX);
     out[37] = 9; // segments in units of 512 bytes
-    out[43] = u8::try_from(types.len()).unwrap_or(0);
+    out[43] = narrow(types.len());
     out.extend(types);
     let len = to_u32(out.len() - 4);
     put(&mut out, 0, len);

@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 
 use super::{LogicalUnit, MediumRequest, Response, Step, Stop, Task, respond_good, sense_of};
 use crate::{
@@ -323,7 +323,8 @@ impl LogicalUnit {
             return data;
         }
         let block_len = self.info().block_len as usize;
-        let whole = data.len().min(usize::try_from(len).unwrap_or(0)) / block_len * block_len;
+        let least: usize = narrow((data.len() as u64).min(len));
+        let whole = least / block_len * block_len;
         data.slice(0..whole)
     }
 

@@ -60,7 +60,7 @@ impl LogicalUnit {
         }
         let row = rows.iter().find(|row| row.service_action == action && self.supports(row));
         let Some(row) = row else { return Ok(NOT_SUPPORTED.to_vec()) };
-        let len = u8::try_from(row.usage.len()).unwrap_or(0);
+        let len = narrow(row.usage.len());
         let mut out = vec![0, if timeouts { 0x83 } else { 0x03 }, 0, len];
         out.extend_from_slice(row.usage);
         if timeouts {
@@ -74,7 +74,7 @@ impl LogicalUnit {
         for row in table::TABLE.iter().filter(|row| self.supports(row)) {
             let [high, low] = row.service_action.unwrap_or(0).to_be_bytes();
             let flags = u8::from(timeouts) << 1 | u8::from(row.service_action.is_some());
-            let len = u8::try_from(row.usage.len()).unwrap_or(0);
+            let len = narrow(row.usage.len());
             out.extend([row.opcode(), 0, high, low, 0, flags, 0, len]);
             if timeouts {
                 out.extend(NO_TIMEOUTS);

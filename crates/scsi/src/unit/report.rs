@@ -110,11 +110,13 @@ impl LogicalUnit {
     fn capacity(&self) -> Capacity {
         let block_len = self.info().block_len;
         let exponent = (self.config.physical_len / block_len).checked_ilog2().unwrap_or(0);
+        // Clamped: the field has four bits.
+        let exponent = exponent.min(15);
         let Provisioning { unmap, reads_zeros, .. } = self.provisioning();
         Capacity {
             blocks: self.blocks(),
             block_len,
-            physical_exponent: u8::try_from(exponent).unwrap_or(0),
+            physical_exponent: narrow(exponent),
             thin: unmap,
             reads_zeros,
         }
@@ -127,6 +129,7 @@ impl LogicalUnit {
         BlockLimits {
             write_same_nonzero: true,
             compare_and_write_max: self.compare_and_write_max(),
+            // Clamped: 0 says that none is known, which is so of one that the field does not hold.
             optimal_granularity: u16::try_from(optimal).unwrap_or(0),
             transfer_max: self.transfer_max(),
             optimal_transfer: (OPTIMAL_LEN / info.block_len).min(self.transfer_max()),

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use netraid_block::{Buf, BufMut, Op, RequestFlags, SgList, extents::Extents};
+use netraid_block::{Buf, BufMut, Op, RequestFlags, SgList, extents::Extents, narrow};
 
 use super::{
     LogicalUnit, MediumRequest, Response, Step, Stop, Task,
@@ -79,7 +79,7 @@ impl LogicalUnit {
         if len == 0 {
             return respond_good();
         }
-        let part = pattern.slice(0..usize::try_from(len).unwrap_or(0));
+        let part = pattern.slice(0..narrow(len));
         task.state = State::Fill { pattern, next: next + len, end };
         submit_write(next, part.into(), self.must_write_through())
     }

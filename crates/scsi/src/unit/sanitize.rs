@@ -17,7 +17,7 @@
 
 use alloc::vec::Vec;
 
-use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, RequestFlags, SgList};
+use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 
 use super::{
     LogicalUnit, MediumRequest, Step, Stop, Task, exclusion,
@@ -436,7 +436,7 @@ impl LogicalUnit {
             Some(fill) if fill.len() as u64 >= len => fill.clone(),
             Some(_) | None => fill_of(pattern, inverted, self.config.info.block_len as usize, len),
         };
-        let data = fill.slice(0..usize::try_from(len).unwrap_or(0)).into();
+        let data = fill.slice(0..narrow(len)).into();
         self.sanitize.fill = Some(fill);
         let flags = RequestFlags::default();
         MediumRequest { op: Op::Write, offset: next, len, flags, data }
@@ -447,7 +447,7 @@ impl LogicalUnit {
 fn fill_of(pattern: &[u8], inverted: bool, block_len: usize, len: u64) -> Buf {
     let mask = if inverted { 0xff } else { 0 };
     let block: Vec<u8> = pattern.iter().cycle().take(block_len).map(|byte| byte ^ mask).collect();
-    let mut fill = BufMut::zeroed(usize::try_from(len).unwrap_or(0));
+    let mut fill = BufMut::zeroed(narrow(len));
     fill.chunks_exact_mut(block_len).for_each(|place| place.copy_from_slice(&block));
     fill.freeze()
 }
