@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{Device, Pool, TargetUri};
+use netraid_block::{Device, Pool, TargetUri, narrow};
 use netraid_cluster::{
     Code,
     access::Bearer,
@@ -414,5 +414,5 @@ pub(crate) fn credentials(path: &str, member: &PlanMember) -> Result<Credentials
 pub(crate) fn spread(plan: PlanId) -> f64 {
     let mut hasher = DefaultHasher::new();
     plan.hash(&mut hasher);
-    f64::from(u16::try_from(hasher.finish() & 0xffff).unwrap_or(0)) / 65_536.0
+    f64::from(narrow::<_, u16>(hasher.finish() & 0xffff)) / 65_536.0
 }

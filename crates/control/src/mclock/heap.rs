@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use netraid_block::narrow;
+
 /// It is not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
@@ -85,7 +87,7 @@ impl Heap {
     fn note(&mut self, index: usize) {
         let (_, flow) = self.items[index];
         // There are no more items than flows, which have numbers of 32 bits.
-        self.indices[flow as usize] = u32::try_from(index).unwrap_or(NOWHERE);
+        self.indices[flow as usize] = narrow(index);
     }
 }
 

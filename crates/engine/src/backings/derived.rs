@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use netraid_block::narrow;
 use netraid_scsi::identity::{Birth, KeptIdentity, Moment};
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
@@ -81,7 +82,7 @@ impl Derived<'_> {
 pub(super) fn now() -> Moment {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     // Less than a billion.
-    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+    (now.tv_sec, narrow(now.tv_nsec))
 }
 
 /// Seconds, a dot, and nanoseconds.

@@ -95,9 +95,8 @@ pub(super) fn open(path: &Path, options: &FileOptions, pool: Pool) -> Result<Ope
 
 /// What large requests should be multiples of, where the operating system says `found`.
 pub(super) fn optimal_len(found: u64, least: u32) -> u32 {
-    let found = u32::try_from(found).unwrap_or(0);
-    let possible = found.is_power_of_two() && found <= TRANSFER_LEN_MAX;
-    if possible { found.max(least) } else { least }
+    let possible = |found: &u32| found.is_power_of_two() && *found <= TRANSFER_LEN_MAX;
+    u32::try_from(found).ok().filter(possible).map_or(least, |found| found.max(least))
 }
 
 /// Opens and locks the file; answers the size that it has, or is to get.

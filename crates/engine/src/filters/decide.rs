@@ -120,6 +120,7 @@ fn happens(chance: Chance, random: u64) -> bool {
 }
 
 fn between(from: Duration, to: Duration, random: u64) -> Duration {
+    // Clamped: that is 584 years.
     let span = u64::try_from((to - from).as_nanos()).unwrap_or(u64::MAX - 1);
     from + Duration::from_nanos(random % (span + 1))
 }

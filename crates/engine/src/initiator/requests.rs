@@ -89,7 +89,7 @@ impl Ticket {
     }
 
     fn serial(self) -> u32 {
-        u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(0)
+        narrow(self.0 & u64::from(u32::MAX))
     }
 
     fn index(self) -> usize {

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use netraid_block::{Op, Request};
+use netraid_block::{Op, Request, narrow};
 use tokio::time::Instant;
 
 /// From so many bytes on, what is moved is bulk.
@@ -199,7 +199,7 @@ impl BulkWindow {
         self.forget_rate();
         self.since = Some(now);
         self.largest = core::mem::take(&mut self.seen);
-        self.moves = u64::try_from(moves).unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
+        self.moves = narrow(moves.min(WINDOW_MAX.into()));
         self.try_on(if was_held_back { Some(rate) } else { None });
     }
 

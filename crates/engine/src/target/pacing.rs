@@ -87,6 +87,7 @@ impl Pacing {
 
     /// Longest piece of data that is asked for at a time: some milliseconds of what there is.
     pub(super) fn piece_len(&self) -> u32 {
+        // Clamped: no piece is longer.
         let len = u32::try_from(self.capacity().rate.0 / 256).unwrap_or(PIECE_LEN_MAX);
         len.clamp(PIECE_LEN_MIN, PIECE_LEN_MAX) / PIECE_LEN_MIN * PIECE_LEN_MIN
     }

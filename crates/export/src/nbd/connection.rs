@@ -345,8 +345,7 @@ impl Connection {
                 let errno = errno_of(error.kind(), op);
                 if structured {
                     let text = text_of(&error);
-                    let len = u16::try_from(text.len()).unwrap_or(0);
-                    (ReplyHead::error_chunk(cookie, errno, len), text.into())
+                    (ReplyHead::error_chunk(cookie, errno, narrow(text.len())), text.into())
                 } else {
                     (ReplyHead::simple(cookie, errno), SgList::new())
                 }

@@ -3,7 +3,7 @@
 //! What a client may send here is bounded: options in number and in length, and the whole by the
 //! time-out of its caller. Answers are made by plain functions over bytes.
 
-use netraid_block::DeviceInfo;
+use netraid_block::{DeviceInfo, narrow};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{PAYLOAD_LEN_MAX, wire::*};
@@ -141,7 +141,7 @@ fn reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend(option.to_be_bytes());
     out.extend(kind.to_be_bytes());
-    out.extend(u32::try_from(data.len()).unwrap_or(0).to_be_bytes());
+    out.extend(narrow::<_, u32>(data.len()).to_be_bytes());
     out.extend_from_slice(data);
     out
 }
@@ -165,7 +165,8 @@ fn list(export: &Export, data: &[u8]) -> Vec<u8> {
         return reply(OPT_LIST, REP_ERR_INVALID, b"takes no data");
     }
     let name = export.name.as_bytes();
-    let mut server = u32::try_from(name.len()).unwrap_or(0).to_be_bytes().to_vec();
+    // Its length was checked when the export was made.
+    let mut server = narrow::<_, u32>(name.len()).to_be_bytes().to_vec();
     server.extend_from_slice(name);
     let mut out = reply(OPT_LIST, REP_SERVER, &server);
     out.extend(reply(OPT_LIST, REP_ACK, &[]));
