@@ -20,7 +20,7 @@ use rusqlite::{Connection, params};
 
 use crate::{
     lock,
-    store::{Sql, change, from_word, int, moment, uint, usable, word},
+    store::{Sql, change, from_word, int, moment, uint, unsigned, usable, word},
 };
 
 /// Bearer tokens, at most.
@@ -44,13 +44,14 @@ pub(crate) struct Caller {
 impl Caller {
     fn read(row: &rusqlite::Row<'_>) -> Sql<(TokenDigest, Self)> {
         let until: Option<i64> = row.get(5)?;
+        let until = until.map(|until| unsigned(5, until)).transpose()?;
         let agent: Option<[u8; 16]> = row.get(6)?;
         let this = Self {
-            id: uint(row.get(0)?),
+            id: uint(row, 0)?,
             role: from_word(row.get_ref(2)?.as_str()?)?,
             name: row.get(3)?,
-            made: moment(row.get(4)?),
-            until: until.map(moment),
+            made: moment(row, 4)?,
+            until: until.map(Moment),
             agent: agent.map(AgentId),
         };
         Ok((TokenDigest(row.get(1)?), this))
@@ -131,7 +132,7 @@ impl AccessBook {
             let values =
                 params![digest.0, word(&row.role)?, row.name, int(row.made.0), until, agent];
             connection.prepare_cached(sql)?.execute(values)?;
-            Ok(Ok(uint(connection.last_insert_rowid())))
+            unsigned(0, connection.last_insert_rowid()).map(Ok)
         })
         .await?;
         let caller = Caller { id, ..caller };

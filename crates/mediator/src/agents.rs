@@ -362,6 +362,7 @@ impl Agents {
         let entry = |agent: &Agent| AgentEntry {
             status: agent.status.clone(),
             state: agent.state(),
+            // Clamped: nothing was silent for longer.
             silent_ms: u64::try_from(agent.heard.elapsed().as_millis()).unwrap_or(u64::MAX),
             segments: 0,
         };

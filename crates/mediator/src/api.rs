@@ -447,7 +447,7 @@ async fn list_plans(
     let owner = who.owner();
     let page = look(&core.store, move |connection| {
         let plans = Plan::page(connection, list.after, owner, limit)?;
-        let is_full = plans.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let is_full = plans.len() >= limit as usize;
         let next = plans.last().map(|plan| plan.id).filter(|_| is_full);
         let entry = |plan: Plan| {
             let path = names::path_of(connection, plan.volume)?;
@@ -619,6 +619,7 @@ async fn status(State(core): State<Arc<Core>>, who: Who) -> Answer<MediatorStatu
     who.has(&core, "look at the mediator", READERS)?;
     let plans = look(&core.store, |connection| Plan::count(connection).map(Ok)).await?;
     let (agents, away) = (core.agents.len(), core.agents.away().len());
+    // Clamped: what is shown is no larger.
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(Json(MediatorStatus {
         mediator: core.id,

@@ -95,8 +95,8 @@ pub(crate) fn page(connection: &rusqlite::Connection, read: &ReadLog) -> Sql<Log
     let mut query = connection.prepare_cached(PAGE)?;
     let entry = |row: &rusqlite::Row<'_>| {
         Ok(LogEntry {
-            id: uint(row.get(0)?),
-            at: moment(row.get(1)?),
+            id: uint(row, 0)?,
+            at: moment(row, 1)?,
             who: row.get(2)?,
             role: row.get(3)?,
             what: row.get(4)?,
@@ -105,7 +105,7 @@ pub(crate) fn page(connection: &rusqlite::Connection, read: &ReadLog) -> Sql<Log
     };
     let entries: Vec<_> =
         query.query_map(params![after, since, limit], entry)?.collect::<Sql<_>>()?;
-    let is_full = entries.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+    let is_full = entries.len() >= limit as usize;
     let next = entries.last().map(|last| last.id).filter(|_| is_full);
     Ok(LogPage { entries, next })
 }

@@ -289,7 +289,7 @@ fn compare(
         }
     }
     look.segments += both;
-    look.allotments += u64::try_from(matched.len()).unwrap_or(u64::MAX);
+    look.allotments += matched.len() as u64;
 }
 
 fn compare_one(

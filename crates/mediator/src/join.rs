@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use netraid_block::narrow;
 use netraid_cluster::{
     Code, Problem,
     access::{Bearer, Role},
@@ -33,7 +34,7 @@ const AUTHORITY_LEN_MAX: usize = 64 << 10;
 const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 
 fn beat_ms() -> u64 {
-    u64::try_from(BEAT.as_millis()).unwrap_or(u64::MAX)
+    narrow(BEAT.as_millis())
 }
 
 fn unfit(error: &AgentError) -> Problem {

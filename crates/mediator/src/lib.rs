@@ -240,7 +240,7 @@ async fn load(store: Store, term_ms: u64) -> Result<Core, String> {
         let (keys, access) = (load_keys(connection)?, AccessBook::load(connection)?);
         let agents = Stored::all(connection)?;
         let sql = "SELECT count(*) FROM names";
-        let names = connection.query_row(sql, [], |row| row.get(0)).map(uint)?;
+        let names = connection.query_row(sql, [], |row| uint(row, 0))?;
         Ok((id, keys, access, agents, names))
     });
     let (id, keys, access, stored, names) = loaded.await.map_err(|error| error.to_string())?;

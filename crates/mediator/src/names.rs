@@ -147,10 +147,10 @@ impl Name {
             is_upload: upload.is_some(),
             id: VolumeId(row.get(2)?),
             kind: from_word(&row.get::<_, String>(3)?)?,
-            capacity_bytes: uint(row.get(4)?),
-            length_bytes: uint(row.get(5)?),
-            made: moment(row.get(6)?),
-            changed: moment(row.get(7)?),
+            capacity_bytes: uint(row, 4)?,
+            length_bytes: uint(row, 5)?,
+            made: moment(row, 6)?,
+            changed: moment(row, 7)?,
             is_pending: row.get(8)?,
         })
     }
@@ -371,7 +371,7 @@ pub(crate) fn page(
     };
     let values = params![parent.0, after, before, limit + 1];
     let rows = query.query_map(values, Name::read)?.collect::<Sql<Vec<_>>>()?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let limit = limit as usize;
     let has_more = rows.len() > limit;
     let above = if path.parts.is_empty() { String::new() } else { path.text() };
     let entry = |name: &Name| name.entry(format!("{above}/{}", name.name));

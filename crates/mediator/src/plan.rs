@@ -1,5 +1,6 @@
 //! Transfer plans as they are stored.
 
+use netraid_block::narrow;
 use netraid_cluster::{
     access::{Bearer, TokenDigest},
     mediator::{CleanClose, Mode, Open},
@@ -150,8 +151,8 @@ impl Plan {
         Ok(Self {
             id: PlanId(row.get(0)?),
             volume: VolumeId(row.get(1)?),
-            owner: uint(row.get(2)?),
-            until: moment(row.get(3)?),
+            owner: uint(row, 2)?,
+            until: moment(row, 3)?,
             state: from_word(row.get_ref(4)?.as_str()?)?,
             record: decode(row.get_ref(5)?.as_str()?)?,
         })
@@ -193,15 +194,15 @@ impl Plan {
     pub(crate) fn count_of(connection: &Connection, volume: VolumeId, owner: u64) -> Sql<usize> {
         let sql = "SELECT count(*) FROM plans WHERE volume = ?1 AND owner = ?2 AND state = 'open'";
         let values = params![volume.0, int(owner)];
-        let count = connection.prepare_cached(sql)?.query_row(values, |row| row.get(0))?;
-        Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
+        let count = connection.prepare_cached(sql)?.query_row(values, |row| uint(row, 0))?;
+        Ok(narrow(count))
     }
 
     /// How many of one bearer token were closed, by whomever, and are kept as their tokens may open something.
     pub(crate) fn count_closed(connection: &Connection, owner: u64) -> Sql<usize> {
         let sql = "SELECT count(*) FROM plans WHERE owner = ?1 AND state IN ('ending', 'closed')";
-        let count = connection.prepare_cached(sql)?.query_row([int(owner)], |row| row.get(0))?;
-        Ok(usize::try_from(uint(count)).unwrap_or(usize::MAX))
+        let count = connection.prepare_cached(sql)?.query_row([int(owner)], |row| uint(row, 0))?;
+        Ok(narrow(count))
     }
 
     /// Those that were opened by a bearer token and are not taken back, the ones in force first; closed ones
@@ -282,7 +283,7 @@ impl Plan {
     /// How many are in force.
     pub(crate) fn count(connection: &Connection) -> Sql<u64> {
         let sql = "SELECT count(*) FROM plans WHERE state = 'open'";
-        connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).map(uint)
+        connection.prepare_cached(sql)?.query_row([], |row| uint(row, 0))
     }
 
     /// A page of all by id, whatever their state.

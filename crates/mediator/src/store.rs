@@ -83,19 +83,26 @@ CREATE INDEX plans_of_owner ON plans (owner, state);
 ",
 ];
 
-/// A number as it stands in a table. What is larger than SQLite's is refused before.
+/// A number as it stands in a table.
 pub(crate) fn int(number: u64) -> i64 {
+    // Clamped: no clock, length or count reaches the end of what SQLite holds, and no row that a user may name stands
+    // there.
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A number from a table.
-pub(crate) fn uint(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
+/// A number from a table, in which none is negative.
+pub(crate) fn uint(row: &Row<'_>, column: usize) -> Sql<u64> {
+    unsigned(column, row.get(column)?)
+}
+
+/// What a table has in this column, where it is not negative.
+pub(crate) fn unsigned(column: usize, number: i64) -> Sql<u64> {
+    u64::try_from(number).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, number))
 }
 
 /// A moment from a table.
-pub(crate) fn moment(number: i64) -> Moment {
-    Moment(uint(number))
+pub(crate) fn moment(row: &Row<'_>, column: usize) -> Sql<Moment> {
+    uint(row, column).map(Moment)
 }
 
 /// A document as it stands in a table.

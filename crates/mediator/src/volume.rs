@@ -361,7 +361,7 @@ pub(crate) fn segments_of(
 /// Segments that are, or are to be, members, on an agent.
 pub(crate) fn count_segments(connection: &Connection, agent: AgentId) -> Sql<u64> {
     let sql = "SELECT count(*) FROM segments WHERE agent = ?1 AND state <> 'gone'";
-    connection.prepare_cached(sql)?.query_row([agent.0], |row| row.get(0)).map(crate::store::uint)
+    connection.prepare_cached(sql)?.query_row([agent.0], |row| crate::store::uint(row, 0))
 }
 
 /// Forgets a volume that is being removed once it has no segments.
