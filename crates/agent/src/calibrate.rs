@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use netraid_block::narrow;
 use netraid_cluster::{
     now,
     store::{OpenError, StoreError},
@@ -268,7 +269,7 @@ fn run(file: &Arc<File>, kind: Kind) -> io::Result<Rate> {
 /// Requests of one thread, until it is time, or its part is written.
 fn requests(file: &File, kind: &Kind, number: usize, end: Instant) -> io::Result<u64> {
     let pool = netraid_engine::pool();
-    let mut buf = pool.get(usize::try_from(kind.len).unwrap_or(0));
+    let mut buf = pool.get(narrow(kind.len));
     // Nothing that a device could leave out.
     rand::fill(&mut *buf);
     let (first, mut bytes) = (kind.from + number as u64 * kind.part, 0);
@@ -401,6 +402,7 @@ fn take(stream: &mut TcpStream) -> io::Result<u64> {
 
 fn per_second(bytes: u64, elapsed: Duration) -> Rate {
     let ms = elapsed.as_millis().max(1);
+    // Clamped: no rate is larger.
     Rate(u64::try_from(u128::from(bytes) * 1000 / ms).unwrap_or(u64::MAX))
 }
 

@@ -188,7 +188,8 @@ pub(crate) async fn load(store: &Store) -> Result<Records, StoreError> {
                 },
             )?;
             let revoked = rows(connection, "SELECT mediator, plan, until FROM revoked", |row| {
-                let until = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                // Clamped: where no moment stands, what was taken back stays so.
+                let until = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(u64::MAX);
                 Ok(((MediatorId(row.get(0)?), PlanId(row.get(1)?)), Moment(until)))
             })?;
             Ok(Records { agent, allotments, segments, revoked, memberships, calibration, disk })
@@ -252,6 +253,7 @@ pub(crate) fn apply(connection: &Connection, batch: &Batch) -> rusqlite::Result<
     let mut remove =
         connection.prepare_cached("DELETE FROM revoked WHERE mediator = ? AND plan = ?")?;
     for ((mediator, plan), until) in &batch.revoked {
+        // Clamped: no clock reaches the end of what SQLite holds.
         match until.map(|until| i64::try_from(until.0).unwrap_or(i64::MAX)) {
             Some(until) => put.execute(params![mediator.0, plan.0, until])?,
             None => remove.execute(params![mediator.0, plan.0])?,

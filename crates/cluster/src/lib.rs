@@ -29,6 +29,7 @@ pub use problem::{Code, Problem};
 #[must_use]
 pub fn now() -> netraid_control::units::Moment {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // Clamped: a clock before 1970 is at its begin, and the end is half a billion years away.
     let ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     netraid_control::units::Moment(ms)
 }

@@ -278,17 +278,16 @@ fn migrate(connection: &mut Connection, path: &Path, steps: &[&str]) -> Result<(
     let sql = |source| OpenError::Sql { path: path.to_owned(), source };
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(sql)?;
-    let found: usize = transaction
-        .pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))
-        .map_err(sql)
-        .map(|version| usize::try_from(version).unwrap_or(usize::MAX))?;
+    let found: u32 =
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sql)?;
+    let found = found as usize;
     if found > steps.len() {
         return Err(OpenError::Newer { path: path.to_owned(), found, known: steps.len() });
     }
     for step in &steps[found..] {
         transaction.execute_batch(step).map_err(sql)?;
     }
-    let known = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    let Ok(known) = u32::try_from(steps.len()) else { unreachable!("there are few steps") };
     transaction.pragma_update(None, "user_version", known).map_err(sql)?;
     transaction.commit().map_err(sql)
 }

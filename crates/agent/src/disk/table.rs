@@ -326,7 +326,7 @@ impl Table {
             let Slot::Row(row) = slot else { continue };
             let named = named.get(&row.serial).copied().unwrap_or(0);
             let count = self.geometry.extents_of(row.len_bytes).min(named);
-            row.extents = vec![u32::MAX; usize::try_from(count).unwrap_or(0)];
+            row.extents = vec![u32::MAX; narrow(count)];
         }
         for (extent, owner) in (0..).zip(&self.owners) {
             let slot = by_serial.get(&owner.serial).map(|slot| *slot as usize);
