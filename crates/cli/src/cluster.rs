@@ -75,7 +75,7 @@ pub(crate) struct ApiArgs {
 impl ApiArgs {
     /// The limits that they are.
     pub(crate) fn limits(&self) -> Limits {
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        let count = |count: u32| count as usize;
         Limits {
             connections: count(self.connections),
             connections_per_source: count(self.connections_per_source),

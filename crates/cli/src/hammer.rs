@@ -133,6 +133,7 @@ struct Record {
 
 impl Record {
     fn new(args: &HammerArgs, stop: Stop) -> Self {
+        // Clamped: memory ends before.
         let count = usize::try_from(args.len).unwrap_or(usize::MAX) / BLOCK_LEN;
         Self {
             blocks: vec![Block::default(); count],
@@ -159,7 +160,7 @@ impl Record {
 
     fn roll(&mut self, below: usize) -> usize {
         self.dice = self.dice.wrapping_add(1);
-        usize::try_from(pattern::mix(self.dice) >> 16).unwrap_or(0) % below.max(1)
+        narrow((pattern::mix(self.dice) >> 16) % below.max(1) as u64)
     }
 
     fn range(job: &Job) -> std::ops::Range<usize> {

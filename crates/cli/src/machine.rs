@@ -14,6 +14,7 @@ pub(crate) fn this() -> Machine {
         system: format!("{} {}", text(uname.sysname()), text(uname.release())),
         architecture: text(uname.machine()),
         processor: field("/proc/cpuinfo", "model name"),
+        // Clamped: no machine has more.
         processors: u32::try_from(processors).unwrap_or(u32::MAX),
         memory_bytes: memory().unwrap_or_default(),
     }

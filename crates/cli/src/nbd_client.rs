@@ -217,6 +217,7 @@ impl NbdClient {
         let Slot { job, started, buffer } = &mut slots[index];
         if error != 0 {
             let Job { command, offset, len } = job;
+            // Clamped: an error that is none of the system is EIO.
             let reason = std::io::Error::from_raw_os_error(i32::try_from(error).unwrap_or(5));
             bail!("{}: {command:?} of {len} bytes at {offset}: {reason}", self.uri);
         }

@@ -127,6 +127,7 @@ impl Tally {
     pub(super) fn request(&mut self, len: u32, latency: Duration) {
         self.requests += 1;
         self.bytes += u64::from(len);
+        // Clamped: that is after 584,000 years.
         self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 

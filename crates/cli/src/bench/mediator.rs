@@ -205,5 +205,6 @@ async fn ask(
 }
 
 fn micros(began: Instant) -> u64 {
+    // Clamped: that is after 584,000 years.
     u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
 }

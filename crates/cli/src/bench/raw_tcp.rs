@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use netraid_block::narrow;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::measure::Workload;
@@ -203,7 +204,7 @@ fn ask_all(
     while answered < asked {
         let more = Instant::now() < end;
         for (at, mut stream) in streams.iter().enumerate() {
-            let place = usize::try_from(answered).unwrap_or(0) % depth * streams.len() + at;
+            let place = narrow::<_, usize>(answered) % depth * streams.len() + at;
             stream.read_exact(&mut buffers[place])?;
             if more {
                 send(stream, 1, &data)?;
@@ -267,7 +268,7 @@ fn take_large(mut stream: &TcpStream, workload: Workload, memory: &mut [u8]) -> 
 fn send(mut stream: &TcpStream, count: u64, data: &[u8]) -> io::Result<()> {
     const TOGETHER: usize = 32;
     let header = [7; HEADER_LEN];
-    let mut left = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut left: usize = narrow(count);
     while left > 0 {
         let now = left.min(TOGETHER);
         let mut slices = [IoSlice::new(&[]); 2 * TOGETHER];

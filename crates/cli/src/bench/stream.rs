@@ -203,6 +203,7 @@ impl Meter {
         let buffer = self.rate.max(2 * self.len);
         let most = if self.is_write { self.done + buffer } else { self.done };
         self.due += u128::from(self.rate) * passed.as_nanos();
+        // Clamped: what may be taken is less.
         let wanted = u64::try_from(self.due / SECOND).unwrap_or(u64::MAX);
         self.due %= SECOND;
         let taken = wanted.min(most.saturating_sub(self.used));
@@ -229,6 +230,7 @@ impl Meter {
     }
 
     fn count(seconds: &mut [u64], now: Duration, bytes: u64) {
+        // Clamped: no run is so long, and no such second is counted.
         let at = usize::try_from(now.as_secs()).unwrap_or(usize::MAX);
         if let Some(second) = seconds.get_mut(at) {
             *second += bytes;

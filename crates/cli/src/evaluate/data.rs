@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use netraid_block::narrow;
 use netraid_evaluate::{
     data::{GENERATED, PLACES, keeps, places, repeats},
     record::DataProof,
@@ -120,7 +121,7 @@ impl Data {
             (pool.len() / BLOCK_LEN).saturating_sub(bytes.len().div_ceil(BLOCK_LEN)) as u64;
         let first = (offset / BLOCK_LEN as u64 + turn * SHIFT) % (blocks + 1);
         // Within the pool by the line above.
-        let from = usize::try_from(first).unwrap_or_default() * BLOCK_LEN;
+        let from = narrow::<_, usize>(first) * BLOCK_LEN;
         bytes.copy_from_slice(&pool[from..from + bytes.len()]);
     }
 

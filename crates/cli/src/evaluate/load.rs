@@ -213,6 +213,7 @@ impl Source for Walk<'_> {
     fn done(&mut self, job: &Job, latency: Duration, data: &[u8]) -> Result<()> {
         self.bytes += u64::from(job.len);
         self.requests += 1;
+        // Clamped: that is after 584,000 years.
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.latency_us.saturating_record(us);
         if job.command == Command::Read {

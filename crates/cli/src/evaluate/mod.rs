@@ -334,6 +334,7 @@ impl Conduct {
                 self.note(Event::Target { target })?;
             }
         }
+        // Clamped: the bar ends before.
         let elapsed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         bar.set_position(elapsed.min(bar.length().unwrap_or(u64::MAX)));
         Ok(())
@@ -371,6 +372,7 @@ impl Conduct {
 
     fn bar(&self, seconds: f64) -> ProgressBar {
         let ms = std::time::Duration::from_secs_f64(seconds.max(0.0)).as_millis();
+        // Clamped: no evaluation takes that long.
         self.output.progress_of_steps("evaluating", u64::try_from(ms).unwrap_or(u64::MAX))
     }
 

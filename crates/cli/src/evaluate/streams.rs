@@ -159,6 +159,7 @@ fn tape_blocks(seconds: f64, bytes_per_s: u64, request: u64) -> u64 {
     let blocks = Duration::from_secs_f64(seconds).as_millis() * u128::from(bytes_per_s)
         / 1000
         / u128::from(request.max(1));
+    // Clamped: no tape is so long.
     u64::try_from(blocks).unwrap_or(u64::MAX).max(1)
 }
 

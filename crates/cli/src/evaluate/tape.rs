@@ -71,6 +71,7 @@ impl Pace {
             block_len,
             blocks: bytes.div_ceil(block_len.max(1) as u64).max(1),
             bytes_per_s: settings.tape_bytes_per_s.max(1) as f64,
+            // Clamped: memory ends before.
             room: usize::try_from(room).unwrap_or(usize::MAX).max(2),
         }
     }
@@ -187,6 +188,7 @@ fn take(
     shared: &Shared,
 ) -> Result<TapeReport> {
     // It starts when all that may lie in between does: so do drives with a buffer.
+    // Clamped: the room is less.
     let full = pace.room.min(usize::try_from(pace.blocks).unwrap_or(usize::MAX));
     let patience = Instant::now() + Duration::from_secs(60);
     while in_between.load(Ordering::Relaxed) < full

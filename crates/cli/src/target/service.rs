@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use netraid_block::{Pool, lun_in_addresses, redact_addresses};
+use netraid_block::{Pool, lun_in_addresses, narrow, redact_addresses};
 use netraid_engine::{
     backings::Shrink,
     control::{
@@ -315,7 +315,7 @@ fn sanitize_status(state: SanitizeState) -> SanitizeStatus {
         SanitizeState::Failed => SanitizeStatus { failed: true, done_percent: 0 },
         SanitizeState::UnderWay { progress } => {
             let percent = u32::from(progress) * 100 / (1 << 16);
-            SanitizeStatus { failed: false, done_percent: u8::try_from(percent).unwrap_or(99) }
+            SanitizeStatus { failed: false, done_percent: narrow(percent) }
         }
     }
 }
