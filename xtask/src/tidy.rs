@@ -74,7 +74,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
             "netraid-private",
         ],
         "netraid-evaluate" => &[],
-        "netraid-model" => &["netraid-raid", "netraid-sim"],
+        "netraid-model" => &["netraid-block", "netraid-raid", "netraid-sim"],
         "netraid-export" => &["netraid-block", "netraid-engine", "netraid-private"],
         "netraid-cluster" => &["netraid-control", "netraid-private"],
         "netraid-agent" => &[

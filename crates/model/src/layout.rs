@@ -3,6 +3,7 @@
 use core::ops::Range;
 use std::collections::BTreeMap;
 
+use netraid_block::narrow;
 use netraid_raid::{
     code::{Code, ColumnSet, Recipe},
     geometry::{Geometry, GeometryError, Level, Rows, Segment},
@@ -42,8 +43,7 @@ impl Access {
         let mut done = 0;
         core::iter::from_fn(move || {
             let at = offset + u64::from(done);
-            // Less than a chunk, which is 32 bits.
-            let within = u32::try_from(at % u64::from(len)).unwrap_or(0);
+            let within: u32 = narrow(at % u64::from(len));
             let piece = Self { disk, offset: at, len: (len - within).min(whole - done) };
             done += piece.len;
             (piece.len > 0).then_some(piece)
@@ -178,7 +178,7 @@ impl Layout<'_> {
         let per_chunk = geometry.chunk_len() / BLOCK;
         let mut rows: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for block in dirty {
-            let column = u8::try_from(block / per_chunk).unwrap_or(u8::MAX);
+            let column = narrow(block / per_chunk);
             rows.entry(block % per_chunk).or_default().push(column);
         }
         let (data, members) = (geometry.data_columns(), geometry.members());

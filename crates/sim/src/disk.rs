@@ -88,7 +88,7 @@ impl Disk {
     #[must_use]
     pub fn new(shape: DiskShape) -> Self {
         let len = u64::from(shape.block_len) * shape.blocks;
-        let count = usize::try_from(len.div_ceil(PAGE_LEN as u64)).unwrap_or(0);
+        let count = narrow(len.div_ceil(PAGE_LEN as u64));
         Self {
             shape,
             pages: vec![None; count],

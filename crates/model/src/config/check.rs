@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netraid_block::narrow;
 use netraid_raid::geometry::Geometry;
 
 use super::{Config, Cost, Network, Operation, Rebuild, Workload};
@@ -215,7 +216,7 @@ impl Config {
         let Some(log) = &self.log else { return Ok(()) };
         within("log.bytes", log.bytes as f64, LOG_BYTES[0], LOG_BYTES[1])?;
         within("log.dirty_blocks", f64::from(log.dirty_blocks), 1024.0, f64::from(1 << 24))?;
-        let sums = self.transfer_unit_bytes / 4096 * u32::try_from(self.disks).unwrap_or(u32::MAX);
+        let sums = self.transfer_unit_bytes / 4096 * narrow::<_, u32>(self.disks);
         let most = f64::from(netraid_raid::log::REMAP_SUMS_MAX);
         within("blocks of a stripe of an array with a log", f64::from(sums), 1.0, most)?;
         match self.parity_engine {

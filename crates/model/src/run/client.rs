@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use netraid_block::narrow;
 use netraid_sim::Time;
 
 use super::{Event, Part, Phase, Request, To, What, World, host::Counts, log_requests::Kind};
@@ -136,7 +137,7 @@ impl World<'_> {
         }
         let state = &mut self.requests[request];
         state.accesses = left;
-        state.leaders = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
+        state.leaders = narrow(leaders.len());
         leaders.into_iter().for_each(|leader| self.requests[leader].followers.push(request));
     }
 

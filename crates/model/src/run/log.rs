@@ -13,6 +13,7 @@
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use netraid_block::narrow;
 use netraid_raid::{
     bytes,
     copies::Copies,
@@ -252,7 +253,7 @@ impl LogState {
     /// Dirty blocks of a stripe, counted from its first, with their positions.
     fn dirty_of(&self, stripe: u64) -> Vec<(u32, Position)> {
         let first = stripe * self.stripe_blocks;
-        let within = |block: u64| u32::try_from(block - first).unwrap_or(u32::MAX);
+        let within = |block: u64| narrow(block - first);
         let blocks = self.dirty.range(first..first + self.stripe_blocks);
         blocks.map(|(block, position)| (within(*block), *position)).collect()
     }
@@ -302,7 +303,7 @@ impl World<'_> {
             let Some(batch) = log.writer.poll_batch(members, MemberSet::EMPTY) else { break };
             let (offset, position) = (log.base + batch.offset, batch.position);
             let disks: Vec<usize> = batch.members.iter().map(MemberIndex::as_usize).collect();
-            let len = u32::try_from(batch.into_data().len()).unwrap_or(u32::MAX);
+            let len = narrow(batch.into_data().len());
             let writes = disks.iter().map(|disk| Access { disk: *disk, offset, len }).collect();
             self.begin_internal(Kind::Batch { position }, writes);
         }
@@ -317,8 +318,7 @@ impl World<'_> {
     pub(super) fn batch_written(&mut self, position: Position) {
         let log = self.log();
         for disk in log.holders(segment(position)) {
-            // Less than 64.
-            let member = MemberIndex(u8::try_from(disk).unwrap_or(u8::MAX));
+            let member = MemberIndex(narrow(disk));
             log.writer.handle_written(position, member);
         }
         while let Some(acked) = self.log().writer.poll_acked() {
@@ -401,7 +401,7 @@ impl World<'_> {
         }
         let state = &mut self.requests[request];
         let (stripe, rows) = (state.stripes.start, core::mem::take(&mut state.rows));
-        state.waits = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        state.waits = narrow(rows.len());
         for (row, changed) in rows {
             self.log().push_parity(request, stripe, row, changed);
         }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use netraid_block::narrow;
 use netraid_raid::{gathering::Share, log::Position};
 
 use super::{
@@ -84,7 +85,7 @@ impl World<'_> {
         let mut first = blocks.start;
         while !range.is_empty() && first < blocks.end {
             let count = most.min(blocks.end - first);
-            self.requests[request].waits += u32::try_from(count).unwrap_or(u32::MAX);
+            self.requests[request].waits += narrow::<_, u32>(count);
             self.want_room(Wish { request, need: Need::Data { first, blocks: count } });
             first += count;
         }
@@ -151,7 +152,7 @@ impl World<'_> {
         let state = &mut self.requests[request];
         state.phase = Phase::Writing;
         state.parts = agents.map(|agent| Part { agent, left: 1, bytes: 0 }).collect();
-        state.replies_left = u32::try_from(state.parts.len()).unwrap_or(u32::MAX);
+        state.replies_left = narrow(state.parts.len());
         self.send_commands(request);
     }
 }

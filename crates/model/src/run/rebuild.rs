@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use netraid_block::narrow;
 use netraid_sim::Time;
 
 use super::{Event, Request, World, host::Counts, log_requests::Kind};
@@ -105,7 +106,7 @@ impl World<'_> {
         // Of the whole volume, as much is done as of what the run rebuilds.
         let below = u128::from(self.model.geometry.stripes()) * u128::from(state.ended);
         let below = below / u128::from(state.stripes);
-        self.presence = self.presence.rebuilt_below(u64::try_from(below).unwrap_or(u64::MAX));
+        self.presence = self.presence.rebuilt_below(narrow(below));
         if state.ended == state.stripes {
             return self.mark_end();
         }

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use netraid_block::narrow;
+
 use super::{Event, Message, Model, Phase, To, What, World, host::Counts};
 use crate::{config::Reply, layout::Access};
 
@@ -12,7 +14,7 @@ impl Model {
             (Phase::Reading, Reply::EachAccess) => accesses.len(),
             (Phase::Reading, Reply::Whole) | (Phase::Writing, _) => agents,
         };
-        u32::try_from(count).unwrap_or(u32::MAX)
+        narrow(count)
     }
 }
 

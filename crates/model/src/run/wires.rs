@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use netraid_block::narrow;
 use netraid_sim::{Time, station::Station};
 
 use super::{Event, Message, Phase, To, What, World, host::Counts};
@@ -172,13 +173,12 @@ impl World<'_> {
     pub(super) fn send(&mut self, request: usize, to: To, what: What, len: u64) {
         let is_read = self.requests[request].is_read;
         let most = u64::from(self.model.config.network.packet_bytes);
-        let packets_left = u32::try_from(len.div_ceil(most).max(1)).unwrap_or(u32::MAX);
+        let packets_left: u32 = narrow(len.div_ceil(most).max(1));
         let message =
             self.messages.insert(Message { request, to, what, packets_left, done: Time::START });
         let mut left = len;
         for _ in 0..packets_left {
-            // Not more than a packet, which is 32 bits.
-            let len = u32::try_from(left.min(most)).unwrap_or(u32::MAX);
+            let len: u32 = narrow(left.min(most));
             left -= u64::from(len);
             let work = super::host::packet(len);
             let done = match to {

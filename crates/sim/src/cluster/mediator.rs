@@ -126,7 +126,7 @@ pub fn serve_min(geometry: &Geometry) -> usize {
         Level::Raid1 => 1,
         Level::Raid10 => usize::from(geometry.members()) / 2,
         Level::Raid0 | Level::Raid5 | Level::Raid6 => {
-            usize::from(geometry.members()) - usize::try_from(geometry.tolerance()).unwrap_or(0)
+            usize::from(geometry.members()) - geometry.tolerance() as usize
         }
     }
 }

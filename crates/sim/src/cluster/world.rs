@@ -119,9 +119,9 @@ impl World {
     #[must_use]
     pub fn new(plan: Plan, keep: Keep) -> Self {
         let seed = plan.seed;
-        let agent_id = |at: usize| AgentId([u8::try_from(at).unwrap_or(0) + 1; 16]);
+        let agent_id = |at: usize| AgentId([narrow::<_, u8>(at) + 1; 16]);
         let ids: Vec<AgentId> = (0..plan.capacities.len()).map(agent_id).collect();
-        let mediator_id = |at: usize| MediatorId([u8::try_from(at).unwrap_or(0) + 101; 16]);
+        let mediator_id = |at: usize| MediatorId([narrow::<_, u8>(at) + 101; 16]);
         let rings: Vec<Ring<RootKey>> = (0..plan.mediators).map(ring).collect();
         let agents = ids.iter().zip(&plan.capacities).map(|(id, capacity)| {
             let mut keys = Keyring::default();
@@ -555,7 +555,7 @@ impl World {
 /// A mediator's one key.
 fn ring(at: usize) -> Ring<RootKey> {
     let mut ring = Ring::default();
-    let bytes = [u8::try_from(at).unwrap_or(0) + 1; 32];
+    let bytes = [narrow::<_, u8>(at) + 1; 32];
     let (from, until) = (Moment(0), Moment(u64::MAX));
     let added = ring.add(Held { id: KeyId(1), from, until, key: RootKey::new(&bytes) });
     assert!(added.is_ok(), "{added:?}");

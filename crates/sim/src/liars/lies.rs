@@ -1,6 +1,6 @@
 //! What members say that is not so: every structure has its right checksum.
 
-use netraid_block::{Buf, SgList};
+use netraid_block::{Buf, SgList, narrow};
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::Label,
@@ -345,7 +345,7 @@ fn forge_sums(disk: &mut Disk, label: &Label, dice: &mut Dice) -> bool {
     if dice.one_in(2) {
         page.counter += 1 << (20 + dice.below(40));
     } else {
-        page.round += 5000 + u32::try_from(dice.below(1 << 20)).unwrap_or(0);
+        page.round += 5000 + narrow::<_, u32>(dice.below(1 << 20));
     }
     write(disk, place, &page.encode(label.array_uuid, place));
     true

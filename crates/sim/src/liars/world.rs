@@ -1,6 +1,6 @@
 //! One run: an array is used, its engine ends, members lie, and it is opened again.
 
-use netraid_block::Op;
+use netraid_block::{Op, narrow};
 use netraid_raid::{format, geometry::Level, regions::LoggedShape};
 
 use super::{
@@ -102,7 +102,7 @@ impl World {
             }
             disks.push(disk);
         }
-        let blocks = usize::try_from(geometry.capacity() / BLOCK).unwrap_or(0);
+        let blocks = narrow(geometry.capacity() / BLOCK);
         let older = is_older.then(|| Older { images: disks.clone(), is_before_replacement: false });
         Self {
             dice,
@@ -216,8 +216,7 @@ impl World {
         let first = self.dice.below(blocks);
         let most = if self.dice.one_in(3) { 24 } else { 3 };
         let count = (1 + self.dice.below(most)).min(blocks - first);
-        let range =
-            usize::try_from(first).unwrap_or(0)..usize::try_from(first + count).unwrap_or(0);
+        let range = narrow(first)..narrow(first + count);
         match self.dice.below(10) {
             0 => {
                 array.request(Op::WriteZeroes, first, count, &[])?;
