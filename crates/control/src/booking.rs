@@ -470,6 +470,9 @@ impl<W> Booking<W> {
     }
 
     fn store(&mut self, decision: Decision) {
+        // What is committed after a restart is known by these alone.
+        let is_held = self.parts.iter().all(|part| part.serial.is_some());
+        assert!(decision != Decision::Commit || is_held, "all is held that is to be committed");
         self.phase = Phase::Deciding(decision);
         let part = |part: &PartState<W>| RecordPart {
             agent: part.agent,
@@ -504,7 +507,9 @@ impl<W> Booking<W> {
             let action = match (self.phase, part.hold, part.serial) {
                 (Phase::Holding, Some(hold), _) => Action::Hold(part.agent, hold),
                 (Phase::Leasing, Some(hold), _) => {
-                    let lease_ms = part.lease_ms.unwrap_or(0);
+                    let Some(lease_ms) = part.lease_ms else {
+                        unreachable!("allotment {} is booked at once, without an end", hold.id)
+                    };
                     Action::Book(part.agent, hold, lease_ms)
                 }
                 (Phase::Committing, _, Some(serial)) => {

@@ -513,6 +513,8 @@ impl Rule {
             skip = skip.saturating_sub(range.len);
         }
         assert_eq!(rest, 0, "bytes past the end of a derived device");
+        let end = self.shown.as_slice().last().map_or(0, ByteRange::end);
+        assert!(pieces.end() <= end, "no piece is behind what is granted");
         pieces
     }
 }

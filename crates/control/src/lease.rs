@@ -257,7 +257,9 @@ impl LeaseState {
         };
         let quiet_at = self.quiet_at.max(now.after_ms(TERM_MS_MAX + SKEW_MS));
         let new = Self { generation: self.generation.max(seen), ..self.clone() };
-        Ok(Self { quiet_at, ..new.next(plan, held)? })
+        let new = Self { quiet_at, ..new.next(plan, held)? };
+        assert!(new.generation > self.generation.max(seen), "a generation that no agent has seen");
+        Ok(new)
     }
 
     /// Gives a lease. Asked again by the same plan, it gives what that has, prolonged.
@@ -298,6 +300,11 @@ impl LeaseState {
         let out = out.fold(Moment(0), Moment::max);
         let is_same = new.generation == self.generation;
         let new = new.shut_out(out, is_same);
+        let has = new.find(plan).map(|(has, holder)| (has, holder.until));
+        assert_eq!(has, Some((access, until)), "plan {plan} has what it was granted");
+        assert!(new.generation >= self.generation, "generations never fall");
+        let is_own = access == Access::Read || new.generation > self.generation;
+        assert!(is_own, "each writer has a generation of its own");
         let granted = new.granted(until);
         Ok((new, granted))
     }
@@ -348,6 +355,7 @@ impl LeaseState {
             }
             Held::Nobody | Held::Writer(_) => {}
         }
+        assert!(new.find(plan).is_none(), "plan {plan} has given back its lease");
         new
     }
 
@@ -418,7 +426,7 @@ impl LeaseState {
     /// With the lease of a plan that has one.
     fn prolonged(&self, plan: PlanId, until: Moment) -> (Self, Granted) {
         let mut new = self.clone();
-        let mut stands = until;
+        let mut stands = None;
         let holders = match &mut new.held {
             Held::Nobody => &mut [][..],
             Held::Writer(writer) => core::slice::from_mut(writer),
@@ -426,8 +434,9 @@ impl LeaseState {
         };
         for holder in holders.iter_mut().filter(|holder| holder.plan == plan) {
             holder.until = holder.until.max(until);
-            stands = holder.until;
+            stands = Some(holder.until);
         }
+        let Some(stands) = stands else { panic!("plan {plan} has no lease to prolong") };
         let granted = new.granted(stands);
         (new, granted)
     }

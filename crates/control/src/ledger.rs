@@ -618,6 +618,10 @@ impl Ledger {
     }
 
     fn put(&mut self, allotment: Allotment) -> Answer {
+        let before = self.book.get(&allotment.key());
+        // A copy of an old request must not pass for a new one.
+        let is_new = before.is_none_or(|before| before.serial <= allotment.serial);
+        assert!(is_new, "{before:?} gives way to {allotment:?}");
         self.change(Change::Put(allotment));
         self.answer(allotment)
     }

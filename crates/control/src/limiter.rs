@@ -396,7 +396,9 @@ impl Limiter {
     pub fn handle_answer(&mut self, now: Duration, id: ConnectionId) {
         if let Some(one) = self.connections.get_mut(&id) {
             one.phase = Phase::Sending(now);
-            self.body_bytes -= core::mem::take(&mut one.body_bytes);
+            let bytes = core::mem::take(&mut one.body_bytes);
+            assert!(bytes <= self.body_bytes, "a body goes that was not counted");
+            self.body_bytes -= bytes;
         }
     }
 
@@ -433,6 +435,7 @@ impl Limiter {
     /// A connection has ended.
     pub fn handle_end(&mut self, id: ConnectionId) {
         if let Some(gone) = self.connections.remove(&id) {
+            assert!(gone.body_bytes <= self.body_bytes, "a body goes that was not counted");
             self.body_bytes -= gone.body_bytes;
         }
     }

@@ -333,6 +333,8 @@ impl<T: Copy> Scheduler<T> {
         let place = self.place(id);
         self.delist(place);
         let flow = &mut self.flows[place as usize];
+        let is_counted = flow.queue.len() <= self.queued && flow.pace.floor.0 <= self.floors;
+        assert!(is_counted, "a flow goes that was not counted");
         self.queued -= flow.queue.len();
         self.floors -= flow.pace.floor.0;
         flow.queue.clear();
@@ -350,6 +352,7 @@ impl<T: Copy> Scheduler<T> {
         let (place, now) = (self.place(id), self.advance(now_ns));
         let old = self.flows[place as usize].pace;
         self.check_pace(&pace, old.floor)?;
+        assert!(old.floor.0 <= self.floors, "a floor changes that was not counted");
         self.floors = self.floors - old.floor.0 + pace.floor.0;
         self.delist(place);
         let served_share = self.served_share;
@@ -604,6 +607,7 @@ impl<T: Copy> Scheduler<T> {
         }
         self.gate.raise(now.saturating_sub(CATCH_UP_NS));
         self.gate.move_on(scaled(cost), self.capacity.rate.0);
+        assert!(self.queued > 0, "a request is granted that did not wait");
         self.queued -= 1;
         self.in_flight += 1;
         let counts = &mut flow.counts;

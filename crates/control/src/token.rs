@@ -544,6 +544,8 @@ fn hold(token: Token, initiator: &str, view: &AgentView<'_>, now: Moment) -> Res
     let segment = (view.segment)(token.mediator, token.segment).ok_or(Lapsed::Absent)?;
     let rule = Rule::new(token.terms, segment.capacity, segment.block_len)?;
     rule.holds(segment.generation, now)?;
+    assert_eq!(token.agent, view.agent, "a token of this agent's is granted");
+    assert!(rule.capacity() <= segment.capacity, "no more is granted than there is");
     Ok(Grant { token, rule })
 }
 

@@ -129,6 +129,8 @@ pub fn replace(vacancy: &Vacancy<'_>, agents: &[AgentState]) -> Result<Replaceme
             (shared, Reverse(times(&agent.left, &need)), agent.id)
         };
         if let Some(agent) = able.min_by_key(order) {
+            let has_one = left.agents.iter().any(|(_, id, _)| *id == agent.id);
+            assert!(agent.usable && !has_one, "agent {} is to have two members", agent.id);
             let shared = (domain != spread).then(|| Reason::Shared {
                 asked: spread,
                 distinct: domain,
