@@ -22,7 +22,7 @@ mod workers;
 
 use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, sync::Arc};
 
-use netraid_block::{Device, DeviceInfo, Pool};
+use netraid_block::{Device, DeviceInfo, Op, Pool, Request};
 pub use netraid_scsi::identity::Origin;
 
 pub use self::{
@@ -305,6 +305,17 @@ fn set_len(
         }
         Err(left) => Err(BackingError::SizeLeft { path, source, from, to, left }),
     }
+}
+
+/// Panics where a request is not what [`Device`] lets pass: it would change what is behind the volume, or other bytes
+/// than were meant.
+#[inline]
+fn check_promised(info: &DeviceInfo, request: &Request) {
+    let Request { op, offset, len, ref data, .. } = *request;
+    let is_within = offset.checked_add(len).is_some_and(|end| end <= info.capacity);
+    assert!(is_within, "{op:?} of {len} bytes at {offset} behind {}", info.capacity);
+    let carried = if op == Op::Write { len } else { 0 };
+    assert!(data.len() as u64 == carried, "{op:?} of {len} bytes with {}", data.len());
 }
 
 /// Checks a geometry and describes it.

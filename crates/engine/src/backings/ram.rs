@@ -10,7 +10,7 @@ use netraid_block::{
 
 use smallvec::SmallVec;
 
-use super::{BackingError, describe};
+use super::{BackingError, check_promised, describe};
 
 /// Memory is allocated in extents of this length; what is mapped is known by the unit.
 const EXTENT_LEN: usize = 1 << 20;
@@ -99,6 +99,7 @@ impl Ram {
             }
             rest = after;
         }
+        assert!(rest.is_empty(), "all that is read was there");
         drop(held);
         Ok(buf.freeze().into())
     }
@@ -172,6 +173,7 @@ impl BlockDevice for Ram {
 
     /// Requests end before this returns.
     fn submit(&self, request: Request) {
+        check_promised(&self.info, &request);
         let Request { op, offset, len, flags, data, completion } = request;
         completion.finish(match op {
             Op::Read => self.read(offset, len),

@@ -6,7 +6,7 @@ use std::{fmt, io, str::FromStr, sync::Arc};
 
 use netraid_block::{BlockDevice, DeviceInfo, Op, Request};
 
-use super::{ring::Ring, store::Store, threads::Threads};
+use super::{check_promised, ring::Ring, store::Store, threads::Threads};
 
 /// Threads beside a ring: they make holes, answer questions, and do again what came back half done.
 const THREADS_BESIDE_RING: usize = 2;
@@ -75,6 +75,7 @@ impl BlockDevice for Stored {
     }
 
     fn submit(&self, request: Request) {
+        check_promised(&self.info, &request);
         let Workers { store, ring, threads } = &*self.workers;
         if request.op == Op::Read
             && let Some(data) = store.read_cached(request.offset, request.len)

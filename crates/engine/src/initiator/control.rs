@@ -230,6 +230,7 @@ impl Actor {
 
     fn send_control(&mut self, at: usize) {
         let Some(active) = &mut self.controls.active else { return };
+        assert!(active.running.is_none(), "one control command at a time");
         let lane = &mut self.lanes[at];
         if lane.room() == 0 {
             // The session was lost, or has no room: the deadline bounds the wait.

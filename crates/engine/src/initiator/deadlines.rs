@@ -91,6 +91,7 @@ impl Deadlines {
         let progress = self.progress;
         let queue = self.queue(class);
         queue.ended += work;
+        assert!(queue.ended <= queue.handed_over, "more work ends than was handed over");
         queue.turn(progress);
     }
 

@@ -136,6 +136,7 @@ impl Link {
 
     /// Submits a command; its end comes from [`Self::poll_done`] with `tag`.
     pub(super) fn submit(&mut self, command: Command, data_out: SgList, tag: u64) -> TaskId {
+        assert_eq!(data_out.len() as u64, u64::from(command.write_len), "a command's data");
         // Only the first one of several begins a time.
         let is_first = self.core.session.is_idle();
         let now = if is_first { self.core.started.elapsed() } else { self.core.heard_at };

@@ -70,7 +70,7 @@ pub(super) struct Ticket(u64);
 
 impl Ticket {
     fn new(index: usize, serial: u32) -> Self {
-        Self((index as u64) << 32 | u64::from(serial))
+        Self(u64::from(narrow::<_, u32>(index)) << 32 | u64::from(serial))
     }
 
     pub(super) const fn from_tag(tag: u64) -> Self {
@@ -168,7 +168,8 @@ impl Requests {
             conflicts,
             serial,
         };
-        self.places[index] = Some(pending);
+        let before = self.places[index].replace(pending);
+        assert!(before.is_none(), "a place is given to one request at a time");
         self.count += 1;
         let ticket = Ticket::new(index, serial);
         self.ready.of(class).push_back(ticket);
@@ -190,8 +191,9 @@ impl Requests {
         self.get(ticket)?;
         let pending = self.places[ticket.index()].take()?;
         self.free.push(ticket.index());
-        self.count -= 1;
         let done = work(&pending.request);
+        assert!(self.count > 0 && done <= self.open_work, "a request ends that did not begin");
+        self.count -= 1;
         self.open_work -= done;
         self.deadlines.end(Class::of(&pending.request), done);
         pending.request.completion.finish(result);

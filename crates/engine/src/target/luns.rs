@@ -181,6 +181,8 @@ impl ServedLun {
     }
 
     fn submit_pieces(&self, mut request: MediumRequest, pieces: &Pieces, completion: Completion) {
+        let all: u64 = pieces.as_slice().iter().map(|piece| piece.len).sum();
+        assert_eq!(all, request.len, "the pieces of a request are all of it");
         if let [one] = pieces.as_slice() {
             request.offset = one.offset;
             return self.submit(request, completion);
@@ -424,13 +426,13 @@ impl Gathered {
 impl Complete for Gathered {
     fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match (result, all.parts.get_mut::<usize>(narrow(tag))) {
-            (Ok(part), Some(place)) => *place = part,
-            (Ok(_), None) => {}
-            (Err(error), _) => {
+        match result {
+            Ok(part) => all.parts[narrow::<_, usize>(tag)] = part,
+            Err(error) => {
                 all.error.get_or_insert(error);
             }
         }
+        assert!(all.left > 0, "a piece ends twice");
         all.left -= 1;
         if all.left > 0 {
             return;

@@ -242,8 +242,9 @@ impl Pacer {
         if let Some(lane) = lane {
             self.lanes.entry(lane).or_default().sessions += 1;
         }
-        self.sessions
-            .insert(connection, Session { key, lane, flow, grants: VecDeque::new(), waker });
+        let session = Session { key, lane, flow, grants: VecDeque::new(), waker };
+        let before = self.sessions.insert(connection, session);
+        assert!(before.is_none(), "{connection:?} enters twice");
     }
 
     /// A flow of this pace, or as near to it as can be: what it wanted, then.
@@ -275,10 +276,13 @@ impl Pacer {
             }
         }
         let Some(session) = self.sessions.remove(&connection) else { return };
+        // What it waited for was withdrawn before: nothing is granted to it meanwhile.
+        assert!(session.grants.is_empty(), "{connection:?} leaves with a grant");
         if let Some(realm) = session.lane
             && let Some(lane) = self.lanes.get_mut(&realm)
         {
             lane.parked.retain(|ticket| ticket.connection != connection);
+            assert!(lane.sessions > 0, "{realm:?} is left by more than entered");
             lane.sessions -= 1;
             if lane.sessions == 0 {
                 // What its sessions had at the device has ended before they leave.
@@ -288,6 +292,7 @@ impl Pacer {
         }
         let Some(flow) = self.flows.get_mut(&session.key) else { return };
         self.scheduler.withdraw(flow.id, |ticket| ticket.connection == connection);
+        assert!(flow.sessions > 0, "{:?} is left by more than entered", session.key);
         flow.sessions -= 1;
         if flow.sessions == 0 {
             self.scheduler.remove(flow.id);
@@ -366,6 +371,7 @@ impl Pacer {
             Some(lane) => {
                 lane.moved_ns = now_ns;
                 if lane.apart == 0 {
+                    assert!(lane.placed > 0, "a request ends that has no place");
                     lane.placed -= 1;
                     return self.scheduler.handle_done();
                 }
@@ -373,6 +379,8 @@ impl Pacer {
                 let has_room = lane.apart < lane.room;
                 let next = if has_room { lane.parked.pop_front() } else { None };
                 lane.apart += u32::from(next.is_some());
+                // Nothing else would let it go on.
+                assert!(lane.apart > 0 || lane.parked.is_empty(), "a request waits for none");
                 next
             }
             None => return self.scheduler.handle_done(),
@@ -452,6 +460,7 @@ impl Pacer {
 impl Lane {
     /// A request takes a place.
     const fn begin(&mut self, now_ns: u64) {
+        assert!(self.apart == 0, "a request takes a place beside those that have none");
         if self.placed == 0 {
             self.moved_ns = now_ns;
         }

@@ -219,7 +219,10 @@ impl Segments {
     pub(super) fn leave(&self, guest: &Guest) {
         let segment = &guest.segment;
         let mut guests = segment.guests.lock();
+        assert_eq!(guest.running(), 0, "a session leaves its segment under a command");
+        let before = guests.len();
         guests.retain(|known| known.connection != guest.connection);
+        assert_eq!(before - guests.len(), 1, "a session leaves its segment once");
         if guests.is_empty() {
             segment.idle_since.set(Instant::now());
         }
@@ -285,8 +288,10 @@ impl Shared {
         if segment.stage.get() != Stage::Open {
             return None;
         }
+        let token = knock.admitted.grant.token();
+        assert_eq!((token.mediator, token.segment), segment.key, "a grant of this segment");
         // Its agent has raised it already, and is about to say so.
-        segment.raise(knock.admitted.grant.token().terms.generation);
+        segment.raise(token.terms.generation);
         let now = segments.admission.now();
         match Guest::new(connection, segment.clone(), knock.admitted, now) {
             Ok(guest) => {

@@ -47,6 +47,9 @@ impl Segment {
         let len: usize = narrow(bhs.data_len());
         let pad_len = len.next_multiple_of(4) - len;
         let with_digest = with_digest && len > 0;
+        // Else bytes behind it would be taken for its data.
+        let is_longer = matches!(placement, Placement::Task { len, .. } if len > bhs.data_len());
+        assert!(!is_longer, "{placement:?} is longer than its segment");
         Self {
             bhs,
             placement,

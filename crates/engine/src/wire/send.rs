@@ -73,6 +73,8 @@ impl Wire {
 
     /// Queues one PDU.
     pub(crate) fn push(&mut self, header: &Bhs, body: SgList, digests: Digests) {
+        // Else all that follows would be taken for something else.
+        assert_eq!(body.len() as u64, u64::from(header.data_len()), "a PDU's data has its length");
         let item = Item::new(header, body, digests);
         self.queued += item.len();
         self.output.push_back(item);
@@ -108,6 +110,7 @@ impl Wire {
     }
 
     fn advance(&mut self, count: usize) {
+        assert!(count <= self.queued, "more was sent than waited");
         self.queued -= count;
         self.sent += count;
         while let Some(first) = self.output.front()

@@ -177,7 +177,8 @@ impl Submitter {
             unreachable!("requests are taken for slots")
         };
         let is_stable = self.is_stable(&request);
-        self.slots[slot].request = Some(request);
+        let before = self.slots[slot].request.replace(request);
+        assert!(before.is_none(), "a slot is given to one request at a time");
         if !is_stable {
             self.submit(slot, None);
         } else if let Some(file) = self.free_files.pop() {
@@ -203,6 +204,7 @@ impl Submitter {
             None => (self.store.file().as_raw_fd(), ReadWriteFlags::empty()),
             Some(own) => (own.as_raw_fd(), ReadWriteFlags::DSYNC),
         };
+        assert!(slot.file.is_none() && slot.read_into.is_none(), "the kernel has slot {index}");
         slot.file = own;
         // Not registered: the kernel keeps registered files open for a while when a process is killed,
         // and then nobody else could have them.

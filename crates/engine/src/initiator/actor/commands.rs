@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList, narrow};
+use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, SgList, narrow};
 use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     machine::TaskId,
@@ -95,11 +95,16 @@ impl Actor {
     }
 
     fn issue_one(&mut self, ticket: Ticket, at: usize) {
+        assert!(!self.fenced, "nothing is sent any more once another host has taken over");
         let Some(pending) = self.requests.get(ticket) else { return };
+        // Two of one request could end in another order than they were sent.
+        assert!(pending.running.is_none(), "a request has one command under way");
+        assert!(pending.held.is_none(), "a write that may still land is not sent again");
         let request = &pending.request;
         let (op, offset, len, flags) = (request.op, request.offset, request.len, request.flags);
         let planned = disk::plan(&self.profile, op, offset, len, flags, pending.progress);
         let Some(planned) = planned else { return self.conclude(ticket) };
+        assert!(planned.then.at <= len, "a command goes no further than its request");
         let data_out = match planned.out {
             Out::Nothing => SgList::new(),
             Out::Request { at: 0, len } if u64::from(len) == request.len => request.data.clone(),
@@ -228,6 +233,7 @@ impl Actor {
 
     pub(super) fn handle_done(&mut self, at: usize, done: Done) {
         let lane = &mut self.lanes[at];
+        assert!(lane.running > 0 && done.bulk <= lane.bulk, "a command ends that was not sent");
         lane.running -= 1;
         lane.bulk -= done.bulk;
         if done.bulk > 0 && self.window.is_bounded() {
@@ -306,6 +312,8 @@ impl Actor {
             );
         }
         let data = std::mem::take(&mut pending.data);
+        let read_len = if pending.request.op == Op::Read { pending.request.len } else { 0 };
+        assert_eq!(data.len() as u64, read_len, "what was read is what was asked for");
         self.requests.note_progress(self.heard_at);
         self.requests.finish(ticket, Ok(data));
     }

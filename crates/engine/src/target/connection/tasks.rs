@@ -85,6 +85,8 @@ impl Driver {
         cdb: &[u8],
         data_out_max: u32,
     ) {
+        let slot = &self.slots[task.index()];
+        assert!(slot.task.is_none() && !slot.entered, "{task:?} begins before it was released");
         if let Some(guest) = self.session.guest() {
             let needs = Needs::of(cdb.first().copied().unwrap_or_default());
             self.slots[task.index()].needs = needs;
@@ -487,6 +489,7 @@ impl Slot {
 
     /// A copy goes to the device of this LUN.
     fn visit(&mut self, lun: Arc<ServedLun>, session: &SessionEntry) {
+        assert!(self.copies_at.is_none(), "a copy is at one LUN at a time");
         lun.enter();
         if let Some(guest) = session.guest() {
             guest.enter();
