@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use netraid_cluster::{
-    agent::{Done, Fault, FaultCode, Operation},
+    agent::{Done, Fault, FaultCode, Operation, rates_of, space_of},
     now,
     store::StoreError,
 };
@@ -50,6 +50,30 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// Whether a part that is to be booked is one of this, by its agent, its segment, and the name that goes with
+    /// these.
+    fn has(&self, part: &Part) -> bool {
+        let hold = &part.hold;
+        let of_member =
+            |member: &Member| (member.agent, member.segment) == (part.agent, hold.segment);
+        let of_rates = |rates: &plan::Part| {
+            (rates.agent, rates.segment) == (part.agent, hold.segment)
+                && rates.resources == hold.resources
+        };
+        let is_space = hold.id == space_of(hold.segment) && part.lease_ms.is_none();
+        let is_of = |plan: PlanId| hold.id == rates_of(plan) && part.lease_ms.is_some();
+        match self {
+            Self::Create { placed, .. } => is_space && placed.members.iter().any(of_member),
+            Self::Open { plan, parts } | Self::Again { plan, parts } => {
+                is_of(*plan) && parts.iter().any(of_rates)
+            }
+            Self::Replace { plan, new, part: rates, .. } => {
+                let has_rates = is_of(*plan) && rates.as_ref().is_some_and(of_rates);
+                has_rates || (is_space && of_member(new))
+            }
+        }
+    }
+
     /// All agents hold what was asked, and are about to be told to commit.
     fn handle_decided(&self, connection: &Connection) -> Sql<()> {
         match self {
@@ -175,6 +199,10 @@ pub(crate) type Booked = Outcome<Fault>;
 /// Books all parts or none. What has to be done after that is known goes on by itself; but a plan whose
 /// rates are not booked is ended by the caller.
 pub(crate) async fn book(core: &Arc<Core>, parts: &[Part], work: Work) -> Booked {
+    // Else the transaction that stores the booking would give away what nobody has booked.
+    for part in parts {
+        assert!(work.has(part), "{part:?} is booked for {work:?}");
+    }
     let id = PlanId(rand::random());
     let booking = match work {
         Work::Open { .. } => Booking::leased(now(), id, parts, PATIENCE_MS),

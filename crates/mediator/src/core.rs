@@ -73,7 +73,8 @@ impl Counter {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let were = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(were > 0, "one goes that was not counted");
     }
 }
 
@@ -104,7 +105,8 @@ impl<T: Ord + Copy> Busy<T> {
 
 impl<T: Ord + Copy> Drop for BusyGuard<T> {
     fn drop(&mut self) {
-        lock(&self.set).remove(&self.id);
+        let was_there = lock(&self.set).remove(&self.id);
+        assert!(was_there, "somebody else was let in meanwhile");
     }
 }
 

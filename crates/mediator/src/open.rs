@@ -638,6 +638,9 @@ pub(crate) fn issue(
     reachable: MemberSet,
 ) -> Result<TransferPlan, Problem> {
     let (plan, volume, placed) = (&opened.plan, &opened.volume, opened.placed()?);
+    assert_eq!(plan.volume, volume.id, "tokens of plan {} for what it is of", plan.id);
+    let is_held = volume.lease.holders().any(|(_, holder)| holder.plan == plan.id);
+    assert!(is_held, "plan {} gets tokens of a volume that it has not", plan.id);
     let record = &plan.record;
     let limit = match record.limit {
         // More than a token can say is no limit.

@@ -13,7 +13,7 @@ use netraid_control::{
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Sql, decode, encode, from_word, int, moment, uint, usable, word};
+use crate::store::{Sql, decode, encode, from_word, int, moment, one, uint, usable, word};
 
 /// How far a plan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +110,9 @@ impl Record {
 
     /// Notes that all but these agents know that it is over.
     pub(crate) fn note_told(&mut self, left: Vec<AgentId>) {
-        let told = self.untold().into_iter().filter(|agent| !left.contains(agent));
-        self.told.extend(told);
+        let untold = self.untold();
+        assert!(left.iter().all(|agent| untold.contains(agent)), "nobody else is to be told");
+        self.told.extend(untold.into_iter().filter(|agent| !left.contains(agent)));
         self.parts.retain(|part| left.contains(&part.agent));
         self.agents = left;
     }
@@ -175,13 +176,15 @@ impl Plan {
         let sql = "UPDATE plans SET until = ?2, state = ?3, record = ?4 WHERE id = ?1";
         let (state, record) = (word(&self.state)?, encode(&self.record)?);
         let values = params![self.id.0, int(self.until.0), state, record];
-        connection.prepare_cached(sql)?.execute(values).map(drop)
+        one(connection.prepare_cached(sql)?.execute(values)?);
+        Ok(())
     }
 
     /// Until when it holds, and nothing else.
     pub(crate) fn save_until(&self, connection: &Connection) -> Sql<()> {
         let sql = "UPDATE plans SET until = ?2 WHERE id = ?1";
-        connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)]).map(drop)
+        one(connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)])?);
+        Ok(())
     }
 
     /// Those of a volume of which agents may still have something.

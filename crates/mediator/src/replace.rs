@@ -160,6 +160,8 @@ async fn make(core: &Arc<Core>, opened: &Opened, at: usize) -> Result<Member, Pr
             Ok(chosen) => chosen,
             Err(problem) => return Err(last.unwrap_or(problem)),
         };
+        // Two members of one agent would be lost together.
+        assert!(!tried.contains(&agent), "agent {agent} has a member, or was tried");
         tried.push(agent);
         let segment = SegmentId(rand::random());
         let new = Member { agent, segment, is_fresh: true };
@@ -268,6 +270,7 @@ fn take_place(
     let Some(member) = member.filter(|member| member.segment == old.segment) else {
         return Ok(Err(Problem::new(Code::Conflict, "the member has changed meanwhile")));
     };
+    assert_ne!(old.segment, new.segment, "another segment takes its place");
     *member = new;
     opened.volume.save(connection)?;
     volume::set_segment(connection, new.segment, SegmentState::Live)?;

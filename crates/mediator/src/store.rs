@@ -100,6 +100,12 @@ pub(crate) fn unsigned(column: usize, number: i64) -> Sql<u64> {
     u64::try_from(number).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, number))
 }
 
+/// A change that is made to what was found, in the same transaction, changes that one row: else what an answer says
+/// would be lost.
+pub(crate) fn one(changed: usize) {
+    assert_eq!(changed, 1, "rows that were changed in the place of one that was found");
+}
+
 /// A moment from a table.
 pub(crate) fn moment(row: &Row<'_>, column: usize) -> Sql<Moment> {
     uint(row, column).map(Moment)

@@ -17,7 +17,7 @@ use netraid_raid::{
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Sql, decode, encode, from_word, word};
+use crate::store::{Sql, decode, encode, from_word, one, word};
 
 /// Logical block of what lies on agents.
 const BLOCK_LEN: u32 = 512;
@@ -123,6 +123,8 @@ pub(crate) struct Volume {
     pub(crate) lease: LeaseState,
     pub(crate) record: Record,
     closed: Option<Closed>,
+    /// The generation that is stored.
+    stored: Generation,
 }
 
 impl Volume {
@@ -130,17 +132,20 @@ impl Volume {
         let (placed, is_formatted, upload_bytes) = (None, false, None);
         let record = Record { version: 1, kind, layout, placed, is_formatted, upload_bytes };
         let lease = LeaseState::default();
-        Self { id, state: State::Ready, lease, record, closed: None }
+        let stored = lease.generation();
+        Self { id, state: State::Ready, lease, record, closed: None, stored }
     }
 
     pub(crate) fn load(connection: &Connection, id: VolumeId) -> Sql<Option<Self>> {
         let sql = "SELECT state, lease, record, closed FROM volumes WHERE id = ?1";
         let mut query = connection.prepare_cached(sql)?;
         let read = |row: &rusqlite::Row<'_>| {
+            let lease: LeaseState = decode(row.get_ref(1)?.as_str()?)?;
             Ok(Self {
                 id,
                 state: from_word(row.get_ref(0)?.as_str()?)?,
-                lease: decode(row.get_ref(1)?.as_str()?)?,
+                stored: lease.generation(),
+                lease,
                 record: decode(row.get_ref(2)?.as_str()?)?,
                 closed: row.get_ref(3)?.as_str_or_null()?.map(decode).transpose()?,
             })
@@ -159,10 +164,12 @@ impl Volume {
     /// Stores who has it, or how it was left.
     pub(crate) fn save_lease(&self, connection: &Connection) -> Sql<()> {
         let sql = "UPDATE volumes SET lease = ?2, is_raised = ?3, closed = ?4 WHERE id = ?1";
+        assert!(self.lease.generation() >= self.stored, "generations never fall");
         let closed = self.closed.as_ref().filter(|closed| self.is_of_now(closed));
         let closed = closed.map(encode).transpose()?;
         let values = params![self.id.0, encode(&self.lease)?, self.has_no_raise_due(), closed];
-        connection.prepare_cached(sql)?.execute(values).map(drop)
+        one(connection.prepare_cached(sql)?.execute(values)?);
+        Ok(())
     }
 
     /// How it was left, if nobody could write to it since: each writer has a generation of its own, and
@@ -200,7 +207,8 @@ impl Volume {
     pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {
         let sql = "UPDATE volumes SET state = ?2, record = ?3 WHERE id = ?1";
         let values = params![self.id.0, word(&self.state)?, encode(&self.record)?];
-        connection.prepare_cached(sql)?.execute(values).map(drop)
+        one(connection.prepare_cached(sql)?.execute(values)?);
+        Ok(())
     }
 
     pub(crate) fn label(&self, member: usize, path: &str, length_bytes: u64) -> Option<Label> {
