@@ -195,7 +195,8 @@ impl Book {
     /// The data of a segment is gone: so is all that is booked for it.
     pub(crate) fn finish_removal(&mut self, key: Key) -> Result<u64, Fault> {
         let released = self.ledger.release_segment(key.0, key.1, None).map_err(busy)?;
-        if self.segments.contains_key(&key) {
+        if let Some(segment) = self.segments.get(&key) {
+            assert!(segment.row.removing, "segment {} goes without being removed", key.1);
             self.touch(key);
             self.segments.remove(&key);
             self.show(key);
@@ -291,6 +292,7 @@ impl Book {
     pub(crate) fn settle(&mut self) -> Vec<(MediatorId, PlanId)> {
         let polled = self.polled.len();
         while let Some((order, change)) = self.ledger.poll_change() {
+            assert!(self.last < Some(order), "changes are stored in their order");
             self.last = Some(order);
             self.polled.push(change);
         }
@@ -434,6 +436,7 @@ impl Book {
         let current = (row.generation, row.taken_by);
         // Who had it first keeps it.
         let (generation, taken_by) = if wanted.0 > current.0 { wanted } else { current };
+        assert!(generation >= current.0, "generations never fall");
         // What is booked for older ones goes also when a store failed half way before.
         self.ledger.release_segment(mediator, segment, Some(generation)).map_err(busy)?;
         // Asked again, it is stored again: a store may have refused it before.

@@ -117,6 +117,7 @@ impl Inner {
         let closing = steps.into_iter().map(|step| self.follow(mediator, step));
         let mut answers = join_all(closing).await;
         self.remove_all(mediator, &mut answers).await;
+        assert_eq!(answers.len(), count, "each operation has its answer");
         answers.into_iter().map(|answer| answer.map(|(done, _)| done)).collect()
     }
 
@@ -141,6 +142,7 @@ impl Inner {
             new.iter().map(make).collect::<Vec<_>>()
         });
         let mut made = made.await.unwrap_or_default();
+        assert!(made.is_empty() || made.len() == ids.len(), "each segment was made, or was not");
         made.resize(ids.len(), Err(Undone::other("the agent is ending".to_owned())));
         for error in made.iter().filter_map(|made| made.as_ref().err()) {
             tracing::error!("{error}");

@@ -79,11 +79,11 @@ impl RevokedPlans {
             self.plans.remove(key);
             self.changed.insert(*key);
 
-            let left = self.counts.get_mut(&key.0).map(|count| {
-                *count -= 1;
-                *count
-            });
-            if left == Some(0) {
+            let Some(count) = self.counts.get_mut(&key.0).filter(|count| **count > 0) else {
+                unreachable!("a plan of mediator {} was not counted", key.0)
+            };
+            *count -= 1;
+            if *count == 0 {
                 self.counts.remove(&key.0);
             }
         }

@@ -74,6 +74,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Gathered<B> {
             }
         }
         let part = mem::take(&mut self.buffer);
+        assert!(part.len() <= self.taken_len, "what is handed on was counted");
         Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(Bytes::from(part)))))
     }
 

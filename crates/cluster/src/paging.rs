@@ -44,14 +44,21 @@ pub struct Pages<K> {
 
 impl<K: Ord + Clone> Pages<K> {
     /// At the beginning of a list of which pages of `limit` entries are asked for.
+    ///
+    /// # Panics
+    /// When that is none.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self::of_at_most(limit, LIST_MAX)
     }
 
     /// The same of a list that has no more than `max` entries.
+    ///
+    /// # Panics
+    /// As [`Pages::new`].
     #[must_use]
     pub const fn of_at_most(limit: usize, max: u64) -> Self {
+        assert!(limit > 0, "pages of nothing never end");
         Self { limit, last: None, seen: 0, max }
     }
 

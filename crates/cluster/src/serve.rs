@@ -109,12 +109,17 @@ impl Server {
     ///
     /// # Errors
     /// Of the listener.
+    ///
+    /// # Panics
+    /// When it is neither encrypted nor of this host alone, which [`Server::bind`] refuses.
     pub async fn serve(
         self,
         router: Router,
         knows: impl Fn(&TokenDigest) -> bool + Send + Sync + 'static,
         stop: impl Future<Output = ()> + Send,
     ) -> io::Result<()> {
+        let is_private = self.identity.is_some() || self.address.ip().is_loopback();
+        assert!(is_private, "others on the way would read what passes");
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let limits = self.limits.within_descriptors(netraid_private::descriptor_limit());
         let (stop_now, stopped) = watch::channel(false);

@@ -113,7 +113,8 @@ impl Granules {
         let before = state.fetch_and(!WRITING, Ordering::SeqCst);
         assert!(before & WRITING != 0, "what ends was begun");
         if before & DIRTY == 0 {
-            self.unstable.fetch_sub(1, Ordering::SeqCst);
+            let unstable = self.unstable.fetch_sub(1, Ordering::SeqCst);
+            assert!(unstable > 0, "a block settles that was not counted");
         }
     }
 

@@ -148,7 +148,9 @@ impl Scribe {
         let (slot, extents) = {
             let mut table = self.shared.table();
             let slot = table.allot(key, len_bytes, label).map_err(|full| full.to_string())?;
-            (slot, table.row(key).map(|row| row.extents.clone()).unwrap_or_default())
+            let Some(row) = table.row(key) else { unreachable!("segment {} has a row", key.1) };
+            assert_eq!(row.extents.len() as u64, geometry.extents_of(len_bytes), "all its extents");
+            (slot, row.extents.clone())
         };
         for extent in &extents {
             self.shared.granules.clear_extent(*extent);
@@ -251,6 +253,10 @@ impl Scribe {
         if blocks.is_empty() {
             return Ok(());
         }
+        // What is written elsewhere is some segment's data.
+        let is_one =
+            |(block, bytes): &(u32, Buf)| *block < geometry.blocks() && bytes.len() == BLOCK_LEN;
+        assert!(blocks.iter().all(is_one), "the table is written where it is");
         if failed.load(Ordering::Acquire) {
             let text = "a write of the disk's table failed; start the agent again";
             return Err(IoError::with_detail(ErrorKind::Device, text));

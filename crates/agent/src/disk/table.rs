@@ -193,7 +193,9 @@ impl Table {
         let slot = self.by_key.remove(&key)?;
         match std::mem::replace(&mut self.slots[slot as usize], Slot::Empty) {
             Slot::Row(row) => Some((slot, row)),
-            Slot::Empty | Slot::Damaged => None,
+            found @ (Slot::Empty | Slot::Damaged) => {
+                unreachable!("segment {} leads to {found:?}", key.1)
+            }
         }
     }
 
@@ -214,6 +216,14 @@ impl Table {
                 released.push(extent);
             }
         }
+        assert!(self.free <= self.geometry.extents, "no extent is given back twice");
+        let has_all = row.lost.is_some() || released.len() == row.extents.len();
+        assert!(
+            has_all,
+            "{} of the {} extents that the row had",
+            released.len(),
+            row.extents.len()
+        );
         released
     }
 

@@ -84,6 +84,10 @@ impl Volume {
         extents: &[u32],
         len_bytes: u64,
     ) -> Arc<Self> {
+        let geometry = &shared.geometry;
+        let is_known = |extent: &u32| *extent < geometry.extents;
+        let has_all = extents.len() as u64 == geometry.extents_of(len_bytes);
+        assert!(has_all && extents.iter().all(is_known), "a segment of {len_bytes} bytes has all");
         let info = DeviceInfo {
             capacity: len_bytes,
             read_only: false,
@@ -104,6 +108,11 @@ impl Volume {
     }
 
     fn submit(self: &Arc<Self>, request: Request) {
+        let Request { op, offset, len, ref data, .. } = request;
+        let is_within = offset.checked_add(len).is_some_and(|end| end <= self.info.capacity);
+        assert!(is_within, "{op:?} of {len} bytes at {offset} behind {}", self.info.capacity);
+        let carried = if op == Op::Write { len } else { 0 };
+        assert!(data.len() as u64 == carried, "{op:?} of {len} bytes with {}", data.len());
         match request.op {
             Op::Flush if !self.shared.granules.is_unstable() => self.shared.device.submit(request),
             Op::Flush => self.pen.settle(request.completion),
@@ -187,11 +196,14 @@ impl Volume {
                 }
             }
         }
+        let mut runs_len = 0;
         for (at, len) in self.runs(offset, request.len) {
+            runs_len += len;
             let from: usize = narrow(at - offset);
             let data = request.data.slice(from..from + narrow::<_, usize>(len));
             parts.push(Part { data, ..Part::of(Op::Write, self.offset(at), len) });
         }
+        assert_eq!(runs_len, request.len, "all of a write is written");
         let written = fresh.into_iter().map(|granule| self.granule(granule)).collect();
         let (completion, is_fua) = (request.completion, request.flags.fua);
         self.carry_out(parts, Then { completion, change, written, is_fua });
@@ -283,10 +295,12 @@ impl Volume {
     /// Ends a change; who waited for it begins again.
     fn end_change(self: &Arc<Self>, id: usize) {
         let mut changing = self.changing();
-        let at = changing.iter().position(|change| change.id == id);
-        let waiting = at.map(|at| changing.swap_remove(at).waiting);
+        let Some(at) = changing.iter().position(|change| change.id == id) else {
+            unreachable!("change {id} ends twice")
+        };
+        let waiting = changing.swap_remove(at).waiting;
         drop(changing);
-        for request in waiting.into_iter().flatten() {
+        for request in waiting {
             self.submit(request);
         }
     }
@@ -391,10 +405,9 @@ impl BlockDevice for Handle {
 impl Complete for Parts {
     fn complete(&self, tag: u64, result: Result<SgList, IoError>) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        match (result, usize::try_from(tag).ok().and_then(|tag| ended.0.get_mut(tag))) {
-            (Ok(data), Some(place)) => *place = data,
-            (Ok(_), None) => {}
-            (Err(error), _) => {
+        match result {
+            Ok(data) => ended.0[narrow::<_, usize>(tag)] = data,
+            Err(error) => {
                 ended.1.get_or_insert(error);
             }
         }
@@ -405,11 +418,15 @@ impl Complete for Parts {
 
 impl Parts {
     fn count_down(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        let left = self.left.fetch_sub(1, Ordering::AcqRel);
+        assert!(left > 0, "a part of a request ends twice");
+        if left > 1 {
             return;
         }
         let then = self.then.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Then { completion, change, written, is_fua }) = then else { return };
+        let Some(Then { completion, change, written, is_fua }) = then else {
+            unreachable!("a request ends twice")
+        };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, error) = std::mem::take(&mut *ended);
         drop(ended);
