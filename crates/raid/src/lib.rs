@@ -41,5 +41,6 @@ pub mod regions;
 pub mod stripes;
 pub mod sums;
 pub mod testimony;
+pub mod volume;
 pub mod write_plan;
 pub mod written;

@@ -1,50 +1,41 @@
-//! The task that owns an open array: inputs into the machine, its actions to members and users.
+//! The task that owns an open array: it gives a [`Volume`] what happened, and does what the volume says.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
-use netraid_block::{ErrorKind, IoError, Op, Pool, Request, RequestFlags, SgList, narrow};
+use netraid_block::{Completion, ErrorKind, IoError, Pool, Request, RequestFlags};
 use netraid_raid::{
-    array::IoId,
     assemble::CleanClose,
-    member::{MEMBERS_MAX, MemberIndex, MemberState},
-    presence::Presence,
-    read_ahead::ReadAhead,
+    member::{MEMBERS_MAX, MemberIndex},
+    volume::{
+        Action, Candidate, Config, Event as VolumeEvent, Expect, JoinError, Look, Machine,
+        PlainOrLogged, ScrubOrder, Volume,
+    },
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::{Instant, Interval, MissedTickBehavior, interval},
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 use super::{
     ArrayError, Event,
     fence::Fence,
-    heard::{CACHE_LOST, shown_array_state},
+    join::{Asked, Beside, Joined, Returned, join},
     lock::ArrayLock,
-    machine::{Do, Machine, Told},
     member::{Connected, MemberConfig},
     open::Opened,
-    replace::{Asked, HandedOver, Joined},
-    returns::Returned,
-    scrub::Pace,
-    slots::{Slot, make_slots},
-    users::Users,
+    slots::{Slot, device_of, make_slots, places_of},
+    status::{event, log, shown},
 };
 use crate::{
     completions::{Completed, CompletionQueue, CompletionReceiver},
-    control::{ArrayStatus, ControlRequest, MemberStatus},
+    control::{ArrayStatus, ControlRequest, MemberStatus, ScrubAction},
 };
 
-/// Users' requests that were taken and have not ended; more wait in their queue.
-const REQUESTS_MAX: usize = 4096;
 /// Inputs taken at once before actions are executed.
 const BATCH: usize = 256;
-/// How often is looked at what no request shows: members that are away, and a log that nobody needs.
-const TICK: Duration = Duration::from_secs(1);
-/// Ticks after which what was written is made stable, although nobody asked for it.
-const TICKS_OF_AGE: u32 = 5;
-/// Where the number of a piece is in a tag; below it is that of the member request.
-const PIECE_SHIFT: u32 = 40;
+/// Longest that an array that closes waits for an attempt to end.
+const END_MAX: Duration = Duration::from_secs(5);
 
 pub(super) enum Command {
     Status(oneshot::Sender<ArrayStatus>),
@@ -68,87 +59,27 @@ pub(super) struct Channels {
     pub(super) stop: watch::Sender<bool>,
 }
 
-/// A member request in flight.
-struct InFlight {
-    member: MemberIndex,
-    number: u32,
-    len: u64,
-    is_read: bool,
-    /// What is longer than the device takes at once goes in several requests.
-    pieces: Option<Box<Pieces>>,
-}
-
-struct Pieces {
-    left: usize,
-    end: Result<Vec<SgList>, IoError>,
-}
-
-impl Pieces {
-    /// Takes a piece's end; that of the whole when it was the last one.
-    fn end(
-        &mut self,
-        piece: usize,
-        result: Result<SgList, IoError>,
-    ) -> Option<Result<SgList, IoError>> {
-        match (&mut self.end, result) {
-            (Ok(parts), Ok(data)) => parts[piece] = data,
-            (Ok(_), Err(error)) => self.end = Err(error),
-            (Err(_), _) => {}
-        }
-        self.left -= 1;
-        (self.left == 0).then(|| {
-            let parts = std::mem::replace(&mut self.end, Ok(Vec::new()))?;
-            let mut whole = SgList::new();
-            parts.into_iter().for_each(|part| whole.append(part));
-            Ok(whole)
-        })
-    }
-}
-
 pub(super) struct Driver {
-    pub(super) machine: Machine,
+    pub(super) volume: Volume<PlainOrLogged, Completion>,
     pub(super) slots: Vec<Slot>,
-    pub(super) pool: Pool,
+    pool: Pool,
     channels: Channels,
     queue: CompletionQueue,
     completed: CompletionReceiver,
-    /// By number of the member request.
-    in_flight: Vec<Option<InFlight>>,
-    pub(super) users: Users,
-    /// None: nothing is read ahead.
-    pub(super) ahead: Option<ReadAhead>,
-    /// Ends of member requests that never left.
-    failed_at_once: VecDeque<(IoId, IoError)>,
-    pub(super) joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
+    joined: (mpsc::Sender<Joined>, mpsc::Receiver<Joined>),
     /// Members that are back, or could not be reached again.
-    pub(super) returned: (mpsc::Sender<Returned>, mpsc::Receiver<Returned>),
-    /// A device that somebody wants to join, and that waits for others to end their attempts.
-    pub(super) asked: Option<Asked>,
-    /// A device that waits for the labels to exclude its predecessor.
-    pub(super) waiting: Option<Joined>,
-    /// A device of which the machine has not said yet that it takes part.
-    pub(super) handed_over: Option<HandedOver>,
+    returned: (mpsc::Sender<Returned>, mpsc::Receiver<Returned>),
+    /// How the device is reached that is on its way into a member's place, and who asked for it.
+    asked: Option<Asked>,
     /// Prepares a device that is to join; until it has ended, it may register it.
-    pub(super) joining: Option<JoinHandle<()>>,
+    joining: Option<JoinHandle<()>>,
     ready: Option<oneshot::Sender<Result<(), IoError>>>,
     closing: Option<Closing>,
-    close_begun: bool,
-    closed: bool,
     /// Who is to be told when it has ended at once.
     abandoned: Option<oneshot::Sender<()>>,
-    tick: Interval,
-    ticks: u32,
-    /// Somebody asked for something since the last tick.
-    busy: bool,
-    /// What is known of the sessions to the members.
-    pub(super) presence: Presence,
-    pub(super) started: Instant,
-    /// How fast a scrub goes.
-    pub(super) pace: Pace,
-    /// How fast members catch up, where that is limited.
-    pub(super) rebuild_pace: Pace,
+    started: Instant,
     /// How members are fenced.
-    pub(super) fence: Option<Fence>,
+    fence: Option<Fence>,
     _lock: Option<ArrayLock>,
 }
 
@@ -160,46 +91,28 @@ impl Driver {
         pool: Pool,
     ) -> Self {
         let (queue, completed) = CompletionQueue::channel();
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut slots = make_slots(opened.members, &given);
-        for (member, config) in opened.liars {
-            slots[member.as_usize()].leave_out(config);
-        }
+        let places = places_of(&mut slots, opened.liars);
         for unused in opened.unused {
             tokio::spawn(async move { unused.remote.close().await });
         }
-        let users = Users::new(opened.machine.geometry(), opened.reads_under_way);
-        let presence = Presence::new(slots.len());
+        let Opened { read_ahead, reads_under_way, .. } = opened;
+        let config = Config { places, read_ahead, reads_under_way };
         Self {
-            machine: opened.machine,
+            volume: Volume::new(opened.machine, config),
             slots,
             pool,
             channels,
             queue,
             completed,
-            in_flight: Vec::new(),
-            users,
-            ahead: opened.ahead,
-            failed_at_once: VecDeque::new(),
             joined: mpsc::channel(16),
             returned: mpsc::channel(MEMBERS_MAX),
             asked: None,
-            waiting: None,
-            handed_over: None,
             joining: None,
             ready: None,
             closing: None,
-            close_begun: false,
-            closed: false,
             abandoned: None,
-            tick,
-            ticks: 0,
-            busy: false,
-            presence,
             started: Instant::now(),
-            pace: Pace::default(),
-            rebuild_pace: Pace::default(),
             fence: opened.fence,
             _lock: opened.lock,
         }
@@ -208,67 +121,77 @@ impl Driver {
     /// Serves until the array is closed.
     pub(super) async fn run(mut self, ready: oneshot::Sender<Result<(), IoError>>) {
         self.ready = Some(ready);
-        let ticks = self.machine.has_log() && !self.machine.is_read_only();
         let mut ends: Vec<Completed> = Vec::with_capacity(BATCH);
         let mut requests: Vec<Request> = Vec::with_capacity(BATCH);
-        self.pump();
-        while !self.closed && self.abandoned.is_none() {
-            let accepts =
-                self.ready.is_none() && self.closing.is_none() && self.users.len() < REQUESTS_MAX;
+        let mut timer = std::pin::pin!(sleep_until(self.started));
+        self.pump(Duration::ZERO);
+        while !self.volume.is_closed() && self.abandoned.is_none() {
+            set(timer.as_mut(), self.started + self.volume.next_timeout());
+            let (accepts, mut command) = (self.volume.accepts(), None);
             tokio::select! {
                 biased;
-                Some(command) = self.channels.commands.recv() => self.take_command(command),
+                Some(taken) = self.channels.commands.recv() => command = Some(taken),
                 Some(joined) = self.joined.1.recv() => self.take_joined(joined),
                 Some(returned) = self.returned.1.recv() => self.take_returned(returned),
                 _ = self.completed.recv_many(&mut ends, BATCH) => {}
                 _ = self.channels.requests.recv_many(&mut requests, BATCH), if accepts => {
                     if requests.is_empty() && self.channels.requests.is_closed() {
                         // Every handle is gone: nobody can use or close the array any more.
-                        self.begin_close(None);
+                        self.volume.handle_close();
                     }
                 }
-                _ = self.tick.tick() => self.handle_tick(ticks),
-                _ = self.pace.tick(), if self.pace.is_running() => self.allow_scrub(),
-                _ = self.rebuild_pace.tick(), if self.rebuild_pace.is_running() => {
-                    self.allow_rebuild();
-                }
+                () = &mut timer => self.handle_timeout(),
+            }
+            let now = self.started.elapsed();
+            if let Some(command) = command {
+                self.take_command(now, command);
             }
             for (tag, result) in ends.drain(..) {
-                self.end_io(tag, result);
+                let tag = netraid_raid::volume::Tag(tag);
+                let device = self.slots[tag.member().as_usize()].connected.as_ref();
+                let cache_losses = device.map(|member| member.remote.cache_losses());
+                self.volume.handle_io_done(tag, cache_losses, result);
             }
-            for request in requests.drain(..) {
-                self.take_request(request);
+            for Request { op, offset, len, flags, data, completion } in requests.drain(..) {
+                self.volume.handle_request(now, completion, (op, offset, len), flags, data);
             }
-            self.pump();
+            self.pump(now);
         }
-        if let Some(reply) = self.abandoned.take() {
-            return self.end_at_once(reply).await;
+        match self.abandoned.take() {
+            Some(reply) => self.end_at_once(reply).await,
+            None => self.end().await,
         }
+    }
+
+    /// Ends the sessions of an array that has closed.
+    async fn end(mut self) {
         tracing::debug!("the machine has closed");
         self.end_returns().await;
-        let clean = self.machine.failure().is_none();
+        let failure = self.volume.machine().failure();
         let sessions = self.slots.iter_mut().filter_map(|slot| slot.connected.as_mut());
-        let ends = sessions.map(async |member| match clean {
-            true => member.leave().await,
+        let ends = sessions.map(async |member| match failure {
+            None => member.leave().await,
             // Until somebody opens it again, nobody else writes to what is left of it.
-            false => member.remote.close().await,
+            Some(_) => member.remote.close().await,
         });
         futures_util::future::join_all(ends).await;
         tracing::debug!("the members' sessions have ended");
         // The lock ends with this: nothing may be sent after it.
         has_left(self.joining.take()).await;
-        if let Some(asked) = self.asked.take() {
-            asked.refuse();
-        }
-        let late = std::iter::from_fn(|| self.joined.1.try_recv().ok());
-        for joined in self.waiting.take().into_iter().chain(late) {
+        while let Ok(joined) = self.joined.1.try_recv() {
             joined.let_go().await;
         }
         for slot in &mut self.slots {
+            if let Some(mut candidate) = slot.candidate.take() {
+                candidate.leave().await;
+            }
             has_left(slot.leaving.take()).await;
         }
+        if let Some(asked) = self.asked.take() {
+            asked.answer(Err(ArrayError::Closing));
+        }
         if let Some(reply) = self.closing.take() {
-            let end = self.machine.failure().map_or(Ok(self.machine.clean_close()), Err);
+            let end = failure.map_or(Ok(self.volume.machine().clean_close()), Err);
             // Nobody waits for the end.
             let _ = reply.send(end);
         }
@@ -277,8 +200,8 @@ impl Driver {
     /// Leaves everything as it is.
     async fn end_at_once(mut self, reply: oneshot::Sender<()>) {
         for slot in &mut self.slots {
-            let (attempt, leaving) = (slot.returning.attempt.take(), slot.leaving.take());
-            attempt.into_iter().chain(leaving).for_each(|task| task.abort());
+            let tasks = [slot.attempt.take(), slot.leaving.take()];
+            tasks.into_iter().flatten().for_each(|task| task.abort());
         }
         if let Some(joining) = self.joining.take() {
             joining.abort();
@@ -286,7 +209,7 @@ impl Driver {
         let sessions = self.slots.iter().filter_map(|slot| slot.connected.as_ref());
         futures_util::future::join_all(sessions.map(|member| member.remote.cut())).await;
         if let Some(asked) = self.asked.take() {
-            asked.refuse();
+            asked.answer(Err(ArrayError::Closing));
         }
         if let Some(closing) = self.closing.take() {
             // Nobody waits for the end.
@@ -298,159 +221,108 @@ impl Driver {
         let _ = reply.send(());
     }
 
-    /// Executes everything that the machine asks for.
-    pub(super) fn pump(&mut self) {
-        loop {
-            while let Some(action) = self.machine.poll_action() {
-                self.execute(action);
-            }
-            while let Some(event) = self.machine.poll_event() {
-                self.tell(event);
-            }
-            if let Some((io, error)) = self.failed_at_once.pop_front() {
-                self.in_flight[io.0] = None;
-                self.machine.handle_io_done(io, Err(error));
-            } else if let Some(read) = self.users.next_read() {
-                self.begin_read(read);
-            } else if self.users.tell_next() {
-            } else if self.waiting.is_some() && !self.machine.labels_pending() {
-                self.hand_over();
-            } else if self.handed_over.is_some()
-                && (self.closed || self.machine.failure().is_some())
+    /// Ends what is looked for, before the sessions end by which it is proven whose the array is.
+    async fn end_returns(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(mut attempt) = slot.attempt.take()
+                && timeout(END_MAX, &mut attempt).await.is_err()
             {
-                self.end_join_for_good();
-            } else if self.closing.is_some() && self.is_idle() && !self.close_begun {
-                self.close_begun = true;
-                // With a log, an array that has failed has told its end before.
-                self.closed |= self.machine.has_log() && self.machine.failure().is_some();
-                self.machine.handle_close();
-            } else {
-                return;
+                attempt.abort();
+                // A task that was ended has ended.
+                let _ = attempt.await;
             }
+        }
+        while let Ok(returned) = self.returned.1.try_recv() {
+            returned.let_go().await;
         }
     }
 
-    fn execute(&mut self, action: Do) {
+    /// Does everything that the volume says.
+    fn pump(&mut self, now: Duration) {
+        while let Some(action) = self.volume.poll(now) {
+            self.execute(action);
+        }
+    }
+
+    fn execute(&mut self, action: Action<Completion>) {
         match action {
-            Do::Submit { io, member, op, offset, len, fua, data } => {
-                self.submit(io, member, (op, offset, len), fua, data);
+            Action::Submit { tag, member, op, offset, len, fua, data } => {
+                let Some(connected) = &self.slots[member.as_usize()].connected else {
+                    unreachable!("a request for member {member}, whose place has no device")
+                };
+                let flags = RequestFlags { fua, no_unmap: false };
+                let completion = self.queue.completion(tag.0);
+                connected.device.submit(Request { op, offset, len, flags, data, completion });
             }
-            Do::Complete { request, result } => self.end_request(request, result),
+            Action::Complete { user, result } => user.finish(result),
+            Action::Part(member) => {
+                if let Some(connected) = self.slots[member.as_usize()].connected.take() {
+                    self.let_go(member, connected);
+                }
+            }
+            Action::LookFor(member) => self.look_for(member),
+            Action::Join { member, expect, ends_former } => self.join(member, expect, ends_former),
+            Action::Take(member) => self.slots[member.as_usize()].take(),
+            Action::LetGo(member) => {
+                if let Some(candidate) = self.slots[member.as_usize()].candidate.take() {
+                    self.let_go(member, candidate);
+                }
+            }
+            Action::Opened(end) => {
+                if let Some(ready) = self.ready.take() {
+                    // Whoever opened the array has gone; it closes when its handles are gone.
+                    let _ = ready.send(end);
+                }
+            }
+            Action::Joined { member, result } => {
+                let address = self.asked.as_ref().map(|asked| asked.config.address());
+                let address = address.unwrap_or_default();
+                let end = result.map_err(|error| self.refusal(&address, member, error));
+                self.answer_join(end);
+            }
+            Action::Tell(event) => self.tell(event),
         }
     }
 
-    fn submit(
-        &mut self,
-        io: IoId,
-        member: MemberIndex,
-        (op, offset, len): (Op, u64, u64),
-        fua: bool,
-        data: SgList,
-    ) {
-        let slot = &mut self.slots[member.as_usize()];
-        match op {
-            Op::Read => {
-                slot.stats.reads += 1;
-                slot.stats.read_bytes += len;
-            }
-            Op::Write | Op::WriteZeroes | Op::Discard => {
-                slot.stats.writes += 1;
-                slot.stats.written_bytes += len;
-            }
-            Op::Flush | Op::Extents => {}
+    fn handle_timeout(&mut self) {
+        let now = self.started.elapsed();
+        if self.closing.is_some() {
+            let (users, in_flight) = self.volume.under_way();
+            tracing::debug!(users, in_flight, "closing");
         }
-        if self.in_flight.len() <= io.0 {
-            self.in_flight.resize_with(io.0 + 1, || None);
-        }
-        let is_read = op == Op::Read;
-        let number = slot.number;
-        let entry =
-            self.in_flight[io.0].insert(InFlight { member, number, len, is_read, pieces: None });
-        let Some(connected) = &slot.connected else {
-            return self.failed_at_once.push_back((io, ErrorKind::Unreachable.into()));
-        };
-        let flags = RequestFlags { fua, no_unmap: false };
-        let limit = u64::from(connected.device.info().max_transfer_len);
-        if len <= limit || !matches!(op, Op::Read | Op::Write) {
-            let completion = self.queue.completion(io.0 as u64);
-            return connected.device.submit(Request { op, offset, len, flags, data, completion });
-        }
-        let count = len.div_ceil(limit);
-        let parts = vec![SgList::new(); narrow(count)];
-        entry.pieces = Some(Box::new(Pieces { left: parts.len(), end: Ok(parts) }));
-        for piece in 0..count {
-            let from = piece * limit;
-            let part = limit.min(len - from);
-            let data = match is_read {
-                true => SgList::new(),
-                false => data.slice(narrow(from)..narrow(from + part)),
-            };
-            let completion = self.queue.completion(io.0 as u64 | piece << PIECE_SHIFT);
-            let offset = offset + from;
-            connected.device.submit(Request { op, offset, len: part, flags, data, completion });
-        }
+        let looks = self.looks();
+        self.volume.handle_timeout(now, &looks);
     }
 
-    fn end_io(&mut self, tag: u64, result: Result<SgList, IoError>) {
-        let io: usize = narrow(tag & ((1 << PIECE_SHIFT) - 1));
-        let Some(place) = self.in_flight.get_mut(io) else { unreachable!("no such request") };
-        let Some(entry) = place else { unreachable!("a member request ended twice") };
-        let result = match &mut entry.pieces {
-            None => result,
-            Some(pieces) => match pieces.end(narrow(tag >> PIECE_SHIFT), result) {
-                Some(whole) => whole,
-                None => return,
-            },
-        };
-        let InFlight { member, number, len, is_read, .. } = *entry;
-        *place = None;
-        let slot = &mut self.slots[member.as_usize()];
-        let current = slot.number == number;
-        let result = result.and_then(|data| {
-            if current && slot.has_lost_its_cache() {
-                return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
-            }
-            if is_read && data.len() as u64 != len {
-                return Err(IoError::with_detail(
-                    ErrorKind::Device,
-                    "answered a read with another length",
-                ));
-            }
-            Ok(data)
-        });
-        if let Err(error) = &result
-            && current
-        {
-            slot.stats.errors += 1;
-            slot.stats.last_error = Some(error.to_string());
-            slot.returning.note(error, is_read);
-        }
-        self.machine.handle_io_done(IoId(io), result);
+    fn looks(&self) -> Vec<Look> {
+        self.slots.iter().map(Slot::look).collect()
     }
 
-    fn take_request(&mut self, request: Request) {
-        if self.closing.is_some() || self.closed {
-            return request.completion.finish(Err(ErrorKind::Aborted.into()));
-        }
-        self.busy = true;
-        self.begin_request(request);
-    }
-
-    fn take_command(&mut self, command: Command) {
+    fn take_command(&mut self, now: Duration, command: Command) {
         match command {
             Command::Status(reply) => {
                 // Nobody waits for the answer any more.
                 let _ = reply.send(self.status());
             }
-            Command::Close(reply) => self.begin_close(Some(reply)),
+            Command::Close(reply) => {
+                self.closing.get_or_insert(reply);
+                self.volume.handle_close();
+            }
             Command::Abandon(reply) => self.abandoned = Some(reply),
-            Command::Replace(member, with, reply) => self.begin_replace_by(member, *with, reply),
-            Command::LimitRebuild(rate) => self.limit_rebuild(rate),
-            Command::Control(request, reply) => self.take_control(request, reply),
+            Command::Replace(member, with, reply) => {
+                let last = self.last();
+                let prepared = match member <= last {
+                    true => Ok((member, *with)),
+                    false => Err(ArrayError::NoSuchMember { given: member.to_string(), last }),
+                };
+                self.begin_join(prepared, Expect::Anything, reply);
+            }
+            Command::LimitRebuild(rate) => self.volume.handle_rebuild_limit(now, rate),
+            Command::Control(request, reply) => self.take_control(now, request, reply),
         }
     }
 
-    fn take_control(&mut self, request: ControlRequest, reply: Reply) {
+    fn take_control(&mut self, now: Duration, request: ControlRequest, reply: Reply) {
         let end = match request {
             ControlRequest::Status => Ok(()),
             // Who runs the array asks for this when its exports may end.
@@ -458,150 +330,169 @@ impl Driver {
                 self.channels.stop.send_replace(true);
                 Ok(())
             }
-            ControlRequest::Fail { member } => {
-                self.find(&member).and_then(|member| {
-                    self.check_not_joining(member)?;
-                    // By command: it does not come back by itself.
-                    self.machine.handle_fail(member)?;
-                    self.slots[member.as_usize()].returning.by_itself = false;
-                    Ok(())
-                })
-            }
+            ControlRequest::Fail { member } => self.find(&member).and_then(|member| {
+                self.volume.handle_fail(member).map_err(|error| self.refusal("", member, error))
+            }),
             ControlRequest::Replace { member, with, secret, force } => {
+                let expect = if force { Expect::Anything } else { Expect::Unused };
                 let secret = secret.map(|handed| handed.0);
-                return self.begin_replace(&member, (&with, secret), force, reply);
+                let prepared = self.prepare_replacement(&member, &with, secret);
+                return self.begin_join(prepared, expect, reply);
             }
-            ControlRequest::Rebuild { member } => return self.begin_rebuild(&member, reply),
+            ControlRequest::Rebuild { member } => {
+                let prepared = self.find(&member).and_then(|member| {
+                    let config = self.slots[member.as_usize()].config.clone();
+                    Ok((member, config.ok_or(ArrayError::NotGiven(member))?))
+                });
+                return self.begin_join(prepared, Expect::Former, reply);
+            }
             ControlRequest::Scrub { action, rate, from, trust_parity } => {
-                self.command_scrub(action, rate, from, trust_parity)
+                let order = match action {
+                    ScrubAction::Start => ScrubOrder::Start { from, trust_parity },
+                    ScrubAction::Pause => ScrubOrder::Pause,
+                    ScrubAction::Resume => ScrubOrder::Resume,
+                    ScrubAction::Stop => ScrubOrder::Stop,
+                };
+                self.volume.handle_scrub(now, order, rate).map_err(ArrayError::Scrub)
             }
         };
         // Nobody waits for the answer any more.
         let _ = reply.send(end);
     }
 
-    pub(super) const fn is_closing(&self) -> bool {
-        self.closing.is_some() || self.closed
+    /// Somebody asks for a device to take a member's place.
+    fn begin_join(
+        &mut self,
+        prepared: Result<(MemberIndex, MemberConfig), ArrayError>,
+        expect: Expect,
+        reply: Reply,
+    ) {
+        let taken = prepared.and_then(|(member, config)| {
+            let address = config.address();
+            let taken = self.volume.handle_join(member, &address, expect);
+            taken.map_err(|error| self.refusal(&address, member, error))?;
+            Ok(config)
+        });
+        match taken {
+            Ok(config) => self.asked = Some(Asked { config, reply }),
+            Err(error) => {
+                // Nobody waits for the answer any more.
+                let _ = reply.send(Err(error));
+            }
+        }
     }
 
-    fn begin_close(&mut self, reply: Option<Closing>) {
-        if self.closing.is_none() {
-            self.closing = Some(reply.unwrap_or_else(|| oneshot::channel().0));
-            self.stop_read_ahead();
+    /// Why a device does not take a member's place, with addresses. `address` is the device's.
+    fn refusal(&self, address: &str, member: MemberIndex, error: JoinError) -> ArrayError {
+        match error {
+            JoinError::Refused(error) => error.into(),
+            JoinError::Joining(other) => {
+                ArrayError::Joining { address: self.slots[other.as_usize()].address() }
+            }
+            JoinError::Serves(other) => {
+                ArrayError::Serves { address: address.to_owned(), member: other }
+            }
+            JoinError::NotTaken(reason) => ArrayError::NotJoined { member, reason },
         }
     }
 
-    fn handle_tick(&mut self, has_log: bool) {
-        self.ahead.iter_mut().for_each(ReadAhead::drop_old);
-        self.users.look();
-        if self.ready.is_none() && self.closing.is_none() && self.machine.failure().is_none() {
-            self.look_at_members();
-        }
-        if !has_log {
-            return;
-        }
-        if self.is_closing() {
-            let in_flight = self.in_flight.iter().flatten().count();
-            let (users, state) = (self.users.len(), self.machine.status());
-            tracing::debug!(users, in_flight, ?state.log, begun = self.close_begun, "closing");
-        }
-        if self.ready.is_some() || self.closing.is_some() || self.machine.failure().is_some() {
-            return;
-        }
-        self.ticks = self.ticks.wrapping_add(1);
-        if !std::mem::take(&mut self.busy) {
-            self.machine.handle_idle();
-        } else if self.ticks.is_multiple_of(TICKS_OF_AGE) {
-            self.machine.handle_age();
-        }
-        self.begin_returns();
-    }
-
-    fn tell(&mut self, told: Told) {
-        let event = match told {
-            Told::Opened => return self.answer_ready(Ok(())),
-            Told::Closed => {
-                let failure = self.machine.failure();
-                let goes_on = self.ready.is_none() && !self.close_begun && failure.is_some();
-                self.answer_ready(failure.map_or(Ok(()), Err));
-                // What has failed is closed by command, and answers with its failure until then.
-                self.closed = !goes_on;
-                return;
-            }
-            Told::Member { member, state, reason } => {
-                self.end_join(member, state.is_live(), &reason);
-                // What is not up to date when the array is opened catches up right away.
-                if !state.is_live() && self.ready.is_none() {
-                    self.slots[member.as_usize()].returning.has_left();
-                    self.part_with(member);
-                }
-                let url = self.slots[member.as_usize()].address();
-                tracing::warn!(%member, %url, state = state.name(), %reason, "member");
-                Event::Member { member: member.0, url, state: state.name(), reason }
-            }
-            Told::State(state) => {
-                let failure = self.machine.failure().map(|failure| failure.to_string());
-                match &failure {
-                    Some(failure) => tracing::error!(state = state.name(), failure, "array"),
-                    None => tracing::info!(state = state.name(), "array"),
-                }
-                Event::State { state: state.name(), failure }
-            }
-            Told::Other(event) => {
-                match &event {
-                    Event::Repaired { member, offset } => {
-                        tracing::warn!(member, offset, "range written back");
-                    }
-                    Event::Incomplete { member, stripes } => {
-                        tracing::error!(
-                            member,
-                            stripes,
-                            "stripes that other members could not give"
-                        );
-                    }
-                    Event::Rebuilt { member } => {
-                        self.slots[usize::from(*member)].returning.has_caught_up();
-                    }
-                    Event::Notice { text } => tracing::warn!("{text}"),
-                    Event::Unrepaired { member, offset, len, reason } => {
-                        tracing::error!(member, offset, len, reason, "cannot be repaired");
-                    }
-                    Event::Scrubbed { scrub } => {
-                        self.pace.end();
-                        let (wrong, repaired) = (scrub.wrong, scrub.repaired);
-                        let (state, unrepaired) = (&scrub.state, scrub.unrepaired);
-                        tracing::info!(state, wrong, repaired, unrepaired, "scrub");
-                    }
-                    Event::Member { .. } | Event::State { .. } | Event::Resynced => {}
-                }
-                event
-            }
+    /// Makes a session to the device that was asked for, and prepares it.
+    fn join(&mut self, member: MemberIndex, expect: Expect, ends_former: bool) {
+        let Some(asked) = &self.asked else {
+            unreachable!("nobody asked for a device in the place of member {member}")
         };
-        self.send_event(event);
+        let config = asked.config.clone();
+        let former = &mut self.slots[member.as_usize()].connected;
+        let former = former.take_if(|_| ends_former);
+        // A device that was set aside may be the one that comes: two sessions with one ISID would
+        // end each other in turns, and the older one would send its writes again.
+        let leaving: Vec<_> = self.slots.iter_mut().map(|slot| slot.leaving.take()).collect();
+        let beside = self.beside(member);
+        let (pool, sender) = (self.pool.clone(), self.joined.0.clone());
+        self.joining = Some(tokio::spawn(async move {
+            if let Some(mut former) = former {
+                former.leave().await;
+            }
+            for session in leaving {
+                has_left(session).await;
+            }
+            let device = join(config, member, expect, &beside, pool).await;
+            // The array's task waits for this one, so that it is there.
+            let _ = sender.send(Joined { member, device }).await;
+        }));
     }
 
-    pub(super) fn send_event(&self, event: Event) {
+    fn take_joined(&mut self, joined: Joined) {
+        let Joined { member, device } = joined;
+        match device {
+            Ok((connected, label)) => {
+                let device = device_of(&connected);
+                self.slots[member.as_usize()].candidate = Some(connected);
+                let candidate = Candidate { device, label, uuid: rand::random() };
+                self.volume.handle_joined(member, candidate);
+            }
+            Err(error) => {
+                self.volume.handle_not_joined(member);
+                self.answer_join(Err(error));
+            }
+        }
+    }
+
+    /// Makes a session to a member's own device again, and looks whether it is that member's still.
+    fn look_for(&mut self, member: MemberIndex) {
+        let Some(config) = self.slots[member.as_usize()].config.clone() else {
+            unreachable!("member {member} is looked for, and its address is not known")
+        };
+        let beside = self.beside(member);
+        let (pool, sender) = (self.pool.clone(), self.returned.0.clone());
+        self.slots[member.as_usize()].attempt = Some(tokio::spawn(async move {
+            let end = join(config, member, Expect::Former, &beside, pool).await;
+            // The array's task waits for it, or ends it.
+            let _ = sender.send(Returned { member, end }).await;
+        }));
+    }
+
+    fn take_returned(&mut self, returned: Returned) {
+        let Returned { member, end } = returned;
+        let looks = self.looks();
+        let slot = &mut self.slots[member.as_usize()];
+        slot.attempt = None;
+        let end = match end {
+            Ok((connected, label)) => {
+                let device = device_of(&connected);
+                slot.candidate = Some(connected);
+                Ok(Candidate { device, label, uuid: [0; 16] })
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        self.volume.handle_returned(member, &looks, end);
+    }
+
+    /// What a device for the place of `member` is held against.
+    fn beside(&self, member: MemberIndex) -> Beside {
+        let others = self.slots.iter().zip((0..).map(MemberIndex));
+        let others = others.filter(|(_, other)| *other != member);
+        let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
+        Beside::new(self.volume.machine(), self.fence, others)
+    }
+
+    fn answer_join(&mut self, result: Result<(), ArrayError>) {
+        if let Some(asked) = self.asked.take() {
+            asked.answer(result);
+        }
+    }
+
+    fn tell(&self, told: VolumeEvent) {
+        let address = |member: MemberIndex| self.slots[member.as_usize()].address();
+        let Some(event) = event(told, self.volume.machine(), address) else { return };
+        log(&event);
         if self.channels.events.try_send(event).is_err() {
             tracing::debug!("an event was dropped: nobody fetches events");
         }
     }
 
-    fn answer_ready(&mut self, end: Result<(), IoError>) {
-        if let Some(ready) = self.ready.take() {
-            // Whoever opened the array has gone; it closes when its handles are gone.
-            let _ = ready.send(end);
-        }
-    }
-
-    /// Ends the session to a member that was set aside, so that nothing more reaches it.
-    fn part_with(&mut self, member: MemberIndex) {
-        if let Some(connected) = self.slots[member.as_usize()].connected.take() {
-            self.let_go(member, connected);
-        }
-    }
-
     /// Gives a device back that has not, or no longer, a member's place.
-    pub(super) fn let_go(&mut self, member: MemberIndex, mut connected: Connected) {
+    fn let_go(&mut self, member: MemberIndex, mut connected: Connected) {
         let slot = &mut self.slots[member.as_usize()];
         let before = slot.leaving.take();
         slot.leaving = Some(tokio::spawn(async move {
@@ -614,35 +505,36 @@ impl Driver {
     pub(super) fn find(&self, given: &str) -> Result<MemberIndex, ArrayError> {
         let by_address = self.slots.iter().position(|slot| slot.address_is(given));
         let by_index = given.parse().ok().filter(|at| *at < self.slots.len());
-        let last = MemberIndex(self.machine.geometry().members() - 1);
         let at = by_index.or(by_address).and_then(|at| u8::try_from(at).ok());
+        let last = self.last();
         at.map(MemberIndex).ok_or(ArrayError::NoSuchMember { given: given.into(), last })
     }
 
-    fn status(&self) -> ArrayStatus {
-        let suspects = self.suspects();
-        let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
-            index: index.0,
-            url: slot.address(),
-            state: self.shown_state(index, suspects).into(),
-            exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
-            ..slot.stats.clone()
-        };
-        let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
-        let read_ahead = self.read_ahead_status();
-        let status = self.machine.status();
-        let state = shown_array_state(status.state, suspects);
-        ArrayStatus { state, members, read_ahead, ..status }
+    fn last(&self) -> MemberIndex {
+        MemberIndex(self.volume.machine().geometry().members() - 1)
     }
 
-    /// Whether a member's state lets another device take its place.
-    pub(super) fn state(&self, member: MemberIndex) -> MemberState {
-        self.machine.member_state(member)
+    fn status(&self) -> ArrayStatus {
+        let suspects = self.volume.suspects(&self.looks());
+        let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
+            url: slot.address(),
+            exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
+            ..super::status::member(&self.volume, index, suspects)
+        };
+        let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();
+        shown(&self.volume, suspects, members)
+    }
+}
+
+/// Has a timer end at another moment.
+fn set(timer: std::pin::Pin<&mut Sleep>, at: Instant) {
+    if timer.deadline() != at {
+        timer.reset(at);
     }
 }
 
 /// Waits until a session has ended, which it does in bounded time.
-pub(super) async fn has_left(leaving: Option<JoinHandle<()>>) {
+async fn has_left(leaving: Option<JoinHandle<()>>) {
     if let Some(leaving) = leaving {
         // A task that has panicked has ended, too.
         let _ = leaving.await;

@@ -3,7 +3,7 @@
 use netraid_block::{ErrorKind, IoError, UriError};
 use netraid_raid::{
     array::CommandError, assemble::AssembleError, label::LabelError, member::MemberIndex,
-    regions::RegionsError,
+    regions::RegionsError, volume::ScrubError,
 };
 
 use crate::initiator::{InitiatorError, Reason};
@@ -147,8 +147,8 @@ pub enum ArrayError {
     #[error("no member of an array among the given ones{0}")]
     NoLabels(String),
     /// A scrub that cannot be begun or commanded.
-    #[error("{0}")]
-    Scrub(&'static str),
+    #[error(transparent)]
+    Scrub(ScrubError),
     /// Another process of this machine has the array open.
     #[error(
         "array '{name}' is open in another process of this machine (lock {path}); stop it first"

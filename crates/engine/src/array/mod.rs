@@ -1,32 +1,26 @@
-//! The array's shell: members over iSCSI, the machine that decides, one task that owns both.
+//! The array's shell: members over iSCSI, the volume that decides, one task that owns both.
 //!
 //! ```text
 //! export ── Request ──▶ driver task ── member Request ──▶ one task a session ──▶ socket
-//!        ◀─ completion ─ (machine)     ◀─ completion ───
+//!        ◀─ completion ─ (volume)      ◀─ completion ───
 //! ```
 //!
-//! The driver executes what the machine asks for and decides nothing. There are two machines, for
-//! arrays with a log and for arrays without ([`machine`]).
+//! The driver executes what the volume ([`netraid_raid::volume`]) asks for and decides nothing.
 
-mod ahead;
 mod caches;
 mod create;
 mod driver;
 mod error;
 mod examine;
 mod fence;
-mod heard;
+mod join;
 mod lock;
-mod machine;
 mod mark;
 mod member;
 mod open;
 mod putback;
-mod replace;
-mod returns;
-mod scrub;
 mod slots;
-mod users;
+mod status;
 mod written;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};

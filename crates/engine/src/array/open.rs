@@ -6,8 +6,8 @@ use super::{
     error::ArrayError,
     fence::{Fence, Removes, key_of},
     lock::{ArrayLock, fingerprint, hex, this_holder},
-    machine::{Logged, Machine, Plain, logged_caps},
     member::{Connected, MemberConfig},
+    slots::caps,
     written,
 };
 use std::collections::BTreeSet;
@@ -23,8 +23,8 @@ use netraid_raid::{
     label::{Holder, Label},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
-    read_ahead::ReadAhead,
     testimony::judge,
+    volume::{Logged, Plain, PlainOrLogged, logged_caps},
     written::WrittenBits,
 };
 
@@ -55,9 +55,9 @@ pub struct OpenOptions {
 
 /// Everything that the driver starts with.
 pub(super) struct Opened {
-    pub(super) machine: Machine,
-    /// None: nothing is read ahead.
-    pub(super) ahead: Option<ReadAhead>,
+    pub(super) machine: PlainOrLogged,
+    /// Bytes of memory for what is read ahead; none: nothing is.
+    pub(super) read_ahead: Option<u64>,
     /// None: found by trying.
     pub(super) reads_under_way: Option<u64>,
     pub(super) members: Vec<Option<Connected>>,
@@ -421,21 +421,20 @@ fn start(
     // Who only reads does not keep others from writing. With a log, whose tables are read once, that shows
     // old bytes anyway; without one each read shows what is there, and goes on doing so.
     let may_change = options.read_only && written.is_some();
-    let memory = options.caches.read_ahead_len().filter(|_| !may_change);
-    let ahead = memory.map(|memory| ReadAhead::new(&assembly.label.geometry, memory));
+    let read_ahead = options.caches.read_ahead_len().filter(|_| !may_change);
     let machine = match written {
         Some(written) => {
             let (read_only, trust_parity) = (options.read_only, options.force);
             let caps = found;
             let config = OpenConfig { read_only, trust_parity, holder, caps, max_io_len };
             let machine = ArrayMachine::open(&assembly, written, config);
-            Machine::Plain(Box::new(Plain::new(machine, Executor::new(pool.clone()))))
+            PlainOrLogged::Plain(Box::new(Plain::new(machine, Executor::new(pool.clone()))))
         }
         None => {
             let machine =
                 start_logged(options, &assembly, labels, found, (holder, max_io_len), pool);
             match machine {
-                Ok(machine) => Machine::Logged(Box::new(machine)),
+                Ok(machine) => PlainOrLogged::Logged(Box::new(machine)),
                 Err(reason) => {
                     let all = members.into_iter().chain(connected);
                     return Err((reason, all.flatten().collect()));
@@ -445,7 +444,18 @@ fn start(
     };
     let unused = connected.into_iter().flatten().collect();
     let (notes, reads_under_way) = (Vec::new(), options.reads_under_way);
-    Ok(Opened { machine, ahead, reads_under_way, members, lock, fence, info, notes, unused, liars })
+    Ok(Opened {
+        machine,
+        read_ahead,
+        reads_under_way,
+        members,
+        lock,
+        fence,
+        info,
+        notes,
+        unused,
+        liars,
+    })
 }
 
 /// The machine of an array with a log, of members whose labels and devices these are.
@@ -473,12 +483,6 @@ fn start_logged(
         limits: options.caches.limits(),
     };
     Ok(Logged::new(LoggedArray::open(config)?, options.read_only, max_io_len))
-}
-
-/// What the machine must know of a member's device.
-pub(super) fn caps(member: &Connected) -> MemberCaps {
-    let info = member.device.info();
-    MemberCaps { volatile_cache: info.volatile_cache, can_discard: info.can_discard }
 }
 
 /// Labels with the place of their member among those that answered.

@@ -1,32 +1,25 @@
-//! The places of an array's members: what is connected there, and what the shell keeps of it.
+//! The places of an array's members, as the shell has them: sessions, and how to make them.
 
-use std::time::Duration;
-
-use netraid_raid::presence::Sighting;
+use netraid_raid::{
+    array::MemberCaps,
+    member::MemberIndex,
+    volume::{Device, Found, Look, Report},
+};
 use tokio::task::JoinHandle;
 
-use super::{
-    member::{Connected, MemberConfig},
-    returns::Returning,
-};
-use crate::control::MemberStatus;
+use super::member::{Connected, MemberConfig};
 
 /// A member as the driver sees it.
 pub(super) struct Slot {
     pub(super) config: Option<MemberConfig>,
     pub(super) connected: Option<Connected>,
-    /// Raised when another device takes the place.
-    pub(super) number: u32,
-    /// Times that the device had lost its cache when it was taken.
-    pub(super) cache_losses: u64,
-    /// A replacement is being prepared.
-    pub(super) joining: bool,
+    /// A device that may take the place.
+    pub(super) candidate: Option<Connected>,
     /// The session of a device that was set aside, while it ends: until then it may send again what
     /// it has under way.
     pub(super) leaving: Option<JoinHandle<()>>,
-    /// How it comes back by itself.
-    pub(super) returning: Returning,
-    pub(super) stats: MemberStatus,
+    /// Looks for the member.
+    pub(super) attempt: Option<JoinHandle<()>>,
 }
 
 impl Slot {
@@ -39,44 +32,52 @@ impl Slot {
         self.config.is_some() && uri.is_ok_and(|uri| uri == self.address())
     }
 
-    pub(super) fn has_lost_its_cache(&self) -> bool {
-        let losses = self.connected.as_ref().map(|member| member.remote.cache_losses());
-        losses.is_some_and(|losses| losses != self.cache_losses)
+    /// What there is to see of the member now.
+    pub(super) fn look(&self) -> Look {
+        let is_leaving = self.leaving.as_ref().is_some_and(|leaving| !leaving.is_finished());
+        Look { report: self.connected.as_ref().map(report), is_leaving }
     }
 
-    /// What the sessions to the device say of it; none without a device.
-    pub(super) fn sighting(&self) -> Option<Sighting> {
-        let Connected { remote, config, .. } = self.connected.as_ref()?;
-        let signs = remote.signs();
-        Some(if remote.is_fenced() {
-            Sighting::Fenced
-        } else if remote.is_connected() {
-            Sighting::Connected { signs }
-        } else {
-            // Silence took its time before the session was lost: with both a request would have failed.
-            let patience = config.request_timeout * 2 / 5;
-            let patience = if remote.is_gone() { Duration::ZERO } else { patience };
-            Sighting::Lost { signs, patience }
-        })
+    /// Puts the device that was found into the place.
+    pub(super) fn take(&mut self) {
+        let Some(candidate) = self.candidate.take() else {
+            unreachable!("no device was found for the place of {}", self.address())
+        };
+        self.config = Some(candidate.config.clone());
+        self.connected = Some(candidate);
     }
+}
 
-    /// The member's device is there, and is not believed: it does not come back by itself.
-    pub(super) fn leave_out(&mut self, config: MemberConfig) {
-        self.config = Some(config);
-        self.returning.by_itself = false;
+/// What the sessions to a device say.
+fn report(connected: &Connected) -> Report {
+    let Connected { remote, config, .. } = connected;
+    let (is_fenced, is_connected) = (remote.is_fenced(), remote.is_connected());
+    let has_session = is_connected && !is_fenced;
+    Report {
+        is_fenced,
+        is_connected,
+        is_gone: remote.is_gone(),
+        signs: remote.signs(),
+        cache_losses: remote.cache_losses(),
+        request_timeout: config.request_timeout,
+        failure: if has_session { String::new() } else { remote.last_failure() },
     }
+}
 
-    /// Puts a device in the place.
-    pub(super) fn take(&mut self, connected: Connected) {
-        if self.address() != connected.address() {
-            self.stats = MemberStatus::default();
-        }
-        self.config = Some(connected.config.clone());
-        self.cache_losses = connected.remote.cache_losses();
-        self.number += 1;
-        self.connected = Some(connected);
-        self.returning.by_itself = true;
+/// What a volume must know of a member's device.
+pub(super) fn device_of(connected: &Connected) -> Device {
+    Device {
+        address: connected.address(),
+        caps: caps(connected),
+        max_transfer_len: connected.device.info().max_transfer_len,
+        cache_losses: connected.remote.cache_losses(),
     }
+}
+
+/// What the machine must know of a member's device.
+pub(super) fn caps(member: &Connected) -> MemberCaps {
+    let info = member.device.info();
+    MemberCaps { volatile_cache: info.volatile_cache, can_discard: info.can_discard }
 }
 
 /// One slot a member. The address of a member that is not there is known when it was given at
@@ -93,11 +94,22 @@ pub(super) fn make_slots(members: Vec<Option<Connected>>, given: &[MemberConfig]
             Some(connected) => Some(connected.config.clone()),
             None => at_its_place.or(only_one).cloned(),
         };
-        let cache_losses = connected.as_ref().map_or(0, |member| member.remote.cache_losses());
-        let stats = MemberStatus::default();
-        let returning = Returning::default();
-        let (number, joining, leaving) = (0, false, None);
-        Slot { config, connected, number, cache_losses, joining, leaving, returning, stats }
+        let (candidate, leaving, attempt) = (None, None, None);
+        Slot { config, connected, candidate, leaving, attempt }
     };
     members.into_iter().enumerate().map(slot).collect()
+}
+
+/// The places of a volume. The devices of `liars` are there, and are not believed.
+pub(super) fn places_of(slots: &mut [Slot], liars: Vec<(MemberIndex, MemberConfig)>) -> Vec<Found> {
+    let place = |slot: &Slot| match &slot.connected {
+        Some(connected) => Found::Device(device_of(connected)),
+        None => Found::Nobody(slot.config.as_ref().map(MemberConfig::address)),
+    };
+    let mut places: Vec<Found> = slots.iter().map(place).collect();
+    for (member, config) in liars {
+        places[member.as_usize()] = Found::Liar(config.address());
+        slots[member.as_usize()].config = Some(config);
+    }
+    places
 }

@@ -1,11 +1,15 @@
-//! The machines of both kinds of arrays, with a log and without, as the driver sees them: what they
+//! The machines of both kinds of arrays, with a log and without, as a volume sees them: what they
 //! ask for in the same words.
 //!
 //! An array with a log that is read only is told that everything it writes has been written: it was
 //! closed, so that it reads nothing of what it writes.
 
+use alloc::{boxed::Box, string::String, vec::Vec};
+
 use netraid_block::{Buf, IoError, Op, RequestFlags, SgList};
-use netraid_raid::{
+
+use super::interface::Event;
+use crate::{
     array::{
         Action as PlainAction, ArrayMachine, Background, BufferId, CommandError,
         Event as PlainEvent, IoId, MemberCaps, RequestId, UserRequest as PlainRequest,
@@ -16,23 +20,97 @@ use netraid_raid::{
     label::{Label, Uuid},
     logged::{
         Action as LoggedAction, Event as LoggedEvent, FoundMember, LoggedArray,
-        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, Shortage, UserRequest as LoggedRequest,
+        MemberCaps as LoggedCaps, NewDevice, ScrubEvent, ScrubStatus, Shortage, Usage,
+        UserRequest as LoggedRequest,
     },
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
 };
 
-use super::Event;
-use crate::control::{ArrayStatus, LogStatus, NoSpaceStatus, ProgressStatus, ScrubStatus};
+/// The machine of an array, in a volume.
+///
+/// [`ArrayMachine`] and [`LoggedArray`] say what each method does.
+#[allow(missing_docs, reason = "the methods of the machines of arrays")]
+pub trait Machine {
+    fn has_log(&self) -> bool;
+    fn is_read_only(&self) -> bool;
+    fn geometry(&self) -> &Geometry;
+    fn member_state(&self, member: MemberIndex) -> MemberState;
+    fn failure(&self) -> Option<IoError>;
 
-/// Bytes of a block of the log.
-const LOG_BLOCK: u64 = 4096;
+    /// Whether members that are away can be set aside together, and come back by themselves. One of an array
+    /// without a log would be rebuilt from the beginning, and not by itself: there only a request tells.
+    fn can_lose_all(&self, members: MemberSet) -> bool;
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError>;
 
-/// What the driver is to do.
-pub(super) enum Do {
+    /// Whether a device must not be handed over yet.
+    fn labels_pending(&self) -> bool;
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        what: (Op, u64, u64),
+        flags: RequestFlags,
+        data: SgList,
+    );
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);
+
+    /// Sets a member aside by command.
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError>;
+
+    /// A member has lost what was not stable on it, or does not answer.
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str);
+
+    /// Takes a device in a member's place; with a `label` it is the member's own, which is back.
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+        label: Option<Label>,
+    ) -> Result<(), CommandError>;
+
+    /// Nobody asked for anything for a while: what is in the log is brought home.
+    fn handle_idle(&mut self);
+
+    /// What was written a while ago is made stable, also when nobody asks for it.
+    fn handle_age(&mut self);
+    fn handle_close(&mut self);
+
+    /// The machine that can be scrubbed, if it may write.
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray>;
+
+    /// What is to be sent or ended next; what is to be computed has been.
+    fn poll_action(&mut self) -> Option<Do>;
+    fn poll_event(&mut self) -> Option<Told>;
+}
+
+/// What a machine asks for.
+#[derive(Debug)]
+pub enum Do {
     /// Send a request to a member.
-    Submit { io: IoId, member: MemberIndex, op: Op, offset: u64, len: u64, fua: bool, data: SgList },
+    Submit {
+        /// To be given back.
+        io: IoId,
+        /// Which member.
+        member: MemberIndex,
+        /// What to do.
+        op: Op,
+        /// First byte on it.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+        /// Must be stable when it ends.
+        fua: bool,
+        /// What to write.
+        data: SgList,
+    },
     /// End a user's request.
-    Complete { request: RequestId, result: Result<SgList, IoError> },
+    Complete {
+        /// Which.
+        request: RequestId,
+        /// Its end.
+        result: Result<SgList, IoError>,
+    },
 }
 
 impl Do {
@@ -45,23 +123,74 @@ impl Do {
     }
 }
 
-/// What happened in the machine.
-pub(super) enum Told {
+/// What happened in a machine.
+#[derive(Debug)]
+pub enum Told {
+    /// It takes requests.
     Opened,
+    /// It asks for nothing more: everything is stable and the labels say so, or it failed.
     Closed,
-    Member { member: MemberIndex, state: MemberState, reason: String },
-    State(ArrayState),
+    /// A member's state changed; or its device that is back was not taken, and it is as before.
+    Member {
+        /// Which.
+        member: MemberIndex,
+        /// To what.
+        state: MemberState,
+        /// Why.
+        reason: String,
+    },
+    /// What concerns people and logs alone.
     Other(Event),
 }
 
 /// One of the two machines.
-pub(super) enum Machine {
+#[derive(Debug)]
+pub enum PlainOrLogged {
+    /// Of an array without a log.
     Plain(Box<Plain>),
+    /// Of an array with a log.
     Logged(Box<Logged>),
 }
 
+/// How an array is.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Its label.
+    pub label: Label,
+    /// What it can do.
+    pub state: ArrayState,
+    /// Why it failed.
+    pub failure: Option<IoError>,
+    /// It is open for reading only.
+    pub is_read_only: bool,
+    /// Stripes that hold data.
+    pub used: u64,
+    /// Rebuild, catch-up or resync, when there is one.
+    pub progress: Option<Progress>,
+    /// What is in its log and on its members, when it has one.
+    pub usage: Option<Usage>,
+    /// What it lacks space for.
+    pub shortage: Option<Shortage>,
+    /// The scrub that runs, or the last one; and the bytes of all members in a stripe of it.
+    pub scrub: Option<(ScrubStatus, u64)>,
+}
+
+/// How far a rebuild, catch-up or resync is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Which.
+    pub kind: &'static str,
+    /// The member that is rebuilt, or catches up.
+    pub member: Option<MemberIndex>,
+    /// Stripes that need no more work.
+    pub done: u64,
+    /// All stripes.
+    pub total: u64,
+}
+
 /// An array without a log, and what computes for it.
-pub(super) struct Plain {
+#[derive(Debug)]
+pub struct Plain {
     machine: ArrayMachine,
     executor: Executor,
     /// By number of the member request: buffers that a read fills.
@@ -69,7 +198,8 @@ pub(super) struct Plain {
 }
 
 /// An array with a log.
-pub(super) struct Logged {
+#[derive(Debug)]
+pub struct Logged {
     machine: LoggedArray,
     read_only: bool,
     geometry: Geometry,
@@ -77,7 +207,9 @@ pub(super) struct Logged {
 }
 
 impl Plain {
-    pub(super) const fn new(machine: ArrayMachine, executor: Executor) -> Self {
+    /// A machine that was opened, and the executor for its buffers.
+    #[must_use]
+    pub const fn new(machine: ArrayMachine, executor: Executor) -> Self {
         Self { machine, executor, reads: Vec::new() }
     }
 
@@ -125,42 +257,34 @@ impl Plain {
             PlainEvent::Opened => Told::Opened,
             PlainEvent::Closed => Told::Closed,
             PlainEvent::Member { member, state, reason } => Told::Member { member, state, reason },
-            PlainEvent::State(state) => Told::State(state),
+            PlainEvent::State(state) => Told::Other(Event::State(state)),
             PlainEvent::Repaired { member, offset } => {
-                Told::Other(Event::Repaired { member: member.0, offset })
+                Told::Other(Event::Repaired { member, offset })
             }
             PlainEvent::Finished(Background::Resync) => Told::Other(Event::Resynced),
             PlainEvent::Finished(Background::Rebuild(member)) => {
-                Told::Other(Event::Rebuilt { member: member.0 })
+                Told::Other(Event::Rebuilt(member))
             }
             PlainEvent::Incomplete { background, stripes } => {
-                let member = match background {
-                    Background::Resync => None,
-                    Background::Rebuild(member) => Some(member.0),
-                };
-                Told::Other(Event::Incomplete { member, stripes })
+                Told::Other(Event::Incomplete { background, stripes })
             }
         })
     }
 
-    fn progress(&self) -> Option<ProgressStatus> {
+    fn progress(&self) -> Option<Progress> {
         let progress = self.machine.progress()?;
         let (kind, member) = match progress.background {
             Background::Resync => ("resync", None),
-            Background::Rebuild(member) => ("rebuild", Some(member.0)),
+            Background::Rebuild(member) => ("rebuild", Some(member)),
         };
-        let stripe_len = self.machine.geometry().stripe_data_len();
-        Some(ProgressStatus {
-            kind: kind.into(),
-            member,
-            done_bytes: progress.done * stripe_len,
-            total_bytes: progress.total * stripe_len,
-        })
+        Some(Progress { kind, member, done: progress.done, total: progress.total })
     }
 }
 
 impl Logged {
-    pub(super) fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
+    /// A machine that was opened, with requests to members of so many bytes at most.
+    #[must_use]
+    pub fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
         let geometry = machine.label().geometry;
         Self { machine, read_only, geometry, max_io_len }
     }
@@ -196,29 +320,28 @@ impl Logged {
             LoggedEvent::Opened => Told::Opened,
             LoggedEvent::Closed => Told::Closed,
             LoggedEvent::Member { member, state, reason } => Told::Member { member, state, reason },
-            LoggedEvent::State(state) => Told::State(state),
+            LoggedEvent::State(state) => Told::Other(Event::State(state)),
             LoggedEvent::Repaired { member, offset, .. } => {
-                Told::Other(Event::Repaired { member: member.0, offset })
+                Told::Other(Event::Repaired { member, offset })
             }
-            LoggedEvent::CaughtUp(member) => Told::Other(Event::Rebuilt { member: member.0 }),
-            LoggedEvent::Notice(text) => Told::Other(Event::Notice { text }),
+            LoggedEvent::CaughtUp(member) => Told::Other(Event::Rebuilt(member)),
+            LoggedEvent::Notice(text) => Told::Other(Event::Notice(text)),
             LoggedEvent::Lost { member, offset, len } => {
                 let reason = "more of its row is lost than the other members can give";
-                let len = len.into();
-                Told::Other(Event::Unrepaired { member: member.0, offset, len, reason })
+                Told::Other(Event::Unrepaired { member, offset, len: len.into(), reason })
             }
             LoggedEvent::Scrub(ScrubEvent::Unrepaired { member, offset, len, reason }) => {
-                Told::Other(Event::Unrepaired { member: member.0, offset, len, reason })
+                Told::Other(Event::Unrepaired { member, offset, len, reason })
             }
             LoggedEvent::Scrub(ScrubEvent::Ended(status)) => {
-                let scrub = super::scrub::shown(&status, self.machine.scrub_stripe_len());
-                Told::Other(Event::Scrubbed { scrub })
+                let stripe_len = self.machine.scrub_stripe_len();
+                Told::Other(Event::Scrubbed { status, stripe_len })
             }
         })
     }
 
-    fn progress(&self, label: &Label) -> Option<ProgressStatus> {
-        let stripes = u64::from(self.machine.usage().physical);
+    fn progress(&self, label: &Label) -> Option<Progress> {
+        let total = u64::from(self.machine.usage().physical);
         let catches_up = |entry: &&(MemberIndex, u32)| {
             self.machine.member_state(entry.0) == MemberState::CatchingUp
         };
@@ -226,37 +349,31 @@ impl Logged {
         let entries: Vec<(MemberIndex, u32)> =
             members.map(|one| (one, label.members[one.as_usize()].lack.caught_up)).collect();
         let (member, done) = entries.iter().find(catches_up)?;
-        let stripe_len = self.geometry.stripe_data_len();
-        Some(ProgressStatus {
-            kind: "catch_up".into(),
-            member: Some(member.0),
-            done_bytes: u64::from(*done).min(stripes) * stripe_len,
-            total_bytes: stripes * stripe_len,
-        })
+        let done = u64::from(*done).min(total);
+        Some(Progress { kind: "catch_up", member: Some(*member), done, total })
     }
 }
 
-impl Machine {
-    pub(super) const fn has_log(&self) -> bool {
+impl Machine for PlainOrLogged {
+    fn has_log(&self) -> bool {
         matches!(self, Self::Logged(_))
     }
 
-    /// What is to be sent or ended next; what is to be computed has been.
-    pub(super) fn poll_action(&mut self) -> Option<Do> {
+    fn poll_action(&mut self) -> Option<Do> {
         match self {
             Self::Plain(plain) => plain.poll_action(),
             Self::Logged(logged) => logged.poll_action(),
         }
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<Told> {
+    fn poll_event(&mut self) -> Option<Told> {
         match self {
             Self::Plain(plain) => plain.poll_event(),
             Self::Logged(logged) => logged.poll_event(),
         }
     }
 
-    pub(super) fn handle_request(
+    fn handle_request(
         &mut self,
         id: RequestId,
         (op, offset, len): (Op, u64, u64),
@@ -280,10 +397,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
         match self {
             Self::Plain(plain) => {
-                let parts = plain.reads.get_mut(io.0).map(std::mem::take).unwrap_or_default();
+                let parts = plain.reads.get_mut(io.0).map(core::mem::take).unwrap_or_default();
                 let result = result.map(|data| {
                     if !parts.is_empty() {
                         plain.executor.fill(&parts, &data);
@@ -295,8 +412,7 @@ impl Machine {
         }
     }
 
-    /// Sets a member aside by command.
-    pub(super) fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
         match self {
             Self::Plain(plain) => plain.machine.handle_fail(member),
             Self::Logged(_) if self.is_read_only() => Err(CommandError::NotWritable(READ_ONLY)),
@@ -308,23 +424,20 @@ impl Machine {
         }
     }
 
-    /// A member has lost what was not stable on it.
-    pub(super) fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
         if let Self::Logged(logged) = self {
             logged.machine.handle_gone(member, reason);
         }
     }
 
-    /// Whether members that are away can be set aside together, and come back by themselves. One of an array
-    /// without a log would be rebuilt from the beginning, and not by itself: there only a request tells.
-    pub(super) fn can_lose_all(&self, members: MemberSet) -> bool {
+    fn can_lose_all(&self, members: MemberSet) -> bool {
         match self {
             Self::Plain(_) => false,
             Self::Logged(logged) => !logged.read_only && logged.machine.can_lose_all(members),
         }
     }
 
-    pub(super) fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
         match self {
             Self::Plain(plain) => plain.machine.check_replace(member),
             Self::Logged(_) if self.is_read_only() => Err(CommandError::NotWritable(READ_ONLY)),
@@ -332,8 +445,7 @@ impl Machine {
         }
     }
 
-    /// Takes a device in a member's place; with a `label` it is the member's own, which is back.
-    pub(super) fn handle_device(
+    fn handle_device(
         &mut self,
         member: MemberIndex,
         uuid: Uuid,
@@ -358,8 +470,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether a device must not be handed over yet.
-    pub(super) const fn labels_pending(&self) -> bool {
+    fn labels_pending(&self) -> bool {
         match self {
             Self::Plain(plain) => plain.machine.labels_pending(),
             // The machine waits by itself.
@@ -367,15 +478,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn handle_close(&mut self) {
+    fn handle_close(&mut self) {
         match self {
             Self::Plain(plain) => plain.machine.handle_close(),
             Self::Logged(logged) => logged.machine.handle_close(),
         }
     }
 
-    /// Nobody asked for anything for a while: what is in the log is brought home.
-    pub(super) fn handle_idle(&mut self) {
+    fn handle_idle(&mut self) {
         if let Self::Logged(logged) = self {
             let usage = logged.machine.usage();
             if usage.dirty_blocks > 0 || usage.log_used > 0 {
@@ -384,29 +494,52 @@ impl Machine {
         }
     }
 
-    /// What was written a while ago is made stable, also when nobody asks for it.
-    pub(super) fn handle_age(&mut self) {
+    fn handle_age(&mut self) {
         if let Self::Logged(logged) = self {
             logged.machine.handle_age();
         }
     }
 
-    /// The machine that can be scrubbed, if it may write.
-    pub(super) fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
         match self {
             Self::Logged(logged) if !logged.read_only => Some(&mut logged.machine),
             Self::Logged(_) | Self::Plain(_) => None,
         }
     }
 
-    /// How the scrub is that runs, or how the last one ended.
-    fn scrub_status(&self) -> Option<ScrubStatus> {
-        let Self::Logged(logged) = self else { return None };
-        let status = logged.machine.scrub_status()?;
-        Some(super::scrub::shown(&status, logged.machine.scrub_stripe_len()))
+    fn geometry(&self) -> &Geometry {
+        match self {
+            Self::Plain(plain) => plain.machine.geometry(),
+            Self::Logged(logged) => &logged.geometry,
+        }
     }
 
-    pub(super) fn label(&self) -> Label {
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        match self {
+            Self::Plain(plain) => plain.machine.label().state(member),
+            Self::Logged(logged) => logged.machine.member_state(member),
+        }
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        match self {
+            Self::Plain(plain) => plain.machine.failure().cloned(),
+            Self::Logged(logged) => logged.machine.failure(),
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        match self {
+            Self::Plain(plain) => plain.machine.is_read_only(),
+            Self::Logged(logged) => logged.read_only,
+        }
+    }
+}
+
+impl PlainOrLogged {
+    /// What its members' labels say.
+    #[must_use]
+    pub fn label(&self) -> Label {
         match self {
             Self::Plain(plain) => plain.machine.label().clone(),
             Self::Logged(logged) => logged.machine.label(),
@@ -414,98 +547,55 @@ impl Machine {
     }
 
     /// How the array was closed, once it is; nothing when its labels do not say so.
-    pub(super) fn clean_close(&self) -> Option<CleanClose> {
+    #[must_use]
+    pub fn clean_close(&self) -> Option<CleanClose> {
         match self.is_read_only() {
             true => None,
             false => CleanClose::of(&self.label()),
         }
     }
 
-    pub(super) const fn geometry(&self) -> &Geometry {
-        match self {
-            Self::Plain(plain) => plain.machine.geometry(),
-            Self::Logged(logged) => &logged.geometry,
-        }
-    }
-
-    pub(super) fn member_state(&self, member: MemberIndex) -> MemberState {
-        match self {
-            Self::Plain(plain) => plain.machine.label().state(member),
-            Self::Logged(logged) => logged.machine.member_state(member),
-        }
-    }
-
-    pub(super) fn failure(&self) -> Option<IoError> {
-        match self {
-            Self::Plain(plain) => plain.machine.failure().cloned(),
-            Self::Logged(logged) => logged.machine.failure(),
-        }
-    }
-
-    pub(super) const fn is_read_only(&self) -> bool {
-        match self {
-            Self::Plain(plain) => plain.machine.is_read_only(),
-            Self::Logged(logged) => logged.read_only,
-        }
-    }
-
-    pub(super) const fn max_io_len(&self) -> u32 {
+    /// Most bytes of a request to a member.
+    #[must_use]
+    pub const fn max_io_len(&self) -> u32 {
         match self {
             Self::Plain(plain) => plain.machine.max_io_len(),
             Self::Logged(logged) => logged.max_io_len,
         }
     }
 
-    /// What it lacks space for.
-    fn no_space(&self) -> Option<NoSpaceStatus> {
-        let Self::Logged(logged) = self else { return None };
-        let Shortage { members, blocks } = logged.machine.shortage()?;
-        let members = members.iter().map(|member| member.0).collect();
-        Some(NoSpaceStatus { members, waiting_bytes: blocks * LOG_BLOCK })
-    }
-
-    /// How the array is, but for its members and what is read ahead.
-    pub(super) fn status(&self) -> ArrayStatus {
+    /// How the array is.
+    #[must_use]
+    pub fn status(&self) -> Status {
         let label = self.label();
-        let geometry = label.geometry;
-        let (state, used, progress, log) = match self {
-            Self::Plain(plain) => {
-                let used = plain.machine.written_stripes();
-                (plain.machine.state(), used, plain.progress(), None)
-            }
+        let (failure, is_read_only) = (self.failure(), self.is_read_only());
+        match self {
+            Self::Plain(plain) => Status {
+                state: plain.machine.state(),
+                failure,
+                is_read_only,
+                used: plain.machine.written_stripes(),
+                progress: plain.progress(),
+                usage: None,
+                shortage: None,
+                scrub: None,
+                label,
+            },
             Self::Logged(logged) => {
                 let usage = logged.machine.usage();
-                let log = LogStatus {
-                    size_bytes: usage.log_blocks * LOG_BLOCK,
-                    used_bytes: usage.log_used * LOG_BLOCK,
-                    dirty_bytes: usage.dirty_blocks * LOG_BLOCK,
-                    round: usage.round,
-                    mapped_bytes: u64::from(usage.mapped) * logged.geometry.stripe_data_len(),
-                };
-                let progress = logged.progress(&label);
-                (logged.machine.state(), usage.mapped.into(), progress, Some(log))
+                let stripe_len = logged.machine.scrub_stripe_len();
+                Status {
+                    state: logged.machine.state(),
+                    failure,
+                    is_read_only,
+                    used: usage.mapped.into(),
+                    progress: logged.progress(&label),
+                    usage: Some(usage),
+                    shortage: logged.machine.shortage(),
+                    scrub: logged.machine.scrub_status().map(|status| (status, stripe_len)),
+                    label,
+                }
             }
-        };
-        ArrayStatus {
-            kind: "array".to_owned(),
-            name: label.name.clone(),
-            uuid: super::lock::hex(&label.array_uuid),
-            level: geometry.level().number(),
-            state: state.name().into(),
-            failure: self.failure().map(|failure| failure.to_string()),
-            read_only: self.is_read_only(),
-            capacity_bytes: geometry.capacity(),
-            used_bytes: used * geometry.stripe_data_len(),
-            chunk_bytes: geometry.chunk_len(),
-            block_bytes: geometry.block_len(),
-            generation: label.generation,
-            epoch: label.epoch,
-            log,
-            no_space: self.no_space(),
-            read_ahead: None,
-            scrub: self.scrub_status(),
-            progress,
-            members: Vec::new(),
         }
     }
 }
@@ -514,7 +604,8 @@ impl Machine {
 const READ_ONLY: &str = "open for reading only";
 
 /// The same in the words of the machine with a log.
-pub(super) const fn logged_caps(caps: MemberCaps) -> LoggedCaps {
+#[must_use]
+pub const fn logged_caps(caps: MemberCaps) -> LoggedCaps {
     let MemberCaps { volatile_cache, can_discard } = caps;
     LoggedCaps { volatile_cache, can_discard }
 }

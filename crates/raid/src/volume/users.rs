@@ -2,33 +2,37 @@
 //! ([`ReadWindow`]).
 //!
 //! Invariants: a read waits only while others are under way, and those that wait begin in the order in which they came.
-//! Large reads that have ended are told of ([`Users::tell_next`]) after others have taken their place, so that members
+//! Large reads that have ended are told of ([`Users::next_end`]) after others have taken their place, so that members
 //! have something to do meanwhile.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use core::time::Duration;
 
-use netraid_block::{Completion, IoError, SgList, narrow};
-use netraid_raid::{
+use netraid_block::{IoError, SgList, narrow};
+use slab::Slab;
+
+use crate::{
     array::RequestId,
     geometry::Geometry,
     read_window::{BOUNDED_LEN, ReadWindow},
 };
-use slab::Slab;
-use tokio::time::Instant;
 
-pub(super) struct Users {
+/// The end of the request that a shell knows by `U`.
+pub(super) type Ended<U> = (U, Result<SgList, IoError>);
+
+#[derive(Debug)]
+pub(super) struct Users<U> {
     /// By number.
-    requests: Slab<User>,
+    requests: Slab<User<U>>,
     waiting: VecDeque<Read>,
-    /// Of large reads, with how they ended.
-    ended: VecDeque<(Completion, Result<SgList, IoError>)>,
+    /// Large reads that have ended.
+    ended: VecDeque<Ended<U>>,
     window: ReadWindow,
-    /// Since when the window's time counts.
-    since: Instant,
 }
 
-struct User {
-    completion: Completion,
+#[derive(Debug)]
+struct User<U> {
+    user: U,
     /// Bytes that it has in the window.
     bounded: u64,
 }
@@ -41,7 +45,7 @@ pub(super) struct Read {
     pub(super) len: u64,
 }
 
-impl Users {
+impl<U> Users<U> {
     /// With a bound of so many bytes for large reads; it is found by trying when there is none.
     pub(super) fn new(geometry: &Geometry, bound: Option<u64>) -> Self {
         let window = match bound {
@@ -49,7 +53,7 @@ impl Users {
             None => ReadWindow::new(geometry),
         };
         let (waiting, ended) = (VecDeque::new(), VecDeque::new());
-        Self { requests: Slab::new(), waiting, ended, window, since: Instant::now() }
+        Self { requests: Slab::new(), waiting, ended, window }
     }
 
     /// How many have not ended, and been told so.
@@ -63,51 +67,55 @@ impl Users {
     }
 
     /// Gives a request its number.
-    pub(super) fn insert(&mut self, completion: Completion) -> RequestId {
-        RequestId(self.requests.insert(User { completion, bounded: 0 }) as u64)
+    pub(super) fn insert(&mut self, user: U) -> RequestId {
+        RequestId(self.requests.insert(User { user, bounded: 0 }) as u64)
     }
 
     /// Whether the machine is to have a read now; else it waits for [`Self::next_read`].
-    pub(super) fn admit(&mut self, read: Read) -> bool {
+    pub(super) fn admit(&mut self, now: Duration, read: Read) -> bool {
         if read.len < BOUNDED_LEN {
             return true;
         }
         self.waiting.push_back(read);
-        self.waiting.len() == 1 && self.next_read().is_some()
+        self.waiting.len() == 1 && self.next_read(now).is_some()
     }
 
     /// A read that waited, which the machine is to have now.
-    pub(super) fn next_read(&mut self) -> Option<Read> {
+    pub(super) fn next_read(&mut self, now: Duration) -> Option<Read> {
         let read = *self.waiting.front()?;
         if !self.window.has_room() {
             return None;
         }
         self.waiting.pop_front();
-        self.window.begin(read.len, self.since.elapsed());
+        self.window.begin(read.len, now);
         self.requests[place_of(read.id)].bounded = read.len;
         Some(read)
     }
 
     /// Looks whether those that wait do so for reads that do not end.
-    pub(super) fn look(&mut self) {
-        self.window.look(self.since.elapsed());
+    pub(super) fn look(&mut self, now: Duration) {
+        self.window.look(now);
     }
 
-    /// The request has ended.
-    pub(super) fn end(&mut self, id: RequestId, result: Result<SgList, IoError>) {
-        let User { completion, bounded } = self.requests.remove(place_of(id));
+    /// The request has ended; of a large read, [`Self::next_end`] tells later.
+    pub(super) fn end(
+        &mut self,
+        now: Duration,
+        id: RequestId,
+        result: Result<SgList, IoError>,
+    ) -> Option<Ended<U>> {
+        let User { user, bounded } = self.requests.remove(place_of(id));
         if bounded == 0 {
-            return completion.finish(result);
+            return Some((user, result));
         }
-        self.window.end(bounded, self.some_wait(), self.since.elapsed());
-        self.ended.push_back((completion, result));
+        self.window.end(bounded, self.some_wait(), now);
+        self.ended.push_back((user, result));
+        None
     }
 
-    /// Tells of one that has ended; false when all know.
-    pub(super) fn tell_next(&mut self) -> bool {
-        let Some((completion, result)) = self.ended.pop_front() else { return false };
-        completion.finish(result);
-        true
+    /// A large read that has ended; none when all were told.
+    pub(super) fn next_end(&mut self) -> Option<Ended<U>> {
+        self.ended.pop_front()
     }
 }
 
@@ -117,55 +125,48 @@ fn place_of(id: RequestId) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use netraid_block::Complete;
-    use netraid_raid::geometry::Level;
+    use alloc::vec::Vec;
 
     use super::*;
+    use crate::geometry::Level;
 
     const MIB: u64 = 1 << 20;
-
-    struct Nobody;
-
-    impl Complete for Nobody {
-        fn complete(&self, _tag: u64, _result: Result<SgList, IoError>) {}
-    }
-
     const BOUND: u64 = 4 * MIB;
+    const NOW: Duration = Duration::ZERO;
 
-    fn users() -> Users {
+    fn users() -> Users<u64> {
         let geometry = Geometry::new(Level::Raid5, 5, 64 << 10, 512, 256, 0).unwrap();
         Users::new(&geometry, Some(BOUND))
     }
 
-    fn ask(users: &mut Users, len: u64) -> (RequestId, bool) {
-        let id = users.insert(Completion::new(Arc::new(Nobody), 0));
-        (id, users.admit(Read { id, offset: 0, len }))
+    fn ask(users: &mut Users<u64>, user: u64, len: u64) -> (RequestId, bool) {
+        let id = users.insert(user);
+        (id, users.admit(NOW, Read { id, offset: 0, len }))
     }
 
-    #[tokio::test]
-    async fn reads_that_wait_begin_in_order_and_count_until_their_end_was_told() {
+    #[test]
+    fn reads_that_wait_begin_in_order_and_count_until_their_end_was_told() {
         let mut users = users();
         let ids: Vec<RequestId> = (0..12)
             .map(|number| {
-                let (id, is_admitted) = ask(&mut users, MIB);
+                let (id, is_admitted) = ask(&mut users, number, MIB);
                 assert_eq!(is_admitted, number < 4);
                 id
             })
             .collect();
         // Small ones wait for none of them.
-        let (small, is_admitted) = ask(&mut users, BOUNDED_LEN - 1);
+        let (small, is_admitted) = ask(&mut users, 100, BOUNDED_LEN - 1);
         assert!(is_admitted && users.some_wait());
-        users.end(small, Ok(SgList::new()));
+        assert_eq!(users.end(NOW, small, Ok(SgList::new())).map(|(user, _)| user), Some(100));
         for (number, id) in ids.iter().enumerate() {
-            assert_eq!(users.next_read(), None);
-            users.end(*id, Ok(SgList::new()));
-            let next = users.next_read().map(|read| read.id);
+            assert_eq!(users.next_read(NOW), None);
+            assert!(users.end(NOW, *id, Ok(SgList::new())).is_none());
+            let next = users.next_read(NOW).map(|read| read.id);
             assert_eq!(next, ids.get(number + 4).copied());
         }
         assert_eq!(users.len(), ids.len());
-        while users.tell_next() {}
+        let told = core::iter::from_fn(|| users.next_end()).map(|(user, _)| user);
+        assert!(told.eq(0..12));
         assert_eq!(users.len(), 0);
     }
 }

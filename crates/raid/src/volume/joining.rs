@@ -1,0 +1,213 @@
+//! Another device, or a returned one, in a member's place by command: prepared beside the running array, then handed
+//! to its machine.
+//!
+//! Invariants: one device at most is on its way; a predecessor that still serves does so until its successor is there;
+//! a device is handed over when stable labels exclude its predecessor; and what somebody asked for is answered once.
+
+use alloc::{borrow::ToOwned, boxed::Box, string::ToString};
+
+use super::{Action, Candidate, Expect, JoinError, Life, Volume, machine::Machine};
+use crate::{array::CommandError, member::MemberIndex};
+
+/// How far a device is on its way into a member's place.
+#[derive(Debug)]
+pub(super) enum Joining {
+    /// There is none.
+    Nobody,
+    /// It was asked for, and waits for the attempts to find members that are away.
+    Asked { member: MemberIndex, expect: Expect },
+    /// It is prepared.
+    Prepared { member: MemberIndex },
+    /// It is ready, and waits for the labels to exclude its predecessor.
+    Ready { member: MemberIndex, candidate: Box<Candidate> },
+    /// The machine has it, and has not said yet that it takes part.
+    HandedOver { member: MemberIndex },
+}
+
+impl Joining {
+    const fn member(&self) -> Option<MemberIndex> {
+        match self {
+            Self::Nobody => None,
+            Self::Asked { member, .. }
+            | Self::Prepared { member }
+            | Self::Ready { member, .. }
+            | Self::HandedOver { member } => Some(*member),
+        }
+    }
+
+    /// Whether a device is on its way into this member's place.
+    pub(super) fn is_for(&self, member: MemberIndex) -> bool {
+        self.member() == Some(member)
+    }
+
+    pub(super) const fn is_asked(&self) -> bool {
+        matches!(self, Self::Asked { .. })
+    }
+}
+
+impl<M: Machine, U> Volume<M, U> {
+    /// Sets a member aside by command; it does not come back by itself.
+    ///
+    /// # Errors
+    /// When another device is about to take its place, or the machine refuses.
+    pub fn handle_fail(&mut self, member: MemberIndex) -> Result<(), JoinError> {
+        // It would cross the path of the device that is to take the member's place.
+        if self.joining.is_for(member) && !self.state(member).is_live() {
+            return Err(JoinError::Joining(member));
+        }
+        self.machine.handle_fail(member)?;
+        self.places[member.as_usize()].returning.by_itself = false;
+        Ok(())
+    }
+
+    /// Somebody asks for the device at an address to take a member's place; one that still serves there is set aside
+    /// for it. What comes of it is told by [`Action::Joined`].
+    ///
+    /// # Errors
+    /// When the place may not be taken now; nothing is told then.
+    pub fn handle_join(
+        &mut self,
+        member: MemberIndex,
+        address: &str,
+        expect: Expect,
+    ) -> Result<(), JoinError> {
+        self.check_join(member, address, expect)?;
+        self.joining = Joining::Asked { member, expect };
+        self.end_wait_for_returns();
+        Ok(())
+    }
+
+    /// What [`Action::Join`] asked for is ready.
+    ///
+    /// # Panics
+    /// When no device is prepared for that member.
+    pub fn handle_joined(&mut self, member: MemberIndex, candidate: Candidate) {
+        self.end_preparing(member);
+        self.joining = Joining::Ready { member, candidate: Box::new(candidate) };
+        // A predecessor that still serves is set aside now.
+        if self.state(member).is_live()
+            && let Err(error) = self.machine.handle_fail(member)
+        {
+            self.actions.push_back(Action::LetGo(member));
+            self.answer_join(member, Err(error.into()));
+        }
+    }
+
+    /// What [`Action::Join`] asked for cannot be; whoever asked is told why by the shell.
+    ///
+    /// # Panics
+    /// When no device is prepared for that member.
+    pub fn handle_not_joined(&mut self, member: MemberIndex) {
+        self.end_preparing(member);
+    }
+
+    fn end_preparing(&mut self, member: MemberIndex) {
+        let is_it = matches!(self.joining, Joining::Prepared { member: one } if one == member);
+        assert!(is_it, "no device is prepared for member {member}: {:?}", self.joining);
+        self.joining = Joining::Nobody;
+    }
+
+    /// Whether the member's place may be taken now, by a device at this address.
+    fn check_join(
+        &self,
+        member: MemberIndex,
+        address: &str,
+        expect: Expect,
+    ) -> Result<(), JoinError> {
+        if let Some(member) = self.joining.member() {
+            return Err(JoinError::Joining(member));
+        }
+        for (place, other) in self.places.iter().zip((0..).map(MemberIndex)) {
+            let is_there = place.address.as_deref() == Some(address);
+            if is_there && self.state(other).is_live() && other != member {
+                return Err(JoinError::Serves(other));
+            }
+        }
+        let state = self.state(member);
+        if expect == Expect::Former && state.is_live() {
+            return Err(CommandError::StillLive(member, state.name()).into());
+        }
+        Ok(self.machine.check_replace(member)?)
+    }
+
+    /// Has the device prepared that was asked for, once nobody looks for members: whoever does may have this device,
+    /// or be about to have it.
+    pub(super) fn end_wait_for_returns(&mut self) {
+        let Joining::Asked { member, expect } = self.joining else { return };
+        if self.some_return() {
+            return;
+        }
+        self.joining = Joining::Prepared { member };
+        // One that still serves does so until its successor is there.
+        let serves = self.state(member).is_live();
+        let former = self.places[member.as_usize()].device.take_if(|_| !serves);
+        let ends_former = former.is_some();
+        self.actions.push_back(Action::Join { member, expect, ends_former });
+    }
+
+    /// Whether a device is ready whose predecessor the stable labels exclude.
+    pub(super) fn is_to_hand_over(&self) -> bool {
+        matches!(self.joining, Joining::Ready { .. }) && !self.machine.labels_pending()
+    }
+
+    /// Puts the device that is ready into its place. Whoever asked is answered when the machine says that it takes
+    /// part, or does not.
+    pub(super) fn hand_over(&mut self) {
+        let Joining::Ready { member, candidate } =
+            core::mem::replace(&mut self.joining, Joining::Nobody)
+        else {
+            return;
+        };
+        match self.take(member, *candidate) {
+            Ok(()) => self.joining = Joining::HandedOver { member },
+            Err(error) => self.answer_join(member, Err(error.into())),
+        }
+    }
+
+    /// Gives the machine a device for a member's place, or the device back.
+    pub(super) fn take(
+        &mut self,
+        member: MemberIndex,
+        candidate: Candidate,
+    ) -> Result<(), CommandError> {
+        let Candidate { device, label, uuid } = candidate;
+        let taken = self.machine.handle_device(member, uuid, device.caps, label);
+        match &taken {
+            Ok(()) => {
+                let place = &mut self.places[member.as_usize()];
+                assert!(place.device.is_none(), "two devices in the place of member {member}");
+                place.take(device);
+                self.actions.push_back(Action::Take(member));
+            }
+            Err(_) => self.actions.push_back(Action::LetGo(member)),
+        }
+        taken
+    }
+
+    /// The machine says whether a member takes part; a device that was handed over for it does now,
+    /// or will not.
+    pub(super) fn end_join(&mut self, member: MemberIndex, is_live: bool, reason: &str) {
+        if !matches!(self.joining, Joining::HandedOver { member: one } if one == member) {
+            return;
+        }
+        let result = if is_live { Ok(()) } else { Err(JoinError::NotTaken(reason.to_owned())) };
+        self.answer_join(member, result);
+    }
+
+    /// Whether a device was handed over to a machine that has failed or closed.
+    pub(super) fn will_not_take_part(&self) -> bool {
+        let is_over = || self.life == Life::Closed || self.machine.failure().is_some();
+        matches!(self.joining, Joining::HandedOver { .. }) && is_over()
+    }
+
+    pub(super) fn end_join_for_good(&mut self) {
+        let Some(member) = self.joining.member() else { return };
+        let failure = self.machine.failure().map(|failure| failure.to_string());
+        self.end_join(member, false, failure.as_deref().unwrap_or("the array was closed"));
+    }
+
+    fn answer_join(&mut self, member: MemberIndex, result: Result<(), JoinError>) {
+        self.joining = Joining::Nobody;
+        self.actions.push_back(Action::Joined { member, result });
+    }
+}

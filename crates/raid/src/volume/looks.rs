@@ -1,0 +1,126 @@
+//! What a volume does by the time: it looks at the members' sessions, brings home what nobody asks for, makes stable
+//! what is old, and looks for members that are away.
+
+use alloc::{format, vec::Vec};
+use core::{mem, time::Duration};
+
+use super::{Event, Life, Look, Volume, machine::Machine, requests::CACHE_LOST};
+use crate::{
+    member::{MemberIndex, MemberSet},
+    presence::Sighting,
+    read_ahead::ReadAhead,
+};
+
+/// From one look at the members' sessions to the next one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks after which what was written is made stable, although nobody asked for it.
+const LOOKS_OF_AGE: u32 = 5;
+
+impl<M: Machine, U> Volume<M, U> {
+    /// When [`Self::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_timeout(&self) -> Duration {
+        let paces = [self.scrub_pace.next(), self.rebuild_pace.next()];
+        paces.into_iter().flatten().fold(self.look_at, Duration::min)
+    }
+
+    /// Does what is due. `looks` is what there is to see in the members' places now.
+    ///
+    /// # Panics
+    /// When there are more or fewer looks than members.
+    pub fn handle_timeout(&mut self, now: Duration, looks: &[Look]) {
+        assert_eq!(looks.len(), self.places.len(), "a look at every place");
+        if self.look_at <= now {
+            self.look_at = now + LOOK_EVERY;
+            self.look(now, looks);
+        }
+        if self.scrub_pace.is_due(now) {
+            self.allow_scrub(now);
+        }
+        if self.rebuild_pace.is_due(now) {
+            self.allow_rebuild(now);
+        }
+    }
+
+    /// Members that take part and have no session.
+    #[must_use]
+    pub fn suspects(&self, looks: &[Look]) -> MemberSet {
+        let members = self.machine.geometry().member_indices();
+        let is_away = |sighting| !matches!(sighting, Sighting::Connected { .. });
+        members.filter(|member| self.sighting(looks, *member).is_some_and(is_away)).collect()
+    }
+
+    fn look(&mut self, now: Duration, looks: &[Look]) {
+        self.ahead.iter_mut().for_each(ReadAhead::drop_old);
+        self.users.look(now);
+        if self.life != Life::Open || self.machine.failure().is_some() {
+            return;
+        }
+        self.look_at_members(now, looks);
+        let may_write = self.machine.has_log() && !self.machine.is_read_only();
+        if !may_write || self.machine.failure().is_some() {
+            return;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if !mem::take(&mut self.is_busy) {
+            self.machine.handle_idle();
+        } else if self.looks.is_multiple_of(LOOKS_OF_AGE) {
+            self.machine.handle_age();
+        }
+        self.begin_returns(looks);
+    }
+
+    /// Looks at the sessions, and sets aside who has been away for too long.
+    fn look_at_members(&mut self, now: Duration, looks: &[Look]) {
+        let members: Vec<MemberIndex> = self.machine.geometry().member_indices().collect();
+        let sightings: Vec<_> =
+            members.iter().map(|member| self.sighting(looks, *member)).collect();
+        let before = self.presence.suspects();
+        self.presence.handle_look(now, &sightings);
+        let suspects = self.presence.suspects();
+        for member in members.iter().copied() {
+            let is_suspect = suspects.contains(member);
+            if before.contains(member) != is_suspect && self.state(member).is_live() {
+                let failure = is_suspect.then(|| failure(looks, member).into());
+                self.tell(Event::Suspect { member, failure });
+            }
+        }
+        let overdue = self.presence.overdue();
+        if !overdue.is_empty() && self.machine.can_lose_all(overdue) {
+            overdue.iter().for_each(|member| self.give_up(looks, member));
+        }
+        // What such a member answers is not believed in any case; and the labels that set it aside would meet
+        // those that are away.
+        if self.machine.is_read_only() || !self.suspects(looks).is_empty() {
+            return;
+        }
+        let has_lost = |member: &MemberIndex| {
+            let losses = looks[member.as_usize()].report.as_ref().map(|it| it.cache_losses);
+            let place = &self.places[member.as_usize()];
+            losses.is_some_and(|losses| place.has_lost_its_cache(losses))
+                && self.state(*member).is_live()
+        };
+        // More than the array can do without are not set aside while nobody asks for anything.
+        let lost: MemberSet = members.into_iter().filter(has_lost).collect();
+        if !lost.is_empty() && self.machine.can_lose_all(lost) {
+            lost.iter().for_each(|member| self.machine.handle_gone(member, CACHE_LOST));
+        }
+    }
+
+    fn give_up(&mut self, looks: &[Look], member: MemberIndex) {
+        let away = self.presence.away_for(member).unwrap_or_default();
+        let reason = format!("no session for {} s: {}", away.as_secs(), failure(looks, member));
+        self.machine.handle_gone(member, &reason);
+        self.places[member.as_usize()].stats.last_error = Some(reason);
+    }
+
+    /// What the sessions say of a member that takes part.
+    fn sighting(&self, looks: &[Look], member: MemberIndex) -> Option<Sighting> {
+        let report = looks[member.as_usize()].report.as_ref()?;
+        self.state(member).is_live().then(|| report.sighting())
+    }
+}
+
+fn failure(looks: &[Look], member: MemberIndex) -> &str {
+    looks[member.as_usize()].report.as_ref().map_or("", |report| &report.failure)
+}

@@ -1,0 +1,251 @@
+//! Requests on their way through a volume: those of users, past what was read ahead, into the machine; the machine's,
+//! to the devices in members' places; and both ways back.
+//!
+//! Requests ahead go through the machine as those of users do. They are nobody's: they do not count among the users',
+//! but closing waits for their ends.
+//!
+//! Invariant: a member request ends once, by the last of its pieces; what a device answers that has lost its cache is
+//! not believed, and a read that ends well has as many bytes as it was for.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::{mem, time::Duration};
+
+use netraid_block::{ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
+
+use super::{
+    Volume,
+    interface::{Action, Tag},
+    machine::Machine,
+    users::Read,
+};
+use crate::{
+    array::{IoId, RequestId},
+    member::MemberIndex,
+    read_ahead::{Action as AheadAction, ReadAhead, Served},
+};
+
+/// Why a member is set aside that may have lost what was not flushed.
+pub(super) const CACHE_LOST: &str =
+    "restarted or was reset: writes that were not flushed may be lost";
+
+/// A member request in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    /// The number of the member's place, of the device that has it.
+    number: u32,
+    len: u64,
+    is_read: bool,
+    /// What is longer than the device takes at once goes in several requests.
+    pieces: Option<Box<Pieces>>,
+}
+
+#[derive(Debug)]
+struct Pieces {
+    left: usize,
+    end: Result<Vec<SgList>, IoError>,
+}
+
+impl Pieces {
+    /// Takes a piece's end; that of the whole when it was the last one.
+    fn end(
+        &mut self,
+        piece: usize,
+        result: Result<SgList, IoError>,
+    ) -> Option<Result<SgList, IoError>> {
+        match (&mut self.end, result) {
+            (Ok(parts), Ok(data)) => parts[piece] = data,
+            (Ok(_), Err(error)) => self.end = Err(error),
+            (Err(_), _) => {}
+        }
+        self.left -= 1;
+        (self.left == 0).then(|| {
+            let parts = mem::replace(&mut self.end, Ok(Vec::new()))?;
+            let mut whole = SgList::new();
+            parts.into_iter().for_each(|part| whole.append(part));
+            Ok(whole)
+        })
+    }
+}
+
+impl<M: Machine, U> Volume<M, U> {
+    /// A user's request: an operation with its range in bytes, which lies within the volume, and what is written. It is
+    /// known by `user` when it ends.
+    pub fn handle_request(
+        &mut self,
+        now: Duration,
+        user: U,
+        (op, offset, len): (Op, u64, u64),
+        flags: RequestFlags,
+        data: SgList,
+    ) {
+        if self.is_closing() {
+            let result = Err(ErrorKind::Aborted.into());
+            return self.actions.push_back(Action::Complete { user, result });
+        }
+        let data_len = data.len() as u64;
+        assert!(op != Op::Write || data_len == len, "a write of {len} bytes with {data_len}");
+        self.is_busy = true;
+        let id = self.users.insert(user);
+        if let Some(ahead) = &mut self.ahead {
+            if op.changes() {
+                ahead.handle_change(id, offset..offset + len);
+            } else if op == Op::Read {
+                if !ahead.is_empty() && self.machine.failure().is_some() {
+                    ahead.stop();
+                }
+                match ahead.handle_read(id, offset..offset + len) {
+                    Served::ByArray => {}
+                    Served::Now(data) => {
+                        self.end_user(now, id, Ok(data));
+                        return self.read_ahead(now);
+                    }
+                    Served::Later => return self.read_ahead(now),
+                }
+            }
+        }
+        // A large read may wait.
+        if op != Op::Read || self.users.admit(now, Read { id, offset, len }) {
+            self.machine.handle_request(id, (op, offset, len), flags, data);
+        }
+        self.read_ahead(now);
+    }
+
+    /// A request to the device in a member's place has ended; a read with its bytes. `cache_losses` is how often that
+    /// device has lost what was not flushed, counted after the end came; none where the place has no device.
+    ///
+    /// # Panics
+    /// When nothing is in flight with this tag.
+    pub fn handle_io_done(
+        &mut self,
+        tag: Tag,
+        cache_losses: Option<u64>,
+        result: Result<SgList, IoError>,
+    ) {
+        let io: usize = narrow(tag.io());
+        let Some(entry) = self.in_flight.get_mut(io).and_then(Option::as_mut) else {
+            unreachable!("a request to member {} ended that was not in flight", tag.member());
+        };
+        let result = match &mut entry.pieces {
+            None => result,
+            Some(pieces) => match pieces.end(narrow(tag.piece()), result) {
+                Some(whole) => whole,
+                None => return,
+            },
+        };
+        let InFlight { number, len, is_read, .. } = *entry;
+        self.in_flight[io] = None;
+        let place = &mut self.places[tag.member().as_usize()];
+        let is_current = place.number == number;
+        let result = result.and_then(|data| {
+            if is_current && cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses)) {
+                return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
+            }
+            if is_read && data.len() as u64 != len {
+                return Err(IoError::with_detail(
+                    ErrorKind::Device,
+                    "answered a read with another length",
+                ));
+            }
+            Ok(data)
+        });
+        if let Err(error) = &result
+            && is_current
+        {
+            place.stats.errors += 1;
+            place.stats.last_error = Some(alloc::string::ToString::to_string(error));
+            place.returning.note(error, is_read);
+        }
+        self.machine.handle_io_done(IoId(io), result);
+    }
+
+    /// Hands a user's read that has waited to the machine.
+    pub(super) fn begin_read(&mut self, Read { id, offset, len }: Read) {
+        let flags = RequestFlags::default();
+        self.machine.handle_request(id, (Op::Read, offset, len), flags, SgList::new());
+    }
+
+    /// The machine has ended a request.
+    pub(super) fn end_request(
+        &mut self,
+        now: Duration,
+        id: RequestId,
+        result: Result<SgList, IoError>,
+    ) {
+        if let Some(ahead) = &mut self.ahead {
+            if ReadAhead::is_ahead(id) {
+                ahead.handle_ahead_done(id, result);
+                return self.read_ahead(now);
+            }
+            ahead.handle_done(id);
+        }
+        self.end_user(now, id, result);
+    }
+
+    fn end_user(&mut self, now: Duration, id: RequestId, result: Result<SgList, IoError>) {
+        if let Some((user, result)) = self.users.end(now, id, result) {
+            self.actions.push_back(Action::Complete { user, result });
+        }
+    }
+
+    /// Does what is to be done to read ahead.
+    fn read_ahead(&mut self, now: Duration) {
+        while let Some(action) = self.ahead.as_mut().and_then(ReadAhead::poll_action) {
+            match action {
+                AheadAction::Read { id, range } | AheadAction::ReadAgain { id, range } => {
+                    let read = (Op::Read, range.start, range.end - range.start);
+                    self.machine.handle_request(id, read, RequestFlags::default(), SgList::new());
+                }
+                AheadAction::Answer { id, data } => self.end_user(now, id, Ok(data)),
+            }
+        }
+    }
+
+    /// Sends a member request to the device in the member's place; in pieces, where it is longer than the device
+    /// takes at once. Without a device it fails.
+    pub(super) fn submit(
+        &mut self,
+        io: IoId,
+        member: MemberIndex,
+        (op, offset, len): (Op, u64, u64),
+        fua: bool,
+        data: SgList,
+    ) {
+        let data_len = data.len() as u64;
+        assert!(op != Op::Write || data_len == len, "a write of {len} bytes with {data_len}");
+        let place = &mut self.places[member.as_usize()];
+        place.count(op, len);
+        if self.in_flight.len() <= io.0 {
+            self.in_flight.resize_with(io.0 + 1, || None);
+        }
+        assert!(self.in_flight[io.0].is_none(), "member request {} is in flight twice", io.0);
+        let is_read = op == Op::Read;
+        let entry = self.in_flight[io.0].insert(InFlight {
+            number: place.number,
+            len,
+            is_read,
+            pieces: None,
+        });
+        let Some(device) = &place.device else {
+            return self.failed_at_once.push_back((io, ErrorKind::Unreachable.into()));
+        };
+        let limit = u64::from(device.max_transfer_len);
+        if len <= limit || !matches!(op, Op::Read | Op::Write) {
+            let tag = Tag::new(member, io.0, 0);
+            let whole = Action::Submit { tag, member, op, offset, len, fua, data };
+            return self.actions.push_back(whole);
+        }
+        let count = len.div_ceil(limit);
+        let parts = vec![SgList::new(); narrow(count)];
+        entry.pieces = Some(Box::new(Pieces { left: parts.len(), end: Ok(parts) }));
+        for piece in 0..count {
+            let from = piece * limit;
+            let len = limit.min(len - from);
+            let data = match is_read {
+                true => SgList::new(),
+                false => data.slice(narrow(from)..narrow(from + len)),
+            };
+            let (tag, offset) = (Tag::new(member, io.0, piece), offset + from);
+            self.actions.push_back(Action::Submit { tag, member, op, offset, len, fua, data });
+        }
+    }
+}

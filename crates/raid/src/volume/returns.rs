@@ -1,0 +1,86 @@
+//! Members of an array with a log that were away come back by themselves: their devices are looked for again at a
+//! bounded pace, and what they missed is written to them.
+//!
+//! Invariant: a member is handed to the machine when a new session has ended all that was under way
+//! on its old one, when it is fenced, and when its label says that it is that member and did not go
+//! on without the others; all of this is proven by [`Action::LookFor`].
+
+use alloc::string::String;
+
+use super::{Action, Candidate, Event, Look, Volume, machine::Machine};
+use crate::member::{MemberIndex, MemberState};
+
+impl<M: Machine, U> Volume<M, U> {
+    /// Looks for members that are away and come back by themselves.
+    pub(super) fn begin_returns(&mut self, looks: &[Look]) {
+        // A member that comes back is written to, and so are all others: an array of which one more is away
+        // could fail by that.
+        if self.joining.is_asked() || !self.suspects(looks).is_empty() {
+            return;
+        }
+        for member in self.machine.geometry().member_indices() {
+            let is_live = self.state(member).is_live();
+            let is_joining = self.joining.is_for(member);
+            let place = &mut self.places[member.as_usize()];
+            let is_leaving = looks[member.as_usize()].is_leaving;
+            let is_away = !is_live && place.device.is_none() && !is_joining && !is_leaving;
+            let returning = &mut place.returning;
+            if !is_away || !returning.by_itself || returning.attempt.is_some() {
+                continue;
+            }
+            if returning.wait > 0 {
+                returning.wait -= 1;
+                continue;
+            }
+            if place.address.is_none() {
+                continue;
+            }
+            returning.attempt = Some(place.number);
+            self.actions.push_back(Action::LookFor(member));
+        }
+    }
+
+    /// What came of [`Action::LookFor`]: the member's device is back, with its label where the array has a log; or
+    /// why it could not be reached. `looks` is what there is to see in the members' places now.
+    pub fn handle_returned(
+        &mut self,
+        member: MemberIndex,
+        looks: &[Look],
+        end: Result<Candidate, String>,
+    ) {
+        let is_live = self.state(member).is_live();
+        let all_there = self.suspects(looks).is_empty();
+        let (closing, is_joining) = (self.is_closing(), self.joining.is_for(member));
+        let place = &mut self.places[member.as_usize()];
+        let began = place.returning.attempt.take();
+        assert!(began.is_some(), "nobody looked for member {member}");
+        let is_wanted = began == Some(place.number) && place.returning.by_itself && !is_joining;
+        match end {
+            Ok(found) if is_wanted && !is_live && !closing && all_there => {
+                place.returning.told = None;
+                if let Err(error) = self.take(member, found) {
+                    let reason = alloc::format!("it is not taken: {error}");
+                    self.tell(Event::NotBack { member, reason });
+                }
+            }
+            Ok(_) => self.actions.push_back(Action::LetGo(member)),
+            Err(reason) => {
+                if place.returning.told.as_ref() != Some(&reason) {
+                    place.returning.told = Some(reason.clone());
+                    self.tell(Event::NotBack { member, reason });
+                }
+            }
+        }
+        self.end_wait_for_returns();
+    }
+
+    /// Whether a member's device is looked for.
+    pub(super) fn some_return(&self) -> bool {
+        self.places.iter().any(|place| place.returning.attempt.is_some())
+    }
+
+    /// Whether a member's state lets another device take its place.
+    pub(super) fn state(&self, member: MemberIndex) -> MemberState {
+        self.machine.member_state(member)
+    }
+}

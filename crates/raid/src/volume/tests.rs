@@ -1,0 +1,1 @@
+//! Rules of a volume, with a machine that does as it is told.
