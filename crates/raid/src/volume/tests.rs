@@ -5,6 +5,7 @@ mod closing;
 mod joining;
 mod looks;
 mod paces;
+mod random;
 mod requests;
 mod returns;
 
