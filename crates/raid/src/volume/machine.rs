@@ -5,6 +5,7 @@
 //! closed, so that it reads nothing of what it writes.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
+use core::mem;
 
 use netraid_block::{Buf, IoError, Op, RequestFlags, SgList};
 
@@ -213,6 +214,129 @@ impl Plain {
         Self { machine, executor, reads: Vec::new() }
     }
 
+    fn progress(&self) -> Option<Progress> {
+        let progress = self.machine.progress()?;
+        let (kind, member) = match progress.background {
+            Background::Resync => ("resync", None),
+            Background::Rebuild(member) => ("rebuild", Some(member)),
+        };
+        Some(Progress { kind, member, done: progress.done, total: progress.total })
+    }
+}
+
+impl Logged {
+    /// The machine itself.
+    #[must_use]
+    pub const fn array(&self) -> &LoggedArray {
+        &self.machine
+    }
+
+    /// A machine that was opened, with requests to members of so many bytes at most.
+    #[must_use]
+    pub fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
+        let geometry = machine.label().geometry;
+        Self { machine, read_only, geometry, max_io_len }
+    }
+
+    fn progress(&self, label: &Label) -> Option<Progress> {
+        let total = u64::from(self.machine.usage().physical);
+        let catches_up = |entry: &&(MemberIndex, u32)| {
+            self.machine.member_state(entry.0) == MemberState::CatchingUp
+        };
+        let members = label.geometry.member_indices();
+        let entries: Vec<(MemberIndex, u32)> =
+            members.map(|one| (one, label.members[one.as_usize()].lack.caught_up)).collect();
+        let (member, done) = entries.iter().find(catches_up)?;
+        let done = u64::from(*done).min(total);
+        Some(Progress { kind: "catch_up", member: Some(*member), done, total })
+    }
+}
+
+impl Machine for Plain {
+    fn has_log(&self) -> bool {
+        false
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.machine.is_read_only()
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.machine.geometry()
+    }
+
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        self.machine.label().state(member)
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        self.machine.failure().cloned()
+    }
+
+    fn can_lose_all(&self, _members: MemberSet) -> bool {
+        false
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        self.machine.check_replace(member)
+    }
+
+    fn labels_pending(&self) -> bool {
+        self.machine.labels_pending()
+    }
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        (op, offset, len): (Op, u64, u64),
+        RequestFlags { fua, no_unmap }: RequestFlags,
+        data: SgList,
+    ) {
+        if op == Op::Write {
+            self.executor.begin_request(id, data);
+        }
+        self.machine.handle_request(id, PlainRequest { op, offset, len, fua, no_unmap });
+    }
+
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        let parts = self.reads.get_mut(io.0).map(mem::take).unwrap_or_default();
+        let result = result.map(|data| {
+            if !parts.is_empty() {
+                self.executor.fill(&parts, &data);
+            }
+        });
+        self.machine.handle_io_done(io, result);
+    }
+
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+        self.machine.handle_fail(member)
+    }
+
+    // Its members are set aside when requests fail, or by command.
+    fn handle_gone(&mut self, _member: MemberIndex, _reason: &str) {}
+
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+        _label: Option<Label>,
+    ) -> Result<(), CommandError> {
+        self.machine.handle_replace(member, uuid, caps)
+    }
+
+    fn handle_idle(&mut self) {}
+
+    fn handle_age(&mut self) {}
+
+    fn handle_close(&mut self) {
+        self.machine.handle_close();
+    }
+
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        None
+    }
+
     fn poll_action(&mut self) -> Option<Do> {
         while let Some(action) = self.machine.poll_action() {
             return Some(match action {
@@ -270,23 +394,110 @@ impl Plain {
             }
         })
     }
-
-    fn progress(&self) -> Option<Progress> {
-        let progress = self.machine.progress()?;
-        let (kind, member) = match progress.background {
-            Background::Resync => ("resync", None),
-            Background::Rebuild(member) => ("rebuild", Some(member)),
-        };
-        Some(Progress { kind, member, done: progress.done, total: progress.total })
-    }
 }
 
-impl Logged {
-    /// A machine that was opened, with requests to members of so many bytes at most.
-    #[must_use]
-    pub fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
-        let geometry = machine.label().geometry;
-        Self { machine, read_only, geometry, max_io_len }
+impl Machine for Logged {
+    fn has_log(&self) -> bool {
+        true
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        self.machine.member_state(member)
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        self.machine.failure()
+    }
+
+    fn can_lose_all(&self, members: MemberSet) -> bool {
+        !self.read_only && self.machine.can_lose_all(members)
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        match self.read_only {
+            true => Err(CommandError::NotWritable(READ_ONLY)),
+            false => self.machine.check_lose(member),
+        }
+    }
+
+    // It waits by itself.
+    fn labels_pending(&self) -> bool {
+        false
+    }
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        (op, offset, len): (Op, u64, u64),
+        RequestFlags { fua, .. }: RequestFlags,
+        data: SgList,
+    ) {
+        self.machine.handle_request(id, LoggedRequest { op, offset, len, fua, data });
+    }
+
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        self.machine.handle_io_done(io, result);
+    }
+
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+        if self.read_only {
+            return Err(CommandError::NotWritable(READ_ONLY));
+        }
+        self.machine.check_lose(member)?;
+        self.machine.handle_gone(member, "set aside by command");
+        Ok(())
+    }
+
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+        self.machine.handle_gone(member, reason);
+    }
+
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+        label: Option<Label>,
+    ) -> Result<(), CommandError> {
+        let state = self.machine.member_state(member);
+        if state.is_live() {
+            return Err(CommandError::StillLive(member, state.name()));
+        }
+        let caps = logged_caps(caps);
+        match label {
+            Some(label) => {
+                self.machine.handle_return(member, FoundMember { caps, label, checkpoint: None });
+            }
+            None => self.machine.handle_replace(member, NewDevice { uuid, caps }),
+        }
+        Ok(())
+    }
+
+    fn handle_idle(&mut self) {
+        let usage = self.machine.usage();
+        if usage.dirty_blocks > 0 || usage.log_used > 0 {
+            self.machine.handle_idle();
+        }
+    }
+
+    fn handle_age(&mut self) {
+        self.machine.handle_age();
+    }
+
+    fn handle_close(&mut self) {
+        self.machine.handle_close();
+    }
+
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        (!self.read_only).then_some(&mut self.machine)
     }
 
     fn poll_action(&mut self) -> Option<Do> {
@@ -339,110 +550,71 @@ impl Logged {
             }
         })
     }
+}
 
-    fn progress(&self, label: &Label) -> Option<Progress> {
-        let total = u64::from(self.machine.usage().physical);
-        let catches_up = |entry: &&(MemberIndex, u32)| {
-            self.machine.member_state(entry.0) == MemberState::CatchingUp
-        };
-        let members = label.geometry.member_indices();
-        let entries: Vec<(MemberIndex, u32)> =
-            members.map(|one| (one, label.members[one.as_usize()].lack.caught_up)).collect();
-        let (member, done) = entries.iter().find(catches_up)?;
-        let done = u64::from(*done).min(total);
-        Some(Progress { kind: "catch_up", member: Some(*member), done, total })
-    }
+/// Calls a method of whichever machine it is.
+macro_rules! either {
+    ($either:expr, $machine:ident => $call:expr) => {
+        match $either {
+            PlainOrLogged::Plain($machine) => $call,
+            PlainOrLogged::Logged($machine) => $call,
+        }
+    };
 }
 
 impl Machine for PlainOrLogged {
     fn has_log(&self) -> bool {
-        matches!(self, Self::Logged(_))
+        either!(self, machine => machine.has_log())
     }
 
-    fn poll_action(&mut self) -> Option<Do> {
-        match self {
-            Self::Plain(plain) => plain.poll_action(),
-            Self::Logged(logged) => logged.poll_action(),
-        }
+    fn is_read_only(&self) -> bool {
+        either!(self, machine => machine.is_read_only())
     }
 
-    fn poll_event(&mut self) -> Option<Told> {
-        match self {
-            Self::Plain(plain) => plain.poll_event(),
-            Self::Logged(logged) => logged.poll_event(),
-        }
+    fn geometry(&self) -> &Geometry {
+        either!(self, machine => machine.geometry())
+    }
+
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        either!(self, machine => machine.member_state(member))
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        either!(self, machine => machine.failure())
+    }
+
+    fn can_lose_all(&self, members: MemberSet) -> bool {
+        either!(self, machine => machine.can_lose_all(members))
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        either!(self, machine => machine.check_replace(member))
+    }
+
+    fn labels_pending(&self) -> bool {
+        either!(self, machine => machine.labels_pending())
     }
 
     fn handle_request(
         &mut self,
         id: RequestId,
-        (op, offset, len): (Op, u64, u64),
+        what: (Op, u64, u64),
         flags: RequestFlags,
         data: SgList,
     ) {
-        let fua = flags.fua;
-        match self {
-            Self::Plain(plain) => {
-                if op == Op::Write {
-                    plain.executor.begin_request(id, data);
-                }
-                let no_unmap = flags.no_unmap;
-                let user = PlainRequest { op, offset, len, fua, no_unmap };
-                plain.machine.handle_request(id, user);
-            }
-            Self::Logged(logged) => {
-                let user = LoggedRequest { op, offset, len, fua, data };
-                logged.machine.handle_request(id, user);
-            }
-        }
+        either!(self, machine => machine.handle_request(id, what, flags, data));
     }
 
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
-        match self {
-            Self::Plain(plain) => {
-                let parts = plain.reads.get_mut(io.0).map(core::mem::take).unwrap_or_default();
-                let result = result.map(|data| {
-                    if !parts.is_empty() {
-                        plain.executor.fill(&parts, &data);
-                    }
-                });
-                plain.machine.handle_io_done(io, result);
-            }
-            Self::Logged(logged) => logged.machine.handle_io_done(io, result),
-        }
+        either!(self, machine => machine.handle_io_done(io, result));
     }
 
     fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
-        match self {
-            Self::Plain(plain) => plain.machine.handle_fail(member),
-            Self::Logged(_) if self.is_read_only() => Err(CommandError::NotWritable(READ_ONLY)),
-            Self::Logged(logged) => {
-                logged.machine.check_lose(member)?;
-                logged.machine.handle_gone(member, "set aside by command");
-                Ok(())
-            }
-        }
+        either!(self, machine => machine.handle_fail(member))
     }
 
     fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
-        if let Self::Logged(logged) = self {
-            logged.machine.handle_gone(member, reason);
-        }
-    }
-
-    fn can_lose_all(&self, members: MemberSet) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Logged(logged) => !logged.read_only && logged.machine.can_lose_all(members),
-        }
-    }
-
-    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
-        match self {
-            Self::Plain(plain) => plain.machine.check_replace(member),
-            Self::Logged(_) if self.is_read_only() => Err(CommandError::NotWritable(READ_ONLY)),
-            Self::Logged(logged) => logged.machine.check_lose(member),
-        }
+        either!(self, machine => machine.handle_gone(member, reason));
     }
 
     fn handle_device(
@@ -452,87 +624,31 @@ impl Machine for PlainOrLogged {
         caps: MemberCaps,
         label: Option<Label>,
     ) -> Result<(), CommandError> {
-        let logged = match self {
-            Self::Plain(plain) => return plain.machine.handle_replace(member, uuid, caps),
-            Self::Logged(logged) => logged,
-        };
-        let state = logged.machine.member_state(member);
-        if state.is_live() {
-            return Err(CommandError::StillLive(member, state.name()));
-        }
-        let caps = logged_caps(caps);
-        match label {
-            Some(label) => {
-                logged.machine.handle_return(member, FoundMember { caps, label, checkpoint: None })
-            }
-            None => logged.machine.handle_replace(member, NewDevice { uuid, caps }),
-        }
-        Ok(())
-    }
-
-    fn labels_pending(&self) -> bool {
-        match self {
-            Self::Plain(plain) => plain.machine.labels_pending(),
-            // The machine waits by itself.
-            Self::Logged(_) => false,
-        }
-    }
-
-    fn handle_close(&mut self) {
-        match self {
-            Self::Plain(plain) => plain.machine.handle_close(),
-            Self::Logged(logged) => logged.machine.handle_close(),
-        }
+        either!(self, machine => machine.handle_device(member, uuid, caps, label))
     }
 
     fn handle_idle(&mut self) {
-        if let Self::Logged(logged) = self {
-            let usage = logged.machine.usage();
-            if usage.dirty_blocks > 0 || usage.log_used > 0 {
-                logged.machine.handle_idle();
-            }
-        }
+        either!(self, machine => machine.handle_idle());
     }
 
     fn handle_age(&mut self) {
-        if let Self::Logged(logged) = self {
-            logged.machine.handle_age();
-        }
+        either!(self, machine => machine.handle_age());
+    }
+
+    fn handle_close(&mut self) {
+        either!(self, machine => machine.handle_close());
     }
 
     fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
-        match self {
-            Self::Logged(logged) if !logged.read_only => Some(&mut logged.machine),
-            Self::Logged(_) | Self::Plain(_) => None,
-        }
+        either!(self, machine => machine.scrubbed())
     }
 
-    fn geometry(&self) -> &Geometry {
-        match self {
-            Self::Plain(plain) => plain.machine.geometry(),
-            Self::Logged(logged) => &logged.geometry,
-        }
+    fn poll_action(&mut self) -> Option<Do> {
+        either!(self, machine => machine.poll_action())
     }
 
-    fn member_state(&self, member: MemberIndex) -> MemberState {
-        match self {
-            Self::Plain(plain) => plain.machine.label().state(member),
-            Self::Logged(logged) => logged.machine.member_state(member),
-        }
-    }
-
-    fn failure(&self) -> Option<IoError> {
-        match self {
-            Self::Plain(plain) => plain.machine.failure().cloned(),
-            Self::Logged(logged) => logged.machine.failure(),
-        }
-    }
-
-    fn is_read_only(&self) -> bool {
-        match self {
-            Self::Plain(plain) => plain.machine.is_read_only(),
-            Self::Logged(logged) => logged.read_only,
-        }
+    fn poll_event(&mut self) -> Option<Told> {
+        either!(self, machine => machine.poll_event())
     }
 }
 

@@ -43,7 +43,7 @@ pub use places::Look;
 
 use crate::{
     array::IoId,
-    member::MemberIndex,
+    member::{MemberIndex, MemberState},
     presence::Presence,
     read_ahead::{ReadAhead, Stats as AheadStats},
 };
@@ -239,8 +239,9 @@ impl<M: Machine, U> Volume<M, U> {
             Told::Member { member, state, reason } => {
                 self.end_join(member, state.is_live(), &reason);
                 let place = &mut self.places[member.as_usize()];
-                // What is not up to date when the array is opened catches up right away.
-                if !state.is_live() && self.life != Life::Opening {
+                // What is there and not up to date when the array is opened catches up right away.
+                let catches_up = self.life == Life::Opening && state != MemberState::Faulty;
+                if !state.is_live() && !catches_up {
                     place.returning.has_left();
                     if place.device.take().is_some() {
                         self.actions.push_back(Action::Part(member));

@@ -1,25 +1,30 @@
-//! One engine: the machine of the array, and its sessions with the members.
+//! One engine: the volume of the array, its sessions with the members, and its administrator.
 //!
-//! It does what the real one does around the machine, and decides as little: it fences and resets
-//! every member before the machine sees a label, refuses to open what others could carry alone,
-//! tells the machine of members that go and come back, and dies at the action that the world says.
+//! It is the shell of a [`Volume`], and decides nothing about it: it fences and resets every member before the machine
+//! sees a label, refuses to open what others could carry alone, gives the volume the ends of requests and looks at
+//! sessions, makes and ends sessions as the volume says, and dies at the action that the world says. The administrator
+//! replaces members that are other disks, and asks for those that do not come back by themselves.
+//!
+//! The volume's time is [`PACE`] times as fast as the world's: what takes a second there takes as long as a member's
+//! deadline of five seconds needs here.
 
-use core::ops::Range;
+use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
 
-use netraid_block::{ErrorKind, IoError, Pool, SgList, narrow};
+use netraid_block::{ErrorKind, IoError, Op, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
+    array,
     label::{Holder, Label, Uuid},
-    logged::{
-        Action, Event, FoundMember, IoId, Limits, MemberCaps, NewDevice, OpenConfig, RequestId,
-        UserRequest,
-    },
+    logged::{FoundMember, Limits, MemberCaps, OpenConfig, RequestId, UserRequest},
     member::{MemberIndex, MemberSet, MemberState},
     testimony::judge,
+    volume::{
+        Action, Candidate, Config, Device, Event, Expect, Found as FoundPlace, Look, Report, Tag,
+        Volume,
+    },
 };
 
 use super::{
-    ahead::{Ahead, Ended},
     machine::Machine,
     oracle::EngineId,
     session::{Outcome, Session, Surroundings},
@@ -31,8 +36,18 @@ use crate::{
     time::Time,
 };
 
+/// How much faster the volume's time is: a member's deadline of 40 ms is one of five seconds.
+const PACE: u32 = 125;
+/// How long a request may take, in the volume's time.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Users' requests in flight, at least, when an engine dies that serves.
 const CROWD_MIN: u64 = 4;
+/// Looks at a member that is away, and not looked for, after which its administrator asks for it.
+const LOOKS_AWAY_MAX: u32 = 24;
+/// Longest that a session ends which was parted with.
+const LEAVING_MAX: Duration = Duration::from_millis(20);
+/// Longest that commands wait for their end whose session is lost.
+const LINGER_MAX: Duration = Duration::from_millis(40);
 
 /// When something befalls an engine: instead of which of its member requests.
 #[derive(Debug, Clone)]
@@ -56,13 +71,12 @@ pub struct Near {
 
 impl Due {
     /// Whether it is due instead of this request, the one of this number.
-    fn comes(&mut self, number: u64, action: &Action) -> bool {
+    fn comes(&mut self, number: u64, op: Op, offset: u64) -> bool {
         if number <= self.after {
             return false;
         }
         let Some(near) = &self.near else { return true };
-        let is_there =
-            matches!(action, Action::Write { offset, .. } if near.region.contains(offset));
+        let is_there = op == Op::Write && near.region.contains(&offset);
         if is_there {
             self.after = number + near.more;
             let comes_first = near.more == 0;
@@ -81,8 +95,12 @@ const WATCH_EACH: u64 = 3;
 pub enum Notice {
     /// A user's request has ended.
     Completed(RequestId, Result<SgList, IoError>),
-    /// The machine says so.
+    /// The volume says so.
     Event(Event),
+    /// It has the array open, or could not open it.
+    Opened(Result<(), IoError>),
+    /// It asks for nothing more.
+    Closed,
     /// Members that it has not reached could carry the array alone: asks whether these here are
     /// known to be as new, with this generation and epoch, and nobody else has the array.
     Asks(u64, u64),
@@ -94,9 +112,9 @@ pub enum Notice {
     Watched,
     /// Another engine has a member.
     Fenced(usize),
-    /// The machine was told that a member is gone, or has said so.
+    /// A member was set aside.
     Gone(usize),
-    /// The machine asked for what no driver would do.
+    /// The volume asked for what no device would do.
     Nonsense(String),
 }
 
@@ -113,6 +131,8 @@ pub struct Fittings {
     pub capacity: u64,
     /// Largest member request.
     pub max_io_len: u32,
+    /// Most bytes that a member takes at once: it may be less.
+    pub transfer_len: u32,
     /// What the machine may use.
     pub limits: Limits,
     /// Where it puts computed bytes.
@@ -131,15 +151,39 @@ pub enum Found {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are as many as engines")]
 enum Stage<M> {
     /// Logging in everywhere, at most until then.
     Opening { until: Time, found: Vec<Option<Found>> },
     /// Waits for an administrator's word.
     Asking { found: Vec<Option<Found>> },
-    /// The machine has it.
-    Open(M),
+    /// The volume has it.
+    Open(Volume<M, RequestId>),
     /// It gave up.
     Over,
+}
+
+/// Why a member is looked for.
+#[derive(Debug, Clone, Copy)]
+enum Attempt {
+    Return,
+    Join(Expect),
+}
+
+/// A member's place, as the engine has it.
+#[derive(Debug, Default)]
+struct Place {
+    /// Requests go to its device.
+    has: bool,
+    attempt: Option<Attempt>,
+    /// Until then the session that was parted with has not ended.
+    leaving_until: Option<Time>,
+    /// Looks since it is away, and nobody looks for it.
+    looks_away: u32,
+    /// It was there, with its label, when the machine began.
+    was_found: bool,
+    /// The volume has said that it is in sync.
+    in_sync: bool,
 }
 
 /// An engine.
@@ -160,26 +204,24 @@ pub struct Engine<M> {
     /// Moments of its recovery that are to be looked at: the next one, and how many there are.
     pub watched: Option<(Due, u32)>,
     fittings: Fittings,
+    started: Time,
     stage: Stage<M>,
-    /// While it has the array open, if it reads ahead.
-    ahead: Option<Ahead>,
-    /// It is to close, once nothing is read ahead any more.
-    closes: bool,
-    /// Whether the machine takes the member for live.
-    told: Vec<bool>,
-    found: Vec<bool>,
-    /// What the machine has said of members.
-    in_sync: Vec<bool>,
-    /// It has said that it is open; who came before that is kept here.
+    places: Vec<Place>,
+    /// It has said that it is open.
     is_recovered: bool,
-    early: Vec<Option<Found>>,
-    ended: VecDeque<(IoId, IoError)>,
+    has_closed: bool,
+    /// Ends that the volume is to hear when there is nothing else to do.
+    ended: VecDeque<(Tag, IoError)>,
+    /// Commands whose session is lost, and when they end.
+    lingering: Vec<(Time, Tag)>,
     outstanding: usize,
     new_uuids: u64,
     has_lost_one: bool,
     is_dying: bool,
     /// Users' requests in flight.
     crowd: u64,
+    /// How often the members were looked at.
+    looks: u64,
 }
 
 /// What an engine works with, and what it leaves behind.
@@ -198,10 +240,9 @@ impl<M: Machine> Engine<M> {
     #[must_use]
     pub fn new(
         id: EngineId,
-        host: HostId,
-        nexus: Nexus,
+        (host, nexus): (HostId, Nexus),
         sessions: Vec<Session>,
-        until: Time,
+        (now, until): (Time, Time),
         fittings: Fittings,
     ) -> Self {
         let members = sessions.len();
@@ -214,20 +255,19 @@ impl<M: Machine> Engine<M> {
             dies: None,
             watched: None,
             fittings,
+            started: now,
             stage: Stage::Opening { until, found: vec![None; members] },
-            ahead: None,
-            closes: false,
-            told: vec![false; members],
-            found: vec![false; members],
-            in_sync: vec![false; members],
+            places: (0..members).map(|_| Place::default()).collect(),
             is_recovered: false,
-            early: vec![None; members],
+            has_closed: false,
             ended: VecDeque::new(),
+            lingering: Vec::new(),
             outstanding: 0,
             new_uuids: 0,
             has_lost_one: false,
             is_dying: false,
             crowd: 0,
+            looks: 0,
         }
     }
 
@@ -235,7 +275,7 @@ impl<M: Machine> Engine<M> {
     #[must_use]
     pub const fn machine(&self) -> Option<&M> {
         match &self.stage {
-            Stage::Open(machine) => Some(machine),
+            Stage::Open(volume) => Some(volume.machine()),
             Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => None,
         }
     }
@@ -252,13 +292,13 @@ impl<M: Machine> Engine<M> {
     /// Whether a member was there, with its label, when the machine began.
     #[must_use]
     pub fn found(&self, member: usize) -> bool {
-        self.found[member]
+        self.places[member].was_found
     }
 
-    /// Whether the machine has said that a member is in sync; the label may be ahead of that.
+    /// Whether the volume has said that a member is in sync; the label may be ahead of that.
     #[must_use]
     pub fn is_in_sync(&self, member: usize) -> bool {
-        self.in_sync[member]
+        self.places[member].in_sync
     }
 
     /// Member requests that have not come back.
@@ -267,10 +307,10 @@ impl<M: Machine> Engine<M> {
         self.outstanding
     }
 
-    /// Whether the machine takes a member for live.
+    /// Whether requests go to a member's device.
     #[must_use]
     pub fn has(&self, member: usize) -> bool {
-        self.told[member]
+        self.places[member].has
     }
 
     /// Whether the machine opens the array and has nothing to wait for.
@@ -279,6 +319,7 @@ impl<M: Machine> Engine<M> {
         matches!(self.stage, Stage::Open(_))
             && !self.is_recovered
             && !self.is_dying
+            && !self.has_closed
             && self.outstanding == 0
     }
 
@@ -294,27 +335,109 @@ impl<M: Machine> Engine<M> {
         self.has_lost_one
     }
 
+    /// How often the members were looked at: the second look without a request between has everything brought home.
+    #[must_use]
+    pub const fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// How many users' reads were answered from what was read ahead.
+    #[must_use]
+    pub fn answered_ahead(&self) -> u64 {
+        match &self.stage {
+            Stage::Open(volume) => volume.read_ahead_stats().map_or(0, |stats| stats.answered),
+            Stage::Opening { .. } | Stage::Asking { .. } | Stage::Over => 0,
+        }
+    }
+
     /// When it does something by itself.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        let opening = match &self.stage {
+        let own = match &self.stage {
             Stage::Opening { until, .. } => Some(*until),
-            Stage::Open(_) | Stage::Asking { .. } => None,
+            Stage::Open(_) if self.has_closed => None,
+            Stage::Open(volume) => {
+                // No moment before it is due.
+                let wait = volume.next_timeout() / PACE + Duration::from_nanos(1);
+                Some(self.started.after(wait))
+            }
+            Stage::Asking { .. } => None,
             Stage::Over => return None,
         };
-        self.sessions.iter().map(Session::next_timeout).chain([opening]).flatten().min()
+        let lingering = self.lingering.iter().map(|(until, _)| *until).min();
+        let sessions = self.sessions.iter().map(Session::next_timeout);
+        sessions.chain([own, lingering]).flatten().min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, context: &mut Context<'_>) {
+        let now = context.around.now;
         for member in 0..self.sessions.len() {
-            if self.sessions[member].next_timeout().is_some_and(|at| at <= context.around.now) {
+            if self.sessions[member].next_timeout().is_some_and(|at| at <= now) {
                 let outcome = self.sessions[member].handle_timeout(&mut context.around);
                 self.take(context, member, outcome);
             }
         }
+        let (due, left) = self.lingering.iter().partition(|(until, _)| *until <= now);
+        self.lingering = left;
+        let due: Vec<(Time, Tag)> = due;
+        self.ended.extend(due.into_iter().map(|(_, tag)| (tag, ErrorKind::Unreachable.into())));
         self.try_to_open(context);
+        self.look(context);
         self.drive(context);
+    }
+
+    /// Looks at the members when the volume is to.
+    fn look(&mut self, context: &mut Context<'_>) {
+        let time = self.time(context);
+        let looks = self.look_at_sessions(context);
+        let Stage::Open(volume) = &mut self.stage else { return };
+        if volume.next_timeout() > time {
+            return;
+        }
+        volume.handle_timeout(time, &looks);
+        self.looks += 1;
+        for session in &mut self.sessions {
+            session.ping(&mut context.around);
+        }
+        self.administer();
+    }
+
+    /// The moment, in the volume's time.
+    fn time(&self, context: &Context<'_>) -> Duration {
+        context.around.now.since(self.started) * PACE
+    }
+
+    fn look_at_sessions(&self, context: &Context<'_>) -> Vec<Look> {
+        let places = self.places.iter().zip(&self.sessions);
+        let report = |session: &Session| Report {
+            is_fenced: session.is_fenced(),
+            is_connected: session.is_ready(),
+            is_gone: false,
+            signs: session.signs(),
+            cache_losses: session.cache_losses(),
+            request_timeout: REQUEST_TIMEOUT,
+            failure: "the connection is lost".into(),
+        };
+        let look = |(place, session): (&Place, &Session)| Look {
+            report: place.has.then(|| report(session)),
+            is_leaving: place.leaving_until.is_some_and(|until| until > context.around.now),
+        };
+        places.map(look).collect()
+    }
+
+    /// Asks for members that do not come back by themselves.
+    fn administer(&mut self) {
+        let Stage::Open(volume) = &mut self.stage else { return };
+        for (member, place) in (0..).map(MemberIndex).zip(&mut self.places) {
+            let is_there = place.has || place.attempt.is_some();
+            let is_live = volume.machine().member_state(member).is_live();
+            place.looks_away = if is_there || is_live { 0 } else { place.looks_away + 1 };
+            if self.is_recovered && place.looks_away > LOOKS_AWAY_MAX {
+                // What is refused now is asked for at the next look.
+                let _ = volume.handle_join(member, &address(member), Expect::Former);
+            }
+        }
     }
 
     /// An answer came for one of its sessions; others' answers are of sessions that are gone.
@@ -341,52 +464,20 @@ impl<M: Machine> Engine<M> {
 
     /// A user's request.
     pub fn handle_request(&mut self, context: &mut Context<'_>, id: RequestId, user: UserRequest) {
-        if let Stage::Open(machine) = &mut self.stage {
+        let time = self.time(context);
+        if let Stage::Open(volume) = &mut self.stage {
             self.crowd += 1;
-            match &mut self.ahead {
-                None => machine.handle_request(id, user),
-                Some(ahead) => {
-                    let end = ahead.handle_request(machine, id, user);
-                    self.end_request(context, end);
-                }
-            }
+            let UserRequest { op, offset, len, fua, data } = user;
+            let flags = RequestFlags { fua, no_unmap: false };
+            volume.handle_request(time, id, (op, offset, len), flags, data);
         }
         self.drive(context);
     }
 
-    /// How many users' reads were answered from what was read ahead.
-    #[must_use]
-    pub fn answered_ahead(&self) -> u64 {
-        self.ahead.as_ref().map_or(0, Ahead::answered)
-    }
-
-    /// A user's request has ended, if one has.
-    fn end_request(&mut self, context: &mut Context<'_>, end: Option<Ended>) {
-        let Some((request, result)) = end else { return };
-        self.crowd = self.crowd.saturating_sub(1);
-        context.trace.mix(&[3, request.0, u64::from(result.is_ok())]);
-        context.notices.push_back((self.id, Notice::Completed(request, result)));
-    }
-
-    /// Everything home; or everything home and the labels closed.
-    pub fn handle_wish(&mut self, context: &mut Context<'_>, closes: bool) {
-        if let Stage::Open(machine) = &mut self.stage {
-            match (&mut self.ahead, closes) {
-                (_, false) => machine.handle_idle(),
-                (None, true) => machine.handle_close(),
-                (Some(ahead), true) => {
-                    ahead.stop();
-                    self.closes = true;
-                }
-            }
-        }
-        self.drive(context);
-    }
-
-    /// Some time has passed.
-    pub fn handle_age(&mut self, context: &mut Context<'_>) {
-        if let Stage::Open(machine) = &mut self.stage {
-            machine.handle_age();
+    /// The array is to close.
+    pub fn handle_close(&mut self, context: &mut Context<'_>) {
+        if let Stage::Open(volume) = &mut self.stage {
+            volume.handle_close();
         }
         self.drive(context);
     }
@@ -399,24 +490,21 @@ impl<M: Machine> Engine<M> {
         let Some(outcome) = outcome else { return };
         let id = self.id;
         match outcome {
-            Outcome::Done(io, result) => {
-                if let Stage::Open(machine) = &mut self.stage {
-                    context.trace.mix(&[1, io.0 as u64, u64::from(result.is_ok())]);
-                    if let Err(error) = &result {
-                        context.trace.note(context.around.now, || {
-                            format!("engine {}: member {member}: io {}: {error}", id.0, io.0)
-                        });
-                    }
-                    self.outstanding -= 1;
-                    machine.handle_io_done(io, result);
+            Outcome::Done(tag, result) => {
+                context.trace.mix(&[1, tag.0, u64::from(result.is_ok())]);
+                if let Err(error) = &result {
+                    context.trace.note(context.around.now, || {
+                        format!("engine {}: member {member}: {:#x}: {error}", id.0, tag.0)
+                    });
                 }
+                self.end_io(tag, result);
             }
             Outcome::Lost(ios, reason) => {
                 context.trace.mix(&[2, member as u64, ios.len() as u64]);
                 context.trace.note(context.around.now, || {
                     format!("engine {}: session with member {member} lost: {reason}", id.0)
                 });
-                self.lose(context, member, ios, ErrorKind::Unreachable, reason);
+                self.lose(context, member, ios, reason);
             }
             Outcome::Fenced(ios) => {
                 context.trace.note(context.around.now, || {
@@ -424,42 +512,56 @@ impl<M: Machine> Engine<M> {
                 });
                 context.notices.push_back((self.id, Notice::Fenced(member)));
                 self.ended.extend(ios.into_iter().map(|io| (io, ErrorKind::Fenced.into())));
+                self.end_attempt(context, member, "another engine has it");
             }
-            Outcome::Found { label, checkpoint, .. } => {
-                self.find(context, member, label, checkpoint);
-            }
+            Outcome::Found { label, checkpoint } => self.find(context, member, label, checkpoint),
         }
     }
 
-    /// The machine hears of the commands and of the member, in either order.
+    fn end_io(&mut self, tag: Tag, result: Result<SgList, IoError>) {
+        let Stage::Open(volume) = &mut self.stage else { return };
+        let member = tag.member().as_usize();
+        let losses = self.places[member].has.then(|| self.sessions[member].cache_losses());
+        self.outstanding -= 1;
+        volume.handle_io_done(tag, losses, result);
+    }
+
+    /// A session is lost: the volume hears of its commands at once, or after it has looked at the members.
     fn lose(
         &mut self,
         context: &mut Context<'_>,
         member: usize,
-        ios: Vec<IoId>,
-        kind: ErrorKind,
-        reason: &str,
+        ios: Vec<Tag>,
+        reason: &'static str,
     ) {
         if let Stage::Opening { found, .. } | Stage::Asking { found } = &mut self.stage {
             found[member] = None;
+            self.sessions[member].find_again();
         }
-        let ends = ios.into_iter().map(|io| (io, kind.into()));
-        self.early[member] = None;
-        let Stage::Open(machine) = &mut self.stage else { return };
-        let is_told_first = context.around.dice.one_in(2);
-        if !is_told_first {
-            for (io, error) in ends.clone() {
-                self.outstanding -= 1;
-                machine.handle_io_done(io, Err(error));
+        if context.around.dice.one_in(2) {
+            let wait = context.around.dice.time_in(&(Duration::ZERO..=LINGER_MAX));
+            let until = context.around.now.after(wait);
+            self.lingering.extend(ios.into_iter().map(|tag| (until, tag)));
+        } else {
+            self.end_all(ios);
+        }
+        self.end_attempt(context, member, reason);
+    }
+
+    fn end_all(&mut self, ios: Vec<Tag>) {
+        self.ended.extend(ios.into_iter().map(|tag| (tag, ErrorKind::Unreachable.into())));
+    }
+
+    /// The device that was looked for cannot be had.
+    fn end_attempt(&mut self, context: &Context<'_>, member: usize, reason: &str) {
+        let looks = self.look_at_sessions(context);
+        let Stage::Open(volume) = &mut self.stage else { return };
+        match self.places[member].attempt.take() {
+            Some(Attempt::Return) => {
+                volume.handle_returned(index(member), &looks, Err(reason.to_owned()));
             }
-        }
-        if core::mem::take(&mut self.told[member]) {
-            self.has_lost_one = true;
-            context.notices.push_back((self.id, Notice::Gone(member)));
-            machine.handle_gone(index(member), reason);
-        }
-        if is_told_first {
-            self.ended.extend(ends);
+            Some(Attempt::Join(_)) => volume.handle_not_joined(index(member)),
+            None => {}
         }
     }
 
@@ -486,32 +588,64 @@ impl<M: Machine> Engine<M> {
             Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
                 all[member] = Some(found);
             }
-            Stage::Open(_) if self.is_recovered => self.welcome(member, found),
-            Stage::Open(_) => self.early[member] = Some(found),
+            Stage::Open(_) => self.welcome(context, member, found),
             Stage::Over => {}
         }
     }
 
-    /// The machine hears of a member that is there again.
-    fn welcome(&mut self, member: usize, found: Found) {
-        let Stage::Open(machine) = &mut self.stage else { return };
-        self.told[member] = true;
-        let caps = self.fittings.caps[member];
-        let expected = machine.label().members[member].uuid;
-        match found {
-            Found::Member(label, checkpoint) if label.members[member].uuid == expected => {
-                machine
-                    .handle_return(index(member), FoundMember { caps, label: *label, checkpoint });
+    /// The device that was looked for is there. One that is not the member's is made so by the administrator.
+    fn welcome(&mut self, context: &mut Context<'_>, member: usize, found: Found) {
+        let looks = self.look_at_sessions(context);
+        let (device, new) = (self.device(member), self.new_uuid(member));
+        let Stage::Open(volume) = &mut self.stage else { return };
+        let expected = volume.machine().label().members[member].uuid;
+        let former = match found {
+            Found::Member(label, _) if label.members[member].uuid == expected => Some(*label),
+            Found::Member(..) | Found::Stranger => None,
+        };
+        let (place, member) = (&mut self.places[member], index(member));
+        match (place.attempt.take(), former) {
+            (Some(Attempt::Return), Some(label)) => {
+                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
+                return volume.handle_returned(member, &looks, Ok(found));
             }
-            Found::Member(..) | Found::Stranger => {
-                self.new_uuids += 1;
-                let mut uuid = [0xee; 16];
-                uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
-                uuid[4..12].copy_from_slice(&self.new_uuids.to_le_bytes());
-                uuid[12] = narrow(member);
-                machine.handle_replace(index(member), NewDevice { uuid, caps });
+            (Some(Attempt::Join(Expect::Former)), Some(label)) => {
+                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
+                return volume.handle_joined(member, found);
             }
+            (Some(Attempt::Join(Expect::Anything | Expect::Unused)), _) => {
+                let found = Candidate { device, label: None, uuid: new };
+                return volume.handle_joined(member, found);
+            }
+            (Some(Attempt::Return), None) => {
+                volume.handle_returned(member, &looks, Err("it is another disk".into()));
+            }
+            (Some(Attempt::Join(Expect::Former)), None) => volume.handle_not_joined(member),
+            (None, _) => {}
         }
+        let ios = self.sessions[member.as_usize()].stop(&mut context.around);
+        assert!(ios.is_empty(), "commands are under way to a device that has no place");
+        // What is refused now is asked for when it is found again.
+        let _ = volume.handle_join(member, &address(member), Expect::Anything);
+    }
+
+    fn device(&self, member: usize) -> Device {
+        let MemberCaps { volatile_cache, can_discard } = self.fittings.caps[member];
+        Device {
+            address: address(index(member)),
+            caps: array::MemberCaps { volatile_cache, can_discard },
+            max_transfer_len: self.fittings.transfer_len,
+            cache_losses: self.sessions[member].cache_losses(),
+        }
+    }
+
+    fn new_uuid(&mut self, member: usize) -> Uuid {
+        self.new_uuids += 1;
+        let mut uuid = [0xee; 16];
+        uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
+        uuid[4..12].copy_from_slice(&self.new_uuids.to_le_bytes());
+        uuid[12] = narrow(member);
+        uuid
     }
 
     /// Everybody has answered, or has had time to.
@@ -565,8 +699,14 @@ impl<M: Machine> Engine<M> {
             Some(Found::Member(..) | Found::Stranger) | None => None,
         };
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
-        self.told = members.iter().map(Option::is_some).collect();
-        self.found.clone_from(&self.told);
+        for (at, member) in members.iter().enumerate() {
+            let is_there = member.is_some();
+            (self.places[at].has, self.places[at].was_found) = (is_there, is_there);
+            if !is_there {
+                let ios = self.sessions[at].stop(&mut context.around);
+                assert!(ios.is_empty(), "commands are under way before the array is open");
+            }
+        }
         let mut engine_id = [0; 16];
         engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
         engine_id[15] = 1;
@@ -578,14 +718,19 @@ impl<M: Machine> Engine<M> {
             limits: self.fittings.limits,
         };
         context.trace.note(context.around.now, || {
-            format!("engine {}: opens with members {:?}", self.id.0, self.told)
+            let there: Vec<bool> = self.places.iter().map(|place| place.has).collect();
+            format!("engine {}: opens with members {there:?}", self.id.0)
         });
         self.stage = match M::open(config) {
             Ok(machine) => {
-                let geometry = machine.label().geometry;
-                let memory = self.fittings.read_ahead;
-                self.ahead = memory.map(|memory| Ahead::new(&geometry, memory));
-                Stage::Open(machine)
+                let place = |(at, place): (usize, &Place)| match place.has {
+                    true => FoundPlace::Device(self.device(at)),
+                    false => FoundPlace::Nobody(Some(address(index(at)))),
+                };
+                let places = self.places.iter().enumerate().map(place).collect();
+                let read_ahead = self.fittings.read_ahead;
+                let config = Config { places, read_ahead, reads_under_way: None };
+                Stage::Open(Volume::new(machine, config))
             }
             Err(error) => {
                 let why = format!("the array cannot be opened: {error}");
@@ -593,169 +738,186 @@ impl<M: Machine> Engine<M> {
                 Stage::Over
             }
         };
-        // Strangers are found once more when the machine runs.
-        for (member, found) in found.iter().enumerate() {
-            if found.is_some() && !self.told[member] {
-                let outcome = self.sessions[member].lose(&mut context.around, "it has no label");
-                drop(outcome);
-            }
-        }
     }
 
-    /// Reads ahead what is to be, and closes when nothing is any more.
-    fn read_ahead(&mut self, context: &mut Context<'_>) {
-        while let (Stage::Open(machine), Some(ahead)) = (&mut self.stage, &mut self.ahead)
-            && let Some(end) = ahead.poll(machine)
-        {
-            self.end_request(context, Some(end));
-        }
-        if let (Stage::Open(machine), Some(ahead)) = (&mut self.stage, &self.ahead)
-            && ahead.under_way() == 0
-            && core::mem::take(&mut self.closes)
-        {
-            machine.handle_close();
-        }
-    }
-
-    /// Gives the machine's actions to the sessions until there are none.
+    /// Does what the volume says until there is nothing left.
     fn drive(&mut self, context: &mut Context<'_>) {
         loop {
-            self.read_ahead(context);
-            let Stage::Open(machine) = &mut self.stage else { return };
-            let Some(action) = machine.poll_action() else {
-                let mut is_idle = true;
-                while let Stage::Open(machine) = &mut self.stage
-                    && let Some(event) = machine.poll_event()
-                {
-                    is_idle = false;
-                    self.handle_event(context, event);
+            let time = self.time(context);
+            let Stage::Open(volume) = &mut self.stage else { return };
+            if let Some(action) = volume.poll(time) {
+                self.execute(context, action);
+                if self.is_dying {
+                    return self.note_parted_members(time);
                 }
-                let Stage::Open(machine) = &mut self.stage else { return };
-                if let Some((io, error)) = self.ended.pop_front() {
-                    self.outstanding -= 1;
-                    machine.handle_io_done(io, Err(error));
-                } else if is_idle {
-                    return;
+            } else if let Some((tag, error)) = self.ended.pop_front() {
+                self.end_io(tag, Err(error));
+            } else {
+                if volume.is_closed() && !core::mem::replace(&mut self.has_closed, true) {
+                    context.notices.push_back((self.id, Notice::Closed));
                 }
-                continue;
-            };
-            self.execute(context, action);
-            if self.is_dying {
-                return self.note_faulty_members();
+                return;
             }
         }
     }
 
-    /// The engine dies before it hears what the machine says of members that are set aside; labels on
-    /// their way may say so already.
-    fn note_faulty_members(&mut self) {
-        let Stage::Open(machine) = &mut self.stage else { return };
-        while let Some(event) = machine.poll_event() {
-            if let Event::Member { member, state: MemberState::Faulty, .. } = event {
-                self.told[member.as_usize()] = false;
+    /// The engine dies before it hears of members that are set aside; labels on their way may say so already.
+    fn note_parted_members(&mut self, time: Duration) {
+        let Stage::Open(volume) = &mut self.stage else { return };
+        while let Some(action) = volume.poll(time) {
+            if let Action::Part(member) = action {
+                self.places[member.as_usize()].has = false;
             }
         }
     }
 
-    fn handle_event(&mut self, context: &mut Context<'_>, event: Event) {
-        context.trace.note(context.around.now, || format!("engine {}: {event:?}", self.id.0));
-        if let Event::Member { member, state, .. } = &event {
-            let member = member.as_usize();
-            self.in_sync[member] = *state == MemberState::InSync;
-            // Who is there and not up to date is missing only until the machine is open.
-            let is_out = *state == MemberState::Faulty;
-            if is_out && core::mem::take(&mut self.told[member]) {
-                self.has_lost_one = true;
-                context.notices.push_back((self.id, Notice::Gone(member)));
-                if let Outcome::Lost(ios, _) =
-                    self.sessions[member].lose(&mut context.around, "the machine set it aside")
-                {
-                    let ends = ios.into_iter().map(|io| (io, ErrorKind::Unreachable.into()));
-                    self.ended.extend(ends);
-                }
-            }
-        }
-        let is_opened = event == Event::Opened;
-        context.notices.push_back((self.id, Notice::Event(event)));
-        if is_opened {
-            self.is_recovered = true;
-            if let Stage::Open(machine) = &self.stage {
-                let states = machine.label().members.into_iter().map(|entry| entry.state);
-                // Of one that has left meanwhile the label may not tell yet.
-                let in_sync =
-                    |(state, told): (MemberState, &bool)| *told && state == MemberState::InSync;
-                self.in_sync = states.zip(&self.told).map(in_sync).collect();
-            }
-            for member in 0..self.early.len() {
-                if let Some(found) = self.early[member].take() {
-                    self.welcome(member, found);
-                }
-            }
-        }
-    }
-
-    fn execute(&mut self, context: &mut Context<'_>, action: Action) {
+    fn execute(&mut self, context: &mut Context<'_>, action: Action<RequestId>) {
         let (id, now) = (self.id, context.around.now);
-        if let Action::Complete { request, result } = action {
-            let end = match &mut self.ahead {
-                None => Some((request, result)),
-                Some(ahead) => ahead.handle_done(request, result),
-            };
-            return self.end_request(context, end);
+        match action {
+            Action::Submit { tag, op, offset, len, fua, data, .. } => {
+                self.submit(context, tag, (op, offset, len), fua, data);
+            }
+            Action::Complete { user, result } => {
+                self.crowd = self.crowd.saturating_sub(1);
+                context.trace.mix(&[3, user.0, u64::from(result.is_ok())]);
+                context.notices.push_back((id, Notice::Completed(user, result)));
+            }
+            Action::Part(member) => self.part(context, member),
+            Action::LookFor(member) => {
+                context.trace.note(now, || format!("engine {}: looks for member {member}", id.0));
+                self.places[member.as_usize()].attempt = Some(Attempt::Return);
+                self.sessions[member.as_usize()].look(&mut context.around);
+            }
+            Action::Join { member, expect, ends_former } => {
+                context.trace.note(now, || {
+                    format!("engine {}: a device for member {member}: {expect:?}", id.0)
+                });
+                let at = member.as_usize();
+                if ends_former {
+                    self.places[at].has = false;
+                    let ios = self.sessions[at].stop(&mut context.around);
+                    self.end_all(ios);
+                }
+                self.places[at].attempt = Some(Attempt::Join(expect));
+                self.sessions[at].look(&mut context.around);
+            }
+            Action::Take(member) => {
+                context.trace.note(now, || format!("engine {}: takes member {member}", id.0));
+                self.places[member.as_usize()].has = true;
+            }
+            Action::LetGo(member) => {
+                context.trace.note(now, || format!("engine {}: lets member {member} go", id.0));
+                let ios = self.sessions[member.as_usize()].stop(&mut context.around);
+                assert!(ios.is_empty(), "commands are under way to a device that has no place");
+            }
+            Action::Opened(result) => self.hear_opened(context, result),
+            Action::Joined { member, result } => {
+                context.trace.note(now, || {
+                    format!("engine {}: the device for member {member}: {result:?}", id.0)
+                });
+            }
+            Action::Tell(event) => {
+                context.trace.note(now, || format!("engine {}: {event:?}", id.0));
+                if let Event::Member { member, state, .. } = &event {
+                    self.places[member.as_usize()].in_sync = *state == MemberState::InSync;
+                }
+                context.notices.push_back((id, Notice::Event(event)));
+            }
         }
+    }
+
+    /// A member was set aside: nothing more reaches it.
+    fn part(&mut self, context: &mut Context<'_>, member: MemberIndex) {
+        let at = member.as_usize();
+        let ios = self.sessions[at].stop(&mut context.around);
+        self.end_all(ios);
+        let is_its = |entry: &(Time, Tag)| entry.1.member() == member;
+        let (its, others) = self.lingering.iter().copied().partition(is_its);
+        self.lingering = others;
+        let its: Vec<(Time, Tag)> = its;
+        self.end_all(its.into_iter().map(|(_, tag)| tag).collect());
+        let wait = context.around.dice.time_in(&(Duration::ZERO..=LEAVING_MAX));
+        self.places[at].leaving_until = Some(context.around.now.after(wait));
+        self.places[at].has = false;
+        self.has_lost_one = true;
+        context.notices.push_back((self.id, Notice::Gone(at)));
+    }
+
+    fn hear_opened(&mut self, context: &mut Context<'_>, result: Result<(), IoError>) {
+        self.is_recovered = true;
+        if let Stage::Open(volume) = &self.stage {
+            for (at, entry) in volume.machine().label().members.into_iter().enumerate() {
+                // Of one that has left meanwhile the label may not tell yet.
+                let is_here = self.places[at].has;
+                self.places[at].in_sync = is_here && entry.state == MemberState::InSync;
+            }
+        }
+        context.notices.push_back((self.id, Notice::Opened(result)));
+    }
+
+    fn submit(
+        &mut self,
+        context: &mut Context<'_>,
+        tag: Tag,
+        (op, offset, len): (Op, u64, u64),
+        fua: bool,
+        data: SgList,
+    ) {
+        let (id, now) = (self.id, context.around.now);
         self.actions += 1;
         // Who serves dies in the middle of something.
         let is_busy = !self.is_recovered || self.crowd >= CROWD_MIN;
         let number = self.actions;
-        if !self.is_recovered && self.is_watched(number, &action) {
+        if !self.is_recovered && self.is_watched(number, op, offset) {
             context.notices.push_back((id, Notice::Watched));
         }
-        if is_busy && self.dies.as_mut().is_some_and(|dies| dies.comes(number, &action)) {
+        if is_busy && self.dies.as_mut().is_some_and(|dies| dies.comes(number, op, offset)) {
             self.is_dying = true;
             context.notices.push_back((id, Notice::Dies));
             return;
         }
-        context.trace.note(now, || format!("engine {}: {}", id.0, describe(&action)));
+        let member = tag.member().as_usize();
+        let describe = || {
+            let fua = if fua { " with FUA" } else { "" };
+            format!("{:#x}: {op:?}{fua} of member {member}, {len} bytes at {offset:#x}", tag.0)
+        };
+        context.trace.note(now, || format!("engine {}: {}", id.0, describe()));
+        context.trace.mix(&[4, member as u64, offset, len]);
         let block = u64::from(self.fittings.block_len);
-        let (io, member, offset, len) = extent(&action);
-        context.trace.mix(&[4, u64::from(member.0), offset, len]);
-        let limit = u64::from(self.fittings.max_io_len);
+        let limit = u64::from(self.fittings.transfer_len);
         let is_sound = offset.is_multiple_of(block)
             && len.is_multiple_of(block)
             && offset.checked_add(len).is_some_and(|end| end <= self.fittings.capacity)
-            && (len <= limit || matches!(action, Action::Discard { .. }))
-            && (len > 0 || matches!(action, Action::Flush { .. }))
-            && member.as_usize() < self.sessions.len();
-        if !is_sound {
-            let text = format!("a member request that no driver would do: {}", describe(&action));
-            context.notices.push_back((id, Notice::Nonsense(text)));
-            return;
-        }
+            && (len <= limit || op == Op::Discard)
+            && (len > 0 || op == Op::Flush)
+            && self.places.get(member).is_some_and(|place| place.has);
         let (first, count) = (offset / block, len / block);
-        let command = match action {
-            Action::Read { .. } => Command::Read { first, count },
-            Action::Write { data, fua, .. } => Command::Write { first, data, fua },
-            Action::Flush { .. } => Command::Flush,
-            Action::Discard { .. } => Command::Discard { first, count },
-            Action::Complete { .. } => return,
+        let command = match op {
+            Op::Read if is_sound => Command::Read { first, count },
+            Op::Write if is_sound => Command::Write { first, data, fua },
+            Op::Flush if is_sound => Command::Flush,
+            Op::Discard if is_sound => Command::Discard { first, count },
+            Op::Read | Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => {
+                let text = format!("a member request that no device would do: {}", describe());
+                context.notices.push_back((id, Notice::Nonsense(text)));
+                return;
+            }
         };
         self.outstanding += 1;
-        let session = &mut self.sessions[member.as_usize()];
+        let session = &mut self.sessions[member];
         if session.is_fenced() {
-            self.ended.push_back((io, ErrorKind::Fenced.into()));
-        } else if !self.told[member.as_usize()] || !session.submit(&mut context.around, io, command)
-        {
-            // Also when there is a session: of a member that the machine does not know to be back.
-            self.ended.push_back((io, ErrorKind::Unreachable.into()));
+            self.ended.push_back((tag, ErrorKind::Fenced.into()));
+        } else if !session.submit(&mut context.around, tag, command) {
+            self.ended.push_back((tag, ErrorKind::Unreachable.into()));
         }
     }
 }
 
 impl<M> Engine<M> {
     /// Whether this request is a moment to look at.
-    fn is_watched(&mut self, number: u64, action: &Action) -> bool {
+    fn is_watched(&mut self, number: u64, op: Op, offset: u64) -> bool {
         let Some((due, left)) = &mut self.watched else { return false };
-        if !due.comes(number, action) {
+        if !due.comes(number, op, offset) {
             return false;
         }
         *due = Due { after: number + WATCH_EACH, near: None };
@@ -771,29 +933,9 @@ fn index(member: usize) -> MemberIndex {
     MemberIndex(narrow(member))
 }
 
-fn extent(action: &Action) -> (IoId, MemberIndex, u64, u64) {
-    match action {
-        Action::Read { io, member, offset, len } => (*io, *member, *offset, u64::from(*len)),
-        Action::Write { io, member, offset, data, .. } => {
-            (*io, *member, *offset, data.len() as u64)
-        }
-        Action::Flush { io, member } => (*io, *member, 0, 0),
-        Action::Discard { io, member, offset, len } => (*io, *member, *offset, *len),
-        Action::Complete { .. } => (IoId(0), MemberIndex(0), 0, 0),
-    }
-}
-
-fn describe(action: &Action) -> String {
-    let (io, member, offset, len) = extent(action);
-    let what = match action {
-        Action::Read { .. } => "read",
-        Action::Write { fua: true, .. } => "write with FUA",
-        Action::Write { .. } => "write",
-        Action::Flush { .. } => return format!("io {}: flush of member {member}", io.0),
-        Action::Discard { .. } => "discard",
-        Action::Complete { .. } => "end",
-    };
-    format!("io {}: {what} of member {member}, {len} bytes at {offset:#x}", io.0)
+/// Where a member's device is.
+fn address(member: MemberIndex) -> String {
+    format!("member {member}")
 }
 
 /// What stands against opening the array with the members that were found.

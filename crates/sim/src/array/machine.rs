@@ -1,43 +1,37 @@
 //! What the world drives: the production machine, or a stand-in that tests of the world know.
 
+use core::fmt::Debug;
+
 use netraid_block::{IoError, SgList};
 use netraid_raid::{
     label::Label,
-    logged::{
-        Action, Event, FoundMember, IoId, LoggedArray, NewDevice, OpenConfig, RequestId,
-        RuleCounts, UserRequest,
-    },
-    member::{ArrayState, MemberIndex},
+    logged::{LoggedArray, OpenConfig, RuleCounts},
+    volume::{self, Logged},
 };
 
 use super::rest;
 use crate::disk::Disk;
 
-/// An array's machine; [`LoggedArray`] says what each does.
-#[allow(missing_docs, reason = "LoggedArray's methods")]
-pub trait Machine: Sized {
+/// An array's machine, as a volume drives it, and what the world must know of it.
+pub trait Machine: volume::Machine + Debug + Sized {
     /// It survives as many losses as the level promises.
     const SURVIVES_LOSSES: bool = true;
 
+    /// Opens an array.
+    ///
+    /// # Errors
+    /// When it does not open.
     fn open(config: OpenConfig) -> Result<Self, IoError>;
-    fn handle_request(&mut self, id: RequestId, user: UserRequest);
-    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>);
-    fn handle_gone(&mut self, member: MemberIndex, reason: &str);
-    fn handle_return(&mut self, member: MemberIndex, found: FoundMember);
-    fn handle_replace(&mut self, member: MemberIndex, device: NewDevice);
-    fn handle_idle(&mut self);
-    fn handle_age(&mut self) {}
-    fn handle_close(&mut self);
-    fn poll_action(&mut self) -> Option<Action>;
-    fn poll_event(&mut self) -> Option<Event>;
-    fn capacity(&self) -> u64;
+
+    /// What its members' labels say.
     fn label(&self) -> Label;
-    fn state(&self) -> ArrayState;
-    fn failure(&self) -> Option<IoError>;
+
     /// Whether it says that members lack space.
     fn is_short_of_space(&self) -> bool {
         false
     }
+
+    /// How often each of its rules was followed.
     fn rules(&self) -> RuleCounts {
         RuleCounts::default()
     }
@@ -56,59 +50,25 @@ pub trait Machine: Sized {
     }
 }
 
-impl Machine for LoggedArray {
+impl Machine for Logged {
     fn open(config: OpenConfig) -> Result<Self, IoError> {
-        Self::open(config)
+        let max_io_len = config.max_io_len;
+        Ok(Self::new(LoggedArray::open(config)?, false, max_io_len))
     }
-    fn describe(&self) -> String {
-        format!("{self:?}")
-    }
-    fn handle_request(&mut self, id: RequestId, user: UserRequest) {
-        self.handle_request(id, user);
-    }
-    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
-        self.handle_io_done(io, result);
-    }
-    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
-        self.handle_gone(member, reason);
-    }
-    fn handle_return(&mut self, member: MemberIndex, found: FoundMember) {
-        self.handle_return(member, found);
-    }
-    fn handle_replace(&mut self, member: MemberIndex, device: NewDevice) {
-        self.handle_replace(member, device);
-    }
-    fn handle_idle(&mut self) {
-        self.handle_idle();
-    }
-    fn handle_age(&mut self) {
-        self.handle_age();
-    }
-    fn handle_close(&mut self) {
-        self.handle_close();
-    }
-    fn poll_action(&mut self) -> Option<Action> {
-        self.poll_action()
-    }
-    fn poll_event(&mut self) -> Option<Event> {
-        self.poll_event()
-    }
-    fn capacity(&self) -> u64 {
-        self.capacity()
-    }
+
     fn label(&self) -> Label {
-        self.label()
+        self.array().label()
     }
-    fn state(&self) -> ArrayState {
-        self.state()
-    }
-    fn failure(&self) -> Option<IoError> {
-        self.failure()
-    }
+
     fn is_short_of_space(&self) -> bool {
-        self.shortage().is_some()
+        self.array().shortage().is_some()
     }
+
     fn rules(&self) -> RuleCounts {
-        self.rules()
+        self.array().rules()
+    }
+
+    fn describe(&self) -> String {
+        format!("{:?}", self.array())
     }
 }

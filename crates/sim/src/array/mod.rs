@@ -4,7 +4,6 @@
 //! Invariant: a run is a function of its [`plan::Plan`], which is one of a seed. The machine in it
 //! is the production one.
 
-pub mod ahead;
 pub mod campaign;
 pub mod content;
 pub mod engine;

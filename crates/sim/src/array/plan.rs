@@ -278,6 +278,15 @@ impl Plan {
         Wire { pace: Pace::INSTANT, latency: Duration::from_micros(10)..=Duration::from_micros(80) }
     }
 
+    /// Most bytes that a member takes at once, in some runs less than the largest member request.
+    #[must_use]
+    pub fn transfer_len(&self) -> u32 {
+        match self.seed.0 % 3 {
+            0 => (self.max_io_len / 2).next_multiple_of(4096),
+            _ => self.max_io_len,
+        }
+    }
+
     /// How patient engines are.
     #[must_use]
     pub const fn patience() -> Patience {

@@ -1,7 +1,11 @@
 //! An engine's session with a member: login, commands with deadlines, loss, and the way back.
 //!
+//! It stands for what a shell has of sessions. A session that looks for a member ends with what it found, or is lost;
+//! one that has found it is kept: it logs in again by itself, and sends then what came meanwhile. A kept session counts how
+//! often the member lost its power.
+//!
 //! Invariant: each command that the engine submits ends once, by its answer, by its deadline or
-//! with the session. After a session is lost no answer of it counts; it is `Found` again only when
+//! with the session. After a session is lost no answer of it counts; it is `Found` only when
 //! nothing that it sent can have an effect any more: the same nexus has logged in again and the
 //! LUN was reset.
 
@@ -12,8 +16,8 @@ use netraid_block::{ErrorKind, IoError, SgList};
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
-    logged::IoId,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
+    volume::Tag as IoTag,
 };
 
 use crate::{
@@ -56,29 +60,29 @@ pub struct Surroundings<'a> {
 #[derive(Debug)]
 pub enum Outcome {
     /// A command has ended.
-    Done(IoId, Result<SgList, IoError>),
+    Done(IoTag, Result<SgList, IoError>),
     /// The member is there, with nothing of before in flight; what its label says, if it has one.
     Found {
         /// The newest copy that decodes.
         label: Option<Box<Label>>,
         /// The counter of the newest checkpoint that decodes.
         checkpoint: Option<u64>,
-        /// How often its power failed, ever.
-        power_failures: u64,
     },
     /// The session is lost with these commands, which may still have an effect.
-    Lost(Vec<IoId>, &'static str),
+    Lost(Vec<IoTag>, &'static str),
     /// Another engine has the member now; these commands ended with that.
-    Fenced(Vec<IoId>),
+    Fenced(Vec<IoTag>),
 }
 
 #[derive(Debug)]
 enum What {
-    Io(IoId),
+    Io(IoTag),
     Fence,
     Reset,
     Label(usize),
     Checkpoint(usize),
+    /// Nobody asked for anything: is it there?
+    Ping,
 }
 
 #[derive(Debug)]
@@ -110,6 +114,16 @@ pub struct Session {
     connection: Option<ConnectionId>,
     next_tag: u64,
     sent: BTreeMap<Tag, Sent>,
+    /// What came while a kept session was away.
+    queued: Vec<Sent>,
+    /// It has found the member, and is made again when it is lost.
+    is_kept: bool,
+    /// It looks for the member until it is there.
+    keeps_looking: bool,
+    /// Grows with each answer.
+    signs: u64,
+    /// How often the member lost its power while the session was kept.
+    cache_losses: u64,
     /// For the login; commands have their own.
     login_deadline: Option<Time>,
     retry_at: Option<Time>,
@@ -142,6 +156,11 @@ impl Session {
             connection: None,
             next_tag: 0,
             sent: BTreeMap::new(),
+            queued: Vec::new(),
+            is_kept: false,
+            keeps_looking: true,
+            signs: 0,
+            cache_losses: 0,
             login_deadline: None,
             retry_at: Some(now),
             power_failures: 0,
@@ -171,27 +190,87 @@ impl Session {
         self.connection
     }
 
-    /// Sends a command; false when the session is not ready.
-    pub fn submit(&mut self, around: &mut Surroundings<'_>, io: IoId, command: Command) -> bool {
-        self.is_ready() && self.send(around, What::Io(io), command)
+    /// A count of answers.
+    #[must_use]
+    pub const fn signs(&self) -> u64 {
+        self.signs
+    }
+
+    /// How often the member lost its power while the session was kept.
+    #[must_use]
+    pub const fn cache_losses(&self) -> u64 {
+        self.cache_losses
+    }
+
+    /// Sends a command, at once or when there is a connection again; false when there is no session.
+    pub fn submit(&mut self, around: &mut Surroundings<'_>, io: IoTag, command: Command) -> bool {
+        if self.is_ready() {
+            return self.send(around, What::Io(io), command);
+        }
+        if self.is_kept {
+            let deadline = around.now.after(self.patience.deadline);
+            self.queued.push(Sent { what: What::Io(io), command, deadline });
+        }
+        self.is_kept
+    }
+
+    /// Looks for the member, once.
+    pub fn look(&mut self, around: &mut Surroundings<'_>) {
+        let ios = self.stop(around);
+        assert!(ios.is_empty(), "commands are under way to a member that is looked for");
+        self.retry_at = Some(around.now);
+    }
+
+    /// What was found does not count: looks for the member again, until it is there.
+    pub const fn find_again(&mut self) {
+        (self.is_kept, self.keeps_looking) = (false, true);
+    }
+
+    /// Ends the session, with these commands of it, and makes no other one.
+    pub fn stop(&mut self, around: &mut Surroundings<'_>) -> Vec<IoTag> {
+        self.disconnect(around);
+        if self.phase != Phase::Fenced {
+            self.phase = Phase::Away;
+        }
+        (self.retry_at, self.is_kept, self.keeps_looking) = (None, false, false);
+        let mut ios = self.take_ios();
+        ios.extend(self.take_queued());
+        ios
+    }
+
+    /// Nobody has asked for anything for a while: asks whether the member is there.
+    pub fn ping(&mut self, around: &mut Surroundings<'_>) {
+        if self.is_ready() && self.sent.is_empty() {
+            let deadline = around.now.after(self.patience.deadline);
+            let command = Command::Read { first: 0, count: 1 };
+            self.send_until(around, Sent { what: What::Ping, command, deadline });
+        }
     }
 
     /// When it does something by itself.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        let oldest = self.sent.values().map(|sent| sent.deadline).min();
-        [oldest, self.login_deadline, self.retry_at].into_iter().flatten().min()
+        [self.oldest(), self.login_deadline, self.retry_at].into_iter().flatten().min()
+    }
+
+    /// The first deadline of a command.
+    fn oldest(&self) -> Option<Time> {
+        self.sent.values().chain(&self.queued).map(|sent| sent.deadline).min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, around: &mut Surroundings<'_>) -> Option<Outcome> {
+        let deadline = [self.oldest(), self.login_deadline].into_iter().flatten().min();
+        if deadline.is_some_and(|deadline| deadline <= around.now) {
+            let lost = self.lose(around, "no answer before the deadline");
+            let Outcome::Lost(mut ios, reason) = lost else { return Some(lost) };
+            ios.extend(self.take_queued());
+            return Some(Outcome::Lost(ios, reason));
+        }
         if self.retry_at.is_some_and(|at| at <= around.now) {
             self.log_in(around);
-            return None;
         }
-        let oldest = self.sent.values().map(|sent| sent.deadline).min();
-        let deadline = [oldest, self.login_deadline].into_iter().flatten().min()?;
-        (deadline <= around.now).then(|| self.lose(around, "no answer before the deadline"))
+        None
     }
 
     /// The connection broke.
@@ -200,24 +279,34 @@ impl Session {
         self.lose(around, "the connection broke")
     }
 
-    /// Gives the session up, with all of its commands, and begins a new one later.
-    pub fn lose(&mut self, around: &mut Surroundings<'_>, reason: &'static str) -> Outcome {
+    /// Gives the session up, with what it has sent; one that is kept, or keeps looking, is made again later.
+    fn lose(&mut self, around: &mut Surroundings<'_>, reason: &'static str) -> Outcome {
         self.disconnect(around);
         self.phase = Phase::Away;
         let wait = around.dice.time_in(&self.patience.retry);
-        self.retry_at = Some(around.now.after(wait));
+        let is_made_again = self.is_kept || self.keeps_looking;
+        self.retry_at = is_made_again.then(|| around.now.after(wait));
         Outcome::Lost(self.take_ios(), reason)
     }
 
     /// An answer came.
     pub fn handle_reply(&mut self, around: &mut Surroundings<'_>, reply: Reply) -> Option<Outcome> {
+        self.signs += 1;
         match reply {
             Reply::LoggedIn { power_failures } => {
                 if self.phase != Phase::LoggingIn {
                     return None;
                 }
                 self.login_deadline = None;
-                self.power_failures = power_failures;
+                let before = core::mem::replace(&mut self.power_failures, power_failures);
+                if self.is_kept {
+                    self.cache_losses += u64::from(before != power_failures);
+                    self.phase = Phase::Ready;
+                    for queued in core::mem::take(&mut self.queued) {
+                        self.send_until(around, queued);
+                    }
+                    return None;
+                }
                 self.phase = Phase::Preparing;
                 let (what, command) = if self.fences {
                     (What::Fence, Command::Fence)
@@ -253,7 +342,9 @@ impl Session {
         if matches!(result, Err(Refusal::Fenced)) {
             self.disconnect(around);
             self.phase = Phase::Fenced;
+            (self.retry_at, self.keeps_looking) = (None, false);
             let mut ios = self.take_ios();
+            ios.extend(self.take_queued());
             if let What::Io(io) = what {
                 ios.push(io);
             }
@@ -261,6 +352,7 @@ impl Session {
         }
         match what {
             What::Io(io) => Some(Outcome::Done(io, result.map_err(in_terms_of_block))),
+            What::Ping => None,
             What::Fence => {
                 self.fences = false;
                 self.send(around, What::Reset, Command::Reset);
@@ -310,8 +402,9 @@ impl Session {
     /// Nothing is left to be read before the member may be used.
     fn find(&mut self) -> Outcome {
         self.phase = Phase::Ready;
+        (self.is_kept, self.keeps_looking) = (true, false);
         let (label, checkpoint) = (self.label.take(), self.checkpoint.take());
-        Outcome::Found { label, checkpoint, power_failures: self.power_failures }
+        Outcome::Found { label, checkpoint }
     }
 
     fn log_in(&mut self, around: &mut Surroundings<'_>) {
@@ -356,14 +449,22 @@ impl Session {
         self.login_deadline = None;
     }
 
-    /// All commands of the engine, in any order that the dice of a world may change.
-    fn take_ios(&mut self) -> Vec<IoId> {
-        let sent = core::mem::take(&mut self.sent);
-        let io = |sent: Sent| match sent.what {
+    /// All commands of the engine that were sent, in any order that the dice of a world may change.
+    fn take_ios(&mut self) -> Vec<IoTag> {
+        core::mem::take(&mut self.sent).into_values().filter_map(Sent::io).collect()
+    }
+
+    fn take_queued(&mut self) -> Vec<IoTag> {
+        core::mem::take(&mut self.queued).into_iter().filter_map(Sent::io).collect()
+    }
+}
+
+impl Sent {
+    fn io(self) -> Option<IoTag> {
+        match self.what {
             What::Io(io) => Some(io),
-            What::Fence | What::Reset | What::Label(_) | What::Checkpoint(_) => None,
-        };
-        sent.into_values().filter_map(io).collect()
+            What::Fence | What::Reset | What::Label(_) | What::Checkpoint(_) | What::Ping => None,
+        }
     }
 }
 

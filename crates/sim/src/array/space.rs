@@ -91,17 +91,13 @@ impl<M: Machine> World<M> {
         }
     }
 
-    /// As the engine's shell has the array do now and then.
+    /// As the volume has the array do now and then.
     pub(super) fn look_for_space(&mut self) {
         if !self.space.engine_still_looks() {
             return;
         }
         self.space.looks -= 1;
         self.agenda.put_in(Plan::patience().deadline, Happening::LookForSpace);
-        let serving = self.serving;
-        if let Some(at) = self.engines.iter().position(|engine| Some(engine.id) == serving) {
-            self.with(at, |engine, context| engine.handle_age(context));
-        }
     }
 
     /// Whether members lack space, or lacked it a moment ago.

@@ -4,12 +4,13 @@
 
 use std::collections::VecDeque;
 
-use netraid_block::{ErrorKind, IoError, Op, SgList};
+use netraid_block::{ErrorKind, IoError, Op, RequestFlags, SgList};
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{Holder, LABEL_LEN, Label},
-    logged::{Action, Event, FoundMember, OpenConfig, RequestId, UserRequest},
+    logged::{FoundMember, OpenConfig, RequestId},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
+    volume::{Do, Told},
 };
 
 use super::{engine::Fittings, machine::Machine};
@@ -47,26 +48,20 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         limits: fittings.limits,
     };
     let mut machine = M::open(config).map_err(|error| Ended::Refused(error.to_string()))?;
-    let mut actions: VecDeque<Action> = VecDeque::new();
+    let mut actions: VecDeque<Do> = VecDeque::new();
     for _ in 0..ACTIONS_MAX {
         while let Some(event) = machine.poll_event() {
             match event {
-                Event::Opened => {
-                    let (offset, len, data) = (0, machine.capacity(), SgList::new());
-                    let all = UserRequest { op: Op::Read, offset, len, fua: false, data };
-                    machine.handle_request(RequestId(0), all);
+                Told::Opened => {
+                    let all = (Op::Read, 0, machine.geometry().capacity());
+                    let flags = RequestFlags::default();
+                    machine.handle_request(RequestId(0), all, flags, SgList::new());
                 }
-                Event::Closed => {
+                Told::Closed => {
                     let text = format!("it does not open: {:?}", machine.failure());
                     return Err(Ended::Refused(text));
                 }
-                Event::Member { .. }
-                | Event::State(_)
-                | Event::Repaired { .. }
-                | Event::Lost { .. }
-                | Event::CaughtUp(_)
-                | Event::Scrub(_)
-                | Event::Notice(_) => {}
+                Told::Member { .. } | Told::Other(_) => {}
             }
         }
         while let Some(action) = machine.poll_action() {
@@ -75,7 +70,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         let Some(action) = actions.pop_front() else {
             return Err(Ended::Unread("the machine waits for nothing".into()));
         };
-        if let Action::Complete { result, .. } = action {
+        if let Do::Complete { result, .. } = action {
             return result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")));
         }
         perform(&mut machine, &mut disks, action, fittings.block_len);
@@ -83,38 +78,31 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
     Err(Ended::Unread(format!("it needs more than {ACTIONS_MAX} member requests")))
 }
 
-fn perform<M: Machine>(
-    machine: &mut M,
-    disks: &mut [Option<Disk>],
-    action: Action,
-    block_len: u32,
-) {
+fn perform<M: Machine>(machine: &mut M, disks: &mut [Option<Disk>], action: Do, block_len: u32) {
+    let Do::Submit { io, member, op, offset, len, fua, data } = action else { return };
     let block = u64::from(block_len);
+    let blocks = offset / block..(offset + len) / block;
     let medium = |bad: Unreadable| {
         IoError::with_detail(ErrorKind::Medium, format!("block {} is unreadable", bad.block))
     };
-    let gone = || Err(ErrorKind::Unreachable.into());
-    let (io, result) = match action {
-        Action::Read { io, member, offset, len } => {
-            let blocks = offset / block..(offset + u64::from(len)) / block;
-            let disk = disks[member.as_usize()].as_ref();
-            (io, disk.map_or_else(gone, |disk| disk.read(blocks).map_err(medium)))
+    let Some(disk) = &mut disks[member.as_usize()] else {
+        return machine.handle_io_done(io, Err(ErrorKind::Unreachable.into()));
+    };
+    let result = match op {
+        Op::Read => disk.read(blocks).map_err(medium),
+        Op::Write => {
+            disk.write(blocks.start, &data, fua);
+            Ok(SgList::new())
         }
-        Action::Write { io, member, offset, data, fua } => {
-            let disk = disks[member.as_usize()].as_mut();
-            let done = disk.map(|disk| disk.write(offset / block, &data, fua));
-            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
+        Op::Flush => {
+            disk.flush();
+            Ok(SgList::new())
         }
-        Action::Flush { io, member } => {
-            let done = disks[member.as_usize()].as_mut().map(Disk::flush);
-            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
+        Op::Discard => {
+            disk.discard(blocks);
+            Ok(SgList::new())
         }
-        Action::Discard { io, member, offset, len } => {
-            let disk = disks[member.as_usize()].as_mut();
-            let done = disk.map(|disk| disk.discard(offset / block..(offset + len) / block));
-            (io, done.map_or_else(gone, |()| Ok(SgList::new())))
-        }
-        Action::Complete { .. } => return,
+        Op::WriteZeroes | Op::Extents => Err(ErrorKind::Unsupported.into()),
     };
     machine.handle_io_done(io, result);
 }

@@ -6,13 +6,15 @@
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, VecDeque};
 
-use netraid_block::{BufMut, ErrorKind, IoError, Op, SgList};
+use netraid_block::{BufMut, ErrorKind, IoError, Op, RequestFlags, SgList};
 use netraid_raid::{
+    array::{CommandError, MemberCaps},
     geometry::Geometry,
-    label::Label,
-    logged::{Action, Event, FoundMember, IoId, NewDevice, OpenConfig, RequestId, UserRequest},
-    member::{ArrayState, MemberIndex},
+    label::{Label, Uuid},
+    logged::{IoId, LoggedArray, OpenConfig, RequestId},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
+    volume::{self, Do, Event, Told},
 };
 
 use super::{
@@ -27,7 +29,7 @@ use crate::{
 };
 
 /// What a mirror gets wrong.
-trait Flaw {
+trait Flaw: core::fmt::Debug {
     const ACKS_EARLY: bool = false;
     const FORGETS_FLUSHES: bool = false;
     const TEARS: bool = false;
@@ -60,8 +62,8 @@ impl Flaw for Tears {
 struct Mirror<F> {
     label: Label,
     members: u8,
-    actions: VecDeque<Action>,
-    events: VecDeque<Event>,
+    actions: VecDeque<Do>,
+    events: VecDeque<Told>,
     ios: BTreeMap<usize, Option<RequestId>>,
     requests: BTreeMap<RequestId, (usize, Result<SgList, IoError>)>,
     next_io: usize,
@@ -84,10 +86,24 @@ impl<F: Flaw> Mirror<F> {
                 let end = (at + half).min(data.len());
                 let io = self.io(request);
                 let (offset, data) = (offset + at as u64, data.slice(at..end));
-                self.actions.push_back(Action::Write { io, member, offset, data, fua });
+                self.put(io, member, Op::Write, offset, data.len() as u64, fua, data);
                 at = end;
             }
         }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a request to a member is")]
+    fn put(
+        &mut self,
+        io: IoId,
+        member: MemberIndex,
+        op: Op,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        data: SgList,
+    ) {
+        self.actions.push_back(Do::Submit { io, member, op, offset, len, fua, data });
     }
 
     fn count(&self, request: RequestId) -> usize {
@@ -119,53 +135,112 @@ impl<F: Flaw> Machine for Mirror<F> {
         for member in (0..mirror.members).map(MemberIndex) {
             let io = mirror.io(None);
             let data = Label { index: member, ..mirror.label.clone() }.encode(0);
-            let data = netraid_block::Buf::copy_from(&data).into();
-            let offset = LABEL_OFFSETS[0];
-            mirror.actions.push_back(Action::Write { io, member, offset, data, fua: true });
+            let data: SgList = netraid_block::Buf::copy_from(&data).into();
+            let len = data.len() as u64;
+            mirror.put(io, member, Op::Write, LABEL_OFFSETS[0], len, true, data);
             // What is not flushed may be undone when others have read it.
             let io = mirror.io(None);
-            mirror.actions.push_back(Action::Flush { io, member });
+            mirror.put(io, member, Op::Flush, 0, 0, false, SgList::new());
         }
         Ok(mirror)
     }
 
-    fn handle_request(&mut self, id: RequestId, user: UserRequest) {
+    fn label(&self) -> Label {
+        self.label.clone()
+    }
+
+    fn look(disks: &[&Disk], label: &Label, _is_closed: bool) -> Result<SgList, String> {
+        let Geometry { .. } = label.geometry;
+        let block = u64::from(disks[0].shape().block_len);
+        let first = label.regions.data.offset / block;
+        let blocks = first..first + label.geometry.capacity() / block;
+        disks[0].read(blocks).map_err(|bad| format!("{bad:?}"))
+    }
+}
+
+impl<F: Flaw> volume::Machine for Mirror<F> {
+    fn has_log(&self) -> bool {
+        true
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.label.geometry
+    }
+
+    fn member_state(&self, _member: MemberIndex) -> MemberState {
+        MemberState::InSync
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        self.failure.clone()
+    }
+
+    fn can_lose_all(&self, _members: MemberSet) -> bool {
+        false
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        Err(CommandError::Needed(member))
+    }
+
+    fn labels_pending(&self) -> bool {
+        false
+    }
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        (op, offset, len): (Op, u64, u64),
+        flags: RequestFlags,
+        data: SgList,
+    ) {
         if let Some(error) = &self.failure {
-            self.actions.push_back(Action::Complete { request: id, result: Err(error.clone()) });
+            self.actions.push_back(Do::Complete { request: id, result: Err(error.clone()) });
             return;
         }
-        let offset = self.label.regions.data.offset + user.offset;
+        let offset = self.label.regions.data.offset + offset;
         self.requests.insert(id, (0, Ok(SgList::new())));
-        match user.op {
+        match op {
             Op::Read => {
                 let io = self.io(Some(id));
-                let len = u32::try_from(user.len).unwrap();
-                self.actions.push_back(Action::Read { io, member: MemberIndex(0), offset, len });
+                self.put(io, MemberIndex(0), Op::Read, offset, len, false, SgList::new());
             }
-            Op::Write => self.write(Some(id), offset, &user.data, user.fua),
+            Op::Write => self.write(Some(id), offset, &data, flags.fua),
             Op::WriteZeroes => {
-                let zeros = BufMut::zeroed(usize::try_from(user.len).unwrap()).freeze();
-                self.write(Some(id), offset, &zeros.into(), user.fua);
+                let zeros = BufMut::zeroed(usize::try_from(len).unwrap()).freeze();
+                self.write(Some(id), offset, &zeros.into(), flags.fua);
             }
             Op::Flush if !F::FORGETS_FLUSHES => {
                 for member in (0..self.members).map(MemberIndex) {
                     let io = self.io(Some(id));
-                    self.actions.push_back(Action::Flush { io, member });
+                    self.put(io, member, Op::Flush, 0, 0, false, SgList::new());
                 }
             }
             Op::Flush | Op::Discard | Op::Extents => {
                 self.requests.remove(&id);
                 let result = Ok(SgList::new());
-                self.actions.push_back(Action::Complete { request: id, result });
+                self.actions.push_back(Do::Complete { request: id, result });
             }
         }
     }
 
     fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
-        let owner = self.ios.remove(&io.0).expect("an io ends once");
+        // Of a request that was acknowledged early: its number may be another one's by now.
+        let Some(owner) = self.ios.remove(&io.0) else { return };
+        if let Err(error) = &result
+            && self.failure.is_none()
+        {
+            self.failure = Some(error.clone());
+            self.events.push_back(Told::Other(Event::State(ArrayState::Failed)));
+            self.events.push_back(Told::Closed);
+        }
         let Some(id) = owner else {
             if self.ios.is_empty() && self.failure.is_none() {
-                self.events.push_back(Event::Opened);
+                self.events.push_back(Told::Opened);
             }
             return;
         };
@@ -178,50 +253,45 @@ impl<F: Flaw> Machine for Mirror<F> {
         }
         if left == 0 || F::ACKS_EARLY {
             let (_, result) = self.requests.remove(&id).unwrap();
-            self.actions.push_back(Action::Complete { request: id, result });
+            self.ios.retain(|_, owner| *owner != Some(id));
+            self.actions.push_back(Do::Complete { request: id, result });
         }
     }
 
-    fn handle_gone(&mut self, _member: MemberIndex, reason: &str) {
-        let error = IoError::with_detail(ErrorKind::Redundancy, reason.to_string());
-        self.failure = Some(error);
-        self.events.push_back(Event::State(ArrayState::Failed));
-        self.events.push_back(Event::Closed);
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+        Err(CommandError::Needed(member))
     }
 
-    fn handle_return(&mut self, _member: MemberIndex, _found: FoundMember) {}
-    fn handle_replace(&mut self, _member: MemberIndex, _device: NewDevice) {}
+    fn handle_gone(&mut self, _member: MemberIndex, _reason: &str) {}
+
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        _uuid: Uuid,
+        _caps: MemberCaps,
+        _label: Option<Label>,
+    ) -> Result<(), CommandError> {
+        Err(CommandError::Needed(member))
+    }
+
     fn handle_idle(&mut self) {}
 
+    fn handle_age(&mut self) {}
+
     fn handle_close(&mut self) {
-        self.events.push_back(Event::Closed);
+        self.events.push_back(Told::Closed);
     }
 
-    fn poll_action(&mut self) -> Option<Action> {
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        None
+    }
+
+    fn poll_action(&mut self) -> Option<Do> {
         self.actions.pop_front()
     }
-    fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-    fn capacity(&self) -> u64 {
-        self.label.geometry.capacity()
-    }
-    fn label(&self) -> Label {
-        self.label.clone()
-    }
-    fn state(&self) -> ArrayState {
-        ArrayState::Optimal
-    }
-    fn failure(&self) -> Option<IoError> {
-        self.failure.clone()
-    }
 
-    fn look(disks: &[&Disk], label: &Label, _is_closed: bool) -> Result<SgList, String> {
-        let Geometry { .. } = label.geometry;
-        let block = u64::from(disks[0].shape().block_len);
-        let first = label.regions.data.offset / block;
-        let blocks = first..first + label.geometry.capacity() / block;
-        disks[0].read(blocks).map_err(|bad| format!("{bad:?}"))
+    fn poll_event(&mut self) -> Option<Told> {
+        self.events.pop_front()
     }
 }
 

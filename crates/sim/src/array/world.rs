@@ -225,7 +225,8 @@ pub struct World<M> {
     phase: Phase,
     /// Waiting for the machine to bring everything home, for a look at the media.
     is_resting: bool,
-    was_asked_to_idle: bool,
+    /// The engine's looks at the members when it was left alone.
+    left_alone_at: Option<u64>,
     pub(super) harms: Vec<Harm>,
     pub(super) space: SpaceOfMembers,
     /// Errors of engines up to this one are no violations: more befell the array in their time
@@ -299,6 +300,7 @@ impl<M: Machine> World<M> {
             block_len: geometry.block_len(),
             capacity: plan.capacity(),
             max_io_len: plan.max_io_len,
+            transfer_len: plan.transfer_len(),
             limits: plan.limits,
             pool: Pool::new(),
             read_ahead: plan.read_ahead,
@@ -331,7 +333,7 @@ impl<M: Machine> World<M> {
             lives: plan.lives,
             phase: Phase::Lives,
             is_resting: false,
-            was_asked_to_idle: false,
+            left_alone_at: None,
             harms: Vec::new(),
             space: SpaceOfMembers::default(),
             excused_upto: 0,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use netraid_raid::logged::LoggedArray;
+use netraid_raid::volume::Logged;
 use netraid_sim::{
     Seed,
     array::{
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
     println!("seeds from {}", args.seed);
     std::panic::set_hook(Box::new(|_| {}));
-    let report = array::campaign::run::<LoggedArray>(
+    let report = array::campaign::run::<Logged>(
         args.seed,
         &args.choice,
         args.extent,
@@ -184,7 +184,7 @@ fn replay(seed: Seed, choice: &Choice, keep: Keep) -> bool {
         plan.limits,
         plan.faults,
     );
-    let world = World::<LoggedArray>::new(plan, keep);
+    let world = World::<Logged>::new(plan, keep);
     let lines = world.lines();
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     lines.borrow().iter().for_each(|line| println!("{line}"));

@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "a trace is for who looks for a fault")]
 
-use netraid_raid::logged::LoggedArray;
+use netraid_raid::volume::Logged;
 use netraid_sim::{
     Seed,
     array::{
@@ -26,7 +26,7 @@ fn eprint_all(lines: &Lines) {
 /// Runs a seed; without a level it draws that too.
 fn run(seed: u64, level: Option<u8>) -> Outcome {
     let choice = Choice { level, ..Choice::default() };
-    let world = World::<LoggedArray>::new(Plan::new(Seed(seed), &choice), Keep::Last(60));
+    let world = World::<Logged>::new(Plan::new(Seed(seed), &choice), Keep::Last(60));
     let lines = world.lines();
     let outcome = world.run();
     if outcome.violation.is_some() {
@@ -64,7 +64,7 @@ fn fresh_runs_of_every_level() {
     for level in [0, 1, 5, 6, 10] {
         let choice = Choice { level: Some(level), ..Choice::default() };
         let first = Seed(1_000_000 * u64::from(level));
-        let report = campaign::run::<LoggedArray>(first, &choice, Extent::Runs(runs), 2, 3);
+        let report = campaign::run::<Logged>(first, &choice, Extent::Runs(runs), 2, 3);
         assert!(report.failures.is_empty(), "level {level}:\n{report}");
     }
 }
@@ -84,7 +84,7 @@ fn members_without_space() {
         let choice =
             Choice { level: Some(level), mode: Some(Mode::Within), faults: Some(faults.clone()) };
         let first = Seed(7_000_000 * (1 + u64::from(level)));
-        let report = campaign::run::<LoggedArray>(first, &choice, Extent::Runs(runs), 2, 3);
+        let report = campaign::run::<Logged>(first, &choice, Extent::Runs(runs), 2, 3);
         assert!(report.failures.is_empty(), "level {level}:\n{report}");
         let counts = &report.counts;
         // Discards find no room only where many come at once, in logs of some dozen blocks.

@@ -5,9 +5,9 @@ use core::time::Duration;
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
-    logged::Event,
     member::ArrayState,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
+    volume::{self, Event},
 };
 
 use super::{FAILED_OPENINGS_MAX, Happening, Host, Phase, SHORT_LIFE, WATCHES, World};
@@ -46,7 +46,8 @@ impl<M: Machine> World<M> {
         };
         let sessions = self.hosts.iter().map(session).collect();
         let until = now.after(Duration::from_millis(60));
-        let mut engine = Engine::new(id, own, nexus, sessions, until, self.fittings.clone());
+        let fittings = self.fittings.clone();
+        let mut engine = Engine::new(id, (own, nexus), sessions, (now, until), fittings);
         if self.phase == Phase::Lives
             && self.recovery_depth < 3
             && self.dice.one_in(self.plan.crash_in_recovery)
@@ -110,6 +111,16 @@ impl<M: Machine> World<M> {
         match notice {
             Notice::Completed(request, result) => self.complete(id, request, result),
             Notice::Event(event) => self.hear_event(id, event),
+            Notice::Opened(Ok(())) => {
+                *self.counts.told.entry("opened").or_default() += 1;
+                self.open(id);
+            }
+            // That it has closed is told, too.
+            Notice::Opened(Err(_)) => {}
+            Notice::Closed => {
+                *self.counts.told.entry("closed").or_default() += 1;
+                self.close(id);
+            }
             Notice::Asks(generation, epoch) => {
                 let alone = self.engines.len() == 1;
                 // What an older engine has sent to a member that is off will never land; and one
@@ -205,22 +216,20 @@ impl<M: Machine> World<M> {
 
     fn hear_event(&mut self, id: EngineId, event: Event) {
         let name = match &event {
-            Event::Opened => "opened",
             Event::Member { .. } => "member",
+            Event::Suspect { .. } => "suspect",
             Event::State(_) => "state",
             Event::Repaired { .. } => "repaired",
-            Event::Lost { .. } => "lost",
-            Event::CaughtUp(_) => "caught up",
+            Event::Unrepaired { .. } => "lost",
+            Event::Rebuilt(_) => "caught up",
             Event::Notice(_) => "notice",
-            Event::Scrub(_) => "scrub",
-            Event::Closed => "closed",
+            Event::NotBack { .. } => "not back",
+            Event::Resynced | Event::Incomplete { .. } | Event::Scrubbed { .. } => "other",
         };
         *self.counts.told.entry(name).or_default() += 1;
         match event {
-            Event::Opened => self.open(id),
             Event::State(ArrayState::Failed) => self.note_failure(id),
-            Event::Closed => self.close(id),
-            Event::Lost { .. } => {
+            Event::Unrepaired { .. } => {
                 self.has_lost_rows = true;
                 if !self.is_excused(id) {
                     self.fail("a block is lost although no more befell it than it survives".into());
@@ -237,20 +246,26 @@ impl<M: Machine> World<M> {
                 }
             }
             Event::Member { .. }
+            | Event::Suspect { .. }
             | Event::State(_)
             | Event::Repaired { .. }
-            | Event::CaughtUp(_)
-            | Event::Notice(_)
-            | Event::Scrub(_) => {}
+            | Event::Rebuilt(_)
+            | Event::Resynced
+            | Event::Incomplete { .. }
+            | Event::Scrubbed { .. }
+            | Event::NotBack { .. }
+            | Event::Notice(_) => {}
         }
     }
 
     fn note_failure(&mut self, id: EngineId) {
-        let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
-        let error = engine.machine().and_then(Machine::failure);
+        let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
+        let error = self.engines[at].machine().and_then(volume::Machine::failure);
         if self.serving == Some(id) && !self.is_excused(id) {
             self.fail(format!("the array failed: {error:?}"));
         }
+        // Whoever has it open gives it up.
+        self.with(at, |engine, context| engine.handle_close(context));
     }
 
     fn open(&mut self, id: EngineId) {
@@ -272,7 +287,7 @@ impl<M: Machine> World<M> {
         let (low, high) = (*self.plan.depth.start(), *self.plan.depth.end());
         self.depth = low + self.dice.below(high - low + 1);
         self.is_resting = self.dice.one_in(6);
-        self.was_asked_to_idle = false;
+        self.left_alone_at = None;
         // Many die before recovery's last traces are gone.
         // What it reads before it logs anything is what it will have been.
         let is_to_read = self.spoilt_log.is_some();
@@ -322,7 +337,7 @@ impl<M: Machine> World<M> {
 
     fn close(&mut self, id: EngineId) {
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
-        let failure = engine.machine().and_then(Machine::failure);
+        let failure = engine.machine().and_then(volume::Machine::failure);
         if self.phase == Phase::Closing && failure.is_none() {
             if self.has_lost_rows {
                 self.counts.with_lost_rows += 1;

@@ -124,10 +124,11 @@ impl<M: Machine> World<M> {
 
     /// Everything was read: is all home, and as it should be? False while something is under way.
     fn try_to_rest(&mut self, at: usize) -> bool {
-        if !core::mem::replace(&mut self.was_asked_to_idle, true) {
-            self.with(at, |engine, context| engine.handle_wish(context, false));
-        }
-        if self.engines[at].outstanding() > 0 || !self.notices.is_empty() {
+        let looks = self.engines[at].looks();
+        let left_alone_at = *self.left_alone_at.get_or_insert(looks);
+        // The first look knows of requests before, the second one brings home, and a third finds it so.
+        let is_settled = looks >= left_alone_at + 3;
+        if !is_settled || self.engines[at].outstanding() > 0 || !self.notices.is_empty() {
             return false;
         }
         let id = self.engines[at].id;
@@ -149,7 +150,7 @@ impl<M: Machine> World<M> {
             self.phase = Phase::Closing;
             self.hosts.iter_mut().for_each(|host| host.losses_before_close = host.losses);
             self.note(|| "the array is to close".into());
-            self.with(at, |engine, context| engine.handle_wish(context, true));
+            self.with(at, |engine, context| engine.handle_close(context));
         }
     }
 
