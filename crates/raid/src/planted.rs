@@ -21,7 +21,7 @@ pub const fn planted(_error: Planted) -> bool {
 
 macro_rules! errors {
     ($($name:ident: $text:literal,)*) => {
-        /// An error of the array's machine, or of what is around it.
+        /// An error of the array's machine, of its volume, or of what is around them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Planted {
             $(#[doc = $text] $name,)*
@@ -74,6 +74,14 @@ errors! {
     FlushCoversLater: "A flush counts for what completed after it was sent.",
     AheadKeptThroughChange: "What was read ahead stays when it is changed.",
     AheadBesideChange: "Something is read ahead while a change of it is in flight.",
+    CacheLossBelieved: "What a member answers that has lost its cache is believed.",
+    PieceErrorForgotten: "A member request ends well although a piece of it failed.",
+    PartedStays: "A member that was set aside keeps its device.",
+    FaultyWhileOpeningStays: "A member that is set aside while the array opens keeps its device.",
+    IdleForgotten: "Nobody brings home what nobody asks for.",
+    ClosesBesideRequests: "The machine closes while users' requests are in flight.",
+    WaitingReadsStay: "Large reads that wait for room never begin.",
+    NeverSentNeverEnds: "A member request that could not be sent never ends.",
     LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
 }
 

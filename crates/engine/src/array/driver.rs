@@ -97,7 +97,7 @@ impl Driver {
             tokio::spawn(async move { unused.remote.close().await });
         }
         let Opened { read_ahead, reads_under_way, .. } = opened;
-        let config = Config { places, read_ahead, reads_under_way };
+        let config = Config { places, read_ahead, reads_under_way, large_from: None };
         Self {
             volume: Volume::new(opened.machine, config),
             slots,

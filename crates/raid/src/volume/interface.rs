@@ -238,6 +238,8 @@ pub struct Config {
     pub read_ahead: Option<u64>,
     /// Bytes of large reads under way at once; found by trying when none.
     pub reads_under_way: Option<u64>,
+    /// From so many bytes on a read is large; [`crate::read_window::BOUNDED_LEN`] when none.
+    pub large_from: Option<u64>,
 }
 
 /// What was asked of the device in a member's place, and what came of it.

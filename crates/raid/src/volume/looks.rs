@@ -7,6 +7,7 @@ use core::{mem, time::Duration};
 use super::{Event, Life, Look, Volume, machine::Machine, requests::CACHE_LOST};
 use crate::{
     member::{MemberIndex, MemberSet},
+    planted::{Planted, planted},
     presence::Sighting,
     read_ahead::ReadAhead,
 };
@@ -63,7 +64,9 @@ impl<M: Machine, U> Volume<M, U> {
         }
         self.looks = self.looks.wrapping_add(1);
         if !mem::take(&mut self.is_busy) {
-            self.machine.handle_idle();
+            if !planted(Planted::IdleForgotten) {
+                self.machine.handle_idle();
+            }
         } else if self.looks.is_multiple_of(LOOKS_OF_AGE) {
             self.machine.handle_age();
         }

@@ -44,8 +44,10 @@ pub use places::Look;
 use crate::{
     array::IoId,
     member::{MemberIndex, MemberState},
+    planted::{Planted, planted},
     presence::Presence,
     read_ahead::{ReadAhead, Stats as AheadStats},
+    read_window::BOUNDED_LEN,
 };
 use joining::Joining;
 use pace::Pace;
@@ -109,10 +111,10 @@ impl<M: Machine, U> Volume<M, U> {
     #[must_use]
     pub fn new(machine: M, config: Config) -> Self {
         let geometry = machine.geometry();
-        let Config { places, read_ahead, reads_under_way } = config;
+        let Config { places, read_ahead, reads_under_way, large_from } = config;
         assert_eq!(places.len(), usize::from(geometry.members()), "a place of every member");
         let ahead = read_ahead.map(|memory| ReadAhead::new(geometry, memory));
-        let users = Users::new(geometry, reads_under_way);
+        let users = Users::new(geometry, reads_under_way, large_from.unwrap_or(BOUNDED_LEN));
         let presence = Presence::new(places.len());
         Self {
             machine,
@@ -212,8 +214,12 @@ impl<M: Machine, U> Volume<M, U> {
     fn go_on(&mut self, now: Duration) -> bool {
         if let Some((io, error)) = self.failed_at_once.pop_front() {
             self.in_flight[io.0] = None;
-            self.machine.handle_io_done(io, Err(error));
-        } else if let Some(read) = self.users.next_read(now) {
+            if !planted(Planted::NeverSentNeverEnds) {
+                self.machine.handle_io_done(io, Err(error));
+            }
+        } else if !planted(Planted::WaitingReadsStay)
+            && let Some(read) = self.users.next_read(now)
+        {
             self.begin_read(read);
         } else if let Some((user, result)) = self.users.next_end() {
             self.actions.push_back(Action::Complete { user, result });
@@ -221,7 +227,9 @@ impl<M: Machine, U> Volume<M, U> {
             self.hand_over();
         } else if self.will_not_take_part() {
             self.end_join_for_good();
-        } else if self.life == Life::Ending && self.is_idle() {
+        } else if self.life == Life::Ending
+            && (self.is_idle() || planted(Planted::ClosesBesideRequests))
+        {
             // With a log, an array that has failed has told its end before.
             let has_told = self.machine.has_log() && self.machine.failure().is_some();
             self.life = if has_told { Life::Closed } else { Life::Closing };
@@ -240,8 +248,9 @@ impl<M: Machine, U> Volume<M, U> {
                 self.end_join(member, state.is_live(), &reason);
                 let place = &mut self.places[member.as_usize()];
                 // What is there and not up to date when the array is opened catches up right away.
-                let catches_up = self.life == Life::Opening && state != MemberState::Faulty;
-                if !state.is_live() && !catches_up {
+                let catches_up = self.life == Life::Opening
+                    && (state != MemberState::Faulty || planted(Planted::FaultyWhileOpeningStays));
+                if !state.is_live() && !catches_up && !planted(Planted::PartedStays) {
                     place.returning.has_left();
                     if place.device.take().is_some() {
                         self.actions.push_back(Action::Part(member));

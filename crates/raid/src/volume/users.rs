@@ -11,11 +11,7 @@ use core::time::Duration;
 use netraid_block::{IoError, SgList, narrow};
 use slab::Slab;
 
-use crate::{
-    array::RequestId,
-    geometry::Geometry,
-    read_window::{BOUNDED_LEN, ReadWindow},
-};
+use crate::{array::RequestId, geometry::Geometry, read_window::ReadWindow};
 
 /// The end of the request that a shell knows by `U`.
 pub(super) type Ended<U> = (U, Result<SgList, IoError>);
@@ -28,6 +24,8 @@ pub(super) struct Users<U> {
     /// Large reads that have ended.
     ended: VecDeque<Ended<U>>,
     window: ReadWindow,
+    /// From so many bytes on a read is large.
+    large_from: u64,
 }
 
 #[derive(Debug)]
@@ -46,14 +44,14 @@ pub(super) struct Read {
 }
 
 impl<U> Users<U> {
-    /// With a bound of so many bytes for large reads; it is found by trying when there is none.
-    pub(super) fn new(geometry: &Geometry, bound: Option<u64>) -> Self {
+    /// With a bound of so many bytes for reads of `large_from` bytes or more; it is found by trying when there is none.
+    pub(super) fn new(geometry: &Geometry, bound: Option<u64>, large_from: u64) -> Self {
         let window = match bound {
             Some(bound) => ReadWindow::fixed(geometry, bound),
             None => ReadWindow::new(geometry),
         };
         let (waiting, ended) = (VecDeque::new(), VecDeque::new());
-        Self { requests: Slab::new(), waiting, ended, window }
+        Self { requests: Slab::new(), waiting, ended, window, large_from }
     }
 
     /// How many have not ended, and been told so.
@@ -73,7 +71,7 @@ impl<U> Users<U> {
 
     /// Whether the machine is to have a read now; else it waits for [`Self::next_read`].
     pub(super) fn admit(&mut self, now: Duration, read: Read) -> bool {
-        if read.len < BOUNDED_LEN {
+        if read.len < self.large_from {
             return true;
         }
         self.waiting.push_back(read);
@@ -128,7 +126,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::geometry::Level;
+    use crate::{geometry::Level, read_window::BOUNDED_LEN};
 
     const MIB: u64 = 1 << 20;
     const BOUND: u64 = 4 * MIB;
@@ -136,7 +134,7 @@ mod tests {
 
     fn users() -> Users<u64> {
         let geometry = Geometry::new(Level::Raid5, 5, 64 << 10, 512, 256, 0).unwrap();
-        Users::new(&geometry, Some(BOUND))
+        Users::new(&geometry, Some(BOUND), BOUNDED_LEN)
     }
 
     fn ask(users: &mut Users<u64>, user: u64, len: u64) -> (RequestId, bool) {

@@ -139,6 +139,8 @@ pub struct Fittings {
     pub pool: Pool,
     /// Bytes for what is read ahead; none: nothing is.
     pub read_ahead: Option<u64>,
+    /// Bytes of large reads under way at once, and from which length on a read is large; as usual when none.
+    pub read_window: Option<(u64, u64)>,
 }
 
 /// A member as a session found it.
@@ -728,8 +730,9 @@ impl<M: Machine> Engine<M> {
                     false => FoundPlace::Nobody(Some(address(index(at)))),
                 };
                 let places = self.places.iter().enumerate().map(place).collect();
+                let (reads_under_way, large_from) = self.fittings.read_window.unzip();
                 let read_ahead = self.fittings.read_ahead;
-                let config = Config { places, read_ahead, reads_under_way: None };
+                let config = Config { places, read_ahead, reads_under_way, large_from };
                 Stage::Open(Volume::new(machine, config))
             }
             Err(error) => {

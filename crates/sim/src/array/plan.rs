@@ -281,10 +281,20 @@ impl Plan {
     /// Most bytes that a member takes at once, in some runs less than the largest member request.
     #[must_use]
     pub fn transfer_len(&self) -> u32 {
-        match self.seed.0 % 3 {
-            0 => (self.max_io_len / 2).next_multiple_of(4096),
-            _ => self.max_io_len,
+        match self.seed.dice("transfer length").one_in(3) {
+            true => (self.max_io_len / 2).next_multiple_of(4096),
+            false => self.max_io_len,
         }
+    }
+
+    /// Bytes of large reads under way at once, and from which length on a read is large; as usual in half of the runs:
+    /// none is large there.
+    #[must_use]
+    pub fn read_window(&self) -> Option<(u64, u64)> {
+        let mut dice = self.seed.dice("read window");
+        let (bound, from) = ([8 << 10, 16 << 10, 64 << 10], [1024, 4096, 16 << 10]);
+        let window = (bound[dice.index(3)], from[dice.index(3)]);
+        dice.one_in(2).then_some(window)
     }
 
     /// How patient engines are.

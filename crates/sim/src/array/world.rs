@@ -304,6 +304,7 @@ impl<M: Machine> World<M> {
             limits: plan.limits,
             pool: Pool::new(),
             read_ahead: plan.read_ahead,
+            read_window: plan.read_window(),
         };
         let sectors = geometry.capacity() / SECTOR_LEN as u64;
         let stripe = geometry.stripe_data_len() / SECTOR_LEN as u64;
