@@ -155,7 +155,10 @@ impl Driver {
             for Request { op, offset, len, flags, data, completion } in requests.drain(..) {
                 self.volume.handle_request(now, completion, (op, offset, len), flags, data);
             }
-            self.pump(now);
+            // Who is abandoned sends nothing more.
+            if self.abandoned.is_none() {
+                self.pump(now);
+            }
         }
         match self.abandoned.take() {
             Some(reply) => self.end_at_once(reply).await,
@@ -385,6 +388,7 @@ impl Driver {
     /// Why a device does not take a member's place, with addresses. `address` is the device's.
     fn refusal(&self, address: &str, member: MemberIndex, error: JoinError) -> ArrayError {
         match error {
+            JoinError::NotOpen => ArrayError::Closing,
             JoinError::Refused(error) => error.into(),
             JoinError::Joining(other) => {
                 ArrayError::Joining { address: self.slots[other.as_usize()].address() }

@@ -96,11 +96,14 @@ impl Driver {
         let any = self.slots.iter().filter_map(|slot| slot.config.as_ref());
         let like = own.into_iter().chain(any);
         let mut config = MemberConfig::new(uri, None);
+        // As the member itself was reached, where that is known.
+        if let Some(first) = like.clone().next() {
+            config.request_timeout = first.request_timeout;
+            config.digests = first.digests;
+            config.allow_none = first.allow_none;
+            config.sessions = first.sessions;
+        }
         for other in like.clone() {
-            config.request_timeout = other.request_timeout;
-            config.digests = other.digests;
-            config.allow_none = other.allow_none;
-            config.sessions = other.sessions;
             if config.mutual.is_none() {
                 config.mutual.clone_from(&other.mutual);
             }

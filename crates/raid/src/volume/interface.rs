@@ -161,6 +161,9 @@ pub enum Event {
 /// Why a device does not take a member's place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
+    /// The volume is not open yet, or closes.
+    #[error("the array is not open")]
+    NotOpen,
     /// The array's machine refuses.
     #[error(transparent)]
     Refused(#[from] CommandError),

@@ -2,7 +2,9 @@
 //! to its machine.
 //!
 //! Invariants: one device at most is on its way; a predecessor that still serves does so until its successor is there;
-//! a device is handed over when stable labels exclude its predecessor; and what somebody asked for is answered once.
+//! a device is handed over when stable labels exclude its predecessor, and when the machine has said of the device before
+//! it whether that takes part; and what somebody asked for is answered once, but where the volume closes before a device
+//! is handed over: then the shell answers.
 
 use alloc::{borrow::ToOwned, boxed::Box, string::ToString};
 
@@ -49,8 +51,11 @@ impl<M: Machine, U> Volume<M, U> {
     /// Sets a member aside by command; it does not come back by itself.
     ///
     /// # Errors
-    /// When another device is about to take its place, or the machine refuses.
+    /// When the volume is not open, another device is about to take its place, or the machine refuses.
     pub fn handle_fail(&mut self, member: MemberIndex) -> Result<(), JoinError> {
+        if self.life != Life::Open {
+            return Err(JoinError::NotOpen);
+        }
         // It would cross the path of the device that is to take the member's place.
         if self.joining.is_for(member) && !self.state(member).is_live() {
             return Err(JoinError::Joining(member));
@@ -83,6 +88,10 @@ impl<M: Machine, U> Volume<M, U> {
     /// When no device is prepared for that member.
     pub fn handle_joined(&mut self, member: MemberIndex, candidate: Candidate) {
         self.end_preparing(member);
+        if self.life != Life::Open {
+            self.actions.push_back(Action::LetGo(member));
+            return self.answer_join(member, Err(JoinError::NotOpen));
+        }
         self.joining = Joining::Ready { member, candidate: Box::new(candidate) };
         // A predecessor that still serves is set aside now.
         if self.state(member).is_live()
@@ -114,7 +123,11 @@ impl<M: Machine, U> Volume<M, U> {
         address: &str,
         expect: Expect,
     ) -> Result<(), JoinError> {
-        if let Some(member) = self.joining.member() {
+        if self.life != Life::Open {
+            return Err(JoinError::NotOpen);
+        }
+        let is_awaited = self.places[member.as_usize()].is_awaited.then_some(member);
+        if let Some(member) = self.joining.member().or(is_awaited) {
             return Err(JoinError::Joining(member));
         }
         for (place, other) in self.places.iter().zip((0..).map(MemberIndex)) {
@@ -175,7 +188,8 @@ impl<M: Machine, U> Volume<M, U> {
         match &taken {
             Ok(()) => {
                 let place = &mut self.places[member.as_usize()];
-                assert!(place.device.is_none(), "two devices in the place of member {member}");
+                let is_free = place.device.is_none() && !place.is_awaited;
+                assert!(is_free, "two devices in the place of member {member}");
                 place.take(device);
                 self.actions.push_back(Action::Take(member));
             }

@@ -75,6 +75,8 @@ pub struct Volume<M, U> {
     /// A device that somebody wants to take a member's place.
     joining: Joining,
     life: Life,
+    /// It is to close as soon as it is open.
+    closes_when_open: bool,
     /// What is known of the sessions to the members.
     presence: Presence,
     /// When the members' sessions are looked at next.
@@ -126,6 +128,7 @@ impl<M: Machine, U> Volume<M, U> {
             failed_at_once: VecDeque::new(),
             joining: Joining::Nobody,
             life: Life::Opening,
+            closes_when_open: false,
             presence,
             look_at: Duration::ZERO,
             looks: 0,
@@ -179,9 +182,13 @@ impl<M: Machine, U> Volume<M, U> {
 
     /// Users' requests that are in flight end, then everything is made stable.
     pub fn handle_close(&mut self) {
-        if !self.is_closing() {
-            self.life = Life::Ending;
-            self.ahead.iter_mut().for_each(ReadAhead::stop);
+        match self.life {
+            Life::Opening => self.closes_when_open = true,
+            Life::Open => {
+                self.life = Life::Ending;
+                self.ahead.iter_mut().for_each(ReadAhead::stop);
+            }
+            Life::Ending | Life::Closing | Life::Closed => {}
         }
     }
 
@@ -246,6 +253,7 @@ impl<M: Machine, U> Volume<M, U> {
             Told::Closed => self.hear_closed(),
             Told::Member { member, state, reason } => {
                 self.end_join(member, state.is_live(), &reason);
+                self.places[member.as_usize()].is_awaited = false;
                 let place = &mut self.places[member.as_usize()];
                 // What is there and not up to date when the array is opened catches up right away.
                 let catches_up = self.life == Life::Opening
@@ -284,6 +292,9 @@ impl<M: Machine, U> Volume<M, U> {
         if self.life == Life::Opening {
             self.life = Life::Open;
             self.actions.push_back(Action::Opened(result));
+            if self.closes_when_open {
+                self.handle_close();
+            }
         }
     }
 

@@ -146,7 +146,10 @@ impl<M: Machine, U> Volume<M, U> {
         match rate {
             Some(rate) => {
                 self.rebuild_pace.rate = rate.max(1);
-                self.rebuild_pace.begin(now);
+                // Who is told a limit again and again goes on with what its time has given.
+                if self.rebuild_pace.next.is_none() {
+                    self.rebuild_pace.begin(now);
+                }
             }
             None => self.rebuild_pace.end(),
         }

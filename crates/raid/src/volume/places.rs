@@ -6,7 +6,10 @@ use core::time::Duration;
 use netraid_block::{ErrorKind, IoError, Op};
 
 use super::interface::{Device, Found, Report, Stats};
-use crate::presence::Sighting;
+use crate::{
+    planted::{Planted, planted},
+    presence::Sighting,
+};
 
 /// Looks that a member waits for at most which leaves again and again.
 const PAUSE_MAX: u32 = 64;
@@ -18,6 +21,8 @@ pub(super) struct Place {
     pub(super) address: Option<String>,
     /// The device that requests go to.
     pub(super) device: Option<Device>,
+    /// The machine has the device, and has not said yet whether it takes part.
+    pub(super) is_awaited: bool,
     /// Raised when another device takes the place.
     pub(super) number: u32,
     /// How it comes back by itself.
@@ -57,7 +62,8 @@ impl Place {
             Found::Liar(address) => (None, Some(address), false),
         };
         let returning = Returning { by_itself, attempt: None, wait: 0, pause: 0, told: None };
-        Self { address, device, number: 0, returning, stats: Stats::default() }
+        let (is_awaited, number) = (false, 0);
+        Self { address, device, is_awaited, number, returning, stats: Stats::default() }
     }
 
     pub(super) fn all(found: Vec<Found>) -> Vec<Self> {
@@ -72,12 +78,14 @@ impl Place {
         self.address = Some(device.address.clone());
         self.number += 1;
         self.device = Some(device);
-        self.returning.by_itself = true;
+        self.is_awaited = true;
+        (self.returning.by_itself, self.returning.told) = (true, None);
     }
 
     /// Whether the device has lost what was not flushed since it took the place, as its sessions count that.
     pub(super) fn has_lost_its_cache(&self, losses: u64) -> bool {
         self.device.as_ref().is_some_and(|device| device.cache_losses != losses)
+            && !planted(Planted::CacheLossBelieved)
     }
 
     /// Takes note of a request that is sent to the device.

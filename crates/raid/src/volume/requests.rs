@@ -139,10 +139,7 @@ impl<M: Machine, U> Volume<M, U> {
         let place = &mut self.places[tag.member().as_usize()];
         let is_current = place.number == number;
         let result = result.and_then(|data| {
-            if is_current
-                && cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses))
-                && !planted(Planted::CacheLossBelieved)
-            {
+            if is_current && cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses)) {
                 return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
             }
             if is_read && data.len() as u64 != len {

@@ -5,9 +5,9 @@
 //! on its old one, when it is fenced, and when its label says that it is that member and did not go
 //! on without the others; all of this is proven by [`Action::LookFor`].
 
-use alloc::string::String;
+use alloc::{format, string::String};
 
-use super::{Action, Candidate, Event, Look, Volume, machine::Machine};
+use super::{Action, Candidate, Event, Life, Look, Volume, machine::Machine};
 use crate::member::{MemberIndex, MemberState};
 
 impl<M: Machine, U> Volume<M, U> {
@@ -50,25 +50,28 @@ impl<M: Machine, U> Volume<M, U> {
     ) {
         let is_live = self.state(member).is_live();
         let all_there = self.suspects(looks).is_empty();
-        let (closing, is_joining) = (self.is_closing(), self.joining.is_for(member));
+        let is_joining = self.joining.is_for(member);
         let place = &mut self.places[member.as_usize()];
         let began = place.returning.attempt.take();
         assert!(began.is_some(), "nobody looked for member {member}");
         let is_wanted = began == Some(place.number) && place.returning.by_itself && !is_joining;
-        match end {
-            Ok(found) if is_wanted && !is_live && !closing && all_there => {
-                place.returning.told = None;
-                if let Err(error) = self.take(member, found) {
-                    let reason = alloc::format!("it is not taken: {error}");
-                    self.tell(Event::NotBack { member, reason });
-                }
+        let refusal = match end {
+            Ok(found) if is_wanted && !is_live && self.life == Life::Open && all_there => {
+                let taken = self.take(member, found);
+                taken.err().map(|error| format!("its device is not taken: {error}"))
             }
-            Ok(_) => self.actions.push_back(Action::LetGo(member)),
-            Err(reason) => {
-                if place.returning.told.as_ref() != Some(&reason) {
-                    place.returning.told = Some(reason.clone());
-                    self.tell(Event::NotBack { member, reason });
-                }
+            Ok(_) => {
+                self.actions.push_back(Action::LetGo(member));
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        // The same reason is told once.
+        if let Some(reason) = refusal {
+            let told = &mut self.places[member.as_usize()].returning.told;
+            if told.as_ref() != Some(&reason) {
+                *told = Some(reason.clone());
+                self.tell(Event::NotBack { member, reason });
             }
         }
         self.end_wait_for_returns();

@@ -133,7 +133,7 @@ fn a_machine_that_fails_while_it_closes_is_closed() {
 #[test]
 fn a_member_that_is_not_up_to_date_when_the_array_opens_keeps_its_device() {
     let mut rig = Rig::opening_with(|_, _| {});
-    rig.say(1, MemberState::Faulty);
+    rig.say(1, MemberState::Missing);
     assert!(rig.seen().is_empty());
     assert_eq!(rig.submit(0, 1, (Op::Write, 0, 512)).len(), 1);
     rig.machine().events.push_back(Told::Opened);
@@ -144,6 +144,30 @@ fn a_member_that_is_not_up_to_date_when_the_array_opens_keeps_its_device() {
     assert_eq!(rig.seen(), [Seen::Part(1)]);
     // It is told so each time.
     assert_eq!(rig.told().len(), 3);
+}
+
+#[test]
+fn a_member_that_is_set_aside_while_the_array_opens_is_looked_for_when_it_is_open() {
+    let mut rig = Rig::opening_with(|_, _| {});
+    rig.say(1, MemberState::Faulty);
+    assert_eq!(rig.seen(), [Seen::Part(1)]);
+    assert!(rig.look().is_empty());
+    rig.machine().events.push_back(Told::Opened);
+    assert_eq!(rig.seen(), [Seen::Opened(Ok(()))]);
+    assert_eq!(rig.look(), [Seen::LookFor(1)]);
+}
+
+#[test]
+fn what_is_to_close_while_it_opens_closes_when_it_is_open() {
+    let mut rig = Rig::opening_with(|_, _| {});
+    rig.volume.handle_close();
+    assert!(rig.seen().is_empty() && rig.calls().is_empty());
+    rig.machine().events.push_back(Told::Opened);
+    assert_eq!(rig.seen(), [Seen::Opened(Ok(()))]);
+    assert_eq!(rig.calls(), [Call::Close]);
+    rig.machine().events.push_back(Told::Closed);
+    rig.seen();
+    assert!(rig.volume.is_closed());
 }
 
 #[test]

@@ -270,3 +270,40 @@ fn the_place_is_free_again_when_a_device_could_not_be_prepared() {
 fn a_device_that_nobody_asked_for_does_not_join() {
     preparing(true).volume.handle_joined(MemberIndex(2), candidate("another"));
 }
+
+#[test]
+fn another_device_is_refused_while_the_machine_has_not_said_of_one_that_is_back_whether_it_takes_part()
+ {
+    let mut rig = Rig::opened();
+    rig.leave(1);
+    assert_eq!(rig.look(), [Seen::LookFor(1)]);
+    assert_eq!(rig.come_back(1, Ok(candidate(&address(1)))), [Seen::Take(1)]);
+    for expect in [Expect::Former, Expect::Anything] {
+        let asked = rig.join(1, &address(1), expect);
+        assert_eq!(asked, Err(JoinError::Joining(MemberIndex(1))));
+    }
+    assert!(rig.seen().is_empty(), "its session goes on");
+    rig.say(1, MemberState::CatchingUp);
+    rig.seen();
+    rig.join(1, "another", Expect::Anything).unwrap();
+}
+
+#[test]
+fn no_device_takes_a_place_of_what_is_not_open() {
+    let mut rig = Rig::opening_with(|_, _| {});
+    assert_eq!(rig.join(1, "another", Expect::Anything), Err(JoinError::NotOpen));
+    assert_eq!(rig.volume.handle_fail(MemberIndex(1)), Err(JoinError::NotOpen));
+    rig.machine().events.push_back(Told::Opened);
+    rig.seen();
+    // Nobody is set aside for a device that comes when the array closes.
+    rig.join(1, "another", Expect::Anything).unwrap();
+    assert_eq!(rig.seen(), [join_action(Expect::Anything, false)]);
+    let id = rig.read(1, 0, 512)[0];
+    rig.volume.handle_close();
+    assert_eq!(ready(&mut rig), [Seen::LetGo(1), Seen::Joined(1, Err(JoinError::NotOpen))]);
+    assert_eq!(rig.join(1, "another", Expect::Anything), Err(JoinError::NotOpen));
+    assert!(rig.calls().is_empty());
+    rig.complete(id, no_data());
+    rig.seen();
+    assert_eq!(rig.calls(), [Call::Close]);
+}

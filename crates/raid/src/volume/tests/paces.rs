@@ -232,3 +232,15 @@ fn a_rebuild_is_allowed_what_its_limit_says_until_there_is_none() {
     (0..10).for_each(|_| pass(&mut rig, TICK));
     assert_eq!(allowance(&mut rig), Some(0));
 }
+
+#[test]
+fn a_limit_that_is_told_again_and_again_does_not_stop_a_rebuild() {
+    let (mut rig, _) = scrubbed();
+    // A stripe takes five ticks.
+    for _ in 0..10 {
+        rig.volume.handle_rebuild_limit(rig.now, Some(10 * STRIPE));
+        pass(&mut rig, TICK);
+    }
+    let allowed = rig.machine().scrubbed.as_ref().unwrap().catch_up_allowance();
+    assert!(allowed.is_some_and(|stripes| stripes > 0), "{allowed:?}");
+}

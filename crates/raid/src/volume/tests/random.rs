@@ -99,6 +99,7 @@ impl World {
             places,
             read_ahead: rng.random::<bool>().then_some(16 * MIB),
             reads_under_way: rng.random::<bool>().then_some(4 * MIB),
+            large_from: None,
         };
         Self {
             volume: Volume::new(script, config),
@@ -438,7 +439,8 @@ impl World {
         let address = address(if self.rng.random() { other } else { member });
         let asked = self.volume.handle_join(MemberIndex(member), &address, expect);
         if self.asked.is_some() {
-            assert!(matches!(asked, Err(JoinError::Joining(_))), "{asked:?}");
+            let is_refused = matches!(asked, Err(JoinError::Joining(_) | JoinError::NotOpen));
+            assert!(is_refused, "{asked:?}");
         } else if asked.is_ok() {
             self.asked = Some((member, Asked::Waits));
         }

@@ -255,6 +255,10 @@ fn a_device_that_is_back_and_that_the_machine_refuses_is_let_go() {
     let told = rig.told();
     let [Event::NotBack { member: MemberIndex(1), reason }] = &told[..] else { panic!("{told:?}") };
     assert!(reason.contains(&refusal().to_string()));
+    // That is told once, too.
+    assert_eq!(rig.look(), [Seen::LookFor(1)]);
+    assert_eq!(rig.come_back(1, back()), [Seen::LetGo(1)]);
+    assert!(rig.told().is_empty());
     assert!(rig.submit(0, 1, (Op::Write, 0, 512)).is_empty());
 }
 
