@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a task talks to its terminal")]
 
 mod blackbox;
+mod clocks;
 mod conformance;
 mod coverage;
 mod fuzz;

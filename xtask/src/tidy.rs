@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package};
 
 use crate::{
+    clocks,
     purity::PURE,
     run::{output, root},
 };
@@ -32,8 +33,10 @@ pub(crate) fn check(metadata: &Metadata) -> Result<()> {
         one_word_per_thing(file, &mut faults);
         scripts_are_strict(file, &mut faults);
         links_lead_somewhere(file, &mut faults);
+        faults.extend(clocks::check(&file.path, &file.text));
         report_length(file);
     }
+    faults.extend(clocks::gone(|path| files.iter().any(|file| file.path == path)));
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }

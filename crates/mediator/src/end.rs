@@ -488,11 +488,20 @@ pub(crate) async fn run(core: Arc<Core>) -> Problem {
 /// clocks are wrong.
 async fn sweep(core: &Core) {
     let before = Moment(now().0.saturating_sub(SWEEP_AFTER_MS));
-    let swept = core.store.write(move |connection| {
-        let over = Plan::ended_before(connection, plan::State::Open, before, LOOK_MAX)?;
-        over.into_iter().try_for_each(|plan| begin_end(connection, plan, How::Revoked).map(drop))
-    });
-    let _ = swept.await;
+    let find = move |connection: &rusqlite::Connection| {
+        Plan::ended_before(connection, plan::State::Open, before, LOOK_MAX)
+    };
+    for Plan { id, .. } in core.store.read(find).await.unwrap_or_default() {
+        // One that cannot be ended leaves the others alone.
+        let swept = core.store.write(move |connection| {
+            let plan = Plan::load(connection, id)?;
+            let plan = plan.filter(|plan| plan.state == plan::State::Open && plan.until < before);
+            plan.map_or(Ok(()), |plan| begin_end(connection, plan, How::Revoked).map(drop))
+        });
+        if let Err(error) = swept.await {
+            tracing::error!(plan = %id, %error, "a plan whose time is over cannot be ended");
+        }
+    }
 }
 
 /// Raises generations on agents that were away when that was done, now that all of a volume's are

@@ -210,7 +210,7 @@ impl Name {
                    WHERE id = ?1";
         let (capacity, length) = (int(self.capacity_bytes), int(self.length_bytes));
         let values = params![self.id.0, capacity, length, int(self.changed.0), self.is_pending];
-        one(connection.prepare_cached(sql)?.execute(values)?);
+        one(connection.prepare_cached(sql)?.execute(values)?)?;
         Ok(())
     }
 }
@@ -429,7 +429,7 @@ pub(crate) fn look_to_move(
 pub(crate) fn set(connection: &Connection, moved: Moved) -> Sql<Name> {
     let Moved { name, parent, new, .. } = moved;
     let sql = "UPDATE names SET parent = ?2, name = ?3 WHERE id = ?1";
-    one(connection.prepare_cached(sql)?.execute(params![name.id.0, parent.0, new])?);
+    one(connection.prepare_cached(sql)?.execute(params![name.id.0, parent.0, new])?)?;
     Ok(Name { parent, name: new, is_upload: false, ..name })
 }
 

@@ -176,14 +176,14 @@ impl Plan {
         let sql = "UPDATE plans SET until = ?2, state = ?3, record = ?4 WHERE id = ?1";
         let (state, record) = (word(&self.state)?, encode(&self.record)?);
         let values = params![self.id.0, int(self.until.0), state, record];
-        one(connection.prepare_cached(sql)?.execute(values)?);
+        one(connection.prepare_cached(sql)?.execute(values)?)?;
         Ok(())
     }
 
     /// Until when it holds, and nothing else.
     pub(crate) fn save_until(&self, connection: &Connection) -> Sql<()> {
         let sql = "UPDATE plans SET until = ?2 WHERE id = ?1";
-        one(connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)])?);
+        one(connection.prepare_cached(sql)?.execute(params![self.id.0, int(self.until.0)])?)?;
         Ok(())
     }
 

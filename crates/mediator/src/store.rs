@@ -101,9 +101,12 @@ pub(crate) fn unsigned(column: usize, number: i64) -> Sql<u64> {
 }
 
 /// A change that is made to what was found, in the same transaction, changes that one row: else what an answer says
-/// would be lost.
-pub(crate) fn one(changed: usize) {
-    assert_eq!(changed, 1, "rows that were changed in the place of one that was found");
+/// would be lost. A damaged store may find by one index what another one does not know.
+pub(crate) fn one(changed: usize) -> Sql<()> {
+    match changed {
+        1 => Ok(()),
+        _ => Err(rusqlite::Error::StatementChangedRows(changed)),
+    }
 }
 
 /// A moment from a table.

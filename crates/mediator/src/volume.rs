@@ -91,6 +91,10 @@ impl Placed {
     pub(crate) fn agents(&self) -> impl Iterator<Item = AgentId> {
         self.members.iter().map(|member| member.agent)
     }
+
+    fn has_an_agent_twice(&self) -> bool {
+        self.agents().enumerate().any(|(at, agent)| self.agents().take(at).any(|it| it == agent))
+    }
 }
 
 /// Those members for which `is` holds.
@@ -141,12 +145,19 @@ impl Volume {
         let mut query = connection.prepare_cached(sql)?;
         let read = |row: &rusqlite::Row<'_>| {
             let lease: LeaseState = decode(row.get_ref(1)?.as_str()?)?;
+            let record: Record = decode(row.get_ref(2)?.as_str()?)?;
+            // What is booked for a volume is booked once on each agent.
+            if record.placed.as_ref().is_some_and(Placed::has_an_agent_twice) {
+                let why = "a stored volume has two members on one agent".into();
+                let text = rusqlite::types::Type::Text;
+                return Err(rusqlite::Error::FromSqlConversionFailure(2, text, why));
+            }
             Ok(Self {
                 id,
                 state: from_word(row.get_ref(0)?.as_str()?)?,
                 stored: lease.generation(),
                 lease,
-                record: decode(row.get_ref(2)?.as_str()?)?,
+                record,
                 closed: row.get_ref(3)?.as_str_or_null()?.map(decode).transpose()?,
             })
         };
@@ -168,7 +179,7 @@ impl Volume {
         let closed = self.closed.as_ref().filter(|closed| self.is_of_now(closed));
         let closed = closed.map(encode).transpose()?;
         let values = params![self.id.0, encode(&self.lease)?, self.has_no_raise_due(), closed];
-        one(connection.prepare_cached(sql)?.execute(values)?);
+        one(connection.prepare_cached(sql)?.execute(values)?)?;
         Ok(())
     }
 
@@ -207,7 +218,7 @@ impl Volume {
     pub(crate) fn save(&self, connection: &Connection) -> Sql<()> {
         let sql = "UPDATE volumes SET state = ?2, record = ?3 WHERE id = ?1";
         let values = params![self.id.0, word(&self.state)?, encode(&self.record)?];
-        one(connection.prepare_cached(sql)?.execute(values)?);
+        one(connection.prepare_cached(sql)?.execute(values)?)?;
         Ok(())
     }
 

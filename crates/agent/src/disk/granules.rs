@@ -132,9 +132,11 @@ impl Granules {
     }
 
     fn soil(&self, granule: u64) {
+        // Counted before it is marked: who writes what is marked takes it off the count.
+        self.unstable.fetch_add(1, Ordering::SeqCst);
         let before = self.blocks[self.block_of(granule)].fetch_or(DIRTY, Ordering::SeqCst);
-        if before == 0 {
-            self.unstable.fetch_add(1, Ordering::SeqCst);
+        if before != 0 {
+            self.unstable.fetch_sub(1, Ordering::SeqCst);
         }
     }
 

@@ -7,11 +7,11 @@ use netraid_block::{IoError, Op};
 
 use crate::member::{ArrayState, MemberIndex, MemberState};
 
-/// A user's request, numbered by the driver; a number is free again once it was completed.
+/// A user's request, numbered by the volume; a number is free again once it was completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A member request in flight; the driver gives it back with its result.
+/// A member request in flight; the volume gives it back with its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoId(pub usize);
 
@@ -63,7 +63,7 @@ impl Source {
     }
 }
 
-/// What the driver is to do, in the order in which it is polled. Actions with an `io` end later,
+/// What the volume is to do, in the order in which it is polled. Actions with an `io` end later,
 /// through [`super::ArrayMachine::handle_io_done`]; the others are done at once by the executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {

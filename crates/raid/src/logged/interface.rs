@@ -12,7 +12,7 @@ use crate::{
 
 pub use crate::array::{IoId, RequestId};
 
-/// What the driver is to do, in the order in which it is polled.
+/// What the volume is to do, in the order in which it is polled.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Read from a member; the answer brings exactly so many bytes.
@@ -104,7 +104,7 @@ pub struct FoundMember {
 /// How to open an array.
 ///
 /// When it is opened, nothing that an earlier engine has sent to these members may have an effect
-/// any more: the driver has fenced it, reset the units, or logged in again in its name.
+/// any more: the shell has fenced it, reset the units, or logged in again in its name.
 #[derive(Debug, Clone)]
 pub struct OpenConfig {
     /// By member; none for those that cannot be reached.
