@@ -392,3 +392,48 @@ pub(crate) fn forget(connection: &Connection, id: VolumeId) -> Sql<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::STEPS;
+
+    #[test]
+    fn a_stored_volume_with_two_members_on_one_agent_is_refused() {
+        let connection = Connection::open_in_memory().unwrap();
+        STEPS.iter().for_each(|step| connection.execute_batch(step).unwrap());
+        let on = |agents: [u8; 3]| {
+            let member = |agent: u8| {
+                let (agent, segment) = (AgentId([agent; 16]), SegmentId([agent; 16]));
+                Member { agent, segment, is_fresh: false }
+            };
+            Placed {
+                level: 5,
+                chunk_len: 65_536,
+                logged: true,
+                member_bytes: 1 << 30,
+                capacity_bytes: 2 << 30,
+                reasons: Vec::new(),
+                members: agents.into_iter().map(member).collect(),
+            }
+        };
+        for (id, agents, is_sound) in [(1, [1, 2, 3], true), (2, [1, 2, 1], false)] {
+            let id = VolumeId([id; 16]);
+            let mut volume = Volume::new(id, Kind::Volume, Layout::default());
+            volume.record.placed = Some(on(agents));
+            volume.insert(&connection).unwrap();
+            let loaded = Volume::load(&connection, id);
+            assert_eq!(loaded.is_ok(), is_sound, "{loaded:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_what_is_not_stored_is_an_error() {
+        let connection = Connection::open_in_memory().unwrap();
+        STEPS.iter().for_each(|step| connection.execute_batch(step).unwrap());
+        let volume = Volume::new(VolumeId([1; 16]), Kind::Volume, Layout::default());
+        assert!(volume.save_lease(&connection).is_err());
+        volume.insert(&connection).unwrap();
+        volume.save_lease(&connection).unwrap();
+    }
+}
