@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 use netraid_block::{ErrorKind, Pool, TargetUri};
 use netraid_iscsi_proto::chap::Secret;
 use netraid_raid::{
-    assemble::{AssembleError, has_diverged},
+    assemble::AssembleError,
     label::Label,
-    member::{MemberIndex, MemberState},
-    volume::{Expect, PlainOrLogged},
+    member::MemberIndex,
+    volume::{self, Expect, NotFormer, PlainOrLogged, serves_as},
 };
 
 use super::{
@@ -240,16 +240,11 @@ async fn is_holder(others: &[Connected]) -> Result<bool, ArrayError> {
 
 /// Refuses a LUN that serves as another member, whatever the user says.
 async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), ArrayError> {
-    let Ok(label) = connected.label().await? else { return Ok(()) };
-    if label.array_uuid != array.array_uuid {
-        return Ok(());
+    let label = connected.label().await?.ok();
+    match label.and_then(|label| serves_as(array, &label)) {
+        Some(member) => Err(ArrayError::Serves { address: connected.address(), member }),
+        None => Ok(()),
     }
-    let at = label.index.as_usize();
-    let current = array.members.get(at).filter(|entry| entry.state.is_live());
-    if current.is_some_and(|entry| entry.uuid == label.members[at].uuid) {
-        return Err(ArrayError::Serves { address: connected.address(), member: label.index });
-    }
-    Ok(())
 }
 
 /// Refuses a member of another array that is open on this machine, whatever the user says.
@@ -271,25 +266,19 @@ async fn check_former(
     member: MemberIndex,
     array: &Label,
 ) -> Result<Label, ArrayError> {
-    let not_that = || ArrayError::NotThatMember { address: connected.address(), member };
-    let label = connected.label().await?.map_err(|_| not_that())?;
-    if label.array_uuid != array.array_uuid || label.index != member {
-        return Err(not_that());
-    }
-    if array.log.is_none() {
-        return Ok(label);
-    }
-    let at = member.as_usize();
-    if label.members.get(at).map(|entry| entry.uuid) != Some(array.members[at].uuid) {
-        return Err(not_that());
-    }
-    let went_on = |index| has_diverged(&Label { index, ..array.clone() }, &label);
-    let is_newer = (label.generation, label.epoch) > (array.generation, array.epoch);
-    let in_sync = |index: &MemberIndex| array.state(*index) == MemberState::InSync;
-    if is_newer || array.geometry.member_indices().filter(in_sync).any(went_on) {
-        let (name, first) = (array.name.clone(), "the members that serve".to_owned());
-        let reason = AssembleError::Diverged { name, first, second: connected.address() };
-        return Err(ArrayError::Assemble { reason, notes: String::new() });
-    }
-    Ok(label)
+    let address = connected.address();
+    let label = connected.label().await?.ok();
+    let not_former = match (volume::check_former(array, member, label.as_ref()), label) {
+        (Ok(()), Some(label)) => return Ok(label),
+        (Ok(()), None) => NotFormer::NotThatMember,
+        (Err(not_former), _) => not_former,
+    };
+    Err(match not_former {
+        NotFormer::NotThatMember => ArrayError::NotThatMember { address, member },
+        NotFormer::WentOn => {
+            let (name, first) = (array.name.clone(), "the members that serve".to_owned());
+            let reason = AssembleError::Diverged { name, first, second: address };
+            ArrayError::Assemble { reason, notes: String::new() }
+        }
+    })
 }

@@ -62,7 +62,9 @@ impl Array {
         for (member, found) in (0..).map(MemberIndex).zip(found) {
             let stays_out = {
                 let state = self.state();
-                state.member_state(member).is_live() || state.suspects.contains(member)
+                // Who was set aside since has no device any more: it is told when that is back.
+                let has_left = state.members[member.as_usize()].incarnation > 0;
+                has_left || state.member_state(member).is_live() || state.suspects.contains(member)
             };
             if let Some(found) = found.filter(|_| !stays_out) {
                 self.spawn(self.clone().member_returned(member, found));

@@ -8,7 +8,7 @@
 
 use alloc::{borrow::ToOwned, boxed::Box, string::ToString};
 
-use super::{Action, Candidate, Expect, JoinError, Life, Volume, machine::Machine};
+use super::{Action, Candidate, Expect, JoinError, Life, Volume, machine::Machine, places::Place};
 use crate::{array::CommandError, member::MemberIndex};
 
 /// How far a device is on its way into a member's place.
@@ -42,8 +42,9 @@ impl Joining {
         self.member() == Some(member)
     }
 
-    pub(super) const fn is_asked(&self) -> bool {
-        matches!(self, Self::Asked { .. })
+    /// Whether a device is on its way, and was not handed over yet: a session to it may be made at any time.
+    pub(super) const fn is_under_way(&self) -> bool {
+        matches!(self, Self::Asked { .. } | Self::Prepared { .. } | Self::Ready { .. })
     }
 }
 
@@ -57,7 +58,8 @@ impl<M: Machine, U> Volume<M, U> {
             return Err(JoinError::NotOpen);
         }
         // It would cross the path of the device that is to take the member's place.
-        if self.joining.is_for(member) && !self.state(member).is_live() {
+        let is_coming = self.joining.is_for(member) || self.places[member.as_usize()].is_awaited;
+        if is_coming && !self.state(member).is_live() {
             return Err(JoinError::Joining(member));
         }
         self.machine.handle_fail(member)?;
@@ -130,11 +132,8 @@ impl<M: Machine, U> Volume<M, U> {
         if let Some(member) = self.joining.member().or(is_awaited) {
             return Err(JoinError::Joining(member));
         }
-        for (place, other) in self.places.iter().zip((0..).map(MemberIndex)) {
-            let is_there = place.address.as_deref() == Some(address);
-            if is_there && self.state(other).is_live() && other != member {
-                return Err(JoinError::Serves(other));
-            }
+        if let Some(other) = self.other_place_of(address, member) {
+            return Err(JoinError::Serves(other));
         }
         let state = self.state(member);
         if expect == Expect::Former && state.is_live() {
@@ -143,12 +142,25 @@ impl<M: Machine, U> Volume<M, U> {
         Ok(self.machine.check_replace(member)?)
     }
 
+    /// The place other than that of `member` that a device at this address has.
+    pub(super) fn other_place_of(&self, address: &str, member: MemberIndex) -> Option<MemberIndex> {
+        let others = (0..).map(MemberIndex).zip(&self.places).filter(|(at, _)| *at != member);
+        let is_there = |(other, place): &(MemberIndex, &Place)| {
+            let is_taken = place.device.is_some() || self.state(*other).is_live();
+            is_taken && place.address.as_deref() == Some(address)
+        };
+        others.into_iter().find(is_there).map(|(other, _)| other)
+    }
+
     /// Has the device prepared that was asked for, once nobody looks for members: whoever does may have this device,
     /// or be about to have it.
     pub(super) fn end_wait_for_returns(&mut self) {
         let Joining::Asked { member, expect } = self.joining else { return };
         if self.some_return() {
             return;
+        }
+        if self.life != Life::Open {
+            return self.answer_join(member, Err(JoinError::NotOpen));
         }
         self.joining = Joining::Prepared { member };
         // One that still serves does so until its successor is there.

@@ -17,6 +17,7 @@
 //! Not here: how a device is reached, proven to be a member, and fenced, and how the array is opened
 //! ([`crate::assemble`]); bytes of requests, which the machine has.
 
+mod candidates;
 mod interface;
 mod joining;
 mod looks;
@@ -34,6 +35,7 @@ use core::time::Duration;
 
 use netraid_block::IoError;
 
+pub use candidates::{NotFormer, check_former, serves_as};
 pub use interface::{
     Action, Candidate, Config, Device, Event, Expect, Found, JoinError, Report, Stats, Tag,
 };

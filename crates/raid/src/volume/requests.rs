@@ -4,10 +4,10 @@
 //! Requests ahead go through the machine as those of users do. They are nobody's: they do not count among the users',
 //! but closing waits for their ends.
 //!
-//! Invariant: a member request ends once, by the last of its pieces; what a device answers that has lost its cache is
-//! not believed, and a read that ends well has as many bytes as it was for.
+//! Invariant: a member request ends once, by the last of its pieces; what a device answers that has lost its cache, or
+//! has the member's place no more, is not believed, and a read that ends well has as many bytes as it was for.
 
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, string::ToString as _, vec, vec::Vec};
 use core::{mem, time::Duration};
 
 use netraid_block::{ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
@@ -137,9 +137,13 @@ impl<M: Machine, U> Volume<M, U> {
         let InFlight { number, len, is_read, .. } = *entry;
         self.in_flight[io] = None;
         let place = &mut self.places[tag.member().as_usize()];
-        let is_current = place.number == number;
+        if place.number != number || place.device.is_none() {
+            // Nobody knows any more whether this device has lost its cache.
+            let result = result.and(Err(ErrorKind::Unreachable.into()));
+            return self.machine.handle_io_done(IoId(io), result);
+        }
         let result = result.and_then(|data| {
-            if is_current && cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses)) {
+            if cache_losses.is_some_and(|losses| place.has_lost_its_cache(losses)) {
                 return Err(IoError::with_detail(ErrorKind::Unreachable, CACHE_LOST));
             }
             if is_read && data.len() as u64 != len {
@@ -150,11 +154,9 @@ impl<M: Machine, U> Volume<M, U> {
             }
             Ok(data)
         });
-        if let Err(error) = &result
-            && is_current
-        {
+        if let Err(error) = &result {
             place.stats.errors += 1;
-            place.stats.last_error = Some(alloc::string::ToString::to_string(error));
+            place.stats.last_error = Some(error.to_string());
             place.returning.note(error, is_read);
         }
         self.machine.handle_io_done(IoId(io), result);

@@ -14,8 +14,8 @@ impl<M: Machine, U> Volume<M, U> {
     /// Looks for members that are away and come back by themselves.
     pub(super) fn begin_returns(&mut self, looks: &[Look]) {
         // A member that comes back is written to, and so are all others: an array of which one more is away
-        // could fail by that.
-        if self.joining.is_asked() || !self.suspects(looks).is_empty() {
+        // could fail by that. And a device that is on its way may be the one that is looked for.
+        if self.joining.is_under_way() || !self.suspects(looks).is_empty() {
             return;
         }
         for member in self.machine.geometry().member_indices() {
@@ -32,10 +32,13 @@ impl<M: Machine, U> Volume<M, U> {
                 returning.wait -= 1;
                 continue;
             }
-            if place.address.is_none() {
+            // The label of a device that has got another place may not say so yet.
+            let Some(address) = place.address.clone() else { continue };
+            if self.other_place_of(&address, member).is_some() {
                 continue;
             }
-            returning.attempt = Some(place.number);
+            let place = &mut self.places[member.as_usize()];
+            place.returning.attempt = Some(place.number);
             self.actions.push_back(Action::LookFor(member));
         }
     }
@@ -55,6 +58,7 @@ impl<M: Machine, U> Volume<M, U> {
         let began = place.returning.attempt.take();
         assert!(began.is_some(), "nobody looked for member {member}");
         let is_wanted = began == Some(place.number) && place.returning.by_itself && !is_joining;
+        let is_wanted = is_wanted && self.machine.failure().is_none();
         let refusal = match end {
             Ok(found) if is_wanted && !is_live && self.life == Life::Open && all_there => {
                 let taken = self.take(member, found);

@@ -19,8 +19,8 @@ use netraid_raid::{
     member::{MemberIndex, MemberSet, MemberState},
     testimony::judge,
     volume::{
-        Action, Candidate, Config, Device, Event, Expect, Found as FoundPlace, Look, Report, Tag,
-        Volume,
+        Action, Candidate, Config, Device, Event, Expect, Found as FoundPlace, Look, NotFormer,
+        Report, Tag, Volume, check_former,
     },
 };
 
@@ -600,13 +600,19 @@ impl<M: Machine> Engine<M> {
         let looks = self.look_at_sessions(context);
         let (device, new) = (self.device(member), self.new_uuid(member));
         let Stage::Open(volume) = &mut self.stage else { return };
-        let expected = volume.machine().label().members[member].uuid;
-        let former = match found {
-            Found::Member(label, _) if label.members[member].uuid == expected => Some(*label),
-            Found::Member(..) | Found::Stranger => None,
-        };
         let (place, member) = (&mut self.places[member], index(member));
-        match (place.attempt.take(), former) {
+        let label = match found {
+            Found::Member(label, _) => Some(*label),
+            Found::Stranger => None,
+        };
+        let judged = check_former(&volume.machine().label(), member, label.as_ref());
+        let former = label.filter(|_| judged.is_ok());
+        let attempt = place.attempt.take();
+        // One that seems to have gone on alone is made anew when the administrator has looked after it: it is an older
+        // image of itself, for nothing else goes on alone here.
+        let is_asked_for = matches!(attempt, Some(Attempt::Join(_)));
+        let is_made_anew = judged == Err(NotFormer::NotThatMember) || is_asked_for;
+        match (attempt, former) {
             (Some(Attempt::Return), Some(label)) => {
                 let found = Candidate { device, label: Some(label), uuid: [0; 16] };
                 return volume.handle_returned(member, &looks, Ok(found));
@@ -620,15 +626,18 @@ impl<M: Machine> Engine<M> {
                 return volume.handle_joined(member, found);
             }
             (Some(Attempt::Return), None) => {
-                volume.handle_returned(member, &looks, Err("it is another disk".into()));
+                let reason = judged.err().map(|reason| reason.to_string()).unwrap_or_default();
+                volume.handle_returned(member, &looks, Err(reason));
             }
             (Some(Attempt::Join(Expect::Former)), None) => volume.handle_not_joined(member),
             (None, _) => {}
         }
         let ios = self.sessions[member.as_usize()].stop(&mut context.around);
         assert!(ios.is_empty(), "commands are under way to a device that has no place");
-        // What is refused now is asked for when it is found again.
-        let _ = volume.handle_join(member, &address(member), Expect::Anything);
+        if is_made_anew {
+            // What is refused now is asked for when it is found again.
+            let _ = volume.handle_join(member, &address(member), Expect::Anything);
+        }
     }
 
     fn device(&self, member: usize) -> Device {

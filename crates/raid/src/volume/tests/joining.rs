@@ -283,6 +283,12 @@ fn another_device_is_refused_while_the_machine_has_not_said_of_one_that_is_back_
         assert_eq!(asked, Err(JoinError::Joining(MemberIndex(1))));
     }
     assert!(rig.seen().is_empty(), "its session goes on");
+    // Nor does the device join at another place, or is set aside.
+    rig.leave(2);
+    let asked = rig.join(2, &address(1), Expect::Anything);
+    assert_eq!(asked, Err(JoinError::Serves(MemberIndex(1))));
+    let asked = rig.volume.handle_fail(MemberIndex(1));
+    assert_eq!(asked, Err(JoinError::Joining(MemberIndex(1))));
     rig.say(1, MemberState::CatchingUp);
     rig.seen();
     rig.join(1, "another", Expect::Anything).unwrap();
@@ -306,4 +312,15 @@ fn no_device_takes_a_place_of_what_is_not_open() {
     rig.complete(id, no_data());
     rig.seen();
     assert_eq!(rig.calls(), [Call::Close]);
+}
+
+#[test]
+fn what_was_asked_for_and_waits_is_refused_when_the_array_closes() {
+    let mut rig = Rig::opened();
+    rig.leave(2);
+    assert_eq!(rig.look(), [Seen::LookFor(2)]);
+    rig.join(1, "another", Expect::Anything).unwrap();
+    rig.volume.handle_close();
+    let ended = rig.come_back(2, Err("no".into()));
+    assert_eq!(ended, [Seen::Joined(1, Err(JoinError::NotOpen))], "nothing is written to it");
 }

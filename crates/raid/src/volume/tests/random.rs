@@ -214,7 +214,9 @@ impl World {
             Action::Joined { member, result } => {
                 let Some((asked, stage)) = self.asked.take() else { panic!("nobody asked") };
                 assert_eq!(asked, member.0);
-                assert!(stage == Asked::Taken || (stage == Asked::Ready && result.is_err()));
+                let is_refused = stage == Asked::Ready && result.is_err();
+                let is_over = stage == Asked::Waits && result == Err(JoinError::NotOpen);
+                assert!(stage == Asked::Taken || is_refused || is_over, "{stage:?}, {result:?}");
                 assert!(self.slots[member.as_usize()].candidate.is_none());
                 match result {
                     Ok(()) => self.counts.joined += 1,

@@ -209,13 +209,27 @@ fn a_device_that_took_the_place_is_not_blamed_for_what_was_lost_before_it_came()
     let sent = rig.submit(1, 1, (Op::Read, 0, 512));
     rig.end(sent[0].tag, Ok(pattern(0, 512)));
     assert_eq!(rig.calls(), [Call::IoDone(IoId(1), Ok(flat(&pattern(0, 512))))]);
-    // Nor is the former one's end judged by the count of the other device.
-    rig.report(1).cache_losses = 8;
+    // What the former one answers is not believed: nobody counts any more what it has lost.
     rig.end(late, Ok(pattern(512, 512)));
-    assert_eq!(rig.calls(), [Call::IoDone(IoId(0), Ok(flat(&pattern(512, 512))))]);
+    assert_eq!(rig.calls(), [Call::IoDone(IoId(0), Err(ErrorKind::Unreachable.into()))]);
+    rig.report(1).cache_losses = 8;
     let sent = rig.submit(1, 1, (Op::Read, 0, 512));
     rig.end(sent[0].tag, Ok(pattern(0, 512)));
     assert!(matches!(rig.calls()[..], [Call::IoDone(_, Err(_))]), "it has lost its own");
+}
+
+#[test]
+fn what_a_device_answers_after_it_was_set_aside_is_not_believed() {
+    let mut rig = Rig::opened();
+    let sent = [0, 1].map(|io| rig.submit(io, 1, (Op::Read, 0, 512))[0].tag);
+    rig.report(1).cache_losses = 1;
+    rig.end(sent[0], Ok(pattern(0, 512)));
+    assert!(matches!(rig.calls()[..], [Call::IoDone(IoId(0), Err(_))]));
+    rig.leave(1);
+    // The session ends when its requests have, and nobody counts any more what the device has lost.
+    rig.end(sent[1], Ok(pattern(0, 512)));
+    assert_eq!(rig.calls(), [Call::IoDone(IoId(1), Err(ErrorKind::Unreachable.into()))]);
+    assert_eq!(rig.volume.stats(MemberIndex(1)).errors, 1);
 }
 
 #[test]

@@ -117,9 +117,37 @@ fn nobody_is_looked_for_while_a_device_that_was_asked_for_waits() {
     assert!(rig.look().is_empty());
     let join = Seen::Join { member: 3, expect: Expect::Unused, ends_former: false };
     assert_eq!(rig.come_back(1, Err("no".into())), [join]);
-    // While it is prepared, others may be looked for, but not the member itself.
-    rig.leave(3);
+    // Nor while it is prepared: it may be the one that is looked for.
+    assert!(rig.look().is_empty());
+    rig.volume.handle_joined(MemberIndex(3), candidate("another"));
+    assert_eq!(rig.seen(), [Seen::Part(3), Seen::Take(3)]);
     assert_eq!(rig.look(), [Seen::LookFor(1), Seen::LookFor(2)]);
+}
+
+#[test]
+fn a_member_is_not_looked_for_where_the_device_of_another_place_is() {
+    let mut rig = Rig::opened();
+    rig.leave(1);
+    rig.leave(3);
+    rig.join(3, &address(1), Expect::Anything).unwrap();
+    let join = Seen::Join { member: 3, expect: Expect::Anything, ends_former: false };
+    assert_eq!(rig.seen(), [join]);
+    rig.volume.handle_joined(MemberIndex(3), candidate(&address(1)));
+    assert_eq!(rig.seen(), [Seen::Take(3)]);
+    // The labels may not say yet that it is another member's.
+    assert!(rig.look().is_empty());
+    rig.say(3, MemberState::Faulty);
+    rig.seen();
+    assert!((0..4).any(|_| rig.look().contains(&Seen::LookFor(1))));
+}
+
+#[test]
+fn a_device_that_is_back_is_let_go_when_the_machine_has_failed() {
+    let mut rig = looking();
+    rig.fail();
+    rig.seen();
+    assert_eq!(rig.come_back(1, back()), [Seen::LetGo(1)]);
+    assert!(rig.calls().is_empty());
 }
 
 #[test]
