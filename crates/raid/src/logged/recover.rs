@@ -55,6 +55,10 @@ impl Array {
         }
         {
             let mut state = self.state();
+            // It may have failed while the last of this was done: then it was never open.
+            if state.failed.is_some() {
+                return;
+            }
             state.life = Life::Open;
             state.shown_state = state.array_state();
             state.events.push_back(Event::Opened);
