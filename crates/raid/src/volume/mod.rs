@@ -18,12 +18,15 @@
 //! ([`crate::assemble`]); bytes of requests, which the machine has.
 
 mod candidates;
+mod either;
 mod interface;
 mod joining;
+mod logged;
 mod looks;
 mod machine;
 mod pace;
 mod places;
+mod plain;
 mod requests;
 mod returns;
 #[cfg(test)]
@@ -36,12 +39,15 @@ use core::time::Duration;
 use netraid_block::IoError;
 
 pub use candidates::{NotFormer, check_former, serves_as};
+pub use either::{PlainOrLogged, Progress, Status};
 pub use interface::{
     Action, Candidate, Config, Device, Event, Expect, Found, JoinError, Report, Stats, Tag,
 };
-pub use machine::{Do, Logged, Machine, Plain, PlainOrLogged, Progress, Status, Told, logged_caps};
+pub use logged::{Logged, logged_caps};
+pub use machine::{Do, Machine, Told};
 pub use pace::{ScrubError, ScrubOrder};
 pub use places::Look;
+pub use plain::Plain;
 
 use crate::{
     array::IoId,

@@ -1,0 +1,228 @@
+//! Either of the two kinds of arrays, and how an array is.
+
+use alloc::boxed::Box;
+
+use netraid_block::{IoError, Op, RequestFlags, SgList};
+
+use super::{
+    logged::Logged,
+    machine::{Do, Machine, Told},
+    plain::Plain,
+};
+use crate::{
+    array::{CommandError, IoId, MemberCaps, RequestId},
+    assemble::CleanClose,
+    geometry::Geometry,
+    label::{Label, Uuid},
+    logged::{LoggedArray, ScrubStatus, Shortage, Usage},
+    member::{ArrayState, MemberIndex, MemberSet, MemberState},
+};
+
+/// One of the two machines.
+#[derive(Debug)]
+pub enum PlainOrLogged {
+    /// Of an array without a log.
+    Plain(Box<Plain>),
+    /// Of an array with a log.
+    Logged(Box<Logged>),
+}
+
+/// How an array is.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Its label.
+    pub label: Label,
+    /// What it can do.
+    pub state: ArrayState,
+    /// Why it failed.
+    pub failure: Option<IoError>,
+    /// It is open for reading only.
+    pub is_read_only: bool,
+    /// Stripes that hold data.
+    pub used: u64,
+    /// Rebuild, catch-up or resync, when there is one.
+    pub progress: Option<Progress>,
+    /// What is in its log and on its members, when it has one.
+    pub usage: Option<Usage>,
+    /// What it lacks space for.
+    pub shortage: Option<Shortage>,
+    /// The scrub that runs, or the last one; and the bytes of all members in a stripe of it.
+    pub scrub: Option<(ScrubStatus, u64)>,
+}
+
+/// How far a rebuild, catch-up or resync is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Which.
+    pub kind: &'static str,
+    /// The member that is rebuilt, or catches up.
+    pub member: Option<MemberIndex>,
+    /// Stripes that need no more work.
+    pub done: u64,
+    /// All stripes.
+    pub total: u64,
+}
+
+/// Calls a method of whichever machine it is.
+macro_rules! either {
+    ($either:expr, $machine:ident => $call:expr) => {
+        match $either {
+            PlainOrLogged::Plain($machine) => $call,
+            PlainOrLogged::Logged($machine) => $call,
+        }
+    };
+}
+
+impl Machine for PlainOrLogged {
+    fn has_log(&self) -> bool {
+        either!(self, machine => machine.has_log())
+    }
+
+    fn is_read_only(&self) -> bool {
+        either!(self, machine => machine.is_read_only())
+    }
+
+    fn geometry(&self) -> &Geometry {
+        either!(self, machine => machine.geometry())
+    }
+
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        either!(self, machine => machine.member_state(member))
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        either!(self, machine => machine.failure())
+    }
+
+    fn can_lose_all(&self, members: MemberSet) -> bool {
+        either!(self, machine => machine.can_lose_all(members))
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        either!(self, machine => machine.check_replace(member))
+    }
+
+    fn labels_pending(&self) -> bool {
+        either!(self, machine => machine.labels_pending())
+    }
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        what: (Op, u64, u64),
+        flags: RequestFlags,
+        data: SgList,
+    ) {
+        either!(self, machine => machine.handle_request(id, what, flags, data));
+    }
+
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        either!(self, machine => machine.handle_io_done(io, result));
+    }
+
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+        either!(self, machine => machine.handle_fail(member))
+    }
+
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+        either!(self, machine => machine.handle_gone(member, reason));
+    }
+
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+        label: Option<Label>,
+    ) -> Result<(), CommandError> {
+        either!(self, machine => machine.handle_device(member, uuid, caps, label))
+    }
+
+    fn handle_idle(&mut self) {
+        either!(self, machine => machine.handle_idle());
+    }
+
+    fn handle_age(&mut self) {
+        either!(self, machine => machine.handle_age());
+    }
+
+    fn handle_close(&mut self) {
+        either!(self, machine => machine.handle_close());
+    }
+
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        either!(self, machine => machine.scrubbed())
+    }
+
+    fn poll_action(&mut self) -> Option<Do> {
+        either!(self, machine => machine.poll_action())
+    }
+
+    fn poll_event(&mut self) -> Option<Told> {
+        either!(self, machine => machine.poll_event())
+    }
+}
+
+impl PlainOrLogged {
+    /// What its members' labels say.
+    #[must_use]
+    pub fn label(&self) -> Label {
+        match self {
+            Self::Plain(plain) => plain.machine.label().clone(),
+            Self::Logged(logged) => logged.machine.label(),
+        }
+    }
+
+    /// How the array was closed, once it is; nothing when its labels do not say so.
+    #[must_use]
+    pub fn clean_close(&self) -> Option<CleanClose> {
+        match self.is_read_only() {
+            true => None,
+            false => CleanClose::of(&self.label()),
+        }
+    }
+
+    /// Most bytes of a request to a member.
+    #[must_use]
+    pub const fn max_io_len(&self) -> u32 {
+        match self {
+            Self::Plain(plain) => plain.machine.max_io_len(),
+            Self::Logged(logged) => logged.max_io_len,
+        }
+    }
+
+    /// How the array is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let label = self.label();
+        let (failure, is_read_only) = (self.failure(), self.is_read_only());
+        match self {
+            Self::Plain(plain) => Status {
+                state: plain.machine.state(),
+                failure,
+                is_read_only,
+                used: plain.machine.written_stripes(),
+                progress: plain.progress(),
+                usage: None,
+                shortage: None,
+                scrub: None,
+                label,
+            },
+            Self::Logged(logged) => {
+                let usage = logged.machine.usage();
+                let stripe_len = logged.machine.scrub_stripe_len();
+                Status {
+                    state: logged.machine.state(),
+                    failure,
+                    is_read_only,
+                    used: usage.mapped.into(),
+                    progress: logged.progress(&label),
+                    usage: Some(usage),
+                    shortage: logged.machine.shortage(),
+                    scrub: logged.machine.scrub_status().map(|status| (status, stripe_len)),
+                    label,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The machine of an array with a log in a volume.
+//!
+//! One that is read only is told that everything it writes has been written: it was closed, so that it reads nothing
+//! of what it writes.
+
+use alloc::vec::Vec;
+
+use netraid_block::{IoError, Op, RequestFlags, SgList};
+
+use super::{
+    either::Progress,
+    interface::Event,
+    machine::{Do, Machine, Told},
+};
+use crate::{
+    array::{CommandError, IoId, MemberCaps, RequestId},
+    geometry::Geometry,
+    label::{Label, Uuid},
+    logged::{
+        Action, Event as MachineEvent, FoundMember, LoggedArray, MemberCaps as LoggedCaps,
+        NewDevice, ScrubEvent, UserRequest,
+    },
+    member::{MemberIndex, MemberSet, MemberState},
+};
+
+/// An array with a log.
+#[derive(Debug)]
+pub struct Logged {
+    pub(super) machine: LoggedArray,
+    read_only: bool,
+    geometry: Geometry,
+    pub(super) max_io_len: u32,
+}
+
+impl Logged {
+    /// The machine itself.
+    #[must_use]
+    pub const fn array(&self) -> &LoggedArray {
+        &self.machine
+    }
+
+    /// A machine that was opened, with requests to members of so many bytes at most.
+    #[must_use]
+    pub fn new(machine: LoggedArray, read_only: bool, max_io_len: u32) -> Self {
+        let geometry = machine.label().geometry;
+        Self { machine, read_only, geometry, max_io_len }
+    }
+
+    pub(super) fn progress(&self, label: &Label) -> Option<Progress> {
+        let total = u64::from(self.machine.usage().physical);
+        let catches_up = |entry: &&(MemberIndex, u32)| {
+            self.machine.member_state(entry.0) == MemberState::CatchingUp
+        };
+        let members = label.geometry.member_indices();
+        let entries: Vec<(MemberIndex, u32)> =
+            members.map(|one| (one, label.members[one.as_usize()].lack.caught_up)).collect();
+        let (member, done) = entries.iter().find(catches_up)?;
+        let done = u64::from(*done).min(total);
+        Some(Progress { kind: "catch_up", member: Some(*member), done, total })
+    }
+}
+
+impl Machine for Logged {
+    fn has_log(&self) -> bool {
+        true
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn member_state(&self, member: MemberIndex) -> MemberState {
+        self.machine.member_state(member)
+    }
+
+    fn failure(&self) -> Option<IoError> {
+        self.machine.failure()
+    }
+
+    fn can_lose_all(&self, members: MemberSet) -> bool {
+        !self.read_only && self.machine.can_lose_all(members)
+    }
+
+    fn check_replace(&self, member: MemberIndex) -> Result<(), CommandError> {
+        match self.read_only {
+            true => Err(CommandError::NotWritable(READ_ONLY)),
+            false => self.machine.check_lose(member),
+        }
+    }
+
+    // It waits by itself.
+    fn labels_pending(&self) -> bool {
+        false
+    }
+
+    fn handle_request(
+        &mut self,
+        id: RequestId,
+        (op, offset, len): (Op, u64, u64),
+        RequestFlags { fua, .. }: RequestFlags,
+        data: SgList,
+    ) {
+        self.machine.handle_request(id, UserRequest { op, offset, len, fua, data });
+    }
+
+    fn handle_io_done(&mut self, io: IoId, result: Result<SgList, IoError>) {
+        self.machine.handle_io_done(io, result);
+    }
+
+    fn handle_fail(&mut self, member: MemberIndex) -> Result<(), CommandError> {
+        if self.read_only {
+            return Err(CommandError::NotWritable(READ_ONLY));
+        }
+        self.machine.check_lose(member)?;
+        self.machine.handle_gone(member, "set aside by command");
+        Ok(())
+    }
+
+    fn handle_gone(&mut self, member: MemberIndex, reason: &str) {
+        self.machine.handle_gone(member, reason);
+    }
+
+    fn handle_device(
+        &mut self,
+        member: MemberIndex,
+        uuid: Uuid,
+        caps: MemberCaps,
+        label: Option<Label>,
+    ) -> Result<(), CommandError> {
+        let state = self.machine.member_state(member);
+        if state.is_live() {
+            return Err(CommandError::StillLive(member, state.name()));
+        }
+        let caps = logged_caps(caps);
+        match label {
+            Some(label) => {
+                self.machine.handle_return(member, FoundMember { caps, label, checkpoint: None });
+            }
+            None => self.machine.handle_replace(member, NewDevice { uuid, caps }),
+        }
+        Ok(())
+    }
+
+    fn handle_idle(&mut self) {
+        let usage = self.machine.usage();
+        if usage.dirty_blocks > 0 || usage.log_used > 0 {
+            self.machine.handle_idle();
+        }
+    }
+
+    fn handle_age(&mut self) {
+        self.machine.handle_age();
+    }
+
+    fn handle_close(&mut self) {
+        self.machine.handle_close();
+    }
+
+    fn scrubbed(&mut self) -> Option<&mut LoggedArray> {
+        (!self.read_only).then_some(&mut self.machine)
+    }
+
+    fn poll_action(&mut self) -> Option<Do> {
+        loop {
+            let action = match self.machine.poll_action()? {
+                Action::Read { io, member, offset, len } => {
+                    Do::submit(io, member, Op::Read, (offset, len.into()))
+                }
+                Action::Write { io, member, offset, data, fua } => {
+                    Do::write(io, member, offset, fua, data)
+                }
+                Action::Flush { io, member } => Do::submit(io, member, Op::Flush, (0, 0)),
+                Action::Discard { io, member, offset, len } => {
+                    Do::submit(io, member, Op::Discard, (offset, len))
+                }
+                Action::Complete { request, result } => Do::Complete { request, result },
+            };
+            if let Do::Submit { io, op, .. } = action
+                && self.read_only
+                && op != Op::Read
+            {
+                self.machine.handle_io_done(io, Ok(SgList::new()));
+                continue;
+            }
+            return Some(action);
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Told> {
+        Some(match self.machine.poll_event()? {
+            MachineEvent::Opened => Told::Opened,
+            MachineEvent::Closed => Told::Closed,
+            MachineEvent::Member { member, state, reason } => {
+                Told::Member { member, state, reason }
+            }
+            MachineEvent::State(state) => Told::Other(Event::State(state)),
+            MachineEvent::Repaired { member, offset, .. } => {
+                Told::Other(Event::Repaired { member, offset })
+            }
+            MachineEvent::CaughtUp(member) => Told::Other(Event::Rebuilt(member)),
+            MachineEvent::Notice(text) => Told::Other(Event::Notice(text)),
+            MachineEvent::Lost { member, offset, len } => {
+                let reason = "more of its row is lost than the other members can give";
+                Told::Other(Event::Unrepaired { member, offset, len: len.into(), reason })
+            }
+            MachineEvent::Scrub(ScrubEvent::Unrepaired { member, offset, len, reason }) => {
+                Told::Other(Event::Unrepaired { member, offset, len, reason })
+            }
+            MachineEvent::Scrub(ScrubEvent::Ended(status)) => {
+                let stripe_len = self.machine.scrub_stripe_len();
+                Told::Other(Event::Scrubbed { status, stripe_len })
+            }
+        })
+    }
+}
+
+/// How a machine that may not write says so.
+const READ_ONLY: &str = "open for reading only";
+
+/// The same in the words of the machine with a log.
+#[must_use]
+pub const fn logged_caps(caps: MemberCaps) -> LoggedCaps {
+    let MemberCaps { volatile_cache, can_discard } = caps;
+    LoggedCaps { volatile_cache, can_discard }
+}
