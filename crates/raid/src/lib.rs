@@ -20,6 +20,7 @@ pub mod code;
 pub mod copies;
 pub mod crc;
 pub mod executor;
+pub mod fencing;
 pub mod format;
 pub mod gathering;
 pub mod geometry;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use netraid_block::{Completion, ErrorKind, IoError, Pool, Request, RequestFlags};
 use netraid_raid::{
     assemble::CleanClose,
+    fencing::Fence,
     member::{MEMBERS_MAX, MemberIndex},
     volume::{
         Action, Candidate, Config, Event as VolumeEvent, Expect, JoinError, Look, Machine,
@@ -19,7 +20,6 @@ use tokio::{
 
 use super::{
     ArrayError, Event,
-    fence::Fence,
     join::{Asked, Beside, Joined, Returned, join},
     lock::ArrayLock,
     member::{Connected, MemberConfig},
@@ -80,7 +80,8 @@ pub(super) struct Driver {
     started: Instant,
     /// How members are fenced.
     fence: Option<Fence>,
-    _lock: Option<ArrayLock>,
+    /// Held until this ends.
+    lock: Option<ArrayLock>,
 }
 
 impl Driver {
@@ -114,7 +115,7 @@ impl Driver {
             abandoned: None,
             started: Instant::now(),
             fence: opened.fence,
-            _lock: opened.lock,
+            lock: opened.lock,
         }
     }
 
@@ -477,7 +478,7 @@ impl Driver {
         let others = self.slots.iter().zip((0..).map(MemberIndex));
         let others = others.filter(|(_, other)| *other != member);
         let others = others.filter_map(|(slot, _)| slot.connected.clone()).collect();
-        Beside::new(self.volume.machine(), self.fence, others)
+        Beside::new(self.volume.machine(), self.lock.as_ref(), self.fence, others)
     }
 
     fn answer_join(&mut self, result: Result<(), ArrayError>) {

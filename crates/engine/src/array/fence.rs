@@ -12,125 +12,18 @@
 use std::{collections::BTreeSet, num::NonZeroU64};
 
 use netraid_block::{ErrorKind, IoError};
-use netraid_raid::label::{Label, Uuid};
-
-use super::{
-    error::ArrayError,
-    lock::{ArrayLock, fingerprint, former_machine, is_dead, machine_id},
-    member::Connected,
+use netraid_raid::{
+    fencing::{Fence, VACANT, is_engine},
+    label::Label,
 };
+
+use super::{error::ArrayError, lock::ArrayLock, member::Connected};
 use crate::initiator::ReservationType;
 
 /// Only registered sessions write, all of them hold it, everybody reads.
 const KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
 /// Times that others may come between.
 const TRIES_MAX: usize = 4;
-/// The first two bytes of an engine's key.
-const TAG: u64 = 0x4e52 << 48;
-const TAG_MASK: u64 = 0xffff << 48;
-/// What follows: whose lock it holds, then what is random, and these two.
-const LOCK_MASK: u64 = 0x00ff_ffff << 24;
-const RANDOM_MASK: u64 = 0x00ff_fffc;
-/// Somebody was removed from this member who may be alive.
-const WARY: u64 = 0b10;
-/// An engine's, which lives or has died. Without it: [`VACANT`].
-const HELD: u64 = 0b01;
-/// Nobody has the array open, and only who takes this key's place may write.
-const VACANT: NonZeroU64 = NonZeroU64::new(TAG | WARY).unwrap();
-
-/// Whose registrations may be removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removes {
-    /// Those of engines that held this very lock: they are dead.
-    Own,
-    /// Those, and those of holders (see [`key_of`]) that are proven to be dead: of the label that decides, and
-    /// of the member's own.
-    Holders([Option<u64>; 2]),
-    /// Those of all engines: somebody says that they are dead.
-    Engines,
-    /// Everybody's, by an administrator's word.
-    All,
-}
-
-/// This engine's key, and what it may do to others.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fence {
-    key: NonZeroU64,
-    removes: Removes,
-    /// The lock that this engine has.
-    lock: (u64, u64),
-    /// This machine's former identity, by the label that decided.
-    former: Option<Uuid>,
-}
-
-impl Fence {
-    /// A new key for who holds `lock`, of the array that is opened by the label `truth`.
-    pub(super) fn new(truth: &Label, lock: &ArrayLock, removes: Removes) -> Self {
-        let random = rand::random::<u64>() & RANDOM_MASK;
-        let own = key_of(fingerprint(&truth.array_uuid, machine_id(), lock.id()));
-        let key = NonZeroU64::MIN | (own | HELD | random);
-        let former = former_machine(&truth.holder, lock.id());
-        Self { key, removes, lock: lock.id(), former }
-    }
-
-    /// The identities that this machine had when holders made sessions to a member, whose engines are dead as
-    /// this engine's lock proves: the holder in the label that decided, and that in the member's own label. A
-    /// member that was away knows an earlier engine than the others.
-    pub(super) fn former_machines(self, own: Option<&Label>) -> BTreeSet<Uuid> {
-        let own = own.and_then(|label| former_machine(&label.holder, self.lock));
-        own.into_iter().chain(self.former).collect()
-    }
-
-    /// What the keys of a label's holder have in common, where this engine's lock proves that it is dead.
-    pub(super) fn dead_holder(self, label: &Label) -> Option<u64> {
-        let Label { array_uuid, holder, .. } = label;
-        let key = || key_of(fingerprint(array_uuid, holder.machine_id, holder.lock));
-        is_dead(holder, self.lock).then(key)
-    }
-
-    /// The same key, with another say over others.
-    pub(super) const fn with(self, removes: Removes) -> Self {
-        Self { removes, ..self }
-    }
-
-    fn may_remove(self, other: u64) -> bool {
-        match self.removes {
-            _ if other == VACANT.get() || self.is_dead(other) => true,
-            Removes::Own | Removes::Holders(_) => false,
-            Removes::Engines => is_engine(other),
-            Removes::All => true,
-        }
-    }
-
-    /// Whether it is proven that who has this key is dead.
-    fn is_dead(self, other: u64) -> bool {
-        let alike = |key: u64| (key ^ other) & (TAG_MASK | LOCK_MASK) == 0;
-        let holders = match self.removes {
-            Removes::Holders(holders) => holders,
-            Removes::Own | Removes::Engines | Removes::All => [None; 2],
-        };
-        let is_holder = holders.into_iter().flatten().any(alike);
-        other != VACANT.get() && (alike(self.key.get()) || is_holder)
-    }
-
-    /// Whether somebody may live who was removed from a member with these keys, or now will be.
-    fn is_wary(self, others: &BTreeSet<u64>) -> bool {
-        others.iter().any(|other| {
-            let told = is_engine(*other) && other & WARY != 0;
-            told || !self.is_dead(*other)
-        })
-    }
-}
-
-const fn is_engine(key: u64) -> bool {
-    key & TAG_MASK == TAG
-}
-
-/// What the keys of engines with this fingerprint have in common.
-pub(super) const fn key_of(fingerprint: u64) -> u64 {
-    TAG | (fingerprint << 24) & LOCK_MASK
-}
-
 impl Connected {
     /// Lets no other engine write to this member, where it has reservations; `exclusive` tells.
     ///
@@ -166,7 +59,7 @@ impl Connected {
         // Nothing is disturbed before it is known that nobody is there who may not be.
         let (others, _, _) = self.others(fence, None).await?;
         self.is_wary = fence.is_wary(&others);
-        let key = if self.is_wary { fence.key | WARY } else { fence.key };
+        let key = fence.key(self.is_wary);
         // Whatever becomes of it, some sessions may be registered.
         self.registered = Some(key);
         let registered = self.remote.register_and_ignore(key).await;
@@ -332,9 +225,7 @@ impl Connected {
         if nobody && !matches!(self.is_reserved().await, Ok(true) | Err(_)) {
             return Ok(());
         }
-        let key = NonZeroU64::MIN | (TAG | HELD | rand::random::<u64>() & RANDOM_MASK);
-        let fenced =
-            self.try_fence(Fence { key, removes: Removes::All, lock: (0, 0), former: None }).await;
+        let fenced = self.try_fence(Fence::against_all(rand::random())).await;
         match (fenced, self.registered) {
             (Ok(()), _) => Ok(()),
             // What cannot be taken over in good order can be cleared.
@@ -362,41 +253,5 @@ fn tolerate_conflict(end: Result<(), IoError>) -> Result<(), IoError> {
     match end {
         Err(error) if error.kind() == ErrorKind::Fenced => Ok(()),
         end => end,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_who_is_known_to_be_dead_is_removed() {
-        let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
-        let (same_lock, engine, stranger) =
-            (0x4e52_aaaa_aa99_9999, 0x4e52_bbbb_bb99_9999, 0x1111_aaaa_aa99_9999);
-        for (removes, expected) in [
-            (Removes::Own, [true, false, false]),
-            (Removes::Holders([Some(key_of(0xbb_bbbb)), None]), [true, true, false]),
-            (Removes::Holders([None, Some(key_of(0xbb_bbbb))]), [true, true, false]),
-            (Removes::Holders([Some(key_of(0xcc_cccc)), None]), [true, false, false]),
-            (Removes::Engines, [true, true, false]),
-            (Removes::All, [true; 3]),
-        ] {
-            let fence = Fence { key, removes, lock: (0, 0), former: None };
-            let found = [same_lock, engine, stranger].map(|other| fence.may_remove(other));
-            assert_eq!(found, expected, "{removes:?}");
-            assert!(fence.may_remove(VACANT.get()));
-        }
-    }
-
-    #[test]
-    fn who_may_live_is_remembered_from_key_to_key() {
-        let key = NonZeroU64::new(0x4e52_aaaa_aa01_0201).unwrap();
-        let fence = Fence { key, removes: Removes::Engines, lock: (0, 0), former: None };
-        let is_wary = |other| fence.is_wary(&[other].into());
-        assert!(!fence.is_wary(&BTreeSet::new()));
-        assert!(!is_wary(0x4e52_aaaa_aa99_9999), "it held this lock");
-        assert!(is_wary(0x4e52_aaaa_aa99_9999 | WARY), "and had removed somebody");
-        assert!(is_wary(0x4e52_bbbb_bb99_9999) && is_wary(VACANT.get()));
     }
 }

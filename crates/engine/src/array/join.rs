@@ -5,7 +5,8 @@ use netraid_block::{ErrorKind, Pool, TargetUri};
 use netraid_iscsi_proto::chap::Secret;
 use netraid_raid::{
     assemble::AssembleError,
-    label::Label,
+    fencing::{Fence, Removes, key_of_dead_holder},
+    label::{Holder, Label},
     member::MemberIndex,
     volume::{self, Expect, NotFormer, PlainOrLogged, serves_as},
 };
@@ -14,8 +15,7 @@ use super::{
     ArrayError,
     create::Needs,
     driver::{Driver, Reply},
-    fence::{Fence, Removes},
-    lock::ArrayLock,
+    lock::{ArrayLock, this_holder},
     member::{Connected, MemberConfig},
 };
 
@@ -59,16 +59,6 @@ impl Returned {
         if let Ok((mut connected, _)) = self.end {
             connected.leave().await;
         }
-    }
-}
-
-/// Whose registrations at the device may be removed, where `is_holder` is proven.
-const fn removes(expect: Expect, is_holder: bool) -> Removes {
-    match expect {
-        // This engine has the array: whoever else had it is dead.
-        Expect::Former if is_holder => Removes::Engines,
-        Expect::Unused | Expect::Former => Removes::Own,
-        Expect::Anything => Removes::All,
     }
 }
 
@@ -129,15 +119,19 @@ impl Driver {
 pub(super) struct Beside {
     label: Label,
     needs: Needs,
+    /// Who has it.
+    this: Holder,
     fence: Option<Fence>,
     /// The devices that serve.
     others: Vec<Connected>,
 }
 
 impl Beside {
-    /// The array of this machine, which `fence` keeps, with these others of its members.
+    /// The array of this machine, which has its `lock` and keeps others out by `fence`, with these others of its
+    /// members.
     pub(super) fn new(
         machine: &PlainOrLogged,
+        lock: Option<&ArrayLock>,
         fence: Option<Fence>,
         others: Vec<Connected>,
     ) -> Self {
@@ -148,7 +142,7 @@ impl Beside {
             block_len: label.geometry.block_len(),
             writes: true,
         };
-        Self { label, needs, fence, others }
+        Self { label, needs, this: this_holder(lock), fence, others }
     }
 }
 
@@ -161,7 +155,7 @@ pub(super) async fn join(
     beside: &Beside,
     pool: Pool,
 ) -> Result<(Connected, Option<Label>), ArrayError> {
-    let Beside { label: array, needs, fence, others } = beside;
+    let Beside { label: array, needs, this, fence, others } = beside;
     let is_holder = is_holder(others).await?;
     let connected = Connected::visit(config.clone(), pool.clone()).await?;
     let checked = async {
@@ -180,13 +174,13 @@ pub(super) async fn join(
     let _former_lock = checked?;
     // No label is written yet: the machine composes it, and that overwrites any other.
     let own = own?.ok().filter(|label| label.array_uuid == array.array_uuid);
-    let former = fence.map(|fence| fence.former_machines(own.as_ref())).unwrap_or_default();
+    let former = fence.map(|fence| fence.former_machines(own.as_ref(), this)).unwrap_or_default();
     let mut connected = Connected::take_over(config, &array.array_uuid, &former, pool).await?;
     let fenced = match fence {
         Some(fence) => {
-            let removes = match removes(expect, is_holder) {
+            let removes = match Removes::of(expect, is_holder) {
                 Removes::Own => {
-                    let own = own.as_ref().and_then(|label| fence.dead_holder(label));
+                    let own = own.as_ref().and_then(|label| key_of_dead_holder(label, this));
                     Removes::Holders([None, own])
                 }
                 removes @ (Removes::Holders(_) | Removes::Engines | Removes::All) => removes,

@@ -8,7 +8,10 @@ use std::{
     sync::OnceLock,
 };
 
-use netraid_raid::label::{Holder, Label, Uuid};
+use netraid_raid::{
+    fencing::{hash, outlives},
+    label::{Holder, Label, Uuid},
+};
 
 use super::error::ArrayError;
 
@@ -63,45 +66,8 @@ impl ArrayLock {
     /// Whether this lock proves that the labels' holder is dead: it held this very lock, or its
     /// machine was booted anew since.
     pub(super) fn outlives(&self, holder: &Holder) -> bool {
-        is_outlived(holder, &this_holder(Some(self)))
+        outlives(&this_holder(Some(self)), holder)
     }
-}
-
-/// Whether who has `lock` proves that the engine of `holder` is dead.
-pub(super) fn is_dead(holder: &Holder, lock: (u64, u64)) -> bool {
-    is_outlived(holder, &Holder { lock, ..this_holder(None) })
-}
-
-/// The identity of this machine by which `holder` made its sessions at the members, where that is not the
-/// machine's identity now, and who has `lock` proves that the engine of `holder` is dead.
-pub(super) fn former_machine(holder: &Holder, lock: (u64, u64)) -> Option<Uuid> {
-    let this = Holder { lock, ..this_holder(None) };
-    let is_other = holder.machine_id != this.machine_id;
-    (is_other && is_outlived(holder, &this)).then_some(holder.machine_id)
-}
-
-/// Whether `this` engine, which has its lock, proves by its own holder record that the engine of `holder` is dead.
-fn is_outlived(holder: &Holder, this: &Holder) -> bool {
-    let same_name = holder.name == truncated(&this.name);
-    let is_same = |held: &Uuid, ours: &Uuid| *held != Uuid::default() && held == ours;
-    let same_machine = is_same(&holder.machine_id, &this.machine_id);
-    match holder.boot_id == this.boot_id {
-        // One kernel is one machine, also where a network device has come meanwhile.
-        true => {
-            let same_kernel = same_machine || is_same(&holder.boot_id, &this.boot_id);
-            same_name && same_kernel && holder.lock == this.lock
-        }
-        false => same_name && same_machine,
-    }
-}
-
-/// A name as labels keep it.
-fn truncated(name: &str) -> &str {
-    let mut end = name.len().min(31);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
 }
 
 /// Where locks are: for all users where this one may write, else for the user.
@@ -113,20 +79,6 @@ fn directory() -> PathBuf {
         Some(dir) => PathBuf::from(dir).join("netraid"),
         None => format!("/tmp/netraid-{}", rustix::process::geteuid().as_raw()).into(),
     }
-}
-
-/// Whose engine it is, by machine, array and lock: the same for all that held this very lock, which
-/// one at a time does.
-pub(super) fn fingerprint(array: &Uuid, machine: Uuid, (dev, inode): (u64, u64)) -> u64 {
-    let place = dev.to_be_bytes().into_iter().chain(inode.to_be_bytes());
-    hash(machine.into_iter().chain(*array).chain(place))
-}
-
-/// FNV-1a: it must differ between machines, arrays and places, not be hard to guess.
-pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// This engine, as labels name it.
@@ -200,31 +152,6 @@ pub(super) fn hex(uuid: &Uuid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn holder(machine: u8, boot: u8, lock: u64) -> Holder {
-        Holder {
-            engine_id: [0; 16],
-            machine_id: [machine; 16],
-            boot_id: [boot; 16],
-            name: "host".into(),
-            lock: (1, lock),
-        }
-    }
-
-    #[test]
-    fn a_holder_is_dead_whose_lock_is_ours_or_whose_machine_was_booted_anew() {
-        let this = holder(1, 1, 7);
-        assert!(is_outlived(&holder(1, 1, 7), &this));
-        assert!(!is_outlived(&holder(1, 1, 8), &this), "another mount namespace's");
-        assert!(is_outlived(&holder(1, 2, 8), &this));
-        assert!(!is_outlived(&holder(2, 2, 7), &this));
-        assert!(!is_outlived(&holder(0, 0, 7), &holder(0, 0, 7)), "nothing is known of it");
-        assert!(!is_outlived(&holder(1, 0, 8), &holder(1, 0, 7)), "nor of its boot");
-        let renamed = Holder { name: "other".into(), ..holder(1, 2, 7) };
-        assert!(!is_outlived(&renamed, &this));
-        let changed = holder(3, 1, 7);
-        assert!(is_outlived(&changed, &this), "the same kernel, with another network device");
-    }
 
     #[test]
     fn a_clone_on_other_hardware_is_another_machine() {

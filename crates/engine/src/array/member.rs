@@ -7,17 +7,14 @@ use netraid_block::{
 };
 use netraid_raid::{
     checkpoint::Checkpoint,
+    fencing::hash,
     label::{LABEL_LEN, Label, LabelError, Uuid},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, Regions, SIGNATURE_LEN},
 };
 
 use tokio::sync::watch;
 
-use super::{
-    error::ArrayError,
-    lock::{hash, machine_id},
-    mark,
-};
+use super::{error::ArrayError, lock::machine_id, mark};
 use crate::{
     completions,
     initiator::{Credentials, InitiatorConfig, REFUSAL_LIMIT, Remote, Secret},

@@ -4,8 +4,7 @@ use super::{
     Caches,
     create::Needs,
     error::ArrayError,
-    fence::{Fence, Removes, key_of},
-    lock::{ArrayLock, fingerprint, hex, this_holder},
+    lock::{ArrayLock, hex, this_holder},
     member::{Connected, MemberConfig},
     slots::caps,
     written,
@@ -20,7 +19,8 @@ use netraid_raid::{
         AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
     },
     executor::Executor,
-    label::{Holder, Label},
+    fencing::{Fence, Removes, key_of_dead_holder},
+    label::{Holder, Label, Uuid},
     logged::{FoundMember, LoggedArray, OpenConfig as LoggedConfig},
     member::{MemberIndex, MemberSet, MemberState},
     testimony::judge,
@@ -223,12 +223,15 @@ async fn decide_and_fence(
         let new: Vec<Option<usize>> =
             places.iter().map(|place| place.filter(|at| has_sessions.insert(*at))).collect();
         let truth = &found[assembly.truth].1.label;
-        let fence = Fence::new(truth, &held, removes(options, &held, [truth; 2]));
-        let mut failed = take_over(connected, &new, (truth, found, fence), pool).await?;
+        let this = this_holder(Some(&held));
+        let removes = |own| removes(options, &this, [truth, own]);
+        let fence = Fence::new(truth, &this, removes(truth), rand::random());
+        let former = |at| fence.former_machines(own_label(found, at), &this);
+        let mut failed = take_over(connected, &new, &truth.array_uuid, former, pool).await?;
         if failed.is_empty() {
             let fence_of = |at| {
                 let own = own_label(found, at).unwrap_or(truth);
-                fence.with(removes(options, &held, [truth, own]))
+                fence.with(removes(own))
             };
             failed = exclude_others(connected, &places, fence_of, notes).await?;
         }
@@ -263,21 +266,21 @@ fn member_at(places: &[Option<usize>], at: usize) -> MemberIndex {
 }
 
 /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
-/// of this machine had under way ends before. Members that do not let them in are given back, with why.
+/// of this machine had under way ends before, by whichever `former` identity of the machine. Members that do not let them in are given back, with why.
 ///
 /// # Errors
 /// When one says that somebody else has the array now.
 async fn take_over(
     connected: &mut [Connected],
     places: &[Option<usize>],
-    (truth, found, fence): (&Label, &[(usize, Found)], Fence),
+    array: &Uuid,
+    former: impl Fn(usize) -> BTreeSet<Uuid>,
     pool: &Pool,
 ) -> Result<Vec<(usize, ArrayError)>, ArrayError> {
     let places = places.iter().flatten();
-    let former = |at| fence.former_machines(own_label(found, at));
     let configs = places.map(|at| (*at, connected[*at].config.clone(), former(*at)));
     let sessions = configs.map(async |(at, config, former)| {
-        (at, Connected::take_over(config, &truth.array_uuid, &former, pool.clone()).await)
+        (at, Connected::take_over(config, array, &former, pool.clone()).await)
     });
     let (mut failed, mut refused) = (Vec::new(), None);
     for (at, end) in join_all(sessions).await {
@@ -299,12 +302,8 @@ fn own_label(found: &[(usize, Found)], at: usize) -> Option<&Label> {
 }
 
 /// Whose registrations at a member may be removed, by the label that decides and the member's own.
-fn removes(options: OpenOptions, lock: &ArrayLock, labels: [&Label; 2]) -> Removes {
-    let key = |label: &Label| {
-        let Label { array_uuid, holder, .. } = label;
-        let is_dead = lock.outlives(holder);
-        is_dead.then(|| key_of(fingerprint(array_uuid, holder.machine_id, holder.lock)))
-    };
+fn removes(options: OpenOptions, this: &Holder, labels: [&Label; 2]) -> Removes {
+    let key = |label: &Label| key_of_dead_holder(label, this);
     match options {
         OpenOptions { force: true, .. } => Removes::All,
         OpenOptions { take_over: true, .. } => Removes::Engines,

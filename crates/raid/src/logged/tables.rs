@@ -156,7 +156,8 @@ impl Array {
     /// The images of a page on its holders in sync, as `decode` finds them in what a holder has at an offset.
     ///
     /// While they are read, who was asked may leave, or turn out to lack the newest one, and another one may have
-    /// caught up, which has it: whoever is in sync by then is asked too. Nowhere is only what none of them has.
+    /// caught up, which has it: whoever is in sync by then is asked too, and who stays is asked again, for what was read
+    /// badly there may be read better, and is needed now. Nowhere is only what none of them has.
     pub(super) async fn read_images<I>(
         &self,
         table: TablePages,
@@ -165,8 +166,15 @@ impl Array {
     ) -> Vec<(MemberIndex, Vec<I>)> {
         let most = if planted(Planted::PageFromOneCopy) { 1 } else { usize::MAX };
         let mut found: Vec<(MemberIndex, Vec<I>)> = Vec::new();
+        let mut left = MemberSet::EMPTY;
         loop {
             let in_sync = self.state().in_sync();
+            let asked = found.iter().map(|(asked, _)| *asked);
+            let gone: MemberSet = asked.filter(|asked| !in_sync.contains(*asked)).collect();
+            if !gone.without(left).is_empty() {
+                found.retain(|(asked, _)| gone.contains(*asked));
+            }
+            left = gone;
             let is_new = |holder: &MemberIndex| {
                 in_sync.contains(*holder) && found.iter().all(|(asked, _)| asked != holder)
             };

@@ -44,8 +44,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CROWD_MIN: u64 = 4;
 /// Looks at a member that is away, and not looked for, after which its administrator asks for it.
 const LOOKS_AWAY_MAX: u32 = 24;
-/// Longest that a session ends which was parted with.
-const LEAVING_MAX: Duration = Duration::from_millis(20);
 /// Longest that commands wait for their end whose session is lost.
 const LINGER_MAX: Duration = Duration::from_millis(40);
 
@@ -178,8 +176,8 @@ struct Place {
     /// Requests go to its device.
     has: bool,
     attempt: Option<Attempt>,
-    /// Until then the session that was parted with has not ended.
-    leaving_until: Option<Time>,
+    /// The attempt begins when no session is left that ends.
+    waits: bool,
     /// Looks since it is away, and nobody looks for it.
     looks_away: u32,
     /// It was there, with its label, when the machine began.
@@ -392,7 +390,7 @@ impl<M: Machine> Engine<M> {
     /// Looks at the members when the volume is to.
     fn look(&mut self, context: &mut Context<'_>) {
         let time = self.time(context);
-        let looks = self.look_at_sessions(context);
+        let looks = self.look_at_sessions();
         let Stage::Open(volume) = &mut self.stage else { return };
         if volume.next_timeout() > time {
             return;
@@ -410,7 +408,7 @@ impl<M: Machine> Engine<M> {
         context.around.now.since(self.started) * PACE
     }
 
-    fn look_at_sessions(&self, context: &Context<'_>) -> Vec<Look> {
+    fn look_at_sessions(&self) -> Vec<Look> {
         let places = self.places.iter().zip(&self.sessions);
         let report = |session: &Session| Report {
             is_fenced: session.is_fenced(),
@@ -423,7 +421,7 @@ impl<M: Machine> Engine<M> {
         };
         let look = |(place, session): (&Place, &Session)| Look {
             report: place.has.then(|| report(session)),
-            is_leaving: place.leaving_until.is_some_and(|until| until > context.around.now),
+            is_leaving: session.is_leaving(),
         };
         places.map(look).collect()
     }
@@ -514,7 +512,7 @@ impl<M: Machine> Engine<M> {
                 });
                 context.notices.push_back((self.id, Notice::Fenced(member)));
                 self.ended.extend(ios.into_iter().map(|io| (io, ErrorKind::Fenced.into())));
-                self.end_attempt(context, member, "another engine has it");
+                self.end_attempt(member, "another engine has it");
             }
             Outcome::Found { label, checkpoint } => self.find(context, member, label, checkpoint),
         }
@@ -547,7 +545,7 @@ impl<M: Machine> Engine<M> {
         } else {
             self.end_all(ios);
         }
-        self.end_attempt(context, member, reason);
+        self.end_attempt(member, reason);
     }
 
     fn end_all(&mut self, ios: Vec<Tag>) {
@@ -555,8 +553,12 @@ impl<M: Machine> Engine<M> {
     }
 
     /// The device that was looked for cannot be had.
-    fn end_attempt(&mut self, context: &Context<'_>, member: usize, reason: &str) {
-        let looks = self.look_at_sessions(context);
+    fn end_attempt(&mut self, member: usize, reason: &str) {
+        // It was a session that was parted with.
+        if self.places[member].waits {
+            return;
+        }
+        let looks = self.look_at_sessions();
         let Stage::Open(volume) = &mut self.stage else { return };
         match self.places[member].attempt.take() {
             Some(Attempt::Return) => {
@@ -597,7 +599,7 @@ impl<M: Machine> Engine<M> {
 
     /// The device that was looked for is there. One that is not the member's is made so by the administrator.
     fn welcome(&mut self, context: &mut Context<'_>, member: usize, found: Found) {
-        let looks = self.look_at_sessions(context);
+        let looks = self.look_at_sessions();
         let (device, new) = (self.device(member), self.new_uuid(member));
         let Stage::Open(volume) = &mut self.stage else { return };
         let (place, member) = (&mut self.places[member], index(member));
@@ -765,10 +767,24 @@ impl<M: Machine> Engine<M> {
             } else if let Some((tag, error)) = self.ended.pop_front() {
                 self.end_io(tag, Err(error));
             } else {
+                self.begin_join(context);
+                let Stage::Open(volume) = &mut self.stage else { return };
                 if volume.is_closed() && !core::mem::replace(&mut self.has_closed, true) {
                     context.notices.push_back((self.id, Notice::Closed));
                 }
                 return;
+            }
+        }
+    }
+
+    /// Looks for a device that is to join, once all sessions have ended that were parted with.
+    fn begin_join(&mut self, context: &mut Context<'_>) {
+        if self.sessions.iter().any(Session::is_leaving) {
+            return;
+        }
+        for (place, session) in self.places.iter_mut().zip(&mut self.sessions) {
+            if core::mem::take(&mut place.waits) {
+                session.look(&mut context.around);
             }
         }
     }
@@ -811,7 +827,7 @@ impl<M: Machine> Engine<M> {
                     self.end_all(ios);
                 }
                 self.places[at].attempt = Some(Attempt::Join(expect));
-                self.sessions[at].look(&mut context.around);
+                self.places[at].waits = true;
             }
             Action::Take(member) => {
                 context.trace.note(now, || format!("engine {}: takes member {member}", id.0));
@@ -841,15 +857,16 @@ impl<M: Machine> Engine<M> {
     /// A member was set aside: nothing more reaches it.
     fn part(&mut self, context: &mut Context<'_>, member: MemberIndex) {
         let at = member.as_usize();
-        let ios = self.sessions[at].stop(&mut context.around);
+        let ios = match context.around.dice.one_in(2) {
+            true => self.sessions[at].leave(&mut context.around),
+            false => self.sessions[at].stop(&mut context.around),
+        };
         self.end_all(ios);
         let is_its = |entry: &(Time, Tag)| entry.1.member() == member;
         let (its, others) = self.lingering.iter().copied().partition(is_its);
         self.lingering = others;
         let its: Vec<(Time, Tag)> = its;
         self.end_all(its.into_iter().map(|(_, tag)| tag).collect());
-        let wait = context.around.dice.time_in(&(Duration::ZERO..=LEAVING_MAX));
-        self.places[at].leaving_until = Some(context.around.now.after(wait));
         self.places[at].has = false;
         self.has_lost_one = true;
         context.notices.push_back((self.id, Notice::Gone(at)));

@@ -120,6 +120,8 @@ pub struct Session {
     is_kept: bool,
     /// It looks for the member until it is there.
     keeps_looking: bool,
+    /// It ends when what it has sent has ended.
+    is_leaving: bool,
     /// Grows with each answer.
     signs: u64,
     /// How often the member lost its power while the session was kept.
@@ -159,6 +161,7 @@ impl Session {
             queued: Vec::new(),
             is_kept: false,
             keeps_looking: true,
+            is_leaving: false,
             signs: 0,
             cache_losses: 0,
             login_deadline: None,
@@ -226,6 +229,22 @@ impl Session {
         (self.is_kept, self.keeps_looking) = (false, true);
     }
 
+    /// Ends the session when what it has sent has ended, as far as that may be, and makes no other one; these commands
+    /// end now.
+    pub fn leave(&mut self, around: &mut Surroundings<'_>) -> Vec<IoTag> {
+        if !self.is_ready() || !self.sent.values().any(|sent| matches!(sent.what, What::Io(_))) {
+            return self.stop(around);
+        }
+        (self.is_kept, self.is_leaving) = (false, true);
+        self.take_queued()
+    }
+
+    /// Whether it ends when what it has sent has ended: until then that may be done.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
     /// Ends the session, with these commands of it, and makes no other one.
     pub fn stop(&mut self, around: &mut Surroundings<'_>) -> Vec<IoTag> {
         self.disconnect(around);
@@ -233,6 +252,7 @@ impl Session {
             self.phase = Phase::Away;
         }
         (self.retry_at, self.is_kept, self.keeps_looking) = (None, false, false);
+        self.is_leaving = false;
         let mut ios = self.take_ios();
         ios.extend(self.take_queued());
         ios
@@ -240,7 +260,7 @@ impl Session {
 
     /// Nobody has asked for anything for a while: asks whether the member is there.
     pub fn ping(&mut self, around: &mut Surroundings<'_>) {
-        if self.is_ready() && self.sent.is_empty() {
+        if self.is_ready() && self.is_kept && self.sent.is_empty() {
             let deadline = around.now.after(self.patience.deadline);
             let command = Command::Read { first: 0, count: 1 };
             self.send_until(around, Sent { what: What::Ping, command, deadline });
@@ -283,6 +303,7 @@ impl Session {
     fn lose(&mut self, around: &mut Surroundings<'_>, reason: &'static str) -> Outcome {
         self.disconnect(around);
         self.phase = Phase::Away;
+        self.is_leaving = false;
         let wait = around.dice.time_in(&self.patience.retry);
         let is_made_again = self.is_kept || self.keeps_looking;
         self.retry_at = is_made_again.then(|| around.now.after(wait));
@@ -342,7 +363,7 @@ impl Session {
         if matches!(result, Err(Refusal::Fenced)) {
             self.disconnect(around);
             self.phase = Phase::Fenced;
-            (self.retry_at, self.keeps_looking) = (None, false);
+            (self.retry_at, self.keeps_looking, self.is_leaving) = (None, false, false);
             let mut ios = self.take_ios();
             ios.extend(self.take_queued());
             if let What::Io(io) = what {
@@ -351,7 +372,13 @@ impl Session {
             return Some(Outcome::Fenced(ios));
         }
         match what {
-            What::Io(io) => Some(Outcome::Done(io, result.map_err(in_terms_of_block))),
+            What::Io(io) => {
+                if self.is_leaving && self.sent.is_empty() {
+                    let none = self.stop(around);
+                    assert!(none.is_empty(), "all that was sent has ended");
+                }
+                Some(Outcome::Done(io, result.map_err(in_terms_of_block)))
+            }
             What::Ping => None,
             What::Fence => {
                 self.fences = false;
