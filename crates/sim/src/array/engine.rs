@@ -42,7 +42,7 @@ const PACE: u32 = 125;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Users' requests in flight, at least, when an engine dies that serves.
 const CROWD_MIN: u64 = 4;
-/// Looks at a member that is away, and not looked for, after which its administrator asks for it.
+/// Looks at a member that is away after which its administrator asks for it.
 const LOOKS_AWAY_MAX: u32 = 24;
 /// Longest that commands wait for their end whose session is lost.
 const LINGER_MAX: Duration = Duration::from_millis(40);
@@ -178,7 +178,7 @@ struct Place {
     attempt: Option<Attempt>,
     /// The attempt begins when no session is left that ends.
     waits: bool,
-    /// Looks since it is away, and nobody looks for it.
+    /// Looks since it is away.
     looks_away: u32,
     /// It was there, with its label, when the machine began.
     was_found: bool,
@@ -430,9 +430,8 @@ impl<M: Machine> Engine<M> {
     fn administer(&mut self) {
         let Stage::Open(volume) = &mut self.stage else { return };
         for (member, place) in (0..).map(MemberIndex).zip(&mut self.places) {
-            let is_there = place.has || place.attempt.is_some();
             let is_live = volume.machine().member_state(member).is_live();
-            place.looks_away = if is_there || is_live { 0 } else { place.looks_away + 1 };
+            place.looks_away = if place.has || is_live { 0 } else { place.looks_away + 1 };
             if self.is_recovered && place.looks_away > LOOKS_AWAY_MAX {
                 // What is refused now is asked for at the next look.
                 let _ = volume.handle_join(member, &address(member), Expect::Former);

@@ -217,6 +217,12 @@ impl<M: Machine> World<M> {
         if is_for_good && self.engines.len() > 1 {
             return false;
         }
+        // Nor of whom an engine may still say so that has lost more than the level survives, and is about to die.
+        let may_exceed = self.plan.mode == Mode::Beyond;
+        let is_overwhelmed = |engine: &Engine<M>| self.is_overwhelmed(engine.id);
+        if is_for_good && !may_exceed && self.engines.iter().any(is_overwhelmed) {
+            return false;
+        }
         if fault == Fault::OlderImage && self.hosts.iter().all(|host| host.photograph.is_none()) {
             return false;
         }

@@ -565,7 +565,12 @@ impl<M: Machine> World<M> {
     }
 
     pub(super) fn is_excused(&self, id: EngineId) -> bool {
-        self.plan.mode == Mode::Beyond || id.0 <= self.excused_upto
+        self.plan.mode == Mode::Beyond || self.is_overwhelmed(id)
+    }
+
+    /// Whether more befell the array in this engine's time than it survives.
+    pub(super) const fn is_overwhelmed(&self, id: EngineId) -> bool {
+        id.0 <= self.excused_upto
     }
 
     /// Whether no engine has started after this one.
