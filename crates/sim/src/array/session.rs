@@ -373,13 +373,13 @@ impl Session {
         }
         match what {
             What::Io(io) => {
-                if self.is_leaving && self.sent.is_empty() {
-                    let none = self.stop(around);
-                    assert!(none.is_empty(), "all that was sent has ended");
-                }
+                self.end_leaving(around);
                 Some(Outcome::Done(io, result.map_err(in_terms_of_block)))
             }
-            What::Ping => None,
+            What::Ping => {
+                self.end_leaving(around);
+                None
+            }
             What::Fence => {
                 self.fences = false;
                 self.send(around, What::Reset, Command::Reset);
@@ -423,6 +423,14 @@ impl Session {
                 self.checkpoint = self.checkpoint.max(found.map(|found| found.counter));
                 self.sent.is_empty().then(|| self.find())
             }
+        }
+    }
+
+    /// A session that leaves ends when all has ended that it has sent.
+    fn end_leaving(&mut self, around: &mut Surroundings<'_>) {
+        if self.is_leaving && self.sent.is_empty() {
+            let none = self.stop(around);
+            assert!(none.is_empty(), "all that was sent has ended");
         }
     }
 
