@@ -84,9 +84,14 @@ impl<M: Machine> World<M> {
             return;
         }
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
-        // One that has no space may have been set aside: it is lost then.
+        // One that has no space may have been set aside, also by labels of whom this engine comes after: it is lost then.
         let is_short = self.is_short_of_space();
-        let takes_part = |at: usize| engine.found(at) && (engine.has(at) || !is_short);
+        let labels =
+            || self.hosts.iter().filter_map(|host| subset::newest_label(host.target.disk()));
+        let is_called_away =
+            |at: usize| labels().any(|label| label.members[at].state != MemberState::InSync);
+        let may_be_lost = |at: usize| is_short && (!engine.has(at) || is_called_away(at));
+        let takes_part = |at: usize| engine.found(at) && !may_be_lost(at);
         let hosts = self.hosts.iter().enumerate();
         let sound = hosts.filter(|(at, host)| takes_part(*at) && is_sound(host));
         let mut there: Vec<usize> = sound.map(|(at, _)| at).collect();
