@@ -1,25 +1,17 @@
 //! The iSCSI initiator: a LUN of any vendor's target as a [`BlockDevice`].
 //!
-//! [`Remote::connect`] logs in, examines the disk, and starts one task that owns the sessions to
-//! it: one, or several that share the requests. Requests come to it through a queue from any
-//! thread. Every request ends within its deadline, in success or with an error. A lost session is
-//! made again meanwhile, at the portal that answers first, and what was under way in it is sent
-//! again, which is safe because all of it is idempotent and the new session has ended the old
-//! one's commands. A peer that is surely not there is not waited for as long.
+//! [`Remote::connect`] starts one task that owns the sessions to it: one, or several that share the requests. Requests come
+//! to it through a queue from any thread. Every request ends within its deadline, in success or with an error. A lost
+//! session is made again meanwhile, at the portal that answers first, and what was under way in it is sent again, which is
+//! safe because all of it is idempotent and the new session has ended the old one's commands. A peer that is surely not
+//! there is not waited for as long.
+//!
+//! What is done when is decided by [`netraid_remote`]; here are the sockets, the clock, and the way in from other tasks.
 
-mod actor;
-mod control;
-mod deadlines;
-mod dial;
-mod disk;
+mod driver;
 mod error;
-mod lane;
-mod link;
-mod probe;
-mod requests;
+mod lines;
 mod reservation;
-mod verdict;
-mod window;
 
 use std::{
     sync::{
@@ -29,7 +21,9 @@ use std::{
     time::Duration,
 };
 
-use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request, TargetUri, UriOptions};
+use netraid_block::{
+    BlockDevice, Device, DeviceInfo, IoError, Pool, Portal, Request, TargetUri, UriOptions,
+};
 pub use netraid_iscsi_proto::{
     chap::{Credentials, Secret},
     initiator::{FoundTarget, LoginError},
@@ -38,12 +32,13 @@ use netraid_iscsi_proto::{
     initiator::{Setup, random_isid},
     negotiation::{DigestPolicy, Wishes},
 };
+use netraid_remote::{Opened, Order, Settings, Status};
+pub use netraid_remote::{Reason, RemoteIdentity};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::{control::Control, dial::Dialer, link::Link};
+use self::driver::Driver;
 pub use self::{
-    error::{InitiatorError, Reason},
-    probe::RemoteIdentity,
+    error::InitiatorError,
     reservation::{Keys, Reservation, ReservationType},
 };
 
@@ -59,9 +54,6 @@ const IDLE_PING: Duration = Duration::from_millis(750);
 
 /// Shortest time that such a peer has for its answer.
 const IDLE_SILENCE_MIN: Duration = Duration::from_secs(1);
-
-/// Most sessions of one [`Remote`].
-const SESSIONS_MAX: u8 = 8;
 
 /// How to reach a LUN, and what is expected of it.
 #[derive(Debug, Clone)]
@@ -134,11 +126,27 @@ impl InitiatorConfig {
         }
     }
 
+    fn settings(&self) -> Result<Settings, Reason> {
+        Ok(Settings {
+            place: self.uri.to_string().into(),
+            lun: self.uri.lun,
+            portals: self.uri.portals().collect(),
+            setup: self.setup()?,
+            target_proof: self.target_proof()?,
+            goes_by_plan: self.live_credentials.is_some(),
+            takes_over: self.isid.is_some(),
+            sessions: self.sessions,
+            request_timeout: self.request_timeout,
+            refusal_limit: self.refusal_limit,
+            login_timeout: self.login_timeout,
+        })
+    }
+
     fn setup(&self) -> Result<Setup, Reason> {
         if !(1..=1024).contains(&self.queue_depth) {
             return Err(Reason::Config("queue depth is out of range; use 1 to 1024"));
         }
-        if !(1..=SESSIONS_MAX).contains(&self.sessions) {
+        if !(1..=Settings::SESSIONS_MAX).contains(&self.sessions) {
             return Err(Reason::Config("number of sessions is out of range; use 1 to 8"));
         }
         let name = Some(self.uri.target.clone());
@@ -239,7 +247,9 @@ pub struct Remote {
 /// What the task that owns the sessions is sent.
 enum Message {
     Request(Request),
-    Control(Control),
+    Order(Order, oneshot::Sender<Result<Vec<u8>, IoError>>),
+    /// This side gives the disk back: who has it then has taken over from nobody.
+    Leaving,
     Close(oneshot::Sender<()>),
     Cut(oneshot::Sender<()>),
 }
@@ -249,8 +259,6 @@ enum Message {
 struct State {
     connected: AtomicBool,
     fenced: AtomicBool,
-    /// This side gives the disk back: who has it then has taken over from nobody.
-    leaving: AtomicBool,
     /// In bytes, as last read.
     capacity: AtomicU64,
     cache_losses: AtomicU64,
@@ -264,10 +272,25 @@ struct State {
 }
 
 impl State {
-    /// Something came from the peer. Only the task that owns the sessions calls this.
-    fn note_sign(&self) {
-        let signs = self.signs.load(Ordering::Relaxed);
-        self.signs.store(signs.wrapping_add(1), Ordering::Release);
+    /// Shows what is so now. Only the task that owns the sessions calls this.
+    fn publish(&self, status: &Status) {
+        let Status {
+            is_connected,
+            is_fenced,
+            is_gone,
+            capacity,
+            cache_losses,
+            reconnects,
+            signs,
+            failures: _,
+        } = *status;
+        self.connected.store(is_connected, Ordering::Release);
+        self.fenced.store(is_fenced, Ordering::Release);
+        self.gone.store(is_gone, Ordering::Release);
+        self.capacity.store(capacity, Ordering::Release);
+        self.cache_losses.store(cache_losses, Ordering::Release);
+        self.reconnects.store(reconnects, Ordering::Release);
+        self.signs.store(signs, Ordering::Release);
     }
 }
 
@@ -279,22 +302,18 @@ impl Remote {
     /// When the configuration contradicts itself, the target cannot be reached or refuses, or
     /// the LUN is not there or no disk that can be used.
     pub async fn connect(config: InitiatorConfig, pool: Pool) -> Result<Self, InitiatorError> {
-        let place: Arc<str> = config.uri.to_string().into();
-        let fail = |reason| InitiatorError::new(place.to_string(), reason);
-        let takes_over = config.isid.is_some();
-        let dialer = Arc::new(Dialer::new(config, pool).map_err(fail)?);
-        let (portal, (link, probed)) = dialer.dial_any().await.map_err(fail)?;
-        if takes_over {
-            dialer.end_others(portal, link.portal_group()).await.map_err(fail)?;
-        }
+        let fail = |reason| InitiatorError::new(config.uri.to_string(), reason);
+        let settings = config.settings().map_err(fail)?;
+        let place = settings.place.clone();
         let state = Arc::new(State::default());
-        state.connected.store(true, Ordering::Release);
-        state.capacity.store(probed.profile.capacity(), Ordering::Release);
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (info, identity) = (describe(&probed.profile), probed.identity.clone());
-        let told = (state.clone(), place.clone());
-        let actor = actor::Actor::new(dialer, (link, probed), portal, receiver, told);
-        tokio::spawn(actor.run());
+        let (told, opened) = oneshot::channel();
+        let remote = netraid_remote::Remote::new(settings, pool, Duration::ZERO);
+        let live = config.live_credentials.clone();
+        let driver = Driver::new(remote, live, receiver, (state.clone(), place.clone()), told);
+        tokio::spawn(driver.run());
+        let lost = |_| Err(Reason::Lost("the task that connects has ended".to_owned()));
+        let Opened { info, identity } = opened.await.unwrap_or_else(lost).map_err(fail)?;
         Ok(Self { sender, info, identity, place, state })
     }
 
@@ -406,32 +425,28 @@ pub async fn discover(
     credentials: Option<Credentials>,
     timeout: Duration,
 ) -> Result<Vec<FoundTarget>, InitiatorError> {
-    let fail = |reason| InitiatorError::new(format!("{host}:{port}"), reason);
+    let place = format!("{host}:{port}");
     let isid = random_isid(rand::random(), rand::random());
     let mut setup = Setup::new(INITIATOR_NAME.to_owned(), None, isid);
     setup.chap = credentials;
     setup.login_timeout = timeout;
     setup.ping_interval_idle = timeout;
-    let mut link = Link::dial(host, port, Arc::new(setup), Pool::new()).await.map_err(fail)?;
-    let found = link.found().await.map_err(fail)?;
-    link.log_out(timeout).await;
-    Ok(found)
+    let settings = Settings {
+        place: place.as_str().into(),
+        lun: 0,
+        portals: vec![Portal { host: host.to_owned(), port }],
+        setup,
+        target_proof: None,
+        goes_by_plan: false,
+        takes_over: false,
+        sessions: 1,
+        request_timeout: timeout,
+        refusal_limit: REFUSAL_LIMIT,
+        login_timeout: timeout,
+    };
+    driver::find(settings).await.map_err(|reason| InitiatorError::new(place, reason))
 }
 
 const fn policy(insist: bool) -> DigestPolicy {
     if insist { DigestPolicy::Required } else { DigestPolicy::Never }
-}
-
-fn describe(profile: &disk::Profile) -> DeviceInfo {
-    DeviceInfo {
-        capacity: profile.capacity(),
-        block_len: profile.block_len,
-        optimal_len: profile.block_len.max(4096),
-        max_transfer_len: profile.max_transfer_len,
-        read_only: profile.read_only,
-        // A disk that does not say may have one.
-        volatile_cache: profile.write_cache != Some(false),
-        can_discard: profile.unmap_max > 0,
-        can_map: false,
-    }
 }

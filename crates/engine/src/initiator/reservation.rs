@@ -13,10 +13,9 @@ use netraid_scsi::cdb::reserve::{self, ReserveOrder};
 pub use netraid_scsi::cdb::reserve::{Keys, Reservation, ReservationType};
 use tokio::sync::oneshot;
 
-use super::{
-    Message, Remote,
-    control::{Control, Order},
-};
+use netraid_remote::Order;
+
+use super::{Message, Remote};
 
 /// Room for the answer of READ KEYS: 1023 keys.
 const KEYS_LEN: u16 = 8192;
@@ -116,7 +115,8 @@ impl Remote {
     /// This side gives its registrations back, for good. What is under way still, and meets the reservation of
     /// somebody else after that, fails with [`ErrorKind::Device`].
     pub fn note_leaving(&self) {
-        self.state.leaving.store(true, Ordering::Release);
+        // When the task is gone nothing is under way.
+        let _ = self.sender.send(Message::Leaving);
     }
 
     /// Whether another host has taken over from this one; final.
@@ -142,7 +142,7 @@ impl Remote {
     async fn order(&self, order: Order) -> Result<Vec<u8>, IoError> {
         let (reply, answer) = oneshot::channel();
         // What cannot be sent is dropped, and its reply with it: that ends the wait.
-        drop(self.sender.send(Message::Control(Control { order, reply })));
+        drop(self.sender.send(Message::Order(order, reply)));
         answer.await.unwrap_or_else(|_| Err(ErrorKind::Aborted.into()))
     }
 

@@ -2,17 +2,19 @@
 //! refused.
 //!
 //! Plain functions without input or output. They do not say which command is the next one:
-//! [`disk`](super::disk) does.
+//! [`disk`](crate::disk) does.
+
+use alloc::format;
 
 use netraid_block::{ErrorKind, IoError};
 use netraid_iscsi_proto::initiator::TaskEnd;
 use netraid_scsi::{Additional, Sense, SenseKey, Status};
 
-use super::disk::{Kind, Profile};
+use crate::disk::{Kind, Profile};
 
 /// What the end of a command means for its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Go on.
     Success,
     /// Send it again at once; the disk told something first.
@@ -32,7 +34,7 @@ pub(super) enum Verdict {
 
 /// What becomes of a request whose command was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// The disk gets no such command any more; what is left of the request is planned anew.
     Without,
     /// The rest of this request does without such a command; others may have it.
@@ -47,10 +49,10 @@ pub(super) enum Remedy {
 }
 
 /// Times that a command is sent again which the request can do without, before it does.
-pub(super) const HINT_TRIES_MAX: u8 = 16;
+pub(crate) const HINT_TRIES_MAX: u8 = 16;
 
 /// Whether a request can do without a command of this kind, however the disk refuses it.
-pub(super) const fn can_do_without(profile: &Profile, kind: Kind, has_fua: bool) -> bool {
+pub(crate) const fn can_do_without(profile: &Profile, kind: Kind, has_fua: bool) -> bool {
     match kind {
         Kind::Unmap | Kind::WriteSame => true,
         Kind::Write => has_fua,
@@ -66,7 +68,7 @@ pub(super) const fn can_do_without(profile: &Profile, kind: Kind, has_fua: bool)
 /// What UNMAP does is a hint, and WRITE SAME, the FUA bit, and a flush of no cache can be done without, in whatever way
 /// a disk refuses them. That another host holds a reservation is told by what is written, too: UNMAP and WRITE SAME can
 /// be done without even then, and the next write shows whether it is so.
-pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict) -> Remedy {
+pub(crate) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict) -> Remedy {
     let (is_conflict, is_new_each_time) = match end {
         Verdict::Success => return Remedy::Nothing,
         end if is_conflict(end) => (true, false),
@@ -103,7 +105,7 @@ pub(super) fn remedy(profile: &Profile, kind: Kind, has_fua: bool, end: &Verdict
 }
 
 /// Whether a command met a RESERVATION CONFLICT.
-pub(super) fn is_conflict(end: &Verdict) -> bool {
+pub(crate) fn is_conflict(end: &Verdict) -> bool {
     matches!(end, Verdict::Fail(error) if error.kind() == ErrorKind::Fenced)
 }
 
@@ -111,7 +113,7 @@ pub(super) fn is_conflict(end: &Verdict) -> bool {
 /// session that meets a conflict carries nothing more before the disk has said that the session is registered
 /// still. So of more conflicts than there are `sessions`, one at least was followed by such an answer. An
 /// engine that takes over removes the registration for good.
-pub(super) const fn is_contradiction(conflicts: u8, sessions: usize) -> bool {
+pub(crate) const fn is_contradiction(conflicts: u8, sessions: usize) -> bool {
     conflicts as usize > sessions
 }
 
@@ -121,14 +123,14 @@ const UNANSWERED_MAX: u8 = 3;
 /// Hints that a disk did not answer, one after another: the connection broke under them, or they were given
 /// up. Some targets end, or stand still, at a command that they do not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Unanswered {
+pub(crate) struct Unanswered {
     unmap: u8,
     write_same: u8,
 }
 
 impl Unanswered {
     /// The kinds that are counted.
-    pub(super) const KINDS: [Kind; 2] = [Kind::Unmap, Kind::WriteSame];
+    pub(crate) const KINDS: [Kind; 2] = [Kind::Unmap, Kind::WriteSame];
 
     const fn count(&mut self, kind: Kind) -> Option<&mut u8> {
         match kind {
@@ -139,7 +141,7 @@ impl Unanswered {
     }
 
     /// A command had no end; whether it is the last one of its kind that the disk gets.
-    pub(super) fn note(&mut self, kind: Kind) -> bool {
+    pub(crate) fn note(&mut self, kind: Kind) -> bool {
         let Some(count) = self.count(kind).filter(|count| **count < UNANSWERED_MAX) else {
             return false;
         };
@@ -148,14 +150,14 @@ impl Unanswered {
     }
 
     /// A command had an end, whichever.
-    pub(super) fn note_answer(&mut self, kind: Kind) {
+    pub(crate) fn note_answer(&mut self, kind: Kind) {
         if let Some(count) = self.count(kind).filter(|count| **count < UNANSWERED_MAX) {
             *count = 0;
         }
     }
 
     /// A profile without the commands that the disk gets no more.
-    pub(super) fn without_unanswered(self, mut profile: Profile) -> Profile {
+    pub(crate) fn without_unanswered(self, mut profile: Profile) -> Profile {
         if self.unmap >= UNANSWERED_MAX {
             profile.do_without(Kind::Unmap);
         }
@@ -170,7 +172,7 @@ impl Unanswered {
 /// Whether a disk that refuses PERSISTENT RESERVE IN with this kind of error has no persistent
 /// reservations. One that has carried out a command about them (`is_proven`) has them, and only one
 /// that says that the request is illegal has none of this form. A conflict is somebody's reservation.
-pub(super) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> bool {
+pub(crate) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> bool {
     match refusal {
         ErrorKind::InvalidRequest | ErrorKind::Unsupported => true,
         ErrorKind::Device => !is_proven,
@@ -191,7 +193,7 @@ pub(super) const fn has_no_reservations(refusal: ErrorKind, is_proven: bool) -> 
 
 /// What a unit attention condition (SAM-5, section 5.14) means here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attention {
+pub(crate) enum Attention {
     /// It was powered on, or has reset itself: what was not flushed may be gone.
     CacheLost,
     /// It does not know more of this nexus than that it was lost: nothing else is.
@@ -227,7 +229,7 @@ impl Attention {
 
 /// Judges the end of a command that was to read and to write so many bytes. Only one that moved
 /// exactly those succeeds, whatever the disk calls it.
-pub(super) fn judge(end: &TaskEnd, read_len: u32, write_len: u32, shown: &str) -> Verdict {
+pub(crate) fn judge(end: &TaskEnd, read_len: u32, write_len: u32, shown: &str) -> Verdict {
     let (status, sense, received, sent, residual) = match end {
         TaskEnd::Status { status, sense, received, sent, underflow, overflow } => {
             (*status, sense, *received, *sent, *underflow != 0 || *overflow != 0)
@@ -302,7 +304,10 @@ fn judge_sense(sense: &Sense, shown: &str) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::disk::tests::profile, *};
+    use alloc::{vec, vec::Vec};
+
+    use super::*;
+    use crate::disk::tests::profile;
     use netraid_scsi::sense::SenseFormat;
 
     fn status(status: u8, sense: Vec<u8>) -> TaskEnd {

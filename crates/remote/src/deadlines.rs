@@ -9,37 +9,33 @@
 //! Invariant: requests of one class expire in the order in which they were handed over, but for those that
 //! were extended, and the first expiry is known without looking at the others.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
 
-use tokio::time::Instant;
-
-use super::{requests::Ticket, window::Class};
+use crate::{requests::Ticket, window::Class};
 
 /// How often a request's time may pass while the disk makes progress.
-pub(super) const TIMES_MAX: u32 = 12;
+pub(crate) const TIMES_MAX: u32 = 12;
 
 /// A request whose time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Expired {
-    pub(super) ticket: Ticket,
+pub(crate) struct Expired {
+    pub(crate) ticket: Ticket,
     /// When it was handed over.
-    pub(super) handed_over: Instant,
+    pub(crate) handed_over: Duration,
 }
 
 /// The deadlines of all requests that have not ended.
 #[derive(Debug, Default)]
-pub(super) struct Deadlines {
+pub(crate) struct Deadlines {
     express: Queue,
     bulk: Queue,
     /// When the disk last made progress.
-    progress: Option<Instant>,
+    progress: Option<Duration>,
     /// The time of each request.
     time: Duration,
     /// Those that got more time, which may have ended since: when they were handed over.
-    extended: BTreeMap<(Instant, Ticket), Instant>,
+    extended: BTreeMap<(Duration, Ticket), Duration>,
 }
 
 /// Requests of one class, in the order in which they were handed over.
@@ -56,21 +52,21 @@ struct Queue {
 #[derive(Debug)]
 struct Entry {
     ticket: Ticket,
-    handed_over: Instant,
+    handed_over: Duration,
     /// Work that was handed over before it.
     before: u64,
     /// From when on it has its time, once it has its turn.
-    from: Option<Instant>,
+    from: Option<Duration>,
 }
 
 impl Deadlines {
     /// A request of so much work is handed over `now`; all have the same `time`.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         class: Class,
         ticket: Ticket,
         work: u64,
-        (now, time): (Instant, Duration),
+        (now, time): (Duration, Duration),
     ) {
         self.time = time;
         let progress = self.progress;
@@ -82,12 +78,12 @@ impl Deadlines {
     }
 
     /// The disk has carried out something, or goes on with it.
-    pub(super) fn note_progress(&mut self, at: Instant) {
+    pub(crate) fn note_progress(&mut self, at: Duration) {
         self.progress = self.progress.max(Some(at));
     }
 
     /// A request of so much work has ended, in whichever way.
-    pub(super) fn end(&mut self, class: Class, work: u64) {
+    pub(crate) fn end(&mut self, class: Class, work: u64) {
         let progress = self.progress;
         let queue = self.queue(class);
         queue.ended += work;
@@ -96,7 +92,7 @@ impl Deadlines {
     }
 
     /// Forgets the first requests for as long as they have ended.
-    pub(super) fn forget_ended(&mut self, is_open: impl Fn(Ticket) -> bool) {
+    pub(crate) fn forget_ended(&mut self, is_open: impl Fn(Ticket) -> bool) {
         for queue in [&mut self.express, &mut self.bulk] {
             while queue.entries.front().is_some_and(|first| !is_open(first.ticket)) {
                 queue.pop();
@@ -105,7 +101,7 @@ impl Deadlines {
     }
 
     /// The next request whose time is up, which may have ended.
-    pub(super) fn pop_expired(&mut self, now: Instant) -> Option<Expired> {
+    pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<Expired> {
         if let Some(first) = self.extended.first_entry()
             && first.key().0 <= now
         {
@@ -120,12 +116,12 @@ impl Deadlines {
     }
 
     /// A request whose time was up has more, until then.
-    pub(super) fn extend(&mut self, expired: Expired, until: Instant) {
+    pub(crate) fn extend(&mut self, expired: Expired, until: Duration) {
         self.extended.insert((until, expired.ticket), expired.handed_over);
     }
 
     /// When the first request expires, unless the disk makes progress.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         let extended = self.extended.first_key_value().map(|((until, _), _)| *until);
         let queued = [&self.express, &self.bulk].into_iter();
         queued.filter_map(|queue| queue.next(self.progress, self.time)).chain(extended).min()
@@ -140,12 +136,12 @@ impl Deadlines {
 }
 
 impl Queue {
-    fn next(&self, progress: Option<Instant>, time: Duration) -> Option<Instant> {
+    fn next(&self, progress: Option<Duration>, time: Duration) -> Option<Duration> {
         self.entries.front().map(|first| first.expiry(progress, time))
     }
 
     /// Those before which nothing is any more have their turn.
-    fn turn(&mut self, progress: Option<Instant>) {
+    fn turn(&mut self, progress: Option<Duration>) {
         while let Some(entry) = self.entries.get_mut(self.turned)
             && entry.before <= self.ended
         {
@@ -162,24 +158,26 @@ impl Queue {
 }
 
 impl Entry {
-    fn from(&self, progress: Option<Instant>) -> Instant {
+    fn from(&self, progress: Option<Duration>) -> Duration {
         let latest = || progress.map_or(self.handed_over, |at| at.max(self.handed_over));
         self.from.unwrap_or_else(latest)
     }
 
-    fn expiry(&self, progress: Option<Instant>, time: Duration) -> Instant {
+    fn expiry(&self, progress: Option<Duration>, time: Duration) -> Duration {
         (self.from(progress) + time).min(self.handed_over + time * TIMES_MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const TIME: Duration = Duration::from_secs(5);
     const MIB: u64 = 1 << 20;
 
-    fn second(start: Instant, number: f64) -> Instant {
+    fn second(start: Duration, number: f64) -> Duration {
         start + Duration::from_secs_f64(number)
     }
 
@@ -188,7 +186,7 @@ mod tests {
     }
 
     /// As many of 1 MiB as are in flight, handed over at once.
-    fn many(start: Instant) -> Deadlines {
+    fn many(start: Duration) -> Deadlines {
         let mut deadlines = Deadlines::default();
         for number in 0..16 {
             deadlines.insert(Class::Bulk, Ticket::from_tag(number), MIB, (start, TIME));
@@ -198,7 +196,7 @@ mod tests {
 
     #[test]
     fn who_waits_behind_others_that_move_does_not_expire() {
-        let start = Instant::now();
+        let start = Duration::ZERO;
         let mut deadlines = many(start);
         // 10 Mbit/s: one in 0.84 s, the last one after 13.4 s.
         for number in 0..16 {
@@ -213,7 +211,7 @@ mod tests {
 
     #[test]
     fn all_expire_at_once_when_nothing_moves() {
-        let start = Instant::now();
+        let start = Duration::ZERO;
         let mut deadlines = many(start);
         assert_eq!(deadlines.pop_expired(second(start, 4.9)), None);
         for number in 0..16 {
@@ -225,7 +223,7 @@ mod tests {
     #[test]
     fn who_has_the_turn_and_is_stuck_expires_although_others_come_and_go() {
         for gap in [0.1, 4.0] {
-            let (start, mut deadlines) = (Instant::now(), Deadlines::default());
+            let (start, mut deadlines) = (Duration::ZERO, Deadlines::default());
             deadlines.insert(Class::Bulk, Ticket::from_tag(0), MIB, (start, TIME));
             for number in 1..100 {
                 let now = second(start, gap * number as f64);
@@ -245,7 +243,7 @@ mod tests {
 
     #[test]
     fn small_requests_that_go_first_do_not_make_large_ones_expire() {
-        let start = Instant::now();
+        let start = Duration::ZERO;
         let mut deadlines = many(start);
         for number in 100..148 {
             let now = second(start, 0.2 * (number - 100) as f64);
@@ -261,7 +259,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_longer_than_the_longest_time() {
-        let start = Instant::now();
+        let start = Duration::ZERO;
         let mut deadlines = many(start);
         let mut first = deadlines.pop_expired(second(start, 5.0)).unwrap();
         for number in 1..60 {
@@ -278,7 +276,7 @@ mod tests {
 
     #[test]
     fn expiries_are_in_order_whatever_comes() {
-        let start = Instant::now();
+        let start = Duration::ZERO;
         let (mut deadlines, mut seed) = (Deadlines::default(), 1_u64);
         let mut open = Vec::new();
         for step in 0..20_000_u64 {

@@ -2,7 +2,7 @@
 //!
 //! Plain functions without input or output. A request becomes one command after the other; each
 //! is idempotent, so that it can be sent again after a connection was lost. What their ends mean is in
-//! [`verdict`](super::verdict).
+//! [`verdict`](crate::verdict).
 
 use netraid_block::{Op, RequestFlags, narrow};
 use netraid_scsi::cdb::{Extent, build};
@@ -12,29 +12,29 @@ const UNSTATED_MAX: u32 = 1 << 15;
 
 /// What a disk is and can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Profile {
-    pub(super) block_len: u32,
-    pub(super) blocks: u64,
-    pub(super) max_transfer_len: u32,
-    pub(super) read_only: bool,
+pub(crate) struct Profile {
+    pub(crate) block_len: u32,
+    pub(crate) blocks: u64,
+    pub(crate) max_transfer_len: u32,
+    pub(crate) read_only: bool,
     /// The FUA bit is understood.
-    pub(super) fua: bool,
+    pub(crate) fua: bool,
     /// Whether there is a volatile write cache; `None` when the disk does not say.
-    pub(super) write_cache: Option<bool>,
-    pub(super) synchronize_cache: bool,
+    pub(crate) write_cache: Option<bool>,
+    pub(crate) synchronize_cache: bool,
     /// A flush has succeeded.
-    pub(super) flush_proven: bool,
+    pub(crate) flush_proven: bool,
     /// Blocks of one UNMAP; 0 without.
-    pub(super) unmap_max: u32,
+    pub(crate) unmap_max: u32,
     /// Blocks of one WRITE SAME; 0 without.
-    pub(super) write_same_max: u32,
+    pub(crate) write_same_max: u32,
     /// WRITE SAME may unmap, and unmapped blocks read as zeros.
-    pub(super) zeroes_by_unmap: bool,
+    pub(crate) zeroes_by_unmap: bool,
 }
 
 impl Profile {
     /// Takes a stated limit, or a modest one where 0 states none.
-    pub(super) fn limit(stated: u64) -> u32 {
+    pub(crate) fn limit(stated: u64) -> u32 {
         match u32::try_from(stated) {
             Ok(0) => UNSTATED_MAX,
             Ok(limit) => limit,
@@ -44,7 +44,7 @@ impl Profile {
 
     /// The disk does not have a command of this kind, or not in the form that was sent: it gets no
     /// such command any more, and another form first where there is one.
-    pub(super) const fn do_without(&mut self, kind: Kind) {
+    pub(crate) const fn do_without(&mut self, kind: Kind) {
         match kind {
             Kind::Unmap => self.unmap_max = 0,
             Kind::WriteSame if self.zeroes_by_unmap => self.zeroes_by_unmap = false,
@@ -56,7 +56,7 @@ impl Profile {
     }
 
     /// What is examined again in the same session goes on without what it refused `before`.
-    pub(super) fn without_what_was_refused(mut self, before: &Self) -> Self {
+    pub(crate) fn without_what_was_refused(mut self, before: &Self) -> Self {
         self.fua &= before.fua;
         self.synchronize_cache &= before.synchronize_cache;
         self.zeroes_by_unmap &= before.zeroes_by_unmap;
@@ -69,7 +69,22 @@ impl Profile {
         self
     }
 
-    pub(super) const fn capacity(&self) -> u64 {
+    /// A disk that nobody has examined yet: nothing is asked of it.
+    pub(crate) const UNKNOWN: Self = Self {
+        block_len: 512,
+        blocks: 0,
+        max_transfer_len: 512,
+        read_only: true,
+        fua: false,
+        write_cache: None,
+        synchronize_cache: true,
+        flush_proven: false,
+        unmap_max: 0,
+        write_same_max: 0,
+        zeroes_by_unmap: false,
+    };
+
+    pub(crate) const fn capacity(&self) -> u64 {
         // Capacity in bytes was checked when the disk was examined.
         self.blocks * self.block_len as u64
     }
@@ -77,22 +92,22 @@ impl Profile {
 
 /// How far a request is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Bytes done.
-    pub(super) at: u64,
+    pub(crate) at: u64,
     /// A flush is done.
-    pub(super) flushed: bool,
+    pub(crate) flushed: bool,
     /// Something was written without FUA and not flushed since.
-    pub(super) cached: bool,
+    pub(crate) cached: bool,
     /// Zeros are written as any bytes: a shorter command for them has failed.
-    pub(super) plainly: bool,
+    pub(crate) plainly: bool,
     /// Bytes are written without the FUA bit, and flushed: a write with it has failed.
-    pub(super) unforced: bool,
+    pub(crate) unforced: bool,
 }
 
 /// The bytes that a command sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Out {
+pub(crate) enum Out {
     Nothing,
     /// Bytes of the request: from where, and how many.
     Request {
@@ -107,21 +122,21 @@ pub(super) enum Out {
 
 /// The next command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Planned {
-    pub(super) cdb: build::CdbBytes,
-    pub(super) kind: Kind,
-    pub(super) read_len: u32,
-    pub(super) write_len: u32,
+pub(crate) struct Planned {
+    pub(crate) cdb: build::CdbBytes,
+    pub(crate) kind: Kind,
+    pub(crate) read_len: u32,
+    pub(crate) write_len: u32,
     /// It has the FUA bit.
-    pub(super) fua: bool,
-    pub(super) out: Out,
+    pub(crate) fua: bool,
+    pub(crate) out: Out,
     /// The request's progress once the command has succeeded.
-    pub(super) then: Progress,
+    pub(crate) then: Progress,
 }
 
 /// What kind of command, for judging its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     Flush,
@@ -129,8 +144,21 @@ pub(super) enum Kind {
     WriteSame,
 }
 
+impl Kind {
+    /// Its name for people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::Flush => "SYNCHRONIZE CACHE",
+            Self::Unmap => "UNMAP",
+            Self::WriteSame => "WRITE SAME",
+        }
+    }
+}
+
 /// The next command of a request; `None` when it is done.
-pub(super) fn plan(
+pub(crate) fn plan(
     profile: &Profile,
     op: Op,
     offset: u64,
@@ -235,11 +263,13 @@ fn flush(progress: Progress) -> Planned {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use netraid_scsi::cdb;
 
-    pub(in super::super) fn profile() -> Profile {
+    pub(crate) fn profile() -> Profile {
         Profile {
             block_len: 512,
             blocks: 1 << 20,

@@ -1,34 +1,34 @@
 //! The requests: which command is sent for one, and what its end means.
 
-use std::sync::atomic::Ordering;
+use alloc::format;
+use core::time::Duration;
 
 use netraid_block::{Buf, BufMut, ErrorKind, IoError, Op, SgList, narrow};
 use netraid_iscsi_proto::{
-    initiator::{Command, TaskEnd},
+    initiator::{Command, Moves, TaskEnd},
     machine::TaskId,
     pdu::LunField,
 };
 use netraid_scsi::cdb::build;
-use tokio::time::Instant;
 
-use super::{
-    super::{
-        deadlines::{Expired, TIMES_MAX},
-        disk::{self, Kind, Out, Planned, Progress},
-        link::{Done, Link},
-        requests::{Left, Moved, Running, Ticket, work},
-        verdict::{self, Attention, HINT_TRIES_MAX, Remedy, Verdict},
-        window::{Class, LaneView},
-    },
-    ABORT_LIMIT, Aborting, Actor, BUSY_PAUSE, PATIENCE_SHARE,
+use crate::{
+    Remote,
+    deadlines::{Expired, TIMES_MAX},
+    disk::{self, Kind, Out, Planned, Progress},
+    interface::{Action, Event},
+    link::{Done, Link},
+    remote::{ABORT_LIMIT, Aborting, BUSY_PAUSE, PATIENCE_SHARE},
+    requests::{Left, Moved, Running, Ticket, work},
+    verdict::{self, Attention, HINT_TRIES_MAX, Remedy, Verdict},
+    window::{Class, LaneView},
 };
 
 /// So many more bytes give a request more time: who sends a byte now and then, or the same ones again, gets none.
 const MOVED_MIN: u64 = 64 << 10;
 
-impl Actor {
+impl<U> Remote<U> {
     /// Whether something that was given up may still change the disk.
-    pub(in crate::initiator) fn is_barred(&self) -> bool {
+    pub(crate) fn is_barred(&self) -> bool {
         self.aborting.iter().any(|aborting| aborting.writes)
             || self.lanes.iter().any(|lane| lane.suspect)
     }
@@ -36,7 +36,7 @@ impl Actor {
     /// The lane that takes the next command of a class.
     fn roomy(&mut self, class: Class) -> Option<usize> {
         // Requests would take all room as it comes, for as long as there are some.
-        let kept = usize::from(self.controls.want_room());
+        let kept = usize::from(self.orders.want_room());
         let views = |at: usize| LaneView {
             has_room: self.lanes[at].capacity() > kept,
             is_usable: self.lanes[at].is_usable(),
@@ -70,8 +70,8 @@ impl Actor {
     }
 
     /// Sends commands for the requests that are ready.
-    pub(super) fn issue(&mut self) {
-        if self.fenced {
+    pub(crate) fn issue(&mut self) {
+        if self.status.is_fenced {
             for class in [Class::Express, Class::Bulk] {
                 if self.requests.is_ready(class) {
                     self.fail_idle();
@@ -85,7 +85,7 @@ impl Actor {
             return;
         }
         if self.window.is_bounded() && self.requests.is_ready(Class::Bulk) {
-            self.window.look(Instant::now());
+            self.window.look(self.now);
         }
         while let Some((class, lane)) = self.next_command() {
             if let Some(ticket) = self.requests.pop_ready(class) {
@@ -95,7 +95,10 @@ impl Actor {
     }
 
     fn issue_one(&mut self, ticket: Ticket, at: usize) {
-        assert!(!self.fenced, "nothing is sent any more once another host has taken over");
+        assert!(
+            !self.status.is_fenced,
+            "nothing is sent any more once another host has taken over"
+        );
         let Some(pending) = self.requests.get(ticket) else { return };
         // Two of one request could end in another order than they were sent.
         assert!(pending.running.is_none(), "a request has one command under way");
@@ -116,7 +119,7 @@ impl Actor {
             Out::UnmapList(extent) => Buf::copy_from(&build::unmap_list(&[extent])).into(),
         };
         let command = Command {
-            lun: LunField::from_number(self.dialer.config.uri.lun),
+            lun: LunField::from_number(self.dialer.settings.lun),
             cdb: planned.cdb,
             read_len: planned.read_len,
             write_len: planned.write_len,
@@ -127,9 +130,9 @@ impl Actor {
             Class::Express => 0,
             Class::Bulk => u64::from(planned.read_len) + data_out.len() as u64,
         };
-        let task = link.submit(command, data_out, ticket.tag());
+        let task = link.submit(self.now, command, data_out, ticket.tag());
         if flags.fua && planned.then.cached && pending.losses.is_none() {
-            pending.losses = Some(self.state.cache_losses.load(Ordering::Acquire));
+            pending.losses = Some(self.status.cache_losses);
         }
         pending.running = Some(Running { planned, lane: at, task });
         if bulk > 0 {
@@ -139,21 +142,21 @@ impl Actor {
         }
         lane.running += 1;
         if lane.watch.is_none() {
-            let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
-            lane.watch = Some((Instant::now() + patience, lane.ended));
+            let patience = self.dialer.settings.request_timeout / PATIENCE_SHARE;
+            lane.watch = Some((self.now + patience, lane.ended));
         }
     }
 
     /// Whether a request whose time is up has more: the disk goes on, and either has lately moved a good part of this
     /// one, or since then no more than others have to move, so that it may be their turn.
-    pub(super) fn has_more_time(&mut self, expired: Expired, now: Instant) -> bool {
-        let time = self.dialer.config.request_timeout;
+    pub(crate) fn has_more_time(&mut self, expired: Expired, now: Duration) -> bool {
+        let time = self.dialer.settings.request_timeout;
         let until = (self.moved_at + time).min(expired.handed_over + time * TIMES_MAX);
         let open = self.requests.open_work();
         let Some(pending) = self.requests.get(expired.ticket) else { return false };
         let Some(Running { lane, task, .. }) = pending.running else { return false };
         let Some(link) = self.lanes[lane].link() else { return false };
-        let (bytes, last) = link.moves(task);
+        let Moves { bytes, last } = link.moves(task);
         let own = pending.progress.at + bytes;
         let is_moved = own >= pending.moved.own + MOVED_MIN;
         let is_others_turn = self.moved - pending.moved.all <= pending.moved.others;
@@ -170,7 +173,7 @@ impl Actor {
     }
 
     /// A request has no more time.
-    pub(super) fn give_up(&mut self, expired: Expired, now: Instant) {
+    pub(crate) fn give_up(&mut self, expired: Expired, now: Duration) {
         let running = self.requests.get(expired.ticket).and_then(|pending| pending.running);
         let kind = running.map(|running| running.planned.kind);
         if let Some(kind) = kind {
@@ -180,30 +183,26 @@ impl Actor {
             // A discard is a hint; the disk is asked to end what is still under way.
             Ok(SgList::new())
         } else {
-            Err(self.failure(Some(now - expired.handed_over)))
+            Err(self.failure(Some(now.saturating_sub(expired.handed_over))))
         };
-        let left = self.requests.finish(expired.ticket, end);
+        let left = self.end(expired.ticket, end);
         self.leave(left);
     }
 
     /// A command of this kind had no end.
-    pub(super) fn note_unanswered(&mut self, kind: Kind) {
+    pub(crate) fn note_unanswered(&mut self, kind: Kind) {
         if self.unanswered.note(kind) {
             self.profile = self.unanswered.without_unanswered(self.profile.clone());
-            tracing::warn!(
-                place = %self.place,
-                ?kind,
-                "disk has not answered such commands; it gets no more of them"
-            );
+            self.tell(Event::Unanswered { kind: kind.name() });
         }
     }
 
     /// Asks the disk where commands are under way and none has ended for a while: those that
     /// another initiator had aborted get no answer (TAS 0), and only the end of another command
     /// tells why.
-    pub(super) fn ask_silent(&mut self, now: Instant) {
-        let patience = self.dialer.config.request_timeout / PATIENCE_SHARE;
-        let lun = LunField::from_number(self.dialer.config.uri.lun);
+    pub(crate) fn ask_silent(&mut self, now: Duration) {
+        let patience = self.dialer.settings.request_timeout / PATIENCE_SHARE;
+        let lun = LunField::from_number(self.dialer.settings.lun);
         for lane in &mut self.lanes {
             let Some((_, ended)) = lane.watch.filter(|(at, _)| *at <= now) else { continue };
             if lane.running == 0 {
@@ -215,30 +214,20 @@ impl Actor {
             if let Some(link) = lane.link().filter(|_| silent) {
                 let cdb = build::test_unit_ready();
                 let command = Command { lun, cdb, read_len: 0, write_len: 0 };
-                lane.asked = Some(link.submit(command, SgList::new(), Ticket::CONTROL));
+                lane.asked = Some(link.submit(now, command, SgList::new(), Ticket::CONTROL));
                 lane.running += 1;
             }
         }
     }
 
-    pub(super) fn transmit(&mut self) {
-        for at in 0..self.lanes.len() {
-            if let Some(link) = self.lanes[at].link()
-                && let Err(reason) = link.transmit()
-            {
-                self.lose(at, reason);
-            }
-        }
-    }
-
-    pub(super) fn handle_done(&mut self, at: usize, done: Done) {
+    pub(crate) fn handle_done(&mut self, at: usize, done: Done) {
         let lane = &mut self.lanes[at];
         assert!(lane.running > 0 && done.bulk <= lane.bulk, "a command ends that was not sent");
         lane.running -= 1;
         lane.bulk -= done.bulk;
         if done.bulk > 0 && self.window.is_bounded() {
             let under_way = self.lanes.iter().map(|lane| lane.bulk).sum();
-            self.window.end(done.bulk, under_way, Instant::now());
+            self.window.end(done.bulk, under_way, self.now);
         }
         let lane = &mut self.lanes[at];
         lane.ended = lane.ended.wrapping_add(1);
@@ -246,7 +235,7 @@ impl Actor {
         self.aborting.retain(|aborting| aborting.lane != at || aborting.task != done.task);
         let ticket = Ticket::from_tag(done.tag);
         if ticket.is_control() {
-            return self.handle_control_done(at, done);
+            return self.handle_order_done(at, done);
         }
         // A request that expired meanwhile has ended.
         let Some(pending) = self.requests.get(ticket) else { return self.heed_late(at, &done.end) };
@@ -286,7 +275,7 @@ impl Actor {
                 self.requests.push_first(ticket);
                 self.heed(at, attention);
             }
-            Verdict::Later => self.requests.push_later(ticket, Instant::now() + BUSY_PAUSE),
+            Verdict::Later => self.requests.push_later(ticket, self.now + BUSY_PAUSE),
             Verdict::NotSupported { .. } | Verdict::Mismatch(_) | Verdict::Fail(_) => {
                 self.remedy(ticket, planned, verdict, at);
             }
@@ -296,7 +285,7 @@ impl Actor {
     /// All commands of a request have succeeded. Where a flush stood for FUA, the disk may have lost
     /// its cache before: then what was written is written again, until the deadline.
     fn conclude(&mut self, ticket: Ticket) {
-        let losses = self.state.cache_losses.load(Ordering::Acquire);
+        let losses = self.status.cache_losses;
         let Some(pending) = self.requests.get(ticket) else { return };
         if pending.losses.take().is_some_and(|before| before != losses) {
             pending.progress =
@@ -306,16 +295,13 @@ impl Actor {
         // A disk that was busy for the write without the bit, too, may not have meant the bit.
         if pending.progress.unforced && pending.tries == 0 && self.profile.fua {
             self.profile.do_without(Kind::Write);
-            tracing::info!(
-                place = %self.place,
-                "disk refuses the FUA bit that it told of; it is flushed instead"
-            );
+            self.actions.push_back(Action::Tell(Event::NoForcedWrites));
         }
-        let data = std::mem::take(&mut pending.data);
+        let data = core::mem::take(&mut pending.data);
         let read_len = if pending.request.op == Op::Read { pending.request.len } else { 0 };
         assert_eq!(data.len() as u64, read_len, "what was read is what was asked for");
         self.requests.note_progress(self.heard_at);
-        self.requests.finish(ticket, Ok(data));
+        self.end(ticket, Ok(data));
     }
 
     /// The disk did not carry out a command: another one does it, or nothing needs to, or the request fails.
@@ -325,16 +311,13 @@ impl Actor {
             Remedy::Without => {
                 self.profile.do_without(planned.kind);
                 self.requests.push_first(ticket);
-                match planned.kind {
-                    Kind::Flush => tracing::warn!(
-                        place = %self.place,
-                        ?end,
-                        "disk does not flush; it is taken to have no volatile cache"
-                    ),
+                let text = format!("{end:?}");
+                self.tell(match planned.kind {
+                    Kind::Flush => Event::NoCache { end: text },
                     kind @ (Kind::Read | Kind::Write | Kind::Unmap | Kind::WriteSame) => {
-                        tracing::debug!(place = %self.place, ?kind, ?end, "done without");
+                        Event::DoneWithout { kind: kind.name(), end: text }
                     }
-                }
+                });
             }
             Remedy::Plainly => {
                 pending.progress.plainly = true;
@@ -380,7 +363,7 @@ impl Actor {
                  look at its reservations (sg_persist), and replace it",
                 self.place
             );
-            self.requests.finish(ticket, Err(IoError::with_detail(ErrorKind::Device, text)));
+            self.end(ticket, Err(IoError::with_detail(ErrorKind::Device, text)));
             return;
         }
         self.requests.push_first(ticket);
@@ -400,32 +383,32 @@ impl Actor {
             Verdict::Success | Verdict::Attention(_) | Verdict::Later => ErrorKind::Device.into(),
         };
         let is_conflict = error.kind() == ErrorKind::Fenced;
-        let fenced = is_conflict && self.controls.key().is_some();
-        let has_left = is_conflict && !fenced && self.state.leaving.load(Ordering::Acquire);
+        let fenced = is_conflict && self.orders.key().is_some();
+        let has_left = is_conflict && !fenced && self.is_leaving;
         let error = if has_left {
             let text = format!("{}: this side has given its registration back", self.place);
             IoError::with_detail(ErrorKind::Device, text)
         } else {
             error
         };
-        self.requests.finish(ticket, Err(error));
+        self.end(ticket, Err(error));
         if fenced {
             self.fence();
         }
     }
 
     /// A command that was given up has ended: what the disk tells by it, it tells nobody else.
-    pub(in crate::initiator) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
+    pub(crate) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
         if let Verdict::Attention(attention) = verdict::judge(end, 0, 0, &self.place) {
             self.heed(at, attention);
         }
     }
 
     /// The disk told something.
-    pub(in crate::initiator) fn heed(&mut self, at: usize, attention: Attention) {
+    pub(crate) fn heed(&mut self, at: usize, attention: Attention) {
         match attention {
             Attention::CacheLost => {
-                self.state.cache_losses.fetch_add(1, Ordering::AcqRel);
+                self.status.cache_losses += 1;
                 // A disk that was powered on may have come back as another one.
                 self.lanes[at].examine = true;
                 self.send_again(at);
@@ -455,7 +438,7 @@ impl Actor {
     }
 
     /// A request was ended of which something may still be under way.
-    pub(super) fn leave(&mut self, left: Option<Left>) {
+    pub(crate) fn leave(&mut self, left: Option<Left>) {
         match left {
             None => {}
             Some(Left::Held(lane)) => self.lanes[lane].suspect = true,
@@ -465,9 +448,9 @@ impl Actor {
         }
     }
 
-    pub(super) fn abort(&mut self, lane: usize, task: TaskId, writes: bool) {
+    pub(crate) fn abort(&mut self, lane: usize, task: TaskId, writes: bool) {
         if let Some(link) = self.lanes[lane].link() {
-            let limit = Instant::now() + ABORT_LIMIT;
+            let limit = self.now + ABORT_LIMIT;
             self.aborting.push_back(Aborting { limit, lane, task, writes });
             link.abort(task);
         }

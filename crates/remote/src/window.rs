@@ -8,12 +8,13 @@
 //!
 //! Invariant: one large command may always be under way, so that none waits for ever.
 //!
-//! Not here: which session takes a command ([`super::actor`]).
+//! Not here: which session takes a command ([`Remote`](crate::Remote)).
 
-use std::time::Duration;
+use core::time::Duration;
 
-use netraid_block::{Op, Request, narrow};
-use tokio::time::Instant;
+use netraid_block::{Op, narrow};
+
+use crate::interface::Request;
 
 /// From so many bytes on, what is moved is bulk.
 const BULK_LEN: u64 = 64 << 10;
@@ -37,7 +38,7 @@ const REST: u32 = 16;
 
 /// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// It goes before bulk.
     Express,
     /// Much to move: it may fill the path.
@@ -45,13 +46,13 @@ pub(super) enum Class {
 }
 
 impl Class {
-    pub(super) fn of(request: &Request) -> Self {
+    pub(crate) fn of<U>(request: &Request<U>) -> Self {
         let moves = matches!(request.op, Op::Read | Op::Write | Op::WriteZeroes);
         if moves && request.len >= BULK_LEN { Self::Bulk } else { Self::Express }
     }
 
     /// Which goes first when so many small requests went before a large one.
-    pub(super) const fn order(went_before: u32) -> [Self; 2] {
+    pub(crate) const fn order(went_before: u32) -> [Self; 2] {
         if went_before < EXPRESS_RUN {
             [Self::Express, Self::Bulk]
         } else {
@@ -61,20 +62,20 @@ impl Class {
 }
 
 /// A session, as far as it matters which of several takes a command.
-pub(super) struct LaneView {
+pub(crate) struct LaneView {
     /// It can take one now.
-    pub(super) has_room: bool,
+    pub(crate) has_room: bool,
     /// It will take some.
-    pub(super) is_usable: bool,
+    pub(crate) is_usable: bool,
     /// Bytes of bulk that are under way in it.
-    pub(super) bulk: u64,
+    pub(crate) bulk: u64,
     /// Commands under way.
-    pub(super) running: usize,
+    pub(crate) running: usize,
 }
 
 /// The window of one disk.
 #[derive(Debug)]
-pub(super) struct BulkWindow {
+pub(crate) struct BulkWindow {
     /// Bytes, unless what moves in the delay or two of the largest commands are more.
     len: u64,
     /// Bytes that move in the delay.
@@ -83,9 +84,9 @@ pub(super) struct BulkWindow {
     largest: u64,
     seen: u64,
     /// When the last small request came, while large ones are bounded.
-    express_at: Option<Instant>,
+    express_at: Option<Duration>,
     /// Since when bytes are counted, and how many.
-    since: Option<Instant>,
+    since: Option<Duration>,
     moved: u64,
     /// Something waited for the window meanwhile.
     held_back: bool,
@@ -122,18 +123,18 @@ impl Default for BulkWindow {
 
 impl BulkWindow {
     /// A small request that moves data has come.
-    pub(super) const fn note_express(&mut self, now: Instant) {
+    pub(crate) const fn note_express(&mut self, now: Duration) {
         self.express_at = Some(now);
     }
 
     /// Whether large requests are bounded now.
-    pub(super) const fn is_bounded(&self) -> bool {
+    pub(crate) const fn is_bounded(&self) -> bool {
         self.express_at.is_some()
     }
 
     /// Bounds nothing any more when the last small request was long ago; what was learnt stays.
-    pub(super) fn look(&mut self, now: Instant) {
-        if self.express_at.is_some_and(|at| now - at > MEMORY) {
+    pub(crate) fn look(&mut self, now: Duration) {
+        if self.express_at.is_some_and(|at| now.saturating_sub(at) > MEMORY) {
             self.express_at = None;
             self.forget_rate();
         }
@@ -142,7 +143,7 @@ impl BulkWindow {
     /// Which of `count` sessions takes a command, beginning with `turn`: each in its turn; but while large
     /// requests are bounded, they leave the first one that is usable to small ones, if another one is, and
     /// small ones go together.
-    pub(super) fn lane(
+    pub(crate) fn lane(
         &self,
         class: Class,
         turn: usize,
@@ -164,20 +165,20 @@ impl BulkWindow {
     }
 
     /// Whether another large command may be sent when so many bytes of them are under way.
-    pub(super) fn has_room(&mut self, under_way: u64) -> bool {
+    pub(crate) fn has_room(&mut self, under_way: u64) -> bool {
         let has_room = !self.is_bounded() || under_way < self.bytes();
         self.held_back |= !has_room;
         has_room
     }
 
     /// A large command is sent.
-    pub(super) fn begin(&mut self, len: u64) {
+    pub(crate) fn begin(&mut self, len: u64) {
         self.seen = self.seen.max(len);
         self.largest = self.largest.max(len);
     }
 
     /// A large command has ended while they are bounded, and so many bytes of others are under way.
-    pub(super) fn end(&mut self, len: u64, under_way: u64, now: Instant) {
+    pub(crate) fn end(&mut self, len: u64, under_way: u64, now: Duration) {
         self.look(now);
         if under_way == 0 {
             // What comes next may come much later.
@@ -189,7 +190,7 @@ impl BulkWindow {
             return;
         };
         self.moved += len;
-        let took = now - since;
+        let took = now.saturating_sub(since);
         if took < MEASURED || self.moved < WINDOWS * self.bytes() {
             return;
         }
@@ -259,16 +260,16 @@ mod tests {
     struct Path {
         rate: f64,
         trip: Duration,
-        now: Instant,
+        now: Duration,
         /// When each of those under way ends.
-        ends: std::collections::VecDeque<Instant>,
+        ends: std::collections::VecDeque<Duration>,
         window: BulkWindow,
     }
 
     impl Path {
         fn new(rate: f64, trip: Duration) -> Self {
             let window = BulkWindow::default();
-            Self { rate, trip, now: Instant::now(), ends: [].into(), window }
+            Self { rate, trip, now: Duration::ZERO, ends: [].into(), window }
         }
 
         /// A stream of large commands without end, with a small one now and then; bytes a second of it.
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn bursts_with_pauses_teach_nothing() {
         let mut window = BulkWindow::default();
-        let begun = Instant::now();
+        let begun = Duration::ZERO;
         for burst in 0..1000 {
             let now = begun + burst * Duration::from_millis(100);
             window.note_express(now);
@@ -381,7 +382,7 @@ mod tests {
         for turn in 0..3 {
             assert_eq!(lane(&window, Class::Bulk, turn, all), Some(turn));
         }
-        window.note_express(Instant::now());
+        window.note_express(Duration::ZERO);
         assert_eq!(lane(&window, Class::Bulk, 0, all), Some(1));
         assert_eq!(lane(&window, Class::Bulk, 2, all), Some(2));
         let busy = [(true, true, 0), (true, true, 9), (true, true, 9)];
@@ -399,7 +400,7 @@ mod tests {
     #[test]
     fn small_requests_fill_one_session_before_the_next() {
         let mut window = BulkWindow::default();
-        window.note_express(Instant::now());
+        window.note_express(Duration::ZERO);
         let mut running = [0; 3];
         for _ in 0..3 * TOGETHER + 1 {
             let view = |at: usize| LaneView {
@@ -417,7 +418,7 @@ mod tests {
     #[test]
     fn the_bound_ends_though_nothing_large_ends() {
         let mut window = BulkWindow::default();
-        let now = Instant::now();
+        let now = Duration::ZERO;
         window.note_express(now);
         window.look(now + MEMORY);
         assert!(window.is_bounded());
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn a_command_larger_than_the_window_goes_through() {
         let mut window = BulkWindow::default();
-        window.note_express(Instant::now());
+        window.note_express(Duration::ZERO);
         assert!(window.has_room(0));
         window.begin(8 << 20);
         assert!(window.has_room(8 << 20), "the next one is sent while this one comes");
