@@ -16,11 +16,12 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{cargo, output, root};
 
 /// The crates that hold protocol, layout and planning, and no sockets, clock or threads.
-pub(crate) const PURE: [&str; 7] = [
+pub(crate) const PURE: [&str; 8] = [
     "netraid-block",
     "netraid-scsi",
     "netraid-iscsi-proto",
     "netraid-remote",
+    "netraid-node",
     "netraid-parity",
     "netraid-raid",
     "netraid-control",

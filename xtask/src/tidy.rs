@@ -65,6 +65,9 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
         "netraid-scsi" | "netraid-parity" => &["netraid-block"],
         "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi"],
         "netraid-remote" => &["netraid-block", "netraid-scsi", "netraid-iscsi-proto"],
+        "netraid-node" => {
+            &["netraid-block", "netraid-scsi", "netraid-iscsi-proto", "netraid-control"]
+        }
         "netraid-raid" => &["netraid-block", "netraid-parity"],
         "netraid-control" => &["netraid-block", "netraid-raid"],
         "netraid-sim" => &PURE,
@@ -74,6 +77,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
             "netraid-scsi",
             "netraid-iscsi-proto",
             "netraid-remote",
+            "netraid-node",
             "netraid-raid",
             "netraid-control",
             "netraid-private",

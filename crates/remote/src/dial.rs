@@ -44,6 +44,13 @@ pub(crate) struct Dial {
     link: Option<Box<Link>>,
 }
 
+/// A login is sent elsewhere.
+pub(crate) struct Redirected {
+    pub(crate) from: Portal,
+    pub(crate) to: Portal,
+    pub(crate) permanent: bool,
+}
+
 /// What becomes of a login.
 pub(crate) enum Step {
     /// Nothing yet.
@@ -51,7 +58,7 @@ pub(crate) enum Step {
     /// It goes on by another connection.
     Connect(Portal),
     /// The same, to where it is redirected, perhaps for good.
-    Redirect(Portal, bool),
+    Redirect(Redirected),
     /// The target has let this side in.
     LoggedIn(Box<Link>),
     /// It has failed.
@@ -227,9 +234,9 @@ impl Dial {
             self.moved_to = Some(next.clone());
         }
         self.seen.push(next.clone());
-        self.at = next.clone();
+        let from = core::mem::replace(&mut self.at, next.clone());
         self.offers_last = false;
-        Step::Redirect(next, permanent)
+        Step::Redirect(Redirected { from, to: next, permanent })
     }
 }
 

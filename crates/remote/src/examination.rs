@@ -239,7 +239,8 @@ impl Examination {
     }
 
     /// Time has passed.
-    pub(crate) fn handle_timeout(&self, now: Duration) -> Result<(), Reason> {
+    pub(crate) fn handle_timeout(&mut self, now: Duration) -> Result<(), Reason> {
+        self.not_before = self.not_before.filter(|at| now < *at);
         if now < self.until { Ok(()) } else { Err(Reason::Silent(self.how.limit)) }
     }
 
@@ -250,7 +251,7 @@ impl Examination {
         let Examine { untold, is_new, .. } = self.how;
         // Any target tells a session that is new to it that it was powered on.
         let is_unknown = is_new && !self.first.nexus_lost;
-        !has_greeted || untold || self.first.cache_lost || is_unknown
+        !has_greeted || untold || self.first.cache_lost || self.heard.cache_lost || is_unknown
     }
 
     fn inquiry(&self) -> (CdbBytes, u32) {

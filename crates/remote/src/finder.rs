@@ -8,7 +8,7 @@ use netraid_iscsi_proto::initiator::FoundTarget;
 
 use crate::{
     Reason,
-    dial::Dialer,
+    dial::{Dialer, Redirected},
     interface::{Action, Event, Fresh, Place, Settings, Transmit},
     link::Link,
     visitor::{Progress, Visitor},
@@ -101,8 +101,7 @@ impl Finder {
                 return self.actions.push_back(Action::Closed);
             }
             Progress::Connect(portal) => portal,
-            Progress::Redirect(to, permanent) => {
-                let from = self.dialer.portal(0).clone();
+            Progress::Redirect(Redirected { from, to, permanent }) => {
                 let event = Event::Redirected { from, to: to.clone(), permanent };
                 self.actions.push_back(Action::Tell(event));
                 to

@@ -225,7 +225,9 @@ impl<U> Remote<U> {
         }
         let idle = self.orders.is_empty() && !self.is_closed && !self.status.is_fenced;
         let Some(key) = key.filter(|_| idle) else { return };
-        let late = |lane: &Lane| lane.late && lane.room() > 0;
+        // One that cannot be registered is given up when nothing is under way: nobody else could tell its end.
+        let may_go = |lane: &Lane| lane.joins_left > 0 || lane.running == 0;
+        let late = |lane: &Lane| lane.late && lane.room() > 0 && may_go(lane);
         let Some(lane) = self.lanes.iter().position(late) else { return };
         let Some(left) = self.lanes[lane].joins_left.checked_sub(1) else {
             self.tell(Event::GivenUp { session: lane });

@@ -198,7 +198,7 @@ impl<U> Remote<U> {
     /// # Panics
     /// Before [`Action::Opened`].
     pub fn handle_request(&mut self, now: Duration, request: Request<U>) {
-        assert!(self.first.is_some(), "a request to a disk that is not open");
+        assert!(!matches!(self.phase, Phase::Opening(_)), "a request to a disk that is not open");
         self.begin(now);
         if self.is_closed {
             let (user, result) = (request.user, Err(ErrorKind::Aborted.into()));
@@ -218,13 +218,14 @@ impl<U> Remote<U> {
     /// # Panics
     /// Before [`Action::Opened`].
     pub fn handle_order(&mut self, now: Duration, id: OrderId, order: Order) {
-        assert!(self.first.is_some(), "an order to a disk that is not open");
+        assert!(!matches!(self.phase, Phase::Opening(_)), "an order to a disk that is not open");
         self.begin(now);
+        if self.is_closed {
+            let result = Err(ErrorKind::Aborted.into());
+            return self.actions.push_back(Action::Answer { order: id, result });
+        }
         let deadline = now + self.dialer.settings.request_timeout;
         self.orders.insert(id, order, deadline, &self.place);
-        if self.is_closed {
-            self.orders.abort_all();
-        }
         self.note_demand();
     }
 
@@ -246,7 +247,10 @@ impl<U> Remote<U> {
     pub fn handle_cut(&mut self, now: Duration) {
         self.begin(now);
         self.is_closed = true;
-        self.end_all();
+        match self.phase {
+            Phase::Opening(_) => self.give_up_opening(),
+            Phase::Serving | Phase::Leaving(_) | Phase::Over => self.end_all(),
+        }
     }
 
     /// A connection is made.
@@ -417,7 +421,7 @@ impl<U> Remote<U> {
                 }
             }
             Phase::Leaving(until) => self.advance_leaving(until),
-            Phase::Opening(_) if self.is_closed => self.end_all(),
+            Phase::Opening(_) if self.is_closed => self.give_up_opening(),
             Phase::Opening(_) | Phase::Over => {}
         }
     }
@@ -461,11 +465,7 @@ impl<U> Remote<U> {
         match progress {
             Progress::Wait => {}
             Progress::Connect(portal) => self.connect_again(place, portal),
-            Progress::Redirect(to, permanent) => {
-                let from = takeover.portal(&self.dialer).clone();
-                self.tell(Event::Redirected { from, to: to.clone(), permanent });
-                self.connect_again(place, to);
-            }
+            Progress::Redirect(redirected) => self.redirect(place, redirected),
             Progress::Over(end) => {
                 let end = takeover.end_visit(&self.dialer, end);
                 self.actions.push_back(Action::Disconnect(place));
@@ -478,6 +478,11 @@ impl<U> Remote<U> {
                 }
             }
         }
+    }
+
+    /// Nobody wants the disk any more.
+    fn give_up_opening(&mut self) {
+        self.fail_to_open(Reason::Lost("the disk was closed before it was open".into()));
     }
 
     fn fail_to_open(&mut self, reason: Reason) {
@@ -498,6 +503,8 @@ impl<U> Remote<U> {
     fn begin_leaving(&mut self) {
         self.status.is_connected = false;
         for at in 0..self.lanes.len() {
+            // Nothing is under way that could be asked for.
+            self.lanes[at].watch = None;
             match self.lanes[at].link() {
                 Some(link) => link.begin_logout(self.now),
                 None => self.part(at),
@@ -544,6 +551,7 @@ impl<U> Remote<U> {
             self.actions.push_back(Action::Disconnect(self.visitor_place()));
         }
         self.phase = Phase::Over;
+        self.is_closed = true;
         self.status.is_connected = false;
         for ticket in self.requests.all() {
             self.end(ticket, Err(ErrorKind::Aborted.into()));

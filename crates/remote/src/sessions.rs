@@ -7,7 +7,7 @@ use netraid_block::{ErrorKind, IoError, Portal};
 
 use crate::{
     Reason, Remote,
-    dial::Step,
+    dial::{Redirected, Step},
     disk::Profile,
     examination::{Examination, Examine, Probed},
     interface::{Action, Event, Fresh, Place},
@@ -105,11 +105,7 @@ impl<U> Remote<U> {
         match step {
             Step::Wait => {}
             Step::Connect(portal) => self.connect_again(Place(at), portal),
-            Step::Redirect(to, permanent) => {
-                let from = self.dialer.portal(self.lanes[at].portal).clone();
-                self.tell(Event::Redirected { from, to: to.clone(), permanent });
-                self.connect_again(Place(at), to);
-            }
+            Step::Redirect(redirected) => self.redirect(Place(at), redirected),
             Step::LoggedIn(link) => self.begin_examination(at, link, true),
             Step::Failed(reason) => self.take_session(at, Err(reason)),
         }
@@ -410,6 +406,13 @@ impl<U> Remote<U> {
 
     fn connect(&mut self, place: Place, portal: Portal) {
         self.actions.push_back(Action::Connect { place, portal });
+    }
+
+    /// A login goes on where it was sent to.
+    pub(crate) fn redirect(&mut self, place: Place, redirected: Redirected) {
+        let Redirected { from, to, permanent } = redirected;
+        self.tell(Event::Redirected { from, to: to.clone(), permanent });
+        self.connect_again(place, to);
     }
 
     /// A login goes on by another connection.

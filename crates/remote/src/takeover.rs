@@ -55,11 +55,6 @@ impl TakeOver {
         self.visitor.as_mut()
     }
 
-    /// The portal of the visit at hand.
-    pub(crate) fn portal<'a>(&self, dialer: &'a Dialer) -> &'a Portal {
-        dialer.portal(self.current.portal)
-    }
-
     /// When time is to be told.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         self.visitor.as_ref().and_then(Visitor::next_timeout)

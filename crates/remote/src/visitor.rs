@@ -8,7 +8,7 @@ use netraid_iscsi_proto::initiator::FoundTarget;
 
 use crate::{
     Reason,
-    dial::{Dial, Dialer, Step},
+    dial::{Dial, Dialer, Redirected, Step},
     interface::Fresh,
     link::Link,
 };
@@ -37,7 +37,7 @@ pub(crate) enum Progress {
     /// It goes on by another connection.
     Connect(Portal),
     /// The same, to where it is redirected, perhaps for good.
-    Redirect(Portal, bool),
+    Redirect(Redirected),
     /// It has logged in and out, or could not log in.
     Over(Result<Visit, Reason>),
 }
@@ -145,7 +145,7 @@ impl Visitor {
         match step {
             Step::Wait => Progress::Wait,
             Step::Connect(portal) => Progress::Connect(portal),
-            Step::Redirect(portal, permanent) => Progress::Redirect(portal, permanent),
+            Step::Redirect(redirected) => Progress::Redirect(redirected),
             Step::Failed(reason) => self.finish(Err(reason)),
             Step::LoggedIn(link) => {
                 self.group = link.portal_group();

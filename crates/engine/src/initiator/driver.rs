@@ -97,6 +97,10 @@ impl Driver {
         tokio::pin!(timer);
         let mut messages = Vec::with_capacity(MESSAGES_MAX);
         loop {
+            if self.opened.as_ref().is_some_and(oneshot::Sender::is_closed) {
+                // Nobody wants the disk any more: nothing more is begun for it.
+                self.remote.handle_cut(self.clock.now());
+            }
             self.execute();
             if self.is_over {
                 break;
@@ -124,7 +128,10 @@ impl Driver {
                 }
             }
         }
-        for done in self.closing {
+        // What came behind the end is aborted before anybody hears that all is over.
+        let Self { receiver, closing, .. } = self;
+        drop(receiver);
+        for done in closing {
             // Who asked may have gone.
             let _ = done.send(());
         }

@@ -15,13 +15,10 @@ use std::{
 
 use netraid_block::{Completion, ErrorKind, IoError, SgList};
 use netraid_iscsi_proto::{machine::TaskId, target::ConnectionId};
+use netraid_node::Gate;
 use netraid_scsi::{AddUnitError, Background, Marker, MarkerError, UnitConfig};
 
-use super::{
-    cells::Guarded,
-    luns::{Gate, ServedLun},
-    realm::ServedRealm,
-};
+use super::{cells::Guarded, luns::ServedLun, realm::ServedRealm};
 use crate::completions;
 
 /// Longer than any marker, in bytes.

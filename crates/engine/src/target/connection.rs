@@ -1,39 +1,26 @@
-//! One connection of a target: socket, machine, logical units and devices, in one task.
-//!
-//! ```text
-//! socket -> wire -> machine -> Command -> units -> Plan
-//!                   machine -> Submit  -> units -> device
-//! device -> completion -> units -> Outcome -> machine -> wire -> socket
-//! ```
+//! One connection of a target: socket and [`Service`], in one task.
 
-mod tasks;
+mod outside;
 
 use std::{future::poll_fn, net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use netraid_block::{Buf, SgList, narrow};
+use netraid_block::narrow;
 use netraid_iscsi_proto::{
-    chap::Secret,
-    machine::{Digests, Fatal, Payload, Placement, TaskId},
-    negotiation::SessionType,
-    pdu::{Bhs, LunField},
-    target::{Challenge, Connection, Event, Link, RefusedLogin, Standing},
+    chap::Challenge,
+    machine::{Digests, Fatal, Placement, TaskId},
+    pdu::Bhs,
+    target::{Link, RefusedLogin},
 };
-use netraid_scsi::{InitiatorPort, Nexus, NexusId, UnitAttention};
+use netraid_node::Service;
 use tokio::{
     net::TcpStream,
     sync::{Notify, watch},
     time::Instant,
 };
 
-use self::tasks::Slot;
-use super::{
-    Shared,
-    luns::SeenLuns,
-    realm::ServedRealm,
-    segments::{Knock, Knocked},
-    sessions::SessionEntry,
-};
+use self::outside::Reach;
+use super::{Shared, sessions::SessionEntry};
 use crate::{
     completions::{CompletionQueue, CompletionReceiver},
     wire::{Side, Wire, WireError},
@@ -44,31 +31,10 @@ const COMPLETIONS_MAX: usize = 64;
 /// How long what is queued may take to leave a connection that ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// The machine and everything that it decides about.
+/// The service and what it reaches.
 struct Driver {
-    machine: Connection,
-    slots: Vec<Slot>,
-    queue: CompletionQueue,
-    nexus: NexusId,
-    /// Its logical units.
-    realm: Arc<ServedRealm>,
-    /// Its login waits for its segment.
-    knock: Option<Arc<Knock>>,
-    shared: Arc<Shared>,
-    session: Arc<SessionEntry>,
-    /// Wakes this connection.
-    waker: Arc<Notify>,
-    /// Number of the last grant that was asked for.
-    asked: u32,
-    /// Of its realm.
-    luns: SeenLuns,
-    /// By LUN: the incarnation of it that this session is known to use.
-    used: Vec<u64>,
-    /// Tasks that wait for the background work of a LUN.
-    waiting: Vec<(u16, TaskId)>,
-    peer: SocketAddr,
-    /// When what is taken from the socket was there.
-    heard_at: Duration,
+    service: Service<Reach>,
+    reach: Reach,
 }
 
 /// Serves one connection to its end, on the thread of this number.
@@ -107,50 +73,21 @@ pub(super) async fn serve(
     let id = seat.id();
     let challenge = Challenge { identifier: rand::random(), bytes: rand::random() };
     let (now, setup) = (shared.started.elapsed(), shared.setup.clone());
-    let machine = Connection::new(now, seat, setup, challenge);
+    let service = Service::new(now, seat, setup, challenge, shared.pool.clone());
     let (queue, mut completions) = CompletionQueue::channel();
-    let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
-    let nexus = NexusId(id.0);
     let session = SessionEntry::new(id, peer, thread);
-    let mut driver = Driver {
-        machine,
-        slots,
-        queue,
-        nexus,
-        realm: shared.home.clone(),
-        knock: None,
-        shared: shared.clone(),
-        session: session.clone(),
-        waker: waker.clone(),
-        asked: 0,
-        luns: SeenLuns::default(),
-        used: Vec::new(),
-        waiting: Vec::new(),
-        peer,
-        heard_at: now,
-    };
+    let reach = Reach::new(shared.clone(), session, queue, waker.clone());
+    let mut driver = Driver { service, reach };
     let run = AssertUnwindSafe(driver.run(wire, &mut completions, &waker, stopped));
     if run.catch_unwind().await.is_err() {
         tracing::error!(%peer, "serving a connection failed by a bug; the session has ended");
     }
+    let Driver { mut service, mut reach } = driver;
+    service.abandon_waits(&mut reach);
     // What devices are doing cannot be called back: the session has ended when they are done.
-    driver.abandon_all_waits();
-    let Driver { mut slots, queue, realm, .. } = driver;
-    drop(queue);
+    reach.stop();
     while completions.recv().await.is_some() {}
-    slots.iter_mut().for_each(|slot| slot.clear(&shared, &realm, &session));
-    if let Some(paced) = &shared.paced {
-        paced.leave(shared.started.elapsed(), id);
-    }
-    realm.luns.forget_user(id);
-    shared.sessions.remove(id);
-    realm.units.lock().remove_nexus(nexus);
-    if let (Some(segments), Some(guest)) = (&shared.segments, session.guest()) {
-        segments.leave(guest);
-    }
-    shared.wakers.lock().remove(&id);
-    shared.node.lock().closed(id);
-    shared.wake();
+    service.end(&mut reach);
 }
 
 impl Driver {
@@ -166,14 +103,13 @@ impl Driver {
             self.count(error);
         }
         self.log_end(ended.err());
-        self.machine.handle_disconnect();
-        self.handle_events();
+        self.service.handle_disconnect(&mut self.reach);
         wire.finish(FLUSH_LIMIT).await;
         drop(wire);
-        while !self.machine.is_idle() {
-            let Some(completed) = completions.recv().await else { return };
-            self.handle_completed(completed);
-            self.handle_events();
+        while !self.service.is_idle() {
+            let Some((task, result)) = completions.recv().await else { return };
+            self.service.handle_completed(&mut self.reach, narrow(task), result);
+            self.service.handle_ends_taken(&mut self.reach);
         }
     }
 
@@ -192,21 +128,21 @@ impl Driver {
         loop {
             self.take_completed(completions);
             self.transmit(wire)?;
-            if self.machine.is_finished() {
+            if self.service.is_finished() {
                 return Ok(());
             }
-            if wire.is_paused() && self.machine.wants_input() {
+            if wire.is_paused() && self.service.wants_input() {
                 self.receive(wire)?;
                 continue;
             }
-            if let Some(at) = self.machine.next_timeout() {
-                let at = self.shared.started + at;
+            if let Some(at) = self.service.next_timeout() {
+                let at = self.reach.shared().started + at;
                 // A timer that fires early only asks again.
                 if at < timer.deadline() || timer.is_elapsed() {
                     timer.as_mut().reset(at);
                 }
             }
-            let wants_input = self.machine.wants_input();
+            let wants_input = self.service.wants_input();
             tokio::select! {
                 ready = poll_fn(|context| wire.poll_ready(context, wants_input)) => {
                     ready?;
@@ -216,28 +152,24 @@ impl Driver {
                         self.receive(wire)?;
                     }
                 }
-                Some(completed) = completions.recv() => {
-                    self.handle_completed(completed);
-                    self.handle_events();
+                Some((task, result)) = completions.recv() => {
+                    self.service.handle_completed(&mut self.reach, narrow(task), result);
+                    self.service.handle_ends_taken(&mut self.reach);
                 }
                 () = &mut woken => {
                     woken.set(waker.notified());
-                    self.machine.handle_wake(&mut self.shared.node.lock());
-                    self.take_segment();
-                    self.take_grants();
-                    self.handle_events();
-                    self.shared.wake();
+                    self.service.handle_wake(&mut self.reach);
                 }
                 _ = &mut stop, if !stopping => {
                     stopping = true;
-                    self.machine.handle_shutdown(self.now());
-                    self.handle_events();
+                    let now = self.reach.now();
+                    self.service.handle_shutdown(&mut self.reach, now);
                 }
                 () = &mut timer => {
                     let changed = std::mem::replace(&mut moved, wire.moved()) != moved;
-                    self.machine.handle_progress(self.now(), changed, !wire.is_flushed());
-                    self.machine.handle_timeout(self.now())?;
-                    self.handle_events();
+                    let now = self.reach.now();
+                    let moves = (changed, !wire.is_flushed());
+                    self.service.handle_timeout(&mut self.reach, now, moves)?;
                     timer.as_mut().reset(Instant::now() + Duration::from_secs(3600));
                 }
             }
@@ -248,18 +180,18 @@ impl Driver {
     fn take_completed(&mut self, completions: &mut CompletionReceiver) {
         let mut count = 0;
         while count < COMPLETIONS_MAX
-            && let Some(completed) = completions.take()
+            && let Some((task, result)) = completions.take()
         {
-            self.handle_completed(completed);
+            self.service.handle_completed(&mut self.reach, narrow(task), result);
             count += 1;
         }
         if count > 0 {
-            self.handle_events();
+            self.service.handle_ends_taken(&mut self.reach);
         }
     }
 
     fn count(&self, error: &WireError) {
-        let counters = self.machine.counters();
+        let counters = self.service.counters();
         match error {
             WireError::Fatal(Fatal::LoginTimeout) => counters.login_timeouts.add(1),
             WireError::Fatal(Fatal::Silent) => counters.silent_peers.add(1),
@@ -277,14 +209,14 @@ impl Driver {
 
     /// Says what an administrator wants to know of the end of a connection.
     fn log_end(&self, error: Option<WireError>) {
-        let (peer, name) = (self.peer, self.session.initiator());
-        if let Some(RefusedLogin { status, initiator, full }) = self.machine.refused_login() {
+        let (peer, name) = (self.reach.peer(), self.reach.session().initiator());
+        if let Some(RefusedLogin { status, initiator, full }) = self.service.refused_login() {
             let initiator = initiator.as_deref().unwrap_or_default();
             let full = full.map(|full| full.to_string());
             let reason = full.as_deref().unwrap_or_else(|| describe_refusal(*status));
             if *status < 0x0200 {
                 tracing::info!(%peer, ?initiator, "login {reason} ({status:#06x})");
-            } else if self.shared.may_tell() {
+            } else if self.reach.shared().may_tell() {
                 tracing::warn!(%peer, ?initiator, "login refused: {reason} ({status:#06x})");
             }
             return;
@@ -299,20 +231,16 @@ impl Driver {
                 tracing::info!(%peer, initiator = ?name, "session ended by its peer");
             }
             Some(error) => {
-                if self.shared.may_tell() {
+                if self.reach.shared().may_tell() {
                     tracing::warn!(%peer, initiator = ?name, %error, "connection dropped");
                 }
             }
         }
     }
 
-    fn now(&self) -> Duration {
-        self.shared.started.elapsed()
-    }
-
     /// Takes what the socket has: one reading of the clock for all of it.
     fn receive(&mut self, wire: &mut Wire) -> Result<(), WireError> {
-        self.heard_at = self.now();
+        self.service.hear(self.reach.now());
         wire.receive(self)
     }
 
@@ -321,144 +249,18 @@ impl Driver {
         loop {
             let mut more = false;
             while wire.has_room()
-                && let Some(transmit) = self.machine.poll_transmit()
+                && let Some((header, body, digests)) = self.service.poll_transmit()
             {
                 more = true;
-                let body = match transmit.payload {
-                    Payload::None => SgList::new(),
-                    Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
-                    Payload::Task { task, offset, len } => self.data_in(task, offset, len),
-                };
-                wire.push(&transmit.header, body, transmit.digests);
+                wire.push(&header, body, digests);
             }
-            self.handle_events();
+            self.service.handle_transmitted(&mut self.reach);
             // A queue that was full from the start says nothing about what the machine has.
             let exhausted = wire.has_room();
             if !wire.flush()? || (exhausted && !more) {
                 return Ok(());
             }
         }
-    }
-
-    fn data_in(&self, task: TaskId, offset: u32, len: u32) -> SgList {
-        let data = &self.slots[task.index()].data_in;
-        let (offset, len): (usize, usize) = (narrow(offset), narrow(len));
-        data.slice(offset..offset + len)
-    }
-
-    fn handle_events(&mut self) {
-        while let Some(event) = self.machine.poll_event() {
-            match event {
-                Event::Command { task, lun, cdb, data_out_max, .. } => {
-                    self.handle_command(task, lun, &cdb, data_out_max);
-                }
-                Event::AskStanding => self.ask_standing(),
-                Event::AskGrant { task, len, executes } => self.ask_grant(task, len, executes),
-                Event::Submit { task } => self.handle_submit(task),
-                Event::Release { task } => {
-                    let slot = &mut self.slots[task.index()];
-                    slot.clear(&self.shared, &self.realm, &self.session);
-                }
-                Event::Reset { lun: None } => self.realm.units.lock().handle_reset(),
-                Event::Reset { lun: Some(lun) } => {
-                    let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.realm.units.lock().unit_mut(field) {
-                        unit.handle_reset();
-                    }
-                }
-                Event::Cleared { lun } => {
-                    let field = LunField::from_number(lun).0;
-                    if let Some(unit) = self.realm.units.lock().unit_mut(field) {
-                        unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
-                    }
-                }
-                Event::Preempted { task } => self.handle_preempted(task),
-                Event::Settled => {
-                    self.machine.handle_wake(&mut self.shared.node.lock());
-                    self.shared.wake();
-                }
-                Event::LoggedIn { initiator, isid, session, chap, .. } => {
-                    tracing::info!(peer = %self.peer, ?initiator, ?session, ?chap, "logged in");
-                    // Commands of a session that is not made known are answered with BUSY.
-                    if let (SessionType::Normal, Some(paced)) = (session, &self.shared.paced) {
-                        let (id, waker) = (self.session.connection, self.waker.clone());
-                        match self.session.guest() {
-                            Some(guest) => paced.enter_plan(self.now(), id, guest, waker),
-                            None => paced.enter(id, &initiator, waker),
-                        }
-                    }
-                    let port = InitiatorPort::new(&initiator, isid);
-                    if let (SessionType::Normal, Some(port)) = (session, port) {
-                        let mut units = self.realm.units.lock();
-                        units.add_nexus(self.nexus, &Nexus::new(port));
-                        if let Some(view) = self.session.guest().and_then(|guest| guest.view()) {
-                            units.set_view(0, self.nexus, view.clone());
-                        }
-                    }
-                    self.session.log_in(initiator, session, chap);
-                    self.shared.sessions.insert(self.session.clone());
-                }
-            }
-        }
-        if !self.waiting.is_empty() {
-            self.abandon_waits();
-        }
-    }
-}
-
-impl Driver {
-    /// Asks who the initiator is, that gave a name and a proof.
-    fn ask_standing(&mut self) {
-        let (Some(segments), Some(claim)) = (&self.shared.segments, self.machine.claim()) else {
-            return self.answer_standing(None);
-        };
-        let (mut proven, session) = (false, claim.session());
-        let mut proves = |secret: &netraid_control::token::Secret| {
-            // Secrets of tokens have a length that CHAP's may have.
-            let secret = Secret::new(secret.expose());
-            proven = secret.is_ok_and(|secret| claim.proves(&secret));
-            proven
-        };
-        let admission = &*segments.admission;
-        let admitted = admission.admit(claim.name(), claim.initiator(), self.peer, &mut proves);
-        match admitted.filter(|_| proven) {
-            None => self.answer_standing(None),
-            Some(_) if session == SessionType::Discovery => {
-                self.answer_standing(Some(Standing { ends_others: false, ..Standing::default() }));
-            }
-            Some(admitted) => {
-                self.knock = Some(self.shared.knock(segments, admitted, self.waker.clone()));
-                self.take_segment();
-            }
-        }
-    }
-
-    /// The login goes on when it is known whether its segment is open.
-    fn take_segment(&mut self) {
-        let Some(answer) = self.knock.as_ref().and_then(|knock| knock.answer()) else { return };
-        let (Some(knock), Some(segments)) = (self.knock.take(), &self.shared.segments) else {
-            return;
-        };
-        if answer == Knocked::Exhausted {
-            return self.machine.handle_shortage();
-        }
-        if answer == Knocked::Shut || self.machine.claim().is_none() {
-            return self.answer_standing(None);
-        }
-        let guest = self.shared.enter(segments, self.session.connection, &knock);
-        let standing = guest.map(|guest| {
-            let standing = guest.standing();
-            self.realm = guest.segment.realm().clone();
-            self.luns = SeenLuns::default();
-            self.session.let_in(guest);
-            standing
-        });
-        self.answer_standing(standing);
-    }
-
-    fn answer_standing(&mut self, standing: Option<Standing>) {
-        self.machine.handle_standing(&mut self.shared.node.lock(), standing);
-        self.shared.wake();
     }
 }
 
@@ -481,46 +283,28 @@ const fn describe_refusal(status: u16) -> &'static str {
 
 impl Side for Driver {
     fn receive_digests(&self) -> Digests {
-        self.machine.receive_digests()
+        self.service.receive_digests()
     }
 
     fn wants_input(&self) -> bool {
-        self.machine.wants_input()
+        self.service.wants_input()
     }
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
-        self.machine.handle_header(self.heard_at, bhs)?;
-        self.handle_events();
-        Ok(self.machine.placement())
+        Ok(self.service.handle_header(&mut self.reach, bhs)?)
     }
 
     fn buffer(&mut self, task: TaskId) -> &mut [u8] {
-        let slot = &mut self.slots[task.index()];
-        let len = slot.data_out_len;
-        slot.data_out.get_or_insert_with(|| self.shared.pool.get(len))
+        self.service.buffer(task)
     }
 
     fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), WireError> {
-        match control {
-            Some(data) => {
-                let now = self.now();
-                let mut node = self.shared.node.lock();
-                self.machine.handle_control(now, &mut node, data)?;
-                drop(node);
-                // What is reset should be so before others hear of it.
-                self.handle_events();
-                self.shared.wake();
-                return Ok(());
-            }
-            None => self.machine.handle_data(),
-        }
-        self.handle_events();
-        Ok(())
+        let control = control.map(|data| (data, self.reach.now()));
+        Ok(self.service.handle_segment(&mut self.reach, control)?)
     }
 
     fn handle_bad_digest(&mut self, bhs: &Bhs) -> Result<(), WireError> {
-        self.machine.handle_bad_digest(bhs);
-        self.handle_events();
+        self.service.handle_bad_digest(&mut self.reach, bhs);
         Ok(())
     }
 }

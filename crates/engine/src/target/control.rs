@@ -9,14 +9,14 @@ use std::{sync::Arc, time::Duration};
 use netraid_block::Device;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm, SessionView};
+use netraid_node::{Gate, Policy};
 use netraid_scsi::{AddUnitError, Identity, LUN_MAX, LogicalUnit, Reservations, UnitConfig};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     Lun, Shared,
-    luns::{Gate, ServedLun},
+    luns::ServedLun,
     pacing::{Pace, PaceError},
-    policy::Policy,
     realm::ServedRealm,
     reports::TargetReport,
 };

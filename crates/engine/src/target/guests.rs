@@ -20,6 +20,7 @@ use netraid_control::{
     units::{MediatorId, Moment, PlanId},
 };
 use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
+use netraid_node::{Barred, Needs};
 use netraid_scsi::View;
 
 use super::{Admission, Admitted, GrantReport, cells::Guarded, segments::Segment};
@@ -42,10 +43,6 @@ pub(super) struct Guest {
     running: AtomicU32,
     told: Guarded<Option<Duration>>,
 }
-
-/// A request must not happen.
-#[derive(Debug)]
-pub(super) struct Barred;
 
 impl Guest {
     /// Whoever was admitted, at the segment as it is.
@@ -261,31 +258,6 @@ impl Guest {
     }
 }
 
-/// What a command takes that leaves the medium alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Needs {
-    #[default]
-    Nothing,
-    /// It makes or changes reservations.
-    Reserve,
-    /// It changes how the logical unit is, for all.
-    Govern,
-}
-
-impl Needs {
-    /// What the command with this operation code takes.
-    pub(super) const fn of(opcode: u8) -> Self {
-        match opcode {
-            // RESERVE and RELEASE (6) and (10), PERSISTENT RESERVE OUT.
-            0x16 | 0x17 | 0x56 | 0x57 | 0x5f => Self::Reserve,
-            // FORMAT UNIT, MODE SELECT (6) and (10), START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL,
-            // SANITIZE, LOG SELECT, SET TARGET PORT GROUPS and its like.
-            0x04 | 0x15 | 0x55 | 0x1b | 0x1e | 0x48 | 0x4c | 0xa4 => Self::Govern,
-            _ => Self::Nothing,
-        }
-    }
-}
-
 /// Why nobody is let in to a segment that is open.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GuestError {
@@ -293,23 +265,4 @@ pub(super) enum GuestError {
     Lapsed(#[from] Lapsed),
     #[error(transparent)]
     Rule(#[from] RuleError),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_changes_a_unit_for_others_takes_a_right() {
-        for opcode in [0x5f, 0x16, 0x56] {
-            assert_eq!(Needs::of(opcode), Needs::Reserve);
-        }
-        for opcode in [0x15, 0x55, 0x1b] {
-            assert_eq!(Needs::of(opcode), Needs::Govern);
-        }
-        // TEST UNIT READY, READ and WRITE (16), PERSISTENT RESERVE IN.
-        for opcode in [0x00, 0x88, 0x8a, 0x5e] {
-            assert_eq!(Needs::of(opcode), Needs::Nothing);
-        }
-    }
 }

@@ -1,64 +1,27 @@
 //! The LUNs of a running target: their devices, policies and statistics.
 //!
-//! ```text
-//! serving -> held -> serving              the device is changed under a command's feet: not
-//! serving -> leaving -> (removed)         new requests are refused, those under way end first
-//! ```
-//!
-//! Invariant: a LUN's device is taken away only while none of its commands is at the device. A command
-//! enters before it looks at the gate, and whoever moves the gate looks for commands after: one of
-//! the two sees the other.
+//! Whether requests reach a device is said by its LUN's gate (`netraid_node::Gatehouse`).
 
 use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
 use netraid_block::{Complete, Completion, Device, IoError, Op, SgList, narrow};
 use netraid_control::derived::Pieces;
 use netraid_iscsi_proto::target::ConnectionId;
+use netraid_node::{Access, Gate, Gatehouse, Place, Policy};
 use netraid_scsi::{LogicalUnit, MediumRequest, NexusId, Refusal};
 use tokio::sync::Notify;
 
 use super::{
     cells::Guarded,
-    policy::{Access, Moment, Policy, Verdict},
     reservations::ReservationPlace,
     statistics::{CommandCounts, Counters},
 };
-
-/// Whether requests reach the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gate {
-    /// They do.
-    Open,
-    /// Not for a short time.
-    Held,
-    /// Not any more.
-    Leaving,
-}
-
-/// Where on a device a request goes, whose sender may not see it as it is.
-pub(super) enum Place {
-    /// Where it says.
-    Same,
-    /// There, in order.
-    Pieces(Pieces),
-}
-
-impl Place {
-    /// A request whose bytes are at these places.
-    pub(super) fn of(request: &MediumRequest, pieces: Pieces) -> Self {
-        match pieces.as_slice() {
-            [] => Self::Same,
-            [one] if one.offset == request.offset => Self::Same,
-            _ => Self::Pieces(pieces),
-        }
-    }
-}
 
 /// One LUN.
 pub(super) struct ServedLun {
@@ -68,14 +31,8 @@ pub(super) struct ServedLun {
     block_len: u32,
     /// Requests of all threads go to it at a time.
     device: RwLock<Option<Device>>,
-    gate: Guarded<Gate>,
-    /// Counts moves of the gate.
-    moves: AtomicU64,
+    house: Gatehouse,
     policy: Guarded<Option<Box<dyn Policy>>>,
-    /// Whether gate or policy have a say: what a request looks at first.
-    is_guarded: AtomicBool,
-    /// Commands at the device.
-    running: AtomicU32,
     idle: Notify,
     users: Guarded<Vec<ConnectionId>>,
     reservations: Option<ReservationPlace>,
@@ -104,11 +61,11 @@ impl ServedLun {
 
     /// Commands at the device.
     pub(super) fn running(&self) -> u32 {
-        self.running.load(SeqCst)
+        self.house.running()
     }
 
     pub(super) fn gate(&self) -> Gate {
-        self.gate.get()
+        self.house.gate()
     }
 
     /// The device; none once it was taken away.
@@ -129,7 +86,7 @@ impl ServedLun {
 
     /// Whether [`Self::refusal`] has to be asked.
     pub(super) fn is_guarded(&self) -> bool {
-        self.is_guarded.load(SeqCst)
+        self.house.is_guarded()
     }
 
     /// Why this access must not happen, if so. `began`: its command was at the device before this
@@ -137,27 +94,19 @@ impl ServedLun {
     /// when this is asked.
     #[cold]
     pub(super) fn refusal(&self, access: &Access<'_>, began: bool) -> Option<Refusal> {
-        let waits = access.moment == Moment::BeforeRequest && !began;
-        match self.gate.get() {
-            Gate::Held if waits => return Some(Refusal::Busy),
-            Gate::Leaving if waits => return Some(Refusal::Gone),
-            Gate::Open | Gate::Held | Gate::Leaving => {}
+        if let Some(refusal) = self.house.bars(access.moment, began) {
+            return Some(refusal);
         }
-        match self.policy.lock().as_mut()?.judge(access) {
-            Verdict::Allow => None,
-            Verdict::Deny => Some(Refusal::AccessDenied),
-        }
+        self.policy.lock().as_mut()?.judge(access).refusal()
     }
 
     /// A command goes to the device; [`Self::leave`] when it has ended.
     pub(super) fn enter(&self) {
-        self.running.fetch_add(1, SeqCst);
+        self.house.enter();
     }
 
     pub(super) fn leave(&self) {
-        let was = self.running.fetch_sub(1, SeqCst);
-        assert!(was > 0, "LUN {}: a command leaves that did not enter", self.number);
-        if was == 1 && self.is_guarded() {
+        if self.house.leave() {
             self.idle.notify_waiters();
         }
     }
@@ -202,25 +151,19 @@ impl ServedLun {
     }
 
     pub(super) fn set_gate(&self, gate: Gate) {
-        self.gate.set(gate);
-        self.moves.fetch_add(1, SeqCst);
-        self.look_at_guards();
+        self.house.set(gate);
         self.idle.notify_waiters();
     }
 
     /// Tells apart what the gate was set to at different times.
     pub(super) fn moves(&self) -> u64 {
-        self.moves.load(SeqCst)
+        self.house.moves()
     }
 
     pub(super) fn set_policy(&self, policy: Option<Box<dyn Policy>>) {
-        *self.policy.lock() = policy;
-        self.look_at_guards();
-    }
-
-    fn look_at_guards(&self) {
-        let guarded = self.gate.get() != Gate::Open || self.policy.lock().is_some();
-        self.is_guarded.store(guarded, SeqCst);
+        let mut place = self.policy.lock();
+        self.house.set_policy(policy.is_some());
+        *place = policy;
     }
 
     /// Puts another device, or none, in the place of this one.
@@ -325,11 +268,8 @@ impl LunTable {
             incarnation,
             block_len: device.info().block_len,
             device: RwLock::new(Some(device)),
-            gate: Guarded::new(Gate::Open),
-            moves: AtomicU64::new(0),
+            house: Gatehouse::default(),
             policy: Guarded::new(None),
-            is_guarded: AtomicBool::new(false),
-            running: AtomicU32::new(0),
             idle: Notify::new(),
             users: Guarded::default(),
             reservations,
@@ -364,24 +304,33 @@ impl LunTable {
 #[derive(Default)]
 pub(super) struct SeenLuns {
     version: u64,
-    luns: Vec<Option<Rc<SeenLun>>>,
+    luns: Vec<Option<SeenLun>>,
 }
 
 /// A LUN that one connection counts its uses of, without a word to other threads.
-pub(super) struct SeenLun(Arc<ServedLun>);
+#[derive(Clone)]
+pub(super) struct SeenLun(Rc<Seen>);
+
+struct Seen(Arc<ServedLun>);
+
+impl SeenLun {
+    pub(super) fn new(lun: Arc<ServedLun>) -> Self {
+        Self(Rc::new(Seen(lun)))
+    }
+}
 
 impl core::ops::Deref for SeenLun {
     type Target = Arc<ServedLun>;
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.0.0
     }
 }
 
 impl SeenLuns {
     /// The LUN of this number in the table, which must be the same one each time.
     #[inline]
-    pub(super) fn get(&mut self, table: &LunTable, number: u16) -> Option<Rc<SeenLun>> {
+    pub(super) fn get(&mut self, table: &LunTable, number: u16) -> Option<SeenLun> {
         let version = table.version();
         if self.version != version {
             self.luns.clear();
@@ -394,8 +343,8 @@ impl SeenLuns {
     }
 
     #[cold]
-    fn look_up(&mut self, table: &LunTable, number: u16) -> Option<Rc<SeenLun>> {
-        let lun = Rc::new(SeenLun(table.get(number)?));
+    fn look_up(&mut self, table: &LunTable, number: u16) -> Option<SeenLun> {
+        let lun = SeenLun::new(table.get(number)?);
         let at = usize::from(number);
         if self.luns.len() <= at {
             self.luns.resize(at + 1, None);

@@ -14,7 +14,6 @@ mod guests;
 mod journal;
 mod luns;
 mod pacing;
-mod policy;
 mod realm;
 mod reports;
 mod reservations;
@@ -46,10 +45,10 @@ use netraid_iscsi_proto::{
     negotiation::Wishes,
     target::{ConnectionId, Node, Realm, Setup},
 };
+pub use netraid_node::{Access, Moment, Policy, Verdict};
 pub use netraid_scsi::{Identity, LUN_MAX, SanitizeState};
 use pacing::Paced;
 pub use pacing::{FlowCounts, Pace, PaceError, PaceReport, Pacing, Rate};
-pub use policy::{Access, Moment, Policy, Verdict};
 use realm::ServedRealm;
 pub use reports::{GrantReport, LunReport, RegistrantReport, SessionReport, TargetReport};
 pub use reservations::{ReservationStore, ReservationsError};

@@ -30,10 +30,8 @@ pub use netraid_control::{
     mclock::{FlowCounts, Pace, PaceError},
     units::Rate,
 };
-use netraid_iscsi_proto::{
-    machine::TaskId,
-    target::{ConnectionId, Realm},
-};
+use netraid_iscsi_proto::target::{ConnectionId, Realm};
+use netraid_node::Ticket;
 use tokio::sync::Notify;
 
 use super::{Shared, cells::Guarded, guests::Guest};
@@ -128,18 +126,6 @@ pub struct PaceReport {
     pub waiting: usize,
     /// What was granted.
     pub counts: FlowCounts,
-}
-
-/// What waits for a grant.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ticket {
-    pub(super) connection: ConnectionId,
-    pub(super) task: TaskId,
-    /// Which of the connection's: never used again while any is known.
-    pub(super) number: u32,
-    /// A command is executed, and keeps its place until it has ended; else data is asked for, which
-    /// keeps none, because its sender may be slow.
-    pub(super) executes: bool,
 }
 
 /// Whose sessions share a pace.

@@ -9,14 +9,10 @@ use netraid_iscsi_proto::{
     negotiation::SessionType,
     target::{ConnectionId, Counters},
 };
+use netraid_node::Gate;
 use netraid_scsi::{LogicalUnit, Nexus, Reservations, SanitizeState};
 
-use super::{
-    CommandCounts, Shared,
-    luns::{Gate, ServedLun},
-    pacing::PaceReport,
-    sessions::SessionEntry,
-};
+use super::{CommandCounts, Shared, luns::ServedLun, pacing::PaceReport, sessions::SessionEntry};
 
 /// How one LUN is.
 #[derive(Debug, Clone)]

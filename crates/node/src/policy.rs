@@ -7,9 +7,10 @@
 //! A policy does not see commands that leave the medium alone (INQUIRY, MODE SENSE, ...).
 
 use netraid_block::Op;
+use netraid_scsi::Refusal;
 
 /// Judges the requests to one LUN, on the target's thread: must not block.
-pub trait Policy: Send + std::fmt::Debug {
+pub trait Policy: Send + core::fmt::Debug {
     /// Whether this access may happen.
     fn judge(&mut self, access: &Access<'_>) -> Verdict;
 }
@@ -47,4 +48,15 @@ pub enum Verdict {
     Allow,
     /// It must not: the command ends with ACCESS DENIED - NO ACCESS RIGHTS.
     Deny,
+}
+
+impl Verdict {
+    /// Why an access must not happen, if so.
+    #[must_use]
+    pub const fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Allow => None,
+            Self::Deny => Some(Refusal::AccessDenied),
+        }
+    }
 }
