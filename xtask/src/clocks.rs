@@ -44,7 +44,7 @@ const MAY: [(&str, usize); 45] = [
     ("crates/engine/src/target/segments.rs", 9),
     ("crates/engine/src/target/sessions.rs", 1),
     ("crates/engine/src/target/threads.rs", 1),
-    ("crates/engine/src/wire/mod.rs", 1),
+    ("crates/engine/src/wire.rs", 1),
     ("crates/export/src/fuse/mod.rs", 1),
     ("crates/export/src/fuse/replies.rs", 1),
     ("crates/export/src/fuse/volume.rs", 1),

@@ -63,7 +63,7 @@ fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
     let allowed: &[&str] = match name {
         "netraid-block" => &[],
         "netraid-scsi" | "netraid-parity" => &["netraid-block"],
-        "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi"],
+        "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi", "netraid-parity"],
         "netraid-remote" => &["netraid-block", "netraid-scsi", "netraid-iscsi-proto"],
         "netraid-node" => {
             &["netraid-block", "netraid-scsi", "netraid-iscsi-proto", "netraid-control"]

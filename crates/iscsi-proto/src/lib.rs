@@ -13,6 +13,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod chap;
+pub mod framing;
 pub mod initiator;
 pub mod machine;
 pub mod negotiation;

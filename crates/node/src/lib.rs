@@ -34,5 +34,5 @@ pub use self::{
         Barred, Counted, Entry, Guest, LoggedIn, Lun, Needs, Outside, Pacing, Place, Ticket,
     },
     policy::{Access, Moment, Policy, Verdict},
-    service::Service,
+    service::{Receiver, Service},
 };

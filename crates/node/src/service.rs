@@ -6,6 +6,7 @@ use core::time::Duration;
 use netraid_block::{Buf, IoError, Pool, SgList, narrow};
 use netraid_iscsi_proto::{
     chap::Challenge,
+    framing::{Broken, Side},
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     negotiation::SessionType,
     pdu::{Bhs, LunField},
@@ -36,8 +37,13 @@ pub struct Service<O: Outside> {
     pub(crate) used: Vec<u64>,
     /// Tasks that wait for the background work of a LUN.
     pub(crate) waiting: Vec<(u16, TaskId)>,
-    /// When what is taken from the connection was there.
-    heard_at: Duration,
+}
+
+/// A service, to which its connection's [`netraid_iscsi_proto::framing::Incoming`] gives what is received.
+pub struct Receiver<'a, O: Outside> {
+    service: &'a mut Service<O>,
+    outside: &'a mut O,
+    now: Duration,
 }
 
 impl<O: Outside> Service<O> {
@@ -63,7 +69,6 @@ impl<O: Outside> Service<O> {
             asked: 0,
             used: Vec::new(),
             waiting: Vec::new(),
-            heard_at: now,
         }
     }
 
@@ -77,12 +82,6 @@ impl<O: Outside> Service<O> {
     #[must_use]
     pub const fn refused_login(&self) -> Option<&RefusedLogin> {
         self.machine.refused_login()
-    }
-
-    /// The digests of the next PDU from the peer.
-    #[must_use]
-    pub const fn receive_digests(&self) -> Digests {
-        self.machine.receive_digests()
     }
 
     /// Whether the peer's next PDU may be taken; else send first.
@@ -103,54 +102,9 @@ impl<O: Outside> Service<O> {
         self.machine.is_idle()
     }
 
-    /// What is received from here on was there `now`.
-    pub const fn hear(&mut self, now: Duration) {
-        self.heard_at = now;
-    }
-
-    /// Takes a header, whose digest is right; where its data segment belongs.
-    ///
-    /// # Errors
-    /// When the connection must be dropped.
-    pub fn handle_header(&mut self, outside: &mut O, bhs: &Bhs) -> Result<Placement, Fatal> {
-        self.machine.handle_header(self.heard_at, bhs)?;
-        self.handle_events(outside);
-        Ok(self.machine.placement())
-    }
-
-    /// All that a command writes.
-    pub fn buffer(&mut self, task: TaskId) -> &mut [u8] {
-        let slot = &mut self.slots[task.index()];
-        let len = slot.data_out_len;
-        slot.data_out.get_or_insert_with(|| self.pool.get(len))
-    }
-
-    /// The data segment is where it belongs, and its digest is right; `control` is the segment where that was for the
-    /// machine, and the time.
-    ///
-    /// # Errors
-    /// When the connection must be dropped.
-    pub fn handle_segment(
-        &mut self,
-        outside: &mut O,
-        control: Option<(&[u8], Duration)>,
-    ) -> Result<(), Fatal> {
-        let Some((data, now)) = control else {
-            self.machine.handle_data();
-            self.handle_events(outside);
-            return Ok(());
-        };
-        self.machine.handle_control(now, &mut outside.node(), data)?;
-        // What is reset should be so before others hear of it.
-        self.handle_events(outside);
-        outside.wake_others();
-        Ok(())
-    }
-
-    /// The data segment of `bhs` came with a wrong digest.
-    pub fn handle_bad_digest(&mut self, outside: &mut O, bhs: &Bhs) {
-        self.machine.handle_bad_digest(bhs);
-        self.handle_events(outside);
+    /// Where what is received `now` goes.
+    pub const fn receiver<'a>(&'a mut self, outside: &'a mut O, now: Duration) -> Receiver<'a, O> {
+        Receiver { service: self, outside, now }
     }
 
     /// The next PDU to send: header, data segment, digests.
@@ -347,5 +301,51 @@ impl<O: Outside> Service<O> {
                 outside.abandon(*task, *lun);
             }
         }
+    }
+}
+
+impl<O: Outside> Side for Receiver<'_, O> {
+    fn receive_digests(&self) -> Digests {
+        self.service.machine.receive_digests()
+    }
+
+    fn wants_input(&self) -> bool {
+        self.service.machine.wants_input()
+    }
+
+    fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Broken> {
+        self.service.machine.handle_header(self.now, bhs)?;
+        self.service.handle_events(self.outside);
+        Ok(self.service.machine.placement())
+    }
+
+    fn buffer(&mut self, task: TaskId) -> &mut [u8] {
+        let Service { slots, pool, .. } = &mut *self.service;
+        let slot = &mut slots[task.index()];
+        let len = slot.data_out_len;
+        slot.data_out.get_or_insert_with(|| pool.get(len))
+    }
+
+    fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), Broken> {
+        let Self { service, outside, now } = self;
+        match control {
+            Some(data) => {
+                service.machine.handle_control(*now, &mut outside.node(), data)?;
+                // What is reset should be so before others hear of it.
+                service.handle_events(outside);
+                outside.wake_others();
+            }
+            None => {
+                service.machine.handle_data();
+                service.handle_events(outside);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_bad_digest(&mut self, bhs: &Bhs) -> Result<(), Broken> {
+        self.service.machine.handle_bad_digest(bhs);
+        self.service.handle_events(self.outside);
+        Ok(())
     }
 }

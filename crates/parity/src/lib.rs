@@ -1,5 +1,5 @@
 //! Parity over many sources in one pass, with the widest vectors that the processor has: XOR,
-//! and P and Q ([`dual`]).
+//! and P and Q ([`dual`]); and checksums ([`crc`]).
 //!
 //! Invariant: every kernel gives the bytes of its plain definition ([`reference`], [`field`]). No
 //! allocation; buffers need no alignment.
@@ -8,6 +8,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod crc;
 pub mod dual;
 pub mod field;
 

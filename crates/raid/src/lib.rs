@@ -18,7 +18,6 @@ pub mod bytes;
 pub mod checkpoint;
 pub mod code;
 pub mod copies;
-pub mod crc;
 pub mod executor;
 pub mod fencing;
 pub mod format;
@@ -45,3 +44,5 @@ pub mod testimony;
 pub mod volume;
 pub mod write_plan;
 pub mod written;
+
+pub use netraid_parity::crc;

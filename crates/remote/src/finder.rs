@@ -4,7 +4,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 
 use netraid_block::Pool;
-use netraid_iscsi_proto::initiator::FoundTarget;
+use netraid_iscsi_proto::{framing::Side as _, initiator::FoundTarget};
 
 use crate::{
     Reason,

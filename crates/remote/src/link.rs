@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use netraid_block::{Buf, BufMut, Pool, SgList, narrow};
 use netraid_iscsi_proto::{
+    framing::{Broken, Side},
     initiator::{Command, Event, FoundTarget, Moves, Session, Setup, TaskEnd},
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     pdu::Bhs,
@@ -12,8 +13,7 @@ use netraid_iscsi_proto::{
 
 use crate::{Reason, interface::Transmit};
 
-/// A session as the receiver of its connection sees it: a PDU's header goes to [`Link::handle_header`], its data where the
-/// placement says, and then [`Link::handle_segment`] is called.
+/// A session, to which its connection's [`netraid_iscsi_proto::framing::Incoming`] gives what is received.
 pub struct Link {
     session: Session,
     slots: Vec<Slot>,
@@ -51,49 +51,6 @@ struct Slot {
 }
 
 impl Link {
-    /// The digests of the next PDU.
-    #[must_use]
-    pub const fn receive_digests(&self) -> Digests {
-        self.session.receive_digests()
-    }
-
-    /// Whether the next PDU may be taken; else send first.
-    #[must_use]
-    pub fn wants_input(&self) -> bool {
-        self.session.wants_input()
-    }
-
-    /// Takes a header, whose digest is right; where its data segment belongs.
-    ///
-    /// # Errors
-    /// When the connection must be dropped.
-    pub fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Fatal> {
-        self.session.handle_header(self.heard_at, bhs)?;
-        self.has_news = true;
-        Ok(self.session.placement())
-    }
-
-    /// All that a command reads.
-    pub fn buffer(&mut self, task: TaskId) -> &mut [u8] {
-        let slot = &mut self.slots[task.index()];
-        let len = slot.read_len;
-        slot.data_in.get_or_insert_with(|| self.pool.get(len))
-    }
-
-    /// The data segment is where it belongs, and its digest is right; `control` is the segment where that was for the
-    /// machine.
-    ///
-    /// # Errors
-    /// When the connection must be dropped.
-    pub fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), Fatal> {
-        match control {
-            Some(data) => self.session.handle_control(data)?,
-            None => self.session.handle_data(),
-        }
-        self.handle_events();
-        Ok(())
-    }
-
     /// A session on a connection that was made `now`; its login begins.
     pub(crate) fn new(now: Duration, setup: Arc<Setup>, pool: Pool) -> Self {
         let session = Session::new(now, setup);
@@ -267,6 +224,41 @@ impl Link {
             data
         });
         self.done.push_back(Done { task, tag, bulk, end, data });
+    }
+}
+
+impl Side for Link {
+    fn receive_digests(&self) -> Digests {
+        self.session.receive_digests()
+    }
+
+    fn wants_input(&self) -> bool {
+        self.session.wants_input()
+    }
+
+    fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Broken> {
+        self.session.handle_header(self.heard_at, bhs)?;
+        self.has_news = true;
+        Ok(self.session.placement())
+    }
+
+    fn buffer(&mut self, task: TaskId) -> &mut [u8] {
+        let slot = &mut self.slots[task.index()];
+        let len = slot.read_len;
+        slot.data_in.get_or_insert_with(|| self.pool.get(len))
+    }
+
+    fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), Broken> {
+        match control {
+            Some(data) => self.session.handle_control(data)?,
+            None => self.session.handle_data(),
+        }
+        self.handle_events();
+        Ok(())
+    }
+
+    fn handle_bad_digest(&mut self, _bhs: &Bhs) -> Result<(), Broken> {
+        Err(Broken::Digest("data"))
     }
 }
 

@@ -11,7 +11,7 @@ use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec::V
 use core::time::Duration;
 
 use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, Pool, SgList};
-use netraid_iscsi_proto::machine::TaskId;
+use netraid_iscsi_proto::{framing::Side as _, machine::TaskId};
 
 use crate::{
     Reason,

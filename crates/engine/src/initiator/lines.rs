@@ -8,14 +8,10 @@ use std::{
 };
 
 use netraid_block::Portal;
-use netraid_iscsi_proto::{
-    machine::{Digests, Placement, TaskId},
-    pdu::Bhs,
-};
 use netraid_remote::{ConnectError, Link, Reason, Transmit};
 use tokio::net::TcpStream;
 
-use crate::wire::{Side, Wire, WireError};
+use crate::wire::{Wire, WireError};
 
 /// One connection.
 #[derive(Default)]
@@ -77,7 +73,7 @@ impl Line {
     /// Takes what the socket has.
     pub(super) fn receive(&mut self, link: &mut Link) -> Result<(), WireError> {
         match self {
-            Self::Open(wire) => wire.receive(&mut Receiver(link)),
+            Self::Open(wire) => wire.receive(link),
             Self::Closed | Self::Connecting(_) => Ok(()),
         }
     }
@@ -102,35 +98,6 @@ impl Line {
                 return Ok(());
             }
         }
-    }
-}
-
-/// A session as its connection sees it.
-struct Receiver<'a>(&'a mut Link);
-
-impl Side for Receiver<'_> {
-    fn receive_digests(&self) -> Digests {
-        self.0.receive_digests()
-    }
-
-    fn wants_input(&self) -> bool {
-        self.0.wants_input()
-    }
-
-    fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
-        Ok(self.0.handle_header(bhs)?)
-    }
-
-    fn buffer(&mut self, task: TaskId) -> &mut [u8] {
-        self.0.buffer(task)
-    }
-
-    fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), WireError> {
-        Ok(self.0.handle_segment(control)?)
-    }
-
-    fn handle_bad_digest(&mut self, _bhs: &Bhs) -> Result<(), WireError> {
-        Err(WireError::Digest("data"))
     }
 }
 

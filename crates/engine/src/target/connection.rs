@@ -8,8 +8,8 @@ use futures_util::FutureExt as _;
 use netraid_block::narrow;
 use netraid_iscsi_proto::{
     chap::Challenge,
-    machine::{Digests, Fatal, Placement, TaskId},
-    pdu::Bhs,
+    framing::Broken,
+    machine::Fatal,
     target::{Link, RefusedLogin},
 };
 use netraid_node::Service;
@@ -23,7 +23,7 @@ use self::outside::Reach;
 use super::{Shared, sessions::SessionEntry};
 use crate::{
     completions::{CompletionQueue, CompletionReceiver},
-    wire::{Side, Wire, WireError},
+    wire::{Wire, WireError},
 };
 
 /// Completions taken before the socket has its turn.
@@ -169,7 +169,7 @@ impl Driver {
                     let changed = std::mem::replace(&mut moved, wire.moved()) != moved;
                     let now = self.reach.now();
                     let moves = (changed, !wire.is_flushed());
-                    self.service.handle_timeout(&mut self.reach, now, moves)?;
+                    self.service.handle_timeout(&mut self.reach, now, moves).map_err(Broken::from)?;
                     timer.as_mut().reset(Instant::now() + Duration::from_secs(3600));
                 }
             }
@@ -193,16 +193,16 @@ impl Driver {
     fn count(&self, error: &WireError) {
         let counters = self.service.counters();
         match error {
-            WireError::Fatal(Fatal::LoginTimeout) => counters.login_timeouts.add(1),
-            WireError::Fatal(Fatal::Silent) => counters.silent_peers.add(1),
-            WireError::Fatal(
+            WireError::Broken(Broken::Fatal(Fatal::LoginTimeout)) => counters.login_timeouts.add(1),
+            WireError::Broken(Broken::Fatal(Fatal::Silent)) => counters.silent_peers.add(1),
+            WireError::Broken(Broken::Fatal(
                 Fatal::Protocol(_)
                 | Fatal::Oversize { .. }
                 | Fatal::Rejected(_)
                 | Fatal::Text(_)
                 | Fatal::Negotiation(_),
-            ) => counters.protocol_errors.add(1),
-            WireError::Digest(_) => counters.digest_errors.add(1),
+            )) => counters.protocol_errors.add(1),
+            WireError::Broken(Broken::Digest(_)) => counters.digest_errors.add(1),
             WireError::Io(_) | WireError::Closed => {}
         }
     }
@@ -240,8 +240,8 @@ impl Driver {
 
     /// Takes what the socket has: one reading of the clock for all of it.
     fn receive(&mut self, wire: &mut Wire) -> Result<(), WireError> {
-        self.service.hear(self.reach.now());
-        wire.receive(self)
+        let now = self.reach.now();
+        wire.receive(&mut self.service.receiver(&mut self.reach, now))
     }
 
     /// Sends what the machine has, as far as the socket takes it.
@@ -278,33 +278,5 @@ const fn describe_refusal(status: u16) -> &'static str {
         0x020a => "no such session",
         0x0302 => "no room for another session, or no descriptors for it",
         _ => "against the protocol, or no common values",
-    }
-}
-
-impl Side for Driver {
-    fn receive_digests(&self) -> Digests {
-        self.service.receive_digests()
-    }
-
-    fn wants_input(&self) -> bool {
-        self.service.wants_input()
-    }
-
-    fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, WireError> {
-        Ok(self.service.handle_header(&mut self.reach, bhs)?)
-    }
-
-    fn buffer(&mut self, task: TaskId) -> &mut [u8] {
-        self.service.buffer(task)
-    }
-
-    fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), WireError> {
-        let control = control.map(|data| (data, self.reach.now()));
-        Ok(self.service.handle_segment(&mut self.reach, control)?)
-    }
-
-    fn handle_bad_digest(&mut self, bhs: &Bhs) -> Result<(), WireError> {
-        self.service.handle_bad_digest(&mut self.reach, bhs);
-        Ok(())
     }
 }

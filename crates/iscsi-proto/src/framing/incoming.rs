@@ -1,34 +1,32 @@
 //! The receiving half: headers, data segments, digests.
 
-use std::io::{self, IoSliceMut};
+use alloc::{boxed::Box, vec, vec::Vec};
 
 use netraid_block::narrow;
-use netraid_iscsi_proto::{
+use netraid_parity::crc;
+
+use super::{Broken, Side};
+use crate::{
     machine::Placement,
     pdu::{BHS_LEN, Bhs},
 };
-use netraid_raid::crc;
 
-use super::{INPUT_LEN, Side, Wire, WireError};
-use crate::sockets;
-
+/// Receive buffer: holds many small PDUs, and always a header with all its extensions.
+const INPUT_LEN: usize = 64 * 1024;
 /// Longest header: basic, additional segments, digest.
 const HEADER_LEN_MAX: usize = BHS_LEN + 255 * 4 + 4;
 /// A data segment from which on the next ones are expected to be long too: then little is read
 /// beyond what is waited for, so that data lands in place instead of being copied there.
 const LONG_SEGMENT: usize = 16 * 1024;
 const SHORT_WINDOW: usize = 512;
-/// Reads before others have their turn.
-const READS_MAX: usize = 32;
-
 /// What is being received.
-pub(super) enum Stage {
+enum Stage {
     Header,
     Segment(Segment),
 }
 
 /// A data segment on its way in.
-pub(super) struct Segment {
+struct Segment {
     bhs: Bhs,
     placement: Placement,
     len: usize,
@@ -110,31 +108,49 @@ impl Segment {
     }
 }
 
-impl Wire {
-    /// Whether the side wanted no more while there was more; readiness will not tell of that.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused
-    }
+/// What was received of a stream, up to where it was taken.
+pub struct Incoming {
+    input: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Bytes worth reading beyond the data that is waited for.
+    window: usize,
+    stage: Stage,
+    is_paused: bool,
+}
 
-    /// Takes what the socket has, and gives it to `side`, until there is no more, the side wants
-    /// no more, or others should have their turn.
-    pub(crate) fn receive(&mut self, side: &mut impl Side) -> Result<(), WireError> {
-        for _ in 0..READS_MAX {
-            self.paused = !self.consume(side)?;
-            if self.paused || !self.read(side)? {
-                return Ok(());
-            }
+impl Default for Incoming {
+    fn default() -> Self {
+        Self {
+            input: vec![0; INPUT_LEN].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            window: INPUT_LEN,
+            stage: Stage::Header,
+            is_paused: false,
         }
-        self.paused = !self.consume(side)?;
-        Ok(())
+    }
+}
+
+impl Incoming {
+    /// Whether the side wanted no more while there was more; the connection will not tell of that.
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
-    /// Gives buffered bytes to the side; false when it wants no more.
-    fn consume(&mut self, side: &mut impl Side) -> Result<bool, WireError> {
+    /// Gives to `side` what was received, until there is no more, or the side wants no more; false then.
+    ///
+    /// # Errors
+    /// When the connection must be dropped.
+    pub fn consume(&mut self, side: &mut impl Side) -> Result<bool, Broken> {
+        // So it is until the side has taken all.
+        self.is_paused = false;
         loop {
             match &mut self.stage {
                 Stage::Header => {
                     if !side.wants_input() {
+                        self.is_paused = true;
                         return Ok(false);
                     }
                     let digests = side.receive_digests();
@@ -161,25 +177,8 @@ impl Wire {
         }
     }
 
-    fn take_header(&mut self, with_digest: bool) -> Result<Option<Bhs>, WireError> {
-        let bytes = &self.input[self.start..self.end];
-        let Some((first, _)) = bytes.split_first_chunk::<BHS_LEN>() else { return Ok(None) };
-        let bhs = Bhs(*first);
-        let len = BHS_LEN + bhs.ahs_len();
-        let whole = len + if with_digest { 4 } else { 0 };
-        let Some(header) = bytes.get(..whole) else { return Ok(None) };
-        if with_digest {
-            let (header, sent) = header.split_at(len);
-            if crc::append(0, header).to_le_bytes() != sent {
-                return Err(WireError::Digest("header"));
-            }
-        }
-        self.start += whole;
-        Ok(Some(bhs))
-    }
-
-    /// Reads once; false when the socket has nothing.
-    fn read(&mut self, side: &mut impl Side) -> Result<bool, WireError> {
+    /// Where the next bytes of the stream go: first to the place of a command, then to the buffer for all else.
+    pub fn room<'a>(&'a mut self, side: &'a mut impl Side) -> (Option<&'a mut [u8]>, &'a mut [u8]) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if INPUT_LEN - self.end < HEADER_LEN_MAX {
@@ -187,27 +186,18 @@ impl Wire {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let limit = INPUT_LEN.min(self.end.saturating_add(self.window.max(HEADER_LEN_MAX)));
-        let window = &mut self.input[self.end..limit];
         let place = match &self.stage {
             Stage::Segment(segment) => segment.place(side),
             Stage::Header => None,
         };
-        let (result, placed_max) = match place {
-            Some(place) => {
-                let len = place.len();
-                let mut slices = [IoSliceMut::new(place), IoSliceMut::new(window)];
-                (sockets::read(&self.stream, &mut slices), len)
-            }
-            None => (sockets::read(&self.stream, &mut [IoSliceMut::new(window)]), 0),
-        };
-        let count = match result {
-            Ok(Some(0)) => return Err(WireError::Closed),
-            Ok(Some(count)) => count,
-            Ok(None) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(error.into()),
-        };
-        self.moved = self.moved.wrapping_add(count as u64);
+        (place, &mut self.input[self.end..limit])
+    }
+
+    /// So many bytes are where [`Self::room`] said, at most `placed_max` of them in the place of a command.
+    ///
+    /// # Panics
+    /// When there was no room for so many.
+    pub fn received(&mut self, count: usize, placed_max: usize, side: &mut impl Side) {
         let placed = count.min(placed_max);
         if let Stage::Segment(segment) = &mut self.stage
             && placed > 0
@@ -220,6 +210,23 @@ impl Wire {
             segment.got += placed;
         }
         self.end += count - placed;
-        Ok(true)
+        assert!(self.end <= INPUT_LEN, "more was received than there was room for");
+    }
+
+    fn take_header(&mut self, with_digest: bool) -> Result<Option<Bhs>, Broken> {
+        let bytes = &self.input[self.start..self.end];
+        let Some((first, _)) = bytes.split_first_chunk::<BHS_LEN>() else { return Ok(None) };
+        let bhs = Bhs(*first);
+        let len = BHS_LEN + bhs.ahs_len();
+        let whole = len + if with_digest { 4 } else { 0 };
+        let Some(header) = bytes.get(..whole) else { return Ok(None) };
+        if with_digest {
+            let (header, sent) = header.split_at(len);
+            if crc::append(0, header).to_le_bytes() != sent {
+                return Err(Broken::Digest("header"));
+            }
+        }
+        self.start += whole;
+        Ok(Some(bhs))
     }
 }

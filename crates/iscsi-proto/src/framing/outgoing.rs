@@ -1,25 +1,21 @@
 //! The sending half: headers, padding and digests around what is sent from where it lies.
 
-use std::io::{self, IoSlice};
+use alloc::collections::VecDeque;
 
 use netraid_block::SgList;
-use netraid_iscsi_proto::{
+use netraid_parity::crc;
+
+use crate::{
     machine::Digests,
     pdu::{BHS_LEN, Bhs},
 };
-use netraid_raid::crc;
-use smallvec::SmallVec;
 
-use super::{Wire, WireError};
-
-/// Slices of one write; the kernel takes up to 1024.
-const SLICES_MAX: usize = 128;
 /// Bytes and PDUs that may wait before more are made.
 const QUEUED_MAX: usize = 2 << 20;
 const ITEMS_MAX: usize = 256;
 
 /// One PDU that waits to be sent.
-pub(super) struct Item {
+struct Item {
     head: [u8; BHS_LEN + 4],
     head_len: usize,
     body: SgList,
@@ -54,73 +50,70 @@ impl Item {
 
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let body = self.body.parts().iter().map(|part| &part[..]);
-        let head = std::iter::once(&self.head[..self.head_len]);
-        let tail = std::iter::once(&self.tail[..self.tail_len]);
+        let head = core::iter::once(&self.head[..self.head_len]);
+        let tail = core::iter::once(&self.tail[..self.tail_len]);
         head.chain(body).chain(tail).filter(|slice| !slice.is_empty())
     }
 }
 
-impl Wire {
+/// What waits to be sent.
+#[derive(Default)]
+pub struct Outgoing {
+    items: VecDeque<Item>,
+    /// Bytes of the first item that are gone.
+    sent: usize,
+    /// Bytes that wait, those that are gone aside.
+    queued: usize,
+}
+
+impl Outgoing {
     /// Whether more may be queued before what waits is sent.
-    pub(crate) fn has_room(&self) -> bool {
-        self.queued < QUEUED_MAX && self.output.len() < ITEMS_MAX
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.queued < QUEUED_MAX && self.items.len() < ITEMS_MAX
     }
 
     /// Whether nothing waits.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.output.is_empty()
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
     }
 
     /// Queues one PDU.
-    pub(crate) fn push(&mut self, header: &Bhs, body: SgList, digests: Digests) {
+    ///
+    /// # Panics
+    /// When the data does not have the length that the header says.
+    pub fn push(&mut self, header: &Bhs, body: SgList, digests: Digests) {
         // Else all that follows would be taken for something else.
         assert_eq!(body.len() as u64, u64::from(header.data_len()), "a PDU's data has its length");
         let item = Item::new(header, body, digests);
         self.queued += item.len();
-        self.output.push_back(item);
+        self.items.push_back(item);
     }
 
-    /// Sends what the socket takes; whether all is gone.
-    pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
-        while !self.output.is_empty() {
-            let mut slices: SmallVec<[IoSlice<'_>; SLICES_MAX]> = SmallVec::new();
-            let mut skip = self.sent;
-            for slice in self.output.iter().flat_map(Item::slices) {
-                if slices.len() == SLICES_MAX {
-                    break;
-                }
-                if skip >= slice.len() {
-                    skip -= slice.len();
-                    continue;
-                }
-                slices.push(IoSlice::new(&slice[skip..]));
-                skip = 0;
-            }
-            let result = self.stream.try_write_vectored(&slices);
-            drop(slices);
-            match result {
-                Ok(0) => return Err(WireError::Closed),
-                Ok(count) => self.advance(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
+    /// The bytes that wait, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut skip = self.sent;
+        self.items.iter().flat_map(Item::slices).filter_map(move |slice| {
+            let gone = skip.min(slice.len());
+            skip -= gone;
+            Some(&slice[gone..]).filter(|rest| !rest.is_empty())
+        })
     }
 
-    fn advance(&mut self, count: usize) {
+    /// So many bytes are gone.
+    ///
+    /// # Panics
+    /// When fewer waited.
+    pub fn advance(&mut self, count: usize) {
         assert!(count <= self.queued, "more was sent than waited");
         self.queued -= count;
         self.sent += count;
-        while let Some(first) = self.output.front()
+        while let Some(first) = self.items.front()
             && self.sent >= first.len()
         {
             self.sent -= first.len();
-            self.output.pop_front();
-        }
-        if !self.output.is_empty() {
-            self.moved = self.moved.wrapping_add(count as u64);
+            self.items.pop_front();
         }
     }
 }
