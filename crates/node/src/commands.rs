@@ -9,7 +9,7 @@ use netraid_iscsi_proto::{
     target::{ConnectionId, Outcome, Plan},
 };
 use netraid_scsi::{
-    Additional, MediumRequest, NexusId, Refusal, Response, Sense, Step, Task,
+    Additional, MediumRequest, NexusId, Refusal, Response, Sense, Step,
     cdb::{self, CommandKind},
     unit::decode_lun,
 };
@@ -50,39 +50,31 @@ impl<O: Outside> Service<O> {
         {
             note_use(&mut self.used, lun, self.connection);
         }
+        // Whatever becomes of what is asked now, the logical unit gets its task back.
+        slot.stage = Stage::Begun(scsi_task, At::Unit);
         drop(units);
         slot.lun = served;
-        self.plan(outside, task, scsi_task, step, data_out_max);
+        self.plan(outside, task, step, data_out_max);
     }
 
     /// What a command takes before it goes on.
     #[inline]
-    fn plan(
-        &mut self,
-        outside: &mut O,
-        task: TaskId,
-        mut scsi_task: Task,
-        step: Step,
-        data_out_max: u32,
-    ) {
-        let slot = &mut self.slots[task.index()];
+    fn plan(&mut self, outside: &mut O, task: TaskId, step: Step, data_out_max: u32) {
         let (at, plan) = match step {
             Step::Respond(response) => return self.respond(outside, task, response),
-            Step::DataOut { .. } | Step::Wait
-                if (slot.is_guarded() || outside.guest().is_some())
-                    && let Some(response) = bars_intent(outside, slot, &mut scsi_task) =>
-            {
-                return self.respond(outside, task, response);
-            }
+            Step::DataOut { .. } | Step::Wait if self.is_intent_barred(outside, task) => return,
             Step::DataOut { len, memory } => {
                 let data_out = len.min(data_out_max);
-                slot.data_out_len = narrow(data_out);
+                self.slots[task.index()].data_out_len = narrow(data_out);
                 (At::Data, Plan { data_out, data_out_total: u64::from(len), memory })
             }
             Step::Wait => (At::Background, Plan { data_out: 0, data_out_total: 0, memory: 0 }),
             Step::Submit(request) => {
                 // Also of a read that comes after a flush.
-                let memory = scsi_task.read_len();
+                let memory = match &self.slots[task.index()].stage {
+                    Stage::Begun(scsi_task, _) => scsi_task.read_len(),
+                    Stage::Free | Stage::Answered(_) => 0,
+                };
                 let at = At::Request { request, is_kept_back: false };
                 (at, Plan { data_out: 0, data_out_total: 0, memory })
             }
@@ -91,7 +83,7 @@ impl<O: Outside> Service<O> {
                 unreachable!("{task:?} changes reservations without its parameters")
             }
         };
-        slot.stage = Stage::Begun(scsi_task, at);
+        self.slots[task.index()].move_to(at);
         self.machine.handle_plan(task, plan);
         if let Stage::Begun(_, At::Request { is_kept_back, .. }) =
             &mut self.slots[task.index()].stage
@@ -239,6 +231,10 @@ impl<O: Outside> Service<O> {
     /// Waits for the background work of the command's LUN.
     #[cold]
     fn wait(&mut self, outside: &mut O, task: TaskId) {
+        // Nobody asks again when the logical unit begins.
+        if self.is_intent_barred(outside, task) {
+            return;
+        }
         // That may take hours, and the devices do other things meanwhile.
         let slot = &mut self.slots[task.index()];
         slot.give_place_back(outside);
@@ -339,6 +335,31 @@ impl<O: Outside> Service<O> {
         true
     }
 
+    /// Ends a task whose data, or whose wait, its LUN's policy or its session's grant does not want. False when it may go
+    /// on.
+    #[inline]
+    fn is_intent_barred(&mut self, outside: &mut O, task: TaskId) -> bool {
+        let asks = self.slots[task.index()].is_guarded() || outside.guest().is_some();
+        asks && self.bars_intent(outside, task)
+    }
+
+    #[cold]
+    fn bars_intent(&mut self, outside: &mut O, task: TaskId) -> bool {
+        let slot = &self.slots[task.index()];
+        let Stage::Begun(scsi_task, _) = &slot.stage else { return false };
+        let Some((op, offset, len)) = outside.units().intent(scsi_task) else { return false };
+        let moment = Moment::BeforeData;
+        let access = Access { initiator: outside.initiator(), op, offset, len, moment };
+        let lun = slot.lun.as_ref().filter(|lun| lun.is_guarded());
+        let refusal = lun.and_then(|lun| lun.refusal(&access, false)).or_else(|| {
+            let guest = outside.guest()?;
+            guest.foresee((op, offset, len)).is_err().then_some(Refusal::AccessDenied)
+        });
+        let Some(refusal) = refusal else { return false };
+        self.refuse(outside, task, refusal);
+        true
+    }
+
     /// Where on the device a task's next request goes, and the end of what is written before and after, where the request
     /// moves that; none when it must not go, and the task has ended.
     #[inline]
@@ -370,10 +391,10 @@ impl<O: Outside> Service<O> {
         let slot = &mut self.slots[task.index()];
         let Response { status, sense, data_in } = response;
         let read = data_in.len() as u64;
-        let before = core::mem::replace(&mut slot.stage, Stage::Answered(data_in));
-        if let Stage::Begun(_, At::Other { lun, .. }) = before {
-            leave_other(outside, &lun);
+        if let Stage::Begun(_, At::Other { lun, .. }) = &slot.stage {
+            leave_other(outside, lun);
         }
+        slot.stage = Stage::Answered(data_in);
         slot.leave(outside);
         slot.give_place_back(outside);
         slot.count(outside, status, read);
@@ -388,25 +409,6 @@ impl<L> Slot<L> {
             *at = to;
         }
     }
-}
-
-/// The answer to a task whose data, or whose wait, its LUN's policy or its session's grant does not want.
-#[cold]
-fn bars_intent<O: Outside>(
-    outside: &O,
-    slot: &Slot<O::Lun>,
-    scsi_task: &mut Task,
-) -> Option<Response> {
-    let mut units = outside.units();
-    let (op, offset, len) = units.intent(scsi_task)?;
-    let moment = Moment::BeforeData;
-    let access = Access { initiator: outside.initiator(), op, offset, len, moment };
-    let lun = slot.lun.as_ref().filter(|lun| lun.is_guarded());
-    let refusal = lun.and_then(|lun| lun.refusal(&access, false)).or_else(|| {
-        let barred = outside.guest().is_some_and(|guest| guest.foresee((op, offset, len)).is_err());
-        barred.then_some(Refusal::AccessDenied)
-    });
-    refusal.map(|refusal| units.handle_refusal(scsi_task, refusal))
 }
 
 /// Whether a session may not do any more what a command takes.

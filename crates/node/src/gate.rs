@@ -51,6 +51,7 @@ impl Gate {
 
 impl Gatehouse {
     /// Whether gate or policy have a say: what a request looks at first.
+    #[inline]
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         self.guards.load(SeqCst) != 0
@@ -90,6 +91,7 @@ impl Gatehouse {
     }
 
     /// A command goes to the device; [`Self::leave`] when it has ended.
+    #[inline]
     pub fn enter(&self) {
         self.running.fetch_add(1, SeqCst);
     }
@@ -98,6 +100,7 @@ impl Gatehouse {
     ///
     /// # Panics
     /// When none has entered.
+    #[inline]
     pub fn leave(&self) -> bool {
         let was = self.running.fetch_sub(1, SeqCst);
         assert!(was > 0, "a command leaves that did not enter");

@@ -216,6 +216,7 @@ pub enum Place {
 
 impl Place {
     /// A request whose bytes are at these places.
+    #[inline]
     #[must_use]
     pub fn of(request: &MediumRequest, pieces: Pieces) -> Self {
         match pieces.as_slice() {

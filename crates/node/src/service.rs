@@ -21,8 +21,8 @@ use crate::{
 
 /// What a target serves to one initiator: the machine of a connection with the places of its commands.
 ///
-/// It is driven as the module `machine` of `netraid-iscsi-proto` says, with what it reaches as a parameter. What it orders
-/// has been done when a call has returned.
+/// It is driven as the module `machine` of `netraid-iscsi-proto` says, with what it reaches as a parameter; there is nothing
+/// to be polled but what is to be sent. Ends and what was sent are told one by one, and then that some were.
 pub struct Service<O: Outside> {
     pub(crate) machine: Connection,
     pub(crate) slots: Vec<Slot<O::Lun>>,

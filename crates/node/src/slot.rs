@@ -128,17 +128,22 @@ impl<L: Lun> Slot<L> {
         outside.count(self.lun.as_ref(), Counted { kind: self.kind, status, read, written });
     }
 
+    /// The logical unit gets the task back of a command that is not answered.
+    #[cold]
+    fn abort<O: Outside<Lun = L>>(&mut self, outside: &O) {
+        let stage = core::mem::replace(&mut self.stage, Stage::Free);
+        let Stage::Begun(task, at) = stage else { return };
+        outside.units().handle_abort(task);
+        outside.count_aborted(self.lun.as_ref());
+        if let At::Other { lun, .. } = at {
+            leave_other(outside, &lun);
+        }
+    }
+
     /// Nothing more is wanted of the command.
     pub(crate) fn clear<O: Outside<Lun = L>>(&mut self, outside: &O) {
-        match core::mem::replace(&mut self.stage, Stage::Free) {
-            Stage::Free | Stage::Answered(_) => {}
-            Stage::Begun(task, at) => {
-                outside.units().handle_abort(task);
-                outside.count_aborted(self.lun.as_ref());
-                if let At::Other { lun, .. } = at {
-                    leave_other(outside, &lun);
-                }
-            }
+        if matches!(self.stage, Stage::Begun(..)) {
+            self.abort(outside);
         }
         self.leave(outside);
         self.give_place_back(outside);

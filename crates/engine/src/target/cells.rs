@@ -1,7 +1,7 @@
 //! What the threads of a target share.
 //!
 //! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
-//! node, or background work and then the logical units; then the table of LUNs, a LUN's gate, policy,
+//! node, or background work and then the logical units; then the table of LUNs, a LUN's policy,
 //! users, device; then sessions, the pacer, wakers. The table of segments, then guests. A command takes that of the logical units, twice, for some tens
 //! of nanoseconds.
 

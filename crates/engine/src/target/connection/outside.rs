@@ -98,7 +98,7 @@ impl Reach {
         self.shared.started.elapsed()
     }
 
-    /// Nothing is begun any more.
+    /// Nothing is begun any more: only the session's end is left.
     pub(super) fn stop(&mut self) {
         self.queue = None;
     }

@@ -167,6 +167,22 @@ async fn a_session_that_ends_by_a_bug_does_not_wait_for_it() {
 }
 
 #[tokio::test]
+async fn an_order_whose_policy_fails_by_a_bug_leaves_its_lun_as_it_was() {
+    let sanitizing = Some(Sanitizing::volatile());
+    let buggy = Lun { sanitizing, policy: Some(Box::new(Panics)), ..ram().into() };
+    let target = Running::start_luns(config(), vec![buggy]);
+    let mut raw = Raw::log_in(target.address, 1).await.unwrap().unwrap();
+    raw.take_attention().await;
+    raw.command(&ERASE, 0).await;
+    assert!(raw.receive().await.is_err(), "the connection is closed");
+    target.handle.set_policy(0, None).await.unwrap();
+    let mut other = Raw::log_in(target.address, 2).await.unwrap().unwrap();
+    other.take_attention().await;
+    ready(&mut other).await;
+    target.stop().await;
+}
+
+#[tokio::test]
 async fn a_target_that_was_killed_goes_on_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let marker: PathBuf = dir.path().join("disk.sanitize");
