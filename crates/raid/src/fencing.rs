@@ -6,7 +6,9 @@
 //!
 //! Invariant: nobody's registration is removed who may be alive, but by an administrator's word.
 //!
-//! Not here: what is asked of members, and in which order.
+//! What is asked of members, and in which order, is in [`steps`].
+
+pub mod steps;
 
 use alloc::collections::BTreeSet;
 use core::num::NonZeroU64;

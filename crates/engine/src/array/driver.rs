@@ -523,7 +523,7 @@ impl Driver {
         let suspects = self.volume.suspects(&self.looks());
         let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
             url: slot.address(),
-            exclusive: slot.connected.as_ref().is_some_and(|member| member.exclusive),
+            exclusive: slot.connected.as_ref().is_some_and(|member| member.standing.exclusive),
             ..super::status::member(&self.volume, index, suspects)
         };
         let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();

@@ -216,10 +216,11 @@ pub(super) async fn join(
 /// Whether this engine surely has the array still, by the members that are fenced. Who is fenced out
 /// without having heard of it yet must not push its successor aside.
 async fn is_holder(others: &[Connected]) -> Result<bool, ArrayError> {
-    let ends = join_all(others.iter().filter(|other| other.exclusive).map(async |other| {
-        let end = other.check_fenced().await;
-        (end, other.remote.is_fenced())
-    }));
+    let ends =
+        join_all(others.iter().filter(|other| other.standing.exclusive).map(async |other| {
+            let end = other.check_fenced().await;
+            (end, other.remote.is_fenced())
+        }));
     let ends = ends.await;
     let is_holder = !ends.is_empty() && ends.iter().all(|(end, _)| end.is_ok());
     for (end, is_fenced) in ends {

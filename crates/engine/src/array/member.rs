@@ -1,6 +1,6 @@
 //! One member from the shell's side: connecting, what is on it, its label.
 
-use std::{collections::BTreeSet, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use netraid_block::{
     Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri, narrow,
@@ -8,6 +8,7 @@ use netraid_block::{
 use netraid_raid::{
     checkpoint::Checkpoint,
     fencing::hash,
+    fencing::steps::Standing,
     label::{LABEL_LEN, Label, LabelError, Uuid},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, Regions, SIGNATURE_LEN},
 };
@@ -116,12 +117,8 @@ pub(super) struct Connected {
     pub(super) place: usize,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
-    /// Only this engine may write to it.
-    pub(super) exclusive: bool,
-    /// The key that its sessions are registered with.
-    pub(super) registered: Option<NonZeroU64>,
-    /// Somebody who may be alive was removed from it: it is not given back to all.
-    pub(super) is_wary: bool,
+    /// Whether only this engine may write to it, and what is to be given back.
+    pub(super) standing: Standing,
 }
 
 impl Connected {
@@ -172,8 +169,7 @@ impl Connected {
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
         let device = remote.clone().into_device();
-        let (place, exclusive, registered, is_wary) = (0, false, None, false);
-        Ok(Self { config, place, remote, device, exclusive, registered, is_wary })
+        Ok(Self { config, place: 0, remote, device, standing: Standing::default() })
     }
 
     pub(super) fn address(&self) -> String {

@@ -327,7 +327,7 @@ async fn exclude_others(
     // Each to its end: what was registered must be known, to be taken back when one fails.
     let ends = join_all(members.map(async |(at, member)| {
         let end = member.fence(fence_of(at)).await;
-        (at, end.map(|()| (!member.exclusive).then(|| member.address())))
+        (at, end.map(|()| (!member.standing.exclusive).then(|| member.address())))
     }));
     let mut failed = Vec::new();
     for (at, end) in ends.await {
@@ -371,7 +371,7 @@ async fn find_changed(
         let error = match now {
             Ok(Ok(now)) if own_label(found, at) == Some(&now) => {
                 others.remove(member_at(places, at));
-                are_fenced &= connected[at].exclusive;
+                are_fenced &= connected[at].standing.exclusive;
                 continue;
             }
             Ok(Ok(now)) => {

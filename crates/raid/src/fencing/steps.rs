@@ -1,0 +1,488 @@
+//! Fencing step by step: what is asked of a member's device about its persistent reservations, and in which order.
+//!
+//! All sessions of an engine are registered with one key, which is new for each run; the reservation lets only registered
+//! sessions write, and all of them hold it. Who takes over removes the registrations of others, and waits for what they
+//! had under way. A target that restarts forgets that, and is set aside then anyway.
+//!
+//! Invariant: a member is `exclusive` only after it has said that no other key is registered and that the reservation is
+//! in force. Says nothing about members without reservations.
+//!
+//! Steps are straight-line code that waits for answers and for nothing else: no thread, no clock, no runtime.
+
+use alloc::{boxed::Box, collections::BTreeSet, sync::Arc, vec::Vec};
+use core::{
+    future::{Future, poll_fn},
+    num::NonZeroU64,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use atomic_refcell::AtomicRefCell;
+use netraid_block::{ErrorKind, IoError};
+use sync_wrapper::SyncWrapper;
+
+use super::{Fence, VACANT};
+
+/// Times that others may come between.
+const TRIES_MAX: usize = 4;
+
+/// What is asked of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Which keys are registered.
+    Keys,
+    /// Which reservation is held.
+    Reservation,
+    /// Whether there is a session, and nobody is known to have taken over.
+    Presence,
+    /// To register all sessions.
+    Register {
+        /// With this key.
+        key: NonZeroU64,
+        /// Whatever they are registered with; else only what this side knows of is replaced.
+        ignore: bool,
+    },
+    /// To take the registrations of all sessions back.
+    Unregister,
+    /// To reserve it so that only registered sessions write, all of them hold it, and everybody reads.
+    Reserve(NonZeroU64),
+    /// To give that reservation back.
+    Release(NonZeroU64),
+    /// To remove the registrations of another, and take its reservation over.
+    Preempt {
+        /// This side's key.
+        key: NonZeroU64,
+        /// The other's.
+        other: NonZeroU64,
+        /// What the other has under way ends before.
+        aborts: bool,
+    },
+    /// To remove the reservation and all registrations.
+    Clear(NonZeroU64),
+}
+
+/// What a device answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// These keys are registered; there are more where the list `is_cut`.
+    Keys {
+        /// The keys.
+        keys: Vec<u64>,
+        /// The list has no room for all.
+        is_cut: bool,
+    },
+    /// The reservation that is held: whether it is of the kind of [`Ask::Reserve`].
+    Reservation(Option<bool>),
+    /// Whether it is so.
+    Presence(bool),
+    /// It is not done.
+    Failed(IoError),
+}
+
+/// How an engine stands at a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// Only this engine may write to it.
+    pub exclusive: bool,
+    /// The key that its sessions may be registered with.
+    pub registered: Option<NonZeroU64>,
+    /// Somebody who may be alive was removed from it: it is not given back to all.
+    pub is_wary: bool,
+}
+
+/// Why a member cannot be made an engine's alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FenceError {
+    /// The device failed at this.
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        reason: IoError,
+    },
+    /// Somebody is registered who may be alive.
+    Reserved {
+        /// With this key.
+        key: u64,
+    },
+    /// The device takes registrations, and does not keep them.
+    Forgetful,
+    /// Others come between again and again.
+    Contended,
+}
+
+/// What an administrator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The member is used without: its device has no reservations, or cannot keep them.
+    NotFenced(IoError),
+    /// The device has no PREEMPT AND ABORT: what another engine has under way may still be written.
+    NothingAborted,
+    /// The registration could not be taken back.
+    RegistrationStays(IoError),
+    /// The reservation could not be removed.
+    ReservationStays(IoError),
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Ask the device, and give [`Steps::answer`].
+    Ask(Ask),
+    /// Tell that.
+    Tell(Notice),
+    /// Nothing more.
+    Done(Result<(), FenceError>),
+}
+
+type Work = Pin<Box<dyn Future<Output = Result<(), FenceError>> + Send>>;
+
+/// Steps at one member.
+pub struct Steps {
+    talk: Talk,
+    work: SyncWrapper<Work>,
+    end: Option<Result<(), FenceError>>,
+}
+
+impl Steps {
+    /// Lets no other engine write to a member, where it has reservations; [`Standing::exclusive`] tells.
+    #[must_use]
+    pub fn fence(standing: Standing, fence: Fence) -> Self {
+        Self::new(standing, |talk| async move { talk.fence(fence).await })
+    }
+
+    /// Makes sure that nobody has taken a member over since it was fenced: its sessions' registrations are made anew,
+    /// which only succeeds in their own places.
+    #[must_use]
+    pub fn check(standing: Standing) -> Self {
+        Self::new(standing, |talk| async move { talk.check().await })
+    }
+
+    /// Gives a member back: others may write again.
+    #[must_use]
+    pub fn renounce(standing: Standing) -> Self {
+        Self::new(standing, |talk| async move {
+            talk.renounce().await;
+            Ok(())
+        })
+    }
+
+    /// Removes the registrations of whomever, waits for what they have under way where the device can, and keeps them out
+    /// until [`Self::set_free`]: nothing of theirs is written over what is written meanwhile. Nothing where nobody is
+    /// registered. `fence` is [`Fence::against_all`].
+    #[must_use]
+    pub fn seize(standing: Standing, fence: Fence) -> Self {
+        Self::new(standing, |talk| async move { talk.seize(fence).await })
+    }
+
+    /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
+    #[must_use]
+    pub fn set_free(standing: Standing) -> Self {
+        Self::new(standing, |talk| async move {
+            talk.set_free().await;
+            Ok(())
+        })
+    }
+
+    /// How the engine stands at the member now: also what was asked for and not answered counts as registered.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.talk.0.borrow().standing
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Step {
+        if self.end.is_none()
+            && let Poll::Ready(end) =
+                self.work.get_mut().as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.end = Some(end);
+        }
+        let mut said = self.talk.0.borrow_mut();
+        if !said.notices.is_empty() {
+            return Step::Tell(said.notices.remove(0));
+        }
+        match (&self.end, said.ask) {
+            (Some(end), _) => Step::Done(end.clone()),
+            (None, Some(ask)) => Step::Ask(ask),
+            (None, None) => unreachable!("steps wait for answers only"),
+        }
+    }
+
+    /// Takes the answer to what was asked.
+    ///
+    /// # Panics
+    /// When nothing was.
+    pub fn answer(&mut self, answer: Answer) {
+        let mut said = self.talk.0.borrow_mut();
+        assert!(said.ask.take().is_some(), "an answer to nothing: {answer:?}");
+        said.answer = Some(answer);
+    }
+
+    fn new<F>(standing: Standing, work: impl FnOnce(Talk) -> F) -> Self
+    where
+        F: Future<Output = Result<(), FenceError>> + Send + 'static,
+    {
+        let said = Said { standing, ask: None, answer: None, notices: Vec::new() };
+        let talk = Talk(Arc::new(AtomicRefCell::new(said)));
+        let work: Work = Box::pin(work(talk.clone()));
+        Self { talk, work: SyncWrapper::new(work), end: None }
+    }
+}
+
+/// What steps and their shell have to tell each other.
+#[derive(Clone)]
+struct Talk(Arc<AtomicRefCell<Said>>);
+
+struct Said {
+    standing: Standing,
+    ask: Option<Ask>,
+    answer: Option<Answer>,
+    notices: Vec<Notice>,
+}
+
+/// Keys that are registered beside one's own.
+struct Others {
+    keys: BTreeSet<u64>,
+    is_cut: bool,
+    /// One's own was read.
+    has_own: bool,
+}
+
+impl Talk {
+    async fn fence(&self, fence: Fence) -> Result<(), FenceError> {
+        match self.try_fence(fence).await {
+            Err(FenceError::Failed { reason, .. }) if self.may_go_on_after(&reason).await => {
+                self.tell(Notice::NotFenced(reason));
+                self.note(|standing| standing.is_wary = false);
+                self.renounce().await;
+                Ok(())
+            }
+            end => end,
+        }
+    }
+
+    /// A device without reservations, or one that cannot keep them (LIO without its state
+    /// directory), is used without; but not while somebody else is registered at it.
+    async fn may_go_on_after(&self, reason: &IoError) -> bool {
+        if matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced) {
+            return reason.kind() == ErrorKind::Unsupported;
+        }
+        let own = self.standing().registered.map(NonZeroU64::get);
+        let keys = self.keys().await;
+        keys.is_ok_and(|(keys, is_cut)| !is_cut && keys.iter().all(|key| Some(*key) == own))
+    }
+
+    async fn try_fence(&self, fence: Fence) -> Result<(), FenceError> {
+        const WHAT: &str = "fencing it";
+        // Nothing is disturbed before it is known that nobody is there who may not be.
+        let others = self.others(fence, None).await?;
+        let is_wary = fence.is_wary(&others.keys);
+        let key = fence.key(is_wary);
+        // Whatever becomes of it, some sessions may be registered.
+        self.note(|standing| (standing.is_wary, standing.registered) = (is_wary, Some(key)));
+        self.demand(Ask::Register { key, ignore: true })
+            .await
+            .map_err(|reason| failed("registering at it", reason))?;
+        for _ in 0..TRIES_MAX {
+            let others = self.others(fence, Some(key)).await?;
+            let is_alone = others.keys.is_empty() && !others.is_cut;
+            if is_alone && !others.has_own {
+                return Err(FenceError::Forgetful);
+            }
+            let held = self.reservation().await.map_err(|reason| failed(WHAT, reason))?;
+            let is_held = held == Some(true);
+            if is_held && is_alone {
+                self.note(|standing| standing.exclusive = true);
+                return Ok(());
+            }
+            let is_wary = fence.is_wary(&others.keys);
+            self.note(|standing| standing.is_wary |= is_wary);
+            for other in others.keys.into_iter().filter_map(NonZeroU64::new) {
+                let removed = self.remove(key, other, is_held).await;
+                tolerate_conflict(removed).map_err(|reason| failed(WHAT, reason))?;
+            }
+            if !is_held {
+                let reserved = self.demand(Ask::Reserve(key)).await;
+                tolerate_conflict(reserved).map_err(|reason| failed(WHAT, reason))?;
+            }
+        }
+        Err(FenceError::Contended)
+    }
+
+    /// The keys beside `own` that are registered, all of which may be removed.
+    async fn others(&self, fence: Fence, own: Option<NonZeroU64>) -> Result<Others, FenceError> {
+        const WHAT: &str = "reading its reservation keys";
+        let (keys, is_cut) = self.keys().await.map_err(|reason| failed(WHAT, reason))?;
+        let own = own.map(NonZeroU64::get);
+        let has_own = keys.iter().any(|key| Some(*key) == own);
+        let keys: BTreeSet<u64> = keys.into_iter().filter(|other| Some(*other) != own).collect();
+        match keys.iter().find(|other| !fence.may_remove(**other)) {
+            Some(other) => Err(FenceError::Reserved { key: *other }),
+            None => Ok(Others { keys, is_cut, has_own }),
+        }
+    }
+
+    async fn check(&self) -> Result<(), FenceError> {
+        let Standing { exclusive, registered, .. } = self.standing();
+        let Some(key) = registered.filter(|_| exclusive) else { return Ok(()) };
+        let kept = self.demand(Ask::Register { key, ignore: false }).await;
+        kept.map_err(|reason| failed("making sure that it is still this engine's", reason))
+    }
+
+    /// Removes another's registrations, and waits for what it has under way where the device can.
+    async fn remove(
+        &self,
+        key: NonZeroU64,
+        other: NonZeroU64,
+        is_held: bool,
+    ) -> Result<(), IoError> {
+        match self.demand(Ask::Preempt { key, other, aborts: true }).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.tell(Notice::NothingAborted);
+                // What all hold belongs to one of them in tgt; when that one is removed, it is a
+                // dangling pointer. So it is released before, and made again at once.
+                if is_held {
+                    self.demand(Ask::Release(key)).await?;
+                }
+                self.demand(Ask::Preempt { key, other, aborts: false }).await?;
+                self.demand(Ask::Reserve(key)).await
+            }
+            end => end,
+        }
+    }
+
+    async fn renounce(&self) {
+        let registered = self.standing().registered;
+        self.note(|standing| (standing.exclusive, standing.registered) = (false, None));
+        let Some(key) = registered else { return };
+        if self.ask(Ask::Presence).await != Answer::Presence(true) {
+            return;
+        }
+        if let Err(error) = self.give_back(key).await {
+            self.tell(Notice::RegistrationStays(error));
+        }
+    }
+
+    /// Takes this run's registrations back. Some targets (tgt) keep those of sessions that are no
+    /// more, which no session could give back: where all are this run's, they go with one command.
+    async fn give_back(&self, key: NonZeroU64) -> Result<(), IoError> {
+        let all_own = match self.keys().await {
+            Ok((keys, is_cut)) => !is_cut && keys.iter().all(|other| *other == key.get()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => false,
+            Err(error) => return Err(error),
+        };
+        let is_wary = self.standing().is_wary;
+        self.demand(match all_own && !is_wary {
+            true => Ask::Clear(key),
+            false if is_wary => Ask::Register { key: VACANT, ignore: false },
+            false => Ask::Unregister,
+        })
+        .await
+    }
+
+    async fn seize(&self, fence: Fence) -> Result<(), FenceError> {
+        let nobody = match self.keys().await {
+            Ok((keys, _)) => keys.is_empty(),
+            Err(error) if error.kind() == ErrorKind::Unsupported => true,
+            Err(error) => return Err(failed("reading its reservation keys", error)),
+        };
+        // A reservation that cannot be read is removed, too.
+        if nobody && self.is_free().await {
+            return Ok(());
+        }
+        let fenced = self.try_fence(fence).await;
+        match (fenced, self.standing().registered) {
+            (Ok(()), _) => Ok(()),
+            // What cannot be taken over in good order can be cleared.
+            (Err(_), Some(key)) => {
+                self.note(|standing| standing.registered = None);
+                let cleared = self.demand(Ask::Clear(key)).await;
+                cleared.map_err(|error| failed("removing its reservations", error))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Whether nobody has reserved the device.
+    async fn is_free(&self) -> bool {
+        match self.reservation().await {
+            Ok(held) => held.is_none(),
+            Err(error) => error.kind() == ErrorKind::Unsupported,
+        }
+    }
+
+    async fn set_free(&self) {
+        let registered = self.standing().registered;
+        self.note(|standing| (standing.exclusive, standing.registered) = (false, None));
+        let Some(key) = registered else { return };
+        if let Err(error) = self.demand(Ask::Clear(key)).await {
+            self.tell(Notice::ReservationStays(error));
+        }
+    }
+
+    async fn keys(&self) -> Result<(Vec<u64>, bool), IoError> {
+        let answer = self.ask(Ask::Keys).await;
+        let Answer::Keys { keys, is_cut } = answer else { return Err(unexpected(answer)) };
+        Ok((keys, is_cut))
+    }
+
+    async fn reservation(&self) -> Result<Option<bool>, IoError> {
+        let answer = self.ask(Ask::Reservation).await;
+        let Answer::Reservation(held) = answer else { return Err(unexpected(answer)) };
+        Ok(held)
+    }
+
+    async fn demand(&self, ask: Ask) -> Result<(), IoError> {
+        let answer = self.ask(ask).await;
+        if answer == Answer::Done { Ok(()) } else { Err(unexpected(answer)) }
+    }
+
+    async fn ask(&self, ask: Ask) -> Answer {
+        self.0.borrow_mut().ask = Some(ask);
+        poll_fn(|_| match self.0.borrow_mut().answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    fn standing(&self) -> Standing {
+        self.0.borrow().standing
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Standing)) {
+        change(&mut self.0.borrow_mut().standing);
+    }
+
+    fn tell(&self, notice: Notice) {
+        self.0.borrow_mut().notices.push(notice);
+    }
+}
+
+const fn failed(what: &'static str, reason: IoError) -> FenceError {
+    FenceError::Failed { what, reason }
+}
+
+/// The error in an answer, which another kind of answer than was asked for is, too.
+fn unexpected(answer: Answer) -> IoError {
+    match answer {
+        Answer::Failed(error) => error,
+        Answer::Done | Answer::Keys { .. } | Answer::Reservation(_) | Answer::Presence(_) => {
+            ErrorKind::Device.into()
+        }
+    }
+}
+
+/// Others may have come between: what is registered and held then is looked at again.
+fn tolerate_conflict(end: Result<(), IoError>) -> Result<(), IoError> {
+    match end {
+        Err(error) if error.kind() == ErrorKind::Fenced => Ok(()),
+        end => end,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+use std::vec;
+
+use super::*;
+use crate::fencing::Removes;
+
+/// A device with reservations, as SPC-4 has them.
+#[derive(Debug, Default)]
+struct Device {
+    keys: Vec<u64>,
+    is_reserved: bool,
+    has_no_abort: bool,
+    /// It takes registrations and does not keep them.
+    forgets: bool,
+    /// What it says instead, at which question, once.
+    fails_at: Option<(Ask, ErrorKind)>,
+    asked: Vec<Ask>,
+}
+
+const OWN: u64 = 0x4e52_aaaa_aa00_0001;
+const DEAD: u64 = 0x4e52_aaaa_aa77_7701;
+const ALIVE: u64 = 0x4e52_bbbb_bb77_7701;
+const STRANGER: u64 = 0x0000_0000_0000_1234;
+
+fn fence(removes: Removes) -> Fence {
+    Fence { key: NonZeroU64::new(OWN).unwrap(), removes, former: None }
+}
+
+fn key(key: u64) -> NonZeroU64 {
+    NonZeroU64::new(key).unwrap()
+}
+
+impl Device {
+    fn with(keys: &[u64]) -> Self {
+        Self { keys: keys.to_vec(), is_reserved: !keys.is_empty(), ..Self::default() }
+    }
+
+    fn answer(&mut self, ask: Ask) -> Answer {
+        self.asked.push(ask);
+        if let Some((_, kind)) = self.fails_at.take_if(|(at, _)| *at == ask) {
+            return Answer::Failed(kind.into());
+        }
+        match ask {
+            Ask::Keys => return Answer::Keys { keys: self.keys.clone(), is_cut: false },
+            Ask::Reservation => return Answer::Reservation(self.is_reserved.then_some(true)),
+            Ask::Presence => return Answer::Presence(true),
+            Ask::Register { key, ignore } => {
+                let is_own = |known: &u64| known & !0b11 == OWN & !0b11;
+                if !ignore && !self.keys.iter().any(is_own) {
+                    return Answer::Failed(ErrorKind::Fenced.into());
+                }
+                self.keys.retain(|known| !is_own(known));
+                if !self.forgets {
+                    self.keys.push(key.get());
+                }
+            }
+            Ask::Unregister => self.keys.retain(|known| known & !0b11 != OWN & !0b11),
+            Ask::Reserve(_) => self.is_reserved = true,
+            Ask::Release(_) => self.is_reserved = false,
+            Ask::Preempt { aborts: true, .. } if self.has_no_abort => {
+                return Answer::Failed(ErrorKind::Unsupported.into());
+            }
+            Ask::Preempt { other, .. } => {
+                self.keys.retain(|known| *known != other.get());
+                self.is_reserved = true;
+            }
+            Ask::Clear(_) => (self.keys, self.is_reserved) = (Vec::new(), false),
+        }
+        Answer::Done
+    }
+}
+
+/// Goes on to the end: how that is, how the engine stands then, and what was told.
+fn run(mut steps: Steps, device: &mut Device) -> (Result<(), FenceError>, Standing, Vec<Notice>) {
+    let mut notices = Vec::new();
+    for _ in 0..1000 {
+        match steps.poll() {
+            Step::Ask(ask) => steps.answer(device.answer(ask)),
+            Step::Tell(notice) => notices.push(notice),
+            Step::Done(end) => return (end, steps.standing(), notices),
+        }
+    }
+    panic!("it goes in circles: {:?}", device.asked)
+}
+
+#[test]
+fn a_member_is_exclusive_when_nobody_else_is_registered_and_it_is_reserved() {
+    for others in [vec![], vec![DEAD], vec![DEAD, DEAD ^ 0x0100_0000]] {
+        let mut device = Device::with(&others);
+        let removes = if others.len() > 1 { Removes::Engines } else { Removes::Own };
+        let steps = Steps::fence(Standing::default(), fence(removes));
+        let (end, standing, notices) = run(steps, &mut device);
+        assert_eq!((end, notices), (Ok(()), vec![]));
+        assert!(standing.exclusive && device.is_reserved);
+        assert_eq!(device.keys, [standing.registered.unwrap().get()], "beside {others:x?}");
+    }
+}
+
+#[test]
+fn nothing_is_disturbed_where_somebody_may_be_alive() {
+    for other in [ALIVE, STRANGER] {
+        let mut device = Device::with(&[other]);
+        let steps = Steps::fence(Standing::default(), fence(Removes::Own));
+        let (end, standing, _) = run(steps, &mut device);
+        assert_eq!(end, Err(FenceError::Reserved { key: other }));
+        assert_eq!((standing, device.asked), (Standing::default(), vec![Ask::Keys]));
+    }
+}
+
+#[test]
+fn who_may_be_alive_and_was_removed_is_remembered_when_the_member_is_given_back() {
+    let mut device = Device::with(&[ALIVE]);
+    let steps = Steps::fence(Standing::default(), fence(Removes::All));
+    let (end, standing, _) = run(steps, &mut device);
+    assert!(end.is_ok() && standing.is_wary && standing.exclusive);
+    let (_, standing, _) = run(Steps::renounce(standing), &mut device);
+    assert_eq!((standing.exclusive, standing.registered), (false, None));
+    assert_eq!(device.keys, [VACANT.get()]);
+}
+
+#[test]
+fn a_member_that_nobody_else_had_is_free_when_it_is_given_back() {
+    let mut device = Device::default();
+    let (_, standing, _) = run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
+    let (_, standing, _) = run(Steps::renounce(standing), &mut device);
+    assert!(standing == Standing::default() && device.keys.is_empty() && !device.is_reserved);
+}
+
+#[test]
+fn who_comes_between_again_and_again_wins() {
+    let mut device = Device::with(&[DEAD]);
+    let mut steps = Steps::fence(Standing::default(), fence(Removes::Own));
+    let end = loop {
+        match steps.poll() {
+            Step::Ask(ask @ Ask::Preempt { .. }) => {
+                steps.answer(device.answer(ask));
+                device.keys.push(DEAD);
+            }
+            Step::Ask(ask) => steps.answer(device.answer(ask)),
+            Step::Tell(_) => {}
+            Step::Done(end) => break end,
+        }
+    };
+    assert_eq!(end, Err(FenceError::Contended));
+    assert!(!steps.standing().exclusive && steps.standing().registered.is_some());
+}
+
+#[test]
+fn a_device_that_forgets_registrations_cannot_be_fenced() {
+    let mut device = Device { forgets: true, ..Device::default() };
+    let (end, standing, _) =
+        run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
+    assert_eq!(end, Err(FenceError::Forgetful));
+    assert!(!standing.exclusive);
+}
+
+#[test]
+fn a_device_without_reservations_is_used_without_unless_somebody_is_registered() {
+    let register = Ask::Register { key: key(OWN), ignore: true };
+    for (fails_at, others, goes_on) in [
+        ((Ask::Keys, ErrorKind::Unsupported), vec![], true),
+        ((register, ErrorKind::Unsupported), vec![], true),
+        ((register, ErrorKind::Device), vec![], true),
+        ((register, ErrorKind::Device), vec![DEAD], false),
+        ((register, ErrorKind::Fenced), vec![], false),
+    ] {
+        let mut device = Device { fails_at: Some(fails_at), ..Device::with(&others) };
+        let steps = Steps::fence(Standing::default(), fence(Removes::Own));
+        let (end, standing, notices) = run(steps, &mut device);
+        assert_eq!(end.is_ok(), goes_on, "{fails_at:?} beside {others:x?}");
+        assert!(!standing.exclusive);
+        let is_told = matches!(notices[..], [Notice::NotFenced(_)]);
+        assert_eq!(is_told, goes_on);
+        assert_eq!(standing.registered.is_some(), !goes_on, "what may be there is known");
+    }
+}
+
+#[test]
+fn without_preempt_and_abort_a_reservation_is_released_before_another_is_removed() {
+    let mut device = Device { has_no_abort: true, ..Device::with(&[DEAD]) };
+    let (end, standing, notices) =
+        run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
+    assert!(end.is_ok() && standing.exclusive);
+    assert_eq!(notices, [Notice::NothingAborted]);
+    let (own, other) = (key(OWN), key(DEAD));
+    let expected = [
+        Ask::Preempt { key: own, other, aborts: true },
+        Ask::Release(own),
+        Ask::Preempt { key: own, other, aborts: false },
+        Ask::Reserve(own),
+    ];
+    assert!(device.asked.windows(4).any(|asked| asked == expected), "{:?}", device.asked);
+}
+
+#[test]
+fn whether_a_member_is_still_ones_own_is_asked_in_its_own_place() {
+    let mut device = Device::default();
+    let (_, standing, _) = run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
+    assert!(run(Steps::check(standing), &mut device).0.is_ok());
+    device.keys = vec![ALIVE];
+    let (end, _, _) = run(Steps::check(standing), &mut device);
+    assert!(
+        matches!(end, Err(FenceError::Failed { reason, .. }) if reason.kind() == ErrorKind::Fenced)
+    );
+    device.asked.clear();
+    assert!(run(Steps::check(Standing::default()), &mut device).0.is_ok());
+    assert!(device.asked.is_empty(), "it was never fenced");
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_cleared_by_who_seizes_it() {
+    let all = Fence::against_all(1);
+    let mut device = Device::default();
+    let (end, standing, _) = run(Steps::seize(Standing::default(), all), &mut device);
+    assert!(end.is_ok() && standing == Standing::default(), "nobody is there");
+    let preempt = |device: &mut Device| {
+        let other = key(STRANGER);
+        let own = all.key(true);
+        device.fails_at = Some((Ask::Preempt { key: own, other, aborts: true }, ErrorKind::Device));
+    };
+    let mut device = Device::with(&[STRANGER]);
+    preempt(&mut device);
+    let (end, standing, _) = run(Steps::seize(Standing::default(), all), &mut device);
+    assert!(end.is_ok() && standing.registered.is_none(), "{end:?}");
+    assert!(device.keys.is_empty() && !device.is_reserved);
+}
+
+#[test]
+fn an_engine_that_is_away_or_pushed_aside_takes_nothing_back() {
+    let mut steps = Steps::renounce(Standing { registered: Some(key(OWN)), ..Standing::default() });
+    assert_eq!(steps.poll(), Step::Ask(Ask::Presence));
+    steps.answer(Answer::Presence(false));
+    assert_eq!(steps.poll(), Step::Done(Ok(())));
+}
