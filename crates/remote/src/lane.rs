@@ -199,6 +199,12 @@ impl Lane {
         self.backoff = (self.backoff * 2).min(limit);
     }
 
+    /// The first session of the disk is made, and this lane's is to be: it is hoped for from now on.
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.lost_at = now;
+        self.hurry(now);
+    }
+
     /// A request comes: an attempt that waits is made soon.
     pub(crate) fn hurry(&mut self, now: Duration) {
         if let Stage::Waiting(at) = &mut self.stage {

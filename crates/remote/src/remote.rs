@@ -495,6 +495,8 @@ impl<U> Remote<U> {
     fn serve(&mut self) {
         let Some(first) = &self.first else { return };
         let (info, identity) = (describe(&first.profile), first.identity.clone());
+        let now = self.now;
+        self.lanes.iter_mut().for_each(|lane| lane.begin(now));
         self.phase = Phase::Serving;
         self.actions.push_back(Action::Opened(Ok(Opened { info, identity })));
     }
