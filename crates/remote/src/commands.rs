@@ -429,7 +429,9 @@ impl<U> Remote<U> {
     /// What this lane has under way may have ended without an answer: it is aborted, and sent again
     /// when the target says that it has ended.
     fn send_again(&mut self, at: usize) {
-        for (task, writes) in self.requests.running_on(at) {
+        // So may have the question why nothing ends.
+        let asked = self.lanes[at].asked.map(|task| (task, false));
+        for (task, writes) in self.requests.running_on(at).into_iter().chain(asked) {
             let is_new = |aborting: &Aborting| aborting.lane != at || aborting.task != task;
             if self.aborting.iter().all(is_new) {
                 self.abort(at, task, writes);
