@@ -32,6 +32,8 @@ mod remote;
 mod requests;
 mod sessions;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod visitor;
 mod window;

@@ -1,0 +1,151 @@
+//! Another host takes over, or the disk forgets who is registered.
+
+use super::*;
+
+fn conflict() -> Answer {
+    Answer::status(Scsi::ReservationConflict)
+}
+
+fn registered(sessions: u8) -> World {
+    let mut world = World::wide(sessions);
+    world.pass(SECOND);
+    world.register(7);
+    world.target.medium.is_reserved = true;
+    world
+}
+
+#[track_caller]
+fn assert_fenced(world: &mut World) {
+    assert!(world.remote.status().is_fenced);
+    assert_eq!(world.told(|event| *event == Event::Fenced), 1);
+    world.sent.clear();
+    let later = [world.read(1), world.write(1, 0x11), world.flush()];
+    later.into_iter().for_each(|user| world.assert_failed(user, ErrorKind::Fenced));
+    let moves =
+        |world: &World| world.commands().iter().any(|one| [READ, WRITE, FLUSH].contains(one));
+    assert!(!moves(world), "{:?}", world.commands());
+    world.pass(10 * SECOND);
+    assert!(!moves(world), "{:?}", world.commands());
+}
+
+#[test]
+fn all_requests_end_when_the_registration_is_gone_and_nothing_more_is_sent() {
+    for sessions in [1, 2] {
+        let mut world = registered(sessions);
+        world.target.holds = vec![WRITE];
+        let writes = [world.write(1, 0x11), world.write(2, 0x22)];
+        world.target.medium.take_over();
+        let read = world.read(3);
+        world.release();
+        world.pass(SECOND);
+        world.assert_failed(read, ErrorKind::Fenced);
+        writes.into_iter().for_each(|write| world.assert_failed(write, ErrorKind::Fenced));
+        assert_eq!(world.target.medium.contents[512..1024], full(0), "nothing has landed");
+        assert_fenced(&mut world);
+    }
+}
+
+#[test]
+fn a_conflict_tells_that_the_registration_is_gone_where_nothing_else_does() {
+    let mut world = registered(1);
+    world.target.medium.take_over();
+    world.target.medium.attentions.values_mut().for_each(std::collections::VecDeque::clear);
+    let write = world.write(1, 0x11);
+    world.assert_failed(write, ErrorKind::Fenced);
+    assert_fenced(&mut world);
+}
+
+#[test]
+fn a_session_that_is_made_again_learns_that_its_registration_is_gone() {
+    let mut world = registered(1);
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.target.medium.take_over();
+    world.target.medium.attentions.values_mut().for_each(std::collections::VecDeque::clear);
+    world.cut(0);
+    world.release();
+    world.pass(SECOND);
+    world.assert_failed(write, ErrorKind::Fenced);
+    assert_eq!(world.count(WRITE), 1);
+    assert_fenced(&mut world);
+}
+
+#[test]
+fn a_disk_that_was_powered_on_has_forgotten_the_registration_and_nobody_has_taken_over() {
+    let mut world = registered(1);
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.restart();
+    world.pass(2 * SECOND + SECOND / 2);
+    world.assert_failed(write, ErrorKind::Unreachable);
+    assert!(!world.remote.status().is_fenced);
+    assert!(world.remote.status().is_gone);
+    assert!(world.losses() >= 1);
+    assert!(world.remote.last_failure().contains("forgotten"), "{}", world.remote.last_failure());
+}
+
+#[test]
+fn a_disk_that_keeps_registrations_no_longer_than_sessions_has_forgotten_this_one() {
+    let mut world = registered(1);
+    world.target.medium.registrations.clear();
+    world.cut(0);
+    world.pass(SECOND);
+    assert!(!world.remote.status().is_fenced);
+    assert!(world.remote.last_failure().contains("forgotten"), "{}", world.remote.last_failure());
+}
+
+#[test]
+fn one_conflict_of_a_session_that_is_registered_is_not_the_end() {
+    let mut world = registered(1);
+    world.target.refuse(WRITE, 1, conflict());
+    let write = world.write(1, 0x11);
+    world.assert_done(write);
+    // It has been asked whether the session is registered still.
+    assert_eq!(world.commands()[..2], [WRITE, RESERVE_OUT]);
+    assert!(!world.remote.status().is_fenced);
+}
+
+#[test]
+fn a_disk_that_contradicts_itself_has_failed_and_nobody_has_taken_over() {
+    for sessions in [1, 2] {
+        let mut world = registered(sessions);
+        world.target.refuse(WRITE, 100, conflict());
+        let write = world.write(1, 0x11);
+        world.pass(SECOND);
+        world.assert_failed(write, ErrorKind::Device);
+        assert_eq!(world.count(WRITE), usize::from(sessions) + 1);
+        assert!(!world.remote.status().is_fenced);
+        world.assert_read(2, 0);
+    }
+}
+
+#[test]
+fn a_conflict_without_a_registration_ends_the_request_alone() {
+    let mut world = World::opened();
+    world.target.medium.is_reserved = true;
+    let write = world.write(1, 0x11);
+    world.assert_failed(write, ErrorKind::Fenced);
+    assert!(!world.remote.status().is_fenced);
+    world.assert_read(1, 0);
+}
+
+#[test]
+fn a_conflict_after_the_registration_was_given_back_is_no_fencing() {
+    let mut world = registered(1);
+    world.remote.handle_leaving(world.now);
+    world.order(1, Order::Register { key: 0, ignore: true });
+    assert_eq!(world.answer(1), Ok(Vec::new()));
+    let write = world.write(1, 0x11);
+    world.assert_failed(write, ErrorKind::Device);
+    assert!(!world.remote.status().is_fenced);
+}
+
+#[test]
+fn a_change_of_others_reservations_is_no_fencing() {
+    let mut world = registered(1);
+    world.target.medium.tell(Additional::RESERVATIONS_RELEASED);
+    let write = world.write(1, 0x11);
+    world.assert_done(write);
+    assert!(!world.remote.status().is_fenced);
+    assert_eq!(world.losses(), 0);
+}
