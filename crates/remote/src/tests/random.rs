@@ -431,7 +431,9 @@ impl Any {
         self.hear();
         let status = self.world.remote.status();
         let is_registered = self.is_persistent && self.world.target.medium.others.is_empty();
-        let is_well = status.is_connected && !status.is_fenced && is_registered;
+        let is_given_up = |event: &Event| matches!(event, Event::GivenUp { .. });
+        let is_there = status.is_connected && self.world.told(is_given_up) == 0;
+        let is_well = is_there && !status.is_fenced && is_registered;
         assert!(users.iter().all(|user| self.world.has_ended(*user)));
         let is_read = |user: &u32| self.world.ends[user].is_ok();
         assert!(!is_well || users.iter().all(is_read), "a disk that is well is not read");
