@@ -50,6 +50,17 @@ fn a_target_that_does_not_answer_a_logout_is_left_alone() {
 }
 
 #[test]
+fn what_was_to_be_looked_at_is_not_looked_at_during_the_logout() {
+    let mut world = World::opened();
+    world.target.answers_logout = false;
+    world.assert_read(1, 0);
+    world.pass(TIME / 4 - SECOND / 2);
+    world.remote.handle_close(world.now);
+    world.pass(SECOND);
+    assert!(world.is_closed);
+}
+
+#[test]
 fn a_session_that_is_lost_during_the_logout_is_over() {
     let mut world = World::opened();
     world.target.answers_logout = false;

@@ -416,7 +416,13 @@ impl Any {
     /// Nothing goes wrong any more.
     fn heal(&mut self) {
         self.mend();
-        (0..self.world.lines.len()).for_each(|place| self.answer_aborts(place));
+        for place in 0..self.world.lines.len() {
+            self.answer_aborts(place);
+            // Who has asked for the end of a session waits for it no longer.
+            if self.world.is_connected(place) && self.world.conn(place).is_ending {
+                self.world.cut(place);
+            }
+        }
         self.world.pass(TIME * 13);
         self.hear();
         assert!(self.asked.is_empty() && self.world.orders.is_empty(), "something never ends");

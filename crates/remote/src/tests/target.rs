@@ -154,6 +154,8 @@ pub(super) struct Conn {
     group: u16,
     pub(super) isid: Isid,
     pub(super) is_full: bool,
+    /// The end of the session was asked for.
+    pub(super) is_ending: bool,
     negotiation: Negotiation,
     stat_sn: Serial,
     exp_cmd_sn: Serial,
@@ -189,6 +191,7 @@ impl Conn {
             group,
             isid: [0; 6],
             is_full: false,
+            is_ending: false,
             negotiation: Negotiation::new(wishes),
             stat_sn: Serial(1),
             exp_cmd_sn: Serial(1),
@@ -313,6 +316,7 @@ impl Conn {
 
     /// Asks for the end of the session.
     pub(super) fn ask_for_logout(&mut self) {
+        self.is_ending = true;
         let lun = LunField::from_number(0);
         let event = AsyncEvent::LogoutRequested;
         let pdu = AsyncMessage { event, lun, parameter1: 0, parameter2: 0, parameter3: 5 };
