@@ -85,6 +85,32 @@ fn a_disk_that_was_powered_on_has_forgotten_the_registration_and_nobody_has_take
 }
 
 #[test]
+fn who_is_registered_after_power_came_on_has_not_taken_over() {
+    let mut world = registered(1);
+    world.restart();
+    world.target.medium.others = vec![99];
+    world.pass(SECOND);
+    assert!(!world.remote.status().is_fenced);
+    assert!(world.remote.last_failure().contains("forgotten"), "{}", world.remote.last_failure());
+}
+
+#[test]
+fn what_was_under_way_when_another_session_learnt_of_the_takeover_is_not_sent_again() {
+    let mut world = registered(2);
+    world.target.holds = vec![READ];
+    let read = world.read(1);
+    assert_eq!(world.places(READ), [0]);
+    world.target.medium.take_over();
+    world.cut(1);
+    world.pass(SECOND);
+    assert!(world.remote.status().is_fenced && !world.has_ended(read));
+    world.answer_held(0, Answer::status(Scsi::Busy));
+    world.pass(SECOND);
+    world.assert_failed(read, ErrorKind::Fenced);
+    assert_eq!(world.count(READ), 1);
+}
+
+#[test]
 fn a_disk_that_keeps_registrations_no_longer_than_sessions_has_forgotten_this_one() {
     let mut world = registered(1);
     world.target.medium.registrations.clear();

@@ -116,7 +116,8 @@ impl Any {
             45..65 => self.pass(),
             65..75 => self.let_go(),
             75..90 => self.change_target(),
-            90..97 => self.break_something(),
+            90..96 => self.break_something(),
+            96 => self.leave_a_write(),
             _ => self.order(),
         }
     }
@@ -296,6 +297,54 @@ impl Any {
         if self.is_persistent {
             self.world.target.medium.registrations = registrations;
         }
+    }
+
+    /// A write gets no answer, and may land late: its session is lost, or it is given up, and not aborted.
+    fn leave_a_write(&mut self) {
+        self.mend();
+        self.world.drive();
+        self.world.target.holds.push(WRITE);
+        let block = self.rng.random_range(0..NEAR);
+        self.hear();
+        if self
+            .asked
+            .values()
+            .any(|other| other.block <= block && block < other.block + other.blocks)
+        {
+            return;
+        }
+        let write = self.ask_for(Op::Write, block, 1, false);
+        self.world.drive();
+        self.world.stick();
+        if self.rng.random() {
+            self.world.target.aborts = None;
+            self.world.pass(TIME);
+        } else {
+            self.world.is_slow = true;
+            let all = (0..self.world.lines.len()).filter(|at| self.world.is_connected(*at));
+            let all: Vec<usize> = all.collect();
+            let is_there = |conn: &Conn| conn.tasks.iter().any(|task| task.is_stuck);
+            for place in all {
+                if is_there(self.world.conn(place)) {
+                    self.world.cut(place);
+                }
+            }
+            self.world.pass(if self.rng.random() { TIME } else { SECOND });
+        }
+        self.hear();
+        if self.world.has_ended(write) {
+            let fua = self.rng.random();
+            self.ask_for(Op::Write, block, 1, fua);
+            self.world.pass(MILLI);
+            self.hear();
+        }
+        if !self.asked.values().any(|other| other.op != Op::Flush) {
+            self.ask_for(Op::Read, block, 1, false);
+        }
+        self.world.drive();
+        self.hear();
+        (0..self.world.lines.len()).for_each(|place| self.carry_out(place));
+        self.world.target.carry_out_orphans();
     }
 
     /// The disk resets itself: no command goes on.
