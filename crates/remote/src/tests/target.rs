@@ -112,7 +112,10 @@ impl Target {
     pub(super) fn carry_out_orphans(&mut self) {
         for mut conn in mem::take(&mut self.orphans) {
             for task in mem::take(&mut conn.tasks) {
-                if task.is_whole() && !task.is_carried_out {
+                // What is told by an answer that never arrives, it would tell nobody.
+                let told = self.medium.attentions.get(&conn.isid);
+                let tells = told.is_some_and(|told| !told.is_empty());
+                if task.is_whole() && !task.is_carried_out && !tells {
                     self.medium.execute(conn.isid, &task.cdb, &task.data);
                 }
             }
