@@ -110,10 +110,22 @@ pub(crate) struct Examine {
     pub(crate) key: Option<u64>,
     /// The session is new.
     pub(crate) is_new: bool,
-    /// The disk may have told the nexus of a lost cache without anybody having noted it.
-    pub(crate) untold: bool,
+    /// What was told to examinations before.
+    pub(crate) untold: Untold,
     /// Longest that it may take.
     pub(crate) limit: Duration,
+}
+
+/// What the disk may have told the nexus of a lost cache without anybody having noted it. A unit attention is told once,
+/// perhaps to an examination that fails then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Untold {
+    /// Nothing.
+    Nothing,
+    /// Nobody knows what.
+    Something,
+    /// That it was lost.
+    Loss,
 }
 
 /// The examination of a disk, on its way.
@@ -165,15 +177,12 @@ struct Found {
 
 impl Examination {
     pub(crate) fn new(now: Duration, how: Examine) -> Self {
-        let (step, cache_lost) = match how.key {
-            Some(_) => (Step::Key, how.untold),
-            None => (Step::Greeting, false),
-        };
+        let step = if how.key.is_some() { Step::Key } else { Step::Greeting };
         Self {
             how,
             until: now + how.limit,
             step,
-            heard: Heard { cache_lost, nexus_lost: false },
+            heard: Heard::default(),
             first: Heard::default(),
             tries: 0,
             is_under_way: false,
@@ -244,14 +253,18 @@ impl Examination {
         if now < self.until { Ok(()) } else { Err(Reason::Silent(self.how.limit)) }
     }
 
-    /// Whether the disk may have told of a lost cache what only this examination knows. A unit attention is told once,
-    /// perhaps to an examination that fails then.
-    pub(crate) const fn is_untold(&self) -> bool {
+    /// What the disk may have told of a lost cache that only this examination knows, and those before.
+    pub(crate) const fn untold(&self) -> Untold {
         let has_greeted = !matches!(self.step, Step::Key | Step::KeysLeft | Step::Greeting);
         let Examine { untold, is_new, .. } = self.how;
         // Any target tells a session that is new to it that it was powered on.
         let is_unknown = is_new && !self.first.nexus_lost;
-        !has_greeted || untold || self.first.cache_lost || self.heard.cache_lost || is_unknown
+        match untold {
+            _ if self.first.cache_lost || self.heard.cache_lost => Untold::Loss,
+            Untold::Nothing if has_greeted && !is_unknown => Untold::Nothing,
+            Untold::Nothing | Untold::Something => Untold::Something,
+            Untold::Loss => Untold::Loss,
+        }
     }
 
     fn inquiry(&self) -> (CdbBytes, u32) {
@@ -279,7 +292,11 @@ impl Examination {
             Step::Key => match answer {
                 Ok(_) => self.begin_proper(),
                 // Without memory of the time before it says nothing of who took over.
-                Err(Refusal::Conflict) if self.heard.cache_lost => return Err(Reason::Forgotten),
+                Err(Refusal::Conflict)
+                    if self.heard.cache_lost || self.how.untold == Untold::Loss =>
+                {
+                    return Err(Reason::Forgotten);
+                }
                 Err(Refusal::Conflict) => Step::KeysLeft,
                 Err(refusal) => return Err(failed("PERSISTENT RESERVE OUT", &refusal)),
             },
@@ -352,7 +369,7 @@ impl Examination {
             designator,
         };
         let mut heard = self.heard;
-        heard.cache_lost |= self.how.untold | self.first.cache_lost;
+        heard.cache_lost |= self.how.untold != Untold::Nothing || self.first.cache_lost;
         heard.nexus_lost |= self.first.nexus_lost;
         Ok(Probed { identity, profile, heard })
     }

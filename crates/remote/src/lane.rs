@@ -9,7 +9,12 @@ use core::time::Duration;
 
 use netraid_iscsi_proto::machine::TaskId;
 
-use crate::{dial::Dial, examination::Examination, link::Link, requests::Ticket};
+use crate::{
+    dial::Dial,
+    examination::{Examination, Untold},
+    link::Link,
+    requests::Ticket,
+};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// While a restarting peer can be hoped for, and after.
@@ -74,7 +79,7 @@ pub(crate) struct Lane {
     /// The command by which the disk is asked why none ends.
     pub(crate) asked: Option<TaskId>,
     /// The disk may have told this nexus that its cache is lost, and nobody has noted it yet.
-    pub(crate) untold: bool,
+    pub(crate) untold: Untold,
     backoff: Duration,
     lost_at: Duration,
 }
@@ -97,7 +102,7 @@ impl Lane {
             watch: None,
             noted: 0,
             asked: None,
-            untold: false,
+            untold: Untold::Nothing,
             backoff: BACKOFF_MIN,
             lost_at: now,
         }

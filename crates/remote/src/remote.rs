@@ -17,7 +17,7 @@ use crate::{
     Reason,
     dial::Dialer,
     disk::Profile,
-    examination::Probed,
+    examination::{Probed, Untold},
     interface::{
         Action, Event, Fresh, Opened, Order, OrderId, Place, Request, Settings, Status, Transmit,
     },
@@ -364,7 +364,7 @@ impl<U> Remote<U> {
             }
         };
         let (portal, group) = (lane.portal, link.portal_group());
-        lane.untold = false;
+        lane.untold = Untold::Nothing;
         lane.noted = link.all_moved();
         lane.group = Some(group);
         lane.stage = Stage::Up(link);

@@ -9,7 +9,7 @@ use crate::{
     Reason, Remote,
     dial::{Redirected, Step},
     disk::Profile,
-    examination::{Examination, Examine, Probed},
+    examination::{Examination, Examine, Probed, Untold},
     interface::{Action, Event, Fresh, Place},
     lane::{Examining, JOINS_MAX, Lane, Stage},
     link::Link,
@@ -121,7 +121,7 @@ impl<U> Remote<U> {
             limit: if is_new { self.dialer.limit() } else { self.dialer.settings.login_timeout },
         };
         // What the disk tells this examination is told once.
-        lane.untold = true;
+        lane.untold = Untold::Something;
         let examination = Examination::new(self.now, how);
         lane.stage = Stage::Examining(Box::new(Examining { link, examination, is_new }));
         self.advance_examination(at);
@@ -164,7 +164,7 @@ impl<U> Remote<U> {
             unreachable!("an examination ends that did not begin");
         };
         let Examining { link, examination, is_new } = *examining;
-        lane.untold = examination.is_untold();
+        lane.untold = examination.untold();
         if is_new {
             return self.take_session(at, found.map(|probed| (link, probed)));
         }
@@ -174,7 +174,7 @@ impl<U> Remote<U> {
         });
         match found {
             Ok(probed) => {
-                lane.untold = false;
+                lane.untold = Untold::Nothing;
                 lane.stage = Stage::Up(link);
                 if probed.heard.cache_lost {
                     self.status.cache_losses += 1;
@@ -246,7 +246,7 @@ impl<U> Remote<U> {
         lane.suspect = false;
         lane.joins_left = JOINS_MAX;
         let held = core::mem::take(&mut lane.held);
-        lane.untold = false;
+        lane.untold = Untold::Nothing;
         // When the sessions before are gone, it is all that is known.
         if if again { probed.heard.may_have_lost_its_cache() } else { alone } {
             self.status.cache_losses += 1;

@@ -17,7 +17,7 @@ mod time;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    string::String,
+    string::{String, ToString as _},
     vec,
     vec::Vec,
 };
@@ -25,6 +25,7 @@ use core::{mem, time::Duration};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, Pool, Portal, RequestFlags, SgList};
 use netraid_iscsi_proto::{
+    framing::{Broken, Side as _},
     initiator::Setup,
     machine::Placement,
     pdu::{Bhs, Opcode, ScsiCommand, TaskResponseCode},
@@ -342,7 +343,7 @@ impl World {
         let mut end = Ok(());
         for (header, body) in &pdus {
             let Some(link) = self.remote.receiver(Place(place), self.now) else { break };
-            end = receive(link, header, body);
+            end = receive(link, header, body).map_err(|error| Reason::Lost(error.to_string()));
             if end.is_err() {
                 break;
             }
@@ -535,7 +536,7 @@ impl World {
 }
 
 /// A PDU goes to a session.
-fn receive(link: &mut Link, header: &Bhs, body: &[u8]) -> Result<(), Reason> {
+fn receive(link: &mut Link, header: &Bhs, body: &[u8]) -> Result<(), Broken> {
     match link.handle_header(header)? {
         Placement::Control => link.handle_segment(Some(body))?,
         Placement::Discard => link.handle_segment(None)?,

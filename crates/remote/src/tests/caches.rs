@@ -134,6 +134,23 @@ fn what_a_disk_tells_an_examination_that_fails_is_not_forgotten() {
 }
 
 #[test]
+fn what_a_disk_tells_in_the_middle_of_an_examination_that_fails_is_not_forgotten() {
+    const READ_CAPACITY: u8 = 0x9e;
+    const MODE_SENSE: u8 = 0x1a;
+    let mut world = World::opened();
+    let power_on = Answer::attention(Additional::POWER_ON);
+    world.target.refuse(READ_CAPACITY, 1, power_on);
+    world.target.holds = vec![MODE_SENSE];
+    world.cut(0);
+    world.pass(SECOND);
+    assert_eq!(world.losses(), 0, "the session is not made yet");
+    world.target.holds.clear();
+    world.cut(0);
+    world.pass(SECOND);
+    assert_eq!((world.remote.status().reconnects, world.losses()), (1, 1));
+}
+
+#[test]
 fn a_forced_write_that_a_flush_stands_for_is_written_again_after_a_lost_cache() {
     let mut world = World::opened();
     world.target.holds = vec![FLUSH];

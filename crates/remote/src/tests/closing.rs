@@ -132,7 +132,24 @@ fn a_disk_that_is_closed_while_it_opens_is_over_at_once() {
         }
         world.remote.handle_close(world.now);
         world.drive();
-        assert!(world.is_closed && world.opened.is_none());
+        assert!(world.is_closed && matches!(world.opened, Some(Err(_))));
         assert!(world.lines.iter().all(|line| matches!(line, Line::Closed)));
     }
+}
+
+#[test]
+fn an_order_that_comes_after_closing_ends_alone() {
+    let mut world = World::opened();
+    world.target.holds = vec![RESERVE_OUT, READ];
+    let read = world.read(1);
+    world.order(1, Order::Register { key: 7, ignore: true });
+    world.remote.handle_close(world.now);
+    world.drive();
+    world.order(2, Order::Register { key: 8, ignore: true });
+    assert_eq!(world.answer(2), Err(ErrorKind::Aborted));
+    assert!(!world.answers.contains_key(&OrderId(1)), "it is under way");
+    world.release();
+    world.pass(SECOND);
+    assert_eq!(world.answer(1), Ok(Vec::new()));
+    assert!(world.has_ended(read) && world.is_closed);
 }

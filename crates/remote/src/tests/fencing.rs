@@ -175,3 +175,19 @@ fn a_change_of_others_reservations_is_no_fencing() {
     assert!(!world.remote.status().is_fenced);
     assert_eq!(world.losses(), 0);
 }
+
+#[test]
+fn a_takeover_is_learnt_after_an_examination_that_failed() {
+    let mut world = registered(2);
+    world.target.holds = vec![RESERVE_OUT, WRITE];
+    let write = world.write(1, 0x11);
+    world.cut(0);
+    world.pass(3 * SECOND);
+    world.target.medium.take_over();
+    world.target.holds.clear();
+    world.pass(10 * SECOND);
+    let read = world.read(1);
+    world.pass(10 * SECOND);
+    assert!(world.has_ended(write) && world.has_ended(read));
+    assert!(world.remote.status().is_fenced);
+}
