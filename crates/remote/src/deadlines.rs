@@ -61,6 +61,7 @@ struct Entry {
 
 impl Deadlines {
     /// A request of so much work is handed over `now`; all have the same `time`.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         class: Class,
@@ -78,11 +79,13 @@ impl Deadlines {
     }
 
     /// The disk has carried out something, or goes on with it.
+    #[inline]
     pub(crate) fn note_progress(&mut self, at: Duration) {
         self.progress = self.progress.max(Some(at));
     }
 
     /// A request of so much work has ended, in whichever way.
+    #[inline]
     pub(crate) fn end(&mut self, class: Class, work: u64) {
         let progress = self.progress;
         let queue = self.queue(class);
@@ -121,12 +124,14 @@ impl Deadlines {
     }
 
     /// When the first request expires, unless the disk makes progress.
+    #[inline]
     pub(crate) fn next(&self) -> Option<Duration> {
         let extended = self.extended.first_key_value().map(|((until, _), _)| *until);
         let queued = [&self.express, &self.bulk].into_iter();
         queued.filter_map(|queue| queue.next(self.progress, self.time)).chain(extended).min()
     }
 
+    #[inline]
     const fn queue(&mut self, class: Class) -> &mut Queue {
         match class {
             Class::Express => &mut self.express,
@@ -141,6 +146,7 @@ impl Queue {
     }
 
     /// Those before which nothing is any more have their turn.
+    #[inline]
     fn turn(&mut self, progress: Option<Duration>) {
         while let Some(entry) = self.entries.get_mut(self.turned)
             && entry.before <= self.ended
@@ -158,11 +164,13 @@ impl Queue {
 }
 
 impl Entry {
+    #[inline]
     fn from(&self, progress: Option<Duration>) -> Duration {
         let latest = || progress.map_or(self.handed_over, |at| at.max(self.handed_over));
         self.from.unwrap_or_else(latest)
     }
 
+    #[inline]
     fn expiry(&self, progress: Option<Duration>, time: Duration) -> Duration {
         (self.from(progress) + time).min(self.handed_over + time * TIMES_MAX)
     }

@@ -109,6 +109,7 @@ impl Lane {
     }
 
     /// The session that carries commands.
+    #[inline]
     pub(crate) fn link(&mut self) -> Option<&mut Link> {
         match &mut self.stage {
             Stage::Up(link) => Some(link),
@@ -117,6 +118,7 @@ impl Lane {
     }
 
     /// The session on its connection, whatever it is for.
+    #[inline]
     pub(crate) fn connection(&mut self) -> Option<&mut Link> {
         match &mut self.stage {
             Stage::Up(link) => Some(link),
@@ -136,6 +138,7 @@ impl Lane {
     }
 
     /// Whether it has a connection, or makes one.
+    #[inline]
     pub(crate) const fn holds_place(&self) -> bool {
         matches!(self.stage, Stage::Up(_) | Stage::Dialing(_) | Stage::Examining(_))
     }
@@ -145,16 +148,19 @@ impl Lane {
     }
 
     /// Whether it takes requests, now or when some have ended.
+    #[inline]
     pub(crate) fn is_usable(&self) -> bool {
         matches!(self.stage, Stage::Up(_)) && !self.examine && !self.late
     }
 
     /// Commands for requests that may be submitted now.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         if self.late { 0 } else { self.room() }
     }
 
     /// Commands that may be submitted now.
+    #[inline]
     pub(crate) fn room(&self) -> usize {
         match &self.stage {
             Stage::Up(link) if !self.examine => link.capacity(),
@@ -167,6 +173,7 @@ impl Lane {
     }
 
     /// When something of this is due.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         match &self.stage {
             Stage::Up(link) => {

@@ -71,12 +71,14 @@ impl Link {
     }
 
     /// What is received from here on was there `now`.
+    #[inline]
     pub(crate) const fn hear(&mut self, now: Duration) -> &mut Self {
         self.heard_at = now;
         self
     }
 
     /// What the target said before it closed the connection tells more than the closing.
+    #[inline]
     pub(crate) fn end_of_input(&mut self, end: Result<(), Reason>) -> Result<(), Reason> {
         match self.failure.take() {
             Some(reason) => Err(reason),
@@ -85,11 +87,13 @@ impl Link {
     }
 
     /// Commands that may be submitted now.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.session.capacity()
     }
 
     /// Submits a command; its end comes from [`Self::poll_done`] with `tag`.
+    #[inline]
     pub(crate) fn submit(
         &mut self,
         now: Duration,
@@ -105,6 +109,7 @@ impl Link {
     }
 
     /// Notes how many bytes of a command that was submitted count as bulk.
+    #[inline]
     pub(crate) fn set_bulk(&mut self, task: TaskId, bulk: u64) {
         self.slots[task.index()].bulk = bulk;
     }
@@ -116,6 +121,7 @@ impl Link {
     }
 
     /// Bytes that the target has sent or asked for of all commands there ever were.
+    #[inline]
     pub(crate) const fn all_moved(&self) -> u64 {
         self.session.all_moves().bytes
     }
@@ -126,26 +132,31 @@ impl Link {
     }
 
     /// Whether something came from the target since this was asked last.
+    #[inline]
     pub(crate) const fn take_news(&mut self) -> bool {
         core::mem::replace(&mut self.has_news, false)
     }
 
     /// Whether the target has asked for the end of the session since this was asked last.
+    #[inline]
     pub(crate) const fn take_asked_to_end(&mut self) -> bool {
         core::mem::replace(&mut self.is_asked_to_end, false)
     }
 
     /// Whether a command has ended.
+    #[inline]
     pub(crate) fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
     /// The next command that has ended.
+    #[inline]
     pub(crate) fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
     /// The next PDU to send.
+    #[inline]
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let transmit = self.session.poll_transmit()?;
         let body = match transmit.payload {
@@ -162,6 +173,7 @@ impl Link {
     }
 
     /// When [`Self::handle_timeout`] is to be called.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         self.session.next_timeout()
     }
@@ -180,6 +192,7 @@ impl Link {
     }
 
     /// Whether the session has ended in order.
+    #[inline]
     pub(crate) const fn is_logged_out(&self) -> bool {
         self.is_logged_out
     }
@@ -194,6 +207,7 @@ impl Link {
         self.session.logout(now);
     }
 
+    #[inline]
     fn data_out(&self, task: TaskId, offset: u32, len: u32) -> SgList {
         let (offset, len): (usize, usize) = (narrow(offset), narrow(len));
         self.slots[task.index()].data_out.slice(offset..offset + len)
@@ -215,6 +229,7 @@ impl Link {
         }
     }
 
+    #[inline]
     fn end_task(&mut self, task: TaskId, end: TaskEnd) {
         let Slot { tag, data_in, bulk, .. } = core::mem::take(&mut self.slots[task.index()]);
         let data = data_in.map(|mut data| {
@@ -228,26 +243,31 @@ impl Link {
 }
 
 impl Side for Link {
+    #[inline]
     fn receive_digests(&self) -> Digests {
         self.session.receive_digests()
     }
 
+    #[inline]
     fn wants_input(&self) -> bool {
         self.session.wants_input()
     }
 
+    #[inline]
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Broken> {
         self.session.handle_header(self.heard_at, bhs)?;
         self.has_news = true;
         Ok(self.session.placement())
     }
 
+    #[inline]
     fn buffer(&mut self, task: TaskId) -> &mut [u8] {
         let slot = &mut self.slots[task.index()];
         let len = slot.read_len;
         slot.data_in.get_or_insert_with(|| self.pool.get(len))
     }
 
+    #[inline]
     fn handle_segment(&mut self, control: Option<&[u8]>) -> Result<(), Broken> {
         match control {
             Some(data) => self.session.handle_control(data)?,

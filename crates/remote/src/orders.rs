@@ -63,21 +63,25 @@ struct Active {
 }
 
 impl Orders {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.active.is_none()
     }
 
     /// Whether one is to be sent as soon as the sessions have room for it.
+    #[inline]
     pub(crate) fn want_room(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.running.is_none())
     }
 
     /// The key that the sessions are registered with.
+    #[inline]
     pub(crate) fn key(&self) -> Option<u64> {
         self.key
     }
 
     /// How an order has ended.
+    #[inline]
     pub(crate) fn poll_answer(&mut self) -> Option<(OrderId, Result<Vec<u8>, IoError>)> {
         self.answers.pop_front()
     }
@@ -108,6 +112,7 @@ impl Orders {
         }
     }
 
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.waiting.front().map(|(deadline, _)| *deadline);
         let active = self.active.as_ref();

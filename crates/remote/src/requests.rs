@@ -70,14 +70,17 @@ pub(crate) enum Left {
 pub(crate) struct Ticket(u64);
 
 impl Ticket {
+    #[inline]
     fn new(index: usize, serial: u32) -> Self {
         Self(u64::from(narrow::<_, u32>(index)) << 32 | u64::from(serial))
     }
 
+    #[inline]
     pub(crate) const fn from_tag(tag: u64) -> Self {
         Self(tag)
     }
 
+    #[inline]
     pub(crate) const fn tag(self) -> u64 {
         self.0
     }
@@ -85,14 +88,17 @@ impl Ticket {
     /// The tag of a control command, which no request has.
     pub(crate) const CONTROL: u64 = u64::MAX;
 
+    #[inline]
     pub(crate) const fn is_control(self) -> bool {
         self.0 == Self::CONTROL
     }
 
+    #[inline]
     fn serial(self) -> u32 {
         narrow(self.0 & u64::from(u32::MAX))
     }
 
+    #[inline]
     fn index(self) -> usize {
         narrow(self.0 >> 32)
     }

@@ -52,6 +52,7 @@ impl Class {
     }
 
     /// Which goes first when so many small requests went before a large one.
+    #[inline]
     pub(crate) const fn order(went_before: u32) -> [Self; 2] {
         if went_before < EXPRESS_RUN {
             [Self::Express, Self::Bulk]
@@ -123,11 +124,13 @@ impl Default for BulkWindow {
 
 impl BulkWindow {
     /// A small request that moves data has come.
+    #[inline]
     pub(crate) const fn note_express(&mut self, now: Duration) {
         self.express_at = Some(now);
     }
 
     /// Whether large requests are bounded now.
+    #[inline]
     pub(crate) const fn is_bounded(&self) -> bool {
         self.express_at.is_some()
     }
@@ -143,6 +146,7 @@ impl BulkWindow {
     /// Which of `count` sessions takes a command, beginning with `turn`: each in its turn; but while large
     /// requests are bounded, they leave the first one that is usable to small ones, if another one is, and
     /// small ones go together.
+    #[inline]
     pub(crate) fn lane(
         &self,
         class: Class,
@@ -165,6 +169,7 @@ impl BulkWindow {
     }
 
     /// Whether another large command may be sent when so many bytes of them are under way.
+    #[inline]
     pub(crate) fn has_room(&mut self, under_way: u64) -> bool {
         let has_room = !self.is_bounded() || under_way < self.bytes();
         self.held_back |= !has_room;
@@ -172,6 +177,7 @@ impl BulkWindow {
     }
 
     /// A large command is sent.
+    #[inline]
     pub(crate) fn begin(&mut self, len: u64) {
         self.seen = self.seen.max(len);
         self.largest = self.largest.max(len);
@@ -208,6 +214,7 @@ impl BulkWindow {
         (self.since, self.moved, self.held_back) = (None, 0, false);
     }
 
+    #[inline]
     fn bytes(&self) -> u64 {
         self.len.max(self.moves).max(2 * self.largest)
     }

@@ -134,6 +134,7 @@ impl Default for Incoming {
 
 impl Incoming {
     /// Whether the side wanted no more while there was more; the connection will not tell of that.
+    #[inline]
     #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.is_paused
@@ -197,6 +198,7 @@ impl Incoming {
     ///
     /// # Panics
     /// When there was no room for so many.
+    #[inline]
     pub fn received(&mut self, count: usize, placed_max: usize, side: &mut impl Side) {
         let placed = count.min(placed_max);
         if let Stage::Segment(segment) = &mut self.stage

@@ -68,12 +68,14 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Whether more may be queued before what waits is sent.
+    #[inline]
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.queued < QUEUED_MAX && self.items.len() < ITEMS_MAX
     }
 
     /// Whether nothing waits.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -83,6 +85,7 @@ impl Outgoing {
     ///
     /// # Panics
     /// When the data does not have the length that the header says.
+    #[inline]
     pub fn push(&mut self, header: &Bhs, body: SgList, digests: Digests) {
         // Else all that follows would be taken for something else.
         assert_eq!(body.len() as u64, u64::from(header.data_len()), "a PDU's data has its length");
@@ -105,6 +108,7 @@ impl Outgoing {
     ///
     /// # Panics
     /// When fewer waited.
+    #[inline]
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.queued, "more was sent than waited");
         self.queued -= count;
