@@ -8,21 +8,23 @@
 //! The volume's time is [`PACE`] times as fast as the world's: what takes a second there takes as long as a member's
 //! deadline of five seconds needs here.
 
-use core::{ops::Range, time::Duration};
+use core::time::Duration;
 use std::collections::VecDeque;
 
-use netraid_block::{ErrorKind, IoError, Op, Pool, RequestFlags, SgList, narrow};
+use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
-    array,
-    label::{Holder, Label, Uuid},
-    logged::{FoundMember, Limits, MemberCaps, OpenConfig, RequestId, UserRequest},
-    member::{MemberIndex, MemberSet, MemberState},
-    testimony::judge,
-    volume::{
-        Action, Candidate, Config, Device, Event, Expect, Found as FoundPlace, Look, NotFormer,
-        Report, Tag, Volume, check_former,
-    },
+    label::{Label, Uuid},
+    logged::{Limits, MemberCaps, RequestId, UserRequest},
+    member::{MemberIndex, MemberState},
+    volume::{Action, Event, Expect, Look, Report, Tag, Volume},
 };
+
+mod administrator;
+mod due;
+mod open;
+mod requests;
+
+pub use due::{Due, Near};
 
 use super::{
     machine::Machine,
@@ -32,7 +34,7 @@ use super::{
 };
 use crate::{
     network::{ConnectionId, HostId},
-    target::{Command, Nexus, Reply},
+    target::{Nexus, Reply},
     time::Time,
 };
 
@@ -40,53 +42,6 @@ use crate::{
 const PACE: u32 = 125;
 /// How long a request may take, in the volume's time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Users' requests in flight, at least, when an engine dies that serves.
-const CROWD_MIN: u64 = 4;
-/// Looks at a member that is away after which its administrator asks for it.
-const LOOKS_AWAY_MAX: u32 = 24;
-/// Longest that commands wait for their end whose session is lost.
-const LINGER_MAX: Duration = Duration::from_millis(40);
-
-/// When something befalls an engine: instead of which of its member requests.
-#[derive(Debug, Clone)]
-pub struct Due {
-    /// The first after so many.
-    pub after: u64,
-    /// And, then, near a write.
-    pub near: Option<Near>,
-}
-
-/// Near which write of an engine something befalls it.
-#[derive(Debug, Clone)]
-pub struct Near {
-    /// Bytes of a member.
-    pub region: Range<u64>,
-    /// Member requests from that write on; 0: instead of that write.
-    pub more: u64,
-    /// Member requests that are waited for that write at most.
-    pub within: u64,
-}
-
-impl Due {
-    /// Whether it is due instead of this request, the one of this number.
-    fn comes(&mut self, number: u64, op: Op, offset: u64) -> bool {
-        if number <= self.after {
-            return false;
-        }
-        let Some(near) = &self.near else { return true };
-        let is_there = op == Op::Write && near.region.contains(&offset);
-        if is_there {
-            self.after = number + near.more;
-            let comes_first = near.more == 0;
-            self.near = None;
-            return comes_first;
-        }
-        number > self.after.saturating_add(near.within)
-    }
-}
-
-/// Member requests from one moment that is looked at to the next.
-const WATCH_EACH: u64 = 3;
 
 /// What the world hears of an engine.
 #[derive(Debug)]
@@ -426,19 +381,6 @@ impl<M: Machine> Engine<M> {
         places.map(look).collect()
     }
 
-    /// Asks for members that do not come back by themselves.
-    fn administer(&mut self) {
-        let Stage::Open(volume) = &mut self.stage else { return };
-        for (member, place) in (0..).map(MemberIndex).zip(&mut self.places) {
-            let is_live = volume.machine().member_state(member).is_live();
-            place.looks_away = if place.has || is_live { 0 } else { place.looks_away + 1 };
-            if self.is_recovered && place.looks_away > LOOKS_AWAY_MAX {
-                // What is refused now is asked for at the next look.
-                let _ = volume.handle_join(member, &address(member), Expect::Former);
-            }
-        }
-    }
-
     /// An answer came for one of its sessions; others' answers are of sessions that are gone.
     pub fn handle_reply(
         &mut self,
@@ -517,57 +459,6 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    fn end_io(&mut self, tag: Tag, result: Result<SgList, IoError>) {
-        let Stage::Open(volume) = &mut self.stage else { return };
-        let member = tag.member().as_usize();
-        let losses = self.places[member].has.then(|| self.sessions[member].cache_losses());
-        self.outstanding -= 1;
-        volume.handle_io_done(tag, losses, result);
-    }
-
-    /// A session is lost: the volume hears of its commands at once, or after it has looked at the members.
-    fn lose(
-        &mut self,
-        context: &mut Context<'_>,
-        member: usize,
-        ios: Vec<Tag>,
-        reason: &'static str,
-    ) {
-        if let Stage::Opening { found, .. } | Stage::Asking { found } = &mut self.stage {
-            found[member] = None;
-            self.sessions[member].find_again();
-        }
-        if context.around.dice.one_in(2) {
-            let wait = context.around.dice.time_in(&(Duration::ZERO..=LINGER_MAX));
-            let until = context.around.now.after(wait);
-            self.lingering.extend(ios.into_iter().map(|tag| (until, tag)));
-        } else {
-            self.end_all(ios);
-        }
-        self.end_attempt(member, reason);
-    }
-
-    fn end_all(&mut self, ios: Vec<Tag>) {
-        self.ended.extend(ios.into_iter().map(|tag| (tag, ErrorKind::Unreachable.into())));
-    }
-
-    /// The device that was looked for cannot be had.
-    fn end_attempt(&mut self, member: usize, reason: &str) {
-        // It was a session that was parted with.
-        if self.places[member].waits {
-            return;
-        }
-        let looks = self.look_at_sessions();
-        let Stage::Open(volume) = &mut self.stage else { return };
-        match self.places[member].attempt.take() {
-            Some(Attempt::Return) => {
-                volume.handle_returned(index(member), &looks, Err(reason.to_owned()));
-            }
-            Some(Attempt::Join(_)) => volume.handle_not_joined(index(member)),
-            None => {}
-        }
-    }
-
     fn find(
         &mut self,
         context: &mut Context<'_>,
@@ -596,163 +487,6 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    /// The device that was looked for is there. One that is not the member's is made so by the administrator.
-    fn welcome(&mut self, context: &mut Context<'_>, member: usize, found: Found) {
-        let looks = self.look_at_sessions();
-        let (device, new) = (self.device(member), self.new_uuid(member));
-        let Stage::Open(volume) = &mut self.stage else { return };
-        let (place, member) = (&mut self.places[member], index(member));
-        let label = match found {
-            Found::Member(label, _) => Some(*label),
-            Found::Stranger => None,
-        };
-        let judged = check_former(&volume.machine().label(), member, label.as_ref());
-        let former = label.filter(|_| judged.is_ok());
-        let attempt = place.attempt.take();
-        // One that seems to have gone on alone is made anew when the administrator has looked after it: it is an older
-        // image of itself, for nothing else goes on alone here.
-        let is_asked_for = matches!(attempt, Some(Attempt::Join(_)));
-        let is_made_anew = judged == Err(NotFormer::NotThatMember) || is_asked_for;
-        match (attempt, former) {
-            (Some(Attempt::Return), Some(label)) => {
-                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
-                return volume.handle_returned(member, &looks, Ok(found));
-            }
-            (Some(Attempt::Join(Expect::Former)), Some(label)) => {
-                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
-                return volume.handle_joined(member, found);
-            }
-            (Some(Attempt::Join(Expect::Anything | Expect::Unused)), _) => {
-                let found = Candidate { device, label: None, uuid: new };
-                return volume.handle_joined(member, found);
-            }
-            (Some(Attempt::Return), None) => {
-                let reason = judged.err().map(|reason| reason.to_string()).unwrap_or_default();
-                volume.handle_returned(member, &looks, Err(reason));
-            }
-            (Some(Attempt::Join(Expect::Former)), None) => volume.handle_not_joined(member),
-            (None, _) => {}
-        }
-        let ios = self.sessions[member.as_usize()].stop(&mut context.around);
-        assert!(ios.is_empty(), "commands are under way to a device that has no place");
-        if is_made_anew {
-            // What is refused now is asked for when it is found again.
-            let _ = volume.handle_join(member, &address(member), Expect::Anything);
-        }
-    }
-
-    fn device(&self, member: usize) -> Device {
-        let MemberCaps { volatile_cache, can_discard } = self.fittings.caps[member];
-        Device {
-            address: address(index(member)),
-            caps: array::MemberCaps { volatile_cache, can_discard },
-            max_transfer_len: self.fittings.transfer_len,
-            cache_losses: self.sessions[member].cache_losses(),
-        }
-    }
-
-    fn new_uuid(&mut self, member: usize) -> Uuid {
-        self.new_uuids += 1;
-        let mut uuid = [0xee; 16];
-        uuid[..4].copy_from_slice(&self.id.0.to_le_bytes());
-        uuid[4..12].copy_from_slice(&self.new_uuids.to_le_bytes());
-        uuid[12] = narrow(member);
-        uuid
-    }
-
-    /// Everybody has answered, or has had time to.
-    fn try_to_open(&mut self, context: &mut Context<'_>) {
-        let Stage::Opening { until, found } = &mut self.stage else { return };
-        let members = found.len();
-        if found.iter().flatten().count() < members && context.around.now < *until {
-            return;
-        }
-        let found = core::mem::take(found);
-        match doubt(&found) {
-            None => {
-                self.stage = Stage::Over;
-                let why = "no member has a label".into();
-                context.notices.push_back((self.id, Notice::Refused(why)));
-            }
-            Some(Doubt::None) => self.open(context, &found),
-            Some(Doubt::OthersMayBeNewer(generation, epoch)) => {
-                self.stage = Stage::Asking { found };
-                context.notices.push_back((self.id, Notice::Asks(generation, epoch)));
-            }
-        }
-    }
-
-    /// The answer to [`Notice::Asks`].
-    pub fn handle_word(&mut self, context: &mut Context<'_>, may_open: bool) {
-        let Stage::Asking { found } = &mut self.stage else { return };
-        let found = core::mem::take(found);
-        if may_open {
-            self.open(context, &found);
-            self.drive(context);
-        } else {
-            self.stage = Stage::Over;
-            let why = "members that are not there could carry the array alone".into();
-            context.notices.push_back((self.id, Notice::Refused(why)));
-        }
-    }
-
-    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>]) {
-        let newest = newest(found);
-        // A member that was replaced since is a stranger too.
-        let is_ours = |at: usize, label: &Label| {
-            newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
-        };
-        let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(label, checkpoint)) if is_ours(at, label) => Some(FoundMember {
-                caps: self.fittings.caps[at],
-                label: Label::clone(label),
-                checkpoint: *checkpoint,
-            }),
-            Some(Found::Member(..) | Found::Stranger) | None => None,
-        };
-        let members: Vec<_> = found.iter().enumerate().map(member).collect();
-        for (at, member) in members.iter().enumerate() {
-            let is_there = member.is_some();
-            (self.places[at].has, self.places[at].was_found) = (is_there, is_there);
-            if !is_there {
-                let ios = self.sessions[at].stop(&mut context.around);
-                assert!(ios.is_empty(), "commands are under way before the array is open");
-            }
-        }
-        let mut engine_id = [0; 16];
-        engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
-        engine_id[15] = 1;
-        let config = OpenConfig {
-            members,
-            holder: Holder { engine_id, name: "simulation".into(), ..Holder::default() },
-            max_io_len: self.fittings.max_io_len,
-            pool: self.fittings.pool.clone(),
-            limits: self.fittings.limits,
-        };
-        context.trace.note(context.around.now, || {
-            let there: Vec<bool> = self.places.iter().map(|place| place.has).collect();
-            format!("engine {}: opens with members {there:?}", self.id.0)
-        });
-        self.stage = match M::open(config) {
-            Ok(machine) => {
-                let place = |(at, place): (usize, &Place)| match place.has {
-                    true => FoundPlace::Device(self.device(at)),
-                    false => FoundPlace::Nobody(Some(address(index(at)))),
-                };
-                let places = self.places.iter().enumerate().map(place).collect();
-                let (reads_under_way, large_from) = self.fittings.read_window.unzip();
-                let read_ahead = self.fittings.read_ahead;
-                let config = Config { places, read_ahead, reads_under_way, large_from };
-                Stage::Open(Volume::new(machine, config))
-            }
-            Err(error) => {
-                let why = format!("the array cannot be opened: {error}");
-                context.notices.push_back((self.id, Notice::Refused(why)));
-                Stage::Over
-            }
-        };
-    }
-
     /// Does what the volume says until there is nothing left.
     fn drive(&mut self, context: &mut Context<'_>) {
         loop {
@@ -772,18 +506,6 @@ impl<M: Machine> Engine<M> {
                     context.notices.push_back((self.id, Notice::Closed));
                 }
                 return;
-            }
-        }
-    }
-
-    /// Looks for a device that is to join, once all sessions have ended that were parted with.
-    fn begin_join(&mut self, context: &mut Context<'_>) {
-        if self.sessions.iter().any(Session::is_leaving) {
-            return;
-        }
-        for (place, session) in self.places.iter_mut().zip(&mut self.sessions) {
-            if core::mem::take(&mut place.waits) {
-                session.look(&mut context.around);
             }
         }
     }
@@ -853,24 +575,6 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    /// A member was set aside: nothing more reaches it.
-    fn part(&mut self, context: &mut Context<'_>, member: MemberIndex) {
-        let at = member.as_usize();
-        let ios = match context.around.dice.one_in(2) {
-            true => self.sessions[at].leave(&mut context.around),
-            false => self.sessions[at].stop(&mut context.around),
-        };
-        self.end_all(ios);
-        let is_its = |entry: &(Time, Tag)| entry.1.member() == member;
-        let (its, others) = self.lingering.iter().copied().partition(is_its);
-        self.lingering = others;
-        let its: Vec<(Time, Tag)> = its;
-        self.end_all(its.into_iter().map(|(_, tag)| tag).collect());
-        self.places[at].has = false;
-        self.has_lost_one = true;
-        context.notices.push_back((self.id, Notice::Gone(at)));
-    }
-
     fn hear_opened(&mut self, context: &mut Context<'_>, result: Result<(), IoError>) {
         self.is_recovered = true;
         if let Stage::Open(volume) = &self.stage {
@@ -882,79 +586,6 @@ impl<M: Machine> Engine<M> {
         }
         context.notices.push_back((self.id, Notice::Opened(result)));
     }
-
-    fn submit(
-        &mut self,
-        context: &mut Context<'_>,
-        tag: Tag,
-        (op, offset, len): (Op, u64, u64),
-        fua: bool,
-        data: SgList,
-    ) {
-        let (id, now) = (self.id, context.around.now);
-        self.actions += 1;
-        // Who serves dies in the middle of something.
-        let is_busy = !self.is_recovered || self.crowd >= CROWD_MIN;
-        let number = self.actions;
-        if !self.is_recovered && self.is_watched(number, op, offset) {
-            context.notices.push_back((id, Notice::Watched));
-        }
-        if is_busy && self.dies.as_mut().is_some_and(|dies| dies.comes(number, op, offset)) {
-            self.is_dying = true;
-            context.notices.push_back((id, Notice::Dies));
-            return;
-        }
-        let member = tag.member().as_usize();
-        let describe = || {
-            let fua = if fua { " with FUA" } else { "" };
-            format!("{:#x}: {op:?}{fua} of member {member}, {len} bytes at {offset:#x}", tag.0)
-        };
-        context.trace.note(now, || format!("engine {}: {}", id.0, describe()));
-        context.trace.mix(&[4, member as u64, offset, len]);
-        let block = u64::from(self.fittings.block_len);
-        let limit = u64::from(self.fittings.transfer_len);
-        let is_sound = offset.is_multiple_of(block)
-            && len.is_multiple_of(block)
-            && offset.checked_add(len).is_some_and(|end| end <= self.fittings.capacity)
-            && (len <= limit || op == Op::Discard)
-            && (len > 0 || op == Op::Flush)
-            && self.places.get(member).is_some_and(|place| place.has);
-        let (first, count) = (offset / block, len / block);
-        let command = match op {
-            Op::Read if is_sound => Command::Read { first, count },
-            Op::Write if is_sound => Command::Write { first, data, fua },
-            Op::Flush if is_sound => Command::Flush,
-            Op::Discard if is_sound => Command::Discard { first, count },
-            Op::Read | Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => {
-                let text = format!("a member request that no device would do: {}", describe());
-                context.notices.push_back((id, Notice::Nonsense(text)));
-                return;
-            }
-        };
-        self.outstanding += 1;
-        let session = &mut self.sessions[member];
-        if session.is_fenced() {
-            self.ended.push_back((tag, ErrorKind::Fenced.into()));
-        } else if !session.submit(&mut context.around, tag, command) {
-            self.ended.push_back((tag, ErrorKind::Unreachable.into()));
-        }
-    }
-}
-
-impl<M> Engine<M> {
-    /// Whether this request is a moment to look at.
-    fn is_watched(&mut self, number: u64, op: Op, offset: u64) -> bool {
-        let Some((due, left)) = &mut self.watched else { return false };
-        if !due.comes(number, op, offset) {
-            return false;
-        }
-        *due = Due { after: number + WATCH_EACH, near: None };
-        *left -= 1;
-        if *left == 0 {
-            self.watched = None;
-        }
-        true
-    }
 }
 
 fn index(member: usize) -> MemberIndex {
@@ -964,38 +595,4 @@ fn index(member: usize) -> MemberIndex {
 /// Where a member's device is.
 fn address(member: MemberIndex) -> String {
     format!("member {member}")
-}
-
-/// What stands against opening the array with the members that were found.
-enum Doubt {
-    None,
-    /// Others are in sync and could have carried the array without these since this generation
-    /// and epoch.
-    OthersMayBeNewer(u64, u64),
-}
-
-fn newest(found: &[Option<Found>]) -> Option<&Label> {
-    let members = found.iter().filter_map(|found| match found {
-        Some(Found::Member(label, checkpoint)) => Some((&**label, *checkpoint)),
-        Some(Found::Stranger) | None => None,
-    });
-    let (labels, checkpoints): (Vec<&Label>, Vec<Option<u64>>) = members.unzip();
-    let newest = labels.iter().copied().max_by_key(|it| (it.generation, it.epoch))?;
-    // The machine says so when it is not clear which one counts.
-    Some(judge(&labels, &checkpoints).map_or(newest, |verdict| labels[verdict.truth]))
-}
-
-/// None when there is no label at all.
-fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
-    let newest = newest(found)?;
-    let is_elsewhere = |at: &usize| {
-        newest.members[*at].state == MemberState::InSync
-            && !matches!(found[*at], Some(Found::Member(..)))
-    };
-    let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
-    Some(if newest.geometry.can_serve_from(others) {
-        Doubt::OthersMayBeNewer(newest.generation, newest.epoch)
-    } else {
-        Doubt::None
-    })
 }
