@@ -60,6 +60,10 @@ impl Sum for Counts {
         self.actions += other.actions;
         self.ahead += other.ahead;
         self.late += other.late;
+        self.restarts += other.restarts;
+        self.stops += other.stops;
+        self.orders += other.orders;
+        self.healed += other.healed;
         self.rests += other.rests;
         self.subsets += other.subsets;
         self.events += other.events;
@@ -116,6 +120,12 @@ impl fmt::Display for Report {
             counts.with_lost_rows,
             counts.events,
             counts.events as f64 / seconds
+        )?;
+        writeln!(
+            f,
+            "members that restarted unnoticed {}, engines told to close {}, other orders {}, openings left alone until all \
+             members were back {}",
+            counts.restarts, counts.stops, counts.orders, counts.healed
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         let faults = counts.faults.iter().map(|(fault, count)| format!("{fault:?} {count}"));

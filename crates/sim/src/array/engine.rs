@@ -15,7 +15,7 @@ use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
     label::{Label, Uuid},
     logged::{Limits, MemberCaps, RequestId, UserRequest},
-    member::{MemberIndex, MemberState},
+    member::{MemberIndex, MemberSet, MemberState},
     volume::{Action, Event, Expect, Look, Report, Tag, Volume},
 };
 
@@ -40,6 +40,8 @@ use crate::{
 
 /// How much faster the volume's time is: a member's deadline of 40 ms is one of five seconds.
 const PACE: u32 = 125;
+/// From one look of the volume at its members to the next one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a request may take, in the volume's time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -139,6 +141,10 @@ struct Place {
     was_found: bool,
     /// The volume has said that it is in sync.
     in_sync: bool,
+    /// How often its device had lost its cache when it was found for the place.
+    losses_then: u64,
+    /// The same when the volume last saw that, and could have done without all that had lost theirs.
+    losses_shown: u64,
 }
 
 /// An engine.
@@ -175,8 +181,9 @@ pub struct Engine<M> {
     is_dying: bool,
     /// Users' requests in flight.
     crowd: u64,
-    /// How often the members were looked at.
+    /// How often the members were looked at, and when they are next, in the volume's time.
     looks: u64,
+    look_at: Duration,
 }
 
 /// What an engine works with, and what it leaves behind.
@@ -223,6 +230,7 @@ impl<M: Machine> Engine<M> {
             is_dying: false,
             crowd: 0,
             looks: 0,
+            look_at: Duration::ZERO,
         }
     }
 
@@ -254,6 +262,15 @@ impl<M: Machine> Engine<M> {
     #[must_use]
     pub fn is_in_sync(&self, member: usize) -> bool {
         self.places[member].in_sync
+    }
+
+    /// Whether the volume has seen that a member has lost its cache as often as it has, and could have set it aside.
+    #[must_use]
+    pub fn has_seen_losses(&self, member: usize, power_failures: u64) -> bool {
+        let session = &self.sessions[member];
+        session.is_ready()
+            && session.power_failures() == power_failures
+            && session.cache_losses() == self.places[member].losses_shown
     }
 
     /// Member requests that have not come back.
@@ -350,12 +367,39 @@ impl<M: Machine> Engine<M> {
         if volume.next_timeout() > time {
             return;
         }
-        volume.handle_timeout(time, &looks);
-        self.looks += 1;
-        for session in &mut self.sessions {
-            session.ping(&mut context.around);
+        let is_look = self.look_at <= time;
+        if is_look {
+            self.look_at = time + LOOK_EVERY;
+            self.note_what_is_shown();
         }
-        self.administer();
+        let Stage::Open(volume) = &mut self.stage else { return };
+        volume.handle_timeout(time, &looks);
+        if is_look {
+            self.looks += 1;
+            for session in &mut self.sessions {
+                session.ping(&mut context.around);
+            }
+            self.administer();
+        }
+    }
+
+    /// Takes note of the lost caches that the volume sees at a look, where it is to do something about them: all its
+    /// members are there, and it can do without those that have lost theirs.
+    fn note_what_is_shown(&mut self) {
+        let Stage::Open(volume) = &self.stage else { return };
+        let machine = volume.machine();
+        let mut places = self.places.iter().zip(&self.sessions);
+        let all_are_there = places.all(|(place, session)| !place.has || session.is_ready());
+        let has_lost = |at: &usize| {
+            let place = &self.places[*at];
+            place.has && self.sessions[*at].cache_losses() != place.losses_then
+        };
+        let lost: MemberSet = (0..self.places.len()).filter(has_lost).map(index).collect();
+        if self.is_recovered && all_are_there && machine.can_lose_all(lost) {
+            for (place, session) in self.places.iter_mut().zip(&self.sessions) {
+                place.losses_shown = session.cache_losses();
+            }
+        }
     }
 
     /// The moment, in the volume's time.
@@ -510,6 +554,12 @@ impl<M: Machine> Engine<M> {
         }
     }
 
+    /// Requests go to the device in a member's place from now on.
+    fn take_place(&mut self, member: usize) {
+        let place = &mut self.places[member];
+        (place.has, place.losses_shown) = (true, place.losses_then);
+    }
+
     /// The engine dies before it hears of members that are set aside; labels on their way may say so already.
     fn note_parted_members(&mut self, time: Duration) {
         let Stage::Open(volume) = &mut self.stage else { return };
@@ -552,7 +602,7 @@ impl<M: Machine> Engine<M> {
             }
             Action::Take(member) => {
                 context.trace.note(now, || format!("engine {}: takes member {member}", id.0));
-                self.places[member.as_usize()].has = true;
+                self.take_place(member.as_usize());
             }
             Action::LetGo(member) => {
                 context.trace.note(now, || format!("engine {}: lets member {member} go", id.0));

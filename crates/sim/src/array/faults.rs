@@ -86,7 +86,7 @@ impl<M: Machine> World<M> {
             return;
         }
         self.plan_fault();
-        if self.has_rest() {
+        if self.has_rest() || self.healing.is_some() {
             return;
         }
         self.forgive();
@@ -98,6 +98,10 @@ impl<M: Machine> World<M> {
             // Enough that an engine serves now and then.
             Fault::PowerOfAll if self.serving.is_none() && !self.fault_dice.one_in(6) => false,
             Fault::PowerOfAll => self.lose_all_power(),
+            Fault::PowerOfOne if self.fault_dice.one_in(self.plan.moods.restarts) => {
+                self.plan_restart();
+                false
+            }
             Fault::TwoEngines => self.start_another(),
             Fault::SpaceRunsOut => self.take_space(),
             Fault::Rot | Fault::Unreadable => self.spoil(fault),
@@ -126,8 +130,9 @@ impl<M: Machine> World<M> {
         if self.is_short_of_space() { impaired.max(self.tolerance()) } else { impaired }
     }
 
-    /// Members whose trouble is over and that hold everything again no longer count.
-    fn forgive(&mut self) {
+    /// Members whose trouble is over and that hold everything again no longer count: they left since and are in sync, or
+    /// are in sync although the engine has seen all that may have befallen them.
+    pub(super) fn forgive(&mut self) {
         // Whom another engine has pushed aside does not know who is in sync, also when that one has
         // died before it served: its labels may say that a member is out.
         let [engine] = self.engines.as_slice() else { return };
@@ -141,7 +146,8 @@ impl<M: Machine> World<M> {
                 && engine.has(member)
                 && engine.sessions[member].is_ready();
             let was_noticed = host.was_noticed_by(engine.id);
-            let was_nothing = now.since(host.mended_at) > settled && !host.lost_power;
+            let has_seen = engine.has_seen_losses(member, host.target.power_failures());
+            let was_nothing = now.since(host.mended_at) > settled && (!host.lost_power || has_seen);
             if host.is_impaired
                 && host.trouble.is_none()
                 && is_whole
@@ -193,7 +199,7 @@ impl<M: Machine> World<M> {
         Some(victim)
     }
 
-    fn impair(&mut self, member: usize, trouble: Trouble) {
+    pub(super) fn impair(&mut self, member: usize, trouble: Trouble) {
         let newest = self.engines.iter().map(|engine| engine.id.0).max();
         let host = &mut self.hosts[member];
         host.is_impaired = true;
@@ -522,6 +528,10 @@ impl<M: Machine> World<M> {
         } else {
             Group::Labels
         }
+    }
+
+    pub(super) const fn has_no_harms(&self) -> bool {
+        self.harms.is_empty()
     }
 
     fn harms_of(&self, group: Group) -> impl Iterator<Item = usize> {

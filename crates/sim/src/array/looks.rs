@@ -41,6 +41,7 @@ impl<M: Machine> World<M> {
         if self.engines.len() > 1 || self.is_excused(id) || !M::SURVIVES_LOSSES {
             return;
         }
+        self.forgive();
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
         let (mut there, mut strays) = (Vec::new(), Vec::new());
         for (at, host) in self.hosts.iter().enumerate() {

@@ -93,6 +93,12 @@ pub struct Moods {
     /// At one crash in so many a block of the log that was just written cannot be read for some
     /// time; 0: never.
     pub spoils_log_end: u32,
+    /// At one power failure of a member in so many it restarts while nothing of it is under way; 0: never.
+    pub restarts: u32,
+    /// One engine in so many is told to close; 0: none.
+    pub stops: u32,
+    /// The administrator sets members aside, scrubs, and holds rebuilds back.
+    pub has_orders: bool,
 }
 
 impl Moods {
@@ -106,6 +112,9 @@ impl Moods {
             stragglers: often(3, 12),
             dies_of_losses: often(2, 2),
             spoils_log_end: often(2, 2),
+            restarts: often(3, 2),
+            stops: often(3, 4),
+            has_orders: often(6, 1) > 0,
         };
         let spoils_log_end =
             if faults.contains(&Fault::Unreadable) { moods.spoils_log_end } else { 0 };
@@ -281,10 +290,13 @@ impl Plan {
     /// Most bytes that a member takes at once, in some runs less than the largest member request.
     #[must_use]
     pub fn transfer_len(&self) -> u32 {
-        match self.seed.dice("transfer length").one_in(3) {
-            true => (self.max_io_len / 2).next_multiple_of(4096),
-            false => self.max_io_len,
+        let mut dice = self.seed.dice("transfer length");
+        if !dice.one_in(3) {
+            return self.max_io_len;
         }
+        let chunk = self.geometry.chunk_len();
+        let half = (self.max_io_len / 2).next_multiple_of(4096);
+        [half, half, chunk, chunk][dice.index(4)]
     }
 
     /// Bytes of large reads under way at once, and from which length on a read is large; as usual in half of the runs:

@@ -205,6 +205,18 @@ impl Session {
         self.cache_losses
     }
 
+    /// How often the member had lost its power when the session was last made, as the member says.
+    #[must_use]
+    pub const fn power_failures(&self) -> u64 {
+        self.power_failures
+    }
+
+    /// Whether it is there, and nothing of it is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.is_ready() && self.sent.is_empty() && self.queued.is_empty()
+    }
+
     /// Sends a command, at once or when there is a connection again; false when there is no session.
     pub fn submit(&mut self, around: &mut Surroundings<'_>, io: IoTag, command: Command) -> bool {
         if self.is_ready() {

@@ -22,6 +22,7 @@ use super::{
     faults::{Harm, Trouble},
     machine::Machine,
     oracle::{EngineId, Moment, Oracle},
+    orders::Stop,
     plan::{Fault, Mode, Plan},
     session::{Message, Surroundings},
     space::SpaceOfMembers,
@@ -81,6 +82,14 @@ pub struct Counts {
     pub actions: u64,
     /// Commands that changed a medium when their session was gone.
     pub late: u64,
+    /// Members that lost their power while nothing of them was under way.
+    pub restarts: u64,
+    /// Engines that were told to close before the run's end.
+    pub stops: u64,
+    /// Other orders of an administrator.
+    pub orders: u64,
+    /// Openings after which the array was left alone until all members were back.
+    pub healed: u64,
     /// Whole looks at the media.
     pub rests: u64,
     /// Whole reads through some of the members.
@@ -137,6 +146,14 @@ pub(super) enum Happening {
     LookForSpace,
     /// Users go on.
     Think,
+    /// The administrator orders something.
+    Order,
+    /// An engine is told to close.
+    Stop(EngineId),
+    /// An engine that was told to close should have done so.
+    StopIsLate(EngineId),
+    /// Members that were waited for should be back.
+    HealingIsLate(EngineId),
     /// Whoever does not come to rest by now never will.
     Late,
 }
@@ -228,6 +245,12 @@ pub struct World<M> {
     /// The engine's looks at the members when it was left alone.
     left_alone_at: Option<u64>,
     pub(super) harms: Vec<Harm>,
+    /// A member is to restart when nothing of it is under way.
+    pub(super) is_to_restart: bool,
+    /// Whose members are waited for, with nothing else.
+    pub(super) healing: Option<EngineId>,
+    /// Who was told to close.
+    pub(super) stopping: Option<Stop>,
     pub(super) space: SpaceOfMembers,
     /// Errors of engines up to this one are no violations: more befell the array in their time
     /// than it survives.
@@ -248,6 +271,7 @@ pub struct World<M> {
     driver_dice: Dice,
     pub(super) fault_dice: Dice,
     pub(super) subset_dice: Dice,
+    pub(super) order_dice: Dice,
     pub(super) counts: Counts,
     violation: Option<Violation>,
 }
@@ -336,6 +360,9 @@ impl<M: Machine> World<M> {
             is_resting: false,
             left_alone_at: None,
             harms: Vec::new(),
+            is_to_restart: false,
+            healing: None,
+            stopping: None,
             space: SpaceOfMembers::default(),
             excused_upto: 0,
             has_lost_rows: false,
@@ -351,12 +378,16 @@ impl<M: Machine> World<M> {
             driver_dice: seed.dice("drivers"),
             fault_dice: seed.dice("faults"),
             subset_dice: seed.dice("subsets"),
+            order_dice: seed.dice("orders"),
             counts: Counts::default(),
             violation: None,
             plan,
         };
         if !world.plan.faults.is_empty() {
             world.plan_fault();
+        }
+        if world.plan.moods.has_orders {
+            world.plan_order();
         }
         world
     }
@@ -525,13 +556,20 @@ impl<M: Machine> World<M> {
             Happening::SpaceIsBack => self.give_space(),
             Happening::LookForSpace => self.look_for_space(),
             Happening::Think => self.is_thinking = false,
-            Happening::Late => {
-                let states = self.serving_label().map(|label| {
-                    label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>()
-                });
-                self.fail(format!("it does not come to rest; members are {states:?}"));
-            }
+            Happening::Order => self.order(),
+            Happening::Stop(id) => self.stop(id),
+            Happening::StopIsLate(id) => self.end_stop_late(id),
+            Happening::HealingIsLate(id) => self.end_healing(id),
+            Happening::Late => self.fail_with_states("it does not come to rest"),
         }
+    }
+
+    /// Something is wrong, whose reason the members' states may tell.
+    pub(super) fn fail_with_states(&mut self, what: &str) {
+        let states = self
+            .serving_label()
+            .map(|label| label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>());
+        self.fail(format!("{what}; members are {states:?}"));
     }
 
     /// Reads what engines left, and looks after the users, until nothing is left.
@@ -554,7 +592,7 @@ impl<M: Machine> World<M> {
                 if self.phase == Phase::Closing && self.engines.iter().all(is_idle) {
                     self.fail("the machine waits for nothing while it closes".into());
                 }
-                return;
+                return self.restart_if_idle();
             }
         }
     }
@@ -587,7 +625,16 @@ impl<M: Machine> World<M> {
         self.phase != Phase::Lives
     }
 
-    fn in_flight(&self, id: EngineId) -> u64 {
+    pub(super) const fn next_request(&self) -> u64 {
+        self.next_request
+    }
+
+    /// Takes note of how often members were lost before the array closes.
+    pub(super) fn note_losses(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.losses_before_close = host.losses);
+    }
+
+    pub(super) fn in_flight(&self, id: EngineId) -> u64 {
         self.requests.range((id, 0)..=(id, u64::MAX)).count() as u64
     }
 
@@ -596,6 +643,8 @@ impl<M: Machine> World<M> {
         self.phase = Phase::Ending;
         self.sweeps_alone = true;
         self.is_resting = false;
+        self.is_to_restart = false;
+        self.limit_rebuilds(None);
         self.mend_everything();
         self.agenda.put_in(Duration::ZERO, Happening::SpaceIsBack);
         self.agenda.put_in(Duration::from_secs(60), Happening::Late);

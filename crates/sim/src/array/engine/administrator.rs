@@ -7,7 +7,7 @@ use netraid_raid::{
     label::Uuid,
     logged::MemberCaps,
     member::MemberIndex,
-    volume::{Candidate, Device, Expect, NotFormer, check_former},
+    volume::{Candidate, Device, Expect, NotFormer, ScrubOrder, check_former},
 };
 
 use super::{Attempt, Context, Engine, Found, Stage, address, index};
@@ -17,6 +17,39 @@ use crate::array::{machine::Machine, session::Session};
 const LOOKS_AWAY_MAX: u32 = 24;
 
 impl<M: Machine> Engine<M> {
+    /// A member is to be set aside.
+    pub fn handle_fail(&mut self, context: &mut Context<'_>, member: usize) {
+        if let Stage::Open(volume) = &mut self.stage {
+            // What is refused is not to be.
+            let _ = volume.handle_fail(index(member));
+        }
+        self.drive(context);
+    }
+
+    /// A scrub is to begin, or to be another one; `rate` is in bytes a second of the volume's time.
+    pub fn handle_scrub(
+        &mut self,
+        context: &mut Context<'_>,
+        order: ScrubOrder,
+        rate: Option<u64>,
+    ) {
+        let time = self.time(context);
+        if let Stage::Open(volume) = &mut self.stage {
+            // There may be none to be paused.
+            let _ = volume.handle_scrub(time, order, rate);
+        }
+        self.drive(context);
+    }
+
+    /// Members are to catch up at so many bytes a second of the volume's time.
+    pub fn handle_rebuild_limit(&mut self, context: &mut Context<'_>, rate: Option<u64>) {
+        let time = self.time(context);
+        if let Stage::Open(volume) = &mut self.stage {
+            volume.handle_rebuild_limit(time, rate);
+        }
+        self.drive(context);
+    }
+
     /// Asks for members that do not come back by themselves.
     pub(super) fn administer(&mut self) {
         let Stage::Open(volume) = &mut self.stage else { return };
@@ -104,13 +137,16 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    pub(super) fn device(&self, member: usize) -> Device {
+    /// The device that a session has found, as it is now.
+    pub(super) fn device(&mut self, member: usize) -> Device {
+        let cache_losses = self.sessions[member].cache_losses();
+        self.places[member].losses_then = cache_losses;
         let MemberCaps { volatile_cache, can_discard } = self.fittings.caps[member];
         Device {
             address: address(index(member)),
             caps: array::MemberCaps { volatile_cache, can_discard },
             max_transfer_len: self.fittings.transfer_len,
-            cache_losses: self.sessions[member].cache_losses(),
+            cache_losses,
         }
     }
 

@@ -8,7 +8,7 @@ use netraid_raid::{
     volume::{Config, Found as FoundPlace, Volume},
 };
 
-use super::{Context, Engine, Found, Notice, Place, Stage, address, index};
+use super::{Context, Engine, Found, Notice, Stage, address, index};
 use crate::array::machine::Machine;
 
 impl<M: Machine> Engine<M> {
@@ -65,17 +65,20 @@ impl<M: Machine> Engine<M> {
         let members: Vec<_> = found.iter().enumerate().map(member).collect();
         for (at, member) in members.iter().enumerate() {
             let is_there = member.is_some();
-            (self.places[at].has, self.places[at].was_found) = (is_there, is_there);
-            if !is_there {
+            self.places[at].was_found = is_there;
+            if is_there {
+                self.take_place(at);
+            } else {
                 let ios = self.sessions[at].stop(&mut context.around);
                 assert!(ios.is_empty(), "commands are under way before the array is open");
             }
         }
+        let (members, found) = (members.len(), members);
         let mut engine_id = [0; 16];
         engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
         engine_id[15] = 1;
         let config = OpenConfig {
-            members,
+            members: found,
             holder: Holder { engine_id, name: "simulation".into(), ..Holder::default() },
             max_io_len: self.fittings.max_io_len,
             pool: self.fittings.pool.clone(),
@@ -87,11 +90,11 @@ impl<M: Machine> Engine<M> {
         });
         self.stage = match M::open(config) {
             Ok(machine) => {
-                let place = |(at, place): (usize, &Place)| match place.has {
+                let place = |at: usize| match self.places[at].has {
                     true => FoundPlace::Device(self.device(at)),
                     false => FoundPlace::Nobody(Some(address(index(at)))),
                 };
-                let places = self.places.iter().enumerate().map(place).collect();
+                let places = (0..members).map(place).collect();
                 let (reads_under_way, large_from) = self.fittings.read_window.unzip();
                 let read_ahead = self.fittings.read_ahead;
                 let config = Config { places, read_ahead, reads_under_way, large_from };

@@ -61,6 +61,7 @@ impl<M: Machine> World<M> {
         engine.watched = Some((Due { after: 0, near: Some(near) }, WATCHES));
         self.note(|| format!("engine {}: starts on host {host}", id.0));
         self.engines.push(engine);
+        self.plan_stop_of_opening(id);
     }
 
     /// An engine is no more.
@@ -78,6 +79,8 @@ impl<M: Machine> World<M> {
             self.network.heal(now, engine.host, host.id);
         }
         self.requests.retain(|(owner, _), _| *owner != id);
+        self.stopping = self.stopping.filter(|stop| stop.id != id);
+        self.healing = self.healing.filter(|healing| *healing != id);
         if self.serving == Some(id) {
             self.serving = None;
             self.sweep = None;
@@ -288,6 +291,21 @@ impl<M: Machine> World<M> {
         self.depth = low + self.dice.below(high - low + 1);
         self.is_resting = self.dice.one_in(6);
         self.left_alone_at = None;
+        if let Some(engine) = self.engines.iter().find(|engine| engine.id == id) {
+            self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
+        }
+        if is_last {
+            self.photograph_some();
+            return self.begin_ending();
+        }
+        self.begin_healing(id);
+        self.is_resting |= self.healing.is_some();
+        self.give_life(id);
+        self.photograph_some();
+    }
+
+    /// Says when an engine that serves dies, or is told to close.
+    pub(in crate::array) fn give_life(&mut self, id: EngineId) {
         // Many die before recovery's last traces are gone.
         // What it reads before it logs anything is what it will have been.
         let is_to_read = self.spoilt_log.is_some();
@@ -299,8 +317,9 @@ impl<M: Machine> World<M> {
         };
         let life = 1 + u64::try_from(self.dice.time_to_next(Duration::from_nanos(mean)).as_nanos())
             .unwrap_or(0);
+        self.plan_stop(id);
+        let is_left_alone = self.healing == Some(id);
         if let Some(engine) = self.engines.iter_mut().find(|engine| engine.id == id) {
-            self.recovery_actions = (self.recovery_actions + engine.actions) / 2;
             let mut dies =
                 Due { after: engine.actions + life, near: near(&self.plan, &mut self.dice, None) };
             if is_to_read {
@@ -308,11 +327,7 @@ impl<M: Machine> World<M> {
                 let near = Near { region: log.offset..log.end(), more: 0, within: 400 };
                 dies = Due { after: engine.actions, near: Some(near) };
             }
-            engine.dies = (!is_last).then_some(dies);
-        }
-        self.photograph_some();
-        if is_last {
-            self.begin_ending();
+            engine.dies = (!is_left_alone).then_some(dies);
         }
     }
 
@@ -338,6 +353,9 @@ impl<M: Machine> World<M> {
     fn close(&mut self, id: EngineId) {
         let Some(engine) = self.engines.iter().find(|engine| engine.id == id) else { return };
         let failure = engine.machine().and_then(volume::Machine::failure);
+        if self.is_stopping(id) {
+            return self.end_stop(id);
+        }
         if self.phase == Phase::Closing && failure.is_none() {
             if self.has_lost_rows {
                 self.counts.with_lost_rows += 1;

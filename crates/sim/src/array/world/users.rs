@@ -65,7 +65,9 @@ impl<M: Machine> World<M> {
                 // The log of such a small array may hold no more of them.
                 let is_discard = is_full && needs_space == Some(false);
                 self.counts.refused_discards += u64::from(is_discard);
-                if !self.is_excused(id) && !is_superseded && !is_full {
+                let is_refused =
+                    error.kind() == ErrorKind::Aborted && self.came_late(id, request.0);
+                if !self.is_excused(id) && !is_superseded && !is_full && !is_refused {
                     self.fail(format!("request {} failed: {error}", request.0));
                 }
             }
@@ -83,8 +85,11 @@ impl<M: Machine> World<M> {
             self.note(|| format!("it is {machine}"));
             return self.fail(format!("the machine waits for nothing; {in_flight} requests do"));
         }
+        if self.users_have_left(id) || self.is_to_restart {
+            return;
+        }
         let mut submitted = 0;
-        while self.in_flight(id) < self.depth {
+        while self.in_flight(id) < self.depth && !self.users_have_left(id) {
             if self.is_thinking || submitted == 64 {
                 // Requests that end at once take some time too.
                 if !core::mem::replace(&mut self.is_thinking, true) {
@@ -111,7 +116,7 @@ impl<M: Machine> World<M> {
                 return;
             }
         }
-        if self.in_flight(id) > 0 || self.sweep.is_some() {
+        if self.in_flight(id) > 0 || self.sweep.is_some() || self.heals(id) {
             return;
         }
         if self.phase == Phase::Ending {
@@ -135,7 +140,12 @@ impl<M: Machine> World<M> {
         let is_calm = self.harms.is_empty() && self.hosts.iter().all(|host| host.trouble.is_none());
         // Of a member that is another disk since it was last asked the engine cannot know yet.
         let knows_all = !self.is_exchanged_unnoticed(&self.engines[at]);
-        let has_all = is_calm && knows_all && !self.is_short_of_space();
+        let failures = |member: usize| self.hosts[member].target.power_failures();
+        let has_seen_all = (0..self.hosts.len()).all(|member| {
+            let engine = &self.engines[at];
+            !engine.has(member) || engine.has_seen_losses(member, failures(member))
+        });
+        let has_all = is_calm && knows_all && has_seen_all && !self.is_short_of_space();
         if !self.is_excused(id) && has_all && self.sessions_are_ready(at) {
             self.look_at_media(false);
         }
@@ -148,7 +158,7 @@ impl<M: Machine> World<M> {
         }
         if (0..self.hosts.len()).all(|member| self.engines[at].is_in_sync(member)) {
             self.phase = Phase::Closing;
-            self.hosts.iter_mut().for_each(|host| host.losses_before_close = host.losses);
+            self.note_losses();
             self.note(|| "the array is to close".into());
             self.with(at, |engine, context| engine.handle_close(context));
         }
