@@ -7,6 +7,10 @@
 //! label that counts is the truth. Who says something newer lies, unless that is near enough to be an
 //! update that was cut short.
 //!
+//! Without a log a device that was set aside does not come back as the one that it was. So an opening that has it in
+//! sync all the same has found that the label which sets it aside was never complete, and knew of labels that it has
+//! overwritten since: its word counts, when more members have it than may lie.
+//!
 //! A mirror can serve alone, so its label counts whatever the others say. Of three mirrors or more, those that it
 //! calls in sync outvote it, unless it has a later checkpoint than they have: then they are older images. Of
 //! two, the lead of its numbers is bounded: what is beyond the bound is never believed against as many others.
@@ -233,6 +237,10 @@ impl Court<'_> {
             let may_deny = age(other) <= age(label) || !may_be_update(other, label);
             is_other && may_deny && !says_the_same(label, other)
         };
+        let is_void = |other: &usize| {
+            self.labels[*other].generation < label.generation && self.was_never_complete(*other)
+        };
+        let denies = |other: &usize| denies(other) && !is_void(other);
         Candidate {
             at,
             age: age(label),
@@ -246,6 +254,9 @@ impl Court<'_> {
         let label = self.labels[candidate.at];
         if !label.geometry.can_serve_from(label.in_sync()) {
             // No engine goes on without so many.
+            return Ok(false);
+        }
+        if self.was_never_complete(candidate.at) {
             return Ok(false);
         }
         let (mut rest, mut here) = (label.in_sync(), 0);
@@ -388,6 +399,28 @@ impl Court<'_> {
                 && label.geometry.can_serve_from(others)
                 && !is_later(*other)
         })
+    }
+
+    /// Whether openings since, without a log, have found that a label was not on all members that it calls in sync: they
+    /// call a member in sync that it calls away. More members say so than may lie, and one of them should have had it.
+    fn was_never_complete(&self, at: usize) -> bool {
+        let label = self.labels[at];
+        if label.log.is_some() {
+            return false;
+        }
+        let goes_back = |later: &&Label| {
+            let was_away = |member: MemberIndex| {
+                !label.state(member).is_live() && identity(label, member) == identity(later, member)
+            };
+            later.generation > label.generation
+                && follows(age(later), age(label), false)
+                && later.in_sync().iter().any(was_away)
+        };
+        let labels = self.shaped.iter().map(|at| self.labels[*at]);
+        let witnesses: Vec<&Label> = labels.filter(goes_back).collect();
+        let should_have_had_it = |witness: &&Label| is_called_in_sync(label, witness);
+        witnesses.len() as u64 > u64::from(label.geometry.tolerance())
+            && witnesses.iter().any(should_have_had_it)
     }
 
     /// Whether a label sets a member aside that an older one has in sync and that is not here.

@@ -243,6 +243,42 @@ fn openings_that_were_cut_short_are_no_lie_without_a_log_either() {
     }
 }
 
+/// An update that sets a member aside is cut short, and then openings are that do not believe it, and have its member in
+/// sync: no label of before is left.
+#[test]
+fn an_opening_that_was_cut_short_after_an_update_that_was_keeps_no_array_shut() {
+    for openings in [vec![(1, 1), (2, 1), (3, 1)], vec![(1, 1), (3, 1)], vec![(1, 2), (3, 1)]] {
+        let mut all = labels(Level::Raid5, 5);
+        for (at, label) in all.iter_mut().enumerate() {
+            (label.log, label.epoch) = (None, label.epoch + 1);
+            match openings.iter().find(|(member, _)| *member == at) {
+                Some((_, count)) => {
+                    label.generation += count;
+                    label.epoch += count - 1;
+                }
+                None => set_faulty(label, &[1]),
+            }
+        }
+        let verdict = judged(&all).unwrap();
+        assert!(openings.iter().any(|(member, _)| *member == verdict.truth), "{verdict:?}");
+        assert!(verdict.liars.is_empty(), "{verdict:?}");
+    }
+}
+
+/// As above, but one member alone says so, and may lie.
+#[test]
+fn one_member_alone_takes_no_update_back_that_set_another_one_aside() {
+    let mut all = labels(Level::Raid5, 5);
+    all.iter_mut().for_each(|label| label.log = None);
+    for at in [0, 2, 4] {
+        all[at].epoch += 1;
+        set_faulty(&mut all[at], &[1]);
+    }
+    (all[3].generation, all[3].epoch) = (all[3].generation + 1, all[3].epoch + 1);
+    all.remove(1);
+    assert!(judged(&all).map_or(true, |verdict| verdict.truth != 2));
+}
+
 #[test]
 fn two_liars_who_say_different_things_do_not_speak_for_each_other() {
     for lead in [2, 50, 1 << 40] {
