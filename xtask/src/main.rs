@@ -40,7 +40,7 @@ usage: cargo xtask TASK
                    five minutes each, the array simulated for an hour; two to three hours on two free
                    cores
   simulate [cluster | liars] [--minutes N | --runs N] [--seed S] [--level L] ...
-                   the array with a log in a simulated world, seed after seed; --replay S shows
+                   arrays in a simulated world, seed after seed; --replay S shows
                    all of one seed
   coverage [--missing] [--runs N]
                    which regions of crates/raid its tests and N simulated runs (300) go through, by

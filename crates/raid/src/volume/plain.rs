@@ -32,6 +32,12 @@ pub struct Plain {
 }
 
 impl Plain {
+    /// The machine itself.
+    #[must_use]
+    pub const fn array(&self) -> &ArrayMachine {
+        &self.machine
+    }
+
     /// A machine that was opened, and the executor for its buffers.
     #[must_use]
     pub const fn new(machine: ArrayMachine, executor: Executor) -> Self {

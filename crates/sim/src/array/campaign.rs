@@ -2,7 +2,10 @@
 
 use core::fmt;
 
-use netraid_raid::logged::Rule;
+use netraid_raid::{
+    logged::Rule,
+    volume::{Logged, Plain},
+};
 
 use super::{
     machine::Machine,
@@ -29,6 +32,25 @@ pub fn run<M: Machine>(
 ) -> Report {
     campaign::run(first, extent, threads, failures_max, |seed| {
         let outcome = World::<M>::new(Plan::new(seed, choice), Keep::Hash).run();
+        (outcome.violation.map(|Violation(what)| what), outcome.counts)
+    })
+}
+
+/// The same with arrays of both kinds.
+#[must_use]
+pub fn run_any(
+    first: Seed,
+    choice: &Choice,
+    extent: Extent,
+    threads: usize,
+    failures_max: usize,
+) -> Report {
+    campaign::run(first, extent, threads, failures_max, |seed| {
+        let plan = Plan::of_any(seed, choice);
+        let outcome = match plan.has_log {
+            true => World::<Logged>::new(plan, Keep::Hash).run(),
+            false => World::<Plain>::new(plan, Keep::Hash).run(),
+        };
         (outcome.violation.map(|Violation(what)| what), outcome.counts)
     })
 }
@@ -64,6 +86,7 @@ impl Sum for Counts {
         self.stops += other.stops;
         self.orders += other.orders;
         self.healed += other.healed;
+        self.trusted += other.trusted;
         self.rests += other.rests;
         self.subsets += other.subsets;
         self.events += other.events;
@@ -124,8 +147,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "members that restarted unnoticed {}, engines told to close {}, other orders {}, openings left alone until all \
-             members were back {}",
-            counts.restarts, counts.stops, counts.orders, counts.healed
+             members were back {}, with parity as it was {}",
+            counts.restarts, counts.stops, counts.orders, counts.healed, counts.trusted
         )?;
         let list = |counts: Vec<String>| counts.join(", ");
         let faults = counts.faults.iter().map(|(fault, count)| format!("{fault:?} {count}"));

@@ -11,16 +11,17 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
+use netraid_block::{Buf, ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
     label::{Label, Uuid},
     logged::{Limits, MemberCaps, RequestId, UserRequest},
-    member::{MemberIndex, MemberSet, MemberState},
-    volume::{Action, Event, Expect, Look, Report, Tag, Volume},
+    member::{MemberIndex, MemberState},
+    volume::{Action, Event, Expect, Tag, Volume},
 };
 
 mod administrator;
 mod due;
+mod looks;
 mod open;
 mod requests;
 
@@ -40,11 +41,6 @@ use crate::{
 
 /// How much faster the volume's time is: a member's deadline of 40 ms is one of five seconds.
 const PACE: u32 = 125;
-/// From one look of the volume at its members to the next one.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a request may take, in the volume's time.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What the world hears of an engine.
 #[derive(Debug)]
 pub enum Notice {
@@ -98,11 +94,21 @@ pub struct Fittings {
     pub read_window: Option<(u64, u64)>,
 }
 
+/// What a session found on a member of the array.
+#[derive(Debug, Clone)]
+pub struct FoundLabel {
+    label: Label,
+    /// The counter of its newest checkpoint.
+    checkpoint: Option<u64>,
+    /// Its region of written bits, without a log.
+    written: Option<Buf>,
+}
+
 /// A member as a session found it.
 #[derive(Debug, Clone)]
 pub enum Found {
-    /// With the label of the array, and the counter of its newest checkpoint.
-    Member(Box<Label>, Option<u64>),
+    /// With the label of the array.
+    Member(Box<FoundLabel>),
     /// Without one that belongs here.
     Stranger,
 }
@@ -141,6 +147,8 @@ struct Place {
     was_found: bool,
     /// The volume has said that it is in sync.
     in_sync: bool,
+    /// It is in sync by the volume's word, and labels that say so are on their way: without a log.
+    is_promoted: bool,
     /// How often its device had lost its cache when it was found for the place.
     losses_then: u64,
     /// The same when the volume last saw that, and could have done without all that had lost theirs.
@@ -164,6 +172,8 @@ pub struct Engine<M> {
     pub dies: Option<Due>,
     /// Moments of its recovery that are to be looked at: the next one, and how many there are.
     pub watched: Option<(Due, u32)>,
+    /// It has opened the array with parity as it was.
+    pub trusts_parity: bool,
     fittings: Fittings,
     started: Time,
     stage: Stage<M>,
@@ -216,6 +226,7 @@ impl<M: Machine> Engine<M> {
             actions: 0,
             dies: None,
             watched: None,
+            trusts_parity: false,
             fittings,
             started: now,
             stage: Stage::Opening { until, found: vec![None; members] },
@@ -262,15 +273,6 @@ impl<M: Machine> Engine<M> {
     #[must_use]
     pub fn is_in_sync(&self, member: usize) -> bool {
         self.places[member].in_sync
-    }
-
-    /// Whether the volume has seen that a member has lost its cache as often as it has, and could have set it aside.
-    #[must_use]
-    pub fn has_seen_losses(&self, member: usize, power_failures: u64) -> bool {
-        let session = &self.sessions[member];
-        session.is_ready()
-            && session.power_failures() == power_failures
-            && session.cache_losses() == self.places[member].losses_shown
     }
 
     /// Member requests that have not come back.
@@ -359,70 +361,9 @@ impl<M: Machine> Engine<M> {
         self.drive(context);
     }
 
-    /// Looks at the members when the volume is to.
-    fn look(&mut self, context: &mut Context<'_>) {
-        let time = self.time(context);
-        let looks = self.look_at_sessions();
-        let Stage::Open(volume) = &mut self.stage else { return };
-        if volume.next_timeout() > time {
-            return;
-        }
-        let is_look = self.look_at <= time;
-        if is_look {
-            self.look_at = time + LOOK_EVERY;
-            self.note_what_is_shown();
-        }
-        let Stage::Open(volume) = &mut self.stage else { return };
-        volume.handle_timeout(time, &looks);
-        if is_look {
-            self.looks += 1;
-            for session in &mut self.sessions {
-                session.ping(&mut context.around);
-            }
-            self.administer();
-        }
-    }
-
-    /// Takes note of the lost caches that the volume sees at a look, where it is to do something about them: all its
-    /// members are there, and it can do without those that have lost theirs.
-    fn note_what_is_shown(&mut self) {
-        let Stage::Open(volume) = &self.stage else { return };
-        let machine = volume.machine();
-        let mut places = self.places.iter().zip(&self.sessions);
-        let all_are_there = places.all(|(place, session)| !place.has || session.is_ready());
-        let has_lost = |at: &usize| {
-            let place = &self.places[*at];
-            place.has && self.sessions[*at].cache_losses() != place.losses_then
-        };
-        let lost: MemberSet = (0..self.places.len()).filter(has_lost).map(index).collect();
-        if self.is_recovered && all_are_there && machine.can_lose_all(lost) {
-            for (place, session) in self.places.iter_mut().zip(&self.sessions) {
-                place.losses_shown = session.cache_losses();
-            }
-        }
-    }
-
     /// The moment, in the volume's time.
     fn time(&self, context: &Context<'_>) -> Duration {
         context.around.now.since(self.started) * PACE
-    }
-
-    fn look_at_sessions(&self) -> Vec<Look> {
-        let places = self.places.iter().zip(&self.sessions);
-        let report = |session: &Session| Report {
-            is_fenced: session.is_fenced(),
-            is_connected: session.is_ready(),
-            is_gone: false,
-            signs: session.signs(),
-            cache_losses: session.cache_losses(),
-            request_timeout: REQUEST_TIMEOUT,
-            failure: "the connection is lost".into(),
-        };
-        let look = |(place, session): (&Place, &Session)| Look {
-            report: place.has.then(|| report(session)),
-            is_leaving: session.is_leaving(),
-        };
-        places.map(look).collect()
     }
 
     /// An answer came for one of its sessions; others' answers are of sessions that are gone.
@@ -499,25 +440,22 @@ impl<M: Machine> Engine<M> {
                 self.ended.extend(ios.into_iter().map(|io| (io, ErrorKind::Fenced.into())));
                 self.end_attempt(member, "another engine has it");
             }
-            Outcome::Found { label, checkpoint } => self.find(context, member, label, checkpoint),
+            Outcome::Found { label, checkpoint, written } => {
+                let found = label.map(|label| FoundLabel { label: *label, checkpoint, written });
+                self.find(context, member, found);
+            }
         }
     }
 
-    fn find(
-        &mut self,
-        context: &mut Context<'_>,
-        member: usize,
-        label: Option<Box<Label>>,
-        checkpoint: Option<u64>,
-    ) {
-        let ours = |label: &Label| {
+    fn find(&mut self, context: &mut Context<'_>, member: usize, found: Option<FoundLabel>) {
+        let is_ours = |FoundLabel { label, .. }: &FoundLabel| {
             label.array_uuid == self.fittings.array_uuid && label.index == index(member)
         };
-        let label = label.filter(|label| ours(label));
-        let found = label.map_or(Found::Stranger, |label| Found::Member(label, checkpoint));
+        let found = found.filter(is_ours);
+        let found = found.map_or(Found::Stranger, |found| Found::Member(Box::new(found)));
         context.trace.note(context.around.now, || match &found {
-            Found::Member(label, _) => {
-                let (generation, epoch) = (label.generation, label.epoch);
+            Found::Member(found) => {
+                let (generation, epoch) = (found.label.generation, found.label.epoch);
                 format!("engine {}: member {member} is there: {generation}.{epoch}", self.id.0)
             }
             Found::Stranger => format!("engine {}: member {member} has no label", self.id.0),
@@ -546,6 +484,11 @@ impl<M: Machine> Engine<M> {
             } else {
                 self.begin_join(context);
                 let Stage::Open(volume) = &mut self.stage else { return };
+                if !volume.machine().labels_pending() {
+                    for place in &mut self.places {
+                        place.in_sync |= core::mem::take(&mut place.is_promoted);
+                    }
+                }
                 if volume.is_closed() && !core::mem::replace(&mut self.has_closed, true) {
                     context.notices.push_back((self.id, Notice::Closed));
                 }
@@ -618,7 +561,10 @@ impl<M: Machine> Engine<M> {
             Action::Tell(event) => {
                 context.trace.note(now, || format!("engine {}: {event:?}", id.0));
                 if let Event::Member { member, state, .. } = &event {
-                    self.places[member.as_usize()].in_sync = *state == MemberState::InSync;
+                    let (is_in_sync, place) =
+                        (*state == MemberState::InSync, &mut self.places[member.as_usize()]);
+                    place.in_sync = is_in_sync && M::HAS_LOG;
+                    place.is_promoted = is_in_sync && !M::HAS_LOG;
                 }
                 context.notices.push_back((id, Notice::Event(event)));
             }

@@ -3,14 +3,17 @@
 //! one through some members.
 
 use netraid_block::narrow;
-use netraid_raid::member::{MemberIndex, MemberState};
+use netraid_raid::{
+    label::Closure,
+    member::{MemberIndex, MemberState},
+};
 
 use super::{
     faults::Trouble,
     machine::Machine,
     oracle::{EngineId, Wrong},
     session::Message,
-    subset::{self, Ended},
+    subset::{self, Ended, Read},
     world::{Host, World},
 };
 use crate::{disk::Disk, network::End, target::Request};
@@ -164,7 +167,10 @@ impl<M: Machine> World<M> {
             return;
         }
         let checked = match subset::read::<M>(disks, &self.fittings) {
-            Ok(volume) => self.oracle.check_volume(&volume, loses_power).map_err(|wrong| wrong.0),
+            Ok(Read { data, trusts_parity }) => {
+                let checked = self.oracle.check_volume(&data, loses_power, trusts_parity);
+                checked.map_err(|wrong| wrong.0)
+            }
             Err(Ended::Refused(_)) if may_refuse => Ok(()),
             Err(Ended::Refused(text) | Ended::Unread(text)) => Err(text),
         };
@@ -196,6 +202,10 @@ impl<M: Machine> World<M> {
         self.counts.rests += 1;
         let disks: Vec<&Disk> = self.hosts.iter().map(|host| host.target.disk()).collect();
         let Some(label) = self.serving_label() else { return };
+        if is_closed && label.closure == Closure::Unsynced {
+            // It was closed before a resync had ended.
+            return;
+        }
         let looked = M::look(&disks, &label, is_closed);
         let checked = looked.and_then(|volume| {
             let submitted = self.oracle.begin_read();

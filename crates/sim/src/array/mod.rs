@@ -1,4 +1,4 @@
-//! The world around an array with a log: users, engines that die, targets and a network that fail,
+//! The world around an array, with a log or without: users, engines that die, targets and a network that fail,
 //! and an oracle that knows what may be read.
 //!
 //! Invariant: a run is a function of its [`plan::Plan`], which is one of a seed. The machine in it
@@ -13,6 +13,7 @@ mod looks;
 pub mod machine;
 pub mod oracle;
 mod orders;
+mod plain;
 pub mod plan;
 pub mod rest;
 mod restarts;

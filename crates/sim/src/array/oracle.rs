@@ -12,6 +12,10 @@ use std::collections::BTreeSet;
 
 use netraid_block::{SgList, narrow};
 
+mod torn;
+
+use torn::Torn;
+
 use super::content::{self, SECTOR_LEN, SECTORS_PER_BLOCK, WriteId};
 
 /// A moment, in things that the oracle was told.
@@ -84,6 +88,8 @@ pub struct Oracle {
     is_cold: bool,
     /// Sectors whose contents a read has settled.
     settled: u64,
+    /// Of an array without a log.
+    torn: Option<Torn>,
 }
 
 impl Oracle {
@@ -112,6 +118,7 @@ impl Oracle {
             serving: EngineId(0),
             is_cold: false,
             settled: 0,
+            torn: None,
         }
     }
 
@@ -151,6 +158,7 @@ impl Oracle {
             let one = Candidate { write: id, replaced: NEVER, is_buried: false, is_base: false };
             candidates.push(one);
         }
+        self.torn.iter_mut().for_each(|torn| torn.begin_write(id));
         self.writes.push(Write {
             change,
             sectors,
@@ -185,6 +193,7 @@ impl Oracle {
         if change == Change::Discard {
             return Ok(());
         }
+        self.torn.iter_mut().for_each(|torn| torn.end_write(now, &sectors));
         if !self.is_cold {
             let submitted = self.writes[id.0 as usize].submitted;
             for candidates in &mut self.sectors[span(&sectors)] {
@@ -211,6 +220,7 @@ impl Oracle {
     /// A flush that was submitted then was acknowledged.
     pub fn end_flush(&mut self, submitted: Moment) {
         self.tick();
+        self.torn.iter_mut().for_each(|torn| torn.end_flush(submitted));
         for id in core::mem::take(&mut self.unstable) {
             if self.writes[id.0 as usize].ended < submitted {
                 self.make_stable(id);
@@ -229,6 +239,11 @@ impl Oracle {
     /// Another engine has opened the array: all that earlier ones did has taken effect, or never
     /// will.
     pub fn open(&mut self, engine: EngineId) {
+        if let Some(mut torn) = self.torn.take() {
+            self.open_without_log(engine, &mut torn);
+            self.torn = Some(torn);
+            return;
+        }
         let now = self.tick();
         self.serving = engine;
         for write in &mut self.writes {
@@ -269,30 +284,48 @@ impl Oracle {
         self.reads.remove(&submitted);
         let data = data.to_contiguous();
         let mut found = Vec::with_capacity(data.len() / SECTOR_LEN);
+        let is_lost = |sector| self.torn.as_ref().is_some_and(|it| it.is_lost(sector, submitted));
         for (sector, bytes) in (first..).zip(data.chunks_exact(SECTOR_LEN)) {
-            found.push(self.recognise(sector, bytes)?);
+            found.push(match is_lost(sector) {
+                true => None,
+                false => Some(self.recognise(sector, bytes)?),
+            });
         }
         if engine != self.serving || self.is_cold {
             return Ok(());
         }
         for (sector, write) in (first..).zip(&found) {
-            self.settle(sector, *write, submitted)?;
+            if let Some(write) = write {
+                self.settle(sector, *write, submitted)?;
+            }
         }
+        if self.torn.is_some() {
+            return Ok(());
+        }
+        let found: Vec<WriteId> = found.into_iter().flatten().collect();
         self.check_blocks(first, &found)
     }
 
     /// Whether the volume may hold this when the array is opened anew now, perhaps after a failure
-    /// of all power. Nothing is settled by that.
+    /// of all power, and with parity as it is. Nothing is settled by that.
     ///
     /// # Errors
     /// When it may not.
-    pub fn check_volume(&self, data: &SgList, after_power_failure: bool) -> Result<(), Wrong> {
+    pub fn check_volume(
+        &self,
+        data: &SgList,
+        after_power_failure: bool,
+        trusts_parity: bool,
+    ) -> Result<(), Wrong> {
         let mut copy = self.clone();
         if after_power_failure {
             copy.lose_power();
         }
         let engine = EngineId(u32::MAX);
         copy.open(engine);
+        if trusts_parity {
+            copy.lose_torn_stripes();
+        }
         let submitted = copy.begin_read();
         copy.end_read(engine, submitted, 0, data)
     }
@@ -330,6 +363,7 @@ impl Oracle {
         let write = &mut self.writes[id.0 as usize];
         write.is_stable = true;
         let (submitted, sectors) = (write.submitted, write.sectors.clone());
+        self.torn.iter_mut().for_each(|torn| torn.make_stable(&sectors));
         for candidates in &mut self.sectors[span(&sectors)] {
             for other in candidates {
                 if self.writes[other.write.0 as usize].ended < submitted {
@@ -495,9 +529,9 @@ fn span(sectors: &Range<u64>) -> Range<usize> {
 mod tests {
     use super::*;
 
-    const A: EngineId = EngineId(1);
-    const B: EngineId = EngineId(2);
-    const C: EngineId = EngineId(3);
+    pub(super) const A: EngineId = EngineId(1);
+    pub(super) const B: EngineId = EngineId(2);
+    pub(super) const C: EngineId = EngineId(3);
 
     fn oracle() -> Oracle {
         let mut oracle = Oracle::new(64);
@@ -505,17 +539,17 @@ mod tests {
         oracle
     }
 
-    fn write(oracle: &mut Oracle, sectors: Range<u64>) -> WriteId {
+    pub(super) fn write(oracle: &mut Oracle, sectors: Range<u64>) -> WriteId {
         oracle.begin_write(oracle.serving, Change::Data, sectors, false)
     }
 
-    fn acked(oracle: &mut Oracle, sectors: Range<u64>) -> WriteId {
+    pub(super) fn acked(oracle: &mut Oracle, sectors: Range<u64>) -> WriteId {
         let id = write(oracle, sectors);
         oracle.end_write(id, true).unwrap();
         id
     }
 
-    fn flush(oracle: &mut Oracle) {
+    pub(super) fn flush(oracle: &mut Oracle) {
         let submitted = oracle.begin_flush();
         oracle.end_flush(submitted);
     }
@@ -532,13 +566,13 @@ mod tests {
     }
 
     /// Whether a read that begins and ends now may return what that write wrote.
-    fn reads(oracle: &mut Oracle, sectors: Range<u64>, id: WriteId) -> bool {
+    pub(super) fn reads(oracle: &mut Oracle, sectors: Range<u64>, id: WriteId) -> bool {
         let submitted = oracle.begin_read();
         let data = bytes(id, sectors.clone());
         oracle.end_read(oracle.serving, submitted, sectors.start, &data).is_ok()
     }
 
-    const ZEROES: WriteId = WriteId::ZEROES;
+    pub(super) const ZEROES: WriteId = WriteId::ZEROES;
 
     #[test]
     fn what_is_acknowledged_is_read_and_nothing_else() {

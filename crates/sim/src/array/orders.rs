@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use netraid_raid::volume::ScrubOrder;
+use netraid_raid::volume::{self, ScrubOrder};
 
 use super::{
     engine::Engine,
@@ -71,10 +71,15 @@ impl<M: Machine> World<M> {
         self.stopping.is_some_and(|stop| stop.id == id)
     }
 
-    /// Whether users ask no more of an engine, because it closes.
+    /// Whether users ask no more of an engine, because it closes; without a log it is closed when it has failed, too,
+    /// and waits for what is under way.
     pub(super) fn users_have_left(&self, id: EngineId) -> bool {
+        let mut engines = self.engines.iter();
+        let engine = engines.find(|engine| engine.id == id && !M::HAS_LOG);
+        let failure = engine.and_then(Engine::machine).and_then(volume::Machine::failure);
         let stop = self.stopping.filter(|stop| stop.id == id);
-        stop.is_some_and(|stop| self.next_request() >= stop.first_late + LATE_REQUESTS)
+        failure.is_some()
+            || stop.is_some_and(|stop| self.next_request() >= stop.first_late + LATE_REQUESTS)
     }
 
     /// Whether a request came after the order to close.

@@ -8,7 +8,7 @@ use netraid_raid::{
     regions::{LoggedShape, Regions},
 };
 
-use super::session::Patience;
+use super::{plain, session::Patience};
 use crate::{
     dice::Seed,
     disk::{Disk, DiskShape, Fill},
@@ -49,6 +49,16 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Those of an array without a log.
+    const WITHOUT_LOG: [Self; 6] = [
+        Self::PowerOfOne,
+        Self::PowerOfAll,
+        Self::ConnectionLost,
+        Self::Partition,
+        Self::SlowLink,
+        Self::Hang,
+    ];
+
     /// Those that are drawn while an array is in use; crashes have their own times, and whether space
     /// runs out is drawn apart.
     pub const DRAWN: [Self; 13] = [
@@ -75,6 +85,8 @@ pub struct Choice {
     pub level: Option<u8>,
     /// Only this mode.
     pub mode: Option<ModeChoice>,
+    /// Only arrays with a log, or only such without.
+    pub has_log: Option<bool>,
     /// Only these faults, beside crashes of engines; all when there are none.
     pub faults: Option<Vec<Fault>>,
 }
@@ -129,6 +141,8 @@ pub struct Plan {
     pub seed: Seed,
     /// How much may befall it.
     pub mode: Mode,
+    /// The array has a log.
+    pub has_log: bool,
     /// The array.
     pub geometry: Geometry,
     /// What is where on its members.
@@ -161,8 +175,24 @@ pub struct Plan {
     pub read_ahead: Option<u64>,
 }
 
+/// One run in so many is of an array without a log.
+const WITHOUT_LOG: u32 = 5;
+
 impl Plan {
-    /// The plan of a seed.
+    /// The plan of a seed, of an array with a log or without.
+    #[must_use]
+    pub fn of_any(seed: Seed, choice: &Choice) -> Self {
+        let needs_log = choice.level.is_some_and(|level| ![0, 1, 5].contains(&level));
+        let is_drawn = !needs_log
+            && choice.mode != Some(Mode::Beyond)
+            && seed.dice("kind").one_in(WITHOUT_LOG);
+        match choice.has_log.unwrap_or(!is_drawn) {
+            true => Self::new(seed, choice),
+            false => Self::without_log(seed, choice),
+        }
+    }
+
+    /// The plan of a seed for an array with a log.
     #[must_use]
     pub fn new(seed: Seed, choice: &Choice) -> Self {
         let mut dice = seed.dice("plan");
@@ -214,6 +244,7 @@ impl Plan {
         Self {
             seed,
             mode: choice.mode.unwrap_or(mode),
+            has_log: true,
             volatile,
             slow: slow_member(seed, members),
             fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
@@ -253,6 +284,31 @@ impl Plan {
             geometry,
             regions,
         }
+    }
+
+    /// The plan of a seed for an array without a log: of a level that needs none, and with nothing befalling it that
+    /// only checksums would tell, or that costs a member for good.
+    #[must_use]
+    pub fn without_log(seed: Seed, choice: &Choice) -> Self {
+        let mut dice = seed.dice("without log");
+        let (level, members) = match (choice.level, dice.index(8)) {
+            (Some(0), _) | (None, 0) => (Level::Raid0, 1 + dice.index(4)),
+            (Some(1), _) | (None, 1..=3) => (Level::Raid1, 2 + dice.index(3)),
+            (Some(_), _) | (None, _) => (Level::Raid5, 3 + dice.index(3)),
+        };
+        let mut plan = Self::new(seed, choice);
+        let shape = (plan.geometry.chunk_len(), plan.geometry.block_len());
+        let most = if dice.one_in(16) { 120 } else { 8 };
+        let stripes = 8 + dice.below(most);
+        if let Some((regions, geometry)) = plain::layout(level, members, shape, stripes) {
+            (plan.regions, plan.geometry) = (regions, geometry);
+        }
+        plan.faults.retain(|fault| Fault::WITHOUT_LOG.contains(fault));
+        plan.volatile = (0..members).map(|_| !dice.one_in(6)).collect();
+        plan.slow = slow_member(seed, members);
+        plan.moods.spoils_log_end = 0;
+        (plan.mode, plan.has_log) = (Mode::Within, false);
+        plan
     }
 
     /// Bytes of a member.

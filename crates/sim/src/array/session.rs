@@ -12,7 +12,7 @@
 use core::{ops::RangeInclusive, time::Duration};
 use std::collections::BTreeMap;
 
-use netraid_block::{ErrorKind, IoError, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, SgList};
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
@@ -20,6 +20,7 @@ use netraid_raid::{
     volume::Tag as IoTag,
 };
 
+use super::plain;
 use crate::{
     dice::Dice,
     network::{ConnectionId, End, HostId, Network},
@@ -67,6 +68,8 @@ pub enum Outcome {
         label: Option<Box<Label>>,
         /// The counter of the newest checkpoint that decodes.
         checkpoint: Option<u64>,
+        /// The region of written bits, of an array without a log.
+        written: Option<Buf>,
     },
     /// The session is lost with these commands, which may still have an effect.
     Lost(Vec<IoTag>, &'static str),
@@ -81,6 +84,7 @@ enum What {
     Reset,
     Label(usize),
     Checkpoint(usize),
+    Written,
     /// Nobody asked for anything: is it there?
     Ping,
 }
@@ -134,6 +138,7 @@ pub struct Session {
     /// The newest of them, while checkpoints are read.
     label: Option<Box<Label>>,
     checkpoint: Option<u64>,
+    written: Option<Buf>,
     /// It has never fenced the member: it does so once. When the member comes back later it does
     /// not, for somebody else may have it then.
     fences: bool,
@@ -170,6 +175,7 @@ impl Session {
             labels: [None, None],
             label: None,
             checkpoint: None,
+            written: None,
             fences: true,
             patience,
         }
@@ -402,6 +408,7 @@ impl Session {
                     return Some(self.lose(around, "the reset was ended by another"));
                 }
                 (self.labels, self.label, self.checkpoint) = ([None, None], None, None);
+                self.written = None;
                 for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
                     let first = offset / self.block_len;
                     let count = LABEL_LEN as u64 / self.block_len;
@@ -418,8 +425,13 @@ impl Session {
                 let newest = self.labels.iter_mut().filter_map(Option::take);
                 let label = newest.max_by_key(|label| (label.generation, label.epoch));
                 self.label = label.map(Box::new);
-                if self.label.as_ref().is_none_or(|label| label.log.is_none()) {
-                    return Some(self.find());
+                let Some(label) = &self.label else { return Some(self.find()) };
+                if label.log.is_none() {
+                    let region = label.regions.written;
+                    let first = region.offset / self.block_len;
+                    let count = plain::written_len(label) / self.block_len;
+                    self.send(around, What::Written, Command::Read { first, count });
+                    return None;
                 }
                 for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
                     let first = offset / self.block_len;
@@ -434,6 +446,10 @@ impl Session {
                 let found = bytes.and_then(|bytes| Checkpoint::decode(&bytes, uuid, slot).ok());
                 self.checkpoint = self.checkpoint.max(found.map(|found| found.counter));
                 self.sent.is_empty().then(|| self.find())
+            }
+            What::Written => {
+                self.written = result.ok().map(|data| data.to_contiguous());
+                Some(self.find())
             }
         }
     }
@@ -451,7 +467,7 @@ impl Session {
         self.phase = Phase::Ready;
         (self.is_kept, self.keeps_looking) = (true, false);
         let (label, checkpoint) = (self.label.take(), self.checkpoint.take());
-        Outcome::Found { label, checkpoint }
+        Outcome::Found { label, checkpoint, written: self.written.take() }
     }
 
     fn log_in(&mut self, around: &mut Surroundings<'_>) {
@@ -510,7 +526,12 @@ impl Sent {
     fn io(self) -> Option<IoTag> {
         match self.what {
             What::Io(io) => Some(io),
-            What::Fence | What::Reset | What::Label(_) | What::Checkpoint(_) | What::Ping => None,
+            What::Fence
+            | What::Reset
+            | What::Label(_)
+            | What::Checkpoint(_)
+            | What::Written
+            | What::Ping => None,
         }
     }
 }

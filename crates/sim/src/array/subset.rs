@@ -13,11 +13,24 @@ use netraid_raid::{
     volume::{Do, Told},
 };
 
-use super::{engine::Fittings, machine::Machine};
+use super::{
+    engine::Fittings,
+    machine::{Machine, Opening},
+    plain,
+};
 use crate::disk::{Disk, Unreadable};
 
 /// Most member requests: an array that needs more goes in circles.
 const ACTIONS_MAX: u32 = 200_000;
+
+/// What was read of an array.
+#[derive(Debug)]
+pub struct Read {
+    /// All of it.
+    pub data: SgList,
+    /// Parity was taken as it was.
+    pub trusts_parity: bool,
+}
 
 /// Why an array could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +45,13 @@ pub enum Ended {
 ///
 /// # Errors
 /// Why it cannot be opened or read.
-pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<SgList, Ended> {
+pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<Read, Ended> {
     let mut disks = disks;
+    let written = disks.iter().map(|disk| {
+        let disk = disk.as_ref().filter(|_| !M::HAS_LOG)?;
+        plain::written_on(disk, &newest_label(disk)?.regions.written)
+    });
+    let written = written.collect();
     let found = disks.iter().enumerate().map(|(at, disk)| {
         let disk = disk.as_ref()?;
         let label = newest_label(disk)?;
@@ -47,7 +65,9 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         pool: fittings.pool.clone(),
         limits: fittings.limits,
     };
-    let mut machine = M::open(config).map_err(|error| Ended::Refused(error.to_string()))?;
+    let opening = Opening { config, written, is_forced: true };
+    let trusts_parity = M::trusts_parity(&opening);
+    let mut machine = M::open(opening).map_err(|error| Ended::Refused(error.to_string()))?;
     let mut actions: VecDeque<Do> = VecDeque::new();
     for _ in 0..ACTIONS_MAX {
         while let Some(event) = machine.poll_event() {
@@ -71,7 +91,9 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
             return Err(Ended::Unread("the machine waits for nothing".into()));
         };
         if let Do::Complete { result, .. } = action {
-            return result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")));
+            let data =
+                result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")))?;
+            return Ok(Read { data, trusts_parity });
         }
         perform(&mut machine, &mut disks, action, fittings.block_len);
     }

@@ -11,14 +11,14 @@ use netraid_raid::{
     array::{CommandError, MemberCaps},
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{IoId, LoggedArray, OpenConfig, RequestId},
+    logged::{IoId, LoggedArray, RequestId},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
     volume::{self, Do, Event, Told},
 };
 
 use super::{
-    machine::Machine,
+    machine::{Machine, Opening},
     plan::{Choice, Fault, Mode, Plan},
     trace::Keep,
     world::{Outcome, World},
@@ -114,7 +114,7 @@ impl<F: Flaw> Mirror<F> {
 impl<F: Flaw> Machine for Mirror<F> {
     const SURVIVES_LOSSES: bool = false;
 
-    fn open(config: OpenConfig) -> Result<Self, IoError> {
+    fn open(Opening { config, .. }: Opening) -> Result<Self, IoError> {
         let found = config.members.iter().flatten().next().unwrap();
         let mut label = found.label.clone();
         label.generation += 1;
@@ -297,7 +297,12 @@ impl<F: Flaw> volume::Machine for Mirror<F> {
 
 /// A mirror of disks whose logical block is as large as what the volume promises to be whole.
 fn run<F: Flaw>(seed: u64, faults: &[Fault]) -> Outcome {
-    let choice = Choice { level: Some(1), mode: Some(Mode::Within), faults: Some(faults.to_vec()) };
+    let choice = Choice {
+        level: Some(1),
+        mode: Some(Mode::Within),
+        faults: Some(faults.to_vec()),
+        has_log: None,
+    };
     let plans = (0..).map(|at| Plan::new(Seed(seed << 32 | at), &choice));
     let mut plans = plans.filter(|plan| plan.geometry.block_len() == 4096 || F::TEARS);
     let plan = plans.next().unwrap();

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::Pool;
 use netraid_raid::{
-    format,
     label::Label,
     logged::{MemberCaps, RuleCounts},
 };
@@ -88,6 +87,8 @@ pub struct Counts {
     pub stops: u64,
     /// Other orders of an administrator.
     pub orders: u64,
+    /// Openings that took parity as it was.
+    pub trusted: u64,
     /// Openings after which the array was left alone until all members were back.
     pub healed: u64,
     /// Whole looks at the media.
@@ -288,7 +289,7 @@ impl<M: Machine> World<M> {
         let uuids: Vec<_> = (0..geometry.members()).map(|at| [at + 1; 16]).collect();
         let layout = (plan.regions, geometry);
         let array_uuid = [0xaa; 16];
-        let images = format::format(layout, "simulated", array_uuid, &uuids, seed.0);
+        let images = M::format(layout, array_uuid, &uuids, seed.0);
         let mut hosts = Vec::with_capacity(members);
         for (at, images) in images.into_iter().enumerate() {
             let mut disk = plan.new_disk(DiskShape {
@@ -344,7 +345,10 @@ impl<M: Machine> World<M> {
             last_nexus: [None; 2],
             last_engine: 0,
             serving: None,
-            oracle: Oracle::new(sectors),
+            oracle: match M::HAS_LOG {
+                true => Oracle::new(sectors),
+                false => Oracle::of_stripes(sectors, stripe),
+            },
             workload: Workload::new(seed, sectors, stripe, unit)
                 .with_reader(plan.read_ahead.is_some()),
             requests: BTreeMap::new(),

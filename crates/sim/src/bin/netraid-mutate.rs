@@ -10,10 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netraid_raid::{
-    planted::{Planted, chosen},
-    volume::Logged,
-};
+use netraid_raid::planted::{Planted, chosen};
 use netraid_sim::{
     Seed,
     array::{campaign, plan::Choice},
@@ -98,12 +95,12 @@ fn hunt(error: Planted, number: u64, args: &Args) -> Hunt {
             Some(runs) => Extent::Runs(runs - hunt.runs),
             None => Extent::Time(args.limit.saturating_sub(began.elapsed())),
         };
-        let report = campaign::run::<Logged>(Seed(next), &choice, extent, args.threads, 1);
+        let report = campaign::run_any(Seed(next), &choice, extent, args.threads, 1);
         chosen::set(None);
         hunt.runs += report.runs;
         for failure in report.failures {
             let again = Extent::Runs(1);
-            let without = campaign::run::<Logged>(failure.seed, &choice, again, 1, 1);
+            let without = campaign::run_any(failure.seed, &choice, again, 1, 1);
             if without.failures.is_empty() {
                 hunt.caught.get_or_insert(failure);
             } else {

@@ -1,4 +1,4 @@
-//! Simulates the array with a log, with `cluster` a cluster, or with `liars` members that lie: `cargo xtask simulate`, or one seed
+//! Simulates arrays, with `cluster` a cluster, or with `liars` members that lie: `cargo xtask simulate`, or one seed
 //! again with its trace.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
 
@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use netraid_raid::volume::Logged;
+use netraid_raid::volume::{Logged, Plain};
 use netraid_sim::{
     Seed,
     array::{
         self,
+        machine::Machine,
         plan::{Choice, Fault, Mode, Plan},
         trace::Keep,
         world::World,
@@ -22,9 +23,9 @@ use netraid_sim::{
 };
 
 const USAGE: &str = "\
-usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--mode within|beyond]
-                        [--fault NAME ...] [--threads N] [--failures N]
-       netraid-simulate --replay S [--level L] [--mode within|beyond] [--fault NAME ...] [--last N]
+usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--log with|without]
+                        [--mode within|beyond] [--fault NAME ...] [--threads N] [--failures N]
+       netraid-simulate --replay S [--level L] [--log with|without] [--mode within|beyond] [--fault NAME ...] [--last N]
        netraid-simulate cluster [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
        netraid-simulate cluster --replay S [--last N]
        netraid-simulate liars [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
@@ -70,13 +71,8 @@ fn main() -> ExitCode {
     }
     println!("seeds from {}", args.seed);
     std::panic::set_hook(Box::new(|_| {}));
-    let report = array::campaign::run::<Logged>(
-        args.seed,
-        &args.choice,
-        args.extent,
-        args.threads,
-        args.failures,
-    );
+    let report =
+        array::campaign::run_any(args.seed, &args.choice, args.extent, args.threads, args.failures);
     let _ = std::panic::take_hook();
     print!("{report}");
     let Some(first) = report.failures.first() else {
@@ -168,12 +164,13 @@ fn commit() -> String {
 
 /// Runs a seed again; false when something is wrong.
 fn replay(seed: Seed, choice: &Choice, keep: Keep) -> bool {
-    let plan = Plan::new(seed, choice);
+    let plan = Plan::of_any(seed, choice);
     let geometry = &plan.geometry;
     println!(
-        "seed {seed}: level {}, {} members, {} stripes in {}, chunk {}, block {}, log {} blocks, \
+        "seed {seed}: level {}{}, {} members, {} stripes in {}, chunk {}, block {}, log {} blocks, \
          {:?}, {:?}, faults {:?}",
         geometry.level().number(),
+        if plan.has_log { "" } else { " without a log" },
         geometry.members(),
         geometry.stripes(),
         plan.regions.physical_stripes(geometry),
@@ -184,7 +181,14 @@ fn replay(seed: Seed, choice: &Choice, keep: Keep) -> bool {
         plan.limits,
         plan.faults,
     );
-    let world = World::<Logged>::new(plan, keep);
+    match plan.has_log {
+        true => run(World::<Logged>::new(plan, keep)),
+        false => run(World::<Plain>::new(plan, keep)),
+    }
+}
+
+/// Runs a world and shows what happened; false when something is wrong.
+fn run<M: Machine>(world: World<M>) -> bool {
     let lines = world.lines();
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     lines.borrow().iter().for_each(|line| println!("{line}"));
@@ -240,6 +244,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                 let fault = fault.ok_or_else(|| format!("no fault {value}"))?;
                 parsed.choice.faults.get_or_insert_default().push(fault);
             }
+            "--log" => parsed.choice.has_log = Some(value == "with"),
             "--threads" => parsed.threads = small()?,
             "--failures" => parsed.failures = small()?,
             "--last" => parsed.last = Some(small()?),

@@ -3,11 +3,12 @@
 
 #![allow(clippy::print_stdout, reason = "a trace is for who looks for a fault")]
 
-use netraid_raid::volume::Logged;
+use netraid_raid::volume::{Logged, Plain};
 use netraid_sim::{
     Seed,
     array::{
         campaign,
+        machine::Machine,
         plan::{Choice, Fault, Mode, Plan},
         trace::{Keep, Lines},
         world::{Outcome, World},
@@ -23,10 +24,19 @@ fn eprint_all(lines: &Lines) {
     lines.borrow().iter().for_each(|line| eprintln!("{line}"));
 }
 
-/// Runs a seed; without a level it draws that too.
+/// Runs a seed of an array with a log; without a level it draws that too.
 fn run(seed: u64, level: Option<u8>) -> Outcome {
     let choice = Choice { level, ..Choice::default() };
-    let world = World::<Logged>::new(Plan::new(Seed(seed), &choice), Keep::Last(60));
+    run_world(World::<Logged>::new(Plan::new(Seed(seed), &choice), Keep::Last(60)))
+}
+
+/// Runs a seed of an array without a log.
+fn run_without_log(seed: u64) -> Outcome {
+    let plan = Plan::without_log(Seed(seed), &Choice::default());
+    run_world(World::<Plain>::new(plan, Keep::Last(60)))
+}
+
+fn run_world<M: Machine>(world: World<M>) -> Outcome {
     let lines = world.lines();
     let outcome = world.run();
     if outcome.violation.is_some() {
@@ -40,10 +50,14 @@ fn seeds_that_once_failed() {
     for line in KEPT.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.splitn(3, ' ');
         let (Some(seed), Some(level)) = (words.next(), words.next()) else {
-            panic!("a kept seed has a number and a level, or `any`: {line}");
+            panic!("a kept seed has a number and a level, `any` or `without`: {line}");
         };
-        let level = (level != "any").then(|| level.parse().unwrap());
-        let outcome = run(seed.parse().unwrap(), level);
+        let seed = seed.parse().unwrap();
+        let outcome = match level {
+            "any" => run(seed, None),
+            "without" => run_without_log(seed),
+            level => run(seed, Some(level.parse().unwrap())),
+        };
         assert_eq!(outcome.violation, None, "{line}");
     }
 }
@@ -56,6 +70,8 @@ fn a_seed_and_a_program_decide_a_run() {
         assert_eq!(one.counts.events, other.counts.events);
         assert_eq!(one.violation, other.violation);
     }
+    let [one, other] = [(); 2].map(|()| run_without_log(6));
+    assert_eq!((one.hash, one.counts.events), (other.hash, other.counts.events));
 }
 
 #[test]
@@ -66,6 +82,17 @@ fn fresh_runs_of_every_level() {
         let first = Seed(1_000_000 * u64::from(level));
         let report = campaign::run::<Logged>(first, &choice, Extent::Runs(runs), 2, 3);
         assert!(report.failures.is_empty(), "level {level}:\n{report}");
+    }
+}
+
+#[test]
+fn fresh_runs_without_a_log() {
+    let runs = if std::env::var_os("NETRAID_NIGHTLY").is_some() { 400 } else { 12 };
+    for level in [0, 1, 5] {
+        let choice = Choice { level: Some(level), has_log: Some(false), ..Choice::default() };
+        let first = Seed(2_000_000 * u64::from(level));
+        let report = campaign::run_any(first, &choice, Extent::Runs(runs), 2, 3);
+        assert!(report.failures.is_empty(), "level {level} without a log:\n{report}");
     }
 }
 
@@ -81,8 +108,12 @@ fn members_without_space() {
     for (level, faults) in
         [0, 1, 5, 6, 10].into_iter().flat_map(|level| [(level, &alone), (level, &among)])
     {
-        let choice =
-            Choice { level: Some(level), mode: Some(Mode::Within), faults: Some(faults.clone()) };
+        let choice = Choice {
+            level: Some(level),
+            mode: Some(Mode::Within),
+            faults: Some(faults.clone()),
+            has_log: None,
+        };
         let first = Seed(7_000_000 * (1 + u64::from(level)));
         let report = campaign::run::<Logged>(first, &choice, Extent::Runs(runs), 2, 3);
         assert!(report.failures.is_empty(), "level {level}:\n{report}");

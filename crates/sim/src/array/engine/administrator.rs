@@ -82,7 +82,7 @@ impl<M: Machine> Engine<M> {
         let Stage::Open(volume) = &mut self.stage else { return };
         let (place, member) = (&mut self.places[member], index(member));
         let label = match found {
-            Found::Member(label, _) => Some(*label),
+            Found::Member(found) => Some(found.label),
             Found::Stranger => None,
         };
         let judged = check_former(&volume.machine().label(), member, label.as_ref());
@@ -94,11 +94,11 @@ impl<M: Machine> Engine<M> {
         let is_made_anew = judged == Err(NotFormer::NotThatMember) || is_asked_for;
         match (attempt, former) {
             (Some(Attempt::Return), Some(label)) => {
-                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
+                let found = Candidate { device, label: Some(label), uuid: new };
                 return volume.handle_returned(member, &looks, Ok(found));
             }
             (Some(Attempt::Join(Expect::Former)), Some(label)) => {
-                let found = Candidate { device, label: Some(label), uuid: [0; 16] };
+                let found = Candidate { device, label: Some(label), uuid: new };
                 return volume.handle_joined(member, found);
             }
             (Some(Attempt::Join(Expect::Anything | Expect::Unused)), _) => {

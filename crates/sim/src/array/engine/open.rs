@@ -9,7 +9,7 @@ use netraid_raid::{
 };
 
 use super::{Context, Engine, Found, Notice, Stage, address, index};
-use crate::array::machine::Machine;
+use crate::array::machine::{Machine, Opening};
 
 impl<M: Machine> Engine<M> {
     /// The answer to [`Notice::Asks`].
@@ -17,7 +17,7 @@ impl<M: Machine> Engine<M> {
         let Stage::Asking { found } = &mut self.stage else { return };
         let found = core::mem::take(found);
         if may_open {
-            self.open(context, &found);
+            self.open(context, &found, true);
             self.drive(context);
         } else {
             self.stage = Stage::Over;
@@ -40,7 +40,7 @@ impl<M: Machine> Engine<M> {
                 let why = "no member has a label".into();
                 context.notices.push_back((self.id, Notice::Refused(why)));
             }
-            Some(Doubt::None) => self.open(context, &found),
+            Some(Doubt::None) => self.open(context, &found, false),
             Some(Doubt::OthersMayBeNewer(generation, epoch)) => {
                 self.stage = Stage::Asking { found };
                 context.notices.push_back((self.id, Notice::Asks(generation, epoch)));
@@ -48,17 +48,22 @@ impl<M: Machine> Engine<M> {
         }
     }
 
-    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>]) {
+    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>], is_forced: bool) {
         let newest = newest(found);
+        let written = |found: &Option<Found>| match found {
+            Some(Found::Member(found)) => found.written.clone(),
+            Some(Found::Stranger) | None => None,
+        };
+        let written = found.iter().map(written).collect();
         // A member that was replaced since is a stranger too.
         let is_ours = |at: usize, label: &Label| {
             newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
         };
         let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(label, checkpoint)) if is_ours(at, label) => Some(FoundMember {
+            Some(Found::Member(found)) if is_ours(at, &found.label) => Some(FoundMember {
                 caps: self.fittings.caps[at],
-                label: Label::clone(label),
-                checkpoint: *checkpoint,
+                label: found.label.clone(),
+                checkpoint: found.checkpoint,
             }),
             Some(Found::Member(..) | Found::Stranger) | None => None,
         };
@@ -88,8 +93,11 @@ impl<M: Machine> Engine<M> {
             let there: Vec<bool> = self.places.iter().map(|place| place.has).collect();
             format!("engine {}: opens with members {there:?}", self.id.0)
         });
-        self.stage = match M::open(config) {
+        let opening = Opening { config, written, is_forced };
+        self.trusts_parity = M::trusts_parity(&opening);
+        self.stage = match M::open(opening) {
             Ok(machine) => {
+                self.stop_without_place(context, &machine);
                 let place = |at: usize| match self.places[at].has {
                     true => FoundPlace::Device(self.device(at)),
                     false => FoundPlace::Nobody(Some(address(index(at)))),
@@ -107,6 +115,17 @@ impl<M: Machine> Engine<M> {
             }
         };
     }
+
+    /// Ends sessions with members that are there and have no place in the array as it is.
+    fn stop_without_place(&mut self, context: &mut Context<'_>, machine: &M) {
+        for at in (0..self.places.len()).filter(|at| !machine.has_place(index(*at))) {
+            if core::mem::take(&mut self.places[at].has) {
+                self.places[at].was_found = false;
+                let ios = self.sessions[at].stop(&mut context.around);
+                assert!(ios.is_empty(), "commands are under way before the array is open");
+            }
+        }
+    }
 }
 
 /// What stands against opening the array with the members that were found.
@@ -119,7 +138,7 @@ enum Doubt {
 
 fn newest(found: &[Option<Found>]) -> Option<&Label> {
     let members = found.iter().filter_map(|found| match found {
-        Some(Found::Member(label, checkpoint)) => Some((&**label, *checkpoint)),
+        Some(Found::Member(found)) => Some((&found.label, found.checkpoint)),
         Some(Found::Stranger) | None => None,
     });
     let (labels, checkpoints): (Vec<&Label>, Vec<Option<u64>>) = members.unzip();

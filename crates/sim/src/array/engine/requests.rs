@@ -76,6 +76,12 @@ impl<M: Machine> Engine<M> {
         let member = tag.member().as_usize();
         let losses = self.places[member].has.then(|| self.sessions[member].cache_losses());
         self.outstanding -= 1;
+        if !M::HAS_LOG
+            && let (Some(losses), Ok(_)) = (losses, &result)
+        {
+            // Without a log only requests tell.
+            self.places[member].losses_shown = losses;
+        }
         volume.handle_io_done(tag, losses, result);
     }
 

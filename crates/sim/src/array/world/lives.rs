@@ -227,7 +227,9 @@ impl<M: Machine> World<M> {
             Event::Rebuilt(_) => "caught up",
             Event::Notice(_) => "notice",
             Event::NotBack { .. } => "not back",
-            Event::Resynced | Event::Incomplete { .. } | Event::Scrubbed { .. } => "other",
+            Event::Resynced => "resynced",
+            Event::Incomplete { .. } => "incomplete",
+            Event::Scrubbed { .. } => "scrubbed",
         };
         *self.counts.told.entry(name).or_default() += 1;
         match event {
@@ -248,17 +250,29 @@ impl<M: Machine> World<M> {
                     self.make_room();
                 }
             }
+            // A member that left meanwhile has not, until labels say so, what a resync has written without it.
+            Event::Resynced if self.serving == Some(id) && !self.labels_are_pending(id) => {
+                self.oracle.end_resync();
+            }
+            // Whoever opens it anew has parity taken as it is.
+            Event::Incomplete { .. } => {
+                self.agenda.put_in(Duration::ZERO, Happening::Kill(id));
+            }
             Event::Member { .. }
             | Event::Suspect { .. }
             | Event::State(_)
             | Event::Repaired { .. }
             | Event::Rebuilt(_)
             | Event::Resynced
-            | Event::Incomplete { .. }
             | Event::Scrubbed { .. }
             | Event::NotBack { .. }
             | Event::Notice(_) => {}
         }
+    }
+
+    fn labels_are_pending(&self, id: EngineId) -> bool {
+        let mut engines = self.engines.iter().filter(|engine| engine.id == id);
+        engines.any(|engine| engine.machine().is_some_and(volume::Machine::labels_pending))
     }
 
     fn note_failure(&mut self, id: EngineId) {
@@ -280,7 +294,14 @@ impl<M: Machine> World<M> {
             self.agenda.put_in(wait, Happening::Kill(old));
         }
         self.take_stock(id);
+        let engine = self.engines.iter().find(|engine| engine.id == id);
+        let trusts_parity = engine.is_some_and(|engine| engine.trusts_parity);
         self.oracle.open(id);
+        if trusts_parity {
+            self.note(|| "parity counts as it is".into());
+            self.counts.trusted += 1;
+            self.oracle.lose_torn_stripes();
+        }
         let is_last = self.lives == 0;
         self.lives = self.lives.saturating_sub(1);
         self.sweep = Some(0);
@@ -337,7 +358,9 @@ impl<M: Machine> World<M> {
         let in_sync: Vec<bool> = (0..self.hosts.len()).map(|at| engine.is_in_sync(at)).collect();
         // What only members had that are not in sync, or lost their caches.
         let unsure = (0..self.hosts.len()).filter(|at| !in_sync[*at] || self.hosts[*at].lost_power);
-        if unsure.count() > self.tolerance() {
+        // Without a log, what a member has lost of its cache while nobody asked for it is computed from no other.
+        let limit = if M::HAS_LOG { self.tolerance() } else { 0 };
+        if unsure.count() > limit {
             self.oracle.lose_power();
         }
         for (host, in_sync) in self.hosts.iter_mut().zip(in_sync) {
@@ -432,6 +455,13 @@ impl<M: Machine> World<M> {
 /// after it is due to; half of all die anywhere.
 fn near(plan: &Plan, dice: &mut Dice, recovery: Option<u64>) -> Option<Near> {
     let regions = &plan.regions;
+    if !plan.has_log {
+        let places = [regions.labels, regions.written, regions.data, regions.data];
+        let region = places[dice.index(places.len())];
+        let (more, within) = (dice.below(6), recovery.unwrap_or(100));
+        let near = Near { region: region.offset..region.end(), more, within };
+        return dice.one_in(2).then_some(near);
+    }
     let places = [
         regions.labels.offset..CHECKPOINT_OFFSETS[0],
         CHECKPOINT_OFFSETS[0]..regions.labels.end(),
