@@ -102,6 +102,17 @@ impl<O: Outside> Service<O> {
         self.machine.is_idle()
     }
 
+    /// The commands that have a place, with the tags by which the initiator knows them.
+    pub fn commands(&self) -> impl Iterator<Item = (TaskId, u32)> + '_ {
+        let tasks = (0..self.slots.len()).filter_map(|index| self.machine.task_at(index));
+        tasks.filter_map(|task| Some((task, self.machine.tag_of(task)?)))
+    }
+
+    /// How long each buffer is into which the data of a command comes.
+    pub fn buffer_lens(&self) -> impl Iterator<Item = usize> + '_ {
+        self.slots.iter().filter_map(|slot| slot.data_out.as_ref()).map(|data| data.len())
+    }
+
     /// Where what is received `now` goes.
     pub const fn receiver<'a>(&'a mut self, outside: &'a mut O, now: Duration) -> Receiver<'a, O> {
         Receiver { service: self, outside, now }

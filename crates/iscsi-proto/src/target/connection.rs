@@ -182,6 +182,12 @@ impl Connection {
         u16::try_from(index).ok().map(TaskId)
     }
 
+    /// The tag by which the initiator knows a task; none when nobody has its place.
+    #[must_use]
+    pub fn tag_of(&self, task: TaskId) -> Option<u32> {
+        self.tasks.tag(task)
+    }
+
     /// The digests of the next PDU from the peer.
     #[must_use]
     pub const fn receive_digests(&self) -> Digests {

@@ -206,6 +206,12 @@ impl Tasks {
         self.tags.find(itt)
     }
 
+    /// Of a place that is somebody's.
+    pub(super) fn tag(&self, id: TaskId) -> Option<u32> {
+        let task = self.tasks.get(id.index())?;
+        (task.state != State::Free).then_some(task.itt)
+    }
+
     pub(super) fn itt(&self, id: TaskId) -> u32 {
         self.tasks[id.index()].itt
     }
