@@ -231,7 +231,10 @@ impl<O: Outside> Service<O> {
     /// Waits for the background work of the command's LUN.
     #[cold]
     fn wait(&mut self, outside: &mut O, task: TaskId) {
-        // Nobody asks again when the logical unit begins.
+        // It may have waited for its data, or for a grant, since it came; and nobody asks again when the logical unit begins.
+        if is_barred(outside, self.slots[task.index()].needs) {
+            return self.refuse(outside, task, Refusal::AccessDenied);
+        }
         if self.is_intent_barred(outside, task) {
             return;
         }
