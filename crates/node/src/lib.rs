@@ -27,6 +27,8 @@ mod outside;
 mod policy;
 mod service;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     gate::{Gate, Gatehouse},

@@ -1,0 +1,61 @@
+//! PREEMPT AND ABORT.
+
+use super::*;
+
+const REGISTER: u8 = 0;
+const PREEMPT_AND_ABORT: u8 = 5;
+
+fn register(session: &mut Session, key: u8) {
+    let tag = session.reserve_out(REGISTER, (0, key));
+    session.finish(Ok(()));
+    assert_eq!(session.status(tag), GOOD);
+}
+
+#[test]
+fn a_preempting_command_ends_when_what_it_preempted_has() {
+    let site = Site::new();
+    let (mut first, mut second) = (session(&site, 1), session(&site, 2));
+    register(&mut first, 1);
+    register(&mut second, 2);
+    let read = second.read(0, 0);
+    let preempt = first.reserve_out(PREEMPT_AND_ABORT, (1, 2));
+    first.finish(Ok(()));
+    second.wake();
+    first.wake();
+    assert_eq!(first.try_answer(preempt), None, "the read is still at the device");
+    second.finish(Ok(()));
+    first.wake();
+    assert_eq!(first.status(preempt), GOOD);
+    assert_eq!(second.try_answer(read), None, "what was aborted is not answered");
+    assert_eq!(site.running(), [0, 0]);
+}
+
+#[test]
+fn a_session_whose_commands_were_cleared_by_another_is_told() {
+    let site = Site::new();
+    let (mut first, mut second) = (session(&site, 1), session(&site, 2));
+    second.read(0, 0);
+    let function = first.manage(TaskFunction::ClearTaskSet, 0, 0);
+    second.wake();
+    second.finish(Ok(()));
+    first.wake();
+    assert_eq!(first.functions, [(function, TaskResponseCode::Complete)]);
+    let told = second.run(0, &build::test_unit_ready());
+    assert_eq!(told.sense, Some(Additional::COMMANDS_CLEARED_BY_ANOTHER));
+    assert_eq!(first.run(0, &build::test_unit_ready()).status, GOOD);
+}
+
+#[test]
+fn a_reset_reaches_the_units_that_it_names() {
+    let site = Site::new();
+    let functions = [
+        (TaskFunction::LogicalUnitReset, [CHECK_CONDITION, GOOD]),
+        (TaskFunction::TargetWarmReset, [CHECK_CONDITION; 2]),
+    ];
+    let mut session = session(&site, 1);
+    for (function, expected) in functions {
+        session.manage(function, 0, 0);
+        let mut told = |lun| session.run(lun, &build::test_unit_ready()).status;
+        assert_eq!([told(0), told(1)], expected, "{function:?}");
+    }
+}
