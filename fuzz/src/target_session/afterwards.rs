@@ -5,17 +5,19 @@ use std::sync::Arc;
 use netraid_iscsi_proto::{
     initiator::{self, Session, TaskEnd},
     machine::{Payload, Placement},
-    pdu::LunField,
+    pdu::{Bhs, LunField, Opcode},
 };
+use netraid_node::Gate;
 use netraid_scsi::cdb::{self, build};
 
-use super::{BLOCK_LEN, RESERVATION_CONFLICT, World};
+use super::{BLOCK_LEN, RESERVATION_CONFLICT, World, outside::Setting};
 use crate::{pattern, wire::TARGET};
 
 impl World {
     /// A session as it should be: what it writes it reads again.
     pub(super) fn serve_somebody(&mut self) {
-        self.units.handle_reset();
+        self.make_usual();
+        self.shared.units.borrow_mut().handle_reset();
         let name = "iqn.2026-01.org.example:good".into();
         let mut setup = initiator::Setup::new(name, Some(TARGET.into()), [0x80, 9, 9, 9, 0, 0]);
         setup.chap = self.setup.chap.first().cloned();
@@ -51,6 +53,32 @@ impl World {
             ended |= event == initiator::Event::LoggedOut;
         }
         assert!(ended, "the logout is not answered");
+    }
+
+    /// A LUN 0 that serves everybody.
+    fn make_usual(&mut self) {
+        let before = self.shared.setting.get();
+        let grants = before.grants.map(|_| (0, false));
+        self.shared.setting.set(Setting { judges_late: false, grants, ..before });
+        for number in [0, 1, 2] {
+            if let Some(lun) = self.shared.find(number)
+                && lun.house.gate() == Gate::Held
+            {
+                lun.house.set(Gate::Open);
+            }
+            self.work(number, u8::MAX, 0);
+        }
+        let units = self.shared.units.borrow();
+        let is_erased = units.unit(0).is_some_and(|unit| unit.sanitize_state().is_some());
+        drop(units);
+        if is_erased {
+            self.retire(0);
+        }
+        self.remove(0);
+        match self.shared.find(0) {
+            None => self.shared.add_lun(0, false),
+            Some(lun) => lun.set_denied(None),
+        }
     }
 
     fn execute(
@@ -91,45 +119,23 @@ impl World {
                         data[*offset as usize..][..*len as usize].to_vec()
                     }
                 };
-                let machine = &mut self.served[0].machine;
-                machine.handle_header(self.now, &transmit.header).expect("a good request");
-                self.handle_events_of(0, Some(&transmit.header));
-                let served = &mut self.served[0];
-                match served.machine.placement() {
-                    Placement::Control => {
-                        let node = &mut self.node;
-                        served.machine.handle_control(self.now, node, &bytes).expect("good");
-                    }
-                    Placement::Task { task, offset, len } => {
-                        let slot = &mut served.slots[task.index()];
-                        slot.tag = 1;
-                        let wanted = slot.data_out_len;
-                        let into = slot.data_out.get_or_insert_with(|| vec![0; wanted]);
-                        into[offset as usize..][..len as usize]
-                            .copy_from_slice(&bytes[..len as usize]);
-                        served.machine.handle_data();
-                    }
-                    Placement::Discard => served.machine.handle_data(),
-                }
-                self.handle_events(0);
+                self.take_good(&transmit.header, &bytes);
             }
-            while !self.in_flight.is_empty() {
+            while !self.shared.pace.borrow().asked.is_empty() {
+                self.grant(0);
+                any = true;
+            }
+            while !self.shared.wakes.borrow().is_empty() {
+                self.wake(0);
+            }
+            while !self.shared.flying.borrow().is_empty() {
                 self.complete(0, 0);
             }
-            while let Some(transmit) = self.served[0].machine.poll_transmit() {
+            while let Some((header, body, _)) = self.served[0].service.poll_transmit() {
                 any = true;
-                let bytes = match &transmit.payload {
-                    Payload::None => Vec::new(),
-                    Payload::Control(bytes) => bytes.clone(),
-                    Payload::Task { task, offset, len } => {
-                        let list = &self.served[0].slots[task.index()].data_in;
-                        list.slice(*offset as usize..(*offset + *len) as usize)
-                            .to_contiguous()
-                            .to_vec()
-                    }
-                };
-                self.handle_events(0);
-                session.handle_header(self.now, &transmit.header).expect("a good response");
+                let bytes = body.to_contiguous();
+                self.transmitted(0);
+                session.handle_header(self.now, &header).expect("a good response");
                 match session.placement() {
                     Placement::Control => session.handle_control(&bytes).expect("good"),
                     Placement::Task { offset, len, .. } => {
@@ -145,5 +151,32 @@ impl World {
             }
         }
         panic!("the exchange does not end");
+    }
+
+    /// Takes a PDU of the good initiator.
+    fn take_good(&mut self, header: &Bhs, bytes: &[u8]) {
+        let now = self.now;
+        let served = &mut self.served[0];
+        if header.opcode() == Some(Opcode::ScsiCommand) {
+            served.reach.expect(header, None);
+        }
+        served.service.hear(now);
+        let placement =
+            served.service.handle_header(&mut served.reach, header).expect("a good request");
+        self.look(0);
+        let served = &mut self.served[0];
+        let control = match placement {
+            Placement::Control => Some((bytes, now)),
+            Placement::Task { task, offset, len } => {
+                let command = served.reach.commands.get_mut(&task.index()).expect("it is there");
+                (command.pattern, command.received) = (1, (offset + len) as usize);
+                served.service.buffer(task)[offset as usize..][..len as usize]
+                    .copy_from_slice(&bytes[..len as usize]);
+                None
+            }
+            Placement::Discard => None,
+        };
+        served.service.handle_segment(&mut served.reach, control).expect("good");
+        self.look(0);
     }
 }

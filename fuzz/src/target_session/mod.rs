@@ -4,27 +4,42 @@
 //! What has to hold: no panic; each task is released exactly once, and submitted at most once;
 //! only bytes that a command names are written, and only with the bytes that its initiator sent
 //! for them; Data-In stays within what was asked for; when a task management function is answered,
-//! nothing that it names is under way; data in memory stays within its budget; and afterwards
+//! nothing that it names is under way; data in memory stays within its budget; nothing reaches a
+//! medium whose gate is closed but what was there before, and nothing at all once nobody was there;
+//! what a policy denies, or a grant that has ended, reaches none; whoever entered has left at the
+//! end, and places of a pace are given back; and afterwards
 //! everything has ended, and a well-behaved session is served.
+//!
+//! The product decides all of that (`netraid_node::Service`): `outside`, with what it names, is what it
+//! reaches, and says what must not happen there; `around` moves gates, policies and grants; `peer`
+//! is the other end of the wire.
 mod afterwards;
+mod around;
+mod grant;
+mod lun;
+mod medium;
+mod outside;
+mod pace;
 mod peer;
 mod requests;
-mod shell;
 
-use std::{sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use arbitrary::Arbitrary;
-use netraid_block::DeviceInfo;
+use netraid_block::{DeviceInfo, Pool};
 use netraid_iscsi_proto::{
     pdu::{Bhs, LoginRequest, LogoutReason, LogoutRequest, LunField, NO_TAG, NopOut, TextRequest},
-    target::{Challenge, Connection, ConnectionId, Limits, Node, Setup},
+    target::{Challenge, ConnectionId, Limits, Node, Setup},
 };
-use netraid_scsi::{Identity, NexusId, Reservations, TargetDevice, UnitConfig};
+use netraid_node::Service;
+use netraid_scsi::{Identity, Reservations, UnitConfig};
 
 use self::{
+    around::Around,
+    lun::ServedLun,
+    outside::{Reach, Setting, Shared},
     peer::Peer,
     requests::login,
-    shell::{InFlight, Slot},
 };
 use crate::{
     operations,
@@ -69,6 +84,13 @@ enum Operation {
     Shutdown { at: u8 },
 }
 
+/// Inputs of an extended mode have these in the place of operations.
+#[derive(Debug, Arbitrary)]
+enum Move {
+    Peer(Operation),
+    Around(Around),
+}
+
 #[derive(Debug, Arbitrary)]
 struct Command {
     at: u8,
@@ -84,40 +106,51 @@ struct Command {
     cdb_changes: Changes,
 }
 
-/// One connection: the machine with its shell, and the peer.
+/// One connection: the service with what it reaches, and the peer.
 struct Served {
     id: ConnectionId,
-    machine: Connection,
-    slots: Vec<Slot>,
+    service: Service<Reach>,
+    reach: Reach,
     gone: bool,
+    /// A fault of the program ended it: it hears of nothing any more.
+    is_broken: bool,
     peer: Peer,
 }
 
 struct World {
     now: Duration,
     setup: Arc<Setup>,
-    node: Node,
-    units: TargetDevice,
-    media: Vec<Vec<u8>>,
+    pool: Pool,
+    shared: Rc<Shared>,
     served: Vec<Served>,
-    in_flight: Vec<InFlight>,
-    wakes: Vec<ConnectionId>,
-    next_generation: u64,
+    /// LUNs that were removed: nobody is at them.
+    gone: Vec<Rc<ServedLun>>,
 }
+
+/// The mode has a second byte, and moves follow.
+const EXTENDED: u8 = 0x80;
 
 /// Takes an input; panics on a finding.
 pub fn run(input: &[u8]) {
     let Some((mode, input)) = input.split_first() else { return };
-    let mut world = World::new(*mode);
-    for operation in operations(input, 400) {
-        world.perform(operation);
-        world.check();
+    if mode & EXTENDED == 0 {
+        let world = World::new(*mode, Setting::default());
+        return world.live(operations(input, 400).map(Move::Peer));
     }
-    world.end();
-    world.serve_somebody();
+    let Some((more, input)) = input.split_first() else { return };
+    let setting = Setting {
+        is_late: true,
+        is_paced: more & 1 != 0,
+        judges_late: more & 2 != 0,
+        can_sanitize: more & 4 != 0,
+        grants: (more & 8 != 0).then_some((more >> 4 & 3, more & 0x40 != 0)),
+    };
+    // Grants are for those who prove that they have them.
+    let proves = if more & 10 != 0 { 65 } else { 0 };
+    World::new(mode | proves, setting).live(operations(input, 400));
 }
 
-fn unit(lun: u16, read_only: bool) -> UnitConfig {
+fn unit(lun: u16, read_only: bool, can_sanitize: bool) -> UnitConfig {
     UnitConfig {
         info: DeviceInfo {
             capacity: (BLOCKS * BLOCK_LEN) as u64,
@@ -132,37 +165,50 @@ fn unit(lun: u16, read_only: bool) -> UnitConfig {
         discard_zeroes: true,
         physical_len: 4096,
         atomic_len: 2048,
-        // Work that outlives its command is for the target `scsi_device`.
-        can_sanitize: false,
+        can_sanitize,
         removable: lun == 1,
         identity: Identity::for_lun(TARGET, lun),
-        reservations: Reservations::default(),
+        reservations: Reservations::new(true),
     }
 }
 
 impl World {
-    fn new(mode: u8) -> Self {
+    fn new(mode: u8, setting: Setting) -> Self {
         let mut setup = Setup::new(TARGET.into());
         setup.chap = (mode & 1 != 0).then(credentials).into_iter().collect();
-        // The shell judges who knows the same secret.
+        // What is outside judges who knows the same secret.
         setup.asks_standing = mode & 65 == 65;
         setup.wishes = wishes(mode);
+        setup.paced = setting.is_paced;
         setup.queue_depth = 6;
         setup.data_budget = DATA_BUDGET as u64;
+        let shared = Shared::new(setting, Node::new(LIMITS));
+        shared.add_lun(0, false);
+        shared.add_lun(1, mode & 32 != 0);
         let mut world = Self {
             now: Duration::from_secs(1),
             setup: Arc::new(setup),
-            node: Node::new(LIMITS),
-            units: TargetDevice::new([unit(0, false), unit(1, mode & 32 != 0)]),
-            media: vec![vec![0; BLOCKS * BLOCK_LEN]; 2],
+            pool: Pool::new(),
+            shared,
             served: Vec::new(),
-            in_flight: Vec::new(),
-            wakes: Vec::new(),
-            next_generation: 1,
+            gone: Vec::new(),
         };
         world.connect(0);
         world.log_in(0, 1, 0, 0);
         world
+    }
+
+    fn live(mut self, moves: impl Iterator<Item = Move>) {
+        for one in moves {
+            match one {
+                Move::Peer(operation) => self.perform(operation),
+                Move::Around(around) => self.perform_around(around),
+            }
+            self.reap();
+            self.check();
+        }
+        self.end();
+        self.serve_somebody();
     }
 
     fn perform(&mut self, operation: Operation) {
@@ -212,11 +258,12 @@ impl World {
             }
             Operation::BadDigest { at } => {
                 if let Some(index) = self.index(at)
-                    && self.served[index].machine.wants_input()
+                    && self.served[index].service.wants_input()
                 {
                     let bhs = NopOut::ping(5).encode();
-                    self.served[index].machine.handle_bad_digest(&bhs);
-                    self.handle_events(index);
+                    let served = &mut self.served[index];
+                    served.service.handle_bad_digest(&mut served.reach, &bhs);
+                    self.look(index);
                 }
             }
             Operation::Transmit { at, count } => {
@@ -228,10 +275,13 @@ impl World {
             Operation::Wake { which } => self.wake(usize::from(which)),
             Operation::Pass { at, ms } => {
                 self.now += Duration::from_millis(u64::from(ms));
-                if let Some(index) = self.index(at)
-                    && self.served[index].machine.handle_timeout(self.now).is_err()
-                {
-                    self.drop_connection(index);
+                if let Some(index) = self.index(at) {
+                    let (now, served) = (self.now, &mut self.served[index]);
+                    let moves = (false, false);
+                    if served.service.handle_timeout(&mut served.reach, now, moves).is_err() {
+                        self.drop_connection(index);
+                    }
+                    self.look(index);
                 }
             }
             Operation::Disconnect { at } => {
@@ -241,13 +291,12 @@ impl World {
             }
             Operation::Shutdown { at } => {
                 if let Some(index) = self.index(at) {
-                    let now = self.now;
-                    self.served[index].machine.handle_shutdown(now);
-                    self.handle_events(index);
+                    let (now, served) = (self.now, &mut self.served[index]);
+                    served.service.handle_shutdown(&mut served.reach, now);
+                    self.look(index);
                 }
             }
         }
-        self.reap();
     }
 
     /// The connection that an operation means, if there is one and its socket is still there.
@@ -263,52 +312,88 @@ impl World {
         peer.next_itt
     }
 
+    fn wake(&mut self, which: usize) {
+        let Some(which) = which.checked_rem(self.shared.wakes.borrow().len()) else { return };
+        let id = self.shared.wakes.borrow_mut().remove(which);
+        let Some(index) = self.served.iter().position(|served| served.id == id) else { return };
+        let served = &mut self.served[index];
+        if !served.is_broken {
+            served.service.handle_wake(&mut served.reach);
+            self.look(index);
+        }
+    }
+
+    /// Looks what a service has of commands, after each call.
+    fn look(&mut self, index: usize) {
+        let Served { service, reach, .. } = &mut self.served[index];
+        let live: Vec<_> = service.commands().collect();
+        reach.follow(&live);
+        if let Some(guest) = &reach.guest {
+            assert!(guest.allowed.take().is_none(), "what was allowed did not go to the device");
+        }
+        if !self.shared.setting.get().is_late {
+            self.end_stores();
+        }
+    }
+
     fn drop_connection(&mut self, index: usize) {
         let served = &mut self.served[index];
         served.gone = true;
-        served.machine.handle_disconnect();
-        self.handle_events(index);
+        served.service.handle_disconnect(&mut served.reach);
+        self.look(index);
+    }
+
+    /// A fault of the program ends a connection, in the midst of what it does.
+    fn break_off(&mut self, index: usize) {
+        let served = &mut self.served[index];
+        (served.gone, served.is_broken) = (true, true);
+        served.service.abandon_waits(&mut served.reach);
     }
 
     /// Takes away connections that have ended, as the shell does.
     fn reap(&mut self) {
         for index in (0..self.served.len()).rev() {
-            if !self.served[index].gone && self.served[index].machine.is_finished() {
+            if !self.served[index].gone && self.served[index].service.is_finished() {
                 self.drop_connection(index);
             }
-            if !self.served[index].gone {
-                continue;
-            }
-            let said = self.served[index].machine.poll_transmit();
-            assert!(said.is_none(), "{said:?} is for nobody");
-            if !self.served[index].machine.is_idle() {
-                continue;
-            }
-            let served = self.served.remove(index);
-            for slot in &served.slots {
-                assert!(slot.generation == 0, "a task of a lost session is never released");
-            }
-            self.units.remove_nexus(NexusId(served.id.0));
-            self.node.closed(served.id);
-            while let Some(id) = self.node.poll_wake() {
-                if !self.wakes.contains(&id) {
-                    self.wakes.push(id);
-                }
+            if self.served[index].gone && self.has_ended(index) {
+                self.bury(index);
             }
         }
     }
 
+    fn has_ended(&mut self, index: usize) -> bool {
+        let served = &mut self.served[index];
+        if served.is_broken {
+            return !self.shared.has_flying(served.id);
+        }
+        let said = served.service.poll_transmit();
+        assert!(said.is_none(), "something is for nobody");
+        served.service.is_idle()
+    }
+
+    fn bury(&mut self, index: usize) {
+        let Served { mut service, mut reach, is_broken, .. } = self.served.remove(index);
+        let left = reach.commands.len();
+        assert!(left == 0 || is_broken, "a task of a lost session is never released");
+        service.abandon_waits(&mut reach);
+        service.end(&mut reach);
+    }
+
     fn check(&self) {
-        assert!(self.node.session_count() <= CONNECTIONS_MAX);
+        assert!(self.shared.node.borrow().session_count() <= CONNECTIONS_MAX);
         for served in &self.served {
-            let held = served.slots.iter().filter_map(|slot| slot.data_out.as_ref());
             let (mut sum, mut largest) = (0, 0);
-            for data in held {
-                sum += data.len();
-                largest = largest.max(data.len());
+            for len in served.service.buffer_lens() {
+                sum += len;
+                largest = largest.max(len);
             }
             assert!(sum <= DATA_BUDGET.max(largest), "{sum} bytes of data-out are held");
             assert!(served.peer.asked.len() < 5000);
+        }
+        self.shared.luns.borrow().iter().for_each(|lun| self.check_running(lun));
+        for lun in &self.gone {
+            assert_eq!(lun.house.running(), 0, "somebody is at LUN {}, which is gone", lun.number);
         }
     }
 
@@ -328,8 +413,12 @@ impl World {
             self.wake(0);
         }
         assert!(self.served.is_empty(), "a connection does not end");
-        assert!(self.in_flight.is_empty());
-        assert_eq!(self.node.session_count(), 0);
-        self.wakes.clear();
+        assert!(self.shared.flying.borrow().is_empty());
+        for lun in self.shared.luns.borrow().iter() {
+            assert_eq!(lun.house.running(), 0, "whoever entered LUN {} has left", lun.number);
+        }
+        let node = self.shared.node.borrow();
+        assert_eq!((node.session_count(), node.data_held()), (0, 0));
+        self.shared.wakes.borrow_mut().clear();
     }
 }

@@ -7,20 +7,21 @@ use std::{
 
 use netraid_iscsi_proto::{
     chap::Algorithm,
-    machine::{Fatal, Payload, Placement},
+    machine::{Fatal, Placement},
     pdu::{
         Bhs, DataIn, DataOut, LoginRequest, LunField, NO_TAG, Opcode, R2t, ScsiCommand,
         TaskFunction, TaskRequest, TaskResponse, TaskResponseCode,
     },
     serial::Serial,
-    target::{Connection, ConnectionId, Link},
+    target::{ConnectionId, Link},
     text,
 };
+use netraid_node::Service;
 
 use super::{
     CHALLENGE, CONNECTIONS_MAX, Command, Served, World,
+    outside::{self, CopyOrder, Flying, Reach},
     requests::{login, write_cdb},
-    shell::Slot,
 };
 use crate::{
     pattern,
@@ -43,8 +44,25 @@ pub(super) struct Peer {
     pub(super) max_cmd_sn: Option<Serial>,
     pub(super) next_itt: u32,
     pub(super) asked: VecDeque<Asked>,
-    /// Generations that a task management function with this tag names; none when two had it.
+    /// Generations that a task management function with this tag names, and requests of copies that
+    /// it waits for; none when two had it.
     pub(super) managing: BTreeMap<u32, Option<Vec<u64>>>,
+    /// By tag: data that is no pattern.
+    brought: BTreeMap<u32, (Vec<u8>, Option<CopyOrder>)>,
+}
+
+impl Peer {
+    /// What comes with the command of this tag.
+    pub(super) fn bring(&mut self, tag: u32, data: Vec<u8>, copy: Option<CopyOrder>) {
+        self.brought.insert(tag, (data, copy));
+    }
+
+    fn byte(&self, tag: u32, at: usize) -> u8 {
+        match self.brought.get(&tag) {
+            Some((data, _)) => data.get(at).copied().unwrap_or_default(),
+            None => pattern(tag, at),
+        }
+    }
 }
 
 impl World {
@@ -54,15 +72,18 @@ impl World {
         }
         let peer = SocketAddr::from(([192, 0, 2, from % 3], 5));
         let link = Link::new(peer, SocketAddr::from(([127, 0, 0, 1], 3260)));
-        let Some(seat) = self.node.open(link) else { return };
+        let seat = self.shared.node.borrow_mut().open(link);
+        self.shared.gather_wakes();
+        let Some(seat) = seat else { return };
         let id = seat.id();
-        let machine = Connection::new(self.now, seat, self.setup.clone(), CHALLENGE);
-        let slots = (0..machine.task_count()).map(|_| Slot::default()).collect();
+        let (setup, pool) = (self.setup.clone(), self.pool.clone());
+        let service = Service::new(self.now, seat, setup, CHALLENGE, pool);
+        let reach = Reach::new(self.shared.clone(), id);
         let peer = Peer { cmd_sn: 1, ..Peer::default() };
-        self.served.push(Served { id, machine, slots, gone: false, peer });
+        self.served.push(Served { id, service, reach, gone: false, is_broken: false, peer });
     }
 
-    /// A whole login as it should be.
+    /// A whole login as it should be. Who is judged late waits for that, or goes on at once.
     pub(super) fn log_in(&mut self, at: u8, isid: u8, sizes: u8, tsih: u8) {
         let mut first = Vec::new();
         text::push(&mut first, "InitiatorName", INITIATOR);
@@ -96,13 +117,31 @@ impl World {
             first.extend(keys);
             vec![(login(true, false, 1, 3), first)]
         };
+        let isid_byte = isid;
         for (request, text) in rounds {
             let isid = [0x80, 0, 0, 0, 0, isid % 4];
             let request = LoginRequest { isid, tsih: u16::from(tsih) % 4, ..request };
             self.send(at, request.encode(), &Vec::new(), Some(&text));
+            if isid_byte & 0x40 == 0 {
+                self.admit(at, 0);
+                self.wake_own(at);
+            }
             if let Some(index) = self.index(at) {
                 while self.transmit(index) {}
             }
+        }
+    }
+
+    /// What woke a connection that is about to be judged is heard of.
+    fn wake_own(&mut self, at: u8) {
+        if !self.shared.setting.get().judges_late {
+            return;
+        }
+        let Some(index) = self.index(at) else { return };
+        let id = self.served[index].id;
+        let which = self.shared.wakes.borrow().iter().position(|woken| *woken == id);
+        if let Some(which) = which {
+            self.wake(which);
         }
     }
 
@@ -194,7 +233,7 @@ impl World {
             bhs.stamp_command(cmd_sn, Serial(0));
         }
         change(&mut bhs, changes);
-        if !served.machine.wants_input() {
+        if !served.service.wants_input() {
             return;
         }
         let numbered = !matches!(bhs.opcode(), Some(Opcode::DataOut | Opcode::LoginRequest));
@@ -211,39 +250,45 @@ impl World {
         if bhs.opcode() == Some(Opcode::TaskRequest) {
             self.note_management(index, bhs);
         }
-        let (now, served) = (self.now, &mut self.served[index]);
-        served.machine.handle_header(now, bhs)?;
-        self.handle_events_of(index, Some(bhs));
+        let (now, Served { service, reach, peer, .. }) = (self.now, &mut self.served[index]);
+        if bhs.opcode() == Some(Opcode::ScsiCommand) {
+            let copy = peer.brought.get(&bhs.itt()).and_then(|(_, copy)| *copy);
+            reach.expect(bhs, copy);
+        }
+        service.hear(now);
+        let placement = service.handle_header(reach, bhs)?;
+        self.look(index);
+        let Served { service, reach, peer, .. } = &mut self.served[index];
         let len = bhs.data_len() as usize;
-        let served = &mut self.served[index];
-        match served.machine.placement() {
+        match placement {
             Placement::Control => {
                 let data: Vec<u8> = match text {
                     Some(text) => padded(text, len),
                     None => (0..len).map(|at| pattern(bhs.itt(), at)).collect(),
                 };
-                served.machine.handle_control(now, &mut self.node, &data)?;
+                service.handle_segment(reach, Some((&data, now)))?;
             }
             Placement::Task { task, offset, len: placed } => {
                 assert!(placed as usize <= len, "more is placed than came");
-                let slot = &mut served.slots[task.index()];
-                assert!(slot.generation != 0, "data for a task that is gone");
-                let wanted = slot.data_out_len;
-                let data = slot.data_out.get_or_insert_with(|| vec![0; wanted]);
+                let command = reach.commands.get_mut(&task.index()).expect("its task is there");
                 // The bytes of the PDU: of the offset that its header says.
                 let from = match bhs.opcode() {
                     Some(Opcode::DataOut) => DataOut::parse(bhs).offset,
                     _ => 0,
                 };
+                assert_eq!((command.tag, command.received), (bhs.itt(), offset as usize));
+                assert_eq!(from, offset, "data goes to another place");
                 let range = offset as usize..offset as usize + placed as usize;
-                for (at, byte) in data[range].iter_mut().enumerate() {
-                    *byte = pattern(bhs.itt(), from as usize + at);
+                command.received = range.end;
+                let into = &mut service.buffer(task)[range.clone()];
+                for (at, byte) in range.zip(into) {
+                    *byte = peer.byte(bhs.itt(), at);
                 }
-                served.machine.handle_data();
+                service.handle_segment(reach, None)?;
             }
-            Placement::Discard => served.machine.handle_data(),
+            Placement::Discard => service.handle_segment(reach, None)?,
         }
-        self.handle_events(index);
+        self.look(index);
         Ok(())
     }
 }
@@ -253,19 +298,31 @@ impl World {
         let request = TaskRequest::parse(bhs);
         let own = self.served[index].id;
         let number = request.lun.number();
-        let named = |id: ConnectionId, slot: &Slot| match request.function {
-            TaskFunction::AbortTask => id == own && slot.tag == request.referenced_itt,
-            TaskFunction::AbortTaskSet => id == own && slot.lun == number,
-            TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => slot.lun == number,
+        let named = |id: ConnectionId, command: &outside::Command| match request.function {
+            TaskFunction::AbortTask => id == own && command.tag == request.referenced_itt,
+            TaskFunction::AbortTaskSet => id == own && command.lun == number,
+            TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => command.lun == number,
             TaskFunction::TargetWarmReset => true,
             TaskFunction::TargetColdReset => id == own,
             TaskFunction::ClearAca | TaskFunction::TaskReassign | TaskFunction::Unknown(_) => false,
         };
         let mut names = Vec::new();
         for served in &self.served {
-            let live = served.slots.iter().filter(|slot| slot.generation != 0);
-            names.extend(live.filter(|slot| named(served.id, slot)).map(|slot| slot.generation));
+            let live = served.reach.commands.values();
+            names.extend(live.filter(|one| named(served.id, one)).map(|one| one.generation));
         }
+        let visited = |one: &&Flying| match request.function {
+            TaskFunction::AbortTaskSet => one.connection == own && one.visits(number),
+            TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => one.visits(number),
+            TaskFunction::AbortTask
+            | TaskFunction::TargetWarmReset
+            | TaskFunction::TargetColdReset
+            | TaskFunction::ClearAca
+            | TaskFunction::TaskReassign
+            | TaskFunction::Unknown(_) => false,
+        };
+        let flying = self.shared.flying.borrow();
+        names.extend(flying.iter().filter(visited).map(|one| one.number));
         let managing = &mut self.served[index].peer.managing;
         let known = managing.contains_key(&request.itt);
         managing.insert(request.itt, (!known).then_some(names));
@@ -275,22 +332,25 @@ impl World {
 impl World {
     /// Takes one PDU from the target, as the peer; false when there is none.
     pub(super) fn transmit(&mut self, index: usize) -> bool {
+        let taken = self.take_pdu(index);
+        self.transmitted(index);
+        taken
+    }
+
+    pub(super) fn transmitted(&mut self, index: usize) {
         let served = &mut self.served[index];
-        let Some(transmit) = served.machine.poll_transmit() else { return false };
-        let (bhs, len) = (transmit.header, transmit.header.data_len());
-        match &transmit.payload {
-            Payload::None => assert_eq!(len, 0),
-            Payload::Control(data) => assert_eq!(len as usize, data.len()),
-            Payload::Task { task, offset, len: part } => {
-                assert_eq!(len, *part);
-                let slot = &mut served.slots[task.index()];
-                assert!(slot.generation != 0 && len > 0 && len <= 1 << 20);
-                assert_eq!(*offset, slot.in_sent, "data-in has a gap");
-                slot.in_sent += len;
-                assert!(slot.in_sent as usize <= slot.data_in.len(), "data-in that is not there");
-                assert!(slot.in_sent <= slot.expected_in, "more data-in than expected");
-                assert_eq!(DataIn::parse(&bhs).itt, slot.tag, "data-in of another command");
-            }
+        served.service.handle_transmitted(&mut served.reach);
+        self.look(index);
+    }
+
+    /// The same, without a word to the service that it was taken.
+    pub(super) fn take_pdu(&mut self, index: usize) -> bool {
+        let served = &mut self.served[index];
+        let Some((bhs, body, _)) = served.service.poll_transmit() else { return false };
+        let len = bhs.data_len();
+        assert_eq!(len as usize, body.len());
+        if bhs.opcode() == Some(Opcode::DataIn) && len > 0 {
+            check_data_in(&mut served.reach, &bhs, &body.to_contiguous());
         }
         served.peer.max_cmd_sn = Some(bhs.max_cmd_sn());
         if bhs.opcode() == Some(Opcode::R2t) {
@@ -303,11 +363,28 @@ impl World {
             let response = TaskResponse::parse(&bhs);
             let named = served.peer.managing.remove(&response.itt).flatten();
             if let (TaskResponseCode::Complete, Some(named)) = (response.code, named) {
-                let runs = self.in_flight.iter().find(|one| named.contains(&one.generation));
-                assert!(runs.is_none(), "answered while what it names is under way");
+                let flying = self.shared.flying.borrow();
+                let is_named =
+                    |one: &Flying| named.contains(&one.generation) || named.contains(&one.number);
+                let runs = flying.iter().any(is_named);
+                assert!(!runs, "answered while what it names is under way");
             }
         }
-        self.handle_events(index);
         true
+    }
+}
+
+/// Data-In comes in order, and is no more than its initiator takes; what was read is what the
+/// medium gave.
+fn check_data_in(reach: &mut Reach, bhs: &Bhs, body: &[u8]) {
+    let DataIn { itt, offset, .. } = DataIn::parse(bhs);
+    let command = reach.with_tag(itt).expect("data-in of a command that is there");
+    assert_eq!(offset, command.in_sent, "data-in has a gap");
+    command.in_sent += body.len() as u32;
+    assert!(command.in_sent <= command.expected_in, "more data-in than expected");
+    let is_read = matches!(command.cdb[0], 0x08 | 0x28 | 0xa8 | 0x88);
+    if let Some(read) = command.latest.as_ref().filter(|_| is_read) {
+        let range = offset as usize..command.in_sent as usize;
+        assert_eq!(read.slice(range).to_contiguous()[..], *body, "what was read");
     }
 }
