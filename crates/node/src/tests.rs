@@ -17,6 +17,7 @@ use std::rc::Rc;
 use netraid_block::{Buf, ErrorKind, Pool, SgList};
 use netraid_iscsi_proto::{
     chap::{Algorithm, Credentials, Secret},
+    framing::Side as _,
     machine::Placement,
     pdu::{
         Bhs, DataIn, DataOut, LoginRequest, LoginResponse, LunField, Opcode, R2t, ScsiCommand,
@@ -169,18 +170,19 @@ impl Session {
         }
         let counts = matches!(bhs.opcode(), Some(Opcode::ScsiCommand)) && !bhs.immediate();
         self.command_sn += u32::from(counts);
-        let placement = self.service.handle_header(&mut self.outside, &bhs).unwrap();
+        let mut receiver = self.service.receiver(&mut self.outside, NOW);
+        let placement = receiver.handle_header(&bhs).unwrap();
         let control = match placement {
-            Placement::Control => Some((data, NOW)),
+            Placement::Control => Some(data),
             Placement::Task { task, offset, len } => {
                 let range = offset as usize..(offset + len) as usize;
                 let len = range.len();
-                self.service.buffer(task)[range].copy_from_slice(&data[..len]);
+                receiver.buffer(task)[range].copy_from_slice(&data[..len]);
                 None
             }
             Placement::Discard => None,
         };
-        self.service.handle_segment(&mut self.outside, control).unwrap();
+        receiver.handle_segment(control).unwrap();
         self.receive();
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use netraid_iscsi_proto::{
+    framing::Side as _,
     initiator::{self, Session, TaskEnd},
     machine::{Payload, Placement},
     pdu::{Bhs, LunField, Opcode},
@@ -160,23 +161,24 @@ impl World {
         if header.opcode() == Some(Opcode::ScsiCommand) {
             served.reach.expect(header, None);
         }
-        served.service.hear(now);
-        let placement =
-            served.service.handle_header(&mut served.reach, header).expect("a good request");
+        let mut receiver = served.service.receiver(&mut served.reach, now);
+        let placement = receiver.handle_header(header).expect("a good request");
         self.look(0);
         let served = &mut self.served[0];
         let control = match placement {
-            Placement::Control => Some((bytes, now)),
+            Placement::Control => Some(bytes),
             Placement::Task { task, offset, len } => {
                 let command = served.reach.commands.get_mut(&task.index()).expect("it is there");
                 (command.pattern, command.received) = (1, (offset + len) as usize);
-                served.service.buffer(task)[offset as usize..][..len as usize]
+                served.service.receiver(&mut served.reach, now).buffer(task)[offset as usize..]
+                    [..len as usize]
                     .copy_from_slice(&bytes[..len as usize]);
                 None
             }
             Placement::Discard => None,
         };
-        served.service.handle_segment(&mut served.reach, control).expect("good");
+        let mut receiver = served.service.receiver(&mut served.reach, now);
+        receiver.handle_segment(control).expect("good");
         self.look(0);
     }
 }

@@ -28,6 +28,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 use arbitrary::Arbitrary;
 use netraid_block::{DeviceInfo, Pool};
 use netraid_iscsi_proto::{
+    framing::Side as _,
     pdu::{Bhs, LoginRequest, LogoutReason, LogoutRequest, LunField, NO_TAG, NopOut, TextRequest},
     target::{Challenge, ConnectionId, Limits, Node, Setup},
 };
@@ -262,7 +263,8 @@ impl World {
                 {
                     let bhs = NopOut::ping(5).encode();
                     let served = &mut self.served[index];
-                    served.service.handle_bad_digest(&mut served.reach, &bhs);
+                    let mut receiver = served.service.receiver(&mut served.reach, self.now);
+                    receiver.handle_bad_digest(&bhs).expect("a digest is told to be wrong");
                     self.look(index);
                 }
             }

@@ -7,7 +7,8 @@ use std::{
 
 use netraid_iscsi_proto::{
     chap::Algorithm,
-    machine::{Fatal, Placement},
+    framing::{Broken, Side as _},
+    machine::Placement,
     pdu::{
         Bhs, DataIn, DataOut, LoginRequest, LunField, NO_TAG, Opcode, R2t, ScsiCommand,
         TaskFunction, TaskRequest, TaskResponse, TaskResponseCode,
@@ -246,7 +247,7 @@ impl World {
         }
     }
 
-    fn receive(&mut self, index: usize, bhs: &Bhs, text: Option<&[u8]>) -> Result<(), Fatal> {
+    fn receive(&mut self, index: usize, bhs: &Bhs, text: Option<&[u8]>) -> Result<(), Broken> {
         if bhs.opcode() == Some(Opcode::TaskRequest) {
             self.note_management(index, bhs);
         }
@@ -255,8 +256,7 @@ impl World {
             let copy = peer.brought.get(&bhs.itt()).and_then(|(_, copy)| *copy);
             reach.expect(bhs, copy);
         }
-        service.hear(now);
-        let placement = service.handle_header(reach, bhs)?;
+        let placement = service.receiver(reach, now).handle_header(bhs)?;
         self.look(index);
         let Served { service, reach, peer, .. } = &mut self.served[index];
         let len = bhs.data_len() as usize;
@@ -266,7 +266,7 @@ impl World {
                     Some(text) => padded(text, len),
                     None => (0..len).map(|at| pattern(bhs.itt(), at)).collect(),
                 };
-                service.handle_segment(reach, Some((&data, now)))?;
+                service.receiver(reach, now).handle_segment(Some(&data))?;
             }
             Placement::Task { task, offset, len: placed } => {
                 assert!(placed as usize <= len, "more is placed than came");
@@ -280,13 +280,14 @@ impl World {
                 assert_eq!(from, offset, "data goes to another place");
                 let range = offset as usize..offset as usize + placed as usize;
                 command.received = range.end;
-                let into = &mut service.buffer(task)[range.clone()];
+                let mut receiver = service.receiver(reach, now);
+                let into = &mut receiver.buffer(task)[range.clone()];
                 for (at, byte) in range.zip(into) {
                     *byte = peer.byte(bhs.itt(), at);
                 }
-                service.handle_segment(reach, None)?;
+                receiver.handle_segment(None)?;
             }
-            Placement::Discard => service.handle_segment(reach, None)?,
+            Placement::Discard => service.receiver(reach, now).handle_segment(None)?,
         }
         self.look(index);
         Ok(())
