@@ -308,8 +308,14 @@ impl Session {
         self.command(0, &cdb, (0, 24), &list)
     }
 
-    /// The only request that is under way ends.
+    /// What has been under way longest ends.
     fn finish(&mut self, result: Result<(), ErrorKind>) {
+        self.finish_unheard(result);
+        self.receive();
+    }
+
+    /// The same, and the peer takes nothing of what is said then.
+    fn finish_unheard(&mut self, result: Result<(), ErrorKind>) {
         let (task, request) = self.outside.under_way.remove(0);
         let data = match &request {
             Some(MediumRequest { op: netraid_block::Op::Read, len, .. }) => {
@@ -320,7 +326,6 @@ impl Session {
         let result = result.map(|()| data).map_err(Into::into);
         self.service.handle_completed(&mut self.outside, task.index(), result);
         self.service.handle_ends_taken(&mut self.outside);
-        self.receive();
     }
 
     fn wake(&mut self) {

@@ -9,7 +9,7 @@ use netraid_block::Op;
 use netraid_scsi::Identity;
 
 /// A list that says: one block of LUN 0 to LUN 1.
-fn list() -> Vec<u8> {
+pub(super) fn list() -> Vec<u8> {
     let mut list = vec![0; 16];
     // No list identifier; two descriptors of 32 bytes, a segment of 28.
     (list[1], list[3], list[11]) = (0x18, 64, 28);
@@ -26,11 +26,16 @@ fn list() -> Vec<u8> {
     list
 }
 
-fn copy(session: &mut Session) -> u32 {
-    let list = list();
+/// The command whose list this is.
+pub(super) fn cdb_of(list: &[u8]) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
-    session.command(0, &cdb, (0, list.len()), &list)
+    cdb
+}
+
+fn copy(session: &mut Session) -> u32 {
+    let list = list();
+    session.command(0, &cdb_of(&list), (0, list.len()), &list)
 }
 
 /// A copy whose next request goes to LUN 1.
@@ -122,5 +127,14 @@ fn a_copy_that_was_aborted_does_not_go_on() {
     session.finish(Ok(()));
     assert!(!was_submitted(&seen(&site)));
     assert_eq!(session.functions, [(function, TaskResponseCode::Complete)]);
+    assert_eq!(site.running(), [0, 0]);
+}
+
+#[test]
+fn a_copy_of_a_session_that_broke_off_leaves_where_it_was() {
+    let (site, mut session, _) = half_a_copy();
+    session.finish(Ok(()));
+    assert_eq!(site.running(), [0, 1]);
+    session.service.end(&mut session.outside);
     assert_eq!(site.running(), [0, 0]);
 }

@@ -17,6 +17,34 @@ fn what_was_aborted_does_not_begin_what_is_left_of_it() {
 }
 
 #[test]
+fn what_was_aborted_holds_nothing_of_its_unit() {
+    let site = Site::new();
+    let mut session = session(&site, 1);
+    let tag = session.compare_and_write(0);
+    session.manage(TaskFunction::AbortTask, 0, tag);
+    session.finish(Ok(()));
+    seen(&site);
+    let tag = session.write(0, 0);
+    assert!(was_submitted(&seen(&site)), "{:?}", session.try_answer(tag));
+}
+
+#[test]
+fn what_was_read_is_sent_in_its_order() {
+    let site = Site::new();
+    let mut session = session(&site, 1);
+    // More than a PDU takes.
+    let cdb = build::read(Extent { lba: 0, blocks: 40 }, false);
+    let tag = session.command(0, &cdb, (40 * BLOCK_LEN, 0), &[]);
+    let (task, _) = session.outside.under_way.remove(0);
+    let bytes: Vec<_> = (0..40).flat_map(|block| [block; BLOCK_LEN]).collect();
+    let read = Ok(Buf::copy_from(&bytes).into());
+    session.service.handle_completed(&mut session.outside, task.index(), read);
+    session.service.handle_ends_taken(&mut session.outside);
+    session.receive();
+    assert_eq!(session.answer(tag), Answer { status: GOOD, sense: None, data: bytes });
+}
+
+#[test]
 fn a_request_that_was_kept_back_is_decided_anew() {
     let site = Site::new();
     // One command alone may have more.

@@ -50,15 +50,6 @@ fn a_login_waits_until_it_is_known_whether_it_goes_on() {
 }
 
 #[test]
-fn a_login_is_judged_once() {
-    let mut session = judged(Entry::Granted(Standing::default()));
-    session.outside.entry = Entry::Exhausted;
-    session.wake();
-    assert_eq!(status(&session), Some(0));
-    assert!(!session.service.is_finished() && session.service.refused_login().is_none());
-}
-
-#[test]
 fn a_discovery_session_is_not_known_to_units() {
     let site = Site::new();
     let mut session = Session::connect(&site, setup());

@@ -32,6 +32,15 @@ fn a_command_begins_when_it_is_granted_and_gives_its_place_back() {
 }
 
 #[test]
+fn whoever_takes_its_answer_late_keeps_others_from_nothing() {
+    let (site, mut session) = paced();
+    session.read(0, 0);
+    grant(&mut session);
+    session.finish_unheard(Ok(()));
+    assert_eq!((places(&session), site.running()), (0, [0, 0]));
+}
+
+#[test]
 fn a_write_asks_for_its_data_and_begins_by_what_was_granted_then() {
     let (site, mut session) = paced();
     let tag = session.announce_write(0);
@@ -127,4 +136,17 @@ fn what_waited_for_its_grant_is_decided_anew() {
     assert_eq!(session.status(tag), RESERVATION_CONFLICT);
     assert!(!seen(&site).contains(&Seen::Submit(0, Op::Read, crate::Place::Same)));
     assert_eq!((site.running(), places(&session)), ([0, 0], 0));
+}
+
+#[test]
+fn a_copy_keeps_no_place_while_it_goes_on() {
+    let (site, mut session) = paced();
+    let list = copies::list();
+    session.command(0, &copies::cdb_of(&list), (0, list.len()), &[]);
+    grant(&mut session);
+    session.give(list);
+    grant(&mut session);
+    let seen = seen(&site);
+    assert!(seen.contains(&Seen::Done) && was_submitted(&seen), "{seen:?}");
+    assert_eq!(places(&session), 0);
 }
