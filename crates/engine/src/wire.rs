@@ -101,6 +101,11 @@ impl Wire {
         Ok(())
     }
 
+    /// What waits to be sent.
+    pub(crate) const fn outgoing(&mut self) -> &mut Outgoing {
+        &mut self.outgoing
+    }
+
     /// Whether more may be queued before what waits is sent.
     pub(crate) fn has_room(&self) -> bool {
         self.outgoing.has_room()
@@ -112,6 +117,7 @@ impl Wire {
     }
 
     /// Queues one PDU.
+    #[inline]
     pub(crate) fn push(&mut self, header: &Bhs, body: SgList, digests: Digests) {
         self.outgoing.push(header, body, digests);
     }
@@ -119,8 +125,11 @@ impl Wire {
     /// Sends what the socket takes; whether all is gone.
     pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
         while !self.outgoing.is_empty() {
-            let slices = self.outgoing.slices().map(IoSlice::new).take(SLICES_MAX);
-            let slices: SmallVec<[IoSlice<'_>; SLICES_MAX]> = slices.collect();
+            let mut slices: SmallVec<[IoSlice<'_>; SLICES_MAX]> = SmallVec::new();
+            self.outgoing.slices(|slice| {
+                slices.push(IoSlice::new(slice));
+                slices.len() < SLICES_MAX
+            });
             let result = self.stream.try_write_vectored(&slices);
             drop(slices);
             match result {

@@ -4,12 +4,15 @@ use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 
 use netraid_block::Pool;
-use netraid_iscsi_proto::{framing::Side as _, initiator::FoundTarget};
+use netraid_iscsi_proto::{
+    framing::{Outgoing, Side as _},
+    initiator::FoundTarget,
+};
 
 use crate::{
     Reason,
     dial::{Dialer, Redirected},
-    interface::{Action, Event, Fresh, Place, Settings, Transmit},
+    interface::{Action, Event, Fresh, Place, Settings},
     link::Link,
     visitor::{Progress, Visitor},
 };
@@ -50,9 +53,9 @@ impl Finder {
         self.visitor.connection().is_some_and(|link| link.wants_input())
     }
 
-    /// The next PDU to send.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.visitor.connection()?.poll_transmit()
+    /// Queues what there is to send while there is room for it; whether there was anything.
+    pub fn transmit(&mut self, outgoing: &mut Outgoing) -> bool {
+        self.visitor.connection().is_some_and(|link| link.transmit(outgoing))
     }
 
     /// The connection is made.

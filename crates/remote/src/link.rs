@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use netraid_block::{Buf, BufMut, Pool, SgList, narrow};
 use netraid_iscsi_proto::{
-    framing::{Broken, Side},
+    framing::{Broken, Outgoing, Side},
     initiator::{Command, Event, FoundTarget, Moves, Session, Setup, TaskEnd},
     machine::{Digests, Fatal, Payload, Placement, TaskId},
     pdu::Bhs,
@@ -153,6 +153,24 @@ impl Link {
     #[inline]
     pub(crate) fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
+    }
+
+    /// Queues what there is to send while there is room for it; whether there was anything.
+    #[inline]
+    pub(crate) fn transmit(&mut self, outgoing: &mut Outgoing) -> bool {
+        let mut is_any = false;
+        while outgoing.has_room()
+            && let Some(transmit) = self.session.poll_transmit()
+        {
+            is_any = true;
+            let body = match transmit.payload {
+                Payload::None => SgList::new(),
+                Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
+                Payload::Task { task, offset, len } => self.data_out(task, offset, len),
+            };
+            outgoing.push(&transmit.header, body, transmit.digests);
+        }
+        is_any
     }
 
     /// The next PDU to send.

@@ -11,7 +11,10 @@ use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec::V
 use core::time::Duration;
 
 use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, Pool, SgList};
-use netraid_iscsi_proto::{framing::Side as _, machine::TaskId};
+use netraid_iscsi_proto::{
+    framing::{Outgoing, Side as _},
+    machine::TaskId,
+};
 
 use crate::{
     Reason,
@@ -80,6 +83,8 @@ pub struct Remote<U> {
     pub(crate) failure: String,
     pub(crate) status: Status,
     pub(crate) zeros: Buf,
+    /// Requests that have ended, and how.
+    ended: VecDeque<(U, Result<SgList, IoError>)>,
     pub(crate) actions: VecDeque<Action<U>>,
     /// Something has happened since it was looked at what is due.
     is_due: bool,
@@ -145,6 +150,7 @@ impl<U> Remote<U> {
             failure: String::new(),
             status: Status::default(),
             zeros: Buf::empty(),
+            ended: VecDeque::new(),
             actions: VecDeque::new(),
             is_due: true,
             dialer,
@@ -165,17 +171,38 @@ impl<U> Remote<U> {
         &self.failure
     }
 
+    /// Does what is due by now: after that [`Self::status`] is that of the batch that is polled.
+    #[inline]
+    pub fn advance(&mut self) {
+        if core::mem::take(&mut self.is_due) {
+            self.do_what_is_due();
+        }
+    }
+
     /// What to do next.
     pub fn poll(&mut self) -> Option<Action<U>> {
-        if self.is_due {
-            self.is_due = false;
-            self.advance();
+        self.advance();
+        if let Some((user, result)) = self.ended.pop_front() {
+            return Some(Action::Complete { user, result });
         }
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
         let (order, result) = self.orders.poll_answer()?;
         Some(Action::Answer { order, result })
+    }
+
+    /// The next request that has ended, and how. It is polled before [`Self::poll`], which gives it as
+    /// [`Action::Complete`] else.
+    #[inline]
+    pub fn poll_ended(&mut self) -> Option<(U, Result<SgList, IoError>)> {
+        self.ended.pop_front()
+    }
+
+    /// Queues what there is to send on a connection while there is room for it; whether there was anything.
+    #[inline]
+    pub fn transmit(&mut self, place: Place, outgoing: &mut Outgoing) -> bool {
+        self.connection(place).is_some_and(|link| link.transmit(outgoing))
     }
 
     /// The next PDU to send on a connection.
@@ -201,8 +228,7 @@ impl<U> Remote<U> {
         assert!(!matches!(self.phase, Phase::Opening(_)), "a request to a disk that is not open");
         self.begin(now);
         if self.is_closed {
-            let (user, result) = (request.user, Err(ErrorKind::Aborted.into()));
-            return self.actions.push_back(Action::Complete { user, result });
+            return self.ended.push_back((request.user, Err(ErrorKind::Aborted.into())));
         }
         let moves = matches!(request.op, Op::Read | Op::Write);
         if moves && Class::of(&request) == Class::Express {
@@ -339,7 +365,7 @@ impl<U> Remote<U> {
     /// Ends a request; what is left under way of it, if anything.
     pub(crate) fn end(&mut self, ticket: Ticket, result: Result<SgList, IoError>) -> Option<Left> {
         let (user, left) = self.requests.finish(ticket)?;
-        self.actions.push_back(Action::Complete { user, result });
+        self.ended.push_back((user, result));
         left
     }
 
@@ -409,8 +435,7 @@ impl<U> Remote<U> {
         }
     }
 
-    /// Does what is due.
-    fn advance(&mut self) {
+    fn do_what_is_due(&mut self) {
         match self.phase {
             Phase::Serving => {
                 self.tend();

@@ -139,11 +139,14 @@ impl Driver {
 
     /// Does what the machine says.
     fn execute(&mut self) {
-        let mut action = self.remote.poll();
+        self.remote.advance();
         // Whoever hears of an end sees what the disk told before.
         self.publish();
-        while let Some(next) = action {
-            match next {
+        while let Some((user, result)) = self.remote.poll_ended() {
+            user.finish(result);
+        }
+        while let Some(action) = self.remote.poll() {
+            match action {
                 Action::Complete { user, result } => user.finish(result),
                 Action::Connect { place: Place(at), portal } => {
                     if self.lines.len() <= at {
@@ -167,7 +170,6 @@ impl Driver {
                 Action::Tell(event) => log(&self.place, &event),
                 Action::Closed => self.is_over = true,
             }
-            action = self.remote.poll();
         }
     }
 
@@ -189,7 +191,7 @@ impl Driver {
         let mut is_well = true;
         for (at, line) in self.lines.iter_mut().enumerate() {
             let remote = &mut self.remote;
-            if let Err(error) = line.transmit(|| remote.poll_transmit(Place(at))) {
+            if let Err(error) = line.transmit(|outgoing| remote.transmit(Place(at), outgoing)) {
                 let now = self.clock.now();
                 self.remote.handle_received(now, Place(at), Err(error.into()));
                 is_well = false;
@@ -288,7 +290,7 @@ pub(super) async fn find(settings: Settings) -> Result<Vec<FoundTarget>, Reason>
                 Action::Opened(_) | Action::Complete { .. } | Action::Answer { .. } => {}
             }
         }
-        if let Err(error) = line.transmit(|| finder.poll_transmit()) {
+        if let Err(error) = line.transmit(|outgoing| finder.transmit(outgoing)) {
             finder.handle_received(clock.now(), Err(error.into()));
             continue;
         }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use netraid_block::Portal;
-use netraid_remote::{ConnectError, Link, Reason, Transmit};
+use netraid_iscsi_proto::framing::Outgoing;
+use netraid_remote::{ConnectError, Link, Reason};
 use tokio::net::TcpStream;
 
 use crate::wire::{Wire, WireError};
@@ -78,20 +79,14 @@ impl Line {
         }
     }
 
-    /// Sends what there is, as far as the socket takes it.
+    /// Sends what `queue` has, as far as the socket takes it.
     pub(super) fn transmit(
         &mut self,
-        mut next: impl FnMut() -> Option<Transmit>,
+        mut queue: impl FnMut(&mut Outgoing) -> bool,
     ) -> Result<(), WireError> {
         let Self::Open(wire) = self else { return Ok(()) };
         loop {
-            let mut more = false;
-            while wire.has_room()
-                && let Some(transmit) = next()
-            {
-                more = true;
-                wire.push(&transmit.header, transmit.body, transmit.digests);
-            }
+            let more = queue(wire.outgoing());
             // A queue that was full from the start says nothing about what the machine has.
             let exhausted = wire.has_room();
             if !wire.flush()? || (exhausted && !more) {

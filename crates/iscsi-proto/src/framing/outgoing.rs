@@ -24,6 +24,7 @@ struct Item {
 }
 
 impl Item {
+    #[inline]
     fn new(header: &Bhs, body: SgList, digests: Digests) -> Self {
         let mut head = [0; BHS_LEN + 4];
         head[..BHS_LEN].copy_from_slice(&header.0);
@@ -94,14 +95,22 @@ impl Outgoing {
         self.items.push_back(item);
     }
 
-    /// The bytes that wait, in order.
-    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+    /// Gives the bytes that wait, in order, to `take`, until that wants no more.
+    #[inline]
+    pub fn slices<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut skip = self.sent;
-        self.items.iter().flat_map(Item::slices).filter_map(move |slice| {
-            let gone = skip.min(slice.len());
-            skip -= gone;
-            Some(&slice[gone..]).filter(|rest| !rest.is_empty())
-        })
+        for item in &self.items {
+            for slice in item.slices() {
+                if skip >= slice.len() {
+                    skip -= slice.len();
+                    continue;
+                }
+                if !take(&slice[skip..]) {
+                    return;
+                }
+                skip = 0;
+            }
+        }
     }
 
     /// So many bytes are gone.

@@ -73,11 +73,12 @@ fn stream(lens: &[usize], digests: Digests, step: usize) -> Vec<u8> {
     }
     while !outgoing.is_empty() {
         let mut taken = 0;
-        for slice in outgoing.slices() {
+        outgoing.slices(|slice| {
             let part = &slice[..slice.len().min(step - taken)];
             bytes.extend_from_slice(part);
             taken += part.len();
-        }
+            taken < step
+        });
         outgoing.advance(taken);
     }
     bytes
