@@ -29,7 +29,7 @@ refused "no table 'plan'" "$NETRAID" plan --site "$WORK/parts.toml"
 refused 'No such file' "$NETRAID" plan --site "$WORK/nowhere.toml"
 
 # A site made of measurements is one that can be planned for.
-"$NETRAID" bench transport --rounds 1 --seconds 0.05 --requests 4KiB,64KiB --json >"$WORK/transport.json"
+"$NETRAID" bench transport --rounds 1 --seconds 0.3 --requests 4KiB,64KiB --json >"$WORK/transport.json"
 "$NETRAID" bench parity --milliseconds 1 --json >"$WORK/parity.json"
 "$NETRAID" bench volume --level 1 --members 2 --log on --only read-small,write-small --span 16MiB --rounds 1 --seconds 0.1 \
     --no-limit --json >"$WORK/array.json"

@@ -9,7 +9,7 @@
 //! abort, or by a new session with the lost one's ISID (RFC 7143, section 6.3.5).
 //!
 //! A shell brings the bytes of connections, the time and random bytes, and does what [`Remote::poll`] and
-//! [`Remote::poll_transmit`] say; see [`Action`]. This crate does no input or output, knows no clock and draws no random
+//! [`Remote::transmit`] say; see [`Action`]. This crate does no input or output, knows no clock and draws no random
 //! numbers.
 #![no_std]
 

@@ -163,11 +163,7 @@ impl Link {
             && let Some(transmit) = self.session.poll_transmit()
         {
             is_any = true;
-            let body = match transmit.payload {
-                Payload::None => SgList::new(),
-                Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
-                Payload::Task { task, offset, len } => self.data_out(task, offset, len),
-            };
+            let body = self.body(transmit.payload);
             outgoing.push(&transmit.header, body, transmit.digests);
         }
         is_any
@@ -177,11 +173,7 @@ impl Link {
     #[inline]
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let transmit = self.session.poll_transmit()?;
-        let body = match transmit.payload {
-            Payload::None => SgList::new(),
-            Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
-            Payload::Task { task, offset, len } => self.data_out(task, offset, len),
-        };
+        let body = self.body(transmit.payload);
         Some(Transmit { header: transmit.header, body, digests: transmit.digests })
     }
 
@@ -223,6 +215,16 @@ impl Link {
     /// Begins to end the session; it goes on until its commands have ended.
     pub(crate) fn begin_logout(&mut self, now: Duration) {
         self.session.logout(now);
+    }
+
+    /// The data segment of a PDU that is sent.
+    #[inline]
+    fn body(&self, payload: Payload) -> SgList {
+        match payload {
+            Payload::None => SgList::new(),
+            Payload::Control(bytes) => Buf::copy_from(&bytes).into(),
+            Payload::Task { task, offset, len } => self.data_out(task, offset, len),
+        }
     }
 
     #[inline]

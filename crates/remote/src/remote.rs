@@ -46,7 +46,7 @@ const LOGOUT_LIMIT: Duration = Duration::from_secs(1);
 /// A disk and the sessions to it; `U` is what the shell knows a request by.
 ///
 /// The shell calls a `handle_*` for what happened, with a `now` that counts from any start and never runs backwards; then
-/// [`Self::poll`] until it says nothing more, then [`Self::poll_transmit`] for each connection while that takes PDUs. It
+/// [`Self::poll`] until it says nothing more, then [`Self::transmit`] (or [`Self::poll_transmit`]) for each connection while that takes PDUs. It
 /// calls [`Self::handle_timeout`] once [`Self::next_timeout`] has passed.
 pub struct Remote<U> {
     pub(crate) dialer: Dialer,
