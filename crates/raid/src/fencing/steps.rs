@@ -225,7 +225,8 @@ impl Steps {
     where
         F: Future<Output = Result<(), FenceError>> + Send + 'static,
     {
-        let said = Said { standing, ask: None, answer: None, notices: Vec::new() };
+        let (ask, answer, notices, has_removed) = (None, None, Vec::new(), false);
+        let said = Said { standing, ask, answer, notices, has_removed };
         let talk = Talk(Arc::new(AtomicRefCell::new(said)));
         let work: Work = Box::pin(work(talk.clone()));
         Self { talk, work: SyncWrapper::new(work), end: None }
@@ -241,6 +242,9 @@ struct Said {
     ask: Option<Ask>,
     answer: Option<Answer>,
     notices: Vec<Notice>,
+    /// Another's registration was to be removed: what the other had under way may not have ended, although nobody is
+    /// registered any more who would show that.
+    has_removed: bool,
 }
 
 /// Keys that are registered beside one's own.
@@ -254,7 +258,9 @@ struct Others {
 impl Talk {
     async fn fence(&self, fence: Fence) -> Result<(), FenceError> {
         match self.try_fence(fence).await {
-            Err(FenceError::Failed { reason, .. }) if self.may_go_on_after(&reason).await => {
+            Err(FenceError::Failed { reason, .. })
+                if !self.has_removed() && self.may_go_on_after(&reason).await =>
+            {
                 self.tell(Notice::NotFenced(reason));
                 self.note(|standing| standing.is_wary = false);
                 self.renounce().await;
@@ -267,12 +273,15 @@ impl Talk {
     /// A device without reservations, or one that cannot keep them (LIO without its state
     /// directory), is used without; but not while somebody else is registered at it.
     async fn may_go_on_after(&self, reason: &IoError) -> bool {
-        if matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced) {
-            return reason.kind() == ErrorKind::Unsupported;
+        if reason.kind() == ErrorKind::Fenced {
+            return false;
         }
+        let has_none = reason.kind() == ErrorKind::Unsupported;
         let own = self.standing().registered.map(NonZeroU64::get);
-        let keys = self.keys().await;
-        keys.is_ok_and(|(keys, is_cut)| !is_cut && keys.iter().all(|key| Some(*key) == own))
+        match self.keys().await {
+            Ok((keys, is_cut)) => !is_cut && keys.iter().all(|key| Some(*key) == own),
+            Err(error) => has_none && error.kind() == ErrorKind::Unsupported,
+        }
     }
 
     async fn try_fence(&self, fence: Fence) -> Result<(), FenceError> {
@@ -339,6 +348,7 @@ impl Talk {
         other: NonZeroU64,
         is_held: bool,
     ) -> Result<(), IoError> {
+        self.0.borrow_mut().has_removed = true;
         match self.demand(Ask::Preempt { key, other, aborts: true }).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.tell(Notice::NothingAborted);
@@ -451,6 +461,10 @@ impl Talk {
 
     fn standing(&self) -> Standing {
         self.0.borrow().standing
+    }
+
+    fn has_removed(&self) -> bool {
+        self.0.borrow().has_removed
     }
 
     fn note(&self, change: impl FnOnce(&mut Standing)) {

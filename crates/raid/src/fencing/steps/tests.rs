@@ -11,6 +11,10 @@ struct Device {
     has_no_abort: bool,
     /// It takes registrations and does not keep them.
     forgets: bool,
+    /// It has no reservations.
+    has_none: bool,
+    /// A removal of another's registration is done, and its answer fails so.
+    removal_fails: Option<ErrorKind>,
     /// What it says instead, at which question, once.
     fails_at: Option<(Ask, ErrorKind)>,
     asked: Vec<Ask>,
@@ -40,6 +44,7 @@ impl Device {
             return Answer::Failed(kind.into());
         }
         match ask {
+            Ask::Keys if self.has_none => return Answer::Failed(ErrorKind::Unsupported.into()),
             Ask::Keys => return Answer::Keys { keys: self.keys.clone(), is_cut: false },
             Ask::Reservation => return Answer::Reservation(self.is_reserved.then_some(true)),
             Ask::Presence => return Answer::Presence(true),
@@ -62,6 +67,9 @@ impl Device {
             Ask::Preempt { other, .. } => {
                 self.keys.retain(|known| *known != other.get());
                 self.is_reserved = true;
+                if let Some(kind) = self.removal_fails {
+                    return Answer::Failed(kind.into());
+                }
             }
             Ask::Clear(_) => (self.keys, self.is_reserved) = (Vec::new(), false),
         }
@@ -161,9 +169,12 @@ fn a_device_without_reservations_is_used_without_unless_somebody_is_registered()
         ((register, ErrorKind::Unsupported), vec![], true),
         ((register, ErrorKind::Device), vec![], true),
         ((register, ErrorKind::Device), vec![DEAD], false),
+        ((register, ErrorKind::Unsupported), vec![DEAD], false),
         ((register, ErrorKind::Fenced), vec![], false),
     ] {
         let mut device = Device { fails_at: Some(fails_at), ..Device::with(&others) };
+        // Who has no reservations has no keys to tell.
+        device.has_none = fails_at.0 == Ask::Keys;
         let steps = Steps::fence(Standing::default(), fence(Removes::Own));
         let (end, standing, notices) = run(steps, &mut device);
         assert_eq!(end.is_ok(), goes_on, "{fails_at:?} beside {others:x?}");
@@ -171,6 +182,25 @@ fn a_device_without_reservations_is_used_without_unless_somebody_is_registered()
         let is_told = matches!(notices[..], [Notice::NotFenced(_)]);
         assert_eq!(is_told, goes_on);
         assert_eq!(standing.registered.is_some(), !goes_on, "what may be there is known");
+    }
+}
+
+#[test]
+fn a_device_whose_removal_of_another_did_not_end_is_not_used_unfenced() {
+    for kind in [ErrorKind::Timeout, ErrorKind::Unreachable, ErrorKind::Device] {
+        let mut device = Device { removal_fails: Some(kind), ..Device::with(&[DEAD]) };
+        let steps = Steps::fence(Standing::default(), fence(Removes::Own));
+        let (end, standing, notices) = run(steps, &mut device);
+        assert!(
+            matches!(&end, Err(FenceError::Failed { reason, .. }) if reason.kind() == kind),
+            "{end:?}"
+        );
+        assert!(!standing.exclusive && notices.is_empty());
+        assert_eq!(
+            device.keys,
+            [standing.registered.unwrap().get()],
+            "nobody else is registered any more"
+        );
     }
 }
 
