@@ -81,7 +81,7 @@ impl<U> Remote<U> {
             }
             return;
         }
-        if self.is_barred() {
+        if self.is_barred() || self.orders.give_back() {
             return;
         }
         if self.window.is_bounded() && self.requests.is_ready(Class::Bulk) {

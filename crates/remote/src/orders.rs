@@ -1,7 +1,8 @@
 //! Orders beside the requests: persistent reservations. They are carried out one after the other, since each depends on
 //! what the last one left.
 //!
-//! Invariant: no order is sent while something that was given up may still change the disk, and a session that was not
+//! Invariant: no order is sent while something that was given up may still change the disk; a registration is given back
+//! only when nothing is under way that was sent under it, since whoever registers then would not know of that; and a session that was not
 //! there when the others were registered carries nothing before one of them has shown, later, that its registration was
 //! not removed.
 
@@ -72,6 +73,16 @@ impl Orders {
     #[inline]
     pub(crate) fn want_room(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.running.is_none())
+    }
+
+    /// Whether a registration that the sessions have is given back, or is to be as soon as it can.
+    #[inline]
+    pub(crate) fn give_back(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| match &active.job {
+            Job::Asked(_, Order::Register { key, .. }) => self.key.is_some_and(|own| own != *key),
+            Job::Asked(_, Order::Clear { .. }) => self.key.is_some(),
+            Job::Asked(_, Order::Once { .. }) | Job::Join { .. } => false,
+        })
     }
 
     /// The key that the sessions are registered with.
@@ -197,6 +208,7 @@ impl<U> Remote<U> {
             self.orders.active = Some(Active { job, deadline, lanes, placed, running, not_before });
         }
         let half = self.dialer.settings.request_timeout / 2;
+        let is_early = self.orders.give_back() && self.requests.may_change_the_disk();
         let Some(active) = &mut self.orders.active else { return };
         if active.running.is_some() || active.not_before.is_some_and(|at| now < at) {
             return;
@@ -205,6 +217,10 @@ impl<U> Remote<U> {
         if barred {
             // A write that was given up must not land when a reservation was given back.
             active.not_before = Some((now + BUSY_PAUSE).min(active.deadline));
+            return;
+        }
+        if is_early {
+            // The end of the last one, or the order's deadline, goes on with it.
             return;
         }
         if !active.placed {
@@ -350,6 +366,11 @@ impl<U> Remote<U> {
             (Job::Asked(_, Order::Register { .. } | Order::Clear { .. }), Err(_))
             | (Job::Asked(_, Order::Once { .. }), _) => {}
         }
+        let is_over = self.is_leaving && end.is_ok() && self.orders.key.is_none();
         self.orders.answer(active.job, end);
+        if is_over {
+            // Sent now, a write would be one that whoever registers next cannot have aborted.
+            self.abort_idle();
+        }
     }
 }

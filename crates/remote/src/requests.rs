@@ -322,6 +322,14 @@ impl<U> Requests<U> {
         here.map(|running| (running.task, running.planned.kind != Kind::Read)).collect()
     }
 
+    /// Whether a command that changes the disk is under way, or may be.
+    pub(crate) fn may_change_the_disk(&self) -> bool {
+        self.places.iter().flatten().any(|pending| {
+            let writes = |running: &Running| running.planned.kind != Kind::Read;
+            pending.held.is_some() || pending.running.as_ref().is_some_and(writes)
+        })
+    }
+
     /// Whether `lane` has a command of this kind under way.
     pub(crate) fn has_on(&self, lane: usize, kind: Kind) -> bool {
         let mut all = self.places.iter().flatten().filter_map(|pending| pending.running);

@@ -367,6 +367,14 @@ impl<U> Remote<U> {
         }
     }
 
+    /// Ends all requests that have nothing under way, as aborted.
+    pub(crate) fn abort_idle(&mut self) {
+        for ticket in self.requests.idle() {
+            let left = self.end(ticket, Err(ErrorKind::Aborted.into()));
+            self.leave(left);
+        }
+    }
+
     /// This side may not write any more: nothing is sent again, and nothing waits.
     pub(crate) fn fence(&mut self) {
         if !self.status.is_fenced {

@@ -182,6 +182,63 @@ fn an_order_whose_connection_is_lost_ends_and_nobody_knows_how() {
 }
 
 #[test]
+fn a_registration_is_given_back_when_no_write_is_under_way_any_more() {
+    for order in [Order::Register { key: 0, ignore: true }, Order::Clear { key: 7 }] {
+        for sessions in [1, 2] {
+            let mut world = World::wide(sessions);
+            world.pass(SECOND);
+            world.order(1, REGISTER);
+            assert_eq!(world.answer(1), Ok(Vec::new()));
+            world.target.holds = vec![WRITE];
+            let (write, before) = (world.write(1, 0x11), world.commands().len());
+            world.remote.handle_leaving(world.now);
+            world.order(2, order.clone());
+            let later = world.write(2, 0x22);
+            world.pass(SECOND / 2);
+            assert_eq!(
+                world.commands().len(),
+                before,
+                "neither the order nor another write is sent"
+            );
+            world.release();
+            world.assert_done(write);
+            assert_eq!(world.answer(2), Ok(Vec::new()));
+            world.assert_failed(later, ErrorKind::Aborted);
+            assert_eq!(world.commands().iter().filter(|command| **command == WRITE).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_registration_that_is_made_again_waits_for_nothing() {
+    let mut world = World::opened();
+    world.order(1, REGISTER);
+    assert_eq!(world.answer(1), Ok(Vec::new()));
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.order(2, Order::Register { key: 7, ignore: false });
+    assert_eq!(world.answer(2), Ok(Vec::new()));
+    world.release();
+    world.assert_done(write);
+}
+
+#[test]
+fn a_registration_waits_for_a_write_no_longer_than_for_what_was_given_up() {
+    let mut world = World::opened();
+    world.order(1, REGISTER);
+    assert_eq!(world.answer(1), Ok(Vec::new()));
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.pass(SECOND);
+    world.remote.handle_leaving(world.now);
+    world.order(2, Order::Register { key: 0, ignore: true });
+    world.pass(TIME - SECOND);
+    world.assert_failed(write, ErrorKind::Timeout);
+    world.pass(SECOND / 2);
+    assert_eq!(world.answer(2), Ok(Vec::new()), "the write was aborted");
+}
+
+#[test]
 fn orders_wait_for_a_session_and_no_longer_than_their_time() {
     let mut world = World::opened();
     world.set_door("a", Door::Lost);
