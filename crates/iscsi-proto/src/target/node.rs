@@ -13,7 +13,7 @@ mod orders;
 mod tests;
 
 use alloc::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
     sync::Arc,
     vec::Vec,
@@ -268,6 +268,9 @@ struct Live {
     orders: VecDeque<Order>,
     /// What it waited for and all others have done.
     finished: Vec<Ticket>,
+    /// Logical units, or all, of which it was told to end the tasks, and has not ended all: the newest order for each,
+    /// which is carried out when all before it are.
+    ending: BTreeMap<Option<u16>, Ticket>,
 }
 
 impl Live {
@@ -334,6 +337,7 @@ impl Node {
             visits: true,
             orders: VecDeque::new(),
             finished: Vec::new(),
+            ending: BTreeMap::new(),
         });
         let (counters, budget) = (self.counters.clone(), self.budget.clone());
         Some(Seat { id: connection, link, counters, traffic, budget })
@@ -385,15 +389,7 @@ impl Node {
     /// A connection is gone and none of its commands runs any more.
     pub fn closed(&mut self, connection: ConnectionId) {
         self.live.retain(|live| live.connection != connection);
-        let (pending, live) = (&mut self.pending, &mut self.live);
-        for gone in pending.extract_if(.., |pending| pending.sender == connection) {
-            let ticket = gone.ticket;
-            live.iter_mut().for_each(|live| {
-                live.orders.retain(|order| {
-                    !matches!(order, Order::Abort { ticket: known, .. } if *known == ticket)
-                });
-            });
-        }
+        self.forget_sender(connection);
         let owed: Vec<_> = self.pending.iter().map(|pending| pending.ticket).collect();
         owed.into_iter().for_each(|ticket| self.acknowledge(connection, ticket));
         let before = self.sessions.len();

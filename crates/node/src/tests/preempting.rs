@@ -31,6 +31,25 @@ fn a_preempting_command_ends_when_what_it_preempted_has() {
 }
 
 #[test]
+fn no_reservation_changes_while_something_that_was_preempted_may_still_be_written() {
+    let site = Site::new();
+    let [mut dead, mut first] = [session(&site, 1), session(&site, 2)];
+    register(&mut dead, 1);
+    register(&mut first, 2);
+    dead.write(0, 0);
+    first.reserve_out(PREEMPT_AND_ABORT, (2, 1));
+    first.finish(Ok(()));
+    dead.wake();
+    // Whoever preempted it waits no longer, and nobody is registered any more who would tell of the write.
+    first.close();
+    let mut second = session(&site, 3);
+    let early = second.reserve_out(REGISTER, (0, 3));
+    assert_eq!(second.status(early), BUSY);
+    dead.finish(Ok(()));
+    register(&mut second, 3);
+}
+
+#[test]
 fn a_session_whose_commands_were_cleared_by_another_is_told() {
     let site = Site::new();
     let (mut first, mut second) = (session(&site, 1), session(&site, 2));

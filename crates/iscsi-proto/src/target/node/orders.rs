@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{ConnectionId, Node};
+use super::{ConnectionId, Live, Node};
 
 /// What other sessions want of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,9 @@ impl Node {
 
     /// The tasks that an order names have ended in this connection.
     pub(in crate::target) fn acknowledge(&mut self, connection: ConnectionId, ticket: Ticket) {
+        if let Some(live) = self.live.iter_mut().find(|live| live.connection == connection) {
+            live.ending.retain(|_, newest| *newest != ticket);
+        }
         let Some(index) = self.pending.iter().position(|pending| pending.ticket == ticket) else {
             return;
         };
@@ -111,6 +114,39 @@ impl Node {
             live.finished.push(ticket);
             self.wakes.push_back(sender);
         }
+    }
+
+    /// Forgets who waits for what it ordered others to abort. That is carried out all the same; but of the orders that
+    /// nobody waits for, one of a kind is enough.
+    pub(super) fn forget_sender(&mut self, sender: ConnectionId) {
+        self.pending.retain(|pending| pending.sender != sender);
+        let pending = &self.pending;
+        let is_waited_for = |ticket| pending.iter().any(|pending| pending.ticket == ticket);
+        for live in &mut self.live {
+            let mut later = Vec::new();
+            for at in (0..live.orders.len()).rev() {
+                let Order::Abort { lun, ticket, cause } = live.orders[at] else { continue };
+                if later.contains(&(lun, cause)) && !is_waited_for(ticket) {
+                    live.orders.remove(at);
+                } else {
+                    later.push((lun, cause));
+                }
+            }
+        }
+    }
+
+    /// Whether tasks of a logical unit that some session ordered others to abort have not ended yet, by the realm of
+    /// `connection`: what they write may still reach the medium, whether the session that wanted them aborted waits for
+    /// that or is gone.
+    #[must_use]
+    pub fn is_ending(&self, connection: ConnectionId, lun: u16) -> bool {
+        let Some(own) = self.live.iter().find(|live| live.connection == connection) else {
+            return false;
+        };
+        let mut others = self.live.iter().filter(|live| live.realm == own.realm);
+        let is_of_it =
+            |live: &Live| [None, Some(lun)].iter().any(|lun| live.ending.contains_key(lun));
+        others.any(is_of_it)
     }
 
     /// The next ticket of this connection that all others have acknowledged.
@@ -130,6 +166,9 @@ impl Node {
         };
         if live.orders.contains(&order) {
             return;
+        }
+        if let Order::Abort { lun, ticket, .. } = order {
+            live.ending.insert(lun, ticket);
         }
         live.orders.push_back(order);
         self.wakes.push_back(connection);

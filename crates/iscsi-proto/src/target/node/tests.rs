@@ -237,3 +237,62 @@ fn nobody_takes_all_sessions_of_a_target() {
     // Whoever has as many as may be still takes the place of a session of its own.
     assert_eq!(enter(&mut node, 1, ("iqn.e", 1, 1), 0), Admission::Wait);
 }
+
+/// The tickets of the orders to abort that a connection has not taken yet.
+fn take_aborts(node: &mut Node, connection: ConnectionId) -> Vec<Ticket> {
+    let ticket = |order| match order {
+        Order::Abort { ticket, .. } => Some(ticket),
+        Order::Close => None,
+    };
+    core::iter::from_fn(|| node.take_order(connection)).filter_map(ticket).collect()
+}
+
+#[test]
+fn what_a_session_ordered_that_is_gone_is_carried_out_and_known_until_then() {
+    let mut node = node(4, 4, 4);
+    let [a, b, c] = [(); 3].map(|()| open(&mut node).unwrap());
+    assert!(node.abort_in(a, &[b], 5, Cause::Cleared).is_some());
+    node.closed(a);
+    assert!(node.is_ending(c, 5) && !node.is_ending(c, 6));
+    let tickets = take_aborts(&mut node, b);
+    assert_eq!(tickets.len(), 1, "it is carried out");
+    assert!(node.is_ending(c, 5), "and has not ended");
+    node.acknowledge(b, tickets[0]);
+    assert!(!node.is_ending(c, 5));
+    assert!(node.abort_others(c, None, Cause::Reset).is_some());
+    assert!(node.is_ending(b, 5) && node.is_ending(b, 6), "of all logical units");
+    node.closed(b);
+    assert!(!node.is_ending(c, 5), "who is gone has no tasks");
+}
+
+#[test]
+fn an_order_is_carried_out_when_all_before_it_are() {
+    let mut node = node(4, 4, 4);
+    let [a, b] = [(); 2].map(|()| open(&mut node).unwrap());
+    for cause in [Cause::Cleared, Cause::Reset] {
+        node.abort_in(a, &[b], 5, cause);
+    }
+    let tickets = take_aborts(&mut node, b);
+    node.acknowledge(b, tickets[0]);
+    assert!(node.is_ending(a, 5));
+    node.acknowledge(b, tickets[1]);
+    assert!(!node.is_ending(a, 5));
+}
+
+#[test]
+fn orders_of_those_that_are_gone_do_not_pile_up() {
+    let mut node = node(4, 4, 4);
+    let b = open(&mut node).unwrap();
+    for _ in 0..100 {
+        let a = open(&mut node).unwrap();
+        node.abort_others(a, Some(5), Cause::Reset);
+        node.closed(a);
+    }
+    let a = open(&mut node).unwrap();
+    let waited_for = node.abort_others(a, Some(5), Cause::Cleared).unwrap();
+    let tickets = take_aborts(&mut node, b);
+    assert_eq!(tickets.len(), 2, "one of each cause");
+    tickets.into_iter().for_each(|ticket| node.acknowledge(b, ticket));
+    assert_eq!(node.take_finished(a), Some(waited_for));
+    assert!(!node.is_ending(a, 5));
+}
