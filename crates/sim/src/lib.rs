@@ -21,6 +21,7 @@ pub mod network;
 pub mod station;
 pub mod target;
 pub mod time;
+pub mod way;
 
 pub use dice::{Dice, Seed};
 pub use time::Time;

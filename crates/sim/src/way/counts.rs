@@ -1,0 +1,178 @@
+//! How often what happened: a simulation in which a kind of event never happens proves nothing of it.
+
+use core::ops::AddAssign;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
+        /// A kind of event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Count { $($(#[$doc])+ $name,)+ }
+
+        impl Count {
+            /// All of them.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+
+            /// Its name, for people.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+counts! {
+    /// A connection was made.
+    Dialled = "connections made",
+    /// A host refused a connection.
+    DialRefused = "dials refused",
+    /// A dial that nobody answers.
+    DialUnanswered = "dials never answered",
+    /// A dial that takes its time.
+    DialSlow = "dials that are slow",
+    /// A piece of a stream ended within a header.
+    PieceInHeader = "pieces that end within a header",
+    /// A piece of a stream ended within a data segment.
+    PieceInData = "pieces that end within data",
+    /// A connection was cut within a header.
+    CutInHeader = "cuts within a header",
+    /// A connection was cut within a data segment.
+    CutInData = "cuts within data",
+    /// A connection was cut between two PDUs.
+    CutBetween = "cuts between PDUs",
+    /// A connection was cut, and one end never hears of it.
+    CutUnheard = "cuts that an end never hears of",
+    /// A host took bytes of a connection that its engine had given up.
+    LateDelivery = "late deliveries after the engine gave up",
+    /// A host took a whole command of a connection that its engine had given up.
+    LateCommand = "commands taken after the engine gave up",
+    /// A write reached the medium whose engine had given up the connection.
+    LateWrite = "writes at the medium after the engine gave up",
+    /// A direction of a connection stalled.
+    Stalled = "stalls",
+    /// A sender waited for room.
+    NoRoom = "waits for room in a stream",
+    /// An engine and a host were parted.
+    Parted = "partitions",
+    /// A login ended a session of the same name.
+    Reinstated = "sessions reinstated",
+    /// A session was admitted.
+    LoggedIn = "sessions admitted",
+    /// A task management function came to a target.
+    TaskFunction = "task management functions",
+    /// A task management function ended without its tasks.
+    TaskFunctionFailed = "task management functions that failed",
+    /// A task was aborted by task management.
+    TaskAborted = "tasks aborted",
+    /// A target dropped a connection because its peer was silent.
+    SilentPeer = "silent peers dropped by a target",
+    /// A target was told of a peer that breaks the protocol.
+    ProtocolError = "protocol errors seen by a target",
+    /// A unit attention condition was delivered.
+    UnitAttention = "unit attentions delivered",
+    /// A command ended with another check condition.
+    CheckCondition = "other check conditions",
+    /// A command ended with RESERVATION CONFLICT.
+    Conflict = "reservation conflicts",
+    /// A command ended with BUSY or TASK SET FULL.
+    Busy = "busy answers",
+    /// A key was registered, or taken back.
+    Register = "registrations",
+    /// A reservation was made.
+    Reserve = "reservations",
+    /// A reservation was given back.
+    Release = "releases",
+    /// All registrations were removed.
+    Clear = "clears",
+    /// A PREEMPT or PREEMPT AND ABORT came.
+    Preempt = "preempts",
+    /// The same, with commands of others at the device.
+    PreemptUnderWay = "preempts with commands of others under way",
+    /// Reservations were stored.
+    Stored = "reservations stored",
+    /// A disk read.
+    Read = "reads at a medium",
+    /// A disk wrote.
+    Write = "writes at a medium",
+    /// A disk flushed.
+    Flush = "flushes at a medium",
+    /// A disk discarded, or wrote zeros.
+    Discard = "discards at a medium",
+    /// A disk could not read.
+    MediumError = "medium errors",
+    /// A write was torn.
+    TornWrite = "writes torn",
+    /// A host lost power.
+    PowerLost = "power losses",
+    /// A host lost power with writes in its cache.
+    PowerLostDirty = "power losses with a dirty cache",
+    /// A target program was killed.
+    Killed = "target programs killed",
+    /// A target program was killed with requests at its disk.
+    KilledUnderWay = "target programs killed with requests under way",
+    /// A target program began.
+    Started = "target programs started",
+    /// A host did nothing for a while.
+    Hung = "hangs of a host",
+    /// An engine's process ended without a word.
+    EngineKilled = "engines killed",
+    /// An engine's machine lost power.
+    EngineLost = "engines that lost power",
+    /// A line was opened.
+    Opened = "disks opened",
+    /// A line could not be opened.
+    NotOpened = "disks not opened",
+    /// A session was lost.
+    SessionLost = "sessions lost",
+    /// A session was made again.
+    Reconnected = "sessions made again",
+    /// A session of a predecessor may remain.
+    PredecessorMayRemain = "predecessors that may remain",
+    /// A line was fenced.
+    Fenced = "disks fenced",
+    /// A line heard of a cache that may be lost.
+    CacheLost = "lost caches heard of",
+    /// A request ended well.
+    EndedWell = "requests ended well",
+    /// A request ended in an error.
+    EndedBadly = "requests ended in an error",
+}
+
+/// So many of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts([u64; Count::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; Count::ALL.len()])
+    }
+}
+
+impl Counts {
+    /// So many of this kind.
+    #[must_use]
+    pub const fn get(&self, count: Count) -> u64 {
+        self.0[count as usize]
+    }
+
+    /// Counts one.
+    pub const fn add(&mut self, count: Count) {
+        self.add_many(count, 1);
+    }
+
+    /// Counts several.
+    pub const fn add_many(&mut self, count: Count, more: u64) {
+        self.0[count as usize] += more;
+    }
+
+    /// Each kind, and how often it happened.
+    pub fn iter(&self) -> impl Iterator<Item = (Count, u64)> + '_ {
+        Count::ALL.into_iter().map(|count| (count, self.get(count)))
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}

@@ -1,0 +1,28 @@
+//! The whole way in one simulation: the product's initiator ([`netraid_remote::Remote`]) over byte streams that break,
+//! stall and deliver late, to the product's target ([`netraid_node::Service`]) on simulated disks.
+//!
+//! ```text
+//! owner -> Net -> line (Remote) -> stream -> host (Service) -> disk
+//!            <- News                       <-
+//! ```
+//!
+//! [`Net`] owns all that is beneath the interface of `Remote`, and one agenda for it and for its owner. The product
+//! decides; what is here carries bytes, time and chance.
+//!
+//! Invariant: a run is a function of the seed, of the calls of the owner, and of the program. Each loop is bounded: what
+//! does not come to rest fails.
+//!
+//! Not here: arrays, users, and any opinion of what is right.
+
+mod counts;
+mod interface;
+mod net;
+
+pub use self::{
+    counts::{Count, Counts},
+    interface::{
+        Cut, Death, DiskConfig, Effect, EngineId, Fate, HostConfig, HostId, LineConfig, LineId,
+        Manners, News, Step, StreamId, Way,
+    },
+    net::Net,
+};
