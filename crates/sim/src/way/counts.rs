@@ -66,8 +66,16 @@ counts! {
     TaskAborted = "tasks aborted",
     /// A target dropped a connection because its peer was silent.
     SilentPeer = "silent peers dropped by a target",
-    /// A target was told of a peer that breaks the protocol.
+    /// A target saw a peer that breaks the protocol.
     ProtocolError = "protocol errors seen by a target",
+    /// A target saw a wrong digest.
+    DigestError = "wrong digests seen by a target",
+    /// A target answered a PDU by a Reject.
+    Rejected = "PDUs rejected",
+    /// A login was not finished in time.
+    LoginTimeout = "logins not finished in time",
+    /// An administrator ended a session.
+    SessionDropped = "sessions ended by an administrator",
     /// A unit attention condition was delivered.
     UnitAttention = "unit attentions delivered",
     /// A command ended with another check condition.

@@ -177,7 +177,7 @@ impl LineConfig {
     }
 }
 
-/// What a line has to tell. Before an end is told, [`super::Net::status`] is what was so then or later.
+/// What a line has to tell. When something is told, [`super::Net::status`] is what was so then.
 #[derive(Debug)]
 pub enum News<U> {
     /// The disk takes requests, or cannot be had; in the latter case [`News::Closed`] follows.

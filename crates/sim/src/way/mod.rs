@@ -15,8 +15,16 @@
 //! Not here: arrays, users, and any opinion of what is right.
 
 mod counts;
+mod desk;
+mod framed;
+mod host;
 mod interface;
+mod line;
 mod net;
+mod reach;
+mod served;
+mod stream;
+mod wire;
 
 pub use self::{
     counts::{Count, Counts},

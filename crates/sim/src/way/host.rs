@@ -1,0 +1,503 @@
+//! A host: one disk, and a target program that serves it, whose connections are the product's services.
+//!
+//! A write has its effect at some moment between its coming to the disk and its end, and those that are there at a time end
+//! in any order. A flush makes stable what had ended when it came. A program that dies leaves each request at the disk
+//! carried out, torn, or not; a power loss takes the cache too.
+//!
+//! Invariant: after a program has died nothing of it reaches the disk, as after a process whose last system call has ended.
+
+use core::{net::SocketAddr, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
+
+use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, Pool, SgList, narrow};
+use netraid_iscsi_proto::{
+    chap::Challenge,
+    target::{ConnectionId, Limits, Link, Node, Realm, Setup},
+};
+use netraid_node::{Gate, Service};
+use netraid_scsi::{Identity, MediumRequest, Reservations, TargetDevice, UnitConfig};
+use rand::RngCore as _;
+
+use super::{
+    counts::{Count, Counts},
+    desk::{Desk, Event},
+    interface::{Effect, EngineId, HostConfig, HostId, StreamId},
+    line::{PORT, target_name},
+    reach::{Begun, LUN, Reach, ServedLun, Shared, Work},
+    served::Served,
+    stream::{End, Streams},
+};
+use crate::{
+    dice::Dice,
+    disk::{Disk, Fill},
+    time::Time,
+};
+
+/// One host.
+pub(super) struct Host {
+    id: HostId,
+    config: HostConfig,
+    pub(super) disk: Disk,
+    /// Tells apart the disks that it had.
+    disk_number: u64,
+    /// What was stored of reservations.
+    kept: Vec<u8>,
+    is_on: bool,
+    program: Option<Program>,
+    /// How many programs there were.
+    programs: u32,
+    hung_until: Time,
+    slowness: u32,
+    is_failing: bool,
+    /// What is at the disk.
+    works: BTreeMap<u64, AtDisk>,
+    next_work: u64,
+    dice: Dice,
+    pool: Pool,
+}
+
+/// A target program that runs.
+struct Program {
+    number: u32,
+    shared: Rc<Shared>,
+    setup: Arc<Setup>,
+    served: BTreeMap<ConnectionId, Served>,
+}
+
+/// Something at the disk.
+struct AtDisk {
+    connection: ConnectionId,
+    task: usize,
+    engine: EngineId,
+    stream: StreamId,
+    work: Work,
+}
+
+/// How a program dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    Program,
+    Power,
+}
+
+impl Host {
+    /// A host that has power, and no program yet.
+    pub(super) fn new(id: HostId, config: HostConfig, pool: Pool, dice: Dice) -> Self {
+        Self {
+            id,
+            disk: Disk::new(config.disk.shape),
+            config,
+            disk_number: 0,
+            kept: Vec::new(),
+            is_on: true,
+            program: None,
+            programs: 0,
+            hung_until: Time::START,
+            slowness: 1,
+            is_failing: false,
+            works: BTreeMap::new(),
+            next_work: 0,
+            dice,
+            pool,
+        }
+    }
+
+    pub(super) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    pub(super) const fn is_serving(&self) -> bool {
+        self.program.is_some()
+    }
+
+    pub(super) const fn portals(&self) -> u16 {
+        self.config.portals
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.works.len()
+    }
+
+    pub(super) const fn hung_until(&self) -> Time {
+        self.hung_until
+    }
+
+    pub(super) const fn set_slowness(&mut self, times: u32) {
+        self.slowness = times;
+    }
+
+    pub(super) const fn set_failing(&mut self, is_failing: bool) {
+        self.is_failing = is_failing;
+    }
+
+    pub(super) fn hang(&mut self, desk: &mut Desk, until: Time) {
+        desk.count(Count::Hung);
+        self.hung_until = self.hung_until.max(until);
+    }
+
+    pub(super) fn set_held(&self, is_held: bool) {
+        if let Some(program) = &self.program {
+            program.shared.lun.house().set(if is_held { Gate::Held } else { Gate::Open });
+        }
+    }
+
+    /// Another disk is in the place of this one; no program runs.
+    pub(super) fn replace_disk(&mut self) {
+        self.disk = Disk::new(self.config.disk.shape);
+        self.disk_number += 1;
+        self.kept.clear();
+    }
+
+    /// Power returns, and the program starts where there is none.
+    pub(super) fn start(&mut self, desk: &mut Desk, streams: &mut Streams) {
+        if !core::mem::replace(&mut self.is_on, true) {
+            streams.reset_left(desk, self.id);
+        }
+        if self.program.is_some() {
+            return;
+        }
+        desk.count(Count::Started);
+        self.hung_until = desk.now();
+        self.programs += 1;
+        let mut setup = Setup::new(target_name(self.id));
+        setup.queue_depth = self.config.queue_depth;
+        setup.ping_interval = self.config.ping_interval;
+        setup.ping_timeout = self.config.ping_timeout;
+        let mut node = Node::new(Limits::DEFAULT);
+        node.add_lun(Realm::HOME, LUN);
+        let shared = Shared {
+            units: RefCell::new(TargetDevice::new([self.unit()])),
+            node: RefCell::new(node),
+            lun: ServedLun::new(self.config.persists),
+            begun: RefCell::default(),
+            wakes: RefCell::default(),
+        };
+        self.program = Some(Program {
+            number: self.programs,
+            shared: Rc::new(shared),
+            setup: Arc::new(setup),
+            served: BTreeMap::new(),
+        });
+    }
+
+    fn unit(&self) -> UnitConfig {
+        let shape = self.config.disk.shape;
+        let reservations = if self.config.persists {
+            let kept = Reservations::decode(&self.kept);
+            let Ok(kept) = kept else { unreachable!("{kept:?}: what was stored is read") };
+            kept
+        } else {
+            Reservations::new(false)
+        };
+        let number = (self.id.0 as u64) << 32 | self.disk_number;
+        let serial = format!("{number:016x}");
+        UnitConfig {
+            info: DeviceInfo {
+                capacity: u64::from(shape.block_len) * shape.blocks,
+                block_len: shape.block_len,
+                optimal_len: 4096,
+                max_transfer_len: 2 << 20,
+                read_only: false,
+                volatile_cache: shape.volatile_cache,
+                can_discard: self.config.disk.can_discard,
+                can_map: false,
+            },
+            discard_zeroes: shape.fill == Fill::Zeroes,
+            physical_len: shape.block_len.max(4096),
+            removable: false,
+            atomic_len: 0,
+            can_sanitize: false,
+            identity: Identity::with_serial(&target_name(self.id), &serial),
+            reservations,
+        }
+    }
+
+    /// The program dies, or the power fails.
+    pub(super) fn die(&mut self, desk: &mut Desk, streams: &mut Streams, loss: Loss) {
+        self.end_works(desk, streams);
+        if let Some(program) = self.program.take() {
+            desk.counts += counts_of(&program.shared.node.borrow());
+            for served in program.served.into_values() {
+                let Some(stream) = served.die(desk) else { continue };
+                match loss {
+                    Loss::Program => streams.break_off(desk, stream, End::Host),
+                    Loss::Power => streams.abandon(desk, stream, End::Host),
+                }
+            }
+        }
+        match loss {
+            Loss::Program => desk.count(Count::Killed),
+            Loss::Power => {
+                desk.count(Count::PowerLost);
+                if self.disk.unstable_blocks() > 0 {
+                    desk.count(Count::PowerLostDirty);
+                }
+                self.disk.lose_power(&mut self.dice);
+                self.is_on = false;
+            }
+        }
+    }
+
+    /// Of what is at the disk each thing is carried out, or torn, or not, in any order.
+    fn end_works(&mut self, desk: &mut Desk, streams: &Streams) {
+        if !self.works.is_empty() {
+            desk.count(Count::KilledUnderWay);
+        }
+        let mut works: Vec<AtDisk> = core::mem::take(&mut self.works).into_values().collect();
+        self.dice.shuffle(&mut works);
+        for at in works {
+            let is_write = matches!(&at.work, Work::Request(request) if request.op == Op::Write);
+            match self.dice.below(3) {
+                0 => {}
+                1 if is_write => self.tear(desk, at),
+                _ => {
+                    // Nobody waits for how it ends.
+                    let _ = self.carry_out(desk, streams, &at);
+                }
+            }
+        }
+    }
+
+    fn tear(&mut self, desk: &mut Desk, at: AtDisk) {
+        let Work::Request(request) = &at.work else { return };
+        if self.is_failing {
+            return;
+        }
+        desk.count(Count::TornWrite);
+        let first = request.offset / u64::from(self.disk.shape().block_len);
+        self.disk.tear(first, &request.data, request.flags.fua, &mut self.dice);
+        self.note_effect(desk, &at, request, true);
+    }
+
+    /// A connection that was made comes to the program.
+    pub(super) fn accept(&mut self, desk: &mut Desk, streams: &mut Streams, stream: StreamId) {
+        let Some(dialled) = streams.get_mut(stream) else { return };
+        let Some(program) = &mut self.program else {
+            if self.is_on {
+                return streams.break_off(desk, stream, End::Host);
+            }
+            return streams.abandon(desk, stream, End::Host);
+        };
+        let (engine, portal) = (dialled.engine, dialled.portal);
+        let peer = SocketAddr::from(([10, 1, 0, narrow(engine.0 % 250 + 1)], 40_000));
+        let own = SocketAddr::from(([10, 2, 0, narrow(self.id.0 % 250 + 1)], PORT + portal));
+        let seat = program.shared.node.borrow_mut().open(Link::new(peer, own));
+        program.shared.gather_wakes();
+        let Some(seat) = seat else {
+            return streams.close(desk, stream, End::Host);
+        };
+        let id = seat.id();
+        dialled.served = Some((program.number, id));
+        let mut challenge = Challenge { identifier: 0, bytes: [0; _] };
+        self.dice.fill_bytes(&mut challenge.bytes);
+        let (now, setup) = (desk.clock(), program.setup.clone());
+        let service = Service::new(now, seat, setup, challenge, self.pool.clone());
+        let reach = Reach::new(program.shared.clone(), id);
+        let place = (self.id, program.number);
+        let mut served = Served::new(place, id, (engine, stream), service, reach);
+        served.wake(desk);
+        program.served.insert(id, served);
+        self.collect(desk);
+    }
+
+    /// A connection may read or write, if it is one of this program.
+    pub(super) fn wake(&mut self, desk: &mut Desk, number: u32, id: ConnectionId) {
+        if let Some(served) = self.served(number, id) {
+            served.wake(desk);
+        }
+    }
+
+    /// A connection's driver runs.
+    pub(super) fn serve(
+        &mut self,
+        desk: &mut Desk,
+        streams: &mut Streams,
+        (number, id): (u32, ConnectionId),
+    ) {
+        let (hung_until, now) = (self.hung_until, desk.now());
+        let Some(program) = self.program.as_mut().filter(|program| program.number == number) else {
+            return;
+        };
+        let Some(served) = program.served.get_mut(&id) else { return };
+        if hung_until > now {
+            return served.put_off(desk, hung_until);
+        }
+        let engine = served.engine;
+        let is_alone = self.works.values().all(|work| work.engine == engine);
+        if served.run(desk, streams, is_alone)
+            && let Some(served) = program.served.remove(&id)
+        {
+            served.end(desk);
+        }
+        self.collect(desk);
+    }
+
+    /// Something at the disk ends.
+    pub(super) fn handle_done(&mut self, desk: &mut Desk, streams: &Streams, number: u64) {
+        if self.hung_until > desk.now() {
+            desk.agenda.put_at(self.hung_until, Event::Done(self.id, number));
+            return;
+        }
+        let Some(at) = self.works.remove(&number) else { return };
+        let result = self.carry_out(desk, streams, &at);
+        let program = self.programs;
+        if let Some(served) = self.served(program, at.connection) {
+            served.handle_end(desk, at.task, result);
+        }
+    }
+
+    /// An administrator ends all sessions.
+    pub(super) fn drop_sessions(&mut self, desk: &mut Desk) {
+        if let Some(program) = &self.program {
+            let mut node = program.shared.node.borrow_mut();
+            let all: Vec<u16> = node.sessions().map(|session| session.tsih).collect();
+            for tsih in all {
+                // It is there: the node has just told of it.
+                let _ = node.drop_session(tsih);
+            }
+            drop(node);
+            program.shared.gather_wakes();
+        }
+        self.collect(desk);
+    }
+
+    /// What the program that runs has counted.
+    pub(super) fn counts(&self) -> Counts {
+        let program = self.program.as_ref();
+        program.map_or_else(Counts::default, |program| counts_of(&program.shared.node.borrow()))
+    }
+
+    fn served(&mut self, number: u32, id: ConnectionId) -> Option<&mut Served> {
+        let program = self.program.as_mut().filter(|program| program.number == number)?;
+        program.served.get_mut(&id)
+    }
+
+    /// What connections have begun goes to the disk, and those run that are to be woken.
+    fn collect(&mut self, desk: &mut Desk) {
+        let Some(program) = &mut self.program else { return };
+        for id in program.shared.wakes.take() {
+            if let Some(served) = program.served.get_mut(&id) {
+                served.handle_woken(desk);
+            }
+        }
+        let begun = program.shared.begun.take();
+        for Begun { connection, task, what: work } in begun {
+            let Some(served) = program.served.get(&connection) else { continue };
+            let (engine, stream) = (served.engine, served.stream);
+            if let Work::Request(MediumRequest { op: Op::Flush, .. }) = &work
+                && !self.is_failing
+            {
+                self.disk.flush();
+            }
+            let time = work_time(&self.config, &mut self.dice, &work) * self.slowness;
+            let number = self.next_work;
+            self.next_work += 1;
+            self.works.insert(number, AtDisk { connection, task, engine, stream, work });
+            desk.agenda.put_in(time, Event::Done(self.id, number));
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        desk: &mut Desk,
+        streams: &Streams,
+        at: &AtDisk,
+    ) -> Result<SgList, IoError> {
+        match &at.work {
+            Work::Nothing => Err(ErrorKind::Aborted.into()),
+            Work::Store(bytes) => {
+                desk.count(Count::Stored);
+                self.kept.clone_from(bytes);
+                Ok(SgList::new())
+            }
+            Work::Request(_) if self.is_failing => Err(ErrorKind::Device.into()),
+            Work::Request(request) => {
+                if request.op == Op::Write && streams.engine_has_left(at.stream) {
+                    desk.count(Count::LateWrite);
+                }
+                self.note_effect(desk, at, request, false);
+                self.access(desk, request)
+            }
+        }
+    }
+
+    fn access(&mut self, desk: &mut Desk, request: &MediumRequest) -> Result<SgList, IoError> {
+        let block_len = u64::from(self.disk.shape().block_len);
+        let first = request.offset / block_len;
+        let blocks = first..first + request.len / block_len;
+        match request.op {
+            Op::Read => {
+                desk.count(Count::Read);
+                self.disk.read(blocks).map_err(|_| {
+                    desk.count(Count::MediumError);
+                    ErrorKind::Medium.into()
+                })
+            }
+            Op::Write => {
+                desk.count(Count::Write);
+                self.disk.write(first, &request.data, request.flags.fua);
+                Ok(SgList::new())
+            }
+            Op::Flush => {
+                desk.count(Count::Flush);
+                Ok(SgList::new())
+            }
+            Op::Discard if self.config.disk.can_discard => {
+                desk.count(Count::Discard);
+                self.disk.discard(blocks);
+                Ok(SgList::new())
+            }
+            Op::Discard => Ok(SgList::new()),
+            Op::WriteZeroes => {
+                desk.count(Count::Discard);
+                let zeroes = SgList::zeroes(narrow(request.len));
+                self.disk.write(first, &zeroes, request.flags.fua);
+                Ok(SgList::new())
+            }
+            Op::Extents => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn note_effect(&self, desk: &mut Desk, at: &AtDisk, request: &MediumRequest, is_torn: bool) {
+        let MediumRequest { op, offset, len, .. } = *request;
+        desk.trace.mix(&[0xd15c, self.id.0 as u64, op as u64, offset, len]);
+        let effect = Effect {
+            at: desk.now(),
+            host: self.id,
+            engine: at.engine,
+            stream: at.stream,
+            op,
+            offset,
+            len,
+            is_torn,
+        };
+        if let Some(effects) = &mut desk.effects {
+            effects.push(effect);
+        }
+    }
+}
+
+/// How long something takes at the disk.
+fn work_time(config: &HostConfig, dice: &mut Dice, work: &Work) -> Duration {
+    let disk = &config.disk;
+    match work {
+        Work::Nothing => Duration::ZERO,
+        Work::Store(_) => dice.time_in(&disk.store),
+        Work::Request(_) if dice.one_in(disk.slow_one_in) => dice.time_in(&disk.slow),
+        Work::Request(_) => dice.time_in(&disk.latency),
+    }
+}
+
+/// What a program's connections have counted.
+fn counts_of(node: &Node) -> Counts {
+    let counters = node.counters();
+    let mut counts = Counts::default();
+    counts.add_many(Count::LoggedIn, counters.logins.get());
+    counts.add_many(Count::Reinstated, counters.reinstatements.get());
+    counts.add_many(Count::TaskFunction, counters.task_functions.get());
+    counts.add_many(Count::TaskFunctionFailed, counters.task_functions_failed.get());
+    counts.add_many(Count::TaskAborted, counters.aborted_tasks.get());
+    counts.add_many(Count::SessionDropped, counters.dropped_sessions.get());
+    counts.add_many(Count::Rejected, counters.rejected_pdus.get());
+    counts
+}
