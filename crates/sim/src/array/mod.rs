@@ -13,7 +13,7 @@ mod looks;
 pub mod machine;
 pub mod oracle;
 mod orders;
-mod plain;
+pub(crate) mod plain;
 pub mod plan;
 pub mod rest;
 mod restarts;

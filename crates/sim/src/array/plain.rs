@@ -115,7 +115,7 @@ impl Machine for Plain {
 
 /// Regions and geometry of an array without a log, with nothing where only others have something.
 #[must_use]
-pub(super) fn layout(
+pub(crate) fn layout(
     level: Level,
     members: usize,
     (chunk_len, block_len): (u32, u32),

@@ -130,7 +130,7 @@ fn perform<M: Machine>(machine: &mut M, disks: &mut [Option<Disk>], action: Do, 
 }
 
 /// The newest label on a disk.
-pub(super) fn newest_label(disk: &Disk) -> Option<Label> {
+pub(crate) fn newest_label(disk: &Disk) -> Option<Label> {
     let block = u64::from(disk.shape().block_len);
     let read = |(copy, offset): (usize, u64)| {
         let first = offset / block;

@@ -14,19 +14,29 @@
 //!
 //! Not here: arrays, users, and any opinion of what is right.
 
+pub mod campaign;
+mod cases;
 mod counts;
 mod desk;
+mod device;
+mod engine;
 mod framed;
 mod host;
 mod interface;
+mod joining;
 mod line;
 mod net;
+mod opening;
+pub mod plan;
 mod reach;
+mod script;
 mod served;
 mod stream;
 mod wire;
+pub mod world;
 
 pub use self::{
+    cases::{Case, Cases},
     counts::{Count, Counts},
     interface::{
         Cut, Death, DiskConfig, Effect, EngineId, Fate, HostConfig, HostId, LineConfig, LineId,

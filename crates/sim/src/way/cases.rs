@@ -1,0 +1,188 @@
+//! How often what happened above the lines: a simulation in which a kind of thing never happens proves nothing of it.
+
+macro_rules! cases {
+    ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
+        /// A kind of thing that happens to engines, members and users.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Case { $($(#[$doc])+ $name,)+ }
+
+        impl Case {
+            /// All of them.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+
+            /// Its name, for people.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+cases! {
+    /// An engine opened the array.
+    Opened = "openings",
+    /// It did so without a member.
+    OpenedDegraded = "openings without a member",
+    /// An opening was refused.
+    Refused = "openings refused",
+    /// An administrator opened it against all doubts.
+    Forced = "openings by force",
+    /// An array was opened that nobody had closed.
+    Recovered = "openings after a crash",
+    /// An engine's process died while it served.
+    CrashServing = "crashes of serving engines",
+    /// It died while it opened.
+    CrashOpening = "crashes of opening engines",
+    /// It died while it closed.
+    CrashClosing = "crashes of closing engines",
+    /// The machine of an engine died.
+    MachineLost = "machines of engines lost",
+    /// The next engine ran on the same machine.
+    SameMachine = "engines after one of the same machine",
+    /// The next engine ran on another machine.
+    OtherMachine = "engines after one of another machine",
+    /// It pushed an engine aside that lived.
+    LivingPushedAside = "engines pushed aside while they live",
+    /// An engine did nothing for a while.
+    EngineHung = "engines that stood still",
+    /// An engine that served found that it had been fenced out.
+    EngineFenced = "serving engines fenced",
+    /// An engine was told to close, with users' requests under way.
+    ToldToClose = "orders to close",
+    /// An array was closed in good order.
+    Closed = "arrays closed",
+    /// A member was set aside.
+    MemberSetAside = "members set aside",
+    /// A member was set aside because its cache was lost.
+    CacheLossCounted = "members set aside for a lost cache",
+    /// A member was suspected: it has no session.
+    Suspected = "members suspected",
+    /// The engine looked for a member.
+    LookedFor = "members looked for",
+    /// It found it.
+    MemberFound = "members found again",
+    /// It is not back.
+    NotBack = "members that are not back",
+    /// A member takes part again, and lacks something.
+    CatchingUp = "members that catch up",
+    /// It holds everything again.
+    CaughtUp = "members that have caught up",
+    /// A device was prepared for a place.
+    DeviceJoined = "devices prepared for a place",
+    /// A device could not be had for a place.
+    DeviceNotJoined = "devices that could not be had for a place",
+    /// A device was prepared, and not taken.
+    CandidateLetGo = "devices prepared and not taken",
+    /// A device was given back.
+    GivenBack = "devices given back",
+    /// A member's place was taken by a spare.
+    ReplacedBySpare = "members replaced by a spare",
+    /// Bytes were written back from others.
+    Repaired = "repairs",
+    /// Parity was made to match after a crash.
+    Resynced = "resyncs",
+    /// A scrub ended.
+    Scrubbed = "scrubs ended",
+    /// A session was lost.
+    SessionLost = "sessions lost by serving engines",
+    /// A session could not be made.
+    SessionNotMade = "sessions that could not be made",
+    /// A session was made again.
+    SessionAgain = "sessions made again",
+    /// The same with member requests under way, which are sent once more.
+    Reissued = "sessions made again with requests under way",
+    /// A line learned that another has the disk.
+    LineFenced = "lines fenced",
+    /// A session is there, and not registered yet.
+    NotRegistered = "sessions not registered yet",
+    /// A session is used no more, because it cannot be registered.
+    SessionGivenUp = "sessions given up",
+    /// A member request ended in an error.
+    MemberRequestFailed = "member requests that failed",
+    /// It took too long.
+    DeadlinePassed = "deadlines of member requests passed",
+    /// A read was asked of an array without a member.
+    DegradedRead = "reads without a member",
+    /// The log began again at its beginning.
+    LogWrapped = "logs that went round",
+    /// A checkpoint was written.
+    Checkpoint = "checkpoints written",
+    /// Bits of written stripes were written.
+    WrittenBits = "written bits stored",
+    /// A user's request ended well.
+    Request = "users' requests ended well",
+    /// A user's request ended in an error.
+    RequestFailed = "users' requests ended in an error",
+    /// A user's request ended with an engine that died.
+    RequestLost = "users' requests lost with an engine",
+    /// A connection was cut.
+    Cut = "faults: a cut",
+    /// A connection was cut, and an end never heard of it.
+    CutUnheard = "faults: a cut that an end never hears of",
+    /// A connection stalled.
+    Stall = "faults: a stall",
+    /// Nothing passed between a host and an engine.
+    Part = "faults: a partition",
+    /// Nothing passed for longer than a member is waited for.
+    LongPart = "faults: a long partition",
+    /// A host did nothing for a while.
+    Hang = "faults: a hang",
+    /// A host did nothing for longer than a request may take.
+    LongHang = "faults: a long hang",
+    /// A disk was slow.
+    Slow = "faults: a slow disk",
+    /// An administrator held requests off a device.
+    Held = "faults: a device held",
+    /// An administrator ended all sessions.
+    Dropped = "faults: sessions dropped",
+    /// A block could not be read.
+    Spoilt = "faults: an unreadable block",
+    /// All requests to a disk failed.
+    Failing = "faults: a failing disk",
+    /// A target program was restarted.
+    Restart = "faults: a target restarted",
+    /// The same with nothing under way.
+    QuietRestart = "faults: a target restarted with nothing under way",
+    /// A host lost power.
+    PowerOfOne = "faults: power of one",
+    /// All hosts lost power.
+    PowerOfAll = "faults: power of all",
+    /// A member was set aside by command.
+    FailedByOrder = "faults: a member set aside by command",
+    /// A disk was replaced by a new one.
+    NewDisk = "faults: a new disk",
+}
+
+/// So many of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cases([u64; Case::ALL.len()]);
+
+impl Default for Cases {
+    fn default() -> Self {
+        Self([0; Case::ALL.len()])
+    }
+}
+
+impl Cases {
+    /// So many of this kind.
+    #[must_use]
+    pub const fn get(&self, case: Case) -> u64 {
+        self.0[case as usize]
+    }
+
+    /// Counts one.
+    pub const fn add(&mut self, case: Case) {
+        self.0[case as usize] += 1;
+    }
+
+    /// Adds another run's.
+    pub fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// Each kind, and how often it happened.
+    pub fn iter(&self) -> impl Iterator<Item = (Case, u64)> + '_ {
+        Case::ALL.into_iter().map(|case| (case, self.get(case)))
+    }
+}

@@ -1,0 +1,259 @@
+//! What a run is made of: the array, its users, and what befalls them, all by the seed.
+
+use core::{ops::RangeInclusive, time::Duration};
+
+use netraid_raid::{
+    geometry::{Geometry, Level},
+    logged::Limits,
+    regions::{LoggedShape, Regions},
+};
+
+use super::interface::{DiskConfig, HostConfig, LineConfig, Manners};
+use crate::{
+    array::plain,
+    dice::{Dice, Seed},
+    disk::{DiskShape, Fill},
+};
+
+/// What befalls the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum Fault {
+    Cut,
+    Stall,
+    Part,
+    LongPart,
+    Hang,
+    LongHang,
+    Slow,
+    Held,
+    Dropped,
+    Spoilt,
+    Failing,
+    Restart,
+    PowerOfOne,
+    PowerOfAll,
+    FailedByOrder,
+    NewDisk,
+    Spare,
+    Scrub,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::Cut,
+        Self::Stall,
+        Self::Part,
+        Self::LongPart,
+        Self::Hang,
+        Self::LongHang,
+        Self::Slow,
+        Self::Held,
+        Self::Dropped,
+        Self::Spoilt,
+        Self::Failing,
+        Self::Restart,
+        Self::PowerOfOne,
+        Self::PowerOfAll,
+        Self::FailedByOrder,
+        Self::NewDisk,
+        Self::Spare,
+        Self::Scrub,
+    ];
+}
+
+/// What becomes of engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum Fall {
+    Process,
+    Machine,
+    PushedAside,
+    Close,
+    Hang,
+}
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What decides everything.
+    pub seed: Seed,
+    /// The array has a log.
+    pub has_log: bool,
+    /// The array.
+    pub geometry: Geometry,
+    /// What is where on its members.
+    pub regions: Regions,
+    /// Completed writes may be lost with the power, by host; the last one is the spare.
+    pub volatile: Vec<bool>,
+    /// What new disks hold.
+    pub fill: Fill,
+    /// Engines that open the array before nothing befalls it any more.
+    pub lives: u32,
+    /// The longest that this takes.
+    pub length: Duration,
+    /// Users' requests in flight, at most.
+    pub depth: u64,
+    /// Requests until users pause, at most.
+    pub burst: u64,
+    /// How long they pause, on average.
+    pub pause: Duration,
+    /// What may befall members.
+    pub faults: Vec<Fault>,
+    /// Time between faults, on average.
+    pub fault_every: Duration,
+    /// What may become of engines.
+    pub falls: Vec<Fall>,
+    /// How long an engine serves, on average.
+    pub life: Duration,
+    /// One opening in so many is crashed.
+    pub crash_in_opening: u32,
+    /// How the network is.
+    pub manners: Manners,
+    /// How engines reach disks.
+    pub line: LineConfig,
+    /// Portals of a host.
+    pub portals: u16,
+    /// Hosts keep reservations over restarts.
+    pub persists: bool,
+    /// How long a disk takes.
+    pub latency: RangeInclusive<Duration>,
+    /// Largest member request.
+    pub max_io_len: u32,
+    /// What the machine may use.
+    pub limits: Limits,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn new(seed: Seed) -> Self {
+        let mut dice = seed.dice("way");
+        let has_log = !dice.one_in(4);
+        let (level, members) = match (has_log, dice.index(8)) {
+            (true, 0..=2) => (Level::Raid5, 3 + dice.index(2)),
+            (true, 3 | 4) => (Level::Raid1, 2 + dice.index(2)),
+            (true, 5 | 6) => (Level::Raid6, 4 + dice.index(2)),
+            (true, _) => (Level::Raid10, 4),
+            (false, 0..=3) => (Level::Raid1, 2 + dice.index(2)),
+            (false, _) => (Level::Raid5, 3 + dice.index(2)),
+        };
+        let block_len = if dice.one_in(3) { 4096 } else { 512 };
+        let (regions, geometry) = layout(&mut dice, has_log, level, members, block_len);
+        let all_safe = dice.one_in(8);
+        let volatile = (0..=members).map(|_| !all_safe && !dice.one_in(8)).collect();
+        // Each run knows some kinds of faults only, so that each meets others undisturbed too.
+        let share = [3, 5, 8][dice.index(3)];
+        let mut faults: Vec<Fault> =
+            Fault::ALL.into_iter().filter(|_| dice.below(8) < share).collect();
+        if !has_log {
+            // What only checksums or a log would mend, or what a rebuild would take too long for.
+            faults.retain(|fault| {
+                !matches!(fault, Fault::Spoilt | Fault::Scrub | Fault::Failing | Fault::PowerOfAll)
+            });
+        }
+        let all = [Fall::Process, Fall::Machine, Fall::PushedAside, Fall::Close, Fall::Hang];
+        let mut falls: Vec<Fall> = all.into_iter().filter(|_| dice.one_in(2)).collect();
+        if falls.is_empty() {
+            falls.push(Fall::Process);
+        }
+        let (micro, milli) = (Duration::from_micros(1), Duration::from_millis(1));
+        let manners = Manners {
+            latency: 20 * micro..=(50 + narrow(dice.below(1500))) * micro,
+            late_one_in: [0, 50, 200][dice.index(3)],
+            break_one_in: [3, 8, 40][dice.index(3)],
+            unanswered_one_in: [0, 0, 30][dice.index(3)],
+            slow_one_in: [0, 0, 20][dice.index(3)],
+            ..Manners::default()
+        };
+        let mut line = LineConfig::new("iqn.2025-01.example:engine");
+        line.sessions = [1, 1, 2, 3][dice.index(4)];
+        line.request_timeout = Duration::from_secs([5, 5, 3, 8][dice.index(4)]);
+        line.digests = (dice.one_in(4), dice.one_in(4));
+        let depth = 1 + dice.below(16);
+        Self {
+            seed,
+            has_log,
+            geometry,
+            regions,
+            volatile,
+            fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
+            lives: 2 + narrow(dice.below(5)),
+            length: Duration::from_secs(30 + dice.below(60)),
+            depth,
+            burst: 4 + dice.below(60),
+            pause: (200 + narrow(dice.below(2500))) * milli,
+            faults,
+            fault_every: (300 + narrow(dice.below(6000))) * milli,
+            falls,
+            life: (1500 + narrow(dice.below(15_000))) * milli,
+            crash_in_opening: [0, 3, 6][dice.index(3)],
+            manners,
+            line,
+            portals: [1, 1, 2][dice.index(3)],
+            persists: !dice.one_in(4),
+            latency: 20 * micro..=(100 + narrow(dice.below(4000))) * micro,
+            max_io_len: 1 << 20,
+            limits: Limits {
+                sum_pages: [0, 8, 64][dice.index(3)],
+                dirty_blocks: 16 + dice.index(256),
+                stripes_at_once: 1 + dice.index(8),
+                ..Limits::default()
+            },
+        }
+    }
+
+    /// Bytes of a member.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.regions.data.end()
+    }
+
+    /// How a host is.
+    #[must_use]
+    pub fn host(&self, host: usize) -> HostConfig {
+        let block_len = self.geometry.block_len();
+        let shape = DiskShape {
+            block_len,
+            blocks: self.capacity() / u64::from(block_len),
+            volatile_cache: self.volatile[host],
+            fill: self.fill,
+        };
+        let mut disk = DiskConfig::new(shape);
+        disk.latency = self.latency.clone();
+        let mut config = HostConfig::new(disk);
+        (config.portals, config.persists) = (self.portals, self.persists);
+        config
+    }
+}
+
+fn narrow(number: u64) -> u32 {
+    netraid_block::narrow(number)
+}
+
+#[allow(clippy::panic, reason = "a shape that this file has made up")]
+fn layout(
+    dice: &mut Dice,
+    has_log: bool,
+    level: Level,
+    members: usize,
+    block_len: u32,
+) -> (Regions, Geometry) {
+    let chunk_len = if dice.one_in(6) { 4096 } else { 8192 };
+    let stripes = 8 + dice.below(12);
+    if !has_log {
+        let layout = plain::layout(level, members, (chunk_len, block_len), stripes);
+        return layout.unwrap_or_else(|| panic!("{level:?} of {members}"));
+    }
+    let shape = LoggedShape {
+        level,
+        members,
+        chunk_len,
+        block_len,
+        logical_stripes: stripes,
+        physical_stripes: stripes + 2 + dice.below(3),
+        log_blocks: 64 + 16 * dice.below(5),
+    };
+    shape.layout().unwrap_or_else(|error| panic!("{shape:?}: {error}"))
+}

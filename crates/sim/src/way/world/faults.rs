@@ -1,0 +1,332 @@
+//! What befalls hosts and connections: seldom more than the level survives.
+
+use core::time::Duration;
+
+use netraid_raid::volume::{Expect, ScrubOrder};
+
+use super::{Case, Happening, Phase, World};
+use crate::{
+    time::Time,
+    way::{
+        interface::{Cut, Fate, Way},
+        plan::Fault,
+    },
+};
+
+/// What is wrong with a host for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Nobody serves.
+    Off,
+    Parted,
+    Hung,
+    Slow,
+    Held,
+    Failing,
+    /// This block cannot be read.
+    Spoilt(u64),
+}
+
+impl World {
+    pub(super) fn plan_fault(&mut self) {
+        let wait = self.fault_dice.time_to_next(self.plan.fault_every);
+        self.net.put_in(wait, Happening::Fault);
+    }
+
+    pub(super) fn befall(&mut self) {
+        if self.phase != Phase::Lives {
+            return;
+        }
+        self.plan_fault();
+        self.note_places();
+        self.forgive();
+        let faults = self.plan.faults.clone();
+        let Some(fault) = self.fault_dice.pick(&faults).copied() else { return };
+        let member = self.fault_dice.index(self.places.len());
+        let host = self.places[member];
+        if self.hosts[host].trouble.is_some() {
+            return;
+        }
+        if fault == Fault::Scrub {
+            return self.scrub();
+        }
+        if fault == Fault::PowerOfAll {
+            return self.lose_all_power();
+        }
+        let is_calm = self.hosts[host].calm_at <= self.net.now();
+        let is_light = fault.is_light() && is_calm;
+        if !is_light {
+            let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
+            // Whether a replacement survives the next loss is another question.
+            if others >= self.tolerance() || self.replacing.is_some() {
+                return;
+            }
+            if !matches!(fault, Fault::Spare | Fault::FailedByOrder) {
+                self.impair(host);
+            }
+        }
+        self.note(|| format!("host {host}, member {member}: {fault:?}"));
+        let time = self.strike(fault, host, member);
+        self.hosts[host].calm_at = self.net.now().after(time + 3 * self.plan.line.request_timeout);
+    }
+
+    /// Does it; how long it takes.
+    fn strike(&mut self, fault: Fault, host: usize, member: usize) -> Duration {
+        let id = self.hosts[host].id;
+        let short = Duration::from_millis(20 + self.fault_dice.below(800));
+        let long = Duration::from_millis(3000 + self.fault_dice.below(15_000));
+        let any = if self.fault_dice.one_in(2) { short } else { long };
+        match fault {
+            Fault::Cut => self.cut(host),
+            Fault::Stall => {
+                self.count(Case::Stall);
+                let way = if self.fault_dice.one_in(2) { Way::ToHost } else { Way::ToEngine };
+                for seat in self.seats {
+                    for stream in self.net.streams(seat, id) {
+                        self.net.stall(stream, way, short);
+                    }
+                }
+                return short;
+            }
+            Fault::Part | Fault::LongPart => {
+                let is_long = fault == Fault::LongPart;
+                self.count(if is_long { Case::LongPart } else { Case::Part });
+                for seat in self.seats {
+                    self.net.part(seat, id);
+                }
+                return self.trouble(host, Trouble::Parted, if is_long { long } else { short });
+            }
+            Fault::Hang | Fault::LongHang => {
+                let is_long = fault == Fault::LongHang;
+                self.count(if is_long { Case::LongHang } else { Case::Hang });
+                let time = if is_long { long } else { short };
+                self.net.hang(id, time);
+                return self.trouble(host, Trouble::Hung, time);
+            }
+            Fault::Slow => {
+                self.count(Case::Slow);
+                self.net.set_slowness(id, 2 + netraid_block::narrow::<_, u32>(self.fault_dice.below(8)));
+                return self.trouble(host, Trouble::Slow, 2 * short);
+            }
+            Fault::Held => {
+                self.count(Case::Held);
+                self.net.set_held(id, true);
+                return self.trouble(host, Trouble::Held, short);
+            }
+            Fault::Dropped => {
+                self.count(Case::Dropped);
+                self.net.drop_sessions(id);
+            }
+            Fault::Spoilt => self.spoil(host),
+            Fault::Failing => {
+                self.count(Case::Failing);
+                self.net.set_failing(id, true);
+                return self.trouble(host, Trouble::Failing, any);
+            }
+            Fault::Restart => {
+                let is_quiet = self.net.under_way(id) == 0;
+                self.count(if is_quiet { Case::QuietRestart } else { Case::Restart });
+                self.net.kill(id);
+                return self.trouble(host, Trouble::Off, any);
+            }
+            Fault::PowerOfOne => {
+                self.count(Case::PowerOfOne);
+                self.net.lose_power(id);
+                self.hosts[host].lost_power = true;
+                return self.trouble(host, Trouble::Off, any);
+            }
+            Fault::FailedByOrder => self.fail_by_order(host, member),
+            Fault::NewDisk => {
+                self.count(Case::NewDisk);
+                self.net.replace_disk(id);
+                (self.hosts[host].lost_power, self.hosts[host].is_stranger) = (true, true);
+                return self.trouble(host, Trouble::Off, short);
+            }
+            Fault::Spare => self.replace_by_spare(host, member),
+            Fault::PowerOfAll | Fault::Scrub => {}
+        }
+        Duration::ZERO
+    }
+
+    fn trouble(&mut self, host: usize, trouble: Trouble, time: Duration) -> Duration {
+        self.next_trouble += 1;
+        let number = self.next_trouble;
+        self.hosts[host].trouble = Some((trouble, number));
+        self.net.put_in(time, Happening::Mend(host, number));
+        time
+    }
+
+    /// A trouble ends.
+    pub(super) fn mend(&mut self, host: usize, number: u64) {
+        let Some((trouble, current)) = self.hosts[host].trouble else { return };
+        if current != number {
+            return;
+        }
+        self.note(|| format!("host {host}: no more {trouble:?}"));
+        self.hosts[host].trouble = None;
+        let id = self.hosts[host].id;
+        match trouble {
+            Trouble::Off => self.net.start(id),
+            Trouble::Parted => {
+                for seat in self.seats {
+                    self.net.heal(seat, id);
+                }
+            }
+            Trouble::Hung => {}
+            Trouble::Slow => self.net.set_slowness(id, 1),
+            Trouble::Held => self.net.set_held(id, false),
+            Trouble::Failing => self.net.set_failing(id, false),
+            Trouble::Spoilt(block) => self.net.disk_mut(id).mend(block),
+        }
+        if self.hosts[host].unnoticed_by.is_some() {
+            let newest = crate::array::oracle::EngineId(self.last_engine);
+            self.hosts[host].unnoticed_by = Some(newest);
+        }
+        // One that is not whole for no reason that engines must notice.
+        if matches!(trouble, Trouble::Slow | Trouble::Held | Trouble::Spoilt(_) | Trouble::Hung | Trouble::Parted) {
+            self.hosts[host].unnoticed_by = None;
+        }
+        self.forgive();
+    }
+
+    pub(super) fn mend_everything(&mut self) {
+        for host in 0..self.hosts.len() {
+            match self.hosts[host].trouble {
+                // It goes on by itself.
+                Some((Trouble::Hung, _)) | None => {}
+                Some((_, number)) => self.mend(host, number),
+            }
+        }
+    }
+
+    /// Cuts connections of engines to a host.
+    fn cut(&mut self, host: usize) {
+        let id = self.hosts[host].id;
+        let dice = &mut self.fault_dice;
+        let within = |dice: &mut crate::dice::Dice| Duration::from_micros(dice.below(3_000));
+        let hears = |dice: &mut crate::dice::Dice| {
+            let wait = within(dice);
+            (!dice.one_in(4)).then_some(wait)
+        };
+        let engine_hears = hears(dice);
+        let host_hears = if engine_hears.is_none() { Some(within(dice)) } else { hears(dice) };
+        let mut fate = || match self.fault_dice.one_in(2) {
+            true => Fate::Lost,
+            false => Fate::Delivered(Duration::from_micros(self.fault_dice.below(400_000))),
+        };
+        let cut = Cut { engine_hears, host_hears, to_host: fate(), to_engine: fate() };
+        let is_unheard = cut.engine_hears.is_none() || cut.host_hears.is_none();
+        self.count(if is_unheard { Case::CutUnheard } else { Case::Cut });
+        let streams: Vec<_> =
+            self.seats.iter().flat_map(|seat| self.net.streams(*seat, id)).collect();
+        let all = self.fault_dice.one_in(2);
+        let one = self.fault_dice.below(streams.len().max(1) as u64);
+        for (at, stream) in (0..).zip(streams) {
+            if all || at == one {
+                self.net.cut(stream, cut);
+            }
+        }
+    }
+
+    fn spoil(&mut self, host: usize) {
+        self.count(Case::Spoilt);
+        let regions = self.plan.regions;
+        let places = [regions.map, regions.sums, regions.log, regions.data, regions.data];
+        let region = places[self.fault_dice.index(places.len())];
+        let block_len = u64::from(self.plan.geometry.block_len());
+        let block = (region.offset + self.fault_dice.below(region.len)) / block_len;
+        let id = self.hosts[host].id;
+        self.net.disk_mut(id).spoil(block);
+        let time = Duration::from_millis(500 + self.fault_dice.below(20_000));
+        self.trouble(host, Trouble::Spoilt(block), time);
+    }
+
+    fn lose_all_power(&mut self) {
+        if self.replacing.is_some() || self.hosts.iter().any(|host| host.trouble.is_some()) {
+            return;
+        }
+        self.note(|| "all hosts lose power".into());
+        self.count(Case::PowerOfAll);
+        self.oracle.lose_power();
+        self.excuse();
+        for host in 0..self.hosts.len() {
+            self.impair(host);
+            let id = self.hosts[host].id;
+            self.net.lose_power(id);
+            self.hosts[host].lost_power = true;
+            let time = Duration::from_millis(50 + self.fault_dice.below(4000));
+            self.trouble(host, Trouble::Off, time);
+        }
+        if let Some(id) = self.serving
+            && self.fault_dice.one_in(2)
+        {
+            self.kill(id, true, "the power of all fails");
+        }
+    }
+
+    fn fail_by_order(&mut self, host: usize, member: usize) {
+        let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
+        if self.with(at, |engine, context| engine.handle_fail(context, member)) {
+            self.count(Case::FailedByOrder);
+            let host = &mut self.hosts[host];
+            (host.is_impaired, host.unnoticed_by) = (true, None);
+        }
+    }
+
+    fn replace_by_spare(&mut self, host: usize, member: usize) {
+        let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
+        let spare = self.spare;
+        if self.hosts[spare].trouble.is_some() {
+            return;
+        }
+        let id = self.hosts[spare].id;
+        self.net.replace_disk(id);
+        self.net.start(id);
+        let expect = if self.fault_dice.one_in(2) { Expect::Unused } else { Expect::Anything };
+        let expect = if self.plan.fill == crate::disk::Fill::Zeroes { expect } else { Expect::Anything };
+        let asked = self
+            .with(at, |engine, context| engine.handle_join(context, member, spare, expect));
+        self.note(|| format!("member {member} is to be replaced by host {spare}: {asked:?}"));
+        if asked.is_ok() {
+            self.replacing = Some((member, spare));
+            let host = &mut self.hosts[host];
+            (host.is_impaired, host.unnoticed_by) = (true, None);
+        }
+    }
+
+    fn scrub(&mut self) {
+        let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
+        let order = ScrubOrder::Start { from: 0, trust_parity: self.fault_dice.one_in(4) };
+        self.is_scrubbing |= self.with(at, |engine, context| engine.handle_scrub(context, order));
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.net.now()
+    }
+}
+
+impl Fault {
+    /// Whether a member that nothing else befalls stays in the array.
+    const fn is_light(self) -> bool {
+        match self {
+            Self::Cut
+            | Self::Stall
+            | Self::Part
+            | Self::Hang
+            | Self::Slow
+            | Self::Held
+            | Self::Dropped => true,
+            Self::LongPart
+            | Self::LongHang
+            | Self::Spoilt
+            | Self::Failing
+            | Self::Restart
+            | Self::PowerOfOne
+            | Self::PowerOfAll
+            | Self::FailedByOrder
+            | Self::NewDisk
+            | Self::Spare
+            | Self::Scrub => false,
+        }
+    }
+}

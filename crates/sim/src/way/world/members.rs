@@ -1,0 +1,174 @@
+//! What is known of the members: who counts against what the level survives.
+
+use netraid_block::narrow;
+use netraid_raid::{
+    label::Label,
+    member::{MemberIndex, MemberState},
+    volume::{Event, Machine as _},
+};
+
+use super::{Case, Phase, World};
+use crate::array::{oracle::EngineId, subset::newest_label};
+
+impl World {
+    /// Members of the array that count against what the level survives.
+    pub(super) fn impaired(&self) -> usize {
+        let is_impaired = |host: &&usize| self.hosts[**host].is_impaired;
+        self.places.iter().filter(is_impaired).count()
+    }
+
+    /// Takes hosts that are whole again off that count.
+    pub(super) fn forgive(&mut self) {
+        let Some(id) = self.serving else { return };
+        let Some(label) = self.serving_label() else { return };
+        let Some(engine) = self.engine(id) else { return };
+        if engine.serving().is_none_or(|serving| serving.volume.machine().labels_pending()) {
+            return;
+        }
+        for (member, host) in self.places.clone().into_iter().enumerate() {
+            let is_in_sync = label.members[member].state == MemberState::InSync;
+            let host = &mut self.hosts[host];
+            let is_noticed = host.unnoticed_by.is_none_or(|engine| engine < id);
+            if is_in_sync && host.trouble.is_none() && is_noticed {
+                (host.is_impaired, host.unnoticed_by) = (false, None);
+            }
+        }
+    }
+
+    /// A host was in trouble by which it may have to leave the array.
+    pub(super) fn impair(&mut self, host: usize) {
+        let newest = EngineId(self.last_engine);
+        let host = &mut self.hosts[host];
+        (host.is_impaired, host.unnoticed_by) = (true, Some(newest));
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        let Some(serving) = self.serving_engine().and_then(|engine| engine.serving()) else {
+            return false;
+        };
+        let machine = serving.volume.machine();
+        let is_away =
+            |member: MemberIndex| machine.member_state(member) != MemberState::InSync;
+        machine.geometry().member_indices().any(is_away)
+    }
+
+    /// Whether all members are in sync, and nothing is on its way.
+    pub(super) fn is_whole(&self) -> bool {
+        let Some(engine) = self.serving_engine() else { return false };
+        let Some(serving) = engine.serving() else { return false };
+        let is_idle = !serving.volume.machine().labels_pending() && engine.is_settled();
+        is_idle && !self.is_degraded()
+    }
+
+    /// A member of an engine was set aside.
+    pub(super) fn hear_parted(&mut self, id: EngineId, member: usize) {
+        let place = self.engine(id).and_then(|engine| Some(engine.places()?[member]));
+        let Some(host) = place else { return };
+        let host = &mut self.hosts[host];
+        // Who was set aside is known to be away, also when nothing befell it.
+        if !host.is_impaired {
+            host.is_impaired = true;
+        }
+        host.unnoticed_by = None;
+        if self.impaired() > self.tolerance() && self.serving == Some(id) {
+            // Nothing that was done to it explains it: what befalls others now could be too much.
+            self.note(|| format!("member {member} left by itself"));
+        }
+    }
+
+    pub(super) fn hear_event(&mut self, id: EngineId, event: Event) {
+        match event {
+            Event::Member { state, ref reason, .. } => {
+                if state == MemberState::CatchingUp {
+                    self.count(Case::CatchingUp);
+                }
+                if reason.contains("cache") {
+                    self.count(Case::CacheLossCounted);
+                }
+            }
+            Event::Suspect { failure: Some(_), .. } => self.count(Case::Suspected),
+            Event::Suspect { failure: None, .. } | Event::Notice(_) => {}
+            Event::State(state) => self.hear_state(id, state),
+            Event::Repaired { .. } => self.count(Case::Repaired),
+            Event::Rebuilt(_) => self.count(Case::CaughtUp),
+            Event::Resynced => {
+                self.count(Case::Resynced);
+                let pending = self
+                    .engine(id)
+                    .and_then(|engine| engine.serving())
+                    .is_none_or(|serving| serving.volume.machine().labels_pending());
+                if self.serving == Some(id) && !pending {
+                    self.oracle.end_resync();
+                }
+            }
+            // Whoever opens it anew has parity taken as it is.
+            Event::Incomplete { .. } => {
+                self.net.put_in(core::time::Duration::ZERO, super::Happening::Kill(id));
+            }
+            Event::Unrepaired { member, offset, reason, .. } => {
+                if !self.is_excused(id) {
+                    self.fail(format!(
+                        "a block is lost: member {member}, {offset:#x}: {reason}"
+                    ));
+                }
+            }
+            Event::Scrubbed { status, .. } => {
+                self.count(Case::Scrubbed);
+                self.is_scrubbing = false;
+                if self.phase == Phase::Again {
+                    self.note(|| format!("the last scrub: {status:?}"));
+                    self.has_scrubbed = true;
+                }
+            }
+            Event::NotBack { .. } => self.count(Case::NotBack),
+        }
+        self.forgive();
+    }
+
+    fn hear_state(&mut self, id: EngineId, state: netraid_raid::member::ArrayState) {
+        if state != netraid_raid::member::ArrayState::Failed {
+            return;
+        }
+        let Some(at) = self.position(id) else { return };
+        let failure = self.engines[at]
+            .serving()
+            .and_then(|serving| serving.volume.machine().failure());
+        if self.serving == Some(id) && !self.is_excused(id) {
+            let states = self.states();
+            self.fail(format!("the array failed: {failure:?}; members are {states}"));
+        }
+        self.with(at, |engine, context| engine.handle_close(context));
+    }
+
+    pub(super) fn states(&self) -> String {
+        let states = self.serving_label().map(|label| {
+            label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>()
+        });
+        format!("{states:?}")
+    }
+
+    /// Which host has each place, as an administrator knows who has seen the labels.
+    pub(super) fn look_for_places(&mut self) {
+        let labels: Vec<Option<Label>> = self
+            .hosts
+            .iter()
+            .map(|host| newest_label(self.net.disk(host.id)))
+            .map(|label| label.filter(|label| label.array_uuid == super::ARRAY))
+            .collect();
+        let newest = labels.iter().flatten().max_by_key(|it| (it.generation, it.epoch));
+        let Some(newest) = newest.cloned() else { return };
+        for (member, entry) in newest.members.iter().enumerate() {
+            let index = MemberIndex(narrow(member));
+            let is_its = |label: &Option<Label>| {
+                label.as_ref().is_some_and(|label| {
+                    label.index == index && label.members[member].uuid == entry.uuid
+                })
+            };
+            let at = labels.iter().position(is_its);
+            if let Some(at) = at.filter(|at| *at == self.spare) {
+                self.spare = core::mem::replace(&mut self.places[member], at);
+                self.note(|| format!("host {at} has the place of member {member}"));
+            }
+        }
+    }
+}
