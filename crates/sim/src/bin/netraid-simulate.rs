@@ -19,7 +19,7 @@ use netraid_sim::{
         world::World,
     },
     campaign::{Extent, panic_text},
-    cluster, liars,
+    cluster, liars, way,
 };
 
 const USAGE: &str = "\
@@ -29,10 +29,14 @@ usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--log w
        netraid-simulate cluster [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
        netraid-simulate cluster --replay S [--last N]
        netraid-simulate liars [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
-       netraid-simulate liars --replay S";
+       netraid-simulate liars --replay S
+       netraid-simulate way [--minutes N | --runs N] [--seed S] [--threads N] [--failures N]
+       netraid-simulate way --replay S [--last N]";
 
 /// Runs after which each rule of the machine has held something back.
 const WHOLE_RUNS: u64 = 500;
+/// Runs of the whole way after which everything has happened that may.
+const WHOLE_WAYS: u64 = 100;
 
 struct Args {
     extent: Extent,
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let is_cluster = args.next_if(|first| first == "cluster").is_some();
     let is_liars = args.next_if(|first| first == "liars").is_some();
+    let is_way = args.next_if(|first| first == "way").is_some();
     let args = match parse(args) {
         Ok(args) => args,
         Err(why) => {
@@ -60,6 +65,9 @@ fn main() -> ExitCode {
     }
     if is_liars {
         return liars(&args);
+    }
+    if is_way {
+        return ways(&args);
     }
     if args.replay {
         let keep = args.last.map_or(Keep::All, Keep::Last);
@@ -153,6 +161,48 @@ fn liars(args: &Args) -> ExitCode {
     println!("commit {}", commit());
     println!("seed {}; again by liars --replay {}:", first.seed, first.seed);
     replay(first.seed)
+}
+
+/// Many arrays all the way from users to disks, or one with its trace.
+fn ways(args: &Args) -> ExitCode {
+    let replay = |seed, keep| {
+        let plan = way::plan::Plan::new(seed);
+        println!("seed {seed}: {plan:?}");
+        let mut world = way::world::World::new(plan, keep);
+        let lines = world.lines();
+        let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+        lines.borrow().iter().for_each(|line| println!("{line}"));
+        let wrong = match ended {
+            Ok(outcome) => {
+                println!("hash {:016x}, events {}", outcome.hash, outcome.sights.events);
+                outcome.violation
+            }
+            Err(panic) => Some(panic_text(panic.as_ref())),
+        };
+        wrong.map_or(ExitCode::SUCCESS, |wrong| {
+            println!("WRONG: {wrong}");
+            ExitCode::FAILURE
+        })
+    };
+    if args.replay {
+        return replay(args.seed, args.last.map_or(Keep::All, Keep::Last));
+    }
+    println!("seeds from {}", args.seed);
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = way::campaign::run(args.seed, args.extent, args.threads, args.failures);
+    let _ = std::panic::take_hook();
+    print!("{report}");
+    let Some(first) = report.failures.first() else {
+        let is_whole = report.runs >= WHOLE_WAYS;
+        return if is_whole && !report.never().is_empty() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        };
+    };
+    println!("commit {}", commit());
+    println!("the end of seed {}; all of it by way --replay {}:", first.seed, first.seed);
+    replay(first.seed, Keep::Last(60))
 }
 
 /// What, with a seed, replays a run.
