@@ -132,6 +132,8 @@ cases! {
     LongHang = "faults: a long hang",
     /// A disk was slow.
     Slow = "faults: a slow disk",
+    /// A disk was slower than a request may take.
+    Stuck = "faults: a stuck disk",
     /// An administrator held requests off a device.
     Held = "faults: a device held",
     /// An administrator ended all sessions.

@@ -26,6 +26,7 @@ pub enum Fault {
     Hang,
     LongHang,
     Slow,
+    Stuck,
     Held,
     Dropped,
     Spoilt,
@@ -41,7 +42,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Cut,
         Self::Stall,
         Self::Part,
@@ -49,6 +50,7 @@ impl Fault {
         Self::Hang,
         Self::LongHang,
         Self::Slow,
+        Self::Stuck,
         Self::Held,
         Self::Dropped,
         Self::Spoilt,
@@ -163,13 +165,15 @@ impl Plan {
             latency: 20 * micro..=(50 + narrow(dice.below(1500))) * micro,
             late_one_in: [0, 50, 200][dice.index(3)],
             break_one_in: [3, 8, 40][dice.index(3)],
-            unanswered_one_in: [0, 0, 30][dice.index(3)],
+            unanswered_one_in: [0, 0, 60][dice.index(3)],
             slow_one_in: [0, 0, 20][dice.index(3)],
+            slow: 100 * milli..=800 * milli,
             ..Manners::default()
         };
         let mut line = LineConfig::new("iqn.2025-01.example:engine");
         line.sessions = [1, 1, 2, 3][dice.index(4)];
         line.request_timeout = Duration::from_secs([5, 5, 3, 8][dice.index(4)]);
+        line.login_timeout = Duration::from_secs([5, 2, 1][dice.index(3)]);
         line.digests = (dice.one_in(4), dice.one_in(4));
         let depth = 1 + dice.below(16);
         Self {

@@ -58,8 +58,6 @@ pub(super) enum Happening {
     Timer(EngineId),
     /// An engine starts on a machine, if it is free and the array is not open.
     Start(usize),
-    /// It starts beside the one that serves, and pushes it aside.
-    PushAside,
     /// Something befalls a member.
     Fault,
     /// A host's trouble ends.
@@ -316,13 +314,15 @@ impl World {
                 }
             }
             Happening::Start(machine) => self.start(machine, false),
-            Happening::PushAside => self.push_aside(),
             Happening::Fault => self.befall(),
             Happening::Mend(host, number) => self.mend(host, number),
             Happening::Fall(id) => self.fall(id),
             Happening::CrashOpening(id) => self.crash_opening(id),
             Happening::Kill(id) => {
                 if self.position(id).is_some() {
+                    if self.told_to_close.is_some_and(|(stopped, _)| stopped == id) {
+                        self.count(Case::CrashClosing);
+                    }
                     self.kill(id, false, "it is killed");
                 }
             }

@@ -5,12 +5,9 @@ use core::time::Duration;
 use netraid_raid::volume::{Expect, ScrubOrder};
 
 use super::{Case, Happening, Phase, World};
-use crate::{
-    time::Time,
-    way::{
-        interface::{Cut, Fate, Way},
-        plan::Fault,
-    },
+use crate::way::{
+    interface::{Cut, Fate, Way},
+    plan::Fault,
 };
 
 /// What is wrong with a host for a while.
@@ -107,6 +104,11 @@ impl World {
                 self.count(Case::Slow);
                 self.net.set_slowness(id, 2 + netraid_block::narrow::<_, u32>(self.fault_dice.below(8)));
                 return self.trouble(host, Trouble::Slow, 2 * short);
+            }
+            Fault::Stuck => {
+                self.count(Case::Stuck);
+                self.net.set_slowness(id, 20_000);
+                return self.trouble(host, Trouble::Slow, long);
             }
             Fault::Held => {
                 self.count(Case::Held);
@@ -299,10 +301,6 @@ impl World {
         let order = ScrubOrder::Start { from: 0, trust_parity: self.fault_dice.one_in(4) };
         self.is_scrubbing |= self.with(at, |engine, context| engine.handle_scrub(context, order));
     }
-
-    pub(super) fn now(&self) -> Time {
-        self.net.now()
-    }
 }
 
 impl Fault {
@@ -318,6 +316,7 @@ impl Fault {
             | Self::Dropped => true,
             Self::LongPart
             | Self::LongHang
+            | Self::Stuck
             | Self::Spoilt
             | Self::Failing
             | Self::Restart

@@ -253,7 +253,9 @@ impl World {
         let all_are_there = self.hosts.iter().all(|host| host.trouble.is_none());
         let is_doubt = matches!(
             failure,
-            Failure::Assemble(AssembleError::UncleanDegraded { .. })
+            Failure::Assemble(
+                AssembleError::UncleanDegraded { .. } | AssembleError::Contested { .. }
+            )
         );
         self.forces_next = is_doubt && all_are_there && self.refusals > 2;
         let is_over = self.phase > Phase::Lives && self.refusals > LATE_REFUSALS_MAX;

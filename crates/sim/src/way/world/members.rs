@@ -21,12 +21,20 @@ impl World {
     pub(super) fn forgive(&mut self) {
         let Some(id) = self.serving else { return };
         let Some(label) = self.serving_label() else { return };
-        let Some(engine) = self.engine(id) else { return };
-        if engine.serving().is_none_or(|serving| serving.volume.machine().labels_pending()) {
+        let Some(serving) = self.engine(id).and_then(|engine| engine.serving()) else { return };
+        let machine = serving.volume.machine();
+        if machine.labels_pending() {
             return;
         }
+        let members = machine.geometry().member_indices();
+        let are_in_sync: Vec<bool> = members
+            .map(|member| {
+                let is_so = |state| state == MemberState::InSync;
+                is_so(label.state(member)) && is_so(machine.member_state(member))
+            })
+            .collect();
         for (member, host) in self.places.clone().into_iter().enumerate() {
-            let is_in_sync = label.members[member].state == MemberState::InSync;
+            let is_in_sync = are_in_sync[member];
             let host = &mut self.hosts[host];
             let is_noticed = host.unnoticed_by.is_none_or(|engine| engine < id);
             if is_in_sync && host.trouble.is_none() && is_noticed {
@@ -82,7 +90,7 @@ impl World {
                 if state == MemberState::CatchingUp {
                     self.count(Case::CatchingUp);
                 }
-                if reason.contains("cache") {
+                if reason.contains("not flushed may be lost") {
                     self.count(Case::CacheLossCounted);
                 }
             }
