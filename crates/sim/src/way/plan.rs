@@ -226,6 +226,7 @@ impl Plan {
         };
         let mut disk = DiskConfig::new(shape);
         disk.latency = self.latency.clone();
+        disk.slow = Duration::from_millis(2)..=Duration::from_millis(10);
         let mut config = HostConfig::new(disk);
         (config.portals, config.persists) = (self.portals, self.persists);
         config

@@ -107,7 +107,8 @@ impl World {
             }
             Fault::Stuck => {
                 self.count(Case::Stuck);
-                self.net.set_slowness(id, 20_000);
+                // The slowest request takes twelve seconds.
+                self.net.set_slowness(id, 1_200);
                 return self.trouble(host, Trouble::Slow, long);
             }
             Fault::Held => {
