@@ -408,7 +408,9 @@ fn check_one_history(found: &[Found], verdict: &Verdict) -> Result<(), AssembleE
     let truth = &found[verdict.truth];
     let mut believed = found.iter().enumerate().filter(|(at, _)| verdict.lie(*at).is_none());
     let is_second = |other: &Label| {
-        has_diverged(&truth.label, other) && !was_never_complete(found, verdict, other)
+        has_diverged(&truth.label, other)
+            && !was_never_complete(found, verdict, other)
+            && !came_before(found, verdict, other)
     };
     match believed.find(|(_, other)| is_second(&other.label)) {
         None => Ok(()),
@@ -446,6 +448,35 @@ fn was_never_complete(found: &[Found], verdict: &Verdict, other: &Label) -> bool
             && kept.state == MemberState::InSync
             && kept.uuid == truth.members[truth.index.as_usize()].uuid
     })
+}
+
+/// Whether the label `other` is of the truth's own history, with a log: labels of members that are here lead from the one
+/// to the other, each older than the one before it, and each with a member that both call in sync. Such a member had
+/// both labels, and it has one history. So mirrors that were set aside in turns, the truth's member first of all, tell
+/// what none of them tells alone.
+fn came_before(found: &[Found], verdict: &Verdict, other: &Label) -> bool {
+    let truth = &found[verdict.truth].label;
+    if truth.log.is_none() {
+        return false;
+    }
+    let believed = found.iter().enumerate().filter(|(at, _)| verdict.lie(*at).is_none());
+    let mut labels: Vec<&Label> = believed.map(|(_, found)| &found.label).collect();
+    let age = |label: &Label| (label.generation, label.epoch);
+    labels.sort_by_key(|label| core::cmp::Reverse(age(label)));
+    let leads_to = |newer: &Label, older: &Label| {
+        let is_of_both = |member: MemberIndex| {
+            let uuid = |label: &Label| label.members[member.as_usize()].uuid;
+            in_sync(older).contains(member) && uuid(newer) == uuid(older)
+        };
+        age(older) <= age(newer) && in_sync(newer).iter().any(is_of_both)
+    };
+    let mut history = Vec::from([truth]);
+    for label in labels {
+        if history.iter().any(|newer| leads_to(newer, label)) {
+            history.push(label);
+        }
+    }
+    history.iter().any(|newer| leads_to(newer, other))
 }
 
 /// Whether a member with the label `other` went on serving after it had set aside the one with the

@@ -255,6 +255,42 @@ fn who_could_have_gone_on_without_the_truth_is_a_second_history() {
     assert!(is_diverged(&found));
 }
 
+/// Three mirrors with a log, with these in sync by the label of each, the oldest first.
+fn mirrors(of_each: [&[usize]; 3]) -> Vec<Found> {
+    let mut found = labelled(&in_sync(Level::Raid1, 3));
+    for (at, in_sync) in of_each.into_iter().enumerate() {
+        let label = &mut found[at].label;
+        label.epoch += 10 * at as u64;
+        for member in (0..3).filter(|member| !in_sync.contains(member)) {
+            label.members[member].state = MemberState::Faulty;
+        }
+    }
+    found
+}
+
+#[test]
+fn mirrors_that_were_set_aside_in_turns_have_one_history() {
+    // Member 2 was away while the others went on, came back, went on with member 1, and then alone.
+    let in_turns = mirrors([&[0, 1], &[1, 2], &[2]]);
+    let assembly = assemble(&in_turns, Permissions::default()).unwrap();
+    assert_eq!(assembly.truth, 2);
+    assert!(assembly.found.iter().all(Option::is_some) && assembly.liars.is_empty());
+    // Without the one that was there both times nobody can tell.
+    assert!(is_diverged(&[in_turns[0].clone(), in_turns[2].clone()]));
+    // That one went on with the first, and so did the last without them.
+    assert!(is_diverged(&mirrors([&[0, 1], &[0, 1], &[2]])));
+    // A device that took the place of the one in between since tells nothing.
+    let mut replaced = in_turns.clone();
+    for at in [1, 2] {
+        replaced[at].label.members[1].uuid = [77; 16];
+    }
+    assert!(is_diverged(&replaced));
+    // Nor does one that had its label later.
+    let mut later = in_turns;
+    later[0].label.epoch += 15;
+    assert!(is_diverged(&later));
+}
+
 #[test]
 fn too_few_foreign_and_doubled_members_are_refused() {
     let mut found = labels(Level::Raid5, 4);
