@@ -263,9 +263,7 @@ impl World {
             self.fail(format!("{} openings in a row were refused: {failure}", self.refusals));
         }
         // Whom it was to push aside may serve still, or be fenced out in part.
-        if let Some(old) = self.serving
-            && self.phase == Phase::Lives
-        {
+        if let Some(old) = self.serving {
             self.net.put_in(Duration::from_secs(1), Happening::Kill(old));
         }
     }
