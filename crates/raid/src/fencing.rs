@@ -46,7 +46,7 @@ pub enum Removes {
 }
 
 /// This engine's key, and what it may do to others.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence {
     key: NonZeroU64,
     removes: Removes,
@@ -141,6 +141,12 @@ impl Fence {
 #[must_use]
 pub const fn is_engine(key: u64) -> bool {
     key & TAG_MASK == TAG
+}
+
+/// Whether an engine that may have its array open is among those with these keys.
+#[must_use]
+pub fn has_engine(keys: &[u64]) -> bool {
+    keys.iter().any(|key| is_engine(*key) && *key != VACANT.get())
 }
 
 /// What the keys of engines with this fingerprint have in common.

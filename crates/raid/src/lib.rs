@@ -12,6 +12,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod access;
 pub mod array;
 pub mod assemble;
 pub mod bytes;
@@ -40,6 +41,7 @@ pub mod read_window;
 pub mod regions;
 pub mod stripes;
 pub mod sums;
+mod talk;
 pub mod testimony;
 pub mod volume;
 pub mod write_plan;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, ops::Range};
 use futures_util::future::{join_all, try_join_all};
 use netraid_block::{Buf, BufMut, ErrorKind, Pool};
 use netraid_raid::{
+    access::{Failure as _, Needs},
     format::{Image, first_label, format},
     geometry::{Geometry, Level},
     label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
@@ -466,7 +467,7 @@ fn lay_out(
         block_len: geometry.block_len(),
         writes: true,
     };
-    members.iter().try_for_each(|member| needs.check(member))?;
+    members.iter().try_for_each(|member| member.check_fit(&needs))?;
     let array_uuid: Uuid = rand::random();
     let uuids: Vec<Uuid> = (0..count).map(|_| rand::random()).collect();
     let salt = rand::random();
@@ -487,40 +488,6 @@ fn lay_out(
     let pages: Vec<(u64, Buf)> = images.into_iter().map(page).collect();
     let written = vec![pages; count];
     Ok(Images { label: Label { log: None, ..label }, written })
-}
-
-/// What an array asks of a member's device.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Needs {
-    pub(super) capacity: u64,
-    pub(super) transfer_len: u32,
-    pub(super) block_len: u32,
-    pub(super) writes: bool,
-}
-
-impl Needs {
-    /// Refuses a device that could not do it.
-    pub(super) fn check(&self, member: &Connected) -> Result<(), ArrayError> {
-        let info = member.device.info();
-        let unfit = |what, value, limit| {
-            Err(ArrayError::Unfit { address: member.address(), what, value, limit })
-        };
-        if info.capacity < self.capacity {
-            return unfit("its capacity in bytes", info.capacity, self.capacity);
-        }
-        if info.max_transfer_len < self.transfer_len {
-            let (value, limit) = (info.max_transfer_len.into(), self.transfer_len.into());
-            return unfit("its largest transfer in bytes", value, limit);
-        }
-        if info.block_len > self.block_len {
-            let (value, limit) = (info.block_len.into(), self.block_len.into());
-            return unfit("its logical block in bytes", value, limit);
-        }
-        if info.read_only && self.writes {
-            return unfit("the number of writes it allows", 0, 1);
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,14 @@
 
 use netraid_block::{ErrorKind, IoError, UriError};
 use netraid_raid::{
-    array::CommandError, assemble::AssembleError, label::LabelError, member::MemberIndex,
-    regions::RegionsError, volume::ScrubError,
+    access::{Failure, Unfit},
+    array::CommandError,
+    assemble::AssembleError,
+    fencing::steps::FenceError,
+    label::LabelError,
+    member::MemberIndex,
+    regions::RegionsError,
+    volume::ScrubError,
 };
 
 use crate::initiator::{InitiatorError, Reason};
@@ -293,8 +299,25 @@ pub enum ArrayError {
 }
 
 impl ArrayError {
-    /// Whether somebody's reservation is why, or that somebody else has the volume now.
-    pub(super) fn is_conflict(&self) -> bool {
+    /// The member at `address` could not be made an engine's alone.
+    pub(super) fn not_fenced(address: String, error: FenceError) -> Self {
+        match error {
+            FenceError::Failed { what, reason } => Self::Io { address, what, reason },
+            FenceError::Reserved { key } => Self::Reserved { address, key },
+            FenceError::Forgetful => Self::Forgetful { address },
+            FenceError::Contended => Self::Contended { address },
+        }
+    }
+
+    /// The device at `address` could not be a member.
+    pub(super) const fn unfit(address: String, unfit: Unfit) -> Self {
+        let Unfit { what, value, limit } = unfit;
+        Self::Unfit { address, what, value, limit }
+    }
+}
+
+impl Failure for ArrayError {
+    fn is_conflict(&self) -> bool {
         let is_taken =
             |error: &InitiatorError| matches!(error.reason(), Reason::Plan | Reason::Fenced);
         matches!(self, Self::Io { reason, .. } if reason.kind() == ErrorKind::Fenced)

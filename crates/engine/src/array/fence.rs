@@ -6,7 +6,7 @@
 use netraid_block::ErrorKind;
 use netraid_raid::{
     fencing::{
-        Fence, VACANT, is_engine,
+        Fence, has_engine,
         steps::{Answer, Ask, FenceError, Notice, Step, Steps},
     },
     label::Label,
@@ -24,12 +24,12 @@ impl Connected {
     /// # Errors
     /// When somebody is registered who may not be removed, or others come between again and again,
     /// or the member fails.
-    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), ArrayError> {
+    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), FenceError> {
         self.go(Steps::fence(self.standing, fence)).await
     }
 
     /// Makes sure that nobody has taken this member over since it was fenced.
-    pub(super) async fn check_fenced(&self) -> Result<(), ArrayError> {
+    pub(super) async fn check_fenced(&self) -> Result<(), FenceError> {
         let mut this = self.clone();
         this.go(Steps::check(self.standing)).await
     }
@@ -47,7 +47,8 @@ impl Connected {
     /// is written meanwhile. Nothing where nobody is registered.
     pub(super) async fn seize(&mut self) -> Result<(), ArrayError> {
         let against_all = Fence::against_all(rand::random());
-        self.go(Steps::seize(self.standing, against_all)).await
+        let seized = self.go(Steps::seize(self.standing, against_all)).await;
+        seized.map_err(|error| ArrayError::not_fenced(self.address(), error))
     }
 
     /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
@@ -82,10 +83,7 @@ impl Connected {
             Err(_) => return Ok(None),
         }
         let has_no_engine = match self.remote.reservation_keys().await {
-            Ok(keys) => {
-                let mut engines = keys.keys.iter().filter(|key| is_engine(**key));
-                !keys.is_cut && engines.all(|key| *key == VACANT.get())
-            }
+            Ok(found) => !found.is_cut && !has_engine(&found.keys),
             Err(_) => false,
         };
         match has_no_engine {
@@ -97,7 +95,7 @@ impl Connected {
     }
 
     /// Asks the member what is to be asked.
-    async fn go(&mut self, mut steps: Steps) -> Result<(), ArrayError> {
+    async fn go(&mut self, mut steps: Steps) -> Result<(), FenceError> {
         loop {
             let step = steps.poll();
             // Also what was asked for and is not answered any more is to be given back.
@@ -105,7 +103,7 @@ impl Connected {
             match step {
                 Step::Ask(ask) => steps.answer(self.ask(ask).await),
                 Step::Tell(notice) => self.log(&notice),
-                Step::Done(end) => return end.map_err(|error| self.not_fenced(error)),
+                Step::Done(end) => return end,
             }
         }
     }
@@ -139,16 +137,6 @@ impl Connected {
         match done {
             Ok(()) => Answer::Done,
             Err(error) => Answer::Failed(error),
-        }
-    }
-
-    fn not_fenced(&self, error: FenceError) -> ArrayError {
-        let address = self.address();
-        match error {
-            FenceError::Failed { what, reason } => self.fail(what, reason),
-            FenceError::Reserved { key } => ArrayError::Reserved { address, key },
-            FenceError::Forgetful => ArrayError::Forgetful { address },
-            FenceError::Contended => ArrayError::Contended { address },
         }
     }
 

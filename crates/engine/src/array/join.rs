@@ -1,22 +1,26 @@
-//! Another device, or a returned one, for a member's place: connected to and checked beside the running array.
+//! Another device, or a returned one, for a member's place: how it is reached, and what it is asked beside the running
+//! array.
 
 use futures_util::future::join_all;
-use netraid_block::{ErrorKind, Pool, TargetUri};
+use netraid_block::{Pool, TargetUri};
 use netraid_iscsi_proto::chap::Secret;
 use netraid_raid::{
     assemble::AssembleError,
-    fencing::{Fence, Removes, key_of_dead_holder},
-    label::{Holder, Label},
+    fencing::Fence,
+    label::Label,
     member::MemberIndex,
-    volume::{self, Expect, NotFormer, PlainOrLogged, serves_as},
+    volume::{
+        Expect, NotFormer, PlainOrLogged,
+        preparing::{self, Answer, Ask, Locked, Other, Refusal, Step, Steps},
+    },
 };
 
 use super::{
     ArrayError,
-    create::Needs,
     driver::{Driver, Reply},
     lock::{ArrayLock, this_holder},
     member::{Connected, MemberConfig},
+    reach::Reached,
 };
 
 /// A device that may take a member's place, with the label of a member that is back; or why it may not.
@@ -117,11 +121,7 @@ impl Driver {
 
 /// The running array that a device is to join.
 pub(super) struct Beside {
-    label: Label,
-    needs: Needs,
-    /// Who has it.
-    this: Holder,
-    fence: Option<Fence>,
+    array: preparing::Beside,
     /// The devices that serve.
     others: Vec<Connected>,
 }
@@ -135,19 +135,15 @@ impl Beside {
         fence: Option<Fence>,
         others: Vec<Connected>,
     ) -> Self {
-        let label = machine.label();
-        let needs = Needs {
-            capacity: label.regions.data.end(),
-            transfer_len: machine.max_io_len(),
-            block_len: label.geometry.block_len(),
-            writes: true,
-        };
-        Self { label, needs, this: this_holder(lock), fence, others }
+        let (label, max_io_len) = (machine.label(), machine.max_io_len());
+        let array = preparing::Beside { label, max_io_len, this: this_holder(lock), fence };
+        Self { array, others }
     }
 }
 
 /// Makes a session to a device for the array, when it is what is expected; with the label of a
-/// member of an array with a log that is back.
+/// member of an array with a log that is back. What is asked of it, and in which order, is in
+/// [`netraid_raid::volume::preparing`].
 pub(super) async fn join(
     config: MemberConfig,
     member: MemberIndex,
@@ -155,125 +151,64 @@ pub(super) async fn join(
     beside: &Beside,
     pool: Pool,
 ) -> Result<(Connected, Option<Label>), ArrayError> {
-    let Beside { label: array, needs, this, fence, others } = beside;
-    let is_holder = is_holder(others).await?;
-    let connected = Connected::visit(config.clone(), pool.clone()).await?;
-    let checked = async {
-        needs.check(&connected)?;
-        check_not_serving(&connected, array).await?;
-        match expect {
-            Expect::Anything => check_not_open_here(&connected, array).await,
-            Expect::Unused => connected.check_unused().await.map(|()| None),
-            Expect::Former => check_former(&connected, member, array).await.map(|_| None),
-        }
-    };
-    let own = connected.label().await;
-    let checked = checked.await;
-    connected.remote.close().await;
-    // The array that the device was of is not opened by this machine before the device is fenced.
-    let _former_lock = checked?;
-    // No label is written yet: the machine composes it, and that overwrites any other.
-    let own = own?.ok().filter(|label| label.array_uuid == array.array_uuid);
-    let former = fence.map(|fence| fence.former_machines(own.as_ref(), this)).unwrap_or_default();
-    let mut connected = Connected::take_over(config, &array.array_uuid, &former, pool).await?;
-    let fenced = match fence {
-        Some(fence) => {
-            let removes = match Removes::of(expect, is_holder) {
-                Removes::Own => {
-                    let own = own.as_ref().and_then(|label| key_of_dead_holder(label, this));
-                    Removes::Holders([None, own])
+    let mut device = Reached::new(config, pool);
+    let mut steps = Steps::new(member, expect, beside.array.clone());
+    // Held until this ends.
+    let mut _former_lock = None;
+    loop {
+        let answer = match steps.poll() {
+            Step::Ask(Ask::Device(ask)) => Answer::Device(device.ask(ask).await),
+            Step::Ask(Ask::Others) => Answer::Others(check(&beside.others).await),
+            Step::Ask(Ask::Lock(label)) => Answer::Lock(match ArrayLock::take(&label) {
+                Ok(lock) => {
+                    _former_lock = Some(lock);
+                    Locked::Taken
                 }
-                removes @ (Removes::Holders(_) | Removes::Engines | Removes::All) => removes,
-            };
-            connected.fence(fence.with(removes)).await
-        }
-        None => Ok(()),
-    };
-    // Before the member that is replaced is set aside for it, and before anything of it is overwritten.
-    let fenced = match fenced {
-        Ok(()) if expect != Expect::Former => {
-            connected.prove_writable(array.regions.data.end()).await
-        }
-        end => end,
-    };
-    let is_back = expect == Expect::Former && array.log.is_some();
-    let label = match fenced {
-        Ok(()) if is_back => check_former(&connected, member, array).await.map(Some),
-        Ok(()) if array.log.is_some() => {
-            connected.reserve_tables(&array.regions).await.map(|()| None)
-        }
-        end => end.map(|()| None),
-    };
-    match label {
-        Ok(label) => Ok((connected, label)),
-        Err(error) => {
-            connected.leave().await;
-            Err(error)
-        }
+                Err(ArrayError::Locked { .. }) => Locked::Held,
+                Err(_) => Locked::Impossible,
+            }),
+            Step::Done(Ok(label)) => return Ok((device.into_session(), label.map(|label| *label))),
+            Step::Done(Err(refusal)) => {
+                return Err(refused(refusal, device.address(), member, beside));
+            }
+        };
+        steps.answer(answer);
     }
 }
 
-/// Whether this engine surely has the array still, by the members that are fenced. Who is fenced out
-/// without having heard of it yet must not push its successor aside.
-async fn is_holder(others: &[Connected]) -> Result<bool, ArrayError> {
-    let ends =
-        join_all(others.iter().filter(|other| other.standing.exclusive).map(async |other| {
-            let end = other.check_fenced().await;
-            (end, other.remote.is_fenced())
-        }));
-    let ends = ends.await;
-    let is_holder = !ends.is_empty() && ends.iter().all(|(end, _)| end.is_ok());
-    for (end, is_fenced) in ends {
-        match end {
-            Err(ArrayError::Io { reason, .. })
-                if !is_fenced && reason.kind() != ErrorKind::Fenced => {}
-            end => end?,
-        }
-    }
-    Ok(is_holder)
+/// Asks all that serve whether they are this engine's still.
+async fn check(others: &[Connected]) -> Vec<Other> {
+    let checked = others.iter().map(async |other| {
+        let end = other.check_fenced().await;
+        Other { exclusive: other.standing.exclusive, end, is_fenced: other.remote.is_fenced() }
+    });
+    join_all(checked).await
 }
 
-/// Refuses a LUN that serves as another member, whatever the user says.
-async fn check_not_serving(connected: &Connected, array: &Label) -> Result<(), ArrayError> {
-    let label = connected.label().await?.ok();
-    match label.and_then(|label| serves_as(array, &label)) {
-        Some(member) => Err(ArrayError::Serves { address: connected.address(), member }),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a member of another array that is open on this machine, whatever the user says.
-async fn check_not_open_here(
-    connected: &Connected,
-    array: &Label,
-) -> Result<Option<ArrayLock>, ArrayError> {
-    match connected.label().await? {
-        Ok(label) if label.array_uuid != array.array_uuid => {
-            connected.check_not_open_here(&label).await
-        }
-        Ok(_) | Err(_) => Ok(None),
-    }
-}
-
-/// Refuses what was not that member; with a log, also one that went on without the others.
-async fn check_former(
-    connected: &Connected,
+/// Why the device at `address` may not take a member's place, with addresses.
+fn refused(
+    refusal: Refusal<ArrayError>,
+    address: String,
     member: MemberIndex,
-    array: &Label,
-) -> Result<Label, ArrayError> {
-    let address = connected.address();
-    let label = connected.label().await?.ok();
-    let not_former = match (volume::check_former(array, member, label.as_ref()), label) {
-        (Ok(()), Some(label)) => return Ok(label),
-        (Ok(()), None) => NotFormer::NotThatMember,
-        (Err(not_former), _) => not_former,
-    };
-    Err(match not_former {
-        NotFormer::NotThatMember => ArrayError::NotThatMember { address, member },
-        NotFormer::WentOn => {
-            let (name, first) = (array.name.clone(), "the members that serve".to_owned());
+    beside: &Beside,
+) -> ArrayError {
+    match refusal {
+        Refusal::Failed(error) => error,
+        Refusal::NotFenced(error) => ArrayError::not_fenced(address, error),
+        Refusal::NotHolder { other, error } => {
+            ArrayError::not_fenced(beside.others[other].address(), error)
+        }
+        Refusal::Unfit(unfit) => ArrayError::unfit(address, unfit),
+        Refusal::Serves(member) => ArrayError::Serves { address, member },
+        Refusal::OpenHere { name } => ArrayError::OpenHere { address, name },
+        Refusal::NotFormer(NotFormer::NotThatMember) => {
+            ArrayError::NotThatMember { address, member }
+        }
+        Refusal::NotFormer(NotFormer::WentOn) => {
+            let name = beside.array.label.name.clone();
+            let first = "the members that serve".to_owned();
             let reason = AssembleError::Diverged { name, first, second: address };
             ArrayError::Assemble { reason, notes: String::new() }
         }
-    })
+    }
 }

@@ -6,7 +6,7 @@ use netraid_block::{
     Buf, Device, ErrorKind, IoError, Op, Pool, RequestFlags, SgList, TargetUri, narrow,
 };
 use netraid_raid::{
-    checkpoint::Checkpoint,
+    access::{Failure as _, Needs, checkpoint_of, label_of},
     fencing::hash,
     fencing::steps::Standing,
     label::{LABEL_LEN, Label, LabelError, Uuid},
@@ -182,32 +182,34 @@ impl Connected {
 
     /// The newest valid copy of the label, or why there is none.
     pub(super) async fn label(&self) -> Result<Result<Label, LabelError>, ArrayError> {
-        let mut best: Result<Label, LabelError> = Err(LabelError::Absent);
-        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+        let mut copies = Vec::new();
+        for offset in LABEL_OFFSETS {
             if offset + LABEL_LEN as u64 > self.capacity() {
                 return Ok(Err(LabelError::Absent));
             }
             match self.read(offset, LABEL_LEN as u64, "reading the label").await {
-                Ok(bytes) => best = better(best, Label::decode(&bytes, copy)),
-                // The other copy may be whole.
-                Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Medium => {}
+                Ok(bytes) => copies.push(Some(bytes)),
+                Err(ArrayError::Io { reason, .. }) if reason.kind() == ErrorKind::Medium => {
+                    copies.push(None);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(best)
+        Ok(label_of(copies.iter().map(Option::as_deref)))
     }
 
     /// The counter of the newest checkpoint that an array with a log has here; none where none can be read.
-    pub(super) async fn checkpoint(&self, label: &Label) -> Option<u64> {
-        label.log.as_ref()?;
-        let mut newest = None;
-        for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
-            let image = self.read(offset, CHECKPOINT_LEN, "reading a checkpoint").await.ok();
-            let found =
-                image.and_then(|image| Checkpoint::decode(&image, label.array_uuid, slot).ok());
-            newest = newest.max(found.map(|found| found.counter));
+    pub(super) async fn checkpoint(&self, array: Uuid) -> Option<u64> {
+        let mut slots = Vec::new();
+        for offset in CHECKPOINT_OFFSETS {
+            slots.push(self.read(offset, CHECKPOINT_LEN, "reading a checkpoint").await.ok());
         }
-        newest
+        checkpoint_of(array, slots.iter().map(Option::as_deref))
+    }
+
+    /// Refuses a device that could not do what an array needs.
+    pub(super) fn check_fit(&self, needs: &Needs) -> Result<(), ArrayError> {
+        needs.check(self.device.info()).map_err(|unfit| ArrayError::unfit(self.address(), unfit))
     }
 
     pub(super) async fn write_label(&self, label: &Label) -> Result<(), ArrayError> {
@@ -370,21 +372,6 @@ fn engine_isid(machine: Uuid, array: &Uuid, uri: &TargetUri) -> [u8; 6] {
     let hash = hash(bytes);
     let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
     [0x80, a, b, c, d, e]
-}
-
-/// The label with the larger generation and epoch; an error only when there is no label.
-fn better(
-    one: Result<Label, LabelError>,
-    two: Result<Label, LabelError>,
-) -> Result<Label, LabelError> {
-    match (one, two) {
-        (Ok(one), Ok(two)) => {
-            let newer = (two.generation, two.epoch) > (one.generation, one.epoch);
-            Ok(if newer { two } else { one })
-        }
-        (Ok(label), Err(_)) | (Err(_), Ok(label)) => Ok(label),
-        (Err(LabelError::Absent), Err(error)) | (Err(error), Err(_)) => Err(error),
-    }
 }
 
 /// What the first bytes of a disk are usually known by: offset, bytes, name.

@@ -19,6 +19,7 @@ mod mark;
 mod member;
 mod open;
 mod putback;
+mod reach;
 mod slots;
 mod status;
 mod written;

@@ -2,7 +2,6 @@
 
 use super::{
     Caches,
-    create::Needs,
     error::ArrayError,
     lock::{ArrayLock, hex, this_holder},
     member::{Connected, MemberConfig},
@@ -14,6 +13,7 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 use netraid_block::{DeviceInfo, IoError, Pool};
 use netraid_raid::{
+    access::{Failure as _, Needs},
     array::{ArrayMachine, MemberCaps, OpenConfig},
     assemble::{
         AssembleError, Assembly, CleanClose, Found, Permissions, assemble, choose_array, misplaced,
@@ -327,6 +327,7 @@ async fn exclude_others(
     // Each to its end: what was registered must be known, to be taken back when one fails.
     let ends = join_all(members.map(async |(at, member)| {
         let end = member.fence(fence_of(at)).await;
+        let end = end.map_err(|error| ArrayError::not_fenced(member.address(), error));
         (at, end.map(|()| (!member.standing.exclusive).then(|| member.address())))
     }));
     let mut failed = Vec::new();
@@ -493,8 +494,8 @@ pub(super) async fn read_labels(
     let labels = join_all(connected.iter().map(async |member| {
         let label = member.label().await;
         let checkpoint = match &label {
-            Ok(Ok(label)) => member.checkpoint(label).await,
-            Ok(Err(_)) | Err(_) => None,
+            Ok(Ok(label)) if label.log.is_some() => member.checkpoint(label.array_uuid).await,
+            Ok(_) | Err(_) => None,
         };
         (label, checkpoint)
     }));
@@ -591,7 +592,7 @@ pub(super) fn decide(
     };
     for (index, place) in (0..).map(MemberIndex).zip(&assembly.found) {
         let Some(at) = *place else { continue };
-        if let Err(error) = needs.check(&connected[connections[at]]) {
+        if let Err(error) = connected[connections[at]].check_fit(&needs) {
             permissions.unfit.insert(index);
             notes.push(format!("{error}; it is left out as member {index}"));
         }

@@ -27,6 +27,7 @@ mod machine;
 mod pace;
 mod places;
 mod plain;
+pub mod preparing;
 mod requests;
 mod returns;
 #[cfg(test)]
