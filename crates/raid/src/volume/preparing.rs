@@ -2,7 +2,8 @@
 //! again.
 //!
 //! Invariants: nothing is taken over before the device was found to be what is expected; no registration is removed before
-//! it was looked whether this engine has the array still; a device that was taken over and is refused is given back.
+//! it was looked, right before that, whether this engine has the array still: others may have taken it over while sessions
+//! were made; a device that was taken over and is refused is given back.
 //!
 //! Steps are straight-line code that waits for answers. Not here: when a device is prepared, and what becomes of one that
 //! is ([`super::joining`], [`super::returns`]).
@@ -162,14 +163,15 @@ struct Place<E> {
 
 impl<E: Failure> Place<E> {
     async fn prepare(&self) -> Result<Option<Label>, Refusal<E>> {
-        let is_holder = self.is_holder().await?;
+        // Who is fenced out has nothing to look for at the device.
+        self.is_holder().await?;
         let own = self.visit().await?;
         let Beside { label: array, this, fence, .. } = &self.beside;
         // No label is written yet: the machine composes it, and that overwrites any other.
         let own = own.filter(|label| label.array_uuid == array.array_uuid);
         let former = fence.map(|fence| fence.former_machines(own.as_ref(), this));
         self.take_over(array.array_uuid, former.unwrap_or_default()).await?;
-        let ready = self.make_ready(own.as_ref(), is_holder).await;
+        let ready = self.make_ready(own.as_ref()).await;
         if ready.is_err() {
             // It says itself what stays.
             self.device(access::Ask::Leave).await;
@@ -265,13 +267,11 @@ impl<E: Failure> Place<E> {
     }
 
     /// Has the device, which was taken over, be this engine's alone, and ready for what the machine writes.
-    async fn make_ready(
-        &self,
-        own: Option<&Label>,
-        is_holder: bool,
-    ) -> Result<Option<Label>, Refusal<E>> {
+    async fn make_ready(&self, own: Option<&Label>) -> Result<Option<Label>, Refusal<E>> {
         let array = &self.beside.label;
         if let Some(fence) = self.beside.fence {
+            // Making sessions takes long enough for another engine to take the array over.
+            let is_holder = self.is_holder().await?;
             let fence = fence.with(self.removes(own, is_holder));
             let fenced = self.device(access::Ask::Fence(fence)).await.fenced();
             fenced.map_err(Refusal::NotFenced)?;

@@ -310,6 +310,24 @@ fn an_engine_that_was_fenced_out_does_not_even_look() {
 }
 
 #[test]
+fn an_engine_that_is_fenced_out_while_it_connects_does_not_push_its_successor_aside() {
+    for expect in [Expect::Former, Expect::Unused, Expect::Anything] {
+        let mut world = if expect == Expect::Former { World::former(true) } else { World::new() };
+        world.others = vec![vec![ours(), ours()], vec![fails(ErrorKind::Fenced), ours()]];
+        let end = world.run(expect, beside(true));
+        assert!(matches!(end, Err(Refusal::NotHolder { other: 0, .. })), "{expect:?}: {end:?}");
+        assert!(world.was_taken_over().is_some() && world.was_left(), "{:?}", world.asked);
+        assert_eq!(world.fence(), None, "{expect:?}");
+    }
+    // One of the others went away meanwhile: nobody knows whose it is.
+    let mut world = World::former(true);
+    world.others = vec![vec![ours()], vec![fails(ErrorKind::Unreachable)]];
+    assert!(world.run(Expect::Former, beside(true)).is_ok());
+    let fence = world.fence().unwrap();
+    assert!(!fence.may_remove(key_of_holder(&[9; 16], &holder(2)) | 1));
+}
+
+#[test]
 fn engines_are_removed_from_a_member_that_is_back_only_by_who_surely_has_the_array() {
     let dead = Holder { lock: (1, 9), boot_id: [1; 16], ..holder(9) };
     let stranger = Holder { name: "another".into(), machine_id: [6; 16], ..holder(3) };
@@ -430,6 +448,7 @@ fn check(seed: u64, world: &World, expect: Expect, is_ready: bool) {
     });
     assert!(taken.is_none() || closed < taken, "{seed}: taken over unseen: {asked:?}");
     assert!(fenced.is_none() || taken < fenced, "{seed}: {asked:?}");
+    assert!(fenced.is_none_or(|at| asked[at - 1] == Ask::Others), "{seed}: {asked:?}");
     assert!(
         written.is_none() || fenced < written,
         "{seed}: written before it is fenced: {asked:?}"
