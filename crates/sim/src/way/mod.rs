@@ -32,6 +32,8 @@ mod reach;
 mod script;
 mod served;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod wire;
 pub mod world;
 

@@ -1,0 +1,65 @@
+//! The way from initiators to disks alone: engines write, read, flush and reserve while everything beneath them breaks.
+
+mod oracle;
+mod world;
+
+use super::*;
+use crate::{array::trace::Keep, dice::Seed};
+use world::World;
+
+const BLOCK_LEN: u32 = 4096;
+/// Blocks of a disk.
+const BLOCKS: u64 = 192;
+
+fn run(seed: u64) -> (u64, Counts) {
+    let mut world = World::new(Seed(seed), Keep::Hash);
+    world.live();
+    world.finish()
+}
+
+#[test]
+fn what_was_acknowledged_is_there_and_what_was_preempted_is_not() {
+    let mut all = Counts::default();
+    let mut failed = Vec::new();
+    for seed in 0..300 {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok((_, counts)) => all += counts,
+            Err(_) => failed.push(seed),
+        }
+    }
+    assert_eq!(failed, [], "seeds that failed");
+    let silent: Vec<_> = all.iter().filter(|(_, count)| *count == 0).collect();
+    // Both sides are ours and keep to the protocol; registrations of an engine are not kept over a restart.
+    let expected = [
+        Count::ProtocolError,
+        Count::DigestError,
+        Count::Rejected,
+        Count::LoginTimeout,
+        Count::TaskFunctionFailed,
+        Count::Stored,
+    ];
+    let missing: Vec<_> =
+        silent.iter().map(|(count, _)| *count).filter(|count| !expected.contains(count)).collect();
+    assert_eq!(missing, [], "these never happened");
+}
+
+#[test]
+fn a_seed_gives_the_same_run_each_time() {
+    for seed in [0, 7, 19] {
+        assert_eq!(run(seed), run(seed));
+    }
+    assert_ne!(run(0).0, run(1).0);
+}
+
+#[test]
+#[ignore = "tells what one seed does: NETRAID_SEED"]
+fn replay() {
+    let seed = std::env::var("NETRAID_SEED").unwrap().parse().unwrap();
+    let mut world = World::new(Seed(seed), Keep::All);
+    world.live();
+    let (hash, counts) = world.finish();
+    for (count, number) in counts.iter() {
+        println!("{number:8} {}", count.name());
+    }
+    println!("{hash:016x}");
+}
