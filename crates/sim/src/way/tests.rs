@@ -19,12 +19,18 @@ fn run(seed: u64) -> (u64, Counts) {
 
 #[test]
 fn what_was_acknowledged_is_there_and_what_was_preempted_is_not() {
-    let mut all = Counts::default();
-    let mut failed = Vec::new();
-    for seed in 0..300 {
-        match std::panic::catch_unwind(|| run(seed)) {
-            Ok((_, counts)) => all += counts,
-            Err(_) => failed.push(seed),
+    let (mut all, mut failed) = (Counts::default(), Vec::new());
+    let halves = [0, 1].map(|half| {
+        std::thread::spawn(move || {
+            let seeds = (half..300).step_by(2);
+            let ended = |seed| (seed, std::panic::catch_unwind(|| run(seed)).ok());
+            seeds.map(ended).collect::<Vec<_>>()
+        })
+    });
+    for (seed, ended) in halves.into_iter().flat_map(|half| half.join().unwrap()) {
+        match ended {
+            Some((_, counts)) => all += counts,
+            None => failed.push(seed),
         }
     }
     assert_eq!(failed, [], "seeds that failed");

@@ -129,7 +129,12 @@ impl Wire {
             if room == 0 {
                 return Ok(false);
             }
-            let mut bytes = Vec::new();
+            let mut len = 0;
+            self.outgoing.slices(|slice| {
+                len += slice.len();
+                len < room
+            });
+            let mut bytes = Vec::with_capacity(len.min(room));
             self.outgoing.slices(|slice| {
                 let len = slice.len().min(room - bytes.len());
                 bytes.extend_from_slice(&slice[..len]);

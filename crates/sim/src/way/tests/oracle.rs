@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use netraid_block::narrow;
+
 use super::{BLOCK_LEN, BLOCKS};
 use crate::way::{HostId, LineId};
 
@@ -49,7 +51,7 @@ impl Oracle {
             dead: None,
             is_lossy: true,
         };
-        Self { host, now: 1, blocks: vec![vec![old]; BLOCKS as usize], power_lost: 0 }
+        Self { host, now: 1, blocks: vec![vec![old]; narrow(BLOCKS)], power_lost: 0 }
     }
 
     pub(super) fn tick(&mut self) -> Moment {
@@ -60,7 +62,7 @@ impl Oracle {
     pub(super) fn begin(&mut self, first: u64, blocks: u64, version: u64) -> Write {
         let begun = self.tick();
         for block in first..first + blocks {
-            self.blocks[block as usize].push(Entry {
+            self.blocks[narrow::<_, usize>(block)].push(Entry {
                 version,
                 begun,
                 ended: None,
@@ -96,7 +98,7 @@ impl Oracle {
 
     fn each(&mut self, write: &Write, mut act: impl FnMut(&mut Vec<Entry>, usize)) {
         for block in write.first..write.first + write.blocks {
-            let entries = &mut self.blocks[block as usize];
+            let entries = &mut self.blocks[narrow::<_, usize>(block)];
             let at = entries.iter().position(|entry| entry.begun == write.begun).unwrap();
             act(entries, at);
         }
@@ -133,7 +135,7 @@ impl Oracle {
             let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
             let is_whole = bytes.chunks_exact(8).all(|word| word == version.to_le_bytes());
             assert!(is_whole, "block {block} of {:?} is torn", self.host);
-            let entries = &mut self.blocks[block as usize];
+            let entries = &mut self.blocks[narrow::<_, usize>(block)];
             let may = |entry: &Entry| {
                 entry.version == version && entry.dead.is_none_or(|dead| dead > begun)
             };

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList};
+use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 use netraid_remote::{Event, Order, OrderId, Request};
 use netraid_scsi::cdb::reserve::{self, ReservationType, ReserveOrder};
 
@@ -27,7 +27,7 @@ const HOSTS: usize = 2;
 const SHARE: u64 = BLOCKS / ENGINES as u64;
 /// Events of one run.
 const EVENTS_MAX: usize = 2_000_000;
-const LIFE: Duration = Duration::from_secs(20);
+const LIFE: Duration = Duration::from_secs(8);
 const KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -109,7 +109,7 @@ impl World {
             refuse_one_in: if dice.one_in(3) { 20 } else { 0 },
             unanswered_one_in: if dice.one_in(3) { 20 } else { 0 },
             slow_one_in: if dice.one_in(3) { 10 } else { 0 },
-            break_one_in: 1 + dice.below(8) as u32,
+            break_one_in: narrow(1 + dice.below(8)),
             ..Manners::default()
         };
         let mut net = Net::new(seed, manners, keep);
@@ -212,14 +212,14 @@ impl World {
                     self.work(engine, host);
                 }
                 if !self.is_calm {
-                    let wait = self.dice.time_to_next(4 * MILLI);
+                    let wait = self.dice.time_to_next(6 * MILLI);
                     self.net.put_in(wait, Own::Work(engine));
                 }
             }
             Own::Fault => {
                 if !self.is_calm {
                     self.fault();
-                    let wait = self.dice.time_to_next(250 * MILLI);
+                    let wait = self.dice.time_to_next(150 * MILLI);
                     self.net.put_in(wait, Own::Fault);
                 }
             }
@@ -241,7 +241,7 @@ impl World {
 
     fn open(&mut self, engine: usize, host: usize) {
         let mut config = LineConfig::new(format!("iqn.2026-01.org.example:engine{engine}"))
-            .taking_over([engine as u8, host as u8, 7], 1 << 8);
+            .taking_over([narrow(engine), narrow(host), 7], 1 << 8);
         config.sessions = self.width;
         config.digests = self.digests;
         let line = self.net.open(EngineId(engine), HostId(host), config);
@@ -380,7 +380,7 @@ impl World {
             return;
         }
         for _ in 0..=self.dice.below(3) {
-            let most = if self.dice.one_in(8) { SHARE } else { 4 };
+            let most = if self.dice.one_in(24) { SHARE } else { 4 };
             let blocks = 1 + self.dice.below(most);
             let first = engine as u64 * SHARE + self.dice.below(SHARE - blocks + 1);
             let op = match self.dice.below(20) {
@@ -402,7 +402,7 @@ impl World {
         let doing = match op {
             Op::Write => {
                 let version = user + 1;
-                let words = blocks as usize * BLOCK_LEN as usize / 8;
+                let words = narrow::<_, usize>(blocks) * BLOCK_LEN as usize / 8;
                 data = Buf::copy_from(&version.to_le_bytes().repeat(words)).into();
                 Doing::Write(oracle.begin(first, blocks, version))
             }
@@ -440,10 +440,12 @@ impl World {
         match (doing, result) {
             (Doing::Write(write), Ok(_)) => oracle.acknowledge(&write, line, losses),
             (Doing::Discard(write), Ok(_)) => oracle.end(&write),
-            (Doing::Write(write) | Doing::Discard(write), Err(error)) => match error.kind() {
-                ErrorKind::Aborted | ErrorKind::Fenced => self.orphans.push((engine, host, write)),
-                _ => oracle.end(&write),
-            },
+            (Doing::Write(write) | Doing::Discard(write), Err(error))
+                if matches!(error.kind(), ErrorKind::Aborted | ErrorKind::Fenced) =>
+            {
+                self.orphans.push((engine, host, write));
+            }
+            (Doing::Write(write) | Doing::Discard(write), Err(_)) => oracle.end(&write),
             (Doing::Read { first, blocks, begun }, Ok(data)) => {
                 assert_eq!(data.len() as u64, blocks * u64::from(BLOCK_LEN));
                 oracle.read(begun, first, &data.to_contiguous());
@@ -470,7 +472,7 @@ impl World {
         let (engine, host) = (self.dice.index(ENGINES), self.dice.index(HOSTS));
         let (engine_id, host_id) = (EngineId(engine), HostId(host));
         let short = self.dice.time_in(&(MILLI..=3000 * MILLI));
-        let what = self.dice.below(22);
+        let what = self.dice.below(24);
         let now = self.net.now();
         self.net
             .trace()
@@ -514,6 +516,7 @@ impl World {
                 self.net.disk_mut(host_id).spoil(block);
             }
             20 => self.cut_off(engine, host),
+            21 => self.leave(engine, host),
             _ => self.preempt(engine, host),
         }
     }
@@ -571,6 +574,24 @@ impl World {
                 self.reopen(engine, host);
             }
         }
+    }
+
+    /// An engine gives its reservation and its registration back, or those of all, and closes the disk.
+    fn leave(&mut self, engine: usize, host: usize) {
+        let session = &mut self.sessions[engine][host];
+        if session.phase != Phase::Ready || session.is_closing {
+            return;
+        }
+        session.is_closing = true;
+        let (line, key) = (session.line, session.key);
+        self.net.note_leaving(line);
+        if self.dice.one_in(4) {
+            self.net.order(line, Order::Clear { key });
+        } else {
+            self.net.order(line, once(reserve::release(key, KIND)));
+            self.net.order(line, Order::Register { key: 0, ignore: false });
+        }
+        self.net.close(line);
     }
 
     fn preempt(&mut self, engine: usize, host: usize) {
