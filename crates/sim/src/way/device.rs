@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 use netraid_raid::{
+    access::{self, checkpoint_of, label_of},
     array::MemberCaps,
     assemble::AssembleError,
-    checkpoint::Checkpoint,
     fencing::{
         Fence, hash,
         steps::{Answer as Told, Ask, FenceError, Standing, Step, Steps},
@@ -106,6 +106,23 @@ impl Failure {
     }
 }
 
+impl From<FenceError> for Failure {
+    fn from(error: FenceError) -> Self {
+        match error {
+            FenceError::Failed { what, reason } => Self::Io(what, reason),
+            FenceError::Reserved { key } => Self::Reserved(key),
+            FenceError::Forgetful => Self::Forgetful,
+            FenceError::Contended => Self::Contended,
+        }
+    }
+}
+
+impl access::Failure for Failure {
+    fn is_conflict(&self) -> bool {
+        Self::is_conflict(self)
+    }
+}
+
 /// A device with a line to it.
 #[derive(Debug, Clone)]
 pub(super) struct Connected {
@@ -194,28 +211,26 @@ impl Connected {
 
     /// The newest valid copy of the label, or why there is none.
     pub(super) async fn label(&self) -> Result<Result<Label, LabelError>, Failure> {
-        let mut best: Result<Label, LabelError> = Err(LabelError::Absent);
-        for (copy, offset) in LABEL_OFFSETS.into_iter().enumerate() {
+        let mut copies = Vec::new();
+        for offset in LABEL_OFFSETS {
             match self.read(offset, LABEL_LEN as u64, "reading the label").await {
-                Ok(bytes) => best = better(best, Label::decode(&bytes, copy)),
-                Err(Failure::Io(_, reason)) if reason.kind() == ErrorKind::Medium => {}
+                Ok(bytes) => copies.push(Some(bytes)),
+                Err(Failure::Io(_, reason)) if reason.kind() == ErrorKind::Medium => {
+                    copies.push(None);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(best)
+        Ok(label_of(copies.iter().map(|copy| copy.as_ref().map(|bytes| &bytes[..]))))
     }
 
-    /// The counter of the newest checkpoint that an array with a log has here.
-    pub(super) async fn checkpoint(&self, label: &Label) -> Option<u64> {
-        label.log.as_ref()?;
-        let mut newest = None;
-        for (slot, offset) in CHECKPOINT_OFFSETS.into_iter().enumerate() {
-            let image = self.read(offset, PAGE_LEN.into(), "reading a checkpoint").await.ok();
-            let found =
-                image.and_then(|image| Checkpoint::decode(&image, label.array_uuid, slot).ok());
-            newest = newest.max(found.map(|found| found.counter));
+    /// The counter of the newest checkpoint of an array with a log.
+    pub(super) async fn checkpoint(&self, array: Uuid) -> Option<u64> {
+        let mut slots = Vec::new();
+        for offset in CHECKPOINT_OFFSETS {
+            slots.push(self.read(offset, PAGE_LEN.into(), "reading a checkpoint").await.ok());
         }
-        newest
+        checkpoint_of(array, slots.iter().map(|slot| slot.as_ref().map(|bytes| &bytes[..])))
     }
 
     pub(super) async fn read(
@@ -310,12 +325,12 @@ impl Connected {
     }
 
     /// Lets no other engine write to the device; its standing tells.
-    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), Failure> {
+    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), FenceError> {
         self.go(Steps::fence(self.standing, fence)).await
     }
 
     /// Makes sure that nobody has taken the device over since it was fenced.
-    pub(super) async fn check_fenced(&self) -> Result<(), Failure> {
+    pub(super) async fn check_fenced(&self) -> Result<(), FenceError> {
         let mut this = self.clone();
         this.go(Steps::check(self.standing)).await
     }
@@ -328,7 +343,7 @@ impl Connected {
         self.close().await;
     }
 
-    async fn go(&mut self, mut steps: Steps) -> Result<(), Failure> {
+    async fn go(&mut self, mut steps: Steps) -> Result<(), FenceError> {
         loop {
             let step = steps.poll();
             self.standing = steps.standing();
@@ -339,26 +354,23 @@ impl Connected {
                     steps.answer(told);
                 }
                 Step::Tell(notice) => self.desk.note(format!("host {}: {notice:?}", self.host)),
-                Step::Done(end) => {
-                    return end.map_err(|error| match error {
-                        FenceError::Failed { what, reason } => Failure::Io(what, reason),
-                        FenceError::Reserved { key } => Failure::Reserved(key),
-                        FenceError::Forgetful => Failure::Forgetful,
-                        FenceError::Contended => Failure::Contended,
-                    });
-                }
+                Step::Done(end) => return end,
             }
         }
+    }
+
+    /// The keys that are registered; there are more where the list is cut.
+    pub(super) async fn keys(&self) -> Result<(Vec<u64>, bool), IoError> {
+        let answer = self.inquire(reserve::read_keys(KEYS_LEN), KEYS_LEN).await?;
+        let keys = Keys::decode(&answer).ok_or(ErrorKind::Device)?;
+        Ok((keys.keys, keys.is_cut))
     }
 
     async fn ask(&self, ask: Ask) -> Told {
         let done = match ask {
             Ask::Keys => {
-                let answer = self.inquire(reserve::read_keys(KEYS_LEN), KEYS_LEN).await;
-                let keys = answer
-                    .and_then(|bytes| Keys::decode(&bytes).ok_or_else(|| ErrorKind::Device.into()));
-                return match keys {
-                    Ok(found) => Told::Keys { keys: found.keys, is_cut: found.is_cut },
+                return match self.keys().await {
+                    Ok((keys, is_cut)) => Told::Keys { keys, is_cut },
                     Err(error) => Told::Failed(error),
                 };
             }
@@ -431,19 +443,4 @@ fn engine_isid(machine: Uuid, array: &Uuid, host: usize) -> [u8; 6] {
     let hash = hash(machine.into_iter().chain(*array).chain([place]));
     let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
     [0x80, a, b, c, d, e]
-}
-
-/// The label with the larger generation and epoch; an error only when there is no label.
-fn better(
-    one: Result<Label, LabelError>,
-    two: Result<Label, LabelError>,
-) -> Result<Label, LabelError> {
-    match (one, two) {
-        (Ok(one), Ok(two)) => {
-            let newer = (two.generation, two.epoch) > (one.generation, one.epoch);
-            Ok(if newer { two } else { one })
-        }
-        (Ok(label), Err(_)) | (Err(_), Ok(label)) => Ok(label),
-        (Err(LabelError::Absent), Err(error)) | (Err(error), Err(_)) => Err(error),
-    }
 }

@@ -15,7 +15,7 @@ use netraid_raid::{
     regions::CHECKPOINT_OFFSETS,
     volume::{
         Action, Candidate, Config, Event, Expect, Found, JoinError, Look,
-        PlainOrLogged, ScrubOrder, Tag, Volume,
+        PlainOrLogged, ScrubOrder, Tag, Volume, preparing,
     },
 };
 
@@ -522,13 +522,15 @@ impl Serving {
 
     fn beside(&self, this: &Holder, member: MemberIndex) -> Beside {
         let others = self.slots.iter().enumerate().filter(|(at, _)| *at != member.as_usize());
-        Beside {
-            label: self.volume.machine().label(),
+        let machine = self.volume.machine();
+        let array = preparing::Beside {
+            label: machine.label(),
+            max_io_len: machine.max_io_len(),
             this: this.clone(),
-            fence: self.fence,
-            others: others.filter_map(|(_, slot)| slot.connected.clone()).collect(),
-            max_io_len: self.volume.machine().max_io_len(),
-        }
+            fence: Some(self.fence),
+        };
+        let others = others.filter_map(|(_, slot)| slot.connected.clone()).collect();
+        Beside { array, others }
     }
 }
 

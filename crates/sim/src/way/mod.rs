@@ -29,6 +29,7 @@ mod net;
 mod opening;
 pub mod plan;
 mod reach;
+mod reached;
 mod script;
 mod served;
 mod stream;

@@ -227,7 +227,7 @@ async fn exclude_others(
     let members = members.filter(|(at, _)| places.contains(&Some(*at)));
     let ends = join_all(members.map(|(at, member)| {
         let fence = fence_of(at);
-        async move { (at, member.fence(fence).await) }
+        async move { (at, member.fence(fence).await.map_err(Failure::from)) }
     }));
     let mut failed = Vec::new();
     for (at, end) in ends.await {
@@ -350,8 +350,8 @@ async fn read_labels(
     let labels = join_all(connected.iter().map(|member| async move {
         let label = member.label().await;
         let checkpoint = match &label {
-            Ok(Ok(label)) => member.checkpoint(label).await,
-            Ok(Err(_)) | Err(_) => None,
+            Ok(Ok(label)) if label.log.is_some() => member.checkpoint(label.array_uuid).await,
+            Ok(_) | Err(_) => None,
         };
         (label, checkpoint)
     }));
