@@ -59,6 +59,7 @@ fn a_seed_gives_the_same_run_each_time() {
 
 #[test]
 #[ignore = "tells what one seed does: NETRAID_SEED"]
+#[allow(clippy::print_stdout, reason = "it is for the terminal")]
 fn replay() {
     let seed = std::env::var("NETRAID_SEED").unwrap().parse().unwrap();
     let mut world = World::new(Seed(seed), Keep::All);
