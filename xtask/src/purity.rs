@@ -16,8 +16,9 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{cargo, output, root};
 
 /// The crates that hold protocol, layout and planning, and no sockets, clock or threads.
-pub(crate) const PURE: [&str; 8] = [
+pub(crate) const PURE: [&str; 9] = [
     "netraid-block",
+    "netraid-planted",
     "netraid-scsi",
     "netraid-iscsi-proto",
     "netraid-remote",

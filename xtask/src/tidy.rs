@@ -61,14 +61,23 @@ fn tracked_files() -> Result<Vec<File>> {
 fn dependency_direction(package: &Package, faults: &mut Vec<String>) {
     let name = package.name.as_str();
     let allowed: &[&str] = match name {
-        "netraid-block" => &[],
-        "netraid-scsi" | "netraid-parity" => &["netraid-block"],
-        "netraid-iscsi-proto" => &["netraid-block", "netraid-scsi", "netraid-parity"],
-        "netraid-remote" => &["netraid-block", "netraid-scsi", "netraid-iscsi-proto"],
-        "netraid-node" => {
-            &["netraid-block", "netraid-scsi", "netraid-iscsi-proto", "netraid-control"]
+        "netraid-block" | "netraid-planted" => &[],
+        "netraid-parity" => &["netraid-block"],
+        "netraid-scsi" => &["netraid-block", "netraid-planted"],
+        "netraid-iscsi-proto" => {
+            &["netraid-block", "netraid-scsi", "netraid-parity", "netraid-planted"]
         }
-        "netraid-raid" => &["netraid-block", "netraid-parity"],
+        "netraid-remote" => {
+            &["netraid-block", "netraid-scsi", "netraid-iscsi-proto", "netraid-planted"]
+        }
+        "netraid-node" => &[
+            "netraid-block",
+            "netraid-scsi",
+            "netraid-iscsi-proto",
+            "netraid-control",
+            "netraid-planted",
+        ],
+        "netraid-raid" => &["netraid-block", "netraid-parity", "netraid-planted"],
         "netraid-control" => &["netraid-block", "netraid-raid"],
         "netraid-sim" => &PURE,
         "netraid-private" => &[],

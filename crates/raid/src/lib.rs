@@ -31,10 +31,6 @@ pub mod logged;
 pub mod member;
 pub mod page;
 pub mod pages;
-#[cfg(feature = "planted-errors")]
-pub mod planted;
-#[cfg(not(feature = "planted-errors"))]
-mod planted;
 pub mod presence;
 pub mod read_ahead;
 pub mod read_window;
@@ -48,3 +44,4 @@ pub mod write_plan;
 pub mod written;
 
 pub use netraid_parity::crc;
+use netraid_planted as planted;

@@ -14,6 +14,7 @@ use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::{Buf, SgList};
+use netraid_planted::{Planted, planted};
 
 use crate::{
     dice::Dice,
@@ -104,10 +105,7 @@ pub enum Reply {
 
 /// An error that is planted: what a session left behind outlives logins and resets.
 fn late_writes_are_allowed() -> bool {
-    #[cfg(feature = "planted-errors")]
-    return netraid_raid::planted::planted(netraid_raid::planted::Planted::LateWriteAllowed);
-    #[cfg(not(feature = "planted-errors"))]
-    false
+    planted(Planted::LateWriteAllowed)
 }
 
 /// Why a command was not done.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netraid_raid::planted::{Planted, chosen};
+use netraid_planted::{Planted, chosen};
 use netraid_sim::{
     Seed,
     array::{campaign, plan::Choice},

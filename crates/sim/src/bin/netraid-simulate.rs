@@ -304,7 +304,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
             }
             #[cfg(feature = "planted-errors")]
             "--planted" => {
-                use netraid_raid::planted::{Planted, chosen};
+                use netraid_planted::{Planted, chosen};
                 let error = Planted::ALL.iter().find(|error| error.name() == value);
                 chosen::set(Some(*error.ok_or_else(|| format!("no error {value}"))?));
             }

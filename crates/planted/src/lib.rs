@@ -1,9 +1,9 @@
 //! Errors planted on purpose, one at a time, so that it can be shown that the simulator sees each
-//! (`cargo xtask mutate`). Without the feature `planted-errors` nothing of them is in a program.
-#![cfg_attr(
-    not(feature = "planted-errors"),
-    allow(dead_code, unreachable_pub, reason = "the module is public with the feature alone")
-)]
+//! (`cargo xtask mutate`).
+//!
+//! Invariant: without the feature `planted-errors`, [`planted`] is `false` for the compiler, so that nothing of them is
+//! in a program. Each error breaks one rule, at the place that keeps it; what the rule is for stands there.
+#![no_std]
 
 /// Whether an error is the one that is planted.
 #[cfg(feature = "planted-errors")]
@@ -15,13 +15,14 @@ pub fn planted(error: Planted) -> bool {
 /// Whether an error is the one that is planted: none is in a program for use.
 #[cfg(not(feature = "planted-errors"))]
 #[must_use]
+#[inline]
 pub const fn planted(_error: Planted) -> bool {
     false
 }
 
 macro_rules! errors {
     ($($name:ident: $text:literal,)*) => {
-        /// An error of the array's machine, of its volume, or of what is around them.
+        /// An error in what a pure crate decides.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Planted {
             $(#[doc = $text] $name,)*
