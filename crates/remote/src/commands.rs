@@ -9,6 +9,7 @@ use netraid_iscsi_proto::{
     machine::TaskId,
     pdu::LunField,
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::cdb::build;
 
 use crate::{
@@ -154,7 +155,9 @@ impl<U> Remote<U> {
         let until = (self.moved_at + time).min(expired.handed_over + time * TIMES_MAX);
         let open = self.requests.open_work();
         let Some(pending) = self.requests.get(expired.ticket) else { return false };
-        let Some(Running { lane, task, .. }) = pending.running else { return false };
+        let Some(Running { lane, task, .. }) = pending.running else {
+            return pending.held.is_some() && planted(Planted::HeldWriteNeverExpires);
+        };
         let Some(link) = self.lanes[lane].link() else { return false };
         let Moves { bytes, last } = link.moves(task);
         let own = pending.progress.at + bytes;
@@ -288,8 +291,11 @@ impl<U> Remote<U> {
         let losses = self.status.cache_losses;
         let Some(pending) = self.requests.get(ticket) else { return };
         if pending.losses.take().is_some_and(|before| before != losses) {
-            pending.progress =
-                Progress { unforced: pending.progress.unforced, ..Progress::default() };
+            let unforced = pending.progress.unforced;
+            pending.progress = match planted(Planted::OnlyFlushRepeatedAfterLoss) {
+                true => Progress { flushed: false, cached: true, ..pending.progress },
+                false => Progress { unforced, ..Progress::default() },
+            };
             return self.requests.push_first(ticket);
         }
         // A disk that was busy for the write without the bit, too, may not have meant the bit.
@@ -399,7 +405,9 @@ impl<U> Remote<U> {
 
     /// A command that was given up has ended: what the disk tells by it, it tells nobody else.
     pub(crate) fn heed_late(&mut self, at: usize, end: &TaskEnd) {
-        if let Verdict::Attention(attention) = verdict::judge(end, 0, 0, &self.place) {
+        if let Verdict::Attention(attention) = verdict::judge(end, 0, 0, &self.place)
+            && !planted(Planted::LateAttentionIgnored)
+        {
             self.heed(at, attention);
         }
     }
@@ -408,7 +416,8 @@ impl<U> Remote<U> {
     pub(crate) fn heed(&mut self, at: usize, attention: Attention) {
         match attention {
             Attention::CacheLost => {
-                self.status.cache_losses += 1;
+                self.status.cache_losses +=
+                    u64::from(!planted(Planted::CacheLossInSessionForgotten));
                 // A disk that was powered on may have come back as another one.
                 self.lanes[at].examine = true;
                 self.send_again(at);
@@ -443,7 +452,10 @@ impl<U> Remote<U> {
     pub(crate) fn leave(&mut self, left: Option<Left>) {
         match left {
             None => {}
-            Some(Left::Held(lane)) => self.lanes[lane].suspect = true,
+            Some(Left::Held(lane)) => {
+                self.lanes[lane].suspect |= !planted(Planted::HeldGivenUpForgotten);
+            }
+            Some(Left::Running(_)) if planted(Planted::GivenUpNotAborted) => {}
             Some(Left::Running(Running { planned, lane, task })) => {
                 self.abort(lane, task, planned.kind != Kind::Read);
             }

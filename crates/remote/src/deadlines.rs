@@ -12,6 +12,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;
 
+use netraid_planted::{Planted, planted};
+
 use crate::{requests::Ticket, window::Class};
 
 /// How often a request's time may pass while the disk makes progress.
@@ -167,12 +169,19 @@ impl Entry {
     #[inline]
     fn from(&self, progress: Option<Duration>) -> Duration {
         let latest = || progress.map_or(self.handed_over, |at| at.max(self.handed_over));
-        self.from.unwrap_or_else(latest)
+        match planted(Planted::OthersProgressGivesTimeForEver) {
+            true => latest(),
+            false => self.from.unwrap_or_else(latest),
+        }
     }
 
     #[inline]
     fn expiry(&self, progress: Option<Duration>, time: Duration) -> Duration {
-        (self.from(progress) + time).min(self.handed_over + time * TIMES_MAX)
+        let turn = self.from(progress) + time;
+        match planted(Planted::OthersProgressGivesTimeForEver) {
+            true => turn,
+            false => turn.min(self.handed_over + time * TIMES_MAX),
+        }
     }
 }
 

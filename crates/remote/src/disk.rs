@@ -5,6 +5,7 @@
 //! [`verdict`](crate::verdict).
 
 use netraid_block::{Op, RequestFlags, narrow};
+use netraid_planted::{Planted, planted};
 use netraid_scsi::cdb::{Extent, build};
 
 /// Blocks of one WRITE SAME or UNMAP to a disk that states no limit.
@@ -178,6 +179,7 @@ pub(crate) fn plan(
     let part = Extent { lba, blocks: blocks.min(profile.max_transfer_len / profile.block_len) };
     let fua = flags.fua && profile.fua && !progress.unforced;
     let flush_due = flags.fua
+        && !planted(Planted::ForcedWriteNotFlushed)
         && progress.cached
         && profile.write_cache != Some(false)
         && profile.synchronize_cache;

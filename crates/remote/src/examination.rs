@@ -15,6 +15,7 @@ use netraid_iscsi_proto::{
     initiator::{Command, TaskEnd},
     pdu::LunField,
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::{
     Additional, Sense, Status,
     capacity::Capacity,
@@ -91,7 +92,9 @@ impl Probed {
             return Err(Reason::Shrunk { blocks: new.blocks, told: old.blocks });
         }
         let size_fits = new.blocks == old.blocks || may_differ;
-        if self.identity != first.identity || new.block_len != old.block_len || !size_fits {
+        let is_other =
+            self.identity != first.identity && !planted(Planted::OtherDiskAcceptedAfterReconnect);
+        if is_other || new.block_len != old.block_len || !size_fits {
             return Err(Reason::OtherDisk);
         }
         if old.write_cache == Some(false) && new.write_cache != Some(false) {

@@ -15,6 +15,7 @@ use netraid_iscsi_proto::{
     machine::TaskId,
     pdu::LunField,
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::cdb::reserve::{clear, register, register_and_ignore};
 
 use crate::{
@@ -186,6 +187,9 @@ impl Active {
             Job::Join { lane, .. } => {
                 let witness = lanes.iter().position(|lane| lane.registered && lane.room() > 0);
                 self.lanes = witness.map(|witness| [lane, witness].into()).unwrap_or_default();
+                if planted(Planted::LateSessionJoinsUnwitnessed) {
+                    self.lanes.truncate(1);
+                }
                 self.placed = witness.is_some();
             }
         }
@@ -208,13 +212,15 @@ impl<U> Remote<U> {
             self.orders.active = Some(Active { job, deadline, lanes, placed, running, not_before });
         }
         let half = self.dialer.settings.request_timeout / 2;
-        let is_early = self.orders.give_back() && self.requests.may_change_the_disk();
+        let is_early = self.orders.give_back()
+            && self.requests.may_change_the_disk()
+            && !planted(Planted::GivenBackBesideWrites);
         let Some(active) = &mut self.orders.active else { return };
         if active.running.is_some() || active.not_before.is_some_and(|at| now < at) {
             return;
         }
         active.not_before = None;
-        if barred {
+        if barred && !planted(Planted::OrderSentWhileBarred) {
             // A write that was given up must not land when a reservation was given back.
             active.not_before = Some((now + BUSY_PAUSE).min(active.deadline));
             return;
@@ -368,7 +374,7 @@ impl<U> Remote<U> {
         }
         let is_over = self.is_leaving && end.is_ok() && self.orders.key.is_none();
         self.orders.answer(active.job, end);
-        if is_over {
+        if is_over && !planted(Planted::IdleWritesOutliveRegistration) {
             // Sent now, a write would be one that whoever registers next cannot have aborted.
             self.abort_idle();
         }

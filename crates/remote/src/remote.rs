@@ -15,6 +15,7 @@ use netraid_iscsi_proto::{
     framing::{Outgoing, Side as _},
     machine::TaskId,
 };
+use netraid_planted::{Planted, planted};
 
 use crate::{
     Reason,
@@ -467,6 +468,10 @@ impl<U> Remote<U> {
             && aborting.limit <= now
         {
             let lane = aborting.lane;
+            if planted(Planted::UnansweredAbortBelieved) {
+                self.aborting.pop_front();
+                continue;
+            }
             self.lose(lane, &Reason::Lost("the target does not abort a command".into()));
         }
     }

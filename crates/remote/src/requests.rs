@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use netraid_block::{Op, SgList, narrow};
 use netraid_iscsi_proto::machine::TaskId;
+use netraid_planted::{Planted, planted};
 
 use crate::{
     deadlines::{Deadlines, Expired},
@@ -296,7 +297,11 @@ impl<U> Requests<U> {
             if let Some(pending) = place
                 && let Some(running) = pending.running.take_if(|running| running.lane == lane)
             {
-                let held = running.planned.kind != Kind::Read;
+                let writes = running.planned.kind != Kind::Read;
+                if writes && planted(Planted::LostWriteCountsAsDone) {
+                    pending.progress = running.planned.then;
+                }
+                let held = writes && !planted(Planted::HeldWriteSentAtOnce);
                 pending.held = held.then_some(lane);
                 again.push((Ticket::new(index, pending.serial), held));
             }

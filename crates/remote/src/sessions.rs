@@ -4,6 +4,7 @@ use alloc::{boxed::Box, format, string::ToString, vec};
 use core::time::Duration;
 
 use netraid_block::{ErrorKind, IoError, Portal};
+use netraid_planted::{Planted, planted};
 
 use crate::{
     Reason, Remote,
@@ -115,9 +116,14 @@ impl<U> Remote<U> {
         let lane = &mut self.lanes[at];
         let how = Examine {
             lun: self.dialer.settings.lun,
-            key: self.orders.key().filter(|_| lane.registered),
+            key: self.orders.key().filter(|_| {
+                lane.registered && !(is_new && planted(Planted::KeyUncheckedAfterReconnect))
+            }),
             is_new,
-            untold: lane.untold,
+            untold: match planted(Planted::DoubtOfExaminationForgotten) {
+                true => Untold::Nothing,
+                false => lane.untold,
+            },
             limit: if is_new { self.dialer.limit() } else { self.dialer.settings.login_timeout },
         };
         // What the disk tells this examination is told once.
@@ -248,7 +254,9 @@ impl<U> Remote<U> {
         let held = core::mem::take(&mut lane.held);
         lane.untold = Untold::Nothing;
         // When the sessions before are gone, it is all that is known.
-        if if again { probed.heard.may_have_lost_its_cache() } else { alone } {
+        let may_have_lost = probed.heard.may_have_lost_its_cache()
+            && !planted(Planted::CacheLossBeforeReconnectForgotten);
+        if if again { may_have_lost } else { alone } {
             self.status.cache_losses += 1;
         }
         if again {
@@ -295,7 +303,8 @@ impl<U> Remote<U> {
         }
         let lane = &mut self.lanes[at];
         lane.held.extend(self.requests.hold_running(at));
-        lane.suspect |= self.aborting.iter().any(|aborting| aborting.lane == at && aborting.writes);
+        lane.suspect |= self.aborting.iter().any(|aborting| aborting.lane == at && aborting.writes)
+            && !planted(Planted::GivenUpForgottenWithSession);
         self.aborting.retain(|aborting| aborting.lane != at);
         self.orders.lose(at, &self.place);
         if matches!(reason, Reason::Fenced) {

@@ -7,6 +7,7 @@ use alloc::{collections::VecDeque, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 
 use netraid_block::Portal;
+use netraid_planted::{Planted, planted};
 
 use crate::{
     Reason,
@@ -39,7 +40,11 @@ struct Visit {
 impl TakeOver {
     /// Begins after the first session was made at `portal`, in its `group`.
     pub(crate) fn new(dialer: &Dialer, portal: usize, group: Option<u16>) -> Self {
-        let here = (1..LANES).map(|lane| Visit { lane, portal, is_scout: false });
+        let lanes = match planted(Planted::OnlyOwnCountOfSessionsTakenOver) {
+            true => usize::from(dialer.settings.sessions),
+            false => LANES,
+        };
+        let here = (1..lanes).map(|lane| Visit { lane, portal, is_scout: false });
         let others = (0..dialer.portals()).filter(|other| *other != portal);
         let scouts = others.map(|portal| Visit { lane: 1, portal, is_scout: true });
         Self {
