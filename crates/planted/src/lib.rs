@@ -105,6 +105,18 @@ errors! {
     LateAttentionIgnored: "A unit attention that ends a command that was given up is not heeded.",
     OnlyFlushRepeatedAfterLoss: "After a cache was lost before its flush, the flush is repeated and the write is not.",
     ForcedWriteNotFlushed: "A FUA write to a disk without the bit is not followed by a flush.",
+    TakenBackWhileOthersAreAway: "A member is taken back while another one has no session.",
+    ReturnBesideLeavingSession: "A member is looked for while its former session has not ended.",
+    FormerDeviceBelieved: "What a device answers that has its place no more counts for its successor.",
+    PiecesInOrderOfTheirEnds: "The pieces of a read are put together as they end.",
+    ReplacedDeviceTakenBack: "A device that was replaced is taken back as the member.",
+    WentOnTakenBack: "A device that went on without the others is taken back as the member.",
+    ExclusiveBesideOthers: "A member whose reservation is held counts as fenced while others are registered.",
+    RemovedWithoutAborting: "Others are removed without an end to what they have under way.",
+    UsedAfterRemovalFailed: "A member at which the removal of another did not end is used unfenced.",
+    LiveEngineRemoved: "The registration of an engine that may be alive is removed without a word.",
+    HolderNotChecked: "Nobody asks whether a member was taken over since it was fenced.",
+    WaryMemberSetFree: "A member from which somebody was removed who may be alive is given back to all.",
 }
 
 /// Which error is planted, in all of the program.

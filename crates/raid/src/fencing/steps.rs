@@ -22,6 +22,7 @@ use netraid_block::{ErrorKind, IoError};
 use sync_wrapper::SyncWrapper;
 
 use super::{Fence, VACANT};
+use crate::planted::{Planted, planted};
 
 /// Times that others may come between.
 const TRIES_MAX: usize = 4;
@@ -259,7 +260,8 @@ impl Talk {
     async fn fence(&self, fence: Fence) -> Result<(), FenceError> {
         match self.try_fence(fence).await {
             Err(FenceError::Failed { reason, .. })
-                if !self.has_removed() && self.may_go_on_after(&reason).await =>
+                if (!self.has_removed() || planted(Planted::UsedAfterRemovalFailed))
+                    && self.may_go_on_after(&reason).await =>
             {
                 self.tell(Notice::NotFenced(reason));
                 self.note(|standing| standing.is_wary = false);
@@ -297,7 +299,8 @@ impl Talk {
             .map_err(|reason| failed("registering at it", reason))?;
         for _ in 0..TRIES_MAX {
             let others = self.others(fence, Some(key)).await?;
-            let is_alone = others.keys.is_empty() && !others.is_cut;
+            let is_alone = others.keys.is_empty() && !others.is_cut
+                || planted(Planted::ExclusiveBesideOthers) && others.has_own;
             if is_alone && !others.has_own {
                 return Err(FenceError::Forgetful);
             }
@@ -329,6 +332,7 @@ impl Talk {
         let has_own = keys.iter().any(|key| Some(*key) == own);
         let keys: BTreeSet<u64> = keys.into_iter().filter(|other| Some(*other) != own).collect();
         match keys.iter().find(|other| !fence.may_remove(**other)) {
+            Some(_) if planted(Planted::LiveEngineRemoved) => Ok(Others { keys, is_cut, has_own }),
             Some(other) => Err(FenceError::Reserved { key: *other }),
             None => Ok(Others { keys, is_cut, has_own }),
         }
@@ -336,7 +340,10 @@ impl Talk {
 
     async fn check(&self) -> Result<(), FenceError> {
         let Standing { exclusive, registered, .. } = self.standing();
-        let Some(key) = registered.filter(|_| exclusive) else { return Ok(()) };
+        let Some(key) = registered.filter(|_| exclusive && !planted(Planted::HolderNotChecked))
+        else {
+            return Ok(());
+        };
         let kept = self.demand(Ask::Register { key, ignore: false }).await;
         kept.map_err(|reason| failed("making sure that it is still this engine's", reason))
     }
@@ -349,7 +356,8 @@ impl Talk {
         is_held: bool,
     ) -> Result<(), IoError> {
         self.0.borrow_mut().has_removed = true;
-        match self.demand(Ask::Preempt { key, other, aborts: true }).await {
+        let aborts = !planted(Planted::RemovedWithoutAborting);
+        match self.demand(Ask::Preempt { key, other, aborts }).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.tell(Notice::NothingAborted);
                 // What all hold belongs to one of them in tgt; when that one is removed, it is a
@@ -384,7 +392,7 @@ impl Talk {
             Err(error) if error.kind() == ErrorKind::Unsupported => false,
             Err(error) => return Err(error),
         };
-        let is_wary = self.standing().is_wary;
+        let is_wary = self.standing().is_wary && !planted(Planted::WaryMemberSetFree);
         self.demand(match all_own && !is_wary {
             true => Ask::Clear(key),
             false if is_wary => Ask::Register { key: VACANT, ignore: false },

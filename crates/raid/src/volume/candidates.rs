@@ -4,6 +4,7 @@ use crate::{
     assemble::has_diverged,
     label::Label,
     member::{MemberIndex, MemberState},
+    planted::{Planted, planted},
 };
 
 /// Why a device is not taken back as the member that it was.
@@ -33,12 +34,16 @@ pub fn check_former(
         return Ok(());
     }
     let at = member.as_usize();
-    if label.members.get(at).map(|entry| entry.uuid) != Some(array.members[at].uuid) {
+    let is_replaced = label.members.get(at).map(|entry| entry.uuid) != Some(array.members[at].uuid);
+    if is_replaced && !planted(Planted::ReplacedDeviceTakenBack) {
         return Err(NotFormer::NotThatMember);
     }
     let went_on = |index| has_diverged(&Label { index, ..array.clone() }, label);
     let is_newer = (label.generation, label.epoch) > (array.generation, array.epoch);
     let in_sync = |index: &MemberIndex| array.state(*index) == MemberState::InSync;
+    if planted(Planted::WentOnTakenBack) {
+        return Ok(());
+    }
     match is_newer || array.geometry.member_indices().filter(in_sync).any(went_on) {
         true => Err(NotFormer::WentOn),
         false => Ok(()),

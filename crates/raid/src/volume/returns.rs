@@ -8,21 +8,27 @@
 use alloc::{format, string::String};
 
 use super::{Action, Candidate, Event, Life, Look, Volume, machine::Machine};
-use crate::member::{MemberIndex, MemberState};
+use crate::{
+    member::{MemberIndex, MemberState},
+    planted::{Planted, planted},
+};
 
 impl<M: Machine, U> Volume<M, U> {
     /// Looks for members that are away and come back by themselves.
     pub(super) fn begin_returns(&mut self, looks: &[Look]) {
         // A member that comes back is written to, and so are all others: an array of which one more is away
         // could fail by that. And a device that is on its way may be the one that is looked for.
-        if self.joining.is_under_way() || !self.suspects(looks).is_empty() {
+        let all_there =
+            self.suspects(looks).is_empty() || planted(Planted::TakenBackWhileOthersAreAway);
+        if self.joining.is_under_way() || !all_there {
             return;
         }
         for member in self.machine.geometry().member_indices() {
             let is_live = self.state(member).is_live();
             let is_joining = self.joining.is_for(member);
             let place = &mut self.places[member.as_usize()];
-            let is_leaving = looks[member.as_usize()].is_leaving;
+            let is_leaving = looks[member.as_usize()].is_leaving
+                && !planted(Planted::ReturnBesideLeavingSession);
             let is_away = !is_live && place.device.is_none() && !is_joining && !is_leaving;
             let returning = &mut place.returning;
             if !is_away || !returning.by_itself || returning.attempt.is_some() {
@@ -52,7 +58,8 @@ impl<M: Machine, U> Volume<M, U> {
         end: Result<Candidate, String>,
     ) {
         let is_live = self.state(member).is_live();
-        let all_there = self.suspects(looks).is_empty();
+        let all_there =
+            self.suspects(looks).is_empty() || planted(Planted::TakenBackWhileOthersAreAway);
         let is_joining = self.joining.is_for(member);
         let place = &mut self.places[member.as_usize()];
         let began = place.returning.attempt.take();
