@@ -12,6 +12,7 @@ use netraid_iscsi_proto::{
     pdu::{Bhs, LunField},
     target::{Connection, ConnectionId, Counters, Event, RefusedLogin, Seat, Setup},
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::{InitiatorPort, Nexus, NexusId, UnitAttention};
 
 use crate::{
@@ -188,6 +189,9 @@ impl<O: Outside> Service<O> {
 
     /// The connection is over; commands that are at devices go on until they have ended.
     pub fn handle_disconnect(&mut self, outside: &mut O) {
+        if planted(Planted::DeviceLeftWithConnection) {
+            self.slots.iter_mut().for_each(|slot| slot.leave(outside));
+        }
         self.machine.handle_disconnect();
         self.handle_events(outside);
     }
@@ -239,8 +243,12 @@ impl<O: Outside> Service<O> {
                 }
                 Event::Cleared { lun } => {
                     let field = LunField::from_number(lun).0;
+                    let attention = UnitAttention::CommandsClearedByAnother;
                     if let Some(unit) = outside.units().unit_mut(field) {
-                        unit.raise_for(UnitAttention::CommandsClearedByAnother, self.nexus);
+                        match planted(Planted::ClearedToldToOthers) {
+                            true => unit.raise(attention, Some(self.nexus)),
+                            false => unit.raise_for(attention, self.nexus),
+                        }
                     }
                 }
                 Event::Preempted { task } => self.handle_preempted(outside, task),

@@ -117,6 +117,21 @@ errors! {
     LiveEngineRemoved: "The registration of an engine that may be alive is removed without a word.",
     HolderNotChecked: "Nobody asks whether a member was taken over since it was fenced.",
     WaryMemberSetFree: "A member from which somebody was removed who may be alive is given back to all.",
+    ClosedGatePassed: "A command that has not begun passes a gate that is held or leaves.",
+    DeviceLeftWithConnection: "Commands at a device count no more as there when their connection is gone.",
+    ReservationsChangeBesideAborted: "Reservations change while something that was aborted may still be written.",
+    ReinstatedBesideCommands: "A session is admitted while commands of the one that it replaces run.",
+    AbortAnsweredBeforeEnd: "ABORT TASK is answered while the task is at the device.",
+    PreemptAnsweredBeforeEnd: "PREEMPT AND ABORT is answered while what it aborts in other sessions is at the device.",
+    FirstOfSessionsAnswersForAll: "What ends tasks of several sessions is answered when the first session has ended its own.",
+    ReservationUncheckedAtData: "A write whose data comes after a reservation does not ask for it again.",
+    ClearedToldToOthers: "All but the session whose commands were cleared are told so.",
+    RestartToldAsNexusLoss: "A nexus that is new to a logical unit hears of a lost nexus, not of a power on.",
+    UntoldForgottenWithNexus: "Unit attentions that a nexus has not heard are forgotten when it is lost.",
+    AskedDataFromStart: "Data that is asked for is placed as if none had come unasked before.",
+    WrittenBeforeAllData: "A write goes to the device when the first PDU of its last burst is in.",
+    FlushAnsweredEarly: "SYNCHRONIZE CACHE is answered without a flush of the device.",
+    FuaForgotten: "The FUA bit of a write does not reach the device.",
 }
 
 /// Which error is planted, in all of the program.

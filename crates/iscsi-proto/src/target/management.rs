@@ -15,6 +15,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use netraid_planted::{Planted, planted};
+
 use super::{
     Connection, Event,
     node::{Cause, Node, Ticket},
@@ -99,7 +101,8 @@ impl Connection {
             }
             TaskFunction::AbortTask => match self.tasks.find(request.referenced_itt) {
                 Some(task) if self.tasks.lun(task).number() == number => {
-                    self.abort_tasks(|itt, _| itt == request.referenced_itt).0
+                    let (left, _) = self.abort_tasks(|itt, _| itt == request.referenced_itt);
+                    if planted(Planted::AbortAnsweredBeforeEnd) { Vec::new() } else { left }
                 }
                 Some(_) => return Err(TaskResponseCode::NoTask),
                 // Section 11.6.1: a command that was never sent counts as received.

@@ -23,6 +23,8 @@ use core::{
     time::Duration,
 };
 
+use netraid_planted::{Planted, planted};
+
 use self::orders::Pending;
 pub(super) use self::orders::{Cause, Order, Ticket};
 use super::statistics::{Budget, Counters, Traffic};
@@ -503,7 +505,10 @@ impl Node {
                 self.counters.reinstatements.add(1);
             }
             self.order(old, Order::Close);
-            return Admission::Wait;
+            if !planted(Planted::ReinstatedBesideCommands) {
+                return Admission::Wait;
+            }
+            self.sessions.retain(|session| session.connection != old);
         }
         if tsih != 0 && !waited {
             return Admission::Refused(SESSION_DOES_NOT_EXIST);

@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use netraid_planted::{Planted, planted};
+
 use super::{
     Connection, ConnectionId, Event, Node,
     node::{Cause, Ticket},
@@ -32,7 +34,8 @@ impl Connection {
         lun: u16,
         sessions: &[ConnectionId],
     ) {
-        let waits_for_others = node.abort_in(self.id, sessions, lun, Cause::Cleared);
+        let others = node.abort_in(self.id, sessions, lun, Cause::Cleared);
+        let waits_for_others = others.filter(|_| !planted(Planted::PreemptAnsweredBeforeEnd));
         let mut waits_for = Vec::new();
         if sessions.contains(&self.id) {
             let own = self.tasks.itt(task);

@@ -8,6 +8,8 @@
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
+use netraid_planted::{Planted, planted};
+
 use super::{
     Event, Outcome, Plan,
     fault::Fault,
@@ -389,7 +391,9 @@ impl Tasks {
 
     /// Where the data of an accepted Data-Out belongs.
     pub(super) fn place_data_out(&self, id: TaskId, len: u32) -> Placement {
-        self.place(id, self.tasks[id.index()].out.received, len)
+        let out = &self.tasks[id.index()].out;
+        let unasked = if planted(Planted::AskedDataFromStart) { out.unasked } else { 0 };
+        self.place(id, out.received - unasked, len)
     }
 
     fn place(&self, id: TaskId, offset: u32, len: u32) -> Placement {
@@ -487,7 +491,11 @@ impl Tasks {
         if out.unsolicited {
             return;
         }
-        if out.received >= out.wanted && out.outstanding == 0 {
+        let is_complete = match planted(Planted::WrittenBeforeAllData) {
+            true => out.requested >= out.wanted && out.outstanding <= 1,
+            false => out.received >= out.wanted && out.outstanding == 0,
+        };
+        if is_complete {
             self.begin(id, events);
         } else if can_request(out, params) {
             self.seek_data(id, events);

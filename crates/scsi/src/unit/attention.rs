@@ -9,6 +9,8 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
+use netraid_planted::{Planted, planted};
+
 use super::NexusId;
 use crate::{
     ports::{InitiatorPort, Nexus},
@@ -119,6 +121,7 @@ impl Attentions {
         let known = self.lost.iter().position(|(lost, _)| lost == nexus);
         let pending = match known.and_then(|at| self.lost.remove(at)) {
             Some((_, pending)) => pending | UnitAttention::NexusLoss.mask(),
+            None if planted(Planted::RestartToldAsNexusLoss) => UnitAttention::NexusLoss.mask(),
             None => UnitAttention::PowerOn.mask(),
         };
         self.live.push(Live { id, pending, nexus: nexus.clone() });
@@ -136,6 +139,7 @@ impl Attentions {
         if self.lost.len() >= LOST_COUNT_MAX {
             self.lost.pop_front();
         }
+        let pending = if planted(Planted::UntoldForgottenWithNexus) { 0 } else { pending };
         self.lost.push_back((nexus, pending));
     }
 

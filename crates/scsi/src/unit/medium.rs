@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use netraid_block::{Buf, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
+use netraid_planted::{Planted, planted};
 
 use super::{LogicalUnit, MediumRequest, Response, Step, Stop, Task, respond_good, sense_of};
 use crate::{
@@ -299,6 +300,9 @@ impl LogicalUnit {
         extent: Extent,
     ) -> Result<Step, Stop> {
         self.check_range(extent)?;
+        if planted(Planted::FlushAnsweredEarly) {
+            return Ok(respond_good());
+        }
         self.flush(task)
     }
 
@@ -402,6 +406,7 @@ impl LogicalUnit {
 
     /// Whether a write has to be stable when it completes.
     pub(super) fn through(&self, fua: bool) -> bool {
+        let fua = fua && !planted(Planted::FuaForgotten);
         self.info().volatile_cache && (fua || !self.mode.write_cache)
     }
 

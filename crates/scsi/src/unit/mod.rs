@@ -28,6 +28,7 @@ pub(crate) mod tests;
 mod view;
 
 use netraid_block::{DeviceInfo, ErrorKind, IoError, SgList};
+use netraid_planted::{Planted, planted};
 
 pub use self::attention::UnitAttention;
 pub(crate) use self::exclusion::Slot as WriteSlot;
@@ -275,7 +276,9 @@ impl LogicalUnit {
     /// What a reservation that came meanwhile keeps out does not reach the medium any more.
     pub fn handle_data_out(&mut self, task: &mut Task, data: SgList) -> Step {
         self.look_as(task.nexus);
-        let step = if self.conflicts(task.nexus, task.rules.access) {
+        let conflicts = self.conflicts(task.nexus, task.rules.access)
+            && !planted(Planted::ReservationUncheckedAtData);
+        let step = if conflicts {
             Step::Respond(Response::status(Status::ReservationConflict))
         } else {
             self.with_data(task, data)

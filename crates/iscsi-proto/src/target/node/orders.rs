@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use netraid_planted::{Planted, planted};
+
 use super::{ConnectionId, Live, Node};
 
 /// What other sessions want of a connection.
@@ -105,8 +107,11 @@ impl Node {
             return;
         };
         let pending = &mut self.pending[index];
+        let before = pending.waits_for.len();
         pending.waits_for.retain(|waiting| *waiting != connection);
-        if !pending.waits_for.is_empty() {
+        let is_answered =
+            pending.waits_for.len() < before && planted(Planted::FirstOfSessionsAnswersForAll);
+        if !pending.waits_for.is_empty() && !is_answered {
             return;
         }
         let sender = self.pending.swap_remove(index).sender;
