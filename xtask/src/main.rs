@@ -39,7 +39,7 @@ usage: cargo xtask TASK
                    tests with many more seeds and steps, scripts with more data, fuzz targets for
                    five minutes each, the array simulated for an hour; two to three hours on two free
                    cores
-  simulate [cluster | liars] [--minutes N | --runs N] [--seed S] [--level L] ...
+  simulate [cluster | liars | way] [--minutes N | --runs N] [--seed S] [--level L] ...
                    arrays in a simulated world, seed after seed; --replay S shows
                    all of one seed
   coverage [--missing] [--runs N]

@@ -32,7 +32,7 @@ type Step = (&'static str, fn() -> Result<()>);
 /// How long the array is simulated, in minutes.
 const SIMULATE_MIN: u32 = 60;
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("build", || cargo(&["build", "--release", "--workspace", "--all-targets"], &[])),
     ("test", test),
     ("simulate", || {
@@ -41,6 +41,7 @@ const STEPS: [Step; 11] = [
     }),
     ("simulate liars", || simulate(&["liars", "--runs", "20000"])),
     ("simulate cluster", || simulate(&["cluster", "--runs", "4000"])),
+    ("simulate way", || simulate(&["way", "--runs", "10000", "--failures", "20"])),
     ("coverage", || coverage::run(None, true)),
     ("mutate", || mutate(&[])),
     ("blackbox", || blackbox::run(Set::Blackbox, None, true)),

@@ -36,7 +36,7 @@ usage: netraid-simulate [--minutes N | --runs N] [--seed S] [--level L] [--log w
 /// Runs after which each rule of the machine has held something back.
 const WHOLE_RUNS: u64 = 500;
 /// Runs of the whole way after which everything has happened that may.
-const WHOLE_WAYS: u64 = 100;
+const WHOLE_WAYS: u64 = 1000;
 
 struct Args {
     extent: Extent,

@@ -2,3 +2,4 @@
 
 mod array;
 mod cluster;
+mod way;
