@@ -130,6 +130,8 @@ struct Host {
     /// No engine before this one can tell whether it is whole.
     unnoticed_by: Option<EngineId>,
     lost_power: bool,
+    /// Its cache may be lost, which the engine that serves does not know yet.
+    must_be_noticed: bool,
     /// It does not come back as the member that it was.
     is_stranger: bool,
     /// Nothing light befalls it before.
@@ -178,6 +180,8 @@ pub struct World {
     has_scrubbed: bool,
     is_scrubbing: bool,
     next_trouble: u64,
+    /// All dials are answered.
+    is_calm: bool,
     /// Looks of the administrator since a member is away.
     ticks_away: Vec<u32>,
     replacing: Option<(usize, usize)>,
@@ -208,6 +212,7 @@ impl World {
                 is_impaired: false,
                 unnoticed_by: None,
                 lost_power: false,
+                must_be_noticed: false,
                 is_stranger: false,
                 calm_at: Time::START,
             });
@@ -253,6 +258,7 @@ impl World {
             has_scrubbed: false,
             is_scrubbing: false,
             next_trouble: 0,
+            is_calm: false,
             ticks_away: vec![0; members],
             replacing: None,
             phase: Phase::Lives,

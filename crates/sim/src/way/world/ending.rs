@@ -15,7 +15,6 @@ use crate::{
         oracle::{EngineId, Wrong},
     },
     disk::Disk,
-    way::interface::Manners,
 };
 
 /// The longest that it may take until an array is closed that nothing befalls.
@@ -30,10 +29,7 @@ impl World {
         self.phase = Phase::Healing;
         self.refusals = 0;
         self.mend_everything();
-        self.net.set_manners(Manners {
-            latency: self.plan.manners.latency.clone(),
-            ..Manners::default()
-        });
+        self.forgive();
         self.net.put_in(REST_MAX, Happening::Late);
     }
 

@@ -130,12 +130,13 @@ impl World {
                 let is_quiet = self.net.under_way(id) == 0;
                 self.count(if is_quiet { Case::QuietRestart } else { Case::Restart });
                 self.net.kill(id);
+                self.hosts[host].must_be_noticed = true;
                 return self.trouble(host, Trouble::Off, any);
             }
             Fault::PowerOfOne => {
                 self.count(Case::PowerOfOne);
                 self.net.lose_power(id);
-                self.hosts[host].lost_power = true;
+                (self.hosts[host].lost_power, self.hosts[host].must_be_noticed) = (true, true);
                 return self.trouble(host, Trouble::Off, any);
             }
             Fault::FailedByOrder => self.fail_by_order(host, member),
@@ -143,6 +144,7 @@ impl World {
                 self.count(Case::NewDisk);
                 self.net.replace_disk(id);
                 (self.hosts[host].lost_power, self.hosts[host].is_stranger) = (true, true);
+                self.hosts[host].must_be_noticed = true;
                 return self.trouble(host, Trouble::Off, short);
             }
             Fault::Spare => self.replace_by_spare(host, member),
@@ -181,14 +183,10 @@ impl World {
             Trouble::Failing => self.net.set_failing(id, false),
             Trouble::Spoilt(block) => self.net.disk_mut(id).mend(block),
         }
-        if self.hosts[host].unnoticed_by.is_some() {
-            let newest = crate::array::oracle::EngineId(self.last_engine);
-            self.hosts[host].unnoticed_by = Some(newest);
-        }
-        // One that is not whole for no reason that engines must notice.
-        if matches!(trouble, Trouble::Slow | Trouble::Held | Trouble::Spoilt(_) | Trouble::Hung | Trouble::Parted) {
-            self.hosts[host].unnoticed_by = None;
-        }
+        // An engine has to notice that a cache may be lost, and not that it had to wait.
+        let newest = crate::array::oracle::EngineId(self.last_engine);
+        let host = &mut self.hosts[host];
+        host.unnoticed_by = host.unnoticed_by.filter(|_| host.must_be_noticed).map(|_| newest);
         self.forgive();
     }
 
@@ -256,7 +254,7 @@ impl World {
             self.impair(host);
             let id = self.hosts[host].id;
             self.net.lose_power(id);
-            self.hosts[host].lost_power = true;
+            (self.hosts[host].lost_power, self.hosts[host].must_be_noticed) = (true, true);
             let time = Duration::from_millis(50 + self.fault_dice.below(4000));
             self.trouble(host, Trouble::Off, time);
         }

@@ -39,7 +39,22 @@ impl World {
             let is_noticed = host.unnoticed_by.is_none_or(|engine| engine < id);
             if is_in_sync && host.trouble.is_none() && is_noticed {
                 (host.is_impaired, host.unnoticed_by) = (false, None);
+                host.must_be_noticed = false;
             }
+        }
+        self.set_manners();
+    }
+
+    /// While a member is impaired, no dial is unanswered: an opening tries once, and goes on without who does not answer.
+    fn set_manners(&mut self) {
+        let is_calm = self.impaired() > 0 || self.phase > Phase::Lives;
+        if is_calm != self.is_calm {
+            self.is_calm = is_calm;
+            let mut manners = self.plan.manners.clone();
+            if is_calm {
+                (manners.unanswered_one_in, manners.slow_one_in) = (0, 0);
+            }
+            self.net.set_manners(manners);
         }
     }
 
@@ -48,6 +63,7 @@ impl World {
         let newest = EngineId(self.last_engine);
         let host = &mut self.hosts[host];
         (host.is_impaired, host.unnoticed_by) = (true, Some(newest));
+        self.set_manners();
     }
 
     pub(super) fn is_degraded(&self) -> bool {
@@ -77,7 +93,7 @@ impl World {
         if !host.is_impaired {
             host.is_impaired = true;
         }
-        host.unnoticed_by = None;
+        (host.unnoticed_by, host.must_be_noticed) = (None, false);
         if self.impaired() > self.tolerance() && self.serving == Some(id) {
             // Nothing that was done to it explains it: what befalls others now could be too much.
             self.note(|| format!("member {member} left by itself"));
