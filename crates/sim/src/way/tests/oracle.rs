@@ -104,8 +104,10 @@ impl Oracle {
         }
     }
 
-    /// A flush that began then was acknowledged.
+    /// A flush that began then was acknowledged: what the same line wrote before is there, unless it has heard of a lost
+    /// cache meanwhile.
     pub(super) fn flush(&mut self, begun: Moment, line: LineId, losses: u64) {
+        let now = self.tick();
         for entries in &mut self.blocks {
             let stable = entries.iter().filter(|entry| {
                 entry
@@ -116,6 +118,7 @@ impl Oracle {
             for entry in entries.iter_mut() {
                 if entry.ended.is_some_and(|ended| ended < since) {
                     entry.is_lossy = false;
+                    entry.dead.get_or_insert(now);
                 }
             }
         }

@@ -100,6 +100,7 @@ pub(super) struct World {
     has_failed: bool,
     width: u8,
     digests: (bool, bool),
+    request_timeout: Duration,
 }
 
 impl World {
@@ -132,6 +133,7 @@ impl World {
         }
         let mut world = Self {
             digests: (dice.one_in(4), dice.one_in(4)),
+            request_timeout: (1000 + narrow::<_, u32>(dice.below(4000))) * MILLI,
             net,
             dice,
             oracles,
@@ -244,6 +246,7 @@ impl World {
             .taking_over([narrow(engine), narrow(host), 7], 1 << 8);
         config.sessions = self.width;
         config.digests = self.digests;
+        config.request_timeout = self.request_timeout;
         let line = self.net.open(EngineId(engine), HostId(host), config);
         self.by_line.insert(line, (engine, host));
         self.sessions[engine][host] = Session {
@@ -373,10 +376,15 @@ impl World {
         }
     }
 
+    fn is_ready(&self, engine: usize, host: usize) -> bool {
+        let session = &self.sessions[engine][host];
+        session.phase == Phase::Ready && !session.is_closing
+    }
+
     fn work(&mut self, engine: usize, host: usize) {
         let session = &self.sessions[engine][host];
         let depth = 8;
-        if session.phase != Phase::Ready || session.under_way >= depth || session.is_closing {
+        if !self.is_ready(engine, host) || session.under_way >= depth {
             return;
         }
         for _ in 0..=self.dice.below(3) {
@@ -471,7 +479,8 @@ impl World {
     fn fault(&mut self) {
         let (engine, host) = (self.dice.index(ENGINES), self.dice.index(HOSTS));
         let (engine_id, host_id) = (EngineId(engine), HostId(host));
-        let short = self.dice.time_in(&(MILLI..=3000 * MILLI));
+        let most = if self.dice.one_in(4) { 9000 } else { 1500 };
+        let short = self.dice.time_in(&(MILLI..=most * MILLI));
         let what = self.dice.below(24);
         let now = self.net.now();
         self.net
@@ -643,7 +652,7 @@ impl World {
         for _ in 0..10 {
             self.has_failed = false;
             for op in [Op::Write, Op::Flush, Op::Read] {
-                self.settle(|world| world.sessions[engine][host].phase == Phase::Ready);
+                self.settle(|world| world.is_ready(engine, host));
                 self.submit(engine, host, op, all);
                 self.settle(|world| world.pending.is_empty());
             }
