@@ -156,6 +156,7 @@ impl Pipe {
             let kept = there + desk.dice.index(on_the_way);
             self.pieces.truncate(kept + 1);
             if let Some(Piece { what: What::Bytes { start, end, .. }, .. }) = self.pieces.back_mut()
+                && start < end
             {
                 *end = *start + desk.dice.index(*end - *start);
             }

@@ -101,6 +101,8 @@ pub(super) struct World {
     width: u8,
     digests: (bool, bool),
     request_timeout: Duration,
+    /// Engines use reservations: then a restart of a target, which forgets them, ends their lines.
+    registers: bool,
 }
 
 impl World {
@@ -133,6 +135,7 @@ impl World {
         }
         let mut world = Self {
             digests: (dice.one_in(4), dice.one_in(4)),
+            registers: !dice.one_in(3),
             request_timeout: (1000 + narrow::<_, u32>(dice.below(4000))) * MILLI,
             net,
             dice,
@@ -329,11 +332,15 @@ impl World {
                 !is_over
             });
         }
+        self.fenced[engine][host] = false;
+        if !self.registers {
+            self.sessions[engine][host].phase = Phase::Ready;
+            return;
+        }
         self.next_key += 1;
         let key = self.next_key;
         let session = &mut self.sessions[engine][host];
         session.key = key;
-        self.fenced[engine][host] = false;
         let order = self.net.order(session.line, Order::Register { key, ignore: true });
         session.phase = Phase::Registering(order);
     }
@@ -593,6 +600,9 @@ impl World {
         }
         session.is_closing = true;
         let (line, key) = (session.line, session.key);
+        if !self.registers {
+            return self.net.close(line);
+        }
         self.net.note_leaving(line);
         if self.dice.one_in(4) {
             self.net.order(line, Order::Clear { key });
@@ -607,7 +617,8 @@ impl World {
         let victim = (engine + 1) % ENGINES;
         let victim_key = self.sessions[victim][host].key;
         let session = &mut self.sessions[engine][host];
-        if session.phase != Phase::Ready || session.is_closing || session.preempt.is_some() {
+        let is_ready = session.phase == Phase::Ready && !session.is_closing;
+        if !is_ready || session.preempt.is_some() || !self.registers {
             return;
         }
         let order = once(reserve::preempt(session.key, victim_key, KIND, true));
@@ -651,12 +662,18 @@ impl World {
         let all = (engine as u64 * SHARE, SHARE);
         for _ in 0..10 {
             self.has_failed = false;
+            let losses = |world: &Self| {
+                let line = world.sessions[engine][host].line;
+                (line, world.net.status(line).cache_losses)
+            };
+            let before = losses(self);
             for op in [Op::Write, Op::Flush, Op::Read] {
                 self.settle(|world| world.is_ready(engine, host));
                 self.submit(engine, host, op, all);
                 self.settle(|world| world.pending.is_empty());
             }
-            if !self.has_failed {
+            // What a flush says of a line that has heard of a lost cache since the write is nothing.
+            if !self.has_failed && losses(self) == before {
                 return;
             }
         }
