@@ -45,7 +45,7 @@ usage: cargo xtask TASK
   coverage [--missing] [--runs N]
                    which regions of crates/raid its tests and N simulated runs (300) go through, by
                    file, and where they do not; needs LLVM's tools of the compiler's version
-  mutate [--seeds N] [--only NAME] [--seconds N] [--seed S]
+  mutate [--seeds N] [--only NAME] [--world array|way] [--seconds N] [--seed S]
                    plants one error after another in the array's machine, and shows in how many of
                    N (20) campaigns of a minute at most the simulator sees each
   licences         licences and sources of all dependencies

@@ -20,118 +20,144 @@ pub const fn planted(_error: Planted) -> bool {
     false
 }
 
+/// The smallest world in which an error shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum World {
+    /// Arrays over members that answer requests.
+    Array,
+    /// The whole way: sessions, targets and their disks beneath an array.
+    Way,
+}
+
 macro_rules! errors {
-    ($($name:ident: $text:literal,)*) => {
-        /// An error in what a pure crate decides.
+    (array { $($array:ident: $array_text:literal,)* } way { $($way:ident: $way_text:literal,)* }) => {
+        /// An error in what the product decides.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Planted {
-            $(#[doc = $text] $name,)*
+            $(#[doc = $array_text] $array,)*
+            $(#[doc = $way_text] $way,)*
         }
 
         #[cfg(feature = "planted-errors")]
         impl Planted {
             /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            pub const ALL: &[Self] = &[$(Self::$array,)* $(Self::$way,)*];
 
             /// Its name.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
+                match self {
+                    $(Self::$array => stringify!($array),)*
+                    $(Self::$way => stringify!($way),)*
+                }
+            }
+
+            /// Where it shows.
+            #[must_use]
+            pub const fn world(self) -> World {
+                match self {
+                    $(Self::$array => World::Array,)*
+                    $(Self::$way => World::Way,)*
+                }
             }
         }
     };
 }
 
 errors! {
-    AckAfterOneCopy: "A batch is acknowledged when one member has completed it.",
-    AckOutOfOrder: "A batch is acknowledged before the one before it.",
-    AckBeforeLabels: "The log goes on without a member that failed before labels say so.",
-    FreeOnCompleted: "A stripe that was left is free when its REMAP is completed, not stable.",
-    HomeBeforeParityStable: "Blocks are written home before their PARITY is stable.",
-    TailWithoutFlush: "The tail moves to a cut without any flush.",
-    CheckpointBeforeImages: "A checkpoint is written before the images that it rests on are stable.",
-    SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
-    PageBeforeStable: "Images are written before what they say is stable.",
-    PageFromOneCopy: "Pages are loaded from one of their holders.",
-    RedoOfClosedRounds: "A PARITY of a round that is over is redone.",
-    RedoIgnoresOwner: "A PARITY is redone on a stripe that has another owner since.",
-    RedoNewerThanBasis: "The newest DATA is written home with the parity of older DATA.",
-    UnverifiedUpdate: "Parity is computed from old blocks that were not verified.",
-    NoHomeLock: "A round works on a stripe that somebody else works on.",
-    LackIgnored: "A member that is back counts as in sync with what it lacks.",
-    MarkBeforeStable: "Labels say how far a member has caught up before that is stable.",
-    JoinsWithoutLog: "A member that is back counts as in sync without the log of before.",
-    ReturnBeforeOperations: "Catching up does not wait for what began without the member.",
-    OlderImageAccepted: "A member that is older than the others say takes part in recovery.",
-    PowerCycleIgnored: "What a member completed before it left counts as stable.",
-    PositionBeforeGeneration: "A batch is adopted whichever generation wrote it.",
-    DroppedRemapsForgotten: "A REMAP that a recovery dropped counts for the next one.",
-    UnverifiedRemap: "A REMAP counts whatever its stripe holds.",
-    CopiesNotMade: "Recovery leaves batches on fewer members than it promises.",
-    RedoBeforeDecision: "Recovery writes home before its decision is stable.",
-    ServesBeforeDecision: "Recovery serves before its decision is stable.",
-    FlushSkipsChunkMembers: "A flush leaves out members that completed nothing of the log.",
-    FlushSkipsEarlierBatches: "A flush leaves out members that hold only earlier batches.",
-    FlushCoversLater: "A flush counts for what completed after it was sent.",
-    AheadKeptThroughChange: "What was read ahead stays when it is changed.",
-    AheadBesideChange: "Something is read ahead while a change of it is in flight.",
-    CacheLossBelieved: "What a member answers that has lost its cache is believed.",
-    PieceErrorForgotten: "A member request ends well although a piece of it failed.",
-    PartedStays: "A member that was set aside keeps its device.",
-    FaultyWhileOpeningStays: "A member that is set aside while the array opens keeps its device.",
-    IdleForgotten: "Nobody brings home what nobody asks for.",
-    ClosesBesideRequests: "The machine closes while users' requests are in flight.",
-    WaitingReadsStay: "Large reads that wait for room never begin.",
-    NeverSentNeverEnds: "A member request that could not be sent never ends.",
-    LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
-    LostWriteCountsAsDone: "A command that was under way when its session was lost counts as carried out.",
-    HeldWriteSentAtOnce: "A write that was under way in a lost session is sent again before that session's end.",
-    GivenUpForgottenWithSession: "A write that was given up bars nothing once its session is lost, too.",
-    HeldGivenUpForgotten: "A write that is given up while it is held bars nothing.",
-    GivenUpNotAborted: "A command that is given up is not aborted.",
-    UnansweredAbortBelieved: "An abort that the target does not answer counts as carried out.",
-    HeldWriteNeverExpires: "A write that is held when its time is up never ends without a session.",
-    OthersProgressGivesTimeForEver: "A request that has its turn gets more time for whatever the disk does for others.",
-    OrderSentWhileBarred: "An order is sent while a write that was given up may still land.",
-    GivenBackBesideWrites: "A registration is given back while writes that were sent under it are under way.",
-    IdleWritesOutliveRegistration: "What waits is still sent after the registration was given back for good.",
-    LateSessionJoinsUnwitnessed: "A late session carries requests although no other one has shown that it is registered still.",
-    KeyUncheckedAfterReconnect: "A session that was made again does not ask whether it is registered still.",
-    OnlyOwnCountOfSessionsTakenOver: "A predecessor's sessions are ended only as far as this side has as many.",
-    OtherDiskAcceptedAfterReconnect: "A disk of the same size counts as the one that was found first.",
-    CacheLossInSessionForgotten: "A unit attention that tells of a lost cache is not counted as a loss.",
-    CacheLossBeforeReconnectForgotten: "A session that is made again counts no lost cache.",
-    DoubtOfExaminationForgotten: "What a failed examination was told of a lost cache is not handed on to the next one.",
-    LateAttentionIgnored: "A unit attention that ends a command that was given up is not heeded.",
-    OnlyFlushRepeatedAfterLoss: "After a cache was lost before its flush, the flush is repeated and the write is not.",
-    ForcedWriteNotFlushed: "A FUA write to a disk without the bit is not followed by a flush.",
-    TakenBackWhileOthersAreAway: "A member is taken back while another one has no session.",
-    ReturnBesideLeavingSession: "A member is looked for while its former session has not ended.",
-    FormerDeviceBelieved: "What a device answers that has its place no more counts for its successor.",
-    PiecesInOrderOfTheirEnds: "The pieces of a read are put together as they end.",
-    ReplacedDeviceTakenBack: "A device that was replaced is taken back as the member.",
-    WentOnTakenBack: "A device that went on without the others is taken back as the member.",
-    ExclusiveBesideOthers: "A member whose reservation is held counts as fenced while others are registered.",
-    RemovedWithoutAborting: "Others are removed without an end to what they have under way.",
-    UsedAfterRemovalFailed: "A member at which the removal of another did not end is used unfenced.",
-    LiveEngineRemoved: "The registration of an engine that may be alive is removed without a word.",
-    HolderNotChecked: "Nobody asks whether a member was taken over since it was fenced.",
-    WaryMemberSetFree: "A member from which somebody was removed who may be alive is given back to all.",
-    ClosedGatePassed: "A command that has not begun passes a gate that is held or leaves.",
-    DeviceLeftWithConnection: "Commands at a device count no more as there when their connection is gone.",
-    ReservationsChangeBesideAborted: "Reservations change while something that was aborted may still be written.",
-    ReinstatedBesideCommands: "A session is admitted while commands of the one that it replaces run.",
-    AbortAnsweredBeforeEnd: "ABORT TASK is answered while the task is at the device.",
-    PreemptAnsweredBeforeEnd: "PREEMPT AND ABORT is answered while what it aborts in other sessions is at the device.",
-    FirstOfSessionsAnswersForAll: "What ends tasks of several sessions is answered when the first session has ended its own.",
-    ReservationUncheckedAtData: "A write whose data comes after a reservation does not ask for it again.",
-    ClearedToldToOthers: "All but the session whose commands were cleared are told so.",
-    RestartToldAsNexusLoss: "A nexus that is new to a logical unit hears of a lost nexus, not of a power on.",
-    UntoldForgottenWithNexus: "Unit attentions that a nexus has not heard are forgotten when it is lost.",
-    AskedDataFromStart: "Data that is asked for is placed as if none had come unasked before.",
-    WrittenBeforeAllData: "A write goes to the device when the first PDU of its last burst is in.",
-    FlushAnsweredEarly: "SYNCHRONIZE CACHE is answered without a flush of the device.",
-    FuaForgotten: "The FUA bit of a write does not reach the device.",
+    array {
+        AckAfterOneCopy: "A batch is acknowledged when one member has completed it.",
+        AckOutOfOrder: "A batch is acknowledged before the one before it.",
+        AckBeforeLabels: "The log goes on without a member that failed before labels say so.",
+        FreeOnCompleted: "A stripe that was left is free when its REMAP is completed, not stable.",
+        HomeBeforeParityStable: "Blocks are written home before their PARITY is stable.",
+        TailWithoutFlush: "The tail moves to a cut without any flush.",
+        CheckpointBeforeImages: "A checkpoint is written before the images that it rests on are stable.",
+        SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
+        PageBeforeStable: "Images are written before what they say is stable.",
+        PageFromOneCopy: "Pages are loaded from one of their holders.",
+        RedoOfClosedRounds: "A PARITY of a round that is over is redone.",
+        RedoIgnoresOwner: "A PARITY is redone on a stripe that has another owner since.",
+        RedoNewerThanBasis: "The newest DATA is written home with the parity of older DATA.",
+        UnverifiedUpdate: "Parity is computed from old blocks that were not verified.",
+        NoHomeLock: "A round works on a stripe that somebody else works on.",
+        LackIgnored: "A member that is back counts as in sync with what it lacks.",
+        MarkBeforeStable: "Labels say how far a member has caught up before that is stable.",
+        JoinsWithoutLog: "A member that is back counts as in sync without the log of before.",
+        ReturnBeforeOperations: "Catching up does not wait for what began without the member.",
+        OlderImageAccepted: "A member that is older than the others say takes part in recovery.",
+        PowerCycleIgnored: "What a member completed before it left counts as stable.",
+        PositionBeforeGeneration: "A batch is adopted whichever generation wrote it.",
+        DroppedRemapsForgotten: "A REMAP that a recovery dropped counts for the next one.",
+        UnverifiedRemap: "A REMAP counts whatever its stripe holds.",
+        CopiesNotMade: "Recovery leaves batches on fewer members than it promises.",
+        RedoBeforeDecision: "Recovery writes home before its decision is stable.",
+        ServesBeforeDecision: "Recovery serves before its decision is stable.",
+        FlushSkipsChunkMembers: "A flush leaves out members that completed nothing of the log.",
+        FlushSkipsEarlierBatches: "A flush leaves out members that hold only earlier batches.",
+        FlushCoversLater: "A flush counts for what completed after it was sent.",
+        AheadKeptThroughChange: "What was read ahead stays when it is changed.",
+        AheadBesideChange: "Something is read ahead while a change of it is in flight.",
+        CacheLossBelieved: "What a member answers that has lost its cache is believed.",
+        PieceErrorForgotten: "A member request ends well although a piece of it failed.",
+        PartedStays: "A member that was set aside keeps its device.",
+        FaultyWhileOpeningStays: "A member that is set aside while the array opens keeps its device.",
+        IdleForgotten: "Nobody brings home what nobody asks for.",
+        ClosesBesideRequests: "The machine closes while users' requests are in flight.",
+        WaitingReadsStay: "Large reads that wait for room never begin.",
+        NeverSentNeverEnds: "A member request that could not be sent never ends.",
+        LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
+    }
+    way {
+        LostWriteCountsAsDone: "A command that was under way when its session was lost counts as carried out.",
+        HeldWriteSentAtOnce: "A write that was under way in a lost session is sent again before that session's end.",
+        GivenUpForgottenWithSession: "A write that was given up bars nothing once its session is lost, too.",
+        HeldGivenUpForgotten: "A write that is given up while it is held bars nothing.",
+        GivenUpNotAborted: "A command that is given up is not aborted.",
+        UnansweredAbortBelieved: "An abort that the target does not answer counts as carried out.",
+        HeldWriteNeverExpires: "A write that is held when its time is up never ends without a session.",
+        OthersProgressGivesTimeForEver: "A request that has its turn gets more time for whatever the disk does for others.",
+        OrderSentWhileBarred: "An order is sent while a write that was given up may still land.",
+        GivenBackBesideWrites: "A registration is given back while writes that were sent under it are under way.",
+        IdleWritesOutliveRegistration: "What waits is still sent after the registration was given back for good.",
+        LateSessionJoinsUnwitnessed: "A late session carries requests although no other one has shown that it is registered still.",
+        KeyUncheckedAfterReconnect: "A session that was made again does not ask whether it is registered still.",
+        OnlyOwnCountOfSessionsTakenOver: "A predecessor's sessions are ended only as far as this side has as many.",
+        OtherDiskAcceptedAfterReconnect: "A disk of the same size counts as the one that was found first.",
+        CacheLossInSessionForgotten: "A unit attention that tells of a lost cache is not counted as a loss.",
+        CacheLossBeforeReconnectForgotten: "A session that is made again counts no lost cache.",
+        DoubtOfExaminationForgotten: "What a failed examination was told of a lost cache is not handed on to the next one.",
+        LateAttentionIgnored: "A unit attention that ends a command that was given up is not heeded.",
+        OnlyFlushRepeatedAfterLoss: "After a cache was lost before its flush, the flush is repeated and the write is not.",
+        ForcedWriteNotFlushed: "A FUA write to a disk without the bit is not followed by a flush.",
+        TakenBackWhileOthersAreAway: "A member is taken back while another one has no session.",
+        ReturnBesideLeavingSession: "A member is looked for while its former session has not ended.",
+        FormerDeviceBelieved: "What a device answers that has its place no more counts for its successor.",
+        PiecesInOrderOfTheirEnds: "The pieces of a read are put together as they end.",
+        ReplacedDeviceTakenBack: "A device that was replaced is taken back as the member.",
+        WentOnTakenBack: "A device that went on without the others is taken back as the member.",
+        ExclusiveBesideOthers: "A member whose reservation is held counts as fenced while others are registered.",
+        RemovedWithoutAborting: "Others are removed without an end to what they have under way.",
+        UsedAfterRemovalFailed: "A member at which the removal of another did not end is used unfenced.",
+        LiveEngineRemoved: "The registration of an engine that may be alive is removed without a word.",
+        HolderNotChecked: "Nobody asks whether a member was taken over since it was fenced.",
+        WaryMemberSetFree: "A member from which somebody was removed who may be alive is given back to all.",
+        ClosedGatePassed: "A command that has not begun passes a gate that is held or leaves.",
+        DeviceLeftWithConnection: "Commands at a device count no more as there when their connection is gone.",
+        ReservationsChangeBesideAborted: "Reservations change while something that was aborted may still be written.",
+        ReinstatedBesideCommands: "A session is admitted while commands of the one that it replaces run.",
+        AbortAnsweredBeforeEnd: "ABORT TASK is answered while the task is at the device.",
+        PreemptAnsweredBeforeEnd: "PREEMPT AND ABORT is answered while what it aborts in other sessions is at the device.",
+        FirstOfSessionsAnswersForAll: "What ends tasks of several sessions is answered when the first session has ended its own.",
+        ReservationUncheckedAtData: "A write whose data comes after a reservation does not ask for it again.",
+        ClearedToldToOthers: "All but the session whose commands were cleared are told so.",
+        RestartToldAsNexusLoss: "A nexus that is new to a logical unit hears of a lost nexus, not of a power on.",
+        UntoldForgottenWithNexus: "Unit attentions that a nexus has not heard are forgotten when it is lost.",
+        AskedDataFromStart: "Data that is asked for is placed as if none had come unasked before.",
+        WrittenBeforeAllData: "A write goes to the device when the first PDU of its last burst is in.",
+        FlushAnsweredEarly: "SYNCHRONIZE CACHE is answered without a flush of the device.",
+        FuaForgotten: "The FUA bit of a write does not reach the device.",
+    }
 }
 
 /// Which error is planted, in all of the program.

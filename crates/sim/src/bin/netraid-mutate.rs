@@ -1,5 +1,5 @@
-//! Plants one error after another in the machine of the array, and shows in how many of so many
-//! campaigns from fresh seeds the simulator sees it: `cargo xtask mutate`.
+//! Plants one error after another, and shows in how many of so many campaigns from fresh seeds the simulator sees it, in
+//! the smallest world that can or in the one that is asked for: `cargo xtask mutate`.
 //!
 //! A campaign sees an error when it finds a run that fails with it and passes without.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
@@ -10,19 +10,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netraid_planted::{Planted, chosen};
+use netraid_planted::{Planted, World, chosen};
 use netraid_sim::{
-    Seed,
-    array::{campaign, plan::Choice},
+    Seed, array,
+    array::plan::Choice,
     campaign::{Extent, Failure},
+    way,
 };
 
-const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--seed S] [--seconds N | --runs N] [--threads N]";
+const USAGE: &str = "usage: netraid-mutate [--seeds N] [--only NAME] [--world array|way] [--seed S] \
+                     [--seconds N | --runs N] [--threads N]";
 
 struct Args {
     /// Campaigns for each error.
     seeds: u64,
     only: Option<String>,
+    /// The world in which all are looked for; each in its own when none.
+    world: Option<World>,
     /// What the campaigns' first seeds are drawn from.
     seed: Seed,
     /// Longest that a campaign may take.
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
 #[allow(clippy::disallowed_methods, reason = "a campaign lasts as long as it was told")]
 fn hunt(error: Planted, number: u64, args: &Args) -> Hunt {
     let began = Instant::now();
-    let choice = Choice::default();
+    let world = args.world.unwrap_or_else(|| error.world());
     let mut next = args.seed.dice(&format!("{} {number}", error.name())).below(u64::MAX);
     let mut hunt = Hunt { runs: 0, elapsed: Duration::ZERO, caught: None, others: Vec::new() };
     let is_over = |hunt: &Hunt| match args.runs {
@@ -95,23 +99,36 @@ fn hunt(error: Planted, number: u64, args: &Args) -> Hunt {
             Some(runs) => Extent::Runs(runs - hunt.runs),
             None => Extent::Time(args.limit.saturating_sub(began.elapsed())),
         };
-        let report = campaign::run_any(Seed(next), &choice, extent, args.threads, 1);
+        let (runs, failures) = run(world, Seed(next), extent, args.threads);
         chosen::set(None);
-        hunt.runs += report.runs;
-        for failure in report.failures {
-            let again = Extent::Runs(1);
-            let without = campaign::run_any(failure.seed, &choice, again, 1, 1);
-            if without.failures.is_empty() {
+        hunt.runs += runs;
+        for failure in failures {
+            let (_, without) = run(world, failure.seed, Extent::Runs(1), 1);
+            if without.is_empty() {
                 hunt.caught.get_or_insert(failure);
             } else {
                 hunt.others.push(failure.seed);
             }
         }
         // Some that were begun may not have ended.
-        next = next.wrapping_add(report.runs + args.threads as u64);
+        next = next.wrapping_add(runs + args.threads as u64);
     }
     hunt.elapsed = began.elapsed();
     hunt
+}
+
+/// Runs of a world, until one has failed: how many there were, and those that failed.
+fn run(world: World, first: Seed, extent: Extent, threads: usize) -> (u64, Vec<Failure>) {
+    match world {
+        World::Array => {
+            let report = array::campaign::run_any(first, &Choice::default(), extent, threads, 1);
+            (report.runs, report.failures)
+        }
+        World::Way => {
+            let report = way::campaign::run(first, extent, threads, 1);
+            (report.runs, report.failures)
+        }
+    }
 }
 
 fn print_row(error: Planted, hunts: &[Hunt]) {
@@ -175,6 +192,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut parsed = Args {
         seeds: 20,
         only: None,
+        world: None,
         seed: Seed(rand::random()),
         limit: Duration::from_secs(60),
         runs: None,
@@ -186,6 +204,13 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
         match name.as_str() {
             "--seeds" => parsed.seeds = number()?,
             "--only" => parsed.only = Some(value),
+            "--world" => {
+                parsed.world = Some(match value.as_str() {
+                    "array" => World::Array,
+                    "way" => World::Way,
+                    _ => return Err(format!("no world {value}; there are array and way")),
+                });
+            }
             "--seed" => parsed.seed = Seed(number()?),
             "--runs" => parsed.runs = Some(number()?),
             "--seconds" => parsed.limit = Duration::from_secs(number()?),

@@ -27,11 +27,8 @@ pub fn run(first: Seed, extent: Extent, threads: usize, failures_max: usize) -> 
 }
 
 /// What the world does not bring about, or so seldom that many runs do without.
-const SELDOM: [&str; 3] = [
-    Case::SessionGivenUp.name(),
-    Case::NotRegistered.name(),
-    Case::CandidateLetGo.name(),
-];
+const SELDOM: [&str; 3] =
+    [Case::SessionGivenUp.name(), Case::NotRegistered.name(), Case::CandidateLetGo.name()];
 
 /// The same beneath the lines: what would be a fault of an initiator or of a target, and what no engine asks for.
 const SELDOM_BENEATH: [Count; 8] = [

@@ -254,11 +254,7 @@ impl Connected {
     }
 
     /// Writes all of `writes`, and makes them stable: again from the first one when the device has lost its cache before.
-    async fn write_stable(
-        &self,
-        writes: &[(u64, Buf)],
-        what: &'static str,
-    ) -> Result<(), Failure> {
+    async fn write_stable(&self, writes: &[(u64, Buf)], what: &'static str) -> Result<(), Failure> {
         let flags = RequestFlags::default();
         for _ in 0..STABLE_TRIES_MAX {
             let losses = self.cache_losses();

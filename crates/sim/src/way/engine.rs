@@ -14,8 +14,8 @@ use netraid_raid::{
     member::MemberIndex,
     regions::CHECKPOINT_OFFSETS,
     volume::{
-        Action, Candidate, Config, Event, Expect, Found, JoinError, Look,
-        PlainOrLogged, ScrubOrder, Tag, Volume, preparing,
+        Action, Candidate, Config, Event, Expect, Found, JoinError, Look, PlainOrLogged,
+        ScrubOrder, Tag, Volume, preparing,
     },
 };
 
@@ -24,20 +24,17 @@ mod wire;
 
 use super::{
     cases::{Case, Cases},
-    script::{Answer, Desk, LineNumber, Script, Ticket},
     device::{Connected, Failure, address},
-    joining::{self, Beside},
     interface::{EngineId as Seat, HostId, LineConfig, LineId},
+    joining::{self, Beside},
     net::Net,
     opening::{self, Opened, Options},
+    script::{Answer, Desk, LineNumber, Script, Ticket},
 };
-use crate::{
-    array::oracle::EngineId,
-    time::Time,
-};
+use crate::{array::oracle::EngineId, time::Time};
 
-pub(super) use wire::User;
 use super::world::Happening;
+pub(super) use wire::User;
 
 /// What the world hears of an engine.
 #[derive(Debug)]
@@ -297,10 +294,7 @@ impl Engine {
         self.serving().is_some_and(|serving| {
             serving.joining.is_none()
                 && serving.unused.is_empty()
-                && serving
-                    .slots
-                    .iter()
-                    .all(|slot| slot.attempt.is_none() && slot.leaving.is_none())
+                && serving.slots.iter().all(|slot| slot.attempt.is_none() && slot.leaving.is_none())
         })
     }
 
@@ -381,9 +375,8 @@ impl Engine {
                 serving.slots[member.as_usize()].attempt = Some(Script::new(join));
             }
             Action::Join { member, expect, ends_former } => {
-                context.note(|| {
-                    format!("engine {}: a device for member {member}: {expect:?}", id.0)
-                });
+                context
+                    .note(|| format!("engine {}: a device for member {member}: {expect:?}", id.0));
                 self.begin_join(member, expect, ends_former);
             }
             Action::Take(member) => {

@@ -21,8 +21,8 @@ use netraid_raid::{
 };
 
 use super::{
-    script::{Desk, join_all},
     device::{Connected, Failure, address},
+    script::{Desk, join_all},
 };
 
 /// Who opens the array, and how.
@@ -293,24 +293,21 @@ fn start(
     let mut connected: Vec<Option<Connected>> = connected.into_iter().map(Some).collect();
     let members: Vec<Option<Connected>> =
         places.iter().map(|place| place.and_then(|at| connected[at].take())).collect();
-    let caps = |one: &Option<Connected>| {
-        one.as_ref().map_or_else(MemberCaps::default, Connected::caps)
-    };
+    let caps =
+        |one: &Option<Connected>| one.as_ref().map_or_else(MemberCaps::default, Connected::caps);
     let caps: Vec<MemberCaps> = members.iter().map(caps).collect();
     let limits = members.iter().flatten().map(|member| member.info.max_transfer_len);
     let merged = limits.min().unwrap_or(options.max_io_len).min(options.max_io_len);
     let max_io_len = merged.max(assembly.label.geometry.chunk_len());
     let holder = options.this.clone();
     let here = assembly.label.geometry.member_indices().filter(|index| {
-        assembly.label.state(*index) == MemberState::InSync
-            && members[index.as_usize()].is_some()
+        assembly.label.state(*index) == MemberState::InSync && members[index.as_usize()].is_some()
     });
     let trusts_parity = written.is_some() && assembly.needs_parity(here.collect());
     let machine = match written {
         Some(written) => {
             let trust_parity = options.force;
-            let config =
-                OpenConfig { read_only: false, trust_parity, holder, caps, max_io_len };
+            let config = OpenConfig { read_only: false, trust_parity, holder, caps, max_io_len };
             let machine = ArrayMachine::open(&assembly, written, config);
             let executor = Executor::new(options.pool.clone());
             PlainOrLogged::Plain(Box::new(Plain::new(machine, executor)))
@@ -342,10 +339,7 @@ fn start(
     Ok(Opened { machine, members, fence, unused, liars, trusts_parity })
 }
 
-async fn read_labels(
-    desk: &Desk,
-    connected: &[Connected],
-) -> Result<Vec<(usize, Found)>, Failure> {
+async fn read_labels(desk: &Desk, connected: &[Connected]) -> Result<Vec<(usize, Found)>, Failure> {
     let mut found = Vec::new();
     let labels = join_all(connected.iter().map(|member| async move {
         let label = member.label().await;

@@ -358,11 +358,7 @@ impl World {
     }
 
     /// Lets an engine do something.
-    fn with<T>(
-        &mut self,
-        at: usize,
-        act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T,
-    ) -> T {
+    fn with<T>(&mut self, at: usize, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut context = Context {
             net: &mut self.net,
             hosts: &self.host_ids,

@@ -18,11 +18,9 @@ impl Engine {
                 match end {
                     Ok(opened) => {
                         self.trusts_parity = opened.trusts_parity;
-                        let there: Vec<bool> =
-                            opened.members.iter().map(Option::is_some).collect();
-                        context.note(|| {
-                            format!("engine {}: opens with members {there:?}", self.id.0)
-                        });
+                        let there: Vec<bool> = opened.members.iter().map(Option::is_some).collect();
+                        context
+                            .note(|| format!("engine {}: opens with members {there:?}", self.id.0));
                         let serving = Serving::new(opened, &self.hosts, context.now());
                         self.stage = Stage::Open(Box::new(serving));
                     }
@@ -60,9 +58,10 @@ impl Engine {
                 has_ended = true;
             }
         }
-        let joined = serving.joining.as_mut().and_then(|(member, script)| {
-            script.poll().map(|end| (*member, end))
-        });
+        let joined = serving
+            .joining
+            .as_mut()
+            .and_then(|(member, script)| script.poll().map(|end| (*member, end)));
         if let Some((member, end)) = joined {
             serving.joining = None;
             self.take_joined(context, member, end);
@@ -143,9 +142,7 @@ impl Engine {
                 Ok(candidate(slot, connected, label, [0; 16]))
             }
             Err(failure) => {
-                context.note(|| {
-                    format!("engine {id}: member {member} is not back: {failure}")
-                });
+                context.note(|| format!("engine {id}: member {member} is not back: {failure}"));
                 let text = format!("{failure}");
                 let host = serving.slots[member.as_usize()].host;
                 context.notices.push_back((self.id, Notice::NotJoined(host, failure)));

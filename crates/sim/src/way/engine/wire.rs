@@ -6,8 +6,8 @@ use netraid_remote::{Event, Request};
 
 use super::{Case, Context, Engine, LineNumber};
 use crate::way::{
-    script::{Answer, Ticket, Want},
     interface::{LineId, News},
+    script::{Answer, Ticket, Want},
 };
 
 /// Whose a request to a disk is.

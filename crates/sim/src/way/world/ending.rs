@@ -80,7 +80,8 @@ impl World {
             Phase::Again => self.phase = Phase::Over,
             Phase::Closing => {
                 self.phase = Phase::Again;
-                self.net.put_in(Duration::ZERO, Happening::Start((self.last_machine + 1) % MACHINES));
+                self.net
+                    .put_in(Duration::ZERO, Happening::Start((self.last_machine + 1) % MACHINES));
             }
             Phase::Lives | Phase::Healing | Phase::Over => {}
         }

@@ -102,7 +102,10 @@ impl World {
             }
             Fault::Slow => {
                 self.count(Case::Slow);
-                self.net.set_slowness(id, 2 + netraid_block::narrow::<_, u32>(self.fault_dice.below(8)));
+                self.net.set_slowness(
+                    id,
+                    2 + netraid_block::narrow::<_, u32>(self.fault_dice.below(8)),
+                );
                 return self.trouble(host, Trouble::Slow, 2 * short);
             }
             Fault::Stuck => {
@@ -284,9 +287,10 @@ impl World {
         self.net.replace_disk(id);
         self.net.start(id);
         let expect = if self.fault_dice.one_in(2) { Expect::Unused } else { Expect::Anything };
-        let expect = if self.plan.fill == crate::disk::Fill::Zeroes { expect } else { Expect::Anything };
-        let asked = self
-            .with(at, |engine, context| engine.handle_join(context, member, spare, expect));
+        let expect =
+            if self.plan.fill == crate::disk::Fill::Zeroes { expect } else { Expect::Anything };
+        let asked =
+            self.with(at, |engine, context| engine.handle_join(context, member, spare, expect));
         self.note(|| format!("member {member} is to be replaced by host {spare}: {asked:?}"));
         if asked.is_ok() {
             self.replacing = Some((member, spare));

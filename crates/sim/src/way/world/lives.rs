@@ -14,12 +14,12 @@ use super::{Case, Happening, MACHINES, Phase, World};
 use crate::{
     array::{machine::Machine as _, oracle::EngineId, subset::newest_label},
     way::{
-        script::Desk,
         device::Failure,
         engine::{Engine, Notice},
         interface::Death,
         opening::Options,
         plan::Fall,
+        script::Desk,
     },
 };
 
@@ -47,7 +47,8 @@ impl World {
         self.last_engine += 1;
         let id = EngineId(self.last_engine);
         let (this, is_other) = self.holder(machine);
-        let case = if machine == self.last_machine { Case::SameMachine } else { Case::OtherMachine };
+        let case =
+            if machine == self.last_machine { Case::SameMachine } else { Case::OtherMachine };
         if self.openings > 0 {
             self.count(case);
         }
@@ -221,11 +222,9 @@ impl World {
         let Some(serving) = self.engine(id).and_then(Engine::serving) else { return };
         let machine = serving.volume.machine();
         let members = self.plan.geometry.member_indices();
-        let in_sync: Vec<bool> = members
-            .map(|member| machine.member_state(member) == MemberState::InSync)
-            .collect();
-        let is_unsure =
-            |at: &usize| !in_sync[*at] || self.hosts[self.places[*at]].lost_power;
+        let in_sync: Vec<bool> =
+            members.map(|member| machine.member_state(member) == MemberState::InSync).collect();
+        let is_unsure = |at: &usize| !in_sync[*at] || self.hosts[self.places[*at]].lost_power;
         let unsure = (0..in_sync.len()).filter(is_unsure).count();
         // Without a log, what a member has lost of its cache while nobody asked for it is computed from no other.
         let limit = if self.plan.has_log { self.tolerance() } else { 0 };

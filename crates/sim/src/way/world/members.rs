@@ -71,8 +71,7 @@ impl World {
             return false;
         };
         let machine = serving.volume.machine();
-        let is_away =
-            |member: MemberIndex| machine.member_state(member) != MemberState::InSync;
+        let is_away = |member: MemberIndex| machine.member_state(member) != MemberState::InSync;
         machine.geometry().member_indices().any(is_away)
     }
 
@@ -131,9 +130,7 @@ impl World {
             }
             Event::Unrepaired { member, offset, reason, .. } => {
                 if !self.is_excused(id) {
-                    self.fail(format!(
-                        "a block is lost: member {member}, {offset:#x}: {reason}"
-                    ));
+                    self.fail(format!("a block is lost: member {member}, {offset:#x}: {reason}"));
                 }
             }
             Event::Scrubbed { status, .. } => {
@@ -154,9 +151,8 @@ impl World {
             return;
         }
         let Some(at) = self.position(id) else { return };
-        let failure = self.engines[at]
-            .serving()
-            .and_then(|serving| serving.volume.machine().failure());
+        let failure =
+            self.engines[at].serving().and_then(|serving| serving.volume.machine().failure());
         if self.serving == Some(id) && !self.is_excused(id) {
             let states = self.states();
             self.fail(format!("the array failed: {failure:?}; members are {states}"));
@@ -165,9 +161,9 @@ impl World {
     }
 
     pub(super) fn states(&self) -> String {
-        let states = self.serving_label().map(|label| {
-            label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>()
-        });
+        let states = self
+            .serving_label()
+            .map(|label| label.members.iter().map(|entry| entry.state.name()).collect::<Vec<_>>());
         format!("{states:?}")
     }
 
