@@ -187,6 +187,20 @@ impl Engine {
         }
     }
 
+    /// What it waits for, for people.
+    pub(super) fn describe(&self) -> String {
+        let stage = match &self.stage {
+            Stage::Opening(_) => "opening",
+            Stage::Open(_) => "open",
+            Stage::Ending(..) => "ending",
+            Stage::Over => "over",
+        };
+        format!(
+            "{stage}, dialing {:?}, closing {:?}, orders {:?}, {} under way, lines {:?}",
+            self.dialing, self.closing, self.orders, self.outstanding, self.lines
+        )
+    }
+
     /// What the labels said when the array was closed.
     pub(super) const fn closed_label(&self) -> Option<&Label> {
         self.closed_label.as_ref()
@@ -310,8 +324,8 @@ impl Engine {
     /// Does what is to be done until there is nothing left.
     pub(super) fn drive(&mut self, context: &mut Context<'_>) {
         loop {
-            self.fulfil(context);
             let mut went_on = self.advance_scripts(context) | self.advance_volume(context);
+            went_on |= self.fulfil(context);
             while let Some((user, result)) = self.ended.pop_front() {
                 went_on = true;
                 match user {
@@ -323,7 +337,7 @@ impl Engine {
                 context.note(|| format!("engine {}: {line}", self.id.0));
             }
             if !went_on {
-                return self.fulfil(context);
+                return;
             }
         }
     }

@@ -104,8 +104,9 @@ impl Engine {
         }
     }
 
-    /// Does what scripts want.
-    pub(super) fn fulfil(&mut self, context: &mut Context<'_>) {
+    /// Does what scripts want; whether something was answered at once.
+    pub(super) fn fulfil(&mut self, context: &mut Context<'_>) -> bool {
+        let mut is_answered = false;
         while let Some(want) = self.desk.take_want() {
             match want {
                 Want::Dial { line, host, isid, ticket } => {
@@ -131,6 +132,7 @@ impl Engine {
                     None => {
                         let aborted = Err(netraid_block::ErrorKind::Aborted.into());
                         self.desk.answer(ticket, Answer::Bytes(aborted));
+                        is_answered = true;
                     }
                 },
                 Want::Leaving(line) => {
@@ -143,10 +145,14 @@ impl Engine {
                         self.closing.entry(line).or_default().push(ticket);
                         context.net.close(*id);
                     }
-                    None => self.desk.answer(ticket, Answer::Closed),
+                    None => {
+                        self.desk.answer(ticket, Answer::Closed);
+                        is_answered = true;
+                    }
                 },
             }
         }
+        is_answered
     }
 
     /// Sends a request on a line.

@@ -18,6 +18,10 @@ pub(super) enum Trouble {
     Parted,
     Hung,
     Slow,
+    /// Much slower: what is under way takes long when that is over, too.
+    Stuck,
+    /// All is well again, which its sessions have to find out.
+    Settling,
     Held,
     Failing,
     /// This block cannot be read.
@@ -70,7 +74,9 @@ impl World {
     /// Does it; how long it takes.
     fn strike(&mut self, fault: Fault, host: usize, member: usize) -> Duration {
         let id = self.hosts[host].id;
-        let short = Duration::from_millis(20 + self.fault_dice.below(800));
+        // A session does not take a light silence for the end.
+        let silence: u64 = netraid_block::narrow(self.plan.line.request_timeout.as_millis() / 8);
+        let short = Duration::from_millis(20 + self.fault_dice.below(silence));
         let long = Duration::from_millis(3000 + self.fault_dice.below(15_000));
         let any = if self.fault_dice.one_in(2) { short } else { long };
         match fault {
@@ -112,7 +118,7 @@ impl World {
                 self.count(Case::Stuck);
                 // The slowest request takes twelve seconds.
                 self.net.set_slowness(id, 1_200);
-                return self.trouble(host, Trouble::Slow, long);
+                return self.trouble(host, Trouble::Stuck, long);
             }
             Fault::Held => {
                 self.count(Case::Held);
@@ -173,7 +179,10 @@ impl World {
         self.note(|| format!("host {host}: no more {trouble:?}"));
         self.hosts[host].trouble = None;
         let id = self.hosts[host].id;
+        let was_severe = self.hosts[host].is_impaired;
         match trouble {
+            Trouble::Settling => {}
+            Trouble::Stuck => self.net.set_slowness(id, 1),
             Trouble::Off => self.net.start(id),
             Trouble::Parted => {
                 for seat in self.seats {
@@ -185,6 +194,14 @@ impl World {
             Trouble::Held => self.net.set_held(id, false),
             Trouble::Failing => self.net.set_failing(id, false),
             Trouble::Spoilt(block) => self.net.disk_mut(id).mend(block),
+        }
+        // A session that was looked at when the silence came may have been told of a lost cache, for all that is known.
+        let is_doubtful = matches!(trouble, Trouble::Parted | Trouble::Hung | Trouble::Stuck);
+        if is_doubtful && was_severe {
+            self.hosts[host].must_be_noticed |= !self.plan.has_log;
+            if self.phase == Phase::Lives {
+                self.trouble(host, Trouble::Settling, Duration::from_secs(14));
+            }
         }
         // An engine has to notice that a cache may be lost, and not that it had to wait.
         let newest = crate::array::oracle::EngineId(self.last_engine);

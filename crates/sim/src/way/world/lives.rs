@@ -331,8 +331,9 @@ impl World {
                 let seat = self.seats[engine.machine];
                 let time = Duration::from_millis(100 + self.dice.below(1500));
                 self.net.hang_engine(seat, time);
+                // Members are asked again before it stands still again.
                 let wait = self.dice.time_to_next(self.plan.life);
-                self.net.put_in(wait, Happening::Fall(id));
+                self.net.put_in(wait + 2 * self.plan.line.request_timeout, Happening::Fall(id));
             }
         }
     }
