@@ -174,6 +174,8 @@ pub struct World {
     next_request: u64,
     left_in_burst: u64,
     is_thinking: bool,
+    /// A fault waits until users are busy.
+    fault_waits: bool,
     /// Where reading everything goes on.
     sweep: Option<u64>,
     has_swept: bool,
@@ -253,6 +255,7 @@ impl World {
             next_request: 0,
             left_in_burst: plan.burst,
             is_thinking: false,
+            fault_waits: false,
             sweep: None,
             has_swept: false,
             has_scrubbed: false,

@@ -34,10 +34,24 @@ impl World {
         self.net.put_in(wait, Happening::Fault);
     }
 
+    /// Users are busy: what waited for that comes soon.
+    pub(super) fn hasten_fault(&mut self) {
+        if core::mem::take(&mut self.fault_waits) {
+            let wait = Duration::from_micros(self.fault_dice.below(3_000));
+            self.net.put_in(wait, Happening::Fault);
+        }
+    }
+
     pub(super) fn befall(&mut self) {
         if self.phase != Phase::Lives {
             return;
         }
+        // Most is of interest in the middle of something.
+        if self.is_thinking && !self.fault_waits && !self.fault_dice.one_in(4) {
+            self.fault_waits = true;
+            return;
+        }
+        self.fault_waits = false;
         self.plan_fault();
         self.note_places();
         self.forgive();

@@ -103,6 +103,7 @@ impl World {
                 self.left_in_burst -= 1;
                 let wanted = self.workload.draw();
                 self.submit(at, wanted);
+                self.hasten_fault();
             }
             if self.violation.is_some() || self.serving != Some(id) {
                 return;
