@@ -127,6 +127,19 @@ impl<E: Debug> Answer<E> {
         Ok(label.map(|label| *label))
     }
 
+    /// None where none can be read, for whatever reason.
+    pub(crate) fn checkpoint(self) -> Option<u64> {
+        if let Self::Checkpoint(counter) = self {
+            return counter;
+        }
+        self.failed::<Option<u64>>("a checkpoint").ok().flatten()
+    }
+
+    pub(crate) fn bytes(self) -> Result<Buf, E> {
+        let Self::Bytes(bytes) = self else { return self.failed("bytes") };
+        Ok(bytes)
+    }
+
     pub(crate) fn keys(self) -> Result<(Vec<u64>, bool), E> {
         let Self::Keys { keys, is_cut } = self else { return self.failed("keys") };
         Ok((keys, is_cut))

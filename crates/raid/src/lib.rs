@@ -29,6 +29,7 @@ pub mod lack;
 pub mod log;
 pub mod logged;
 pub mod member;
+pub mod opening;
 pub mod page;
 pub mod pages;
 pub mod presence;

@@ -241,7 +241,7 @@ fn to_usize(value: u64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const REGION: Region = Region { offset: 65536, len: 1 << 20 };
@@ -265,17 +265,26 @@ mod tests {
         assert!(copy.get(99_999));
     }
 
-    /// The region of a member that has seen so many images of each of two pages.
-    fn region_after(images: [u64; 2]) -> Vec<u8> {
-        let mut bytes = vec![0; 4 * PAGE_LEN as usize];
+    /// The region of a member that has seen so many images of each page.
+    pub(crate) fn region_of(
+        array_uuid: Uuid,
+        stripes: u64,
+        region: &Region,
+        images: &[u64],
+    ) -> Vec<u8> {
+        let mut bytes = vec![0; images.len() * 2 * PAGE_LEN as usize];
         for (page, images) in (0..).zip(images) {
-            let mut bits = WrittenBits::new([1; 16], 40_000);
+            let mut bits = WrittenBits::new(array_uuid, stripes);
             bits.counters[to_usize(page)] = images - 1;
-            let image = bits.image(&REGION, page);
+            let image = bits.image(region, page);
             let at = to_usize(image.offset);
             bytes[at..at + PAGE_LEN as usize].copy_from_slice(&image.bytes);
         }
         bytes
+    }
+
+    fn region_after(images: [u64; 2]) -> Vec<u8> {
+        region_of([1; 16], 40_000, &REGION, &images)
     }
 
     #[test]

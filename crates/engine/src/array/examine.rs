@@ -7,7 +7,7 @@ use netraid_block::{Pool, narrow};
 use netraid_raid::{
     assemble::Assembly,
     label::{FIRST_GENERATION, Label},
-    member::{MemberSet, MemberState},
+    member::MemberState,
     regions::Region,
 };
 use serde::Serialize;
@@ -16,7 +16,7 @@ use super::{
     error::ArrayError,
     lock::hex,
     member::{Connected, MemberConfig},
-    open::{OpenOptions, decide, read_labels},
+    open::weigh,
 };
 
 /// What one address turned out to be.
@@ -143,24 +143,11 @@ pub struct SurveyMember {
 /// # Errors
 /// When they do not add up to an array that could be attached for reading.
 pub async fn survey(members: Vec<MemberConfig>, pool: Pool) -> Result<SurveyReport, ArrayError> {
-    let mut notes = Vec::new();
-    let visit = |config: MemberConfig| Connected::visit(config, pool.clone());
-    let mut connected = Vec::new();
-    for end in join_all(members.into_iter().map(visit)).await {
-        match end {
-            Ok(member) => connected.push(member),
-            Err(error) => notes.push(error.to_string()),
-        }
-    }
-    let found = read_labels(&connected, &mut notes).await;
-    join_all(connected.iter().map(|member| member.remote.close())).await;
-    let found = found?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let (assembly, _) = decide(options, &connected, &found, (None, MemberSet::EMPTY), &mut notes)?;
-    let Assembly { label, found: places, unclean, .. } = assembly;
+    let (assembly, mut addresses, notes) = weigh(members, &pool).await?;
+    let Assembly { label, unclean, .. } = assembly;
     let member = |(at, entry): (usize, &netraid_raid::label::MemberEntry)| SurveyMember {
         index: narrow(at),
-        url: places[at].map(|place| found[place].1.address.clone()).unwrap_or_default(),
+        url: addresses[at].take().unwrap_or_default(),
         state: entry.state.name(),
     };
     let whole = label.members.iter().all(|entry| entry.state == MemberState::InSync);

@@ -167,7 +167,7 @@ pub(super) async fn join(
                 Err(ArrayError::Locked { .. }) => Locked::Held,
                 Err(_) => Locked::Impossible,
             }),
-            Step::Done(Ok(label)) => return Ok((device.into_session(), label.map(|label| *label))),
+            Step::Done(Ok(label)) => return Ok((device.take_session(), label.map(|label| *label))),
             Step::Done(Err(refusal)) => {
                 return Err(refused(refusal, device.address(), member, beside));
             }

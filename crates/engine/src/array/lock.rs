@@ -9,7 +9,7 @@ use std::{
 };
 
 use netraid_raid::{
-    fencing::{hash, outlives},
+    fencing::hash,
     label::{Holder, Label, Uuid},
 };
 
@@ -61,12 +61,6 @@ impl ArrayLock {
     /// Device and inode of the file: another mount namespace, or another user, has another.
     pub(super) fn id(&self) -> (u64, u64) {
         self.0.file.metadata().map_or((0, 0), |file| (file.dev(), file.ino()))
-    }
-
-    /// Whether this lock proves that the labels' holder is dead: it held this very lock, or its
-    /// machine was booted anew since.
-    pub(super) fn outlives(&self, holder: &Holder) -> bool {
-        outlives(&this_holder(Some(self)), holder)
     }
 }
 

@@ -113,8 +113,6 @@ impl MemberConfig {
 #[derive(Debug, Clone)]
 pub(super) struct Connected {
     pub(super) config: MemberConfig,
-    /// Its place among those that were given.
-    pub(super) place: usize,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
     /// Whether only this engine may write to it, and what is to be given back.
@@ -169,7 +167,7 @@ impl Connected {
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
         let device = remote.clone().into_device();
-        Ok(Self { config, place: 0, remote, device, standing: Standing::default() })
+        Ok(Self { config, remote, device, standing: Standing::default() })
     }
 
     pub(super) fn address(&self) -> String {

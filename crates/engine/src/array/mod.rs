@@ -22,7 +22,6 @@ mod putback;
 mod reach;
 mod slots;
 mod status;
-mod written;
 
 use netraid_block::{BlockDevice, Device, DeviceInfo, Pool, Request};
 use netraid_raid::{assemble::CleanClose, member::MemberIndex};

@@ -27,12 +27,17 @@ impl Reached {
         self.config.address()
     }
 
+    /// How it is reached.
+    pub(super) const fn config(&self) -> &MemberConfig {
+        &self.config
+    }
+
     /// The sessions to it.
     ///
     /// # Panics
     /// When there are none.
-    pub(super) fn into_session(self) -> Connected {
-        let Some(session) = self.session else {
+    pub(super) fn take_session(&mut self) -> Connected {
+        let Some(session) = self.session.take() else {
             unreachable!("{} is used, and there is no session to it", self.config.address())
         };
         session

@@ -14,8 +14,8 @@
 //! device at most is on its way into a place by command, and none is in two places; what a device answers that has
 //! lost its cache is not believed.
 //!
-//! Not here: how a device is reached, proven to be a member, and fenced, and how the array is opened
-//! ([`crate::assemble`]); bytes of requests, which the machine has.
+//! How a device is proven to be a member, and fenced, is in [`preparing`]. Not here: how a device is reached, and how
+//! the array is opened ([`crate::opening`]); bytes of requests, which the machine has.
 
 mod candidates;
 mod either;

@@ -1,0 +1,235 @@
+//! Devices that the array will use become this engine's alone: taken over, fenced, and looked at again.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use super::{Note, OpenError, Opening, labels::places};
+use crate::{
+    access::{Ask, Failure},
+    assemble::{Assembly, Found},
+    fencing::{Fence, Removes, key_of_dead_holder, steps::FenceError},
+    label::{Holder, Label},
+    member::{MemberIndex, MemberSet},
+};
+
+/// What was decided of labels, and holds: nobody else can change them any more.
+pub(super) struct Held {
+    pub(super) assembly: Assembly,
+    /// For each member in order: its device.
+    pub(super) places: Vec<Option<usize>>,
+    /// None when nothing is written.
+    pub(super) fence: Option<Fence>,
+}
+
+/// Devices that are left out, with why.
+type LeftOut<E> = Vec<(usize, OpenError<E>)>;
+
+impl<E: Failure> Opening<E> {
+    /// Decides, and makes the members that the array will use its own alone. A member that refuses the array's sessions,
+    /// whose answers about reservations are of no use, or whose label is another one by then, is left out, and it is
+    /// decided again: what its label said counts all the same. Where such members alone are enough to serve from, another
+    /// engine may be doing so unfenced, and the array is not opened.
+    pub(super) async fn weigh_and_fence(
+        &mut self,
+        found: &[(usize, Found)],
+        random: u64,
+    ) -> Result<Held, OpenError<E>> {
+        let mut unfenced = MemberSet::EMPTY;
+        loop {
+            let before = self.notes.len();
+            let assembly = self.weigh(found, unfenced).await?;
+            let read_only = self.options.read_only;
+            if assembly.label.log.is_some() && read_only && assembly.unclean {
+                return Err(OpenError::NotClosed { name: assembly.label.name });
+            }
+            let places = places(&assembly, found);
+            if read_only {
+                return Ok(Held { assembly, places, fence: None });
+            }
+            let truth = &found[assembly.truth].1.label;
+            let fence = Fence::new(truth, &self.this, self.removes([truth, truth]), random);
+            let failed = self.make_own(&places, fence, truth, found).await?;
+            if failed.is_empty() {
+                return Ok(Held { assembly, places, fence: Some(fence) });
+            }
+
+            self.notes.truncate(before);
+            let at: Vec<usize> = failed.iter().map(|(at, _)| *at).collect();
+            for (at, error) in failed {
+                let member = member_at(&places, at);
+                unfenced.insert(member);
+                if assembly.label.geometry.can_serve_from(unfenced) {
+                    return Err(error);
+                }
+                self.notes.push(Note::LeftOut(member, error));
+            }
+            self.leave(at).await;
+        }
+    }
+
+    /// Takes the devices in these places over, fences them, and makes sure that their labels are what was decided on;
+    /// those that fail at it.
+    async fn make_own(
+        &mut self,
+        places: &[Option<usize>],
+        fence: Fence,
+        truth: &Label,
+        found: &[(usize, Found)],
+    ) -> Result<LeftOut<E>, OpenError<E>> {
+        let failed = self.take_over(places, fence, truth, found).await?;
+        if !failed.is_empty() {
+            return Ok(failed);
+        }
+        let failed = self.exclude_others(places, fence, truth, found).await?;
+        if !failed.is_empty() {
+            return Ok(failed);
+        }
+        self.find_changed(places, truth, found).await
+    }
+
+    /// Makes the sessions that the array will use, now that its lock is held. What a dead predecessor
+    /// of this machine had under way ends before, by whichever former identity of the machine.
+    ///
+    /// # Errors
+    /// When one says that somebody else has the array now.
+    async fn take_over(
+        &mut self,
+        places: &[Option<usize>],
+        fence: Fence,
+        truth: &Label,
+        found: &[(usize, Found)],
+    ) -> Result<LeftOut<E>, OpenError<E>> {
+        let is_visit =
+            |at: &usize| self.devices[*at].as_ref().is_some_and(|device| !device.is_taken_over);
+        let new: Vec<usize> = places.iter().flatten().copied().filter(is_visit).collect();
+        let former = |at| fence.former_machines(own_label(found, at), &self.this);
+        let ask = |at| Ask::TakeOver { array: truth.array_uuid, former: former(at) };
+        let (mut failed, mut refused) = (Vec::new(), None);
+        for (at, answer) in self.each(new, ask).await {
+            match (answer.device(), &mut self.devices[at]) {
+                (Ok(info), Some(device)) => (device.info, device.is_taken_over) = (info, true),
+                (Ok(_), None) => unreachable!("place {at} is taken over, and was not visited"),
+                (Err(error), _) if error.is_conflict() => refused = Some(error),
+                (Err(error), _) => failed.push((at, OpenError::Failed(error))),
+            }
+        }
+        refused.map_or(Ok(failed), |error| Err(OpenError::Failed(error)))
+    }
+
+    /// Fences the members, all of them; says which ones cannot be.
+    ///
+    /// # Errors
+    /// When somebody else is registered at one, or has reserved it.
+    async fn exclude_others(
+        &mut self,
+        places: &[Option<usize>],
+        fence: Fence,
+        truth: &Label,
+        found: &[(usize, Found)],
+    ) -> Result<LeftOut<E>, OpenError<E>> {
+        let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
+        let ask = |at| {
+            let own = own_label(found, at).unwrap_or(truth);
+            Ask::Fence(fence.with(self.removes([truth, own])))
+        };
+        let (mut failed, mut refused) = (Vec::new(), None);
+        for (at, answer) in self.each(used.into_iter().collect(), ask).await {
+            let end = answer.fenced();
+            if let Some(device) = &mut self.devices[at] {
+                device.exclusive = end == Ok(true);
+            }
+            match end {
+                Ok(true) => {}
+                Ok(false) => self.notes.push(Note::NotFenced(at)),
+                Err(error) if is_of_no_use(&error) => {
+                    failed.push((at, OpenError::NotFenced(at, error)));
+                }
+                Err(error) => refused = refused.or(Some(OpenError::NotFenced(at, error))),
+            }
+        }
+        refused.map_or(Ok(failed), Err)
+    }
+
+    /// The members that the array will use whose labels are not what was decided on, or cannot be read any more: they
+    /// were first read before the lock was held.
+    ///
+    /// Another engine writes its label to all members that it uses before anything rests on it. So it was none where those
+    /// whose labels stayed, and to which nobody else can write any more, leave too few to serve from.
+    ///
+    /// # Errors
+    /// When it may have been another engine.
+    async fn find_changed(
+        &self,
+        places: &[Option<usize>],
+        truth: &Label,
+        found: &[(usize, Found)],
+    ) -> Result<LeftOut<E>, OpenError<E>> {
+        let used = places.iter().flatten().copied().collect();
+        let (mut others, mut is_changed, mut are_fenced) = (truth.in_sync(), false, true);
+        let mut failed = Vec::new();
+        for (at, answer) in self.each(used, |_| Ask::Label).await {
+            let error = match answer.label() {
+                Ok(Ok(now)) if own_label(found, at) == Some(&now) => {
+                    others.remove(member_at(places, at));
+                    are_fenced &= self.devices[at].as_ref().is_some_and(|device| device.exclusive);
+                    continue;
+                }
+                Ok(Ok(now)) => {
+                    is_changed = true;
+                    let (generation, epoch) = (now.generation, now.epoch);
+                    OpenError::LabelChanged { place: at, generation, epoch }
+                }
+                Ok(Err(reason)) => {
+                    is_changed = true;
+                    OpenError::Label(at, reason)
+                }
+                Err(error) if error.is_conflict() => return Err(OpenError::Failed(error)),
+                Err(error) => OpenError::Failed(error),
+            };
+            failed.push((at, error));
+        }
+        match is_changed && (!are_fenced || truth.geometry.can_serve_from(others)) {
+            true => {
+                let places = failed.iter().map(|(at, _)| *at).collect();
+                Err(OpenError::Changed { name: truth.name.clone(), places })
+            }
+            false => Ok(failed),
+        }
+    }
+
+    /// Whose registrations at a member may be removed, by the label that decides and the member's own.
+    fn removes(&self, labels: [&Label; 2]) -> Removes {
+        match (self.options.force, self.options.take_over) {
+            (true, _) => Removes::All,
+            (false, true) => Removes::Engines,
+            // Others may be opening it just now.
+            (false, false) => Removes::Holders(dead_holders(labels, &self.this)),
+        }
+    }
+}
+
+fn dead_holders(labels: [&Label; 2], this: &Holder) -> [Option<u64>; 2] {
+    labels.map(|label| key_of_dead_holder(label, this))
+}
+
+/// Whether a device's answers about reservations are of no use, and say of nobody else that he has it.
+fn is_of_no_use(error: &FenceError) -> bool {
+    match error {
+        FenceError::Failed { reason, .. } => !reason.is_conflict(),
+        FenceError::Forgetful => true,
+        FenceError::Reserved { .. } | FenceError::Contended => false,
+    }
+}
+
+/// The label that was read of the device at this place.
+fn own_label(found: &[(usize, Found)], at: usize) -> Option<&Label> {
+    found.iter().find(|(one, _)| *one == at).map(|(_, found)| &found.label)
+}
+
+/// The member whose device is at this place.
+fn member_at(places: &[Option<usize>], at: usize) -> MemberIndex {
+    let member = places.iter().position(|place| *place == Some(at));
+    let Some(member) = member.and_then(|member| u8::try_from(member).ok()).map(MemberIndex) else {
+        unreachable!("the device at place {at} is used, and is of no member")
+    };
+    member
+}

@@ -1,0 +1,367 @@
+//! Devices of an array of four that is opened, one rule after another; and devices that answer anything ([`random`]).
+
+mod random;
+mod world;
+
+use alloc::{string::ToString, vec};
+
+use netraid_block::ErrorKind;
+
+use super::*;
+use crate::{
+    fencing::key_of_holder,
+    geometry::Level,
+    label::tests::{logged_sample, sample},
+    lack::Lack,
+    member::MemberState,
+    volume::Machine as _,
+};
+use world::{When, World, another_machine, dead, key, label, this};
+
+const PLAIN: Options = Options {
+    read_only: false,
+    take_over: false,
+    force: false,
+    clean_close: None,
+    is_placed: false,
+};
+
+fn failed(kind: ErrorKind) -> OpenError<IoError> {
+    OpenError::Failed(kind.into())
+}
+
+#[test]
+fn all_members_are_taken_over_and_fenced_under_the_lock_and_looked_at_again() {
+    for with_log in [true, false] {
+        let mut world = World::of(with_log);
+        let opened = world.open(PLAIN).unwrap();
+        assert!(world.has_lock && opened.fence.is_some());
+        assert_eq!(opened.places, [0, 1, 2, 3].map(Some));
+        assert_eq!((opened.liars.len(), opened.unused.len(), opened.notes), (0, 0, vec![]));
+        assert!(world.disks.iter().all(|disk| disk.is_taken_over && disk.is_fenced));
+        let last = |is_it: fn(&access::Ask) -> bool| {
+            world.asked.iter().rposition(|(_, ask)| is_it(ask)).unwrap()
+        };
+        let fenced = last(|ask| matches!(ask, access::Ask::Fence(_)));
+        assert!(last(|ask| matches!(ask, access::Ask::TakeOver { .. })) < fenced);
+        assert!(fenced < last(|ask| *ask == access::Ask::Label), "{:?}", world.asked);
+        assert_eq!(opened.machine.has_log(), with_log);
+        assert!(opened.can_read_ahead && !opened.info.read_only && opened.info.volatile_cache);
+    }
+}
+
+#[test]
+fn who_only_reads_locks_and_takes_over_nothing() {
+    let options = Options { read_only: true, ..PLAIN };
+    for with_log in [true, false] {
+        let mut world = World::of(with_log);
+        world.disks[1].info.read_only = true;
+        let opened = world.open(options).unwrap();
+        assert!(!world.has_lock && opened.fence.is_none() && opened.info.read_only);
+        assert_eq!((world.taken_over(), world.fenced(), world.left()), (vec![], vec![], vec![]));
+        assert_eq!(opened.places, [0, 1, 2, 3].map(Some));
+        // Others may write meanwhile, and each read is to show that.
+        assert_eq!(opened.can_read_ahead, with_log);
+    }
+    let mut unclean = World::held_by(&dead(), true);
+    assert_eq!(unclean.refusal(options), OpenError::NotClosed { name: "tank".into() });
+    assert!(!unclean.has_lock);
+    assert!(World::held_by(&another_machine(), false).open(options).is_ok());
+}
+
+#[test]
+fn an_array_of_which_no_device_has_a_label_is_none() {
+    let mut world = World::of(true);
+    world.disks.iter_mut().for_each(|disk| disk.label = Err(LabelError::Absent));
+    world.disks[2].fails = Some((When::Visit, ErrorKind::Unreachable));
+    let refused = world.open(PLAIN).unwrap_err();
+    assert_eq!(refused.error, OpenError::NoLabels);
+    let absent = |at| Note::NoLabel(at, LabelError::Absent);
+    let unreachable = Note::Failed(ErrorKind::Unreachable.into());
+    assert_eq!(refused.notes, [unreachable, absent(0), absent(1), absent(3)]);
+    assert!(!world.has_lock);
+    assert_eq!(world.left(), [0, 1, 3]);
+}
+
+#[test]
+fn an_array_that_another_machine_may_have_is_not_touched() {
+    let mut world = World::held_by(&another_machine(), true);
+    let error = world.refusal(PLAIN);
+    assert!(matches!(error, OpenError::Assemble(AssembleError::Held { .. })), "{error:?}");
+    assert_eq!(world.taken_over(), vec![0; 0]);
+    let mut world = World::held_by(&another_machine(), true);
+    assert!(world.open(Options { take_over: true, ..PLAIN }).is_ok());
+
+    assert!(World::held_by(&dead(), true).open(PLAIN).is_ok(), "it held this very lock");
+    let other_lock = Holder { lock: (1, 78), ..this() };
+    assert!(World::held_by(&other_lock, true).open(PLAIN).is_err());
+
+    let mut locked = World::of(true);
+    locked.lock = Err(ErrorKind::Device);
+    assert_eq!(locked.refusal(PLAIN), failed(ErrorKind::Device));
+    assert_eq!(locked.taken_over(), vec![0; 0]);
+}
+
+#[test]
+fn a_member_that_fails_is_left_out_and_given_back() {
+    for (when, kind) in [
+        (When::TakeOver, ErrorKind::Unreachable),
+        (When::Fence, ErrorKind::Device),
+        (When::LabelAgain, ErrorKind::Medium),
+    ] {
+        let mut world = World::of(true);
+        world.disks[2].fails = Some((when, kind));
+        let opened = world.open(PLAIN).unwrap();
+        assert_eq!(opened.places, [Some(0), Some(1), None, Some(3)], "{when:?}");
+        assert_eq!((world.left(), opened.unused.len()), (vec![2], 0), "{when:?}");
+        assert_eq!(world.taken_over(), [0, 1, 2, 3], "nobody is taken over twice");
+        let error = match when {
+            When::Fence => {
+                let reason = kind.into();
+                OpenError::NotFenced(2, FenceError::Failed { what: "fencing", reason })
+            }
+            When::TakeOver | When::LabelAgain | When::Visit | When::Label | When::Read => {
+                failed(kind)
+            }
+        };
+        assert_eq!(opened.notes, [Note::LeftOut(MemberIndex(2), error)]);
+    }
+}
+
+#[test]
+fn too_many_that_fail_are_an_error() {
+    let mut world = World::of(true);
+    world.disks[1].fails = Some((When::TakeOver, ErrorKind::Unreachable));
+    world.disks[2].fails = Some((When::Fence, ErrorKind::Device));
+    let error = world.refusal(PLAIN);
+    assert!(matches!(error, OpenError::Assemble(AssembleError::TooFew { .. })), "{error:?}");
+    // The half of a mirror that cannot be fenced may serve elsewhere.
+    let mut mirror = World::new(&label(Level::Raid1, 2, true));
+    mirror.disks[1].fails = Some((When::TakeOver, ErrorKind::Unreachable));
+    assert_eq!(mirror.refusal(PLAIN), failed(ErrorKind::Unreachable));
+}
+
+#[test]
+fn who_says_that_somebody_else_has_the_array_ends_it() {
+    let mut world = World::of(true);
+    world.disks[1].fails = Some((When::TakeOver, ErrorKind::Fenced));
+    world.disks[2].fails = Some((When::TakeOver, ErrorKind::Unreachable));
+    assert_eq!(world.refusal(PLAIN), failed(ErrorKind::Fenced));
+    assert_eq!(world.fenced(), vec![0; 0]);
+
+    for when in [When::Fence, When::LabelAgain] {
+        let mut world = World::of(true);
+        world.disks[1].fails = Some((when, ErrorKind::Fenced));
+        let error = world.refusal(PLAIN);
+        let reason = ErrorKind::Fenced.into();
+        assert_eq!(
+            error,
+            match when {
+                When::Fence => {
+                    OpenError::NotFenced(1, FenceError::Failed { what: "fencing", reason })
+                }
+                When::LabelAgain | When::Visit | When::Label | When::TakeOver | When::Read => {
+                    OpenError::Failed(reason)
+                }
+            }
+        );
+    }
+}
+
+#[test]
+fn registrations_of_who_may_be_alive_stay_but_by_an_administrators_word() {
+    let stranger = 0x1234;
+    let force = Options { force: true, ..PLAIN };
+    let take_over = Options { take_over: true, ..PLAIN };
+    let own_dead = Holder { machine_id: [5; 16], boot_id: [2; 16], lock: (1, 50), ..this() };
+    for (options, registered, is_removed) in [
+        (PLAIN, key(&dead()), true),
+        (PLAIN, key(&another_machine()), false),
+        (PLAIN, key(&own_dead), true),
+        (PLAIN, stranger, false),
+        (take_over, key(&another_machine()), true),
+        (take_over, stranger, false),
+        (force, stranger, true),
+    ] {
+        let mut world = World::of(true);
+        // A member that was away knows an earlier engine than the others.
+        let label = world.disks[2].label_mut();
+        (label.holder, label.epoch) = (own_dead.clone(), label.epoch - 1);
+        world.disks[2].keys = vec![registered];
+        if is_removed {
+            let opened = world.open(options).unwrap();
+            assert!(opened.places.contains(&Some(2)), "{registered:x}");
+            assert_eq!(world.disks[2].keys, vec![0; 0]);
+        } else {
+            let error = FenceError::Reserved { key: registered };
+            assert_eq!(world.refusal(options), OpenError::NotFenced(2, error), "{options:?}");
+            assert_eq!(world.disks[2].keys, [registered]);
+        }
+    }
+}
+
+#[test]
+fn labels_that_others_change_before_the_lock_is_held_are_not_gone_by() {
+    // Another engine has opened and closed it.
+    let mut world = World::of(true);
+    world.meanwhile =
+        Some(|disks| disks.iter_mut().for_each(|disk| disk.label_mut().generation += 1));
+    let error = world.refusal(PLAIN);
+    assert_eq!(error, OpenError::Changed { name: "tank".into(), places: vec![0, 1, 2, 3] });
+    // It set one aside.
+    let mut world = World::of(true);
+    world.meanwhile =
+        Some(|disks| disks[..3].iter_mut().for_each(|disk| disk.label_mut().epoch += 1));
+    let error = world.refusal(PLAIN);
+    assert_eq!(error, OpenError::Changed { name: "tank".into(), places: vec![0, 1, 2] });
+    // Nobody served with one alone.
+    let mut world = World::of(true);
+    world.meanwhile = Some(|disks| disks[1].label_mut().epoch += 1);
+    let opened = world.open(PLAIN).unwrap();
+    let (generation, epoch) = (40, 8);
+    let changed = OpenError::LabelChanged { place: 1, generation, epoch };
+    assert_eq!(opened.notes, [Note::LeftOut(MemberIndex(1), changed)]);
+    assert_eq!(world.left(), [1]);
+    // None can have served without most members.
+    let mut world = World::new(&label(Level::Raid5, 4, true));
+    world.disks.remove(3);
+    world.meanwhile = Some(|disks| disks[1].label = Err(LabelError::Absent));
+    let error = world.refusal(PLAIN);
+    assert!(matches!(error, OpenError::Assemble(AssembleError::TooFew { .. })), "{error:?}");
+}
+
+#[test]
+fn one_whose_label_is_another_each_time_is_left_out_where_the_others_tell_that_nobody_served() {
+    let label = label(Level::Raid0, 2, false);
+    let mut world = World::new(&label);
+    world.meanwhile = Some(|disks| disks[1].label_mut().epoch += 1);
+    let refused = world.open(PLAIN).unwrap_err();
+    assert!(matches!(refused.error, OpenError::Assemble(_)), "{refused:?}");
+    let changed =
+        OpenError::LabelChanged { place: 1, generation: label.generation, epoch: label.epoch + 1 };
+    assert_eq!(refused.notes, [Note::LeftOut(MemberIndex(1), changed)]);
+    // Where nobody is kept from writing, those that stayed as they were tell nothing.
+    let mut world = World::new(&label);
+    world.disks[0].has_reservations = false;
+    world.meanwhile = Some(|disks| disks[1].label_mut().epoch += 1);
+    let error = world.refusal(PLAIN);
+    assert_eq!(error, OpenError::Changed { name: "tank".into(), places: vec![1] });
+}
+
+#[test]
+fn members_without_reservations_and_members_that_do_not_fit_are_told_of() {
+    let mut world = World::of(true);
+    world.disks[0].has_reservations = false;
+    world.disks[3].info.capacity = 4096;
+    let opened = world.open(PLAIN).unwrap();
+    assert_eq!(opened.places, [Some(0), Some(1), Some(2), None]);
+    assert_eq!(opened.unused, [3], "it was only visited");
+    let needed = label(Level::Raid5, 4, true).regions.data.end();
+    let unfit = Unfit { what: "its capacity in bytes", value: 4096, limit: needed };
+    let left_out = Note::LeftOut(MemberIndex(3), OpenError::Unfit(3, unfit));
+    assert_eq!(opened.notes, [left_out, Note::NotFenced(0)]);
+}
+
+#[test]
+fn devices_that_were_members_and_liars_are_told_of() {
+    let mut world = World::of(false);
+    for at in [0, 1, 3] {
+        world.disks[at].label_mut().members[2].state = MemberState::Faulty;
+        world.disks[at].label_mut().epoch += 1;
+    }
+    let opened = world.open(PLAIN).unwrap();
+    assert_eq!(opened.notes, [Note::NotCurrent(2, MemberIndex(2))]);
+    assert_eq!((opened.places[2], opened.unused), (None, vec![2]));
+
+    let mut world = World::of(true);
+    world.disks[1].label_mut().generation += 1 << 40;
+    let opened = world.open(PLAIN).unwrap();
+    let is_liar = matches!(opened.notes[..], [Note::Liar { place: 1, member: MemberIndex(1), .. }]);
+    assert!(is_liar, "{:?}", opened.notes);
+    assert_eq!((opened.liars, opened.unused), (vec![(MemberIndex(1), 1)], vec![1]));
+    assert!(!world.taken_over().contains(&1));
+}
+
+#[test]
+fn labels_that_do_not_stand_where_they_were_given_are_none() {
+    let placed = Options { is_placed: true, ..PLAIN };
+    let mut world = World::of(true);
+    world.disks[3].label_mut().index = MemberIndex(1);
+    assert!(World { disks: world.disks.clone(), ..World::of(true) }.open(PLAIN).is_err(), "twice");
+    let opened = world.open(placed).unwrap();
+    assert_eq!(opened.places, [Some(0), Some(1), Some(2), None]);
+    assert_eq!(opened.liars, [(MemberIndex(3), 3)]);
+    let (says, name, array) = (MemberIndex(1), "tank".to_string(), [9; 16]);
+    let note = Note::Misplaced { place: 3, member: MemberIndex(3), says, name, array };
+    assert_eq!(opened.notes, [note]);
+
+    let mut world = World::of(true);
+    (world.disks[3].label_mut().array_uuid, world.disks[3].label_mut().generation) = ([8; 16], 1);
+    let opened = world.open(placed).unwrap();
+    assert_eq!(opened.notes, [Note::NeverOpened { place: 3, name: "tank".into() }]);
+    assert_eq!((opened.places[3], opened.liars.len()), (None, 0));
+}
+
+#[test]
+fn members_whose_written_bits_are_far_ahead_are_left_out_and_given_back() {
+    let mut world = World::of(false);
+    world.disks[2].images = 1 << 50;
+    let opened = world.open(PLAIN).unwrap();
+    assert_eq!(opened.places, [Some(0), Some(1), None, Some(3)]);
+    let member = MemberIndex(2);
+    assert_eq!(opened.notes, [Note::Forger { place: 2, member }]);
+    assert_eq!((opened.liars, world.left()), (vec![(member, 2)], vec![2]));
+    assert!(!world.disks[2].is_fenced);
+    assert_eq!(opened.machine.member_state(member), MemberState::Missing);
+
+    // What it holds would be computed from parity that may be wrong.
+    let mut world = World::held_by(&dead(), false);
+    world.disks[2].images = 1 << 50;
+    let forged = OpenError::Forged { name: "tank".into(), place: 2 };
+    assert_eq!(world.refusal(PLAIN), forged);
+    let mut world = World::held_by(&dead(), false);
+    world.disks[2].images = 1 << 50;
+    assert!(world.open(Options { force: true, ..PLAIN }).is_ok());
+
+    let mut mirror = World::new(&label(Level::Raid1, 2, false));
+    mirror.disks[0].images = 1 << 50;
+    let disagree = OpenError::WrittenBitsDisagree { first: 0, second: 1 };
+    assert_eq!(mirror.refusal(PLAIN), disagree);
+}
+
+#[test]
+fn written_bits_that_are_lost_everywhere_are_an_error() {
+    let mut world = World::of(false);
+    world.disks.iter_mut().for_each(|disk| disk.images = 0);
+    assert_eq!(world.refusal(PLAIN), OpenError::WrittenBits { page: 0 });
+    let mut world = World::of(false);
+    world.disks.iter_mut().for_each(|disk| disk.images = 0);
+    world.disks[1].fails = Some((When::Read, ErrorKind::Medium));
+    assert_eq!(world.refusal(PLAIN), failed(ErrorKind::Medium));
+    // One image is enough.
+    let mut world = World::of(false);
+    world.disks[..3].iter_mut().for_each(|disk| disk.images = 0);
+    assert!(world.open(PLAIN).is_ok());
+}
+
+#[test]
+fn a_survey_changes_nothing_and_ends_its_visits() {
+    let mut world = World::held_by(&another_machine(), true);
+    world.disks[1].fails = Some((When::Visit, ErrorKind::Unreachable));
+    let steps = Steps::survey(world.names());
+    let survey = world.run(steps).unwrap();
+    assert_eq!(survey.places, [Some(0), None, Some(2), Some(3)]);
+    assert!(survey.assembly.unclean && !world.has_lock);
+    assert_eq!(survey.notes, [Note::Failed(ErrorKind::Unreachable.into())]);
+    assert!(world.disks.iter().all(|disk| !disk.is_visited));
+    let only_looks = |ask: &access::Ask| {
+        matches!(
+            ask,
+            access::Ask::Visit
+                | access::Ask::Label
+                | access::Ask::Checkpoint(_)
+                | access::Ask::Close
+        )
+    };
+    assert!(world.asked.iter().all(|(_, ask)| only_looks(ask)), "{:?}", world.asked);
+}
