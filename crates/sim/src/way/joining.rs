@@ -41,7 +41,7 @@ pub(super) async fn join(
             Step::Ask(Ask::Others) => Answer::Others(check(&beside.others).await),
             // There is one array.
             Step::Ask(Ask::Lock(_)) => Answer::Lock(Locked::Taken),
-            Step::Done(Ok(label)) => return Ok((device.into_session(), label.map(|label| *label))),
+            Step::Done(Ok(label)) => return Ok((device.take_session(), label.map(|label| *label))),
             Step::Done(Err(refusal)) => return Err(refused(refusal)),
         };
         steps.answer(answer);

@@ -121,8 +121,6 @@ pub struct Plan {
     pub persists: bool,
     /// How long a disk takes.
     pub latency: RangeInclusive<Duration>,
-    /// Largest member request.
-    pub max_io_len: u32,
     /// What the machine may use.
     pub limits: Limits,
 }
@@ -198,7 +196,6 @@ impl Plan {
             portals: [1, 1, 2][dice.index(3)],
             persists: !dice.one_in(4),
             latency: 20 * micro..=(100 + narrow(dice.below(4000))) * micro,
-            max_io_len: 1 << 20,
             limits: Limits {
                 sum_pages: [0, 8, 64][dice.index(3)],
                 dirty_blocks: 16 + dice.index(256),

@@ -27,8 +27,8 @@ impl Reached {
     }
 
     /// The line to it.
-    pub(super) fn into_session(self) -> Connected {
-        let Some(session) = self.session else {
+    pub(super) fn take_session(&mut self) -> Connected {
+        let Some(session) = self.session.take() else {
             unreachable!("host {} is used, and there is no line to it", self.host)
         };
         session

@@ -166,6 +166,8 @@ pub struct World {
     waits_for_quiet: bool,
     /// Nobody has closed the array since it was opened.
     oracle_is_open: bool,
+    /// Parity of an array without a log does not match since a crash, for all that is known.
+    is_unsynced: bool,
     /// Engines up to this one met more than the level survives.
     excused_upto: u32,
     oracle: Oracle,
@@ -245,6 +247,7 @@ impl World {
             forces_next: false,
             waits_for_quiet: false,
             oracle_is_open: false,
+            is_unsynced: false,
             excused_upto: 0,
             oracle: match plan.has_log {
                 true => Oracle::new(sectors),

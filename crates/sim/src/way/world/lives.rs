@@ -59,7 +59,6 @@ impl World {
             take_over: is_other,
             force: core::mem::take(&mut self.forces_next),
             limits: self.plan.limits,
-            max_io_len: self.plan.max_io_len,
             pool: self.pool.clone(),
         };
         self.note(|| {
@@ -179,6 +178,7 @@ impl World {
         self.openings += 1;
         self.refusals = 0;
         self.count(Case::Opened);
+        self.is_unsynced = self.oracle_is_open && !self.plan.has_log;
         if self.oracle_is_open {
             self.count(Case::Recovered);
         }

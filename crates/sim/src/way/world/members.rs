@@ -121,6 +121,7 @@ impl World {
                     .and_then(|engine| engine.serving())
                     .is_none_or(|serving| serving.volume.machine().labels_pending());
                 if self.serving == Some(id) && !pending {
+                    self.is_unsynced = false;
                     self.oracle.end_resync();
                 }
             }
