@@ -56,13 +56,8 @@ pub(super) async fn open(desk: Desk, options: Options) -> Result<Opened, Failure
     let lock = this.lock;
     let engine = opening::Engine { this, random: desk.random(), pool, limits };
     let names = hosts.iter().map(|host| address(*host)).collect();
-    let how = opening::Options {
-        read_only: false,
-        take_over,
-        force,
-        clean_close: None,
-        is_placed: true,
-    };
+    let how =
+        opening::Options { read_only: false, take_over, force, clean_close: None, is_placed: true };
     let mut steps = Steps::open(how, names, engine);
     let opened = loop {
         let answer = match steps.poll() {

@@ -37,7 +37,8 @@ impl World {
         let (states, phase) = (self.states(), self.phase);
         let away = &self.ticks_away;
         let engines: Vec<String> = self.engines.iter().map(|it| it.describe()).collect();
-        let under_way: Vec<usize> = self.host_ids.iter().map(|it| self.net.under_way(*it)).collect();
+        let under_way: Vec<usize> =
+            self.host_ids.iter().map(|it| self.net.under_way(*it)).collect();
         let text = format!("it does not come to rest ({phase:?}); members are {states}, {away:?}");
         self.note(|| format!("engines {engines:?}, at the disks {under_way:?}"));
         self.fail(text);
