@@ -11,7 +11,7 @@ use core::fmt::Write;
 use crate::{
     label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
-    testimony::{Liar, Lie, Unclear, Verdict, follows, judge},
+    testimony::{Liar, Lie, Unclear, Verdict, follows, judge, says_the_same},
 };
 
 /// One member's label and the name under which the user gave the member.
@@ -451,9 +451,10 @@ fn was_never_complete(found: &[Found], verdict: &Verdict, other: &Label) -> bool
 }
 
 /// Whether the label `other` is of the truth's own history, with a log: labels of members that are here lead from the one
-/// to the other, each older than the one before it, and each with a member that both call in sync. Such a member had
-/// both labels, and it has one history. So mirrors that were set aside in turns, the truth's member first of all, tell
-/// what none of them tells alone.
+/// to the other, each older than the one before it, and the member that has the newer one is in sync by both. That member
+/// surely had the newer label, and goes on from what it held by the older one; that a label calls some other member in
+/// sync does not say that it ever reached that member. So mirrors that were set aside in turns, the truth's member first
+/// of all, tell what none of them tells alone.
 fn came_before(found: &[Found], verdict: &Verdict, other: &Label) -> bool {
     let truth = &found[verdict.truth].label;
     if truth.log.is_none() {
@@ -464,11 +465,13 @@ fn came_before(found: &[Found], verdict: &Verdict, other: &Label) -> bool {
     let age = |label: &Label| (label.generation, label.epoch);
     labels.sort_by_key(|label| core::cmp::Reverse(age(label)));
     let leads_to = |newer: &Label, older: &Label| {
-        let is_of_both = |member: MemberIndex| {
-            let uuid = |label: &Label| label.members[member.as_usize()].uuid;
-            in_sync(older).contains(member) && uuid(newer) == uuid(older)
-        };
-        age(older) <= age(newer) && in_sync(newer).iter().any(is_of_both)
+        let member = newer.index;
+        let uuid = |label: &Label| label.members[member.as_usize()].uuid;
+        let is_of_both = in_sync(newer).contains(member)
+            && in_sync(older).contains(member)
+            && uuid(newer) == uuid(older);
+        // Of one age are the copies of one label, or two histories.
+        is_of_both && (age(older) < age(newer) || says_the_same(older, newer))
     };
     let mut history = Vec::from([truth]);
     for label in labels {

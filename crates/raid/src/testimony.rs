@@ -519,7 +519,8 @@ const fn is_beyond(behind: Age, ahead: Age) -> bool {
     ahead.0.saturating_sub(behind.0) > LEAD_MAX || ahead.1.saturating_sub(behind.1) > LEAD_MAX
 }
 
-fn says_the_same(one: &Label, other: &Label) -> bool {
+/// Whether two labels are copies of one for different members.
+pub(crate) fn says_the_same(one: &Label, other: &Label) -> bool {
     age(one) == age(other) && *one == Label { index: one.index, ..other.clone() }
 }
 

@@ -279,6 +279,8 @@ fn mirrors_that_were_set_aside_in_turns_have_one_history() {
     assert!(is_diverged(&[in_turns[0].clone(), in_turns[2].clone()]));
     // That one went on with the first, and so did the last without them.
     assert!(is_diverged(&mirrors([&[0, 1], &[0, 1], &[2]])));
+    // What one of them calls in sync may never have had that label: the first went on alone, beside the others.
+    assert!(is_diverged(&mirrors([&[0], &[0, 1, 2], &[2]])));
     // A device that took the place of the one in between since tells nothing.
     let mut replaced = in_turns.clone();
     for at in [1, 2] {
