@@ -10,7 +10,7 @@ use netraid_iscsi_proto::{
 };
 use netraid_planted::{Planted, planted};
 use netraid_scsi::{
-    Additional, MediumRequest, NexusId, Refusal, Response, Sense, Status, Step,
+    Additional, MediumRequest, NexusId, Refusal, Response, Sense, Step,
     cdb::{self, CommandKind},
     unit::decode_lun,
 };
@@ -21,9 +21,6 @@ use crate::{
     policy::{Access, Moment},
     slot::{At, Share, Slot, Stage, enter_other, leave_other},
 };
-
-/// Operation code (SPC-4, section 6.16).
-const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
 
 impl<O: Outside> Service<O> {
     pub(crate) fn handle_command(
@@ -44,10 +41,6 @@ impl<O: Outside> Service<O> {
                 return self.respond(outside, task, Response::check(&denied));
             }
         }
-        if cdb.first() == Some(&PERSISTENT_RESERVE_OUT) && self.has_aborted_running(outside, lun) {
-            return self.respond(outside, task, Response::status(Status::Busy));
-        }
-        let slot = &mut self.slots[task.index()];
         slot.kind = cdb.first().map_or(CommandKind::Other, |opcode| cdb::kind(*opcode));
         // The LUN is that of the unit, and is in use, as long as the units are held.
         let (mut units, served) = outside.units_and_lun(decode_lun(lun.0));
@@ -63,15 +56,6 @@ impl<O: Outside> Service<O> {
         drop(units);
         slot.lun = served;
         self.plan(outside, task, step, data_out_max);
-    }
-
-    /// Whether something of an earlier session at a logical unit may still reach the medium although it was aborted. No
-    /// reservation changes meanwhile: the registration that would tell of it may be removed already, and the session
-    /// that waited for its end gone.
-    #[cold]
-    fn has_aborted_running(&self, outside: &O, lun: LunField) -> bool {
-        lun.number().is_some_and(|lun| outside.node().is_ending(self.connection, lun))
-            && !planted(Planted::ReservationsChangeBesideAborted)
     }
 
     /// What a command takes before it goes on.
@@ -162,7 +146,14 @@ impl<O: Outside> Service<O> {
             }
             At::Data => {
                 let data = slot.data_out.take().map(|data| data.freeze().into());
-                outside.units().handle_data_out(scsi_task, data.unwrap_or_default())
+                let mut units = outside.units();
+                if scsi_task.may_change_reservations()
+                    && let Some(lun) = &slot.lun
+                    && outside.node().is_ending(self.connection, lun.number())
+                {
+                    scsi_task.note_preempted();
+                }
+                units.handle_data_out(scsi_task, data.unwrap_or_default())
             }
             At::Device { .. }
             | At::Other { .. }

@@ -384,7 +384,7 @@ impl Connection {
                     self.announce(AsyncEvent::SessionDropped, 0);
                     self.close();
                 }
-                Order::Abort { lun, ticket, cause } => self.abort_for(lun, ticket, cause),
+                Order::Abort { lun, ticket, cause } => self.abort_for(node, lun, ticket, cause),
             }
         }
         self.settle_management(node);

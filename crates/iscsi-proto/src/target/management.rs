@@ -159,7 +159,13 @@ impl Connection {
     }
 
     /// Ends tasks for another session; it is told by `settle_management` when they have ended.
-    pub(super) fn abort_for(&mut self, lun: Option<u16>, ticket: Ticket, cause: Cause) {
+    pub(super) fn abort_for(
+        &mut self,
+        node: &Node,
+        lun: Option<u16>,
+        ticket: Ticket,
+        cause: Cause,
+    ) {
         let (mut waits_for, count) = match lun {
             Some(_) => self.end_unit(lun),
             None => self.abort_tasks(|_, _| true),
@@ -169,6 +175,8 @@ impl Connection {
         }
         // What only receives is never begun.
         waits_for.retain(|task| self.tasks.is_executing(*task));
+        // Sessions that come, order and go while a task hangs leave nothing here.
+        self.owed.retain(|owed| node.is_awaited(self.id, owed.ticket));
         self.owed.push(Owed { ticket, waits_for });
     }
 

@@ -270,9 +270,9 @@ struct Live {
     orders: VecDeque<Order>,
     /// What it waited for and all others have done.
     finished: Vec<Ticket>,
-    /// Logical units, or all, of which it was told to end the tasks, and has not ended all: the newest order for each,
-    /// which is carried out when all before it are.
-    ending: BTreeMap<Option<u16>, Ticket>,
+    /// Logical units at which its tasks were preempted, and have not all ended: the newest order for each, which is carried
+    /// out when all before it are.
+    ending: BTreeMap<u16, Ticket>,
 }
 
 impl Live {

@@ -50,6 +50,44 @@ fn no_reservation_changes_while_something_that_was_preempted_may_still_be_writte
 }
 
 #[test]
+fn who_changes_nothing_is_answered_while_something_that_was_preempted_may_still_be_written() {
+    let site = Site::new();
+    let [mut dead, mut first, mut other] = [1, 2, 3].map(|number| session(&site, number));
+    for (number, session) in [(1, &mut dead), (2, &mut first), (3, &mut other)] {
+        register(session, number);
+    }
+    dead.write(0, 0);
+    let preempt = first.reserve_out(PREEMPT_AND_ABORT, (2, 1));
+    first.finish(Ok(()));
+    // As a session makes sure that it is registered still.
+    let asks = other.reserve_out(REGISTER, (3, 3));
+    assert_eq!(other.status(asks), GOOD);
+    let changes = other.reserve_out(REGISTER, (3, 4));
+    assert_eq!(other.status(changes), BUSY);
+    dead.wake();
+    dead.finish(Ok(()));
+    first.wake();
+    assert_eq!(first.status(preempt), GOOD);
+    let asks = other.reserve_out(REGISTER, (3, 4));
+    other.finish(Ok(()));
+    assert_eq!(other.status(asks), GOOD);
+}
+
+#[test]
+fn what_a_reset_ended_keeps_no_reservation_from_changing() {
+    let site = Site::new();
+    let [mut other, mut first] = [session(&site, 1), session(&site, 2)];
+    register(&mut other, 1);
+    other.write(0, 0);
+    first.manage(TaskFunction::LogicalUnitReset, 0, 0);
+    other.wake();
+    // It is told of the reset first.
+    first.run(0, &build::test_unit_ready());
+    register(&mut first, 2);
+    other.finish(Ok(()));
+}
+
+#[test]
 fn a_session_whose_commands_were_cleared_by_another_is_told() {
     let site = Site::new();
     let (mut first, mut second) = (session(&site, 1), session(&site, 2));

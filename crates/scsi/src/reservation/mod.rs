@@ -152,6 +152,12 @@ pub(crate) const fn invalid_bit(byte: u16, bit: u8) -> Sense {
 }
 
 impl Reservations {
+    /// Whether somebody is registered by one who is not by the other, or with another key, or holds something else.
+    #[must_use]
+    pub(crate) fn differs(&self, other: &Self) -> bool {
+        *self != Self { generation: self.generation, ..other.clone() }
+    }
+
     /// Nobody is registered. `can_persist`: there is a place where the state survives a loss of
     /// power (PTPL_C).
     #[must_use]

@@ -105,6 +105,8 @@ pub struct LogicalUnit {
     is_storing: bool,
     /// What is stored may not be what is in effect.
     store_is_uncertain: bool,
+    /// PREEMPT AND ABORTs that wait for what they preempted.
+    preempting: u32,
 }
 
 impl LogicalUnit {
@@ -126,6 +128,7 @@ impl LogicalUnit {
             reservations,
             is_storing: false,
             store_is_uncertain: false,
+            preempting: 0,
         }
     }
 
@@ -356,6 +359,10 @@ impl LogicalUnit {
     fn release(&mut self, task: &mut Task) {
         if let State::Wait { order } = task.state {
             self.cancel_order(order);
+        }
+        if matches!(task.state, State::Preempt) {
+            assert!(self.preempting > 0, "a preemption ends that did not begin");
+            self.preempting -= 1;
         }
         task.state = State::Ended;
         if let Some(slot) = task.slot.take() {

@@ -1,9 +1,12 @@
 //! Commands about reservations: RESERVE and RELEASE (SPC-2), PERSISTENT RESERVE IN and OUT.
 //!
 //! A change of persistent reservations takes effect between two commands: what a check sees is
-//! the state before it or after it. While one is being stored others are answered with BUSY.
+//! the state before it or after it. While one is being stored, or something that was preempted may still be written, others
+//! are answered with BUSY.
 
 use alloc::{boxed::Box, vec::Vec};
+
+use netraid_planted::{Planted, planted};
 
 use super::{LogicalUnit, NexusId, Response, Step, Stop, Task, medium::State, respond_good};
 use crate::{
@@ -94,6 +97,14 @@ impl LogicalUnit {
         let issuer = self.attentions.nexus(task.nexus).ok_or(Stop::BUSY)?;
         let known = reservation::distinct(self.attentions.initiators());
         let change = self.reservations.compute(issuer, out, &parameters, &known)?;
+        // Who is preempted already, and whose writes have not ended, is registered no more: nothing would tell of them.
+        let is_early = self.preempting > 0 || task.is_beside_preempted;
+        if is_early
+            && change.next.differs(&self.reservations)
+            && !planted(Planted::ReservationsChangeBesideAborted)
+        {
+            return Err(Stop::BUSY);
+        }
         let image = change.next.encode();
         if !self.store_is_uncertain && image == self.reservations.encode() {
             return Ok(self.commit(task, change));
@@ -145,6 +156,7 @@ impl LogicalUnit {
         }
         // Whoever is aborted does not keep the medium from being removed (SPC-4, section 6.18).
         aborted.iter().for_each(|nexus| self.ready.forget(*nexus));
+        self.preempting += 1;
         task.state = State::Preempt;
         Step::Abort { nexuses: aborted }
     }

@@ -179,9 +179,23 @@ pub struct Task {
     pub(super) reading: (u64, u64),
     /// What an EXTENDED COPY holds; the target device drives it.
     pub(crate) copy: Option<Box<Copy>>,
+    /// Something that was preempted may still be written.
+    pub(super) is_beside_preempted: bool,
 }
 
 impl Task {
+    /// Whether it is a PERSISTENT RESERVE OUT.
+    #[must_use]
+    pub const fn may_change_reservations(&self) -> bool {
+        self.opcode == 0x5f
+    }
+
+    /// Tells it that something which was preempted at its logical unit, by whoever is gone since, may still be written:
+    /// it ends with BUSY rather than change a registration or what is reserved.
+    pub const fn note_preempted(&mut self) {
+        self.is_beside_preempted = true;
+    }
+
     pub(crate) const fn nexus(&self) -> NexusId {
         self.nexus
     }
@@ -205,6 +219,7 @@ impl Task {
             slot: None,
             reading: (0, 0),
             copy: None,
+            is_beside_preempted: false,
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use netraid_planted::{Planted, planted};
 
-use super::{ConnectionId, Live, Node};
+use super::{ConnectionId, Node};
 
 /// What other sessions want of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +70,18 @@ impl Node {
         lun: u16,
         cause: Cause,
     ) -> Option<Ticket> {
-        let lun = Some(lun);
         let meant = |connection| sessions.contains(&connection);
-        self.order_those(sender, meant, |ticket| Order::Abort { lun, ticket, cause })
+        let order = |ticket| Order::Abort { lun: Some(lun), ticket, cause };
+        let ticket = self.order_those(sender, meant, order)?;
+        let waits_for = self.pending.iter().find(|pending| pending.ticket == ticket);
+        let waits_for = waits_for.map(|pending| &pending.waits_for).into_iter().flatten();
+        for connection in waits_for {
+            let live = self.live.iter_mut().find(|live| live.connection == *connection);
+            if let Some(live) = live {
+                live.ending.insert(lun, ticket);
+            }
+        }
+        Some(ticket)
     }
 
     fn order_those(
@@ -140,8 +149,8 @@ impl Node {
         }
     }
 
-    /// Whether tasks of a logical unit that some session ordered others to abort have not ended yet, by the realm of
-    /// `connection`: what they write may still reach the medium, whether the session that wanted them aborted waits for
+    /// Whether tasks of a logical unit that [`super::super::Connection::handle_preempt`] aborted have not ended yet, by the
+    /// realm of `connection`: what they write may still reach the medium, whether the session that preempted them waits for
     /// that or is gone.
     #[must_use]
     pub fn is_ending(&self, connection: ConnectionId, lun: u16) -> bool {
@@ -149,9 +158,14 @@ impl Node {
             return false;
         };
         let mut others = self.live.iter().filter(|live| live.realm == own.realm);
-        let is_of_it =
-            |live: &Live| [None, Some(lun)].iter().any(|lun| live.ending.contains_key(lun));
-        others.any(is_of_it)
+        others.any(|live| live.ending.contains_key(&lun))
+    }
+
+    /// Whether it matters when a connection has carried out what was ordered by this ticket.
+    pub(in crate::target) fn is_awaited(&self, connection: ConnectionId, ticket: Ticket) -> bool {
+        let live = self.live.iter().find(|live| live.connection == connection);
+        self.pending.iter().any(|pending| pending.ticket == ticket)
+            || live.is_some_and(|live| live.ending.values().any(|newest| *newest == ticket))
     }
 
     /// The next ticket of this connection that all others have acknowledged.
@@ -171,9 +185,6 @@ impl Node {
         };
         if live.orders.contains(&order) {
             return;
-        }
-        if let Order::Abort { lun, ticket, .. } = order {
-            live.ending.insert(lun, ticket);
         }
         live.orders.push_back(order);
         self.wakes.push_back(connection);
