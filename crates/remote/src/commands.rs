@@ -73,17 +73,13 @@ impl<U> Remote<U> {
     /// Sends commands for the requests that are ready.
     pub(crate) fn issue(&mut self) {
         if self.status.is_fenced {
-            for class in [Class::Express, Class::Bulk] {
-                if self.requests.is_ready(class) {
-                    self.fail_idle();
-                    // None is left: what is popped has ended.
-                    while self.requests.pop_ready(class).is_some() {}
-                }
-            }
-            return;
+            return self.end_ready(Self::fail_idle);
         }
         if self.is_barred() || self.orders.give_back() {
             return;
+        }
+        if self.has_left() {
+            return self.end_ready(Self::abort_idle);
         }
         if self.window.is_bounded() && self.requests.is_ready(Class::Bulk) {
             self.window.look(self.now);
@@ -91,6 +87,26 @@ impl<U> Remote<U> {
         while let Some((class, lane)) = self.next_command() {
             if let Some(ticket) = self.requests.pop_ready(class) {
                 self.issue_one(ticket, lane);
+            }
+        }
+    }
+
+    /// Whether this side has given its registration back for good: sent now, a write would be one that whoever registers
+    /// next cannot have aborted.
+    #[inline]
+    fn has_left(&self) -> bool {
+        self.is_leaving
+            && self.orders.were_given_back()
+            && !planted(Planted::IdleWritesOutliveRegistration)
+    }
+
+    /// Ends all requests that have nothing under way, where some are ready.
+    fn end_ready(&mut self, end_idle: impl Fn(&mut Self)) {
+        for class in [Class::Express, Class::Bulk] {
+            if self.requests.is_ready(class) {
+                end_idle(self);
+                // None is left: what is popped has ended.
+                while self.requests.pop_ready(class).is_some() {}
             }
         }
     }

@@ -49,6 +49,8 @@ pub(crate) struct Orders {
     key: Option<u64>,
     /// One of these commands was carried out: the disk has reservations.
     are_proven: bool,
+    /// A registration was to be given back, whatever came of it.
+    were_given_back: bool,
     answers: VecDeque<(OrderId, Result<Vec<u8>, IoError>)>,
 }
 
@@ -84,6 +86,12 @@ impl Orders {
             Job::Asked(_, Order::Clear { .. }) => self.key.is_some(),
             Job::Asked(_, Order::Once { .. }) | Job::Join { .. } => false,
         })
+    }
+
+    /// Whether the disk was ever told that a registration is given back.
+    #[inline]
+    pub(crate) const fn were_given_back(&self) -> bool {
+        self.were_given_back
     }
 
     /// The key that the sessions are registered with.
@@ -267,6 +275,7 @@ impl<U> Remote<U> {
     }
 
     fn send_order(&mut self, at: usize) {
+        let gives_back = self.orders.give_back();
         let Some(active) = &mut self.orders.active else { return };
         assert!(active.running.is_none(), "one order at a time");
         let lane = &mut self.lanes[at];
@@ -303,6 +312,7 @@ impl<U> Remote<U> {
         let task = link.submit(self.now, command, data_out, Ticket::CONTROL);
         active.running = Some((at, task));
         lane.running += 1;
+        self.orders.were_given_back |= gives_back;
     }
 
     /// The command of an order has ended.
@@ -372,11 +382,6 @@ impl<U> Remote<U> {
             (Job::Asked(_, Order::Register { .. } | Order::Clear { .. }), Err(_))
             | (Job::Asked(_, Order::Once { .. }), _) => {}
         }
-        let is_over = self.is_leaving && end.is_ok() && self.orders.key.is_none();
         self.orders.answer(active.job, end);
-        if is_over && !planted(Planted::IdleWritesOutliveRegistration) {
-            // Sent now, a write would be one that whoever registers next cannot have aborted.
-            self.abort_idle();
-        }
     }
 }

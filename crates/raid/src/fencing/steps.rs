@@ -414,11 +414,14 @@ impl Talk {
         let fenced = self.try_fence(fence).await;
         match (fenced, self.standing().registered) {
             (Ok(()), _) => Ok(()),
+            // What another has under way may still be written.
+            (Err(error), Some(_)) if self.has_removed() && !is_refused(&error) => Err(error),
             // What cannot be taken over in good order can be cleared.
             (Err(_), Some(key)) => {
-                self.note(|standing| standing.registered = None);
                 let cleared = self.demand(Ask::Clear(key)).await;
-                cleared.map_err(|error| failed("removing its reservations", error))
+                cleared.map_err(|error| failed("removing its reservations", error))?;
+                self.note(|standing| standing.registered = None);
+                Ok(())
             }
             (Err(error), None) => Err(error),
         }
@@ -481,6 +484,16 @@ impl Talk {
 
     fn tell(&self, notice: Notice) {
         self.0.borrow_mut().notices.push(notice);
+    }
+}
+
+/// Whether a device has said that it does not do that: then it has not begun it either.
+fn is_refused(error: &FenceError) -> bool {
+    match error {
+        FenceError::Failed { reason, .. } => {
+            matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced | ErrorKind::Device)
+        }
+        FenceError::Reserved { .. } | FenceError::Forgetful | FenceError::Contended => true,
     }
 }
 

@@ -156,14 +156,14 @@ fn a_conflict_without_a_registration_ends_the_request_alone() {
 }
 
 #[test]
-fn a_conflict_after_the_registration_was_given_back_is_no_fencing() {
+fn nothing_is_written_after_the_registration_was_given_back_and_that_is_no_fencing() {
     let mut world = registered(1);
     world.remote.handle_leaving(world.now);
     world.order(1, Order::Register { key: 0, ignore: true });
     assert_eq!(world.answer(1), Ok(Vec::new()));
     let write = world.write(1, 0x11);
-    world.assert_failed(write, ErrorKind::Device);
-    assert!(!world.remote.status().is_fenced);
+    world.assert_failed(write, ErrorKind::Aborted);
+    assert!(!world.remote.status().is_fenced && !world.commands().contains(&WRITE));
 }
 
 #[test]

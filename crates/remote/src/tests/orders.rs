@@ -210,6 +210,23 @@ fn a_registration_is_given_back_when_no_write_is_under_way_any_more() {
 }
 
 #[test]
+fn nothing_is_written_when_nobody_knows_whether_the_registration_was_given_back() {
+    let mut world = World::opened();
+    world.order(1, REGISTER);
+    assert_eq!(world.answer(1), Ok(Vec::new()));
+    world.remote.handle_leaving(world.now);
+    world.target.holds = vec![RESERVE_OUT];
+    world.order(2, Order::Register { key: 0, ignore: true });
+    world.pass(2 * SECOND);
+    let write = world.write(1, 0x11);
+    world.pass(TIME - 2 * SECOND);
+    assert_eq!(world.answer(2), Err(ErrorKind::Timeout));
+    world.pass(SECOND);
+    world.assert_failed(write, ErrorKind::Aborted);
+    assert!(!world.commands().contains(&WRITE));
+}
+
+#[test]
 fn a_registration_that_is_made_again_waits_for_nothing() {
     let mut world = World::opened();
     world.order(1, REGISTER);

@@ -13,6 +13,8 @@ struct Device {
     forgets: bool,
     /// It has no reservations.
     has_none: bool,
+    /// It fails at CLEAR.
+    cannot_clear: bool,
     /// A removal of another's registration is done, and its answer fails so.
     removal_fails: Option<ErrorKind>,
     /// What it says instead, at which question, once.
@@ -70,6 +72,9 @@ impl Device {
                 if let Some(kind) = self.removal_fails {
                     return Answer::Failed(kind.into());
                 }
+            }
+            Ask::Clear(_) if self.cannot_clear => {
+                return Answer::Failed(ErrorKind::Timeout.into());
             }
             Ask::Clear(_) => (self.keys, self.is_reserved) = (Vec::new(), false),
         }
@@ -260,4 +265,25 @@ fn an_engine_that_is_away_or_pushed_aside_takes_nothing_back() {
     assert_eq!(steps.poll(), Step::Ask(Ask::Presence));
     steps.answer(Answer::Presence(false));
     assert_eq!(steps.poll(), Step::Done(Ok(())));
+}
+
+#[test]
+fn who_seizes_a_device_gives_back_what_could_not_be_cleared_and_waits_for_a_removal() {
+    let all = Fence::against_all(1);
+    let own = all.key(true);
+    let preempt = Ask::Preempt { key: own, other: key(STRANGER), aborts: true };
+    let mut device = Device::with(&[STRANGER]);
+    device.fails_at = Some((preempt, ErrorKind::Timeout));
+    let (end, standing, _) = run(Steps::seize(Standing::default(), all), &mut device);
+    assert!(end.is_err(), "what was under way may still be written");
+    assert_eq!(standing.registered, Some(own));
+    let mut device = Device::with(&[STRANGER]);
+    device.fails_at = Some((preempt, ErrorKind::Device));
+    device.cannot_clear = true;
+    let (end, standing, _) = run(Steps::seize(Standing::default(), all), &mut device);
+    assert!(end.is_err());
+    assert_eq!(standing.registered, Some(own), "it is to be given back");
+    device.cannot_clear = false;
+    assert!(run(Steps::set_free(standing), &mut device).0.is_ok());
+    assert!(device.keys.is_empty());
 }
