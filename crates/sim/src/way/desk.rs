@@ -8,6 +8,7 @@ use super::{
     counts::{Count, Counts},
     interface::{Effect, EngineId, HostId, LineId, Manners, StreamId},
     stream::End,
+    watch::Watch,
 };
 use crate::{
     agenda::{Agenda, Ticket},
@@ -52,6 +53,7 @@ pub(super) struct Desk {
     pub(super) counts: Counts,
     pub(super) trace: Trace,
     pub(super) effects: Option<Vec<Effect>>,
+    pub(super) watch: Watch,
 }
 
 impl Desk {

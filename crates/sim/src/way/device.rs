@@ -322,7 +322,11 @@ impl Connected {
 
     /// Lets no other engine write to the device; its standing tells.
     pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), FenceError> {
-        self.go(Steps::fence(self.standing, fence)).await
+        let end = self.go(Steps::fence(self.standing, fence)).await;
+        if end.is_ok() {
+            self.desk.note_fenced(self.line, self.standing.exclusive);
+        }
+        end
     }
 
     /// Makes sure that nobody has taken the device over since it was fenced.

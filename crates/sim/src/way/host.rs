@@ -21,11 +21,12 @@ use rand::RngCore as _;
 use super::{
     counts::{Count, Counts},
     desk::{Desk, Event},
-    interface::{Effect, EngineId, HostConfig, HostId, StreamId},
+    interface::{Effect, EngineId, HostConfig, HostId, LineId, StreamId},
     line::{PORT, target_name},
     reach::{Begun, LUN, Reach, ServedLun, Shared, Work},
     served::Served,
     stream::{End, Streams},
+    watch::Applied,
 };
 use crate::{
     dice::Dice,
@@ -69,6 +70,7 @@ struct AtDisk {
     connection: ConnectionId,
     task: usize,
     engine: EngineId,
+    line: LineId,
     stream: StreamId,
     work: Work,
 }
@@ -215,6 +217,7 @@ impl Host {
     /// The program dies, or the power fails.
     pub(super) fn die(&mut self, desk: &mut Desk, streams: &mut Streams, loss: Loss) {
         self.end_works(desk, streams);
+        desk.watch.note_program_over(self.id, self.config.persists);
         if let Some(program) = self.program.take() {
             desk.counts += counts_of(&program.shared.node.borrow());
             for served in program.served.into_values() {
@@ -232,7 +235,9 @@ impl Host {
                 if self.disk.unstable_blocks() > 0 {
                     desk.count(Count::PowerLostDirty);
                 }
+                desk.watch.note_power_fails(self.id, &self.disk);
                 self.disk.lose_power(&mut self.dice);
+                desk.watch.note_power_failed(self.id, &self.disk);
                 self.is_on = false;
             }
         }
@@ -278,7 +283,7 @@ impl Host {
             }
             return streams.abandon(desk, stream, End::Host);
         };
-        let (engine, portal) = (dialled.engine, dialled.portal);
+        let (engine, line, portal) = (dialled.engine, dialled.line, dialled.portal);
         let peer = SocketAddr::from(([10, 1, 0, narrow(engine.0 % 250 + 1)], 40_000));
         let own = SocketAddr::from(([10, 2, 0, narrow(self.id.0 % 250 + 1)], PORT + portal));
         let seat = program.shared.node.borrow_mut().open(Link::new(peer, own));
@@ -294,7 +299,7 @@ impl Host {
         let service = Service::new(now, seat, setup, challenge, self.pool.clone());
         let reach = Reach::new(program.shared.clone(), id);
         let place = (self.id, program.number);
-        let mut served = Served::new(place, id, (engine, stream), service, reach);
+        let mut served = Served::new(place, id, (engine, line, stream), service, reach);
         served.wake(desk);
         program.served.insert(id, served);
         self.collect(desk);
@@ -383,16 +388,17 @@ impl Host {
         let begun = program.shared.begun.take();
         for Begun { connection, task, what: work } in begun {
             let Some(served) = program.served.get(&connection) else { continue };
-            let (engine, stream) = (served.engine, served.stream);
+            let (engine, line, stream) = (served.engine, served.line, served.stream);
             if let Work::Request(MediumRequest { op: Op::Flush, .. }) = &work
                 && !self.is_failing
             {
                 self.disk.flush();
+                desk.watch.note_flush(self.id);
             }
             let time = work_time(&self.config, &mut self.dice, &work) * self.slowness;
             let number = self.next_work;
             self.next_work += 1;
-            self.works.insert(number, AtDisk { connection, task, engine, stream, work });
+            self.works.insert(number, AtDisk { connection, task, engine, line, stream, work });
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
     }
@@ -461,6 +467,16 @@ impl Host {
     fn note_effect(&self, desk: &mut Desk, at: &AtDisk, request: &MediumRequest, is_torn: bool) {
         let MediumRequest { op, offset, len, .. } = *request;
         desk.trace.mix(&[0xd15c, self.id.0 as u64, op as u64, offset, len]);
+        desk.watch.note_applied(&Applied {
+            host: self.id,
+            line: at.line,
+            op,
+            offset,
+            len,
+            data: &request.data,
+            fua: request.flags.fua,
+            is_torn,
+        });
         let effect = Effect {
             at: desk.now(),
             host: self.id,

@@ -54,13 +54,16 @@ enum Socket {
     Open(Box<Wire>),
 }
 
+/// A request's owner, and the number by which the watch knows it.
+type Numbered<U> = (u64, U);
+
 /// One engine's way to one host's disk.
 pub(super) struct Line<U> {
     id: LineId,
     pub(super) engine: EngineId,
     host: HostId,
     /// None once its engine has died.
-    remote: Option<Remote<U>>,
+    remote: Option<Remote<Numbered<U>>>,
     sockets: Vec<Socket>,
     /// Dials that have ended, and nobody was told of yet.
     answers: VecDeque<(StreamId, Answer)>,
@@ -119,7 +122,7 @@ impl<U> Line<U> {
     }
 
     /// The machine, which is told something now; the driver runs soon.
-    fn tell(&mut self, desk: &mut Desk) -> &mut Remote<U> {
+    fn tell(&mut self, desk: &mut Desk) -> &mut Remote<Numbered<U>> {
         self.alarm.wake(desk, Event::Drive(self.id));
         let Some(remote) = &mut self.remote else {
             unreachable!("{:?} is of an engine that has died", self.id)
@@ -128,6 +131,9 @@ impl<U> Line<U> {
     }
 
     pub(super) fn submit(&mut self, desk: &mut Desk, request: Request<U>) {
+        let number = desk.watch.note_request(self.id, desk.now(), &request);
+        let Request { op, offset, len, flags, data, user } = request;
+        let request = Request { op, offset, len, flags, data, user: (number, user) };
         let now = desk.clock();
         self.tell(desk).handle_request(now, request);
     }
@@ -135,6 +141,7 @@ impl<U> Line<U> {
     pub(super) fn order(&mut self, desk: &mut Desk, order: Order) -> OrderId {
         let id = OrderId(self.next_order);
         self.next_order += 1;
+        desk.watch.note_order(self.id, id, &order);
         let now = desk.clock();
         self.tell(desk).handle_order(now, id, order);
         id
@@ -177,6 +184,7 @@ impl<U> Line<U> {
     /// The engine has died; the connections that it had.
     pub(super) fn die(&mut self, desk: &mut Desk) -> Vec<StreamId> {
         self.alarm.stop(desk);
+        desk.watch.note_over(self.id);
         self.remote = None;
         self.answers.clear();
         self.sockets.drain(..).filter_map(|socket| socket.stream()).collect()
@@ -191,6 +199,7 @@ impl<U> Line<U> {
                 return;
             }
             if self.transmit(desk, streams) && !self.take_turn(desk, streams) {
+                desk.watch.check_time(self.id, desk.now());
                 return self.rest(desk);
             }
         }
@@ -210,21 +219,22 @@ impl<U> Line<U> {
             if status.cache_losses != self.published.cache_losses {
                 desk.count(Count::CacheLost);
             }
+            desk.watch.note_losses(self.id, status.cache_losses);
             self.published = status;
             news.push_back((self.id, Item::Status(status)));
         }
         while let Some(remote) = &mut self.remote
-            && let Some((user, result)) = remote.poll_ended()
+            && let Some(((number, user), result)) = remote.poll_ended()
         {
-            count_end(desk, result.is_ok());
+            note_end(desk, self.id, number, result.is_ok());
             news.push_back((self.id, Item::News(News::Ended { user, result })));
         }
         while let Some(remote) = &mut self.remote
             && let Some(action) = remote.poll()
         {
             match action {
-                Action::Complete { user, result } => {
-                    count_end(desk, result.is_ok());
+                Action::Complete { user: (number, user), result } => {
+                    note_end(desk, self.id, number, result.is_ok());
                     news.push_back((self.id, Item::News(News::Ended { user, result })));
                 }
                 Action::Connect { place, portal } => self.connect(desk, streams, place, &portal),
@@ -234,6 +244,7 @@ impl<U> Line<U> {
                     news.push_back((self.id, Item::News(News::Opened(result))));
                 }
                 Action::Answer { order, result } => {
+                    desk.watch.note_answer(self.id, order, result.is_ok());
                     news.push_back((self.id, Item::News(News::Answered { order, result })));
                 }
                 Action::Tell(event) => {
@@ -242,6 +253,7 @@ impl<U> Line<U> {
                     news.push_back((self.id, Item::News(News::Told(event))));
                 }
                 Action::Closed => {
+                    desk.watch.note_over(self.id);
                     self.is_over = true;
                     news.push_back((self.id, Item::News(News::Closed)));
                 }
@@ -438,7 +450,8 @@ fn refused(answer: Answer) -> Reason {
     Reason::Connect(ConnectError { text: text.to_owned(), is_refusal: true })
 }
 
-fn count_end(desk: &mut Desk, is_well: bool) {
+fn note_end(desk: &mut Desk, line: LineId, number: u64, is_well: bool) {
+    desk.watch.note_end(line, desk.now(), number, is_well);
     desk.count(if is_well { Count::EndedWell } else { Count::EndedBadly });
 }
 

@@ -35,6 +35,7 @@ mod served;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod wire;
 pub mod world;
 

@@ -16,6 +16,7 @@ use super::{
     },
     line::{AllNews, Item, Line},
     stream::{End, Streams},
+    watch::Watch,
 };
 use crate::{
     agenda::{Agenda, Ticket},
@@ -59,6 +60,7 @@ impl<U, X> Net<U, X> {
             counts: Counts::default(),
             trace: Trace::new(keep),
             effects: None,
+            watch: Watch::default(),
         };
         Self {
             seed,
@@ -256,6 +258,7 @@ impl<U, X> Net<U, X> {
         let id = LineId(self.lines.len());
         let dice = self.seed.dice(&format!("line {}", id.0));
         let portals = self.hosts[host.0].portals();
+        self.desk.watch.add_line(engine, host, config.request_timeout);
         let (now, pool) = (self.desk.clock(), self.pool.clone());
         let mut line = Line::new(id, (engine, host), (config, portals), (now, pool), dice);
         line.wake(&mut self.desk);
@@ -333,6 +336,7 @@ impl<U, X> Net<U, X> {
         let until = self.desk.now().after(time);
         let hung_until = &mut self.engines[engine.0];
         *hung_until = until.max(*hung_until);
+        self.desk.watch.note_hung(engine, *hung_until);
     }
 }
 
@@ -343,6 +347,7 @@ impl<U, X> Net<U, X> {
         let id = HostId(self.hosts.len());
         let dice = self.seed.dice(&format!("host {}", id.0));
         let mut host = Host::new(id, config, self.pool.clone(), dice);
+        self.desk.watch.add_medium(&host.disk);
         host.start(&mut self.desk, &mut self.streams);
         self.hosts.push(host);
         id
@@ -363,7 +368,9 @@ impl<U, X> Net<U, X> {
     /// program of the new disk, which has another identity, is to be started.
     pub fn replace_disk(&mut self, host: HostId) {
         self.kill(host);
-        self.hosts[host.0].replace_disk();
+        let replaced = &mut self.hosts[host.0];
+        replaced.replace_disk();
+        self.desk.watch.note_replaced(host, &replaced.disk);
     }
 
     /// The target program ends without a word. The disk keeps its cache; of the requests at it each is carried out, or
@@ -419,6 +426,16 @@ impl<U, X> Net<U, X> {
     #[must_use]
     pub fn under_way(&self, host: HostId) -> usize {
         self.hosts[host.0].under_way()
+    }
+
+    /// An engine's fencing of the disk that a line leads to has ended: it is this engine's alone, or used without that.
+    pub fn note_fenced(&mut self, line: LineId, is_exclusive: bool) {
+        self.desk.watch.note_fenced(line, is_exclusive);
+    }
+
+    /// What a line promises and was broken, once.
+    pub fn take_violation(&mut self) -> Option<String> {
+        self.desk.watch.violation()
     }
 
     /// Begins to keep what the media do.

@@ -49,6 +49,8 @@ pub(super) enum Want {
     Order { line: LineNumber, order: Order, ticket: Ticket },
     /// Its registrations are given back, for good.
     Leaving(LineNumber),
+    /// Its disk is fenced: it is this engine's alone, or used without that.
+    Fenced { line: LineNumber, is_exclusive: bool },
     /// It ends when all that is under way has ended; answered then.
     Close { line: LineNumber, ticket: Ticket },
 }
@@ -167,6 +169,10 @@ impl Desk {
 
     pub(super) fn note_leaving(&self, line: LineNumber) {
         self.0.borrow_mut().wants.push_back(Want::Leaving(line));
+    }
+
+    pub(super) fn note_fenced(&self, line: LineNumber, is_exclusive: bool) {
+        self.0.borrow_mut().wants.push_back(Want::Fenced { line, is_exclusive });
     }
 
     pub(super) async fn close(&self, line: LineNumber) {

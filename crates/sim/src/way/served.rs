@@ -17,7 +17,7 @@ use netraid_node::{Receiver, Service};
 use super::{
     counts::Count,
     desk::{Alarm, Desk, Event},
-    interface::{EngineId, HostId, StreamId},
+    interface::{EngineId, HostId, LineId, StreamId},
     reach::Reach,
     stream::{End, Streams},
     wire::{Wire, WireError},
@@ -53,6 +53,7 @@ pub(super) struct Served {
     host: HostId,
     program: u32,
     pub(super) engine: EngineId,
+    pub(super) line: LineId,
     pub(super) stream: StreamId,
     service: Service<Reach>,
     reach: Reach,
@@ -69,7 +70,7 @@ impl Served {
     pub(super) fn new(
         (host, program): (HostId, u32),
         id: ConnectionId,
-        (engine, stream): (EngineId, StreamId),
+        (engine, line, stream): (EngineId, LineId, StreamId),
         service: Service<Reach>,
         reach: Reach,
     ) -> Self {
@@ -78,6 +79,7 @@ impl Served {
             host,
             program,
             engine,
+            line,
             stream,
             service,
             reach,

@@ -309,6 +309,9 @@ impl World {
             Step::Beneath => {}
             Step::Own(happening) => self.happen(happening),
         }
+        if let Some(broken) = self.net.take_violation() {
+            return self.fail(broken);
+        }
         while let Some((line, news)) = self.net.poll() {
             if let Some(at) = self.engines.iter().position(|engine| engine.owns(line)) {
                 self.with(at, |engine, context| engine.handle_news(context, line, news));

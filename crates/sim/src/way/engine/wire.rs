@@ -140,6 +140,11 @@ impl Engine {
                         context.net.note_leaving(*id);
                     }
                 }
+                Want::Fenced { line, is_exclusive } => {
+                    if let Some(id) = self.lines.get(&line) {
+                        context.net.note_fenced(*id, is_exclusive);
+                    }
+                }
                 Want::Close { line, ticket } => match self.lines.get(&line) {
                     Some(id) => {
                         self.closing.entry(line).or_default().push(ticket);

@@ -1,0 +1,1 @@
+//! The watch itself: what it calls broken, and what not.
