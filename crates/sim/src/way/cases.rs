@@ -134,6 +134,14 @@ cases! {
     Slow = "faults: a slow disk",
     /// A disk was slower than a request may take.
     Stuck = "faults: a stuck disk",
+    /// Some requests took longer at a disk than they may, beside others.
+    Straggling = "faults: a disk with stragglers",
+    /// A host went away again while sessions were made to it.
+    Bounced = "faults: a host away again at once",
+    /// Something befell a member while an engine opened the array.
+    BefellOpening = "faults: while an engine opens",
+    /// An engine had fewer sessions a member than one before it.
+    FewerSessions = "engines with fewer sessions than one before",
     /// An administrator held requests off a device.
     Held = "faults: a device held",
     /// An administrator ended all sessions.

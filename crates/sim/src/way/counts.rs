@@ -28,6 +28,8 @@ counts! {
     DialRefused = "dials refused",
     /// A dial that nobody answers.
     DialUnanswered = "dials never answered",
+    /// A dial of a session beside the first one that nobody answers.
+    DialBesideUnanswered = "dials of sessions beside the first never answered",
     /// A dial that takes its time.
     DialSlow = "dials that are slow",
     /// A piece of a stream ended within a header.
@@ -76,6 +78,22 @@ counts! {
     LoginTimeout = "logins not finished in time",
     /// An administrator ended a session.
     SessionDropped = "sessions ended by an administrator",
+    /// Data was asked for by an R2T.
+    R2t = "R2Ts",
+    /// Data of a write came in another PDU than its command.
+    DataOut = "Data-Out PDUs",
+    /// Data of a write came that nobody had asked for, after its command.
+    UnsolicitedDataOut = "Data-Out PDUs that were not asked for",
+    /// Data of a write came with its command.
+    ImmediateData = "commands with immediate data",
+    /// Data of a read came in a PDU that is not the last one of its command.
+    DataInMore = "Data-In PDUs that others follow",
+    /// A disk refused a command that it lacks.
+    Lacked = "commands that a disk lacks",
+    /// A request took much longer at a disk than those beside it.
+    Straggled = "requests that straggle at a disk",
+    /// A held device was left by all commands, and taken away for a moment.
+    TakenAway = "held devices that all commands have left",
     /// A unit attention condition was delivered.
     UnitAttention = "unit attentions delivered",
     /// A command ended with another check condition.

@@ -6,7 +6,7 @@
 //!
 //! Invariant: after a program has died nothing of it reaches the disk, as after a process whose last system call has ended.
 
-use core::{net::SocketAddr, time::Duration};
+use core::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
 use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, Pool, SgList, narrow};
@@ -34,6 +34,9 @@ use crate::{
     time::Time,
 };
 
+/// One request in so many straggles while some do.
+const STRAGGLES_ONE_IN: u32 = 4;
+
 /// One host.
 pub(super) struct Host {
     id: HostId,
@@ -50,6 +53,10 @@ pub(super) struct Host {
     hung_until: Time,
     slowness: u32,
     is_failing: bool,
+    /// Some requests take as long as this says.
+    straggling: Option<RangeInclusive<Duration>>,
+    /// The device is held, and was left by all commands: it may be another one.
+    is_taken_away: bool,
     /// What is at the disk.
     works: BTreeMap<u64, AtDisk>,
     next_work: u64,
@@ -97,6 +104,8 @@ impl Host {
             hung_until: Time::START,
             slowness: 1,
             is_failing: false,
+            straggling: None,
+            is_taken_away: false,
             works: BTreeMap::new(),
             next_work: 0,
             dice,
@@ -132,15 +141,41 @@ impl Host {
         self.is_failing = is_failing;
     }
 
+    /// One request in a few takes as long as this says.
+    pub(super) fn set_straggling(&mut self, times: Option<RangeInclusive<Duration>>) {
+        self.straggling = times;
+    }
+
     pub(super) fn hang(&mut self, desk: &mut Desk, until: Time) {
         desk.count(Count::Hung);
         self.hung_until = self.hung_until.max(until);
     }
 
-    pub(super) fn set_held(&self, is_held: bool) {
+    pub(super) fn set_held(&mut self, desk: &mut Desk, is_held: bool) {
         if let Some(program) = &self.program {
             program.shared.lun.house().set(if is_held { Gate::Held } else { Gate::Open });
         }
+        self.look_at_gate(desk);
+    }
+
+    /// A held device is taken away once its gatehouse says that no command is there.
+    fn look_at_gate(&mut self, desk: &mut Desk) {
+        let Some(program) = &self.program else {
+            self.is_taken_away = false;
+            return;
+        };
+        let house = program.shared.lun.house();
+        let is_left = house.gate() == Gate::Held && house.running() == 0;
+        if is_left && !core::mem::replace(&mut self.is_taken_away, true) {
+            desk.count(Count::TakenAway);
+            let is_request = |at: &AtDisk| matches!(at.work, Work::Request(_));
+            assert!(
+                !self.works.values().any(is_request),
+                "{:?}: a device is taken away under a request",
+                self.id
+            );
+        }
+        self.is_taken_away &= house.gate() == Gate::Held;
     }
 
     /// Another disk is in the place of this one; no program runs.
@@ -162,6 +197,7 @@ impl Host {
         self.hung_until = desk.now();
         self.programs += 1;
         let mut setup = Setup::new(target_name(self.id));
+        setup.wishes.max_recv_len = self.config.max_recv_len;
         setup.queue_depth = self.config.queue_depth;
         setup.ping_interval = self.config.ping_interval;
         setup.ping_timeout = self.config.ping_timeout;
@@ -198,7 +234,7 @@ impl Host {
                 capacity: u64::from(shape.block_len) * shape.blocks,
                 block_len: shape.block_len,
                 optimal_len: 4096,
-                max_transfer_len: 2 << 20,
+                max_transfer_len: self.config.disk.max_transfer_len,
                 read_only: false,
                 volatile_cache: shape.volatile_cache,
                 can_discard: self.config.disk.can_discard,
@@ -216,6 +252,7 @@ impl Host {
 
     /// The program dies, or the power fails.
     pub(super) fn die(&mut self, desk: &mut Desk, streams: &mut Streams, loss: Loss) {
+        self.is_taken_away = false;
         self.end_works(desk, streams);
         desk.watch.note_program_over(self.id, self.config.persists);
         if let Some(program) = self.program.take() {
@@ -299,7 +336,9 @@ impl Host {
         let service = Service::new(now, seat, setup, challenge, self.pool.clone());
         let reach = Reach::new(program.shared.clone(), id);
         let place = (self.id, program.number);
-        let mut served = Served::new(place, id, (engine, line, stream), service, reach);
+        let quirks = self.config.disk.quirks;
+        let (from, ends) = ((engine, line, stream), (service, reach));
+        let mut served = Served::new(place, id, from, ends, quirks);
         served.wake(desk);
         program.served.insert(id, served);
         self.collect(desk);
@@ -395,12 +434,25 @@ impl Host {
                 self.disk.flush();
                 desk.watch.note_flush(self.id);
             }
-            let time = work_time(&self.config, &mut self.dice, &work) * self.slowness;
+            let mut time = work_time(&self.config, &mut self.dice, &work) * self.slowness;
+            if let (Work::Request(_), Some(times)) = (&work, &self.straggling)
+                && self.dice.one_in(STRAGGLES_ONE_IN)
+            {
+                desk.count(Count::Straggled);
+                time = self.dice.time_in(times);
+            }
+            let is_request = matches!(work, Work::Request(_));
+            assert!(
+                !self.is_taken_away || !is_request,
+                "{:?}: a request comes to a device that is taken away",
+                self.id
+            );
             let number = self.next_work;
             self.next_work += 1;
             self.works.insert(number, AtDisk { connection, task, engine, line, stream, work });
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
+        self.look_at_gate(desk);
     }
 
     fn carry_out(

@@ -3,7 +3,7 @@
 use core::{ops::RangeInclusive, time::Duration};
 
 use netraid_block::{IoError, Op, SgList};
-use netraid_iscsi_proto::initiator::random_isid;
+use netraid_iscsi_proto::{initiator::random_isid, negotiation::Wishes};
 use netraid_remote::{Event, Opened, OrderId, Reason};
 
 use crate::{disk::DiskShape, time::Time};
@@ -45,6 +45,8 @@ pub struct Manners {
     pub slow_one_in: u32,
     /// How long those take.
     pub slow: RangeInclusive<Duration>,
+    /// One dial in so many of a line's sessions beside its first one is never answered; 0: none.
+    pub beside_unanswered_one_in: u32,
     /// How late a timer fires, and how long a task waits for its processor.
     pub scheduling: RangeInclusive<Duration>,
 }
@@ -62,6 +64,7 @@ impl Default for Manners {
             unanswered_one_in: 0,
             slow_one_in: 0,
             slow: 100 * milli..=2000 * milli,
+            beside_unanswered_one_in: 0,
             scheduling: Duration::ZERO..=100 * micro,
         }
     }
@@ -82,6 +85,25 @@ pub struct DiskConfig {
     pub store: RangeInclusive<Duration>,
     /// It can discard.
     pub can_discard: bool,
+    /// Most bytes of a transfer, as it says.
+    pub max_transfer_len: u32,
+    /// What it lacks.
+    pub quirks: Quirks,
+}
+
+/// What a disk lacks that the product's target has: it refuses such commands as other targets do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quirks {
+    /// It refuses the mode page that tells of its cache.
+    pub no_cache_page: bool,
+    /// It does not tell of the FUA bit.
+    pub no_fua: bool,
+    /// It refuses the FUA bit that it tells of.
+    pub refuses_fua: bool,
+    /// It does not know SYNCHRONIZE CACHE; only for one without a volatile cache.
+    pub no_flush: bool,
+    /// It has no persistent reservations.
+    pub no_reservations: bool,
 }
 
 impl DiskConfig {
@@ -96,6 +118,14 @@ impl DiskConfig {
             slow: Duration::from_millis(5)..=Duration::from_millis(100),
             store: Duration::from_micros(50)..=milli,
             can_discard: true,
+            max_transfer_len: 2 << 20,
+            quirks: Quirks {
+                no_cache_page: false,
+                no_fua: false,
+                refuses_fua: false,
+                no_flush: false,
+                no_reservations: false,
+            },
         }
     }
 }
@@ -111,6 +141,8 @@ pub struct HostConfig {
     pub persists: bool,
     /// Commands of one session in progress.
     pub queue_depth: u16,
+    /// Longest data segment that the target takes.
+    pub max_recv_len: u32,
     /// Silence after which the target pings.
     pub ping_interval: Duration,
     /// Silence after a ping that ends a session.
@@ -126,6 +158,7 @@ impl HostConfig {
             portals: 1,
             persists: true,
             queue_depth: 128,
+            max_recv_len: 1 << 20,
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(120),
         }
@@ -149,6 +182,8 @@ pub struct LineConfig {
     pub login_timeout: Duration,
     /// Insist on digests of headers, and of data.
     pub digests: (bool, bool),
+    /// What is negotiated for else.
+    pub wishes: Wishes,
     /// Commands in progress: 1 to 1024.
     pub queue_depth: u16,
 }
@@ -165,6 +200,7 @@ impl LineConfig {
             refusal_limit: Duration::from_millis(500),
             login_timeout: Duration::from_secs(5),
             digests: (false, false),
+            wishes: Wishes::default(),
             queue_depth: 128,
         }
     }

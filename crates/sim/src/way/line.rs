@@ -76,6 +76,7 @@ pub(super) struct Line<U> {
     failure: String,
     next_order: u64,
     digests: (bool, bool),
+    sessions: usize,
     alarm: Alarm,
     dice: Dice,
 }
@@ -88,7 +89,7 @@ impl<U> Line<U> {
         (now, pool): (Duration, Pool),
         mut dice: Dice,
     ) -> Self {
-        let digests = config.digests;
+        let (digests, sessions) = (config.digests, usize::from(config.sessions));
         let settings = settings(config, host, portals, &mut dice);
         Self {
             id,
@@ -104,6 +105,7 @@ impl<U> Line<U> {
             failure: String::new(),
             next_order: 0,
             digests,
+            sessions,
             alarm: Alarm::default(),
             dice,
         }
@@ -278,7 +280,9 @@ impl<U> Line<U> {
         }
         self.disconnect(desk, streams, at);
         let path = (self.engine, self.host);
-        let stream = streams.dial(desk, path, self.id, portal.port - PORT, self.digests);
+        let is_beside = at > 0 && at < self.sessions;
+        let place = (portal.port - PORT, is_beside);
+        let stream = streams.dial(desk, path, self.id, place, self.digests);
         self.sockets[at] = Socket::Connecting(stream);
     }
 
@@ -408,7 +412,7 @@ fn settings(config: LineConfig, host: HostId, portals: u16, dice: &mut Dice) -> 
     setup.wishes = Wishes {
         header_digest: policy(config.digests.0),
         data_digest: policy(config.digests.1),
-        ..Wishes::default()
+        ..config.wishes
     };
     setup.queue_depth = config.queue_depth;
     setup.login_timeout = config.login_timeout;

@@ -28,6 +28,7 @@ mod line;
 mod net;
 mod opening;
 pub mod plan;
+mod quirks;
 mod reach;
 mod reached;
 mod script;
@@ -44,7 +45,7 @@ pub use self::{
     counts::{Count, Counts},
     interface::{
         Cut, Death, DiskConfig, Effect, EngineId, Fate, HostConfig, HostId, LineConfig, LineId,
-        Manners, News, Step, StreamId, Way,
+        Manners, News, Quirks, Step, StreamId, Way,
     },
     net::Net,
 };

@@ -1,6 +1,6 @@
 //! The network with all that is at its ends: engines' lines, hosts, and one agenda for these and for their owner.
 
-use core::time::Duration;
+use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::Pool;
@@ -407,6 +407,11 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].set_slowness(times);
     }
 
+    /// Some requests take as long as this says from now on, or none any more.
+    pub fn set_straggling(&mut self, host: HostId, times: Option<RangeInclusive<Duration>>) {
+        self.hosts[host.0].set_straggling(times);
+    }
+
     /// All requests to the disk fail, or serve again.
     pub fn set_failing(&mut self, host: HostId, is_failing: bool) {
         self.hosts[host.0].set_failing(is_failing);
@@ -419,7 +424,7 @@ impl<U, X> Net<U, X> {
 
     /// An administrator keeps requests off the device (they end as BUSY), or not any more.
     pub fn set_held(&mut self, host: HostId, is_held: bool) {
-        self.hosts[host.0].set_held(is_held);
+        self.hosts[host.0].set_held(&mut self.desk, is_held);
     }
 
     /// Requests at a disk now.

@@ -8,7 +8,9 @@ use netraid_raid::{
     regions::{LoggedShape, Regions},
 };
 
-use super::interface::{DiskConfig, HostConfig, LineConfig, Manners};
+use netraid_iscsi_proto::negotiation::Wishes;
+
+use super::interface::{DiskConfig, HostConfig, LineConfig, Manners, Quirks};
 use crate::{
     array::plain,
     dice::{Dice, Seed},
@@ -27,6 +29,7 @@ pub enum Fault {
     LongHang,
     Slow,
     Stuck,
+    Straggling,
     Held,
     Dropped,
     Spoilt,
@@ -42,7 +45,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Cut,
         Self::Stall,
         Self::Part,
@@ -51,6 +54,7 @@ impl Fault {
         Self::LongHang,
         Self::Slow,
         Self::Stuck,
+        Self::Straggling,
         Self::Held,
         Self::Dropped,
         Self::Spoilt,
@@ -89,6 +93,12 @@ pub struct Plan {
     pub regions: Regions,
     /// Completed writes may be lost with the power, by host; the last one is the spare.
     pub volatile: Vec<bool>,
+    /// What each disk lacks.
+    pub quirks: Vec<Quirks>,
+    /// Disks have persistent reservations; where they have none, one machine has all engines.
+    pub reserves: bool,
+    /// Most bytes of a transfer.
+    pub max_transfer_len: u32,
     /// What new disks hold.
     pub fill: Fill,
     /// Engines that open the array before nothing befalls it any more.
@@ -115,6 +125,8 @@ pub struct Plan {
     pub manners: Manners,
     /// How engines reach disks.
     pub line: LineConfig,
+    /// Each engine has so many sessions at most, and not the same number.
+    pub varies_sessions: bool,
     /// Portals of a host.
     pub portals: u16,
     /// Hosts keep reservations over restarts.
@@ -142,7 +154,9 @@ impl Plan {
         let block_len = if dice.one_in(3) { 4096 } else { 512 };
         let (regions, geometry) = layout(&mut dice, has_log, level, members, block_len);
         let all_safe = dice.one_in(8);
-        let volatile = (0..=members).map(|_| !all_safe && !dice.one_in(8)).collect();
+        let volatile: Vec<bool> = (0..=members).map(|_| !all_safe && !dice.one_in(8)).collect();
+        let reserves = !dice.one_in(8);
+        let quirks = draw_quirks(&mut dice, &volatile, reserves);
         // Each run knows some kinds of faults only, so that each meets others undisturbed too.
         let share = [3, 5, 8][dice.index(3)];
         let mut faults: Vec<Fault> =
@@ -155,6 +169,9 @@ impl Plan {
         }
         let all = [Fall::Process, Fall::Machine, Fall::PushedAside, Fall::Close, Fall::Hang];
         let mut falls: Vec<Fall> = all.into_iter().filter(|_| dice.one_in(2)).collect();
+        if !reserves {
+            falls.retain(|fall| !matches!(fall, Fall::PushedAside));
+        }
         if falls.is_empty() {
             falls.push(Fall::Process);
         }
@@ -166,10 +183,12 @@ impl Plan {
             unanswered_one_in: [0, 0, 60][dice.index(3)],
             slow_one_in: [0, 0, 20][dice.index(3)],
             slow: 100 * milli..=800 * milli,
+            beside_unanswered_one_in: [0, 3, 12][dice.index(3)],
             ..Manners::default()
         };
         let mut line = LineConfig::new("iqn.2025-01.example:engine");
-        line.sessions = [1, 1, 2, 3][dice.index(4)];
+        line.sessions = [1, 1, 2, 3, 4][dice.index(5)];
+        line.wishes = draw_wishes(&mut dice);
         line.request_timeout = Duration::from_secs([5, 5, 3, 8][dice.index(4)]);
         line.login_timeout = Duration::from_secs([5, 2, 1][dice.index(3)]);
         line.digests = (dice.one_in(4), dice.one_in(4));
@@ -180,6 +199,9 @@ impl Plan {
             geometry,
             regions,
             volatile,
+            quirks,
+            reserves,
+            max_transfer_len: [2 << 20, 2 << 20, 16 << 10, geometry.chunk_len()][dice.index(4)],
             fill: if dice.one_in(2) { Fill::Zeroes } else { Fill::Old(seed) },
             lives: 2 + narrow(dice.below(5)),
             length: Duration::from_secs(30 + dice.below(60)),
@@ -193,6 +215,7 @@ impl Plan {
             crash_in_opening: [0, 3, 6][dice.index(3)],
             manners,
             line,
+            varies_sessions: dice.one_in(2),
             portals: [1, 1, 2][dice.index(3)],
             persists: !dice.one_in(4),
             latency: 20 * micro..=(100 + narrow(dice.below(4000))) * micro,
@@ -223,10 +246,48 @@ impl Plan {
         };
         let mut disk = DiskConfig::new(shape);
         disk.latency = self.latency.clone();
+        (disk.max_transfer_len, disk.quirks) = (self.max_transfer_len, self.quirks[host]);
         disk.slow = Duration::from_millis(2)..=Duration::from_millis(10);
         let mut config = HostConfig::new(disk);
         (config.portals, config.persists) = (self.portals, self.persists);
+        config.max_recv_len = self.line.wishes.max_recv_len;
         config
+    }
+}
+
+/// What each disk lacks.
+fn draw_quirks(dice: &mut Dice, volatile: &[bool], reserves: bool) -> Vec<Quirks> {
+    let draws = dice.one_in(2);
+    let draw = |is_volatile: &bool| {
+        let mut quirks = Quirks { no_reservations: !reserves, ..Quirks::default() };
+        if draws {
+            match dice.index(5) {
+                0 => quirks.no_cache_page = true,
+                1 => quirks.no_fua = true,
+                2 => quirks.refuses_fua = true,
+                3 => (quirks.no_cache_page, quirks.no_flush) = (true, !is_volatile),
+                _ => {}
+            }
+        }
+        quirks
+    };
+    volatile.iter().map(draw).collect()
+}
+
+/// How data of writes and reads is cut, and who asks for it.
+fn draw_wishes(dice: &mut Dice) -> Wishes {
+    if dice.one_in(2) {
+        return Wishes::default();
+    }
+    let max_burst_len = 512 << dice.below(6);
+    Wishes {
+        max_recv_len: 512 << dice.below(6),
+        max_burst_len,
+        first_burst_len: max_burst_len.min(512 << dice.below(5)),
+        initial_r2t: dice.one_in(2),
+        immediate_data: dice.one_in(2),
+        max_outstanding_r2t: 1 + narrow(dice.below(4)),
+        ..Wishes::default()
     }
 }
 

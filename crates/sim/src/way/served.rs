@@ -17,13 +17,16 @@ use netraid_node::{Receiver, Service};
 use super::{
     counts::Count,
     desk::{Alarm, Desk, Event},
-    interface::{EngineId, HostId, LineId, StreamId},
+    interface::{EngineId, HostId, LineId, Quirks, StreamId},
+    quirks,
     reach::Reach,
     stream::{End, Streams},
     wire::{Wire, WireError},
 };
 use crate::time::Time;
 
+/// The F bit of a PDU (RFC 7143, section 11.7.1).
+const FINAL: u8 = 0x80;
 /// Completions taken before the connection has its turn.
 const COMPLETIONS_MAX: usize = 64;
 /// How long what is queued may take to leave a connection that ends.
@@ -57,6 +60,9 @@ pub(super) struct Served {
     pub(super) stream: StreamId,
     service: Service<Reach>,
     reach: Reach,
+    quirks: Quirks,
+    /// The task whose answer tells of the FUA bit.
+    mode_task: Option<[u8; 4]>,
     wire: Option<Box<Wire>>,
     stage: Stage,
     /// Ends that were not taken yet.
@@ -71,8 +77,8 @@ impl Served {
         (host, program): (HostId, u32),
         id: ConnectionId,
         (engine, line, stream): (EngineId, LineId, StreamId),
-        service: Service<Reach>,
-        reach: Reach,
+        (service, reach): (Service<Reach>, Reach),
+        quirks: Quirks,
     ) -> Self {
         Self {
             id,
@@ -83,6 +89,8 @@ impl Served {
             stream,
             service,
             reach,
+            quirks,
+            mode_task: None,
             wire: Some(Box::new(Wire::new(stream, End::Host))),
             stage: Stage::Conversing,
             ends: VecDeque::new(),
@@ -185,7 +193,8 @@ impl Served {
         is_alone: bool,
     ) -> Result<Next, WireError> {
         let Some(wire) = &mut self.wire else { return Ok(Next::Over) };
-        transmit(&mut self.service, &mut self.reach, wire, desk, streams)?;
+        let mode_task = &mut self.mode_task;
+        transmit((&mut self.service, &mut self.reach), wire, desk, streams, mode_task)?;
         if self.service.is_finished() {
             return Ok(Next::Over);
         }
@@ -194,7 +203,9 @@ impl Served {
             let now = desk.clock();
             let is_late = streams.engine_has_left(self.stream);
             let inner = self.service.receiver(&mut self.reach, now);
-            let mut side = Noting { inner, is_alone, is_late, seen: Vec::new() };
+            let (quirks, mode_task) = (self.quirks, &mut self.mode_task);
+            let seen = Vec::new();
+            let mut side = Noting { inner, is_alone, is_late, quirks, mode_task, seen };
             let end = wire.receive(streams, desk, &mut side);
             side.seen.iter().for_each(|count| desk.count(*count));
             end?;
@@ -253,11 +264,11 @@ impl Served {
 
 /// Sends what the machine has, as far as the connection takes it.
 fn transmit(
-    service: &mut Service<Reach>,
-    reach: &mut Reach,
+    (service, reach): (&mut Service<Reach>, &mut Reach),
     wire: &mut Wire,
     desk: &mut Desk,
     streams: &mut Streams,
+    mode_task: &mut Option<[u8; 4]>,
 ) -> Result<(), WireError> {
     loop {
         let mut more = false;
@@ -266,6 +277,7 @@ fn transmit(
         {
             more = true;
             count_sent(desk, &header, &body);
+            let body = quirks::answer(mode_task, &header, body);
             wire.outgoing().push(&header, body, digests);
         }
         service.handle_transmitted(reach);
@@ -279,8 +291,11 @@ fn transmit(
 
 /// How commands end.
 fn count_sent(desk: &mut Desk, header: &Bhs, body: &SgList) {
-    if header.opcode() != Some(Opcode::ScsiResponse) {
-        return;
+    match header.opcode() {
+        Some(Opcode::ScsiResponse) => {}
+        Some(Opcode::R2t) => return desk.count(Count::R2t),
+        Some(Opcode::DataIn) if header.0[1] & FINAL == 0 => return desk.count(Count::DataInMore),
+        _ => return,
     }
     match header.0[3] {
         0x02 => {
@@ -319,6 +334,8 @@ struct Noting<'a> {
     inner: Receiver<'a, Reach>,
     is_alone: bool,
     is_late: bool,
+    quirks: Quirks,
+    mode_task: &'a mut Option<[u8; 4]>,
     seen: Vec<Count>,
 }
 
@@ -326,6 +343,9 @@ impl Noting<'_> {
     fn note_command(&mut self, bhs: &Bhs) {
         if self.is_late {
             self.seen.push(Count::LateCommand);
+        }
+        if bhs.0[5..8] != [0; 3] {
+            self.seen.push(Count::ImmediateData);
         }
         let cdb = ScsiCommand::parse(bhs).cdb;
         // PERSISTENT RESERVE OUT, by service action (SPC-4, section 6.16).
@@ -356,6 +376,17 @@ impl Side for Noting<'_> {
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Broken> {
         if bhs.opcode() == Some(Opcode::ScsiCommand) {
             self.note_command(bhs);
+            let command = quirks::command(self.quirks, bhs, self.mode_task);
+            if command.is_some() {
+                self.seen.push(Count::Lacked);
+            }
+            return self.inner.handle_header(command.as_ref().unwrap_or(bhs));
+        }
+        if bhs.opcode() == Some(Opcode::DataOut) {
+            self.seen.push(Count::DataOut);
+            if bhs.0[20..24] == [0xff; 4] {
+                self.seen.push(Count::UnsolicitedDataOut);
+            }
         }
         self.inner.handle_header(bhs)
     }

@@ -173,7 +173,7 @@ impl Streams {
         desk: &mut Desk,
         (engine, host): Path,
         line: LineId,
-        portal: u16,
+        (portal, is_beside): (u16, bool),
         digests: (bool, bool),
     ) -> StreamId {
         let id = StreamId(self.next);
@@ -197,6 +197,8 @@ impl Streams {
             desk.agenda.put_in(2 * latency, Event::Dialled(id, super::desk::Answer::Refused));
         } else if desk.dice.one_in(desk.manners.unanswered_one_in) {
             desk.count(Count::DialUnanswered);
+        } else if is_beside && desk.dice.one_in(desk.manners.beside_unanswered_one_in) {
+            desk.count(Count::DialBesideUnanswered);
         } else if desk.dice.one_in(desk.manners.slow_one_in) {
             desk.count(Count::DialSlow);
             let slow = desk.dice.time_in(&desk.manners.slow);

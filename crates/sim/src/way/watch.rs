@@ -22,7 +22,7 @@ use netraid_remote::{Order, OrderId, Request};
 use super::interface::{EngineId, HostId, LineId};
 use crate::{disk::Disk, time::Time};
 use medium::{Medium, Unstable};
-use writes::{End, Wrong, Writes};
+use writes::{End, Writes, Wrong};
 
 mod medium;
 #[cfg(test)]

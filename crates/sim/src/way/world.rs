@@ -60,8 +60,12 @@ pub(super) enum Happening {
     Start(usize),
     /// Something befalls a member.
     Fault,
+    /// The same while an engine opens the array.
+    FaultInOpening(EngineId),
     /// A host's trouble ends.
     Mend(usize, u64),
+    /// A host that is back goes away again.
+    Bounce(usize),
     /// Something becomes of an engine.
     Fall(EngineId),
     /// An opening is crashed.
@@ -153,6 +157,8 @@ pub struct World {
     timers: BTreeMap<EngineId, (Time, Ticket)>,
     last_engine: u32,
     last_machine: usize,
+    /// Sessions a member of the last engine.
+    last_sessions: u8,
     serving: Option<EngineId>,
     /// Engines whose failures mean nothing: others have pushed them aside, or try to.
     superseded: BTreeSet<EngineId>,
@@ -239,6 +245,7 @@ impl World {
             timers: BTreeMap::new(),
             last_engine: 0,
             last_machine: 0,
+            last_sessions: 0,
             serving: None,
             superseded: BTreeSet::new(),
             told_to_close: None,
@@ -330,7 +337,9 @@ impl World {
             }
             Happening::Start(machine) => self.start(machine, false),
             Happening::Fault => self.befall(),
+            Happening::FaultInOpening(id) => self.befall_opening(id),
             Happening::Mend(host, number) => self.mend(host, number),
+            Happening::Bounce(host) => self.bounce(host),
             Happening::Fall(id) => self.fall(id),
             Happening::CrashOpening(id) => self.crash_opening(id),
             Happening::Kill(id) => {

@@ -84,8 +84,8 @@ impl World {
             Phase::Again => self.phase = Phase::Over,
             Phase::Closing => {
                 self.phase = Phase::Again;
-                self.net
-                    .put_in(Duration::ZERO, Happening::Start((self.last_machine + 1) % MACHINES));
+                let next = self.last_machine + usize::from(self.plan.reserves);
+                self.net.put_in(Duration::ZERO, Happening::Start(next % MACHINES));
             }
             Phase::Lives | Phase::Healing | Phase::Over => {}
         }

@@ -4,11 +4,15 @@ use core::time::Duration;
 
 use netraid_raid::volume::{Expect, ScrubOrder};
 
-use super::{Case, Happening, Phase, World};
+use super::{Case, Happening, Host, Phase, World};
+use crate::array::oracle::EngineId;
 use crate::way::{
     interface::{Cut, Fate, Way},
     plan::Fault,
 };
+
+/// The longest that a request straggles: less than a host is given to settle.
+const STRAGGLER_MAX: Duration = Duration::from_secs(12);
 
 /// What is wrong with a host for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +24,8 @@ pub(super) enum Trouble {
     Slow,
     /// Much slower: what is under way takes long when that is over, too.
     Stuck,
+    /// Some requests take long, and others end as usual.
+    Straggling,
     /// All is well again, which its sessions have to find out.
     Settling,
     Held,
@@ -57,6 +63,33 @@ impl World {
         self.forgive();
         let faults = self.plan.faults.clone();
         let Some(fault) = self.fault_dice.pick(&faults).copied() else { return };
+        self.befall_by(fault);
+    }
+
+    /// Something befalls a member while an engine opens the array.
+    pub(super) fn befall_opening(&mut self, id: EngineId) {
+        let is_opening = self.engine(id).is_some_and(|engine| engine.serving().is_none());
+        if !is_opening || self.phase != Phase::Lives || self.impaired() > 0 {
+            return;
+        }
+        const FAULTS: [Fault; 6] = [
+            Fault::Restart,
+            Fault::PowerOfOne,
+            Fault::Straggling,
+            Fault::Cut,
+            Fault::Dropped,
+            Fault::Held,
+        ];
+        let faults: Vec<Fault> =
+            FAULTS.into_iter().filter(|fault| self.plan.faults.contains(fault)).collect();
+        if let Some(fault) = self.fault_dice.pick(&faults).copied() {
+            self.count(Case::BefellOpening);
+            self.befall_by(fault);
+        }
+    }
+
+    /// Lets it befall any member, if that is not too much.
+    fn befall_by(&mut self, fault: Fault) {
         let member = self.fault_dice.index(self.places.len());
         let host = self.places[member];
         if self.hosts[host].trouble.is_some() {
@@ -134,6 +167,19 @@ impl World {
                 self.net.set_slowness(id, 1_200);
                 return self.trouble(host, Trouble::Stuck, long);
             }
+            Fault::Straggling => {
+                self.count(Case::Straggling);
+                let least = Duration::from_millis(500);
+                self.net.set_straggling(id, Some(least..=STRAGGLER_MAX));
+                // Who takes over then finds writes at the disk.
+                if let Some(serving) = self.serving
+                    && self.fault_dice.one_in(2)
+                {
+                    let wait = Duration::from_millis(self.fault_dice.below(3000));
+                    self.net.put_in(wait, Happening::Fall(serving));
+                }
+                return self.trouble(host, Trouble::Straggling, long);
+            }
             Fault::Held => {
                 self.count(Case::Held);
                 self.net.set_held(id, true);
@@ -197,7 +243,8 @@ impl World {
         match trouble {
             Trouble::Settling => {}
             Trouble::Stuck => self.net.set_slowness(id, 1),
-            Trouble::Off => self.net.start(id),
+            Trouble::Straggling => self.net.set_straggling(id, None),
+            Trouble::Off => self.start_host(host),
             Trouble::Parted => {
                 for seat in self.seats {
                     self.net.heal(seat, id);
@@ -210,7 +257,10 @@ impl World {
             Trouble::Spoilt(block) => self.net.disk_mut(id).mend(block),
         }
         // A session that was looked at when the silence came may have been told of a lost cache, for all that is known.
-        let is_doubtful = matches!(trouble, Trouble::Parted | Trouble::Hung | Trouble::Stuck);
+        let is_doubtful = matches!(
+            trouble,
+            Trouble::Parted | Trouble::Hung | Trouble::Stuck | Trouble::Straggling
+        );
         if is_doubtful && was_severe {
             self.hosts[host].must_be_noticed |= !self.plan.has_log;
             if self.phase == Phase::Lives {
@@ -222,6 +272,41 @@ impl World {
         let host = &mut self.hosts[host];
         host.unnoticed_by = host.unnoticed_by.filter(|_| host.must_be_noticed).map(|_| newest);
         self.forgive();
+    }
+
+    /// A host is back, perhaps for a moment only.
+    fn start_host(&mut self, host: usize) {
+        self.net.start(self.hosts[host].id);
+        if self.phase == Phase::Lives && self.fault_dice.one_in(3) {
+            let wait = Duration::from_micros(self.fault_dice.below(40_000));
+            self.net.put_in(wait, Happening::Bounce(host));
+        }
+    }
+
+    /// A host that is back goes away while sessions are made to it.
+    pub(super) fn bounce(&mut self, host: usize) {
+        let Host { id, trouble, is_impaired, .. } = self.hosts[host];
+        if self.phase != Phase::Lives || trouble.is_some() || !is_impaired {
+            return;
+        }
+        self.note(|| format!("host {host} goes away again"));
+        self.count(Case::Bounced);
+        self.impair(host);
+        self.hosts[host].must_be_noticed = true;
+        if self.fault_dice.one_in(2) {
+            self.net.kill(id);
+        } else {
+            self.net.lose_power(id);
+            self.hosts[host].lost_power = true;
+        }
+        let time = Duration::from_millis(20 + self.fault_dice.below(1000));
+        self.trouble(host, Trouble::Off, time);
+    }
+
+    /// Whether some requests take long at a disk.
+    pub(super) fn any_straggles(&self) -> bool {
+        let straggles = |host: &Host| matches!(host.trouble, Some((Trouble::Straggling, _)));
+        self.hosts.iter().any(straggles)
     }
 
     pub(super) fn mend_everything(&mut self) {
@@ -351,6 +436,7 @@ impl Fault {
             Self::LongPart
             | Self::LongHang
             | Self::Stuck
+            | Self::Straggling
             | Self::Spoilt
             | Self::Failing
             | Self::Restart

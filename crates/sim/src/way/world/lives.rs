@@ -70,13 +70,26 @@ impl World {
         let desk = Desk::new(self.plan.seed.dice(&format!("engine {}", id.0)));
         let mut line = self.plan.line.clone();
         line.initiator_name = format!("{}-{machine}", line.initiator_name);
+        if self.plan.varies_sessions {
+            line.sessions =
+                1 + netraid_block::narrow::<_, u8>(self.dice.below(line.sessions.into()));
+        }
+        if line.sessions < core::mem::replace(&mut self.last_sessions, line.sessions) {
+            self.count(Case::FewerSessions);
+        }
         let seat = self.seats[machine];
         self.engines.push(Engine::new(id, (machine, seat), options, desk, line));
         let at = self.engines.len() - 1;
         self.with(at, Engine::begin);
         if self.phase == Phase::Lives && self.dice.one_in(self.plan.crash_in_opening) {
-            let wait = Duration::from_micros(self.dice.below(60_000));
+            // Where requests straggle, one who opens may wait for their ends.
+            let longest = if self.any_straggles() { 4_000_000 } else { 60_000 };
+            let wait = Duration::from_micros(self.dice.below(longest));
             self.net.put_in(wait, Happening::CrashOpening(id));
+        }
+        if self.phase == Phase::Lives && self.fault_dice.one_in(4) {
+            let wait = Duration::from_micros(self.fault_dice.below(80_000));
+            self.net.put_in(wait, Happening::FaultInOpening(id));
         }
     }
 
@@ -151,7 +164,7 @@ impl World {
             }
         }
         if self.engines.is_empty() && self.phase != Phase::Over {
-            let machine = match self.dice.one_in(2) {
+            let machine = match self.plan.reserves && self.dice.one_in(2) {
                 true => self.dice.index(MACHINES),
                 false => engine.machine,
             };
