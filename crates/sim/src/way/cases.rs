@@ -134,6 +134,12 @@ cases! {
     Slow = "faults: a slow disk",
     /// A disk was slower than a request may take.
     Stuck = "faults: a stuck disk",
+    /// An engine that opened the array ended with requests at disks.
+    OpeningLeftRequests = "openings that ended with requests at disks",
+    /// An initiator that is no engine had a session.
+    Outsider = "faults: an initiator that is no engine",
+    /// A LUN was removed, and added again.
+    Removed = "faults: a LUN removed",
     /// Some requests took longer at a disk than they may, beside others.
     Straggling = "faults: a disk with stragglers",
     /// A host went away again while sessions were made to it.

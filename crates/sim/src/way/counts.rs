@@ -90,6 +90,10 @@ counts! {
     DataInMore = "Data-In PDUs that others follow",
     /// A disk refused a command that it lacks.
     Lacked = "commands that a disk lacks",
+    /// A task management function of an initiator that is no engine came to a target.
+    ForeignFunction = "task management functions of others",
+    /// A LUN left its target, with all its commands ended.
+    LunRemoved = "LUNs removed",
     /// A request took much longer at a disk than those beside it.
     Straggled = "requests that straggle at a disk",
     /// A held device was left by all commands, and taken away for a moment.

@@ -50,6 +50,8 @@ pub(super) struct Host {
     program: Option<Program>,
     /// How many programs there were.
     programs: u32,
+    /// How many LUNs there were.
+    incarnations: u64,
     hung_until: Time,
     slowness: u32,
     is_failing: bool,
@@ -101,6 +103,7 @@ impl Host {
             is_on: true,
             program: None,
             programs: 0,
+            incarnations: 0,
             hung_until: Time::START,
             slowness: 1,
             is_failing: false,
@@ -152,30 +155,66 @@ impl Host {
     }
 
     pub(super) fn set_held(&mut self, desk: &mut Desk, is_held: bool) {
-        if let Some(program) = &self.program {
-            program.shared.lun.house().set(if is_held { Gate::Held } else { Gate::Open });
+        if let Some(lun) = self.lun() {
+            lun.house().set(if is_held { Gate::Held } else { Gate::Open });
         }
         self.look_at_gate(desk);
     }
 
-    /// A held device is taken away once its gatehouse says that no command is there.
+    /// The LUN leaves its target.
+    pub(super) fn remove_lun(&mut self, desk: &mut Desk) {
+        let (Some(program), Some(lun)) = (&self.program, self.lun()) else { return };
+        program.shared.units.borrow_mut().retire(LUN);
+        lun.house().set(Gate::Leaving);
+        self.look_at_gate(desk);
+    }
+
+    /// The LUN is there again, unless it has not left yet.
+    pub(super) fn add_lun(&mut self) -> bool {
+        let unit = self.unit();
+        let Some(program) = &self.program else { return true };
+        let shared = &program.shared;
+        if shared.lun.borrow().is_some() {
+            return false;
+        }
+        let added = shared.units.borrow_mut().add(LUN, unit);
+        assert!(added.is_ok(), "{:?}: its LUN is taken: {added:?}", self.id);
+        self.incarnations += 1;
+        let lun = ServedLun::new(self.incarnations, self.config.persists);
+        *shared.lun.borrow_mut() = Some(lun);
+        shared.node.borrow_mut().add_lun(Realm::HOME, LUN);
+        true
+    }
+
+    fn lun(&self) -> Option<ServedLun> {
+        self.program.as_ref()?.shared.lun.borrow().clone()
+    }
+
+    /// A device that is held or leaves is taken away once its gatehouse says that no command is there.
     fn look_at_gate(&mut self, desk: &mut Desk) {
-        let Some(program) = &self.program else {
+        let gate = self.lun().map(|lun| (lun.house().gate(), lun.house().running()));
+        let Some((gate @ (Gate::Held | Gate::Leaving), running)) = gate else {
             self.is_taken_away = false;
             return;
         };
-        let house = program.shared.lun.house();
-        let is_left = house.gate() == Gate::Held && house.running() == 0;
-        if is_left && !core::mem::replace(&mut self.is_taken_away, true) {
-            desk.count(Count::TakenAway);
-            let is_request = |at: &AtDisk| matches!(at.work, Work::Request(_));
-            assert!(
-                !self.works.values().any(is_request),
-                "{:?}: a device is taken away under a request",
-                self.id
-            );
+        if running > 0 || core::mem::replace(&mut self.is_taken_away, true) {
+            return;
         }
-        self.is_taken_away &= house.gate() == Gate::Held;
+        let is_request = |at: &AtDisk| matches!(at.work, Work::Request(_));
+        assert!(
+            !self.works.values().any(is_request),
+            "{:?}: a device is taken away under a request",
+            self.id
+        );
+        if gate == Gate::Held {
+            return desk.count(Count::TakenAway);
+        }
+        desk.count(Count::LunRemoved);
+        if let Some(program) = &self.program {
+            program.shared.units.borrow_mut().remove(LUN);
+            *program.shared.lun.borrow_mut() = None;
+            program.shared.node.borrow_mut().remove_lun(Realm::HOME, LUN);
+        }
     }
 
     /// Another disk is in the place of this one; no program runs.
@@ -196,6 +235,7 @@ impl Host {
         desk.count(Count::Started);
         self.hung_until = desk.now();
         self.programs += 1;
+        self.incarnations += 1;
         let mut setup = Setup::new(target_name(self.id));
         setup.wishes.max_recv_len = self.config.max_recv_len;
         setup.queue_depth = self.config.queue_depth;
@@ -206,7 +246,7 @@ impl Host {
         let shared = Shared {
             units: RefCell::new(TargetDevice::new([self.unit()])),
             node: RefCell::new(node),
-            lun: ServedLun::new(self.config.persists),
+            lun: RefCell::new(Some(ServedLun::new(self.incarnations, self.config.persists))),
             begun: RefCell::default(),
             wakes: RefCell::default(),
         };

@@ -427,6 +427,16 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].set_held(&mut self.desk, is_held);
     }
 
+    /// The LUN leaves: no command begins any more, and it is gone when those at its device have ended.
+    pub fn remove_lun(&mut self, host: HostId) {
+        self.hosts[host.0].remove_lun(&mut self.desk);
+    }
+
+    /// The LUN is there again; false while it has not left.
+    pub fn add_lun(&mut self, host: HostId) -> bool {
+        self.hosts[host.0].add_lun()
+    }
+
     /// Requests at a disk now.
     #[must_use]
     pub fn under_way(&self, host: HostId) -> usize {

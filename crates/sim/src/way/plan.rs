@@ -31,6 +31,8 @@ pub enum Fault {
     Stuck,
     Straggling,
     Held,
+    Removed,
+    Outsider,
     Dropped,
     Spoilt,
     Failing,
@@ -45,7 +47,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Cut,
         Self::Stall,
         Self::Part,
@@ -56,6 +58,8 @@ impl Fault {
         Self::Stuck,
         Self::Straggling,
         Self::Held,
+        Self::Removed,
+        Self::Outsider,
         Self::Dropped,
         Self::Spoilt,
         Self::Failing,

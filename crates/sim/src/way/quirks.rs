@@ -5,6 +5,7 @@
 
 use netraid_block::{Buf, SgList};
 use netraid_iscsi_proto::pdu::{Bhs, Opcode};
+use netraid_scsi::cdb::build::{CdbBytes, test_unit_ready};
 
 use super::interface::Quirks;
 
@@ -12,6 +13,11 @@ use super::interface::Quirks;
 const CDB: usize = 32;
 /// An opcode of no standard that the target does not know.
 const UNKNOWN: u8 = 0xc1;
+/// An opcode of no standard: see [`task_function`].
+const FUNCTION: u8 = 0xd0;
+/// Task management functions (RFC 7143, section 11.5.1).
+pub(super) const CLEAR_TASK_SET: u8 = 4;
+pub(super) const LOGICAL_UNIT_RESET: u8 = 5;
 /// A mode page that no disk has.
 const NO_PAGE: u8 = 0x3e;
 /// WRPROTECT: refused where there is no protection information.
@@ -52,6 +58,28 @@ pub(super) fn answer(mode_task: &mut Option<[u8; 4]>, header: &Bhs, body: SgList
     let mut bytes = body.to_contiguous().to_vec();
     bytes[2] &= !DPOFUA;
     Buf::copy_from(&bytes).into()
+}
+
+/// A command that comes to the target as this task management function on its logical unit. Its initiator takes the answer
+/// for an error of the target, and ends the session.
+pub(super) fn task_function(function: u8) -> CdbBytes {
+    let mut cdb = test_unit_ready();
+    (cdb[0], cdb[1]) = (FUNCTION, function);
+    cdb
+}
+
+/// The task management function that a command stands for.
+pub(super) fn function_of(bhs: &Bhs) -> Option<Bhs> {
+    if bhs.0[CDB] != FUNCTION {
+        return None;
+    }
+    let mut request = Bhs([0; _]);
+    request.0[..2].copy_from_slice(&[Opcode::TaskRequest as u8, 0x80 | bhs.0[CDB + 1]]);
+    // LUN and task tag; no task is referred to; CmdSN and ExpStatSN.
+    request.0[8..20].copy_from_slice(&bhs.0[8..20]);
+    request.0[20..24].fill(0xff);
+    request.0[24..32].copy_from_slice(&bhs.0[24..32]);
+    Some(request)
 }
 
 /// The initiator task tag.

@@ -25,7 +25,8 @@ pub(super) const LUN: u16 = 0;
 pub(super) struct Shared {
     pub(super) units: RefCell<TargetDevice>,
     pub(super) node: RefCell<Node>,
-    pub(super) lun: ServedLun,
+    /// None while it is removed.
+    pub(super) lun: RefCell<Option<ServedLun>>,
     /// What was begun and is not at the disk yet.
     pub(super) begun: RefCell<Vec<Begun>>,
     /// Connections that are to be woken.
@@ -52,6 +53,8 @@ pub(super) enum Work {
 pub(super) struct SharedLun {
     pub(super) house: Gatehouse,
     users: RefCell<Vec<ConnectionId>>,
+    /// Tells apart what had the number at different times.
+    incarnation: u64,
     /// Its reservations are kept.
     pub(super) persists: bool,
 }
@@ -61,9 +64,9 @@ pub(super) struct SharedLun {
 pub(super) struct ServedLun(Rc<SharedLun>);
 
 impl ServedLun {
-    pub(super) fn new(persists: bool) -> Self {
+    pub(super) fn new(incarnation: u64, persists: bool) -> Self {
         let (house, users) = (Gatehouse::default(), RefCell::default());
-        Self(Rc::new(SharedLun { house, users, persists }))
+        Self(Rc::new(SharedLun { house, users, incarnation, persists }))
     }
 
     pub(super) fn house(&self) -> &Gatehouse {
@@ -77,7 +80,7 @@ impl Lun for ServedLun {
     }
 
     fn incarnation(&self) -> u64 {
-        1
+        self.0.incarnation
     }
 
     fn is_guarded(&self) -> bool {
@@ -152,11 +155,11 @@ impl Outside for Reach {
     }
 
     fn lun(&self, number: u16) -> Option<ServedLun> {
-        (number == LUN).then(|| self.shared.lun.clone())
+        self.shared.lun.borrow().clone().filter(|_| number == LUN)
     }
 
     fn is_current(&self, lun: &ServedLun) -> bool {
-        Rc::ptr_eq(&lun.0, &self.shared.lun.0)
+        self.shared.lun.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(&lun.0, &own.0))
     }
 
     fn node(&self) -> impl DerefMut<Target = Node> {
@@ -219,7 +222,9 @@ impl Outside for Reach {
     }
 
     fn leave(&mut self) {
-        self.shared.lun.0.users.borrow_mut().retain(|user| *user != self.connection);
+        if let Some(lun) = &*self.shared.lun.borrow() {
+            lun.0.users.borrow_mut().retain(|user| *user != self.connection);
+        }
     }
 }
 

@@ -375,6 +375,10 @@ impl Side for Noting<'_> {
 
     fn handle_header(&mut self, bhs: &Bhs) -> Result<Placement, Broken> {
         if bhs.opcode() == Some(Opcode::ScsiCommand) {
+            if let Some(function) = quirks::function_of(bhs) {
+                self.seen.push(Count::ForeignFunction);
+                return self.inner.handle_header(&function);
+            }
             self.note_command(bhs);
             let command = quirks::command(self.quirks, bhs, self.mode_task);
             if command.is_some() {

@@ -17,6 +17,7 @@ use netraid_raid::{
 mod administrator;
 mod ending;
 mod faults;
+mod initiators;
 mod lives;
 mod members;
 mod users;
@@ -25,7 +26,7 @@ use super::{
     cases::{Case, Cases},
     counts::Counts,
     engine::{Context, Engine, Notice, User},
-    interface::{EngineId as Seat, HostId, Step},
+    interface::{EngineId as Seat, HostId, LineId, Step},
     net::Net,
     plan::Plan,
 };
@@ -42,6 +43,7 @@ use crate::{
     time::Time,
 };
 use faults::Trouble;
+use initiators::Outsider;
 use users::Pending;
 
 /// Most events of a run: one that needs more goes in circles.
@@ -152,6 +154,9 @@ pub struct World {
     places: Vec<usize>,
     spare: usize,
     seats: [Seat; MACHINES],
+    /// A machine on which no engine runs.
+    outside: Seat,
+    outsiders: BTreeMap<LineId, Outsider>,
     boots: [u8; MACHINES],
     engines: Vec<Engine>,
     timers: BTreeMap<EngineId, (Time, Ticket)>,
@@ -168,8 +173,6 @@ pub struct World {
     refusals: u32,
     /// The next engine opens by an administrator's word.
     forces_next: bool,
-    /// The next engine waits until no disk has anything under way.
-    waits_for_quiet: bool,
     /// Nobody has closed the array since it was opened.
     oracle_is_open: bool,
     /// Parity of an array without a log does not match since a crash, for all that is known.
@@ -213,6 +216,7 @@ impl World {
         let mut net = Net::new(seed, plan.manners.clone(), keep);
         let members = usize::from(geometry.members());
         let seats = [(); MACHINES].map(|()| net.add_engine());
+        let outside = net.add_engine();
         let mut hosts = Vec::new();
         for at in 0..=members {
             let id = net.add_host(plan.host(at));
@@ -240,6 +244,8 @@ impl World {
             places: (0..members).collect(),
             spare: members,
             seats,
+            outside,
+            outsiders: BTreeMap::new(),
             boots: [1; MACHINES],
             engines: Vec::new(),
             timers: BTreeMap::new(),
@@ -252,7 +258,6 @@ impl World {
             openings: 0,
             refusals: 0,
             forces_next: false,
-            waits_for_quiet: false,
             oracle_is_open: false,
             is_unsynced: false,
             excused_upto: 0,
@@ -322,6 +327,8 @@ impl World {
         while let Some((line, news)) = self.net.poll() {
             if let Some(at) = self.engines.iter().position(|engine| engine.owns(line)) {
                 self.with(at, |engine, context| engine.handle_news(context, line, news));
+            } else {
+                self.hear_outsider(line, &news);
             }
         }
         self.settle();

@@ -29,6 +29,8 @@ pub(super) enum Trouble {
     /// All is well again, which its sessions have to find out.
     Settling,
     Held,
+    /// The LUN is removed.
+    Removed,
     Failing,
     /// This block cannot be read.
     Spoilt(u64),
@@ -72,10 +74,12 @@ impl World {
         if !is_opening || self.phase != Phase::Lives || self.impaired() > 0 {
             return;
         }
-        const FAULTS: [Fault; 6] = [
+        const FAULTS: [Fault; 8] = [
             Fault::Restart,
             Fault::PowerOfOne,
             Fault::Straggling,
+            Fault::Removed,
+            Fault::Outsider,
             Fault::Cut,
             Fault::Dropped,
             Fault::Held,
@@ -185,6 +189,13 @@ impl World {
                 self.net.set_held(id, true);
                 return self.trouble(host, Trouble::Held, short);
             }
+            Fault::Removed => {
+                self.count(Case::Removed);
+                self.net.remove_lun(id);
+                self.hosts[host].must_be_noticed = true;
+                return self.trouble(host, Trouble::Removed, any);
+            }
+            Fault::Outsider => self.begin_outsider(host),
             Fault::Dropped => {
                 self.count(Case::Dropped);
                 self.net.drop_sessions(id);
@@ -243,6 +254,13 @@ impl World {
         match trouble {
             Trouble::Settling => {}
             Trouble::Stuck => self.net.set_slowness(id, 1),
+            Trouble::Removed => {
+                if !self.net.add_lun(id) {
+                    // Commands are there still.
+                    self.trouble(host, Trouble::Removed, Duration::from_millis(500));
+                    return;
+                }
+            }
             Trouble::Straggling => self.net.set_straggling(id, None),
             Trouble::Off => self.start_host(host),
             Trouble::Parted => {
@@ -301,6 +319,11 @@ impl World {
         }
         let time = Duration::from_millis(20 + self.fault_dice.below(1000));
         self.trouble(host, Trouble::Off, time);
+    }
+
+    /// Whether requests are at a disk.
+    pub(super) fn any_under_way(&self) -> bool {
+        self.host_ids.iter().any(|host| self.net.under_way(*host) > 0)
     }
 
     /// Whether some requests take long at a disk.
@@ -432,11 +455,13 @@ impl Fault {
             | Self::Hang
             | Self::Slow
             | Self::Held
+            | Self::Outsider
             | Self::Dropped => true,
             Self::LongPart
             | Self::LongHang
             | Self::Stuck
             | Self::Straggling
+            | Self::Removed
             | Self::Spoilt
             | Self::Failing
             | Self::Restart

@@ -35,14 +35,6 @@ impl World {
         if self.phase == Phase::Over || is_taken || (!beside && !self.engines.is_empty()) {
             return;
         }
-        // A PREEMPT AND ABORT whose engine died is invisible to the next one: what it was to wait for has ended before.
-        if self.waits_for_quiet {
-            if self.host_ids.iter().any(|host| self.net.under_way(*host) > 0) {
-                self.net.put_in(Duration::from_millis(500), Happening::Start(machine));
-                return;
-            }
-            self.waits_for_quiet = false;
-        }
         self.look_for_places();
         self.last_engine += 1;
         let id = EngineId(self.last_engine);
@@ -118,7 +110,10 @@ impl World {
         let (old, machine) = (old.id, old.machine);
         self.count(Case::LivingPushedAside);
         self.superseded.insert(old);
-        if self.dice.one_in(2) {
+        // An engine that stands still between its look at a device and its registration there takes that device from its
+        // successor, which fails by that.
+        let is_settled = self.engine(old).is_some_and(Engine::is_settled);
+        if self.dice.one_in(2) && is_settled {
             let time = Duration::from_millis(100 + self.dice.below(4000));
             self.net.hang_engine(self.seats[machine], time);
         }
@@ -134,7 +129,9 @@ impl World {
         if with_machine {
             self.boots[engine.machine] += 1;
         }
-        self.waits_for_quiet |= engine.serving().is_none();
+        if engine.serving().is_none() && self.any_under_way() {
+            self.count(Case::OpeningLeftRequests);
+        }
         self.bury(engine, why);
     }
 
@@ -260,7 +257,6 @@ impl World {
         let why = format!("it cannot open the array: {failure}");
         let Some(at) = self.position(id) else { return };
         let engine = self.engines.swap_remove(at);
-        self.waits_for_quiet = true;
         self.bury(engine, &why);
         let all_are_there = self.hosts.iter().all(|host| host.trouble.is_none());
         let is_doubt = matches!(
