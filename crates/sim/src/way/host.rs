@@ -80,6 +80,7 @@ struct AtDisk {
     task: usize,
     engine: EngineId,
     line: LineId,
+    is_outsider: bool,
     stream: StreamId,
     work: Work,
 }
@@ -294,7 +295,7 @@ impl Host {
     pub(super) fn die(&mut self, desk: &mut Desk, streams: &mut Streams, loss: Loss) {
         self.is_taken_away = false;
         self.end_works(desk, streams);
-        desk.watch.note_program_over(self.id, self.config.persists);
+        desk.watch.note_program_over(self.id, !self.kept.is_empty());
         if let Some(program) = self.program.take() {
             desk.counts += counts_of(&program.shared.node.borrow());
             for served in program.served.into_values() {
@@ -379,6 +380,7 @@ impl Host {
         let quirks = self.config.disk.quirks;
         let (from, ends) = ((engine, line, stream), (service, reach));
         let mut served = Served::new(place, id, from, ends, quirks);
+        served.is_outsider = desk.watch.is_outsider(line);
         served.wake(desk);
         program.served.insert(id, served);
         self.collect(desk);
@@ -467,7 +469,7 @@ impl Host {
         let begun = program.shared.begun.take();
         for Begun { connection, task, what: work } in begun {
             let Some(served) = program.served.get(&connection) else { continue };
-            let (engine, line, stream) = (served.engine, served.line, served.stream);
+            let Served { engine, line, stream, is_outsider, .. } = *served;
             if let Work::Request(MediumRequest { op: Op::Flush, .. }) = &work
                 && !self.is_failing
             {
@@ -489,7 +491,7 @@ impl Host {
             );
             let number = self.next_work;
             self.next_work += 1;
-            self.works.insert(number, AtDisk { connection, task, engine, line, stream, work });
+            self.works.insert(number, AtDisk { connection, task, engine, line, is_outsider, stream, work });
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
         self.look_at_gate(desk);
@@ -568,6 +570,7 @@ impl Host {
             data: &request.data,
             fua: request.flags.fua,
             is_torn,
+            is_outsider: at.is_outsider,
         });
         let effect = Effect {
             at: desk.now(),

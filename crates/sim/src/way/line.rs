@@ -251,6 +251,9 @@ impl<U> Line<U> {
                 }
                 Action::Tell(event) => {
                     count_event(desk, &event);
+                    if event == RemoteEvent::Fenced {
+                        desk.watch.note_told_fenced(self.id);
+                    }
                     desk.note(|| format!("{:?} tells {event:?}", self.id));
                     news.push_back((self.id, Item::News(News::Told(event))));
                 }

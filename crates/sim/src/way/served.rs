@@ -58,6 +58,8 @@ pub(super) struct Served {
     pub(super) engine: EngineId,
     pub(super) line: LineId,
     pub(super) stream: StreamId,
+    /// Its line's registration had been removed when it was accepted.
+    pub(super) is_outsider: bool,
     service: Service<Reach>,
     reach: Reach,
     quirks: Quirks,
@@ -87,6 +89,7 @@ impl Served {
             engine,
             line,
             stream,
+            is_outsider: false,
             service,
             reach,
             quirks,
@@ -205,9 +208,13 @@ impl Served {
             let inner = self.service.receiver(&mut self.reach, now);
             let (quirks, mode_task) = (self.quirks, &mut self.mode_task);
             let seen = Vec::new();
-            let mut side = Noting { inner, is_alone, is_late, quirks, mode_task, seen };
+            let writes = false;
+            let mut side = Noting { inner, is_alone, is_late, quirks, mode_task, seen, writes };
             let end = wire.receive(streams, desk, &mut side);
             side.seen.iter().for_each(|count| desk.count(*count));
+            if side.writes {
+                desk.watch.note_command(self.line);
+            }
             end?;
             return Ok(Next::More);
         }
@@ -337,6 +344,8 @@ struct Noting<'a> {
     quirks: Quirks,
     mode_task: &'a mut Option<[u8; 4]>,
     seen: Vec<Count>,
+    /// A command came that changes the medium.
+    writes: bool,
 }
 
 impl Noting<'_> {
@@ -348,6 +357,8 @@ impl Noting<'_> {
             self.seen.push(Count::ImmediateData);
         }
         let cdb = ScsiCommand::parse(bhs).cdb;
+        // WRITE (10) and (16), UNMAP, WRITE SAME (10) and (16).
+        self.writes |= matches!(cdb[0], 0x2a | 0x8a | 0x42 | 0x41 | 0x93);
         // PERSISTENT RESERVE OUT, by service action (SPC-4, section 6.16).
         if cdb[0] != 0x5f {
             return;

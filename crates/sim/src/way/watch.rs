@@ -1,8 +1,11 @@
 //! What a line promises to its owner and an engine's fencing to the array, checked at the media, at the moment at which it
 //! is broken: long before anybody reads what came of it.
 //!
-//! - What a line applies was submitted there, and nothing that had ended is applied over what was submitted later.
-//! - Nothing comes to a disk from an engine that was shut out, or on a line that gave its registration back.
+//! - What a line applies was submitted there. Nothing is applied after it has ended well, nor over what was submitted after
+//!   it had ended otherwise.
+//! - Nothing comes to a disk from an engine that was shut out, or on a line that gave its registration back; the latter
+//!   sends nothing more, either. A session that was made after its line's registration was removed carries nothing.
+//! - A line is told that another has taken over only when somebody removes registrations.
 //! - A flush that ended well has made stable what had ended well before, and a FUA write itself, unless the owner can see
 //!   that the cache was lost.
 //! - After a loss of acknowledged writes nothing that is submitted ends well before the owner can see it.
@@ -66,9 +69,17 @@ struct Line {
     turn: Time,
     /// Acknowledged writes were lost at this moment, when the owner had been told of so many losses.
     owed: Option<(u64, u64)>,
-    /// Orders that give registrations back.
+    /// Orders under way that give registrations back.
     returns: Vec<OrderId>,
+    /// Orders under way that register.
+    registers: Vec<OrderId>,
     has_given_back: bool,
+    /// Its sessions are registered, as far as its owner was told.
+    is_registered: bool,
+    /// Registrations of its were removed, or forgotten by the target.
+    is_removed: bool,
+    /// Somebody may have removed registrations since it was opened.
+    has_rivals: bool,
     is_over: bool,
 }
 
@@ -91,6 +102,8 @@ pub(super) struct Applied<'a> {
     pub(super) fua: bool,
     /// Some of its blocks only.
     pub(super) is_torn: bool,
+    /// The registration of its line had been removed when its session was made.
+    pub(super) is_outsider: bool,
 }
 
 /// What lines do.
@@ -106,7 +119,11 @@ impl Watch {
             turn: Time::START,
             owed: None,
             returns: Vec::new(),
+            registers: Vec::new(),
             has_given_back: false,
+            is_registered: false,
+            is_removed: false,
+            has_rivals: self.media[host.0].has_removals(),
             is_over: false,
         });
     }
@@ -142,7 +159,8 @@ impl Watch {
         }
         let end = End { moment, is_well, losses: line.losses };
         if writes(open.op) {
-            line.writes.end(open.first..open.first + open.blocks, number, end);
+            let blocks = open.first..open.first + open.blocks;
+            line.writes.end(blocks, number, end, open.op == Op::Discard);
         }
         if !is_well {
             return;
@@ -225,15 +243,40 @@ impl Watch {
             Order::Register { key: 0, .. } | Order::Clear { .. } => {
                 line.returns.push(order);
                 medium.release(|holder| holder == id || matches!(what, Order::Clear { .. }));
+                if matches!(what, Order::Clear { .. }) {
+                    self.note_removal(id, order);
+                }
             }
-            Order::Register { .. } => line.has_given_back = false,
+            Order::Register { .. } => {
+                line.has_given_back = false;
+                line.registers.push(order);
+            }
             // PERSISTENT RESERVE OUT with CLEAR, PREEMPT, or PREEMPT AND ABORT (SPC-4, section 6.16).
             Order::Once { cdb, .. } => {
                 let cdb: &[u8] = cdb.as_ref();
                 if cdb[0] == 0x5f && matches!(cdb[1] & 0x1f, 3..=5) {
                     medium.release(|_| true);
+                    self.note_removal(id, order);
                 }
             }
+        }
+    }
+
+    /// Registrations of others are to be removed.
+    fn note_removal(&mut self, id: LineId, order: OrderId) {
+        let host = self.lines[id.0].host;
+        self.media[host.0].begin_removal(id, order);
+        for (at, line) in self.lines.iter_mut().enumerate() {
+            line.has_rivals |= at != id.0 && line.host == host;
+        }
+    }
+
+    /// A line tells that another has taken over.
+    pub(super) fn note_told_fenced(&mut self, id: LineId) {
+        let line = &self.lines[id.0];
+        if !line.has_rivals {
+            let host = line.host;
+            self.fail(format!("{id:?} is fenced at {host:?}, and nobody removes registrations"));
         }
     }
 
@@ -242,14 +285,42 @@ impl Watch {
         let line = &mut self.lines[id.0];
         let before = line.returns.len();
         line.returns.retain(|returned| *returned != order);
-        line.has_given_back |= is_well && line.returns.len() < before;
+        let is_return = line.returns.len() < before;
+        let registers = line.registers.len();
+        line.registers.retain(|register| *register != order);
+        let is_register = line.registers.len() < registers;
+        if is_well && (is_return || is_register) {
+            line.has_given_back = is_return;
+            line.is_registered = is_register;
+            line.is_removed = false;
+        }
+        if is_well {
+            self.media[line.host.0].end_removal(id, order);
+        }
     }
 
     /// An engine's fencing of a member has ended: it is exclusive, or the device is used without.
     pub(super) fn note_fenced(&mut self, id: LineId, is_exclusive: bool) {
         let line = &mut self.lines[id.0];
         line.has_given_back = false;
-        self.media[line.host.0].hold(is_exclusive.then_some(id));
+        let (host, engine) = (line.host, line.engine);
+        self.media[host.0].hold(is_exclusive.then_some(id));
+        let others = self.lines.iter_mut().filter(|line| line.host == host);
+        for line in others.filter(|line| line.engine != engine && is_exclusive) {
+            line.is_removed |= line.is_registered;
+        }
+    }
+
+    /// Whether a session that a line makes now has no registration behind it.
+    pub(super) fn is_outsider(&self, id: LineId) -> bool {
+        self.lines[id.0].is_removed
+    }
+
+    /// A command that changes the medium comes to a target.
+    pub(super) fn note_command(&mut self, id: LineId) {
+        if self.lines[id.0].has_given_back {
+            self.fail(format!("{id:?} sends a write, and it has given its registration back"));
+        }
     }
 }
 
@@ -261,11 +332,17 @@ impl Watch {
 
     /// A command has its effect.
     pub(super) fn note_applied(&mut self, applied: &Applied<'_>) {
-        let Applied { host, line: id, op, offset, len, data, fua, is_torn } = *applied;
+        let Applied { host, line: id, op, offset, len, data, fua, is_torn, is_outsider } = *applied;
+        let (line, medium) = (&mut self.lines[id.0], &mut self.media[host.0]);
+        if is_outsider && line.is_removed {
+            self.fail(format!(
+                "{id:?}: a {op:?} comes to {host:?} by a session that was made after its registration was removed"
+            ));
+            return;
+        }
         if !writes(op) {
             return;
         }
-        let (line, medium) = (&mut self.lines[id.0], &mut self.media[host.0]);
         let holder = medium.holder().filter(|holder| *holder != id);
         let mut wrong = match (holder, line.has_given_back) {
             (Some(holder), _) => Some(format!("it is {holder:?}'s alone")),
@@ -278,7 +355,7 @@ impl Watch {
             let number = match line.writes.apply(block, content, is_torn) {
                 Ok(number) => number,
                 Err(Wrong::Late) => {
-                    let text = format!("block {block} was written anew since it ended");
+                    let text = format!("it had ended, which block {block} counts on");
                     wrong.get_or_insert(text);
                     None
                 }
@@ -307,6 +384,9 @@ impl Watch {
     pub(super) fn note_program_over(&mut self, host: HostId, keeps: bool) {
         if !keeps {
             self.media[host.0].release(|_| true);
+            for line in self.lines.iter_mut().filter(|line| line.host == host) {
+                line.is_removed |= line.is_registered;
+            }
         }
     }
 

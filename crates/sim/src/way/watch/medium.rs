@@ -1,6 +1,8 @@
 //! What is not stable at a medium, and whose alone it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use netraid_remote::OrderId;
 
 use super::super::interface::LineId;
 use crate::disk::DiskShape;
@@ -13,6 +15,8 @@ pub(super) struct Medium {
     unstable: BTreeMap<u64, Unstable>,
     /// Only this line may write.
     holder: Option<LineId>,
+    /// Orders that remove registrations, and may still be carried out.
+    removals: BTreeSet<(LineId, OrderId)>,
 }
 
 /// A write that is not stable.
@@ -29,7 +33,8 @@ pub(super) struct Unstable {
 impl Medium {
     pub(super) fn new(shape: &DiskShape) -> Self {
         let (block_len, has_cache) = (shape.block_len.into(), shape.volatile_cache);
-        Self { block_len, has_cache, unstable: BTreeMap::new(), holder: None }
+        let (unstable, removals) = (BTreeMap::new(), BTreeSet::new());
+        Self { block_len, has_cache, unstable, holder: None, removals }
     }
 
     pub(super) const fn block_len(&self) -> u64 {
@@ -71,6 +76,19 @@ impl Medium {
 
     pub(super) const fn hold(&mut self, holder: Option<LineId>) {
         self.holder = holder;
+    }
+
+    pub(super) fn begin_removal(&mut self, line: LineId, order: OrderId) {
+        self.removals.insert((line, order));
+    }
+
+    /// It was carried out.
+    pub(super) fn end_removal(&mut self, line: LineId, order: OrderId) {
+        self.removals.remove(&(line, order));
+    }
+
+    pub(super) fn has_removals(&self) -> bool {
+        !self.removals.is_empty()
     }
 
     pub(super) fn release(&mut self, is_holder: impl FnOnce(LineId) -> bool) {

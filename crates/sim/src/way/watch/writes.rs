@@ -1,7 +1,7 @@
 //! What the owner of a line had it write, block by block.
 //!
-//! Invariant: a write is overtaken when another one of the same block, which was submitted after the first had ended, was
-//! applied; from then on it is never applied.
+//! Invariant: a write is done with once it has ended well, or another one of the same block, which was submitted after the
+//! first had ended, was applied; from then on it is never applied.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Version {
     number: u64,
     content: u64,
     end: Option<End>,
-    is_overtaken: bool,
+    is_done: bool,
 }
 
 /// How a write ended.
@@ -43,7 +43,7 @@ pub(super) struct End {
 /// Why a write may not be applied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// It was overtaken.
+    /// It is done with.
     Late,
     /// Nobody submitted it.
     Unknown,
@@ -53,20 +53,22 @@ impl Writes {
     pub(super) fn submit(&mut self, block: u64, number: u64, content: u64) {
         let block = self.blocks.entry(block).or_default();
         if block.versions.len() >= VERSIONS_MAX {
-            // One that was overtaken is as wrong as one that nobody submitted.
-            let overtaken = block.versions.iter().position(|version| version.is_overtaken);
-            block.is_cut |= overtaken.is_none();
-            block.versions.remove(overtaken.unwrap_or(0));
+            // One that is done with is as wrong as one that nobody submitted.
+            let done = block.versions.iter().position(|version| version.is_done);
+            block.is_cut |= done.is_none();
+            block.versions.remove(done.unwrap_or(0));
         }
-        block.versions.push(Version { number, content, end: None, is_overtaken: false });
+        block.versions.push(Version { number, content, end: None, is_done: false });
     }
 
-    pub(super) fn end(&mut self, blocks: Range<u64>, number: u64, end: End) {
+    /// A write has ended; a hint that ended well may have been given up.
+    pub(super) fn end(&mut self, blocks: Range<u64>, number: u64, end: End, is_hint: bool) {
         for block in blocks {
             let block = self.blocks.get_mut(&block);
             let version = block.and_then(|block| block.find(number));
             if let Some(version) = version {
                 version.end = Some(end);
+                version.is_done |= end.is_well && !is_hint;
             }
         }
     }
@@ -86,7 +88,7 @@ impl Writes {
     ) -> Result<Option<u64>, Wrong> {
         let block = self.blocks.get_mut(&block).ok_or(Wrong::Unknown)?;
         let same = || block.versions.iter().filter(|version| version.content == content);
-        let mut live = same().filter(|version| !version.is_overtaken).map(|it| it.number);
+        let mut live = same().filter(|version| !version.is_done).map(|it| it.number);
         let Some(oldest) = live.next() else {
             return match (block.is_cut, same().next()) {
                 (true, _) => Ok(None),
@@ -97,7 +99,7 @@ impl Writes {
         let newest = live.last().unwrap_or(oldest);
         if !is_torn {
             for version in &mut block.versions {
-                version.is_overtaken |= version.end.is_some_and(|end| end.moment < oldest);
+                version.is_done |= version.end.is_some_and(|end| end.moment < oldest);
             }
         }
         Ok(Some(newest))
