@@ -491,7 +491,10 @@ impl Host {
             );
             let number = self.next_work;
             self.next_work += 1;
-            self.works.insert(number, AtDisk { connection, task, engine, line, is_outsider, stream, work });
+            self.works.insert(
+                number,
+                AtDisk { connection, task, engine, line, is_outsider, stream, work },
+            );
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
         self.look_at_gate(desk);

@@ -96,7 +96,7 @@ impl Writes {
                 (false, None) => Err(Wrong::Unknown),
             };
         };
-        let newest = live.last().unwrap_or(oldest);
+        let newest = live.next_back().unwrap_or(oldest);
         if !is_torn {
             for version in &mut block.versions {
                 version.is_done |= version.end.is_some_and(|end| end.moment < oldest);
