@@ -138,6 +138,10 @@ cases! {
     OpeningLeftRequests = "openings that ended with requests at disks",
     /// An initiator that is no engine had a session.
     Outsider = "faults: an initiator that is no engine",
+    /// A device was held while an engine that died had requests there.
+    HeldBehindDead = "devices held behind a dead engine",
+    /// A device that was replaced was offered as the member that it was.
+    ReplacedOffered = "replaced devices offered as members",
     /// A LUN was removed, and added again.
     Removed = "faults: a LUN removed",
     /// Some requests took longer at a disk than they may, beside others.

@@ -180,6 +180,7 @@ impl Host {
         }
         let added = shared.units.borrow_mut().add(LUN, unit);
         assert!(added.is_ok(), "{:?}: its LUN is taken: {added:?}", self.id);
+        self.is_taken_away = false;
         self.incarnations += 1;
         let lun = ServedLun::new(self.incarnations, self.config.persists);
         *shared.lun.borrow_mut() = Some(lun);

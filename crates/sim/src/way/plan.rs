@@ -159,12 +159,15 @@ impl Plan {
         let (regions, geometry) = layout(&mut dice, has_log, level, members, block_len);
         let all_safe = dice.one_in(8);
         let volatile: Vec<bool> = (0..=members).map(|_| !all_safe && !dice.one_in(8)).collect();
-        let reserves = !dice.one_in(8);
+        let reserves = !dice.one_in(6);
         let quirks = draw_quirks(&mut dice, &volatile, reserves);
         // Each run knows some kinds of faults only, so that each meets others undisturbed too.
         let share = [3, 5, 8][dice.index(3)];
         let mut faults: Vec<Fault> =
             Fault::ALL.into_iter().filter(|_| dice.below(8) < share).collect();
+        if !reserves && !faults.contains(&Fault::NewDisk) {
+            faults.push(Fault::NewDisk);
+        }
         if !has_log {
             // What only checksums or a log would mend, or what a rebuild would take too long for.
             faults.retain(|fault| {

@@ -68,6 +68,8 @@ pub(super) enum Happening {
     Mend(usize, u64),
     /// A host that is back goes away again.
     Bounce(usize),
+    /// A device that was held behind an engine that died serves again.
+    Release(usize),
     /// Something becomes of an engine.
     Fall(EngineId),
     /// An opening is crashed.
@@ -347,6 +349,7 @@ impl World {
             Happening::FaultInOpening(id) => self.befall_opening(id),
             Happening::Mend(host, number) => self.mend(host, number),
             Happening::Bounce(host) => self.bounce(host),
+            Happening::Release(host) => self.release(host),
             Happening::Fall(id) => self.fall(id),
             Happening::CrashOpening(id) => self.crash_opening(id),
             Happening::Kill(id) => {

@@ -8,7 +8,7 @@ use netraid_raid::{
 };
 
 use super::{Case, Happening, Phase, World};
-use crate::way::device::Failure;
+use crate::{array::subset::newest_label, way::device::Failure};
 
 /// From one look of the administrator to the next one.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -39,6 +39,9 @@ impl World {
                 && self.hosts[host].trouble.is_none()
                 && self.replacing.is_none();
             if is_ready {
+                if self.offer_replaced(at, index) {
+                    continue;
+                }
                 let is_stranger = self.hosts[host].is_stranger;
                 let expect = if is_stranger { Expect::Anything } else { Expect::Former };
                 let asked = self
@@ -48,6 +51,25 @@ impl World {
                 });
             }
         }
+    }
+
+    /// Takes the device that was replaced for the member that is away, once in a while: it must be refused.
+    fn offer_replaced(&mut self, at: usize, member: MemberIndex) -> bool {
+        let spare = self.spare;
+        let label = newest_label(self.net.disk(self.hosts[spare].id));
+        let was_member = label.is_some_and(|it| it.array_uuid == super::ARRAY && it.index == member);
+        let is_well = self.hosts[spare].trouble.is_none();
+        if !was_member || !is_well || !self.dice.one_in(2) {
+            return false;
+        }
+        let asked = self.with(at, |engine, context| {
+            engine.handle_join(context, member.as_usize(), spare, Expect::Former)
+        });
+        self.note(|| format!("host {spare}, which was replaced, is offered as member {member}: {asked:?}"));
+        if asked.is_ok() {
+            self.count(Case::ReplacedOffered);
+        }
+        asked.is_ok()
     }
 
     /// A host's disk could not be had for a member's place.

@@ -84,8 +84,12 @@ impl World {
             Fault::Dropped,
             Fault::Held,
         ];
-        let faults: Vec<Fault> =
-            FAULTS.into_iter().filter(|fault| self.plan.faults.contains(fault)).collect();
+        // A dial that nobody answers is enough to leave one member out.
+        let all_answer = self.plan.manners.unanswered_one_in == 0;
+        let may_be = |fault: &Fault| {
+            self.plan.faults.contains(fault) && (fault.is_light() || all_answer)
+        };
+        let faults: Vec<Fault> = FAULTS.into_iter().filter(may_be).collect();
         if let Some(fault) = self.fault_dice.pick(&faults).copied() {
             self.count(Case::BefellOpening);
             self.befall_by(fault);
@@ -298,6 +302,27 @@ impl World {
         if self.phase == Phase::Lives && self.fault_dice.one_in(3) {
             let wait = Duration::from_micros(self.fault_dice.below(40_000));
             self.net.put_in(wait, Happening::Bounce(host));
+        }
+    }
+
+    /// An engine has died: a device at which it has requests is held for a moment, perhaps.
+    pub(super) fn hold_behind_dead(&mut self) {
+        for host in 0..self.hosts.len() {
+            let Host { id, trouble, .. } = self.hosts[host];
+            let is_well = matches!(trouble, None | Some((Trouble::Straggling, _)));
+            if is_well && self.net.under_way(id) > 0 && self.fault_dice.one_in(3) {
+                self.count(Case::HeldBehindDead);
+                self.net.set_held(id, true);
+                let wait = Duration::from_millis(5 + self.fault_dice.below(200));
+                self.net.put_in(wait, Happening::Release(host));
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, host: usize) {
+        let Host { id, trouble, .. } = self.hosts[host];
+        if !matches!(trouble, Some((Trouble::Held | Trouble::Removed, _))) {
+            self.net.set_held(id, false);
         }
     }
 

@@ -126,6 +126,9 @@ impl World {
         let engine = self.engines.swap_remove(at);
         let death = if with_machine { Death::Machine } else { Death::Process };
         self.net.kill_engine(self.seats[engine.machine], death);
+        if self.phase == Phase::Lives {
+            self.hold_behind_dead();
+        }
         if with_machine {
             self.boots[engine.machine] += 1;
         }
