@@ -57,7 +57,8 @@ impl World {
     fn offer_replaced(&mut self, at: usize, member: MemberIndex) -> bool {
         let spare = self.spare;
         let label = newest_label(self.net.disk(self.hosts[spare].id));
-        let was_member = label.is_some_and(|it| it.array_uuid == super::ARRAY && it.index == member);
+        let was_member =
+            label.is_some_and(|it| it.array_uuid == super::ARRAY && it.index == member);
         let is_well = self.hosts[spare].trouble.is_none();
         if !was_member || !is_well || !self.dice.one_in(2) {
             return false;
@@ -65,7 +66,9 @@ impl World {
         let asked = self.with(at, |engine, context| {
             engine.handle_join(context, member.as_usize(), spare, Expect::Former)
         });
-        self.note(|| format!("host {spare}, which was replaced, is offered as member {member}: {asked:?}"));
+        self.note(|| {
+            format!("host {spare}, which was replaced, is offered as member {member}: {asked:?}")
+        });
         if asked.is_ok() {
             self.count(Case::ReplacedOffered);
         }

@@ -86,9 +86,8 @@ impl World {
         ];
         // A dial that nobody answers is enough to leave one member out.
         let all_answer = self.plan.manners.unanswered_one_in == 0;
-        let may_be = |fault: &Fault| {
-            self.plan.faults.contains(fault) && (fault.is_light() || all_answer)
-        };
+        let may_be =
+            |fault: &Fault| self.plan.faults.contains(fault) && (fault.is_light() || all_answer);
         let faults: Vec<Fault> = FAULTS.into_iter().filter(may_be).collect();
         if let Some(fault) = self.fault_dice.pick(&faults).copied() {
             self.count(Case::BefellOpening);
