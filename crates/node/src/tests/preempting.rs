@@ -4,6 +4,7 @@ use super::*;
 
 const REGISTER: u8 = 0;
 const PREEMPT_AND_ABORT: u8 = 5;
+const REGISTER_AND_IGNORE: u8 = 6;
 
 fn register(session: &mut Session, key: u8) {
     let tag = session.reserve_out(REGISTER, (0, key));
@@ -64,6 +65,9 @@ fn who_changes_nothing_is_answered_while_something_that_was_preempted_may_still_
     assert_eq!(other.status(asks), GOOD);
     let changes = other.reserve_out(REGISTER, (3, 4));
     assert_eq!(other.status(changes), BUSY);
+    // As who gave up waiting for what it preempted begins again, with the key that it has.
+    let begins = other.reserve_out(REGISTER_AND_IGNORE, (0, 3));
+    assert_eq!(other.status(begins), BUSY);
     dead.wake();
     dead.finish(Ok(()));
     first.wake();

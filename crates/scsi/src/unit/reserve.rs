@@ -10,7 +10,7 @@ use netraid_planted::{Planted, planted};
 
 use super::{LogicalUnit, NexusId, Response, Step, Stop, Task, medium::State, respond_good};
 use crate::{
-    cdb::{Access, DataOut, ReserveIn, ReserveInAction, ReserveOut},
+    cdb::{Access, DataOut, ReserveIn, ReserveInAction, ReserveOut, ReserveOutAction},
     reservation::{self, Change, Parameters},
     sense::{Additional, Sense, SenseKey},
 };
@@ -97,10 +97,13 @@ impl LogicalUnit {
         let issuer = self.attentions.nexus(task.nexus).ok_or(Stop::BUSY)?;
         let known = reservation::distinct(self.attentions.initiators());
         let change = self.reservations.compute(issuer, out, &parameters, &known)?;
-        // Who is preempted already, and whose writes have not ended, is registered no more: nothing would tell of them.
+        // Who is preempted already, and whose writes have not ended, is registered no more: nothing would tell of them, also
+        // not who preempted them, gave up waiting, and registers the same key once more. REGISTER of the key that one
+        // has, by which a session makes sure of it, begins nothing.
         let is_early = self.preempting > 0 || task.is_beside_preempted;
+        let begins = out.action == ReserveOutAction::RegisterAndIgnore;
         if is_early
-            && change.next.differs(&self.reservations)
+            && (begins || change.next.differs(&self.reservations))
             && !planted(Planted::ReservationsChangeBesideAborted)
         {
             return Err(Stop::BUSY);
