@@ -43,6 +43,16 @@ fn what_was_acknowledged_is_there_and_what_was_preempted_is_not() {
         Count::LoginTimeout,
         Count::TaskFunctionFailed,
         Count::Stored,
+        // Plans bring these about: see the world of the whole way.
+        Count::DialBesideUnanswered,
+        Count::R2t,
+        Count::DataOut,
+        Count::UnsolicitedDataOut,
+        Count::DataInMore,
+        Count::Lacked,
+        Count::ForeignFunction,
+        Count::LunRemoved,
+        Count::Straggled,
     ];
     let missing: Vec<_> =
         silent.iter().map(|(count, _)| *count).filter(|count| !expected.contains(count)).collect();
