@@ -113,7 +113,7 @@ impl World {
         if !is_light {
             let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
             // Whether a replacement survives the next loss is another question.
-            if others >= self.tolerance() || self.replacing.is_some() {
+            if others >= self.tolerance() || self.replacing.is_some() || self.may_leave_one_out() {
                 return;
             }
             if !matches!(fault, Fault::Spare | Fault::FailedByOrder) {
@@ -293,6 +293,12 @@ impl World {
         let host = &mut self.hosts[host];
         host.unnoticed_by = host.unnoticed_by.filter(|_| host.must_be_noticed).map(|_| newest);
         self.forgive();
+    }
+
+    /// An engine opens the array, and may leave a member out that does not answer its dial.
+    fn may_leave_one_out(&self) -> bool {
+        let opens = self.engines.iter().any(|engine| engine.serving().is_none());
+        opens && self.plan.manners.unanswered_one_in > 0
     }
 
     /// A host is back, perhaps for a moment only.

@@ -198,6 +198,11 @@ impl World {
         self.oracle_is_open = true;
         if let Some(old) = self.serving.replace(id) {
             self.superseded.insert(old);
+            // Whoever was asked about a device before the takeover, and registers there after it, takes that device from its
+            // successor, which fails by that.
+            if self.engine(old).is_some_and(|engine| !engine.is_settled()) {
+                self.excuse();
+            }
             let wait = Duration::from_millis(self.dice.below(8000));
             self.net.put_in(wait, Happening::Kill(old));
         }
