@@ -78,7 +78,7 @@ struct Line {
     is_registered: bool,
     /// Registrations of its were removed, or forgotten by the target.
     is_removed: bool,
-    /// Somebody may have removed registrations since it was opened.
+    /// Somebody may have removed registrations since it was opened, or another engine may have registered.
     has_rivals: bool,
     is_over: bool,
 }
@@ -250,6 +250,11 @@ impl Watch {
             Order::Register { .. } => {
                 line.has_given_back = false;
                 line.registers.push(order);
+                // Where the target has forgotten a registration, there is nothing to remove.
+                let (host, engine) = (line.host, line.engine);
+                for other in &mut self.lines {
+                    other.has_rivals |= other.host == host && other.engine != engine;
+                }
             }
             // PERSISTENT RESERVE OUT with CLEAR, PREEMPT, or PREEMPT AND ABORT (SPC-4, section 6.16).
             Order::Once { cdb, .. } => {
@@ -276,7 +281,7 @@ impl Watch {
         let line = &self.lines[id.0];
         if !line.has_rivals {
             let host = line.host;
-            self.fail(format!("{id:?} is fenced at {host:?}, and nobody removes registrations"));
+            self.fail(format!("{id:?} is fenced at {host:?}, and nobody takes the disk over"));
         }
     }
 
