@@ -6,9 +6,9 @@ need jq ssh sshd ssh-keygen losetup mkfs.ext4 unshare python3
 
 log=$WORK/log.jsonl
 # The usual sizes need 4 GiB of room, which not every machine that runs the tests has.
-small=(--file-size 8MiB --net-file-size 4MiB)
+small=(--file-size 8MiB --net-file-size 4MiB --buffer 64KiB)
 evaluate() {
-    "$NETRAID" evaluate --json --log "$log" "${small[@]}" --buffer 64KiB --stream-seconds 20 --pairs 5 --tape-rate 4MiB "$@"
+    "$NETRAID" evaluate --json --log "$log" "${small[@]}" --stream-seconds 20 --pairs 5 --tape-rate 4MiB "$@"
 }
 # result FILE TEST FILTER: of a test's result at the first target.
 result() { jq -c "[.targets[0].results[] | select(.test == \"$2\")][0] | $3" "$1"; }
