@@ -109,7 +109,7 @@ head -c 6291456 /dev/urandom >"$WORK/other"
 child=$!
 for ((try = 0; ; try++)); do
     tail -n "+$((before + 1))" "$log" | grep -q '"test":"host.2"' && break
-    [ $try -lt 1200 ] || fail "it never came to host.2"
+    [ $try -lt 1200 ] || { cat "$WORK/cut.said"; fail "it never came to host.2"; }
     sleep 0.05
 done
 kill -INT $child
