@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     geometry::Geometry,
+    label::Label,
     member::{MemberIndex, MemberState},
 };
 
@@ -85,6 +86,18 @@ impl Rebuild {
 }
 
 impl BackgroundWork {
+    /// Members that were catching up when the array was left go on where the label says: what is before that is read
+    /// from them at once.
+    pub(super) fn of(label: &Label) -> Self {
+        let members = label.geometry.member_indices();
+        let catching_up = members.filter(|m| label.state(*m) == MemberState::CatchingUp);
+        let rebuild = |member: MemberIndex| {
+            let known = label.members[member.as_usize()].rebuilt_stripes;
+            (member, Rebuild { cursor: known, checkpoint: known, ..Rebuild::default() })
+        };
+        Self { rebuilds: catching_up.map(rebuild).collect(), ..Self::default() }
+    }
+
     pub(super) fn is_rebuilt(&self, member: MemberIndex, stripe: u64) -> bool {
         self.rebuilds.get(&member).is_some_and(|rebuild| rebuild.is_rebuilt(stripe))
     }
@@ -176,16 +189,6 @@ impl ArrayMachine {
     }
 
     fn start_rebuild(&mut self, window: usize) {
-        let catching_up: Vec<MemberIndex> = self
-            .geometry
-            .member_indices()
-            .filter(|m| self.label.state(*m) == MemberState::CatchingUp)
-            .collect();
-        for member in catching_up {
-            let known = self.label.members[member.as_usize()].rebuilt_stripes;
-            let rebuild = || Rebuild { cursor: known, checkpoint: known, ..Rebuild::default() };
-            self.background.rebuilds.entry(member).or_insert_with(rebuild);
-        }
         let Some((member, rebuild)) = self.background.rebuilds.first_key_value() else { return };
         let member = *member;
         if !rebuild.earlier.is_empty() {

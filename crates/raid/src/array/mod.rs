@@ -72,7 +72,8 @@ pub struct MemberCaps {
 pub struct OpenConfig {
     /// Write nothing, not even labels.
     pub read_only: bool,
-    /// Take parity as it is, although the array was not closed and lacks members.
+    /// Take parity as it is, although the array was not closed, where it cannot be made to match the data because
+    /// members lack some of it.
     pub trust_parity: bool,
     /// Who opens it.
     pub holder: Holder,
@@ -201,6 +202,22 @@ impl Unsynced {
     }
 }
 
+/// Whether parity of a stripe cannot be made to match: a member lacks what it would follow from. Copies
+/// always can, and so can a stripe that a member has got back since it was away.
+fn needs_parity(label: &Label, stripe: u64) -> bool {
+    let geometry = &label.geometry;
+    let is_lacking = |column| {
+        let entry = &label.members[geometry.member_of(stripe, column).as_usize()];
+        match entry.state {
+            MemberState::InSync => false,
+            MemberState::CatchingUp => stripe >= entry.rebuilt_stripes,
+            MemberState::Faulty | MemberState::Missing => true,
+        }
+    };
+    let data = geometry.data_columns();
+    data > 1 && (0..data).any(is_lacking)
+}
+
 impl ArrayMachine {
     /// Begins to open an array whose written bits were read from its members. Requests may come
     /// after [`Event::Opened`].
@@ -215,14 +232,13 @@ impl ArrayMachine {
         assert!(label.log.is_none(), "an array with a log is not written past it");
         assert_eq!(config.caps.len(), label.members.len(), "capabilities of every member");
         assert!(config.max_io_len >= geometry.chunk_len(), "largest request below a chunk");
+        let background = BackgroundWork::of(&label);
         let mut unsynced = Unsynced::default();
-        // Parity is only taken as it is where it cannot be made to match; copies always can.
-        let lacks = label.members.iter().any(|entry| entry.state != MemberState::InSync);
-        let trusted = config.trust_parity && lacks && geometry.data_columns() > 1;
-        if assembly.unclean && !trusted && geometry.check_columns() > 0 {
+        if assembly.unclean && geometry.check_columns() > 0 {
             let mut from = 0;
             while let Some(stripe) = written.next_written(from) {
-                unsynced.set(stripe, true);
+                let is_trusted = config.trust_parity && needs_parity(&label, stripe);
+                unsynced.set(stripe, !is_trusted);
                 from = stripe + 1;
             }
         }
@@ -253,7 +269,7 @@ impl ArrayMachine {
             buffers: Slab::new(),
             commit: Commit::default(),
             labels: LabelUpdate::default(),
-            background: BackgroundWork::default(),
+            background,
             immediate: VecDeque::new(),
             outbox: io::Outbox::default(),
             events: VecDeque::new(),
