@@ -148,7 +148,7 @@ impl LoggedArray {
             leaving: false,
             incarnation: 0,
             unflushed: false,
-            told: found.as_ref().map(|found| found.label.in_sync()).unwrap_or_default(),
+            told: found.as_ref().map(|found| told_by(&found.label, &label)).unwrap_or_default(),
             deferred: Vec::new(),
         };
         let devices = members.iter().map(device).collect();
@@ -456,6 +456,18 @@ impl Array {
         state.life = Life::Closed;
         state.events.push_back(Event::Closed);
     }
+}
+
+/// Who is in sync by a member's own label, where that may be the newest one that the member was given: at most one
+/// update was under way. An older one is of an image from before, or of who has come back and was not told yet: all
+/// others had newer ones long before they opened the array now.
+fn told_by(own: &Label, newest: &Label) -> MemberSet {
+    if is_older_image(own, newest) { MemberSet::EMPTY } else { own.in_sync() }
+}
+
+/// Whether a member's own label lacks more than the one update that may have been under way.
+const fn is_older_image(own: &Label, newest: &Label) -> bool {
+    own.epoch + 1 < newest.epoch
 }
 
 impl State {

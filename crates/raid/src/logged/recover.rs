@@ -18,6 +18,7 @@ use super::{
     Event, FoundMember, Rule,
     dirty::Dirty,
     found_log::{Adopted, FoundLog},
+    is_older_image,
     judge::Kept,
     redo::Redo,
     state::{Life, State},
@@ -144,7 +145,7 @@ impl Array {
         let current = self.state().current(found, &checkpoints);
         let chosen = self.choose_checkpoint(&current).await?;
         let mut state = self.state();
-        let epoch = state.label.epoch;
+        let newest = state.label.clone();
         // One checkpoint may have been under way, or its place be spoiled: who has the one before it
         // is as good, because what a checkpoint tells of was stable on all before it was written.
         // Who has not even that is an older image.
@@ -177,8 +178,8 @@ impl Array {
             }
             let own = checkpoints.get(&member).map(|checkpoint| checkpoint.round);
             // In sync, and yet with a label from long ago: an older image, of whatever it was then.
-            let label = found[member.as_usize()].as_ref().map(|found| found.label.epoch);
-            let is_older = label.is_some_and(|own| own + 1 < epoch);
+            let found = found[member.as_usize()].as_ref();
+            let is_older = found.is_some_and(|found| is_older_image(&found.label, &newest));
             leaves_some |= state.member_state(member) == MemberState::InSync;
             let lies = state.suspects.contains(member);
             let entry = &mut state.label.members[member.as_usize()];
@@ -449,7 +450,7 @@ impl State {
                 entry.state == MemberState::InSync
                     && found.label.members[member.as_usize()].uuid == entry.uuid
                     // One update may have been under way; who lacks more is an older image.
-                    && (found.label.epoch + 1 >= self.label.epoch
+                    && (!is_older_image(&found.label, &self.label)
                         || planted(Planted::OlderImageAccepted))
             })
         };
