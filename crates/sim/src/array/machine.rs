@@ -74,6 +74,11 @@ pub trait Machine: volume::Machine + Debug + Sized {
         RuleCounts::default()
     }
 
+    /// Whether parity is being made to match, because the array was not closed.
+    fn is_resyncing(&self) -> bool {
+        false
+    }
+
     /// What it is waiting for, for those who look for a fault.
     fn describe(&self) -> String {
         String::new()

@@ -110,7 +110,9 @@ impl<M: Machine> World<M> {
             }
             self.look_at_a_subset(id);
         }
+        let has_closed = failure.is_none() && self.serving == Some(id) && self.engines.len() == 1;
         self.kill(id, "it has closed the array by command");
+        self.is_closed = has_closed;
     }
 
     /// Whoever has not closed by now never will.

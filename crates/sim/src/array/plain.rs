@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList, narrow};
 use netraid_raid::{
-    array::{ArrayMachine, MemberCaps, OpenConfig},
+    array::{ArrayMachine, Background, MemberCaps, OpenConfig},
     assemble::{AssembleError, Assembly, Found, Permissions, assemble},
     executor::Executor,
     format::{Image, first_label},
@@ -67,6 +67,11 @@ impl Machine for Plain {
     fn trusts_parity(opening: &Opening) -> bool {
         let assembly = weigh(&opening.config.members, opening.is_forced);
         assembly.is_ok_and(|assembly| assembly.needs_parity(current(&assembly)))
+    }
+
+    fn is_resyncing(&self) -> bool {
+        let progress = self.array().progress();
+        progress.is_some_and(|progress| progress.background == Background::Resync)
     }
 
     fn describe(&self) -> String {

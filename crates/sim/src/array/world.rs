@@ -226,6 +226,10 @@ pub struct World<M> {
     last_engine: u32,
     pub(super) serving: Option<EngineId>,
     pub(super) oracle: Oracle,
+    /// The last engine has closed the array, and nobody has opened it since.
+    pub(super) is_closed: bool,
+    /// The array was not closed before it was opened, and no resync has ended since.
+    is_unsynced: bool,
     workload: Workload,
     requests: BTreeMap<(EngineId, u64), Pending>,
     next_request: u64,
@@ -349,6 +353,8 @@ impl<M: Machine> World<M> {
                 true => Oracle::new(sectors),
                 false => Oracle::of_stripes(sectors, stripe),
             },
+            is_closed: true,
+            is_unsynced: false,
             workload: Workload::new(seed, sectors, stripe, unit)
                 .with_reader(plan.read_ahead.is_some()),
             requests: BTreeMap::new(),

@@ -3,7 +3,8 @@
 //! It does not "close the write hole (a crash between the writes of a stripe leaves parity to be resynced, and needs all
 //! data members for that)" (`raid::array`). So a stripe is *torn* from a crash in the middle of one of its writes until
 //! a resync has ended; and when power failed, so is every stripe with a write that no flush has covered, parity that a
-//! resync has written included. Whoever opens such an array by force without a member takes parity as it is: what torn
+//! resync has written included. An engine does not know which stripes are torn: before its resync has ended, none is to
+//! be had without a member (`World::may_lack_parity`). Whoever opens such an array by force without a member takes parity as it is: what torn
 //! stripes held is lost then, until it is written anew. All other stripes have what they had.
 //!
 //! Nothing is made stable by an opening, and a block of 4 KiB may be torn by a crash between its sectors' blocks.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
-    member::ArrayState,
+    member::{ArrayState, MemberState},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
     volume::{self, Event},
 };
@@ -73,6 +73,8 @@ impl<M: Machine> World<M> {
         self.counts.rules.add(&engine.machine().map(Machine::rules).unwrap_or_default());
         self.note(|| format!("engine {}: is no more: {why}", id.0));
         self.trace.mix(&[5, u64::from(id.0), engine.actions]);
+        // Its labels may say already that the array is open.
+        self.is_closed = false;
         let now = self.now();
         self.network.crash_host(now, engine.host, Duration::from_millis(2));
         for host in self.hosts.iter().filter(|host| host.trouble != Some(Trouble::Cut)) {
@@ -252,6 +254,7 @@ impl<M: Machine> World<M> {
             }
             // A member that left meanwhile has not, until labels say so, what a resync has written without it.
             Event::Resynced if self.serving == Some(id) && !self.labels_are_pending(id) => {
+                self.is_unsynced = false;
                 self.oracle.end_resync();
             }
             // Whoever opens it anew has parity taken as it is.
@@ -273,6 +276,15 @@ impl<M: Machine> World<M> {
     fn labels_are_pending(&self, id: EngineId) -> bool {
         let mut engines = self.engines.iter().filter(|engine| engine.id == id);
         engines.any(|engine| engine.machine().is_some_and(volume::Machine::labels_pending))
+    }
+
+    /// Whether a block may not be had because members lack what its parity does not tell: that of a stripe which a crash
+    /// left torn, and before a resync has ended of any stripe, as no engine knows which ones were being written.
+    pub(super) fn may_lack_parity(&self, id: EngineId) -> bool {
+        let mut engines = self.engines.iter().filter(|engine| engine.id == id);
+        let Some(machine) = engines.find_map(Engine::machine) else { return false };
+        let is_away = machine.label().members.iter().any(|it| it.state != MemberState::InSync);
+        is_away && (self.oracle.has_torn() || (self.is_unsynced && machine.is_resyncing()))
     }
 
     fn note_failure(&mut self, id: EngineId) {
@@ -297,6 +309,7 @@ impl<M: Machine> World<M> {
         let engine = self.engines.iter().find(|engine| engine.id == id);
         let trusts_parity = engine.is_some_and(|engine| engine.trusts_parity);
         self.oracle.open(id);
+        self.is_unsynced = !core::mem::take(&mut self.is_closed);
         if trusts_parity {
             self.note(|| "parity counts as it is".into());
             self.counts.trusted += 1;
