@@ -52,6 +52,13 @@ pub enum Ask {
     /// To let no other engine write, by [`crate::fencing::steps::Steps::fence`]: [`Answer::Fenced`] or
     /// [`Answer::NotFenced`].
     Fence(Fence),
+    /// The same by [`crate::fencing::steps::Steps::fence_known`].
+    FenceKnown {
+        /// This engine's key, and what it may do to others.
+        fence: Fence,
+        /// What was registered before the engine made sure that it has the array; as many as [`Self::Keys`] tells.
+        known: BTreeSet<u64>,
+    },
     /// To prove that it takes writes where labels are and where data of the array end: [`Answer::Done`].
     ProveWritable {
         /// That end.

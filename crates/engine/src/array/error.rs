@@ -177,6 +177,17 @@ pub enum ArrayError {
         /// The other's key.
         key: u64,
     },
+    /// Another engine came to a device while it was looked whose the array is.
+    #[error(
+        "{address} was registered by another engine or host (key {key:#018x}) while this engine was taking it; nothing was \
+         taken from it, and it may have the array now"
+    )]
+    Overtaken {
+        /// The member.
+        address: String,
+        /// The other's key.
+        key: u64,
+    },
     /// Others reserve a member again and again.
     #[error("{address} is being reserved by somebody else at the same time; try again")]
     Contended {
@@ -304,6 +315,7 @@ impl ArrayError {
         match error {
             FenceError::Failed { what, reason } => Self::Io { address, what, reason },
             FenceError::Reserved { key } => Self::Reserved { address, key },
+            FenceError::Overtaken { key } => Self::Overtaken { address, key },
             FenceError::Forgetful => Self::Forgetful { address },
             FenceError::Contended => Self::Contended { address },
         }

@@ -19,13 +19,13 @@ use crate::initiator::ReservationType;
 const KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
 
 impl Connected {
-    /// Lets no other engine write to this member, where it has reservations; its standing tells.
+    /// Lets no other engine write to this member by these steps, where it has reservations; its standing tells.
     ///
     /// # Errors
     /// When somebody is registered who may not be removed, or others come between again and again,
     /// or the member fails.
-    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), FenceError> {
-        self.go(Steps::fence(self.standing, fence)).await
+    pub(super) async fn fence(&mut self, steps: Steps) -> Result<(), FenceError> {
+        self.go(steps).await
     }
 
     /// Makes sure that nobody has taken this member over since it was fenced.

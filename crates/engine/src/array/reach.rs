@@ -1,7 +1,10 @@
 //! A device that may be, or become, a member: what [`netraid_raid::access`] asks of it is asked here.
 
 use netraid_block::Pool;
-use netraid_raid::access::{Answer, Ask};
+use netraid_raid::{
+    access::{Answer, Ask},
+    fencing::steps::Steps,
+};
 
 use super::{
     error::ArrayError,
@@ -72,6 +75,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
             | Ask::ReserveTables(_) => match &mut self.session {
                 Some(session) => session.answer(ask).await,
@@ -117,10 +121,10 @@ impl Connected {
                 return or_failed(keys);
             }
             Ask::Fence(fence) => {
-                return match self.fence(fence).await {
-                    Ok(()) => Answer::Fenced { exclusive: self.standing.exclusive },
-                    Err(error) => Answer::NotFenced(error),
-                };
+                return self.fenced(Steps::fence(self.standing, fence)).await;
+            }
+            Ask::FenceKnown { fence, known } => {
+                return self.fenced(Steps::fence_known(self.standing, fence, known)).await;
             }
             Ask::Unused => self.check_unused().await,
             Ask::ProveWritable { data_end } => self.prove_writable(data_end).await,
@@ -130,6 +134,13 @@ impl Connected {
             }
         };
         or_failed(done.map(|()| Answer::Done))
+    }
+
+    async fn fenced(&mut self, steps: Steps) -> Answer<ArrayError> {
+        match self.fence(steps).await {
+            Ok(()) => Answer::Fenced { exclusive: self.standing.exclusive },
+            Err(error) => Answer::NotFenced(error),
+        }
     }
 }
 

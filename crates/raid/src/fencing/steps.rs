@@ -5,24 +5,23 @@
 //! had under way. A target that restarts forgets that, and is set aside then anyway.
 //!
 //! Invariant: a member is `exclusive` only after it has said that no other key is registered and that the reservation is
-//! in force. Says nothing about members without reservations.
+//! in force. Says nothing about members without reservations. Where it is told which keys were registered before the engine
+//! made sure that it has the array, no other key is removed: whoever has one came after that, and may have taken the array
+//! over.
 //!
 //! Steps are straight-line code that waits for answers and for nothing else: no thread, no clock, no runtime.
 
-use alloc::{boxed::Box, collections::BTreeSet, sync::Arc, vec::Vec};
-use core::{
-    future::{Future, poll_fn},
-    num::NonZeroU64,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-};
+use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
+use core::{future::Future, num::NonZeroU64};
 
 use atomic_refcell::AtomicRefCell;
 use netraid_block::{ErrorKind, IoError};
-use sync_wrapper::SyncWrapper;
 
 use super::{Fence, VACANT};
-use crate::planted::{Planted, planted};
+use crate::{
+    planted::{Planted, planted},
+    talk::{Next, Talk, Work},
+};
 
 /// Times that others may come between.
 const TRIES_MAX: usize = 4;
@@ -108,6 +107,11 @@ pub enum FenceError {
         /// With this key.
         key: u64,
     },
+    /// Somebody has registered since the engine began to make sure that it has the array.
+    Overtaken {
+        /// With this key.
+        key: u64,
+    },
     /// The device takes registrations, and does not keep them.
     Forgetful,
     /// Others come between again and again.
@@ -138,12 +142,10 @@ pub enum Step {
     Done(Result<(), FenceError>),
 }
 
-type Work = Pin<Box<dyn Future<Output = Result<(), FenceError>> + Send>>;
-
 /// Steps at one member.
 pub struct Steps {
-    talk: Talk,
-    work: SyncWrapper<Work>,
+    work: Work<Ask, Answer, Result<(), FenceError>>,
+    said: Arc<AtomicRefCell<Said>>,
     end: Option<Result<(), FenceError>>,
 }
 
@@ -151,21 +153,28 @@ impl Steps {
     /// Lets no other engine write to a member, where it has reservations; [`Standing::exclusive`] tells.
     #[must_use]
     pub fn fence(standing: Standing, fence: Fence) -> Self {
-        Self::new(standing, |talk| async move { talk.fence(fence).await })
+        Self::new(standing, None, |member| async move { member.fence(fence).await })
+    }
+
+    /// The same for an engine that has the array: `known` was registered at the device before the engine made sure of
+    /// that. No other key is removed.
+    #[must_use]
+    pub fn fence_known(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
+        Self::new(standing, Some(known), |member| async move { member.fence(fence).await })
     }
 
     /// Makes sure that nobody has taken a member over since it was fenced: its sessions' registrations are made anew,
     /// which only succeeds in their own places.
     #[must_use]
     pub fn check(standing: Standing) -> Self {
-        Self::new(standing, |talk| async move { talk.check().await })
+        Self::new(standing, None, |member| async move { member.check().await })
     }
 
     /// Gives a member back: others may write again.
     #[must_use]
     pub fn renounce(standing: Standing) -> Self {
-        Self::new(standing, |talk| async move {
-            talk.renounce().await;
+        Self::new(standing, None, |member| async move {
+            member.renounce().await;
             Ok(())
         })
     }
@@ -175,14 +184,14 @@ impl Steps {
     /// registered. `fence` is [`Fence::against_all`].
     #[must_use]
     pub fn seize(standing: Standing, fence: Fence) -> Self {
-        Self::new(standing, |talk| async move { talk.seize(fence).await })
+        Self::new(standing, None, |member| async move { member.seize(fence).await })
     }
 
     /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
     #[must_use]
     pub fn set_free(standing: Standing) -> Self {
-        Self::new(standing, |talk| async move {
-            talk.set_free().await;
+        Self::new(standing, None, |member| async move {
+            member.set_free().await;
             Ok(())
         })
     }
@@ -190,25 +199,29 @@ impl Steps {
     /// How the engine stands at the member now: also what was asked for and not answered counts as registered.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        self.talk.0.borrow().standing
+        self.said.borrow().standing
     }
 
     /// What is to be done next.
     pub fn poll(&mut self) -> Step {
-        if self.end.is_none()
-            && let Poll::Ready(end) =
-                self.work.get_mut().as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        {
-            self.end = Some(end);
-        }
-        let mut said = self.talk.0.borrow_mut();
+        let question = match self.end {
+            Some(_) => None,
+            None => match self.work.poll() {
+                Next::Ask(ask) => Some(ask),
+                Next::Done(end) => {
+                    self.end = Some(end);
+                    None
+                }
+            },
+        };
+        let mut said = self.said.borrow_mut();
         if !said.notices.is_empty() {
             return Step::Tell(said.notices.remove(0));
         }
-        match (&self.end, said.ask) {
+        match (&self.end, question) {
             (Some(end), _) => Step::Done(end.clone()),
             (None, Some(ask)) => Step::Ask(ask),
-            (None, None) => unreachable!("steps wait for answers only"),
+            (None, None) => unreachable!("steps ask until they end"),
         }
     }
 
@@ -217,31 +230,35 @@ impl Steps {
     /// # Panics
     /// When nothing was.
     pub fn answer(&mut self, answer: Answer) {
-        let mut said = self.talk.0.borrow_mut();
-        assert!(said.ask.take().is_some(), "an answer to nothing: {answer:?}");
-        said.answer = Some(answer);
+        self.work.answer(answer);
     }
 
-    fn new<F>(standing: Standing, work: impl FnOnce(Talk) -> F) -> Self
+    fn new<F>(
+        standing: Standing,
+        known: Option<BTreeSet<u64>>,
+        code: impl FnOnce(Member) -> F,
+    ) -> Self
     where
         F: Future<Output = Result<(), FenceError>> + Send + 'static,
     {
-        let (ask, answer, notices, has_removed) = (None, None, Vec::new(), false);
-        let said = Said { standing, ask, answer, notices, has_removed };
-        let talk = Talk(Arc::new(AtomicRefCell::new(said)));
-        let work: Work = Box::pin(work(talk.clone()));
-        Self { talk, work: SyncWrapper::new(work), end: None }
+        let said = Said { standing, notices: Vec::new(), has_removed: false };
+        let said = Arc::new(AtomicRefCell::new(said));
+        let work = Work::new(|talk| code(Member { talk, said: Arc::clone(&said), known }));
+        Self { work, said, end: None }
     }
 }
 
-/// What steps and their shell have to tell each other.
-#[derive(Clone)]
-struct Talk(Arc<AtomicRefCell<Said>>);
+/// The member that is asked.
+struct Member {
+    talk: Talk<Ask, Answer>,
+    said: Arc<AtomicRefCell<Said>>,
+    /// Where these are given, no other key is removed.
+    known: Option<BTreeSet<u64>>,
+}
 
+/// What steps tell beside what they ask.
 struct Said {
     standing: Standing,
-    ask: Option<Ask>,
-    answer: Option<Answer>,
     notices: Vec<Notice>,
     /// Another's registration was to be removed: what the other had under way may not have ended, although nobody is
     /// registered any more who would show that.
@@ -256,7 +273,7 @@ struct Others {
     has_own: bool,
 }
 
-impl Talk {
+impl Member {
     async fn fence(&self, fence: Fence) -> Result<(), FenceError> {
         match self.try_fence(fence).await {
             Err(FenceError::Failed { reason, .. })
@@ -324,6 +341,15 @@ impl Talk {
         Err(FenceError::Contended)
     }
 
+    /// Somebody with this key came after it was looked whose the array is.
+    fn overtaken(&self, key: u64) -> FenceError {
+        // Who came keeps what was found in mind; nobody else was pushed aside.
+        if !self.has_removed() {
+            self.note(|standing| standing.is_wary = false);
+        }
+        FenceError::Overtaken { key }
+    }
+
     /// The keys beside `own` that are registered, all of which may be removed.
     async fn others(&self, fence: Fence, own: Option<NonZeroU64>) -> Result<Others, FenceError> {
         const WHAT: &str = "reading its reservation keys";
@@ -331,6 +357,10 @@ impl Talk {
         let own = own.map(NonZeroU64::get);
         let has_own = keys.iter().any(|key| Some(*key) == own);
         let keys: BTreeSet<u64> = keys.into_iter().filter(|other| Some(*other) != own).collect();
+        let is_new = |other: &&u64| self.known.as_ref().is_some_and(|known| !known.contains(other));
+        if let Some(other) = keys.iter().find(is_new) {
+            return Err(self.overtaken(*other));
+        }
         match keys.iter().find(|other| !fence.may_remove(**other)) {
             Some(_) if planted(Planted::LiveEngineRemoved) => Ok(Others { keys, is_cut, has_own }),
             Some(other) => Err(FenceError::Reserved { key: *other }),
@@ -355,7 +385,7 @@ impl Talk {
         other: NonZeroU64,
         is_held: bool,
     ) -> Result<(), IoError> {
-        self.0.borrow_mut().has_removed = true;
+        self.said.borrow_mut().has_removed = true;
         let aborts = !planted(Planted::RemovedWithoutAborting);
         match self.demand(Ask::Preempt { key, other, aborts }).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -462,28 +492,23 @@ impl Talk {
     }
 
     async fn ask(&self, ask: Ask) -> Answer {
-        self.0.borrow_mut().ask = Some(ask);
-        poll_fn(|_| match self.0.borrow_mut().answer.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => Poll::Pending,
-        })
-        .await
+        self.talk.ask(ask).await
     }
 
     fn standing(&self) -> Standing {
-        self.0.borrow().standing
+        self.said.borrow().standing
     }
 
     fn has_removed(&self) -> bool {
-        self.0.borrow().has_removed
+        self.said.borrow().has_removed
     }
 
     fn note(&self, change: impl FnOnce(&mut Standing)) {
-        change(&mut self.0.borrow_mut().standing);
+        change(&mut self.said.borrow_mut().standing);
     }
 
     fn tell(&self, notice: Notice) {
-        self.0.borrow_mut().notices.push(notice);
+        self.said.borrow_mut().notices.push(notice);
     }
 }
 
@@ -493,7 +518,10 @@ fn is_refused(error: &FenceError) -> bool {
         FenceError::Failed { reason, .. } => {
             matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced | ErrorKind::Device)
         }
-        FenceError::Reserved { .. } | FenceError::Forgetful | FenceError::Contended => true,
+        FenceError::Reserved { .. }
+        | FenceError::Overtaken { .. }
+        | FenceError::Forgetful
+        | FenceError::Contended => true,
     }
 }
 
@@ -520,4 +548,4 @@ fn tolerate_conflict(end: Result<(), IoError>) -> Result<(), IoError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -216,7 +216,7 @@ fn is_of_no_use(error: &FenceError) -> bool {
     match error {
         FenceError::Failed { reason, .. } => !reason.is_conflict(),
         FenceError::Forgetful => true,
-        FenceError::Reserved { .. } | FenceError::Contended => false,
+        FenceError::Reserved { .. } | FenceError::Overtaken { .. } | FenceError::Contended => false,
     }
 }
 

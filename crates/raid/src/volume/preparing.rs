@@ -1,9 +1,9 @@
 //! A device is prepared for a member's place, beside the array that serves: looked at, taken over, fenced, and checked
 //! again.
 //!
-//! Invariants: nothing is taken over before the device was found to be what is expected; no registration is removed before
-//! it was looked, right before that, whether this engine has the array still: others may have taken it over while sessions
-//! were made; a device that was taken over and is refused is given back.
+//! Invariants: nothing is taken over before the device was found to be what is expected; no registration is removed that
+//! was not there when it was looked whether this engine has the array still: others may have taken it over while sessions
+//! were made, and take it over at any moment; a device that was taken over and is refused is given back.
 //!
 //! Steps are straight-line code that waits for answers. Not here: when a device is prepared, and what becomes of one that
 //! is ([`super::joining`], [`super::returns`]).
@@ -270,11 +270,13 @@ impl<E: Failure> Place<E> {
     async fn make_ready(&self, own: Option<&Label>) -> Result<Option<Label>, Refusal<E>> {
         let array = &self.beside.label;
         if let Some(fence) = self.beside.fence {
+            // Who registers after this may do so because it has taken the array over.
+            let known = self.keys().await;
             // Making sessions takes long enough for another engine to take the array over.
             let is_holder = self.is_holder().await?;
             let fence = fence.with(self.removes(own, is_holder));
-            let fenced = self.device(access::Ask::Fence(fence)).await.fenced();
-            fenced.map_err(Refusal::NotFenced)?;
+            let ask = access::Ask::FenceKnown { fence, known };
+            self.device(ask).await.fenced().map_err(Refusal::NotFenced)?;
         }
         // Before the member that is replaced is set aside for it, and before anything of it is overwritten.
         if self.expect != Expect::Former {
@@ -305,6 +307,12 @@ impl<E: Failure> Place<E> {
             }
             removes @ (Removes::Holders(_) | Removes::Engines | Removes::All) => removes,
         }
+    }
+
+    /// The keys that are registered; none where they cannot be read, as at a device without reservations.
+    async fn keys(&self) -> BTreeSet<u64> {
+        let keys = self.device(access::Ask::Keys).await.keys();
+        keys.map(|(keys, _)| keys.into_iter().collect()).unwrap_or_default()
     }
 
     async fn label(&self) -> Result<Option<Label>, Refusal<E>> {

@@ -10,7 +10,7 @@ use netraid_raid::{
     array::MemberCaps,
     assemble::AssembleError,
     fencing::{
-        Fence, hash,
+        hash,
         steps::{Answer as Told, Ask, FenceError, Standing, Step, Steps},
     },
     label::{LABEL_LEN, Label, LabelError, Uuid},
@@ -42,6 +42,7 @@ pub(super) enum Failure {
     Label(LabelError),
     NoLabels,
     Reserved(u64),
+    Overtaken(u64),
     Forgetful,
     Contended,
     LabelChanged(u64, u64),
@@ -64,6 +65,7 @@ impl fmt::Display for Failure {
             Self::Label(reason) => write!(f, "{reason}"),
             Self::NoLabels => f.write_str("no labels"),
             Self::Reserved(key) => write!(f, "key {key:#x} is registered"),
+            Self::Overtaken(key) => write!(f, "key {key:#x} came meanwhile"),
             Self::Forgetful => f.write_str("it does not keep registrations"),
             Self::Contended => f.write_str("others come between again and again"),
             Self::LabelChanged(generation, epoch) => {
@@ -90,6 +92,7 @@ impl Failure {
             Self::Label(_)
             | Self::NoLabels
             | Self::Reserved(_)
+            | Self::Overtaken(_)
             | Self::Forgetful
             | Self::Contended
             | Self::LabelChanged(..)
@@ -111,6 +114,7 @@ impl From<FenceError> for Failure {
         match error {
             FenceError::Failed { what, reason } => Self::Io(what, reason),
             FenceError::Reserved { key } => Self::Reserved(key),
+            FenceError::Overtaken { key } => Self::Overtaken(key),
             FenceError::Forgetful => Self::Forgetful,
             FenceError::Contended => Self::Contended,
         }
@@ -320,9 +324,9 @@ impl Connected {
         if is_reserved { Err(Failure::InUse) } else { Ok(()) }
     }
 
-    /// Lets no other engine write to the device; its standing tells.
-    pub(super) async fn fence(&mut self, fence: Fence) -> Result<(), FenceError> {
-        let end = self.go(Steps::fence(self.standing, fence)).await;
+    /// Lets no other engine write to the device, by these steps; its standing tells.
+    pub(super) async fn fence(&mut self, steps: Steps) -> Result<(), FenceError> {
+        let end = self.go(steps).await;
         if end.is_ok() {
             self.desk.note_fenced(self.line, self.standing.exclusive);
         }

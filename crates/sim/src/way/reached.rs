@@ -2,6 +2,7 @@
 
 use netraid_raid::{
     access::{Answer, Ask},
+    fencing::steps::Steps,
     label::Uuid,
 };
 
@@ -60,6 +61,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
             | Ask::ReserveTables(_) => match &mut self.session {
                 Some(session) => answer(session, ask).await,
@@ -100,10 +102,12 @@ async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
             return or_failed(keys.map(|(keys, is_cut)| Answer::Keys { keys, is_cut }));
         }
         Ask::Fence(fence) => {
-            return match session.fence(fence).await {
-                Ok(()) => Answer::Fenced { exclusive: session.standing.exclusive },
-                Err(error) => Answer::NotFenced(error),
-            };
+            let steps = Steps::fence(session.standing, fence);
+            return fenced(session, steps).await;
+        }
+        Ask::FenceKnown { fence, known } => {
+            let steps = Steps::fence_known(session.standing, fence, known);
+            return fenced(session, steps).await;
         }
         Ask::Unused => session.check_unused().await,
         Ask::ProveWritable { data_end } => session.prove_writable(data_end).await,
@@ -113,6 +117,13 @@ async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
         }
     };
     or_failed(done.map(|()| Answer::Done))
+}
+
+async fn fenced(session: &mut Connected, steps: Steps) -> Answer<Failure> {
+    match session.fence(steps).await {
+        Ok(()) => Answer::Fenced { exclusive: session.standing.exclusive },
+        Err(error) => Answer::NotFenced(error),
+    }
 }
 
 fn or_failed(end: Result<Answer<Failure>, Failure>) -> Answer<Failure> {

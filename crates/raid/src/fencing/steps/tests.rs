@@ -5,8 +5,8 @@ use crate::fencing::Removes;
 
 /// A device with reservations, as SPC-4 has them.
 #[derive(Debug, Default)]
-struct Device {
-    keys: Vec<u64>,
+pub(crate) struct Device {
+    pub(crate) keys: Vec<u64>,
     is_reserved: bool,
     has_no_abort: bool,
     /// It takes registrations and does not keep them.
@@ -19,7 +19,9 @@ struct Device {
     removal_fails: Option<ErrorKind>,
     /// What it says instead, at which question, once.
     fails_at: Option<(Ask, ErrorKind)>,
-    asked: Vec<Ask>,
+    /// Somebody registers with this key when so many questions were answered.
+    pub(crate) comes: Option<(usize, u64)>,
+    pub(crate) asked: Vec<Ask>,
 }
 
 const OWN: u64 = 0x4e52_aaaa_aa00_0001;
@@ -36,11 +38,14 @@ fn key(key: u64) -> NonZeroU64 {
 }
 
 impl Device {
-    fn with(keys: &[u64]) -> Self {
+    pub(crate) fn with(keys: &[u64]) -> Self {
         Self { keys: keys.to_vec(), is_reserved: !keys.is_empty(), ..Self::default() }
     }
 
     fn answer(&mut self, ask: Ask) -> Answer {
+        if let Some((_, key)) = self.comes.take_if(|(at, _)| *at == self.asked.len()) {
+            self.keys.push(key);
+        }
         self.asked.push(ask);
         if let Some((_, kind)) = self.fails_at.take_if(|(at, _)| *at == ask) {
             return Answer::Failed(kind.into());
@@ -83,7 +88,10 @@ impl Device {
 }
 
 /// Goes on to the end: how that is, how the engine stands then, and what was told.
-fn run(mut steps: Steps, device: &mut Device) -> (Result<(), FenceError>, Standing, Vec<Notice>) {
+pub(crate) fn run(
+    mut steps: Steps,
+    device: &mut Device,
+) -> (Result<(), FenceError>, Standing, Vec<Notice>) {
     let mut notices = Vec::new();
     for _ in 0..1000 {
         match steps.poll() {
@@ -136,6 +144,47 @@ fn a_member_that_nobody_else_had_is_free_when_it_is_given_back() {
     let (_, standing, _) = run(Steps::fence(Standing::default(), fence(Removes::Own)), &mut device);
     let (_, standing, _) = run(Steps::renounce(standing), &mut device);
     assert!(standing == Standing::default() && device.keys.is_empty() && !device.is_reserved);
+}
+
+#[test]
+fn who_came_after_it_was_looked_is_not_removed() {
+    let known = || BTreeSet::from([DEAD, VACANT.get()]);
+    for removes in [Removes::Own, Removes::Engines, Removes::All] {
+        let fence_known = || Steps::fence_known(Standing::default(), fence(removes), known());
+        let mut device = Device::with(&[DEAD, VACANT.get()]);
+        let (end, standing, _) = run(fence_known(), &mut device);
+        assert!(end.is_ok() && standing.exclusive && standing.is_wary, "{removes:?}: {end:?}");
+        let asks = device.asked.len();
+
+        for (comes_at, comes) in (0..asks).flat_map(|at| [(at, ALIVE), (at, OWN ^ 0xff_0000)]) {
+            let comes = Some((comes_at, comes));
+            let mut device = Device { comes, ..Device::with(&[DEAD, VACANT.get()]) };
+            let (end, standing, _) = run(fence_known(), &mut device);
+            let key = comes.unwrap().1;
+            assert!(device.keys.contains(&key), "{removes:?} {comes_at}: {:x?}", device.asked);
+            let is_removed =
+                |ask: &Ask| matches!(ask, Ask::Preempt { other, .. } if other.get() == key);
+            assert!(!device.asked.iter().any(is_removed));
+            if end.is_ok() {
+                assert!(comes_at >= asks - 1, "nobody looked after it came: {comes_at}");
+                continue;
+            }
+            assert_eq!(end, Err(FenceError::Overtaken { key }), "{removes:?} {comes_at}");
+            assert!(!standing.exclusive);
+            if comes_at == 0 {
+                assert_eq!((standing, &device.asked[..]), (Standing::default(), &[Ask::Keys][..]));
+            }
+            // Who came has the device as if this engine had never been there.
+            let has_removed = device.asked.iter().any(|ask| matches!(ask, Ask::Preempt { .. }));
+            run(Steps::renounce(standing), &mut device);
+            let mut expected = vec![DEAD, VACANT.get(), key];
+            if !has_removed {
+                expected.sort_unstable();
+                device.keys.sort_unstable();
+                assert_eq!(device.keys, expected, "{removes:?} {comes_at}");
+            }
+        }
+    }
 }
 
 #[test]

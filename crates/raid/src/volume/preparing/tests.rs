@@ -7,7 +7,13 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
-    fencing::{VACANT, key_of_holder},
+    fencing::{
+        VACANT, key_of_holder,
+        steps::{
+            Standing, Steps as FencingSteps,
+            tests::{Device, run},
+        },
+    },
     geometry::Level,
     label::{
         LabelError,
@@ -113,7 +119,7 @@ impl World {
             Ask::Lock(_) => Answer::Lock(self.locked),
             Ask::Device(ask) if fails => Answer::Device(match ask {
                 access::Ask::Close | access::Ask::Leave => access::Answer::Done,
-                access::Ask::Fence(_) => {
+                access::Ask::FenceKnown { .. } => {
                     let reason = self.kind.into();
                     access::Answer::NotFenced(FenceError::Failed { what: "fencing", reason })
                 }
@@ -123,6 +129,7 @@ impl World {
                 | access::Ask::Read { .. }
                 | access::Ask::Unused
                 | access::Ask::Keys
+                | access::Ask::Fence(_)
                 | access::Ask::TakeOver { .. }
                 | access::Ask::ProveWritable { .. }
                 | access::Ask::ReserveTables(_) => access::Answer::Failed(self.kind.into()),
@@ -136,8 +143,8 @@ impl World {
                     Ok(keys) => access::Answer::Keys { keys: keys.clone(), is_cut: false },
                     Err(kind) => access::Answer::Failed((*kind).into()),
                 },
-                access::Ask::Fence(_) => access::Answer::Fenced { exclusive: true },
-                access::Ask::Checkpoint(_) | access::Ask::Read { .. } => {
+                access::Ask::FenceKnown { .. } => access::Answer::Fenced { exclusive: true },
+                access::Ask::Checkpoint(_) | access::Ask::Read { .. } | access::Ask::Fence(_) => {
                     unreachable!("{ask:?} is not asked here")
                 }
                 access::Ask::Unused
@@ -167,7 +174,7 @@ impl World {
 
     fn fence(&self) -> Option<Fence> {
         self.asked.iter().find_map(|ask| match ask {
-            Ask::Device(access::Ask::Fence(fence)) => Some(*fence),
+            Ask::Device(access::Ask::FenceKnown { fence, .. }) => Some(*fence),
             Ask::Device(_) | Ask::Others | Ask::Lock(_) => None,
         })
     }
@@ -198,7 +205,7 @@ fn an_unused_device_is_proven_and_its_tables_are_reserved_when_it_is_this_engine
     ] {
         let mut world = World::new();
         assert_eq!(world.run(expect, beside(with_log)), Ok(None));
-        let fenced = world.place(|ask| matches!(ask, access::Ask::Fence(_))).unwrap();
+        let fenced = world.place(|ask| matches!(ask, access::Ask::FenceKnown { .. })).unwrap();
         let proven = world.place(|ask| matches!(ask, access::Ask::ProveWritable { .. })).unwrap();
         let reserved = world.place(|ask| matches!(ask, access::Ask::ReserveTables(_)));
         let taken = world.was_taken_over().unwrap();
@@ -225,7 +232,7 @@ fn a_member_that_is_back_is_checked_again_when_nobody_else_can_write_to_it() {
     let end = loop {
         match steps.poll() {
             Step::Ask(ask) => {
-                let is_fence = matches!(ask, Ask::Device(access::Ask::Fence(_)));
+                let is_fence = matches!(ask, Ask::Device(access::Ask::FenceKnown { .. }));
                 steps.answer(world.answer(ask));
                 if is_fence {
                     world.label.as_mut().unwrap().generation += 1;
@@ -328,6 +335,41 @@ fn an_engine_that_is_fenced_out_while_it_connects_does_not_push_its_successor_as
 }
 
 #[test]
+fn a_successor_that_registers_after_it_was_looked_is_not_pushed_aside() {
+    let key = |lock| key_of_holder(&[9; 16], &holder(lock)) | 1;
+    let (former, successor) = (key(2), key(3));
+    for (before, comes_at) in [(vec![], 0), (vec![former], 0), (vec![former], 2), (vec![former], 3)]
+    {
+        let mut world = World::former(true);
+        let mut device = Device::with(&before);
+        let mut steps = Steps::new(SECOND, Expect::Former, beside(true));
+        let end = loop {
+            match steps.poll() {
+                Step::Ask(Ask::Device(access::Ask::Keys)) => {
+                    let keys = device.keys.clone();
+                    let answer = access::Answer::Keys { keys, is_cut: false };
+                    steps.answer(Answer::Device(answer));
+                }
+                Step::Ask(Ask::Device(access::Ask::FenceKnown { fence, known })) => {
+                    device.comes = Some((comes_at, successor));
+                    let fencing = FencingSteps::fence_known(Standing::default(), fence, known);
+                    let end = run(fencing, &mut device).0;
+                    let exclusive = access::Answer::Fenced { exclusive: true };
+                    let answer = end.map_or_else(access::Answer::NotFenced, |()| exclusive);
+                    steps.answer(Answer::Device(answer));
+                }
+                Step::Ask(ask) => steps.answer(world.answer(ask)),
+                Step::Done(end) => break end,
+            }
+        };
+        let overtaken = FenceError::Overtaken { key: successor };
+        assert_eq!(end, Err(Refusal::NotFenced(overtaken)), "{before:x?} {comes_at}");
+        assert!(device.keys.contains(&successor), "{before:x?} {comes_at}: {:?}", device.asked);
+        assert!(world.was_left());
+    }
+}
+
+#[test]
 fn engines_are_removed_from_a_member_that_is_back_only_by_who_surely_has_the_array() {
     let dead = Holder { lock: (1, 9), boot_id: [1; 16], ..holder(9) };
     let stranger = Holder { name: "another".into(), machine_id: [6; 16], ..holder(3) };
@@ -387,7 +429,10 @@ fn a_device_that_fails_after_it_was_taken_over_is_given_back() {
         for at in 0..whole.asked.len() {
             let mut world = World { fails_at: Some(at), ..new() };
             let end = world.run(expect, beside(with_log));
-            let is_end = matches!(world.asked[at], Ask::Others | Ask::Device(access::Ask::Close));
+            let is_end = matches!(
+                world.asked[at],
+                Ask::Others | Ask::Device(access::Ask::Close | access::Ask::Keys)
+            );
             assert_eq!(end.is_ok(), is_end, "{expect:?}, question {at}: {:?}", world.asked);
             let was_taken_over = world.was_taken_over().is_some_and(|taken| taken < at);
             assert_eq!(world.was_left(), was_taken_over && !is_end, "{:?}", world.asked);
@@ -442,13 +487,14 @@ fn check(seed: u64, world: &World, expect: Expect, is_ready: bool) {
     let place = |is_it: fn(&access::Ask) -> bool| world.place(is_it);
     let closed = place(|ask| *ask == access::Ask::Close);
     let taken = world.was_taken_over();
-    let fenced = place(|ask| matches!(ask, access::Ask::Fence(_)));
+    let fenced = place(|ask| matches!(ask, access::Ask::FenceKnown { .. }));
     let written = place(|ask| {
         matches!(ask, access::Ask::ProveWritable { .. } | access::Ask::ReserveTables(_))
     });
     assert!(taken.is_none() || closed < taken, "{seed}: taken over unseen: {asked:?}");
     assert!(fenced.is_none() || taken < fenced, "{seed}: {asked:?}");
-    assert!(fenced.is_none_or(|at| asked[at - 1] == Ask::Others), "{seed}: {asked:?}");
+    let known = |at: usize| asked[at - 2..at] == [Ask::Device(access::Ask::Keys), Ask::Others];
+    assert!(fenced.is_none_or(known), "{seed}: {asked:?}");
     assert!(
         written.is_none() || fenced < written,
         "{seed}: written before it is fenced: {asked:?}"
