@@ -80,6 +80,17 @@ fn a_session_ends_when_its_requests_have_and_leaves_nothing() {
 }
 
 #[test]
+fn a_command_is_at_its_device_until_its_request_has_ended_also_without_a_connection() {
+    let site = Site::new();
+    let mut session = session(&site, 1);
+    session.write(0, 0);
+    session.service.handle_disconnect(&mut session.outside);
+    assert_eq!(site.running(), [1, 0], "whoever takes the device away waits for it");
+    session.finish(Ok(()));
+    assert_eq!(site.running(), [0, 0]);
+}
+
+#[test]
 fn a_session_that_broke_off_leaves_nothing_either() {
     let site = Site::new();
     let mut session = session_with(&site, 1, Setup { paced: true, ..setup() });

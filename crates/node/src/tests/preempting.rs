@@ -107,6 +107,23 @@ fn a_session_whose_commands_were_cleared_by_another_is_told() {
 }
 
 #[test]
+fn what_ends_commands_of_several_sessions_is_answered_when_all_of_them_have_ended() {
+    let site = Site::new();
+    let [mut first, mut second, mut third] = [1, 2, 3].map(|number| session(&site, number));
+    second.write(0, 0);
+    third.write(0, 1);
+    let function = first.manage(TaskFunction::ClearTaskSet, 0, 0);
+    second.wake();
+    third.wake();
+    second.finish(Ok(()));
+    first.wake();
+    assert!(first.functions.is_empty(), "a write of the third session is at the device");
+    third.finish(Ok(()));
+    first.wake();
+    assert_eq!(first.functions, [(function, TaskResponseCode::Complete)]);
+}
+
+#[test]
 fn a_reset_reaches_the_units_that_it_names() {
     let site = Site::new();
     let functions = [
