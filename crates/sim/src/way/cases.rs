@@ -142,6 +142,14 @@ cases! {
     HeldBehindDead = "devices held behind a dead engine",
     /// A device that was replaced was offered as the member that it was.
     ReplacedOffered = "replaced devices offered as members",
+    /// A session was cut while requests took long.
+    CutBesideStragglers = "faults: a cut beside stragglers",
+    /// A member was to be replaced while requests took long at its disk.
+    ReplacedBesideStragglers = "faults: a replacement beside stragglers",
+    /// An engine was pushed aside that had lost a member.
+    PushedAsideDegraded = "engines pushed aside that are without a member",
+    /// Users read of an engine that was pushed aside.
+    StaleRead = "reads of engines that were pushed aside",
     /// A LUN was removed, and added again.
     Removed = "faults: a LUN removed",
     /// Some requests took longer at a disk than they may, beside others.
@@ -168,6 +176,8 @@ cases! {
     PowerOfOne = "faults: power of one",
     /// All hosts lost power.
     PowerOfAll = "faults: power of all",
+    /// A disk was reset by itself.
+    Reset = "faults: a disk reset",
     /// A member was set aside by command.
     FailedByOrder = "faults: a member set aside by command",
     /// A disk was replaced by a new one.

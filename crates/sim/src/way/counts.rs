@@ -140,6 +140,14 @@ counts! {
     Killed = "target programs killed",
     /// A target program was killed with requests at its disk.
     KilledUnderWay = "target programs killed with requests under way",
+    /// A target program began with reservations that the disk had kept.
+    Remembered = "reservations kept beyond a target program",
+    /// A disk was reset by itself, and its sessions went on.
+    Reset = "disks reset by themselves",
+    /// The same with unflushed writes in its cache.
+    ResetDirty = "disks reset with unflushed writes",
+    /// A session that was made again broke off soon.
+    Brief = "sessions that broke off soon after they were made again",
     /// A target program began.
     Started = "target programs started",
     /// A host did nothing for a while.

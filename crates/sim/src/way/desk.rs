@@ -34,6 +34,8 @@ pub(super) enum Event {
     Drive(LineId),
     /// A target's connection runs, of the so many-th program.
     Serve(HostId, u32, ConnectionId),
+    /// A session that was made again breaks off.
+    Break(StreamId),
     /// A request at a disk ends.
     Done(HostId, u64),
 }

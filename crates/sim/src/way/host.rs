@@ -9,30 +9,33 @@
 use core::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
-use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, Pool, SgList, narrow};
+use netraid_block::{DeviceInfo, Op, Pool, narrow};
 use netraid_iscsi_proto::{
     chap::Challenge,
     target::{ConnectionId, Limits, Link, Node, Realm, Setup},
 };
 use netraid_node::{Gate, Service};
-use netraid_scsi::{Identity, MediumRequest, Reservations, TargetDevice, UnitConfig};
+use netraid_scsi::{
+    Identity, MediumRequest, Reservations, TargetDevice, UnitAttention, UnitConfig,
+};
 use rand::RngCore as _;
 
 use super::{
     counts::{Count, Counts},
     desk::{Desk, Event},
-    interface::{Effect, EngineId, HostConfig, HostId, LineId, StreamId},
+    interface::{EngineId, HostConfig, HostId, LineId, StreamId},
     line::{PORT, target_name},
     reach::{Begun, LUN, Reach, ServedLun, Shared, Work},
     served::Served,
     stream::{End, Streams},
-    watch::Applied,
 };
 use crate::{
     dice::Dice,
     disk::{Disk, Fill},
     time::Time,
 };
+
+mod works;
 
 /// One request in so many straggles while some do.
 const STRAGGLES_ONE_IN: u32 = 4;
@@ -46,6 +49,8 @@ pub(super) struct Host {
     disk_number: u64,
     /// What was stored of reservations.
     kept: Vec<u8>,
+    /// What a disk that keeps all reservations had when its last program ended.
+    remembered: Option<Reservations>,
     is_on: bool,
     program: Option<Program>,
     /// How many programs there were.
@@ -54,6 +59,8 @@ pub(super) struct Host {
     incarnations: u64,
     hung_until: Time,
     slowness: u32,
+    /// So many of the sessions that are made again are brief.
+    brief: u32,
     is_failing: bool,
     /// Some requests take as long as this says.
     straggling: Option<RangeInclusive<Duration>>,
@@ -101,12 +108,14 @@ impl Host {
             config,
             disk_number: 0,
             kept: Vec::new(),
+            remembered: None,
             is_on: true,
             program: None,
             programs: 0,
             incarnations: 0,
             hung_until: Time::START,
             slowness: 1,
+            brief: 0,
             is_failing: false,
             straggling: None,
             is_taken_away: false,
@@ -141,6 +150,17 @@ impl Host {
         self.slowness = times;
     }
 
+    pub(super) const fn set_brief(&mut self, count: u32) {
+        self.brief = count;
+    }
+
+    /// Whether a session that is made again is brief.
+    pub(super) const fn next_is_brief(&mut self) -> bool {
+        let is_brief = self.brief > 0;
+        self.brief = self.brief.saturating_sub(1);
+        is_brief
+    }
+
     pub(super) const fn set_failing(&mut self, is_failing: bool) {
         self.is_failing = is_failing;
     }
@@ -172,7 +192,7 @@ impl Host {
 
     /// The LUN is there again, unless it has not left yet.
     pub(super) fn add_lun(&mut self) -> bool {
-        let unit = self.unit();
+        let unit = self.unit(None);
         let Some(program) = &self.program else { return true };
         let shared = &program.shared;
         if shared.lun.borrow().is_some() {
@@ -224,6 +244,7 @@ impl Host {
         self.disk = Disk::new(self.config.disk.shape);
         self.disk_number += 1;
         self.kept.clear();
+        self.remembered = None;
     }
 
     /// Power returns, and the program starts where there is none.
@@ -245,8 +266,12 @@ impl Host {
         setup.ping_timeout = self.config.ping_timeout;
         let mut node = Node::new(Limits::DEFAULT);
         node.add_lun(Realm::HOME, LUN);
+        let remembered = self.remembered.take();
+        if remembered.is_some() {
+            desk.count(Count::Remembered);
+        }
         let shared = Shared {
-            units: RefCell::new(TargetDevice::new([self.unit()])),
+            units: RefCell::new(TargetDevice::new([self.unit(remembered)])),
             node: RefCell::new(node),
             lun: RefCell::new(Some(ServedLun::new(self.incarnations, self.config.persists))),
             begun: RefCell::default(),
@@ -260,9 +285,11 @@ impl Host {
         });
     }
 
-    fn unit(&self) -> UnitConfig {
+    fn unit(&self, remembered: Option<Reservations>) -> UnitConfig {
         let shape = self.config.disk.shape;
-        let reservations = if self.config.persists {
+        let reservations = if let Some(remembered) = remembered {
+            remembered
+        } else if self.config.persists {
             let kept = Reservations::decode(&self.kept);
             let Ok(kept) = kept else { unreachable!("{kept:?}: what was stored is read") };
             kept
@@ -296,7 +323,9 @@ impl Host {
     pub(super) fn die(&mut self, desk: &mut Desk, streams: &mut Streams, loss: Loss) {
         self.is_taken_away = false;
         self.end_works(desk, streams);
-        desk.watch.note_program_over(self.id, !self.kept.is_empty());
+        self.remembered = self.reservations();
+        let keeps = self.remembered.is_some() || !self.kept.is_empty();
+        desk.watch.note_program_over(self.id, keeps);
         if let Some(program) = self.program.take() {
             desk.counts += counts_of(&program.shared.node.borrow());
             for served in program.served.into_values() {
@@ -314,43 +343,39 @@ impl Host {
                 if self.disk.unstable_blocks() > 0 {
                     desk.count(Count::PowerLostDirty);
                 }
-                desk.watch.note_power_fails(self.id, &self.disk);
-                self.disk.lose_power(&mut self.dice);
-                desk.watch.note_power_failed(self.id, &self.disk);
+                self.lose_cache(desk);
                 self.is_on = false;
             }
         }
     }
 
-    /// Of what is at the disk each thing is carried out, or torn, or not, in any order.
-    fn end_works(&mut self, desk: &mut Desk, streams: &Streams) {
-        if !self.works.is_empty() {
-            desk.count(Count::KilledUnderWay);
-        }
-        let mut works: Vec<AtDisk> = core::mem::take(&mut self.works).into_values().collect();
-        self.dice.shuffle(&mut works);
-        for at in works {
-            let is_write = matches!(&at.work, Work::Request(request) if request.op == Op::Write);
-            match self.dice.below(3) {
-                0 => {}
-                1 if is_write => self.tear(desk, at),
-                _ => {
-                    // Nobody waits for how it ends.
-                    let _ = self.carry_out(desk, streams, &at);
-                }
-            }
-        }
+    /// What is registered at a disk that keeps that; all sessions have ended.
+    fn reservations(&self) -> Option<Reservations> {
+        let program = self.program.as_ref().filter(|_| self.config.remembers)?;
+        let mut units = program.shared.units.borrow_mut();
+        let unit = units.unit_mut([0; 8])?;
+        let sessions: Vec<_> = unit.claimants().collect();
+        sessions.into_iter().for_each(|session| unit.remove_nexus(session));
+        let reservations = unit.reservations().clone();
+        (reservations.registration_count() > 0).then_some(reservations)
     }
 
-    fn tear(&mut self, desk: &mut Desk, at: AtDisk) {
-        let Work::Request(request) = &at.work else { return };
-        if self.is_failing {
-            return;
+    /// The disk is reset by itself: its cache is lost, sessions go on, and each is told. What is under way goes on after
+    /// that. False when the device takes no commands now.
+    pub(super) fn reset(&mut self, desk: &mut Desk) -> bool {
+        // A flush that waits outside would be answered as if nothing had been lost.
+        let is_open = self.lun().is_some_and(|lun| lun.house().gate() == Gate::Open);
+        let Some(program) = self.program.as_ref().filter(|_| is_open) else { return false };
+        // A target that was reset by somebody's task management function says so otherwise, and its cache is kept (SBC-3).
+        if let Some(unit) = program.shared.units.borrow_mut().unit_mut([0; 8]) {
+            unit.raise(UnitAttention::PowerOn, None);
         }
-        desk.count(Count::TornWrite);
-        let first = request.offset / u64::from(self.disk.shape().block_len);
-        self.disk.tear(first, &request.data, request.flags.fua, &mut self.dice);
-        self.note_effect(desk, &at, request, true);
+        desk.count(Count::Reset);
+        if self.disk.unstable_blocks() > 0 {
+            desk.count(Count::ResetDirty);
+        }
+        self.lose_cache(desk);
+        true
     }
 
     /// A connection that was made comes to the program.
@@ -477,7 +502,7 @@ impl Host {
                 self.disk.flush();
                 desk.watch.note_flush(self.id);
             }
-            let mut time = work_time(&self.config, &mut self.dice, &work) * self.slowness;
+            let mut time = works::work_time(&self.config, &mut self.dice, &work) * self.slowness;
             if let (Work::Request(_), Some(times)) = (&work, &self.straggling)
                 && self.dice.one_in(STRAGGLES_ONE_IN)
             {
@@ -499,107 +524,6 @@ impl Host {
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
         self.look_at_gate(desk);
-    }
-
-    fn carry_out(
-        &mut self,
-        desk: &mut Desk,
-        streams: &Streams,
-        at: &AtDisk,
-    ) -> Result<SgList, IoError> {
-        match &at.work {
-            Work::Nothing => Err(ErrorKind::Aborted.into()),
-            Work::Store(bytes) => {
-                desk.count(Count::Stored);
-                self.kept.clone_from(bytes);
-                Ok(SgList::new())
-            }
-            Work::Request(_) if self.is_failing => Err(ErrorKind::Device.into()),
-            Work::Request(request) => {
-                if request.op == Op::Write && streams.engine_has_left(at.stream) {
-                    desk.count(Count::LateWrite);
-                }
-                self.note_effect(desk, at, request, false);
-                self.access(desk, request)
-            }
-        }
-    }
-
-    fn access(&mut self, desk: &mut Desk, request: &MediumRequest) -> Result<SgList, IoError> {
-        let block_len = u64::from(self.disk.shape().block_len);
-        let first = request.offset / block_len;
-        let blocks = first..first + request.len / block_len;
-        match request.op {
-            Op::Read => {
-                desk.count(Count::Read);
-                self.disk.read(blocks).map_err(|_| {
-                    desk.count(Count::MediumError);
-                    ErrorKind::Medium.into()
-                })
-            }
-            Op::Write => {
-                desk.count(Count::Write);
-                self.disk.write(first, &request.data, request.flags.fua);
-                Ok(SgList::new())
-            }
-            Op::Flush => {
-                desk.count(Count::Flush);
-                Ok(SgList::new())
-            }
-            Op::Discard if self.config.disk.can_discard => {
-                desk.count(Count::Discard);
-                self.disk.discard(blocks);
-                Ok(SgList::new())
-            }
-            Op::Discard => Ok(SgList::new()),
-            Op::WriteZeroes => {
-                desk.count(Count::Discard);
-                let zeroes = SgList::zeroes(narrow(request.len));
-                self.disk.write(first, &zeroes, request.flags.fua);
-                Ok(SgList::new())
-            }
-            Op::Extents => Err(ErrorKind::Unsupported.into()),
-        }
-    }
-
-    fn note_effect(&self, desk: &mut Desk, at: &AtDisk, request: &MediumRequest, is_torn: bool) {
-        let MediumRequest { op, offset, len, .. } = *request;
-        desk.trace.mix(&[0xd15c, self.id.0 as u64, op as u64, offset, len]);
-        desk.watch.note_applied(&Applied {
-            host: self.id,
-            line: at.line,
-            op,
-            offset,
-            len,
-            data: &request.data,
-            fua: request.flags.fua,
-            is_torn,
-            is_outsider: at.is_outsider,
-        });
-        let effect = Effect {
-            at: desk.now(),
-            host: self.id,
-            engine: at.engine,
-            stream: at.stream,
-            op,
-            offset,
-            len,
-            is_torn,
-        };
-        if let Some(effects) = &mut desk.effects {
-            effects.push(effect);
-        }
-    }
-}
-
-/// How long something takes at the disk.
-fn work_time(config: &HostConfig, dice: &mut Dice, work: &Work) -> Duration {
-    let disk = &config.disk;
-    match work {
-        Work::Nothing => Duration::ZERO,
-        Work::Store(_) => dice.time_in(&disk.store),
-        Work::Request(_) if dice.one_in(disk.slow_one_in) => dice.time_in(&disk.slow),
-        Work::Request(_) => dice.time_in(&disk.latency),
     }
 }
 

@@ -139,6 +139,8 @@ pub struct HostConfig {
     pub portals: u16,
     /// Reservations survive a restart of the program and a power loss, where a registration asks for it.
     pub persists: bool,
+    /// They do so whether a registration asks for it or not, as with targets of other makers.
+    pub remembers: bool,
     /// Commands of one session in progress.
     pub queue_depth: u16,
     /// Longest data segment that the target takes.
@@ -157,6 +159,7 @@ impl HostConfig {
             disk,
             portals: 1,
             persists: true,
+            remembers: false,
             queue_depth: 128,
             max_recv_len: 1 << 20,
             ping_interval: Duration::from_secs(15),

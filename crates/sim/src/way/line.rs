@@ -69,6 +69,7 @@ pub(super) struct Line<U> {
     answers: VecDeque<(StreamId, Answer)>,
     /// The connection that is asked first for news: each in its turn.
     turn: usize,
+    has_opened: bool,
     is_over: bool,
     published: Status,
     /// What the owner was told of it.
@@ -99,6 +100,7 @@ impl<U> Line<U> {
             sockets: Vec::new(),
             answers: VecDeque::new(),
             turn: 0,
+            has_opened: false,
             is_over: false,
             published: Status::default(),
             shown: Status::default(),
@@ -117,6 +119,11 @@ impl<U> Line<U> {
 
     pub(super) const fn show(&mut self, status: Status) {
         self.shown = status;
+    }
+
+    /// Whether its disk could be had.
+    pub(super) const fn has_opened(&self) -> bool {
+        self.has_opened
     }
 
     pub(super) fn last_failure(&self) -> &str {
@@ -243,6 +250,10 @@ impl<U> Line<U> {
                 Action::Disconnect(Place(at)) => self.disconnect(desk, streams, at),
                 Action::Opened(result) => {
                     desk.count(if result.is_ok() { Count::Opened } else { Count::NotOpened });
+                    if result.is_ok() {
+                        self.has_opened = true;
+                        desk.watch.note_opened(self.id);
+                    }
                     news.push_back((self.id, Item::News(News::Opened(result))));
                 }
                 Action::Answer { order, result } => {

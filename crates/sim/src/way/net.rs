@@ -11,8 +11,8 @@ use super::{
     desk::{Answer, Desk, Event},
     host::{Host, Loss},
     interface::{
-        Cut, Death, Effect, EngineId, HostConfig, HostId, LineConfig, LineId, Manners, News, Step,
-        StreamId, Way,
+        Cut, Death, Effect, EngineId, Fate, HostConfig, HostId, LineConfig, LineId, Manners, News,
+        Step, StreamId, Way,
     },
     line::{AllNews, Item, Line},
     stream::{End, Streams},
@@ -28,6 +28,8 @@ use crate::{
 
 /// Times that a system dials before it gives up.
 const KNOCKS_MAX: u32 = 6;
+/// How soon a session breaks off that is to be brief.
+const BRIEF_MAX: Duration = Duration::from_millis(10);
 /// How long a network takes to say that it has no way to a host.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
@@ -186,6 +188,7 @@ impl<U, X> Net<U, X> {
                 desk.trace.mix(&[time, 4, host.0 as u64, id.0]);
                 self.hosts[host.0].serve(desk, &mut self.streams, (program, id));
             }
+            Event::Break(id) => self.break_off(id),
             Event::Done(host, number) => {
                 desk.trace.mix(&[time, 5, host.0 as u64, number]);
                 self.hosts[host.0].handle_done(desk, &self.streams, number);
@@ -199,6 +202,7 @@ impl<U, X> Net<U, X> {
         let Some(stream) = self.streams.get(id) else { return };
         let host = &self.hosts[stream.host.0];
         let path = (stream.engine, stream.host);
+        let (line, host_id) = (stream.line, stream.host);
         if self.streams.is_parted(path) || !host.is_on() {
             if times == 0 && desk.dice.one_in(2) {
                 desk.agenda.put_in(UNREACHABLE_AFTER, Event::Dialled(id, Answer::Unreachable));
@@ -222,6 +226,20 @@ impl<U, X> Net<U, X> {
         let scheduling = desk.scheduling();
         desk.agenda.put_in(scheduling, Event::Accept(id));
         desk.agenda.put_in(latency, Event::Dialled(id, Answer::Made));
+        if self.lines[line.0].has_opened() && self.hosts[host_id.0].next_is_brief() {
+            let wait = desk.dice.time_in(&(Duration::ZERO..=BRIEF_MAX));
+            desk.agenda.put_in(latency + wait, Event::Break(id));
+        }
+    }
+
+    /// A connection breaks off, and both ends hear of it.
+    fn break_off(&mut self, id: StreamId) {
+        if self.streams.get(id).is_some() {
+            self.desk.count(Count::Brief);
+            let (now, lost) = (Some(Duration::ZERO), Fate::Lost);
+            let cut = Cut { engine_hears: now, host_hears: now, to_host: lost, to_engine: lost };
+            self.streams.cut(&mut self.desk, id, cut);
+        }
     }
 
     /// An end of a connection may read or write.
@@ -396,6 +414,11 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].is_serving()
     }
 
+    /// The disk is reset by itself, and its cache lost, while its sessions go on; false when it takes no commands now.
+    pub fn reset_disk(&mut self, host: HostId) -> bool {
+        self.hosts[host.0].reset(&mut self.desk)
+    }
+
     /// A host does nothing for a while, then goes on: connections are still made, and nobody answers.
     pub fn hang(&mut self, host: HostId, time: Duration) {
         let until = self.desk.now().after(time);
@@ -410,6 +433,11 @@ impl<U, X> Net<U, X> {
     /// Some requests take as long as this says from now on, or none any more.
     pub fn set_straggling(&mut self, host: HostId, times: Option<RangeInclusive<Duration>>) {
         self.hosts[host.0].set_straggling(times);
+    }
+
+    /// So many of the sessions that are made again break off soon.
+    pub fn set_brief(&mut self, host: HostId, count: u32) {
+        self.hosts[host.0].set_brief(count);
     }
 
     /// All requests to the disk fail, or serve again.

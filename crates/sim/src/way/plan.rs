@@ -39,6 +39,7 @@ pub enum Fault {
     Restart,
     PowerOfOne,
     PowerOfAll,
+    Reset,
     FailedByOrder,
     NewDisk,
     Spare,
@@ -47,7 +48,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Cut,
         Self::Stall,
         Self::Part,
@@ -66,6 +67,7 @@ impl Fault {
         Self::Restart,
         Self::PowerOfOne,
         Self::PowerOfAll,
+        Self::Reset,
         Self::FailedByOrder,
         Self::NewDisk,
         Self::Spare,
@@ -133,8 +135,12 @@ pub struct Plan {
     pub varies_sessions: bool,
     /// Portals of a host.
     pub portals: u16,
-    /// Hosts keep reservations over restarts.
+    /// Hosts keep reservations over restarts, where a registration asks for it.
     pub persists: bool,
+    /// Which hosts do so whether a registration asks for it or not; the last one is the spare.
+    pub remembers: Vec<bool>,
+    /// Commands of one session that a host has in progress.
+    pub queue_depth: u16,
     /// How long a disk takes.
     pub latency: RangeInclusive<Duration>,
     /// What the machine may use.
@@ -196,10 +202,12 @@ impl Plan {
         let mut line = LineConfig::new("iqn.2025-01.example:engine");
         line.sessions = [1, 1, 2, 3, 4][dice.index(5)];
         line.wishes = draw_wishes(&mut dice);
-        line.request_timeout = Duration::from_secs([5, 5, 3, 8][dice.index(4)]);
+        line.request_timeout = Duration::from_secs([5, 2, 3, 8][dice.index(4)]);
         line.login_timeout = Duration::from_secs([5, 2, 1][dice.index(3)]);
         line.digests = (dice.one_in(4), dice.one_in(4));
         let depth = 1 + dice.below(16);
+        let remember = reserves && dice.one_in(2);
+        let remembers = (0..=members).map(|_| remember && !dice.one_in(4)).collect();
         Self {
             seed,
             has_log,
@@ -225,6 +233,8 @@ impl Plan {
             varies_sessions: dice.one_in(2),
             portals: [1, 1, 2][dice.index(3)],
             persists: !dice.one_in(4),
+            remembers,
+            queue_depth: [128, 128, 16, 3][dice.index(4)],
             latency: 20 * micro..=(100 + narrow(dice.below(4000))) * micro,
             limits: Limits {
                 sum_pages: [0, 8, 64][dice.index(3)],
@@ -257,6 +267,7 @@ impl Plan {
         disk.slow = Duration::from_millis(2)..=Duration::from_millis(10);
         let mut config = HostConfig::new(disk);
         (config.portals, config.persists) = (self.portals, self.persists);
+        (config.remembers, config.queue_depth) = (self.remembers[host], self.queue_depth);
         config.max_recv_len = self.line.wishes.max_recv_len;
         config
     }

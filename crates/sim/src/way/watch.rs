@@ -5,6 +5,7 @@
 //!   it had ended otherwise.
 //! - Nothing comes to a disk from an engine that was shut out, or on a line that gave its registration back; the latter
 //!   sends nothing more, either. A session that was made after its line's registration was removed carries nothing.
+//! - A disk is not left to all while an engine lives that was removed there. No line writes to another disk than it found.
 //! - A line is told that another has taken over only when somebody removes registrations.
 //! - A flush that ended well has made stable what had ended well before, and a FUA write itself, unless the owner can see
 //!   that the cache was lost.
@@ -76,8 +77,15 @@ struct Line {
     has_given_back: bool,
     /// Its sessions are registered, as far as its owner was told.
     is_registered: bool,
+    /// The target has its registration, for all that is known.
+    has_key: bool,
+    /// Another engine has removed its registration.
+    is_ousted: bool,
     /// Registrations of its were removed, or forgotten by the target.
     is_removed: bool,
+    /// It was opened at the disk that was here before.
+    is_of_former: bool,
+    has_opened: bool,
     /// Somebody may have removed registrations since it was opened, or another engine may have registered.
     has_rivals: bool,
     is_over: bool,
@@ -122,7 +130,11 @@ impl Watch {
             registers: Vec::new(),
             has_given_back: false,
             is_registered: false,
+            has_key: false,
+            is_ousted: false,
             is_removed: false,
+            is_of_former: false,
+            has_opened: false,
             has_rivals: self.media[host.0].has_removals(),
             is_over: false,
         });
@@ -244,6 +256,7 @@ impl Watch {
                 line.returns.push(order);
                 medium.release(|holder| holder == id || matches!(what, Order::Clear { .. }));
                 if matches!(what, Order::Clear { .. }) {
+                    self.check_clear(id);
                     self.note_removal(id, order);
                 }
             }
@@ -267,6 +280,20 @@ impl Watch {
         }
     }
 
+    /// A line is to leave the disk to all.
+    fn check_clear(&mut self, id: LineId) {
+        let Line { host, engine, .. } = self.lines[id.0];
+        let is_kept_out = |line: &Line| {
+            line.host == host && line.engine != engine && line.is_ousted && !line.is_over
+        };
+        if let Some(at) = self.lines.iter().position(is_kept_out) {
+            let other = LineId(at);
+            self.fail(format!(
+                "{id:?} leaves {host:?} to all, and {other:?} lives, which was removed there"
+            ));
+        }
+    }
+
     /// Registrations of others are to be removed.
     fn note_removal(&mut self, id: LineId, order: OrderId) {
         let host = self.lines[id.0].host;
@@ -274,6 +301,11 @@ impl Watch {
         for (at, line) in self.lines.iter_mut().enumerate() {
             line.has_rivals |= at != id.0 && line.host == host;
         }
+    }
+
+    /// A line has found its disk.
+    pub(super) fn note_opened(&mut self, id: LineId) {
+        self.lines[id.0].has_opened = true;
     }
 
     /// A line tells that another has taken over.
@@ -296,8 +328,8 @@ impl Watch {
         let is_register = line.registers.len() < registers;
         if is_well && (is_return || is_register) {
             line.has_given_back = is_return;
-            line.is_registered = is_register;
-            line.is_removed = false;
+            (line.is_registered, line.has_key) = (is_register, is_register);
+            (line.is_removed, line.is_ousted) = (false, false);
         }
         if is_well {
             self.media[line.host.0].end_removal(id, order);
@@ -309,11 +341,15 @@ impl Watch {
         let line = &mut self.lines[id.0];
         line.has_given_back = false;
         let (host, engine) = (line.host, line.engine);
-        self.media[host.0].hold(is_exclusive.then_some(id));
+        let mut has_ousted = false;
         let others = self.lines.iter_mut().filter(|line| line.host == host);
-        for line in others.filter(|line| line.engine != engine && is_exclusive) {
-            line.is_removed |= line.is_registered;
+        for line in others.filter(|line| line.engine != engine) {
+            line.is_removed |= line.is_registered && is_exclusive;
+            line.is_ousted |= line.has_key;
+            has_ousted |= core::mem::take(&mut line.has_key);
         }
+        // Whoever was registered is shut out, also where the successor goes on without being registered.
+        self.media[host.0].hold((is_exclusive || has_ousted).then_some(id));
     }
 
     /// Whether a session that a line makes now has no registration behind it.
@@ -346,6 +382,12 @@ impl Watch {
             return;
         }
         if !writes(op) {
+            return;
+        }
+        if line.is_of_former {
+            self.fail(format!(
+                "{id:?} applies a {op:?} to a disk that is not the one that it found at {host:?}"
+            ));
             return;
         }
         let holder = medium.holder().filter(|holder| *holder != id);
@@ -391,6 +433,7 @@ impl Watch {
             self.media[host.0].release(|_| true);
             for line in self.lines.iter_mut().filter(|line| line.host == host) {
                 line.is_removed |= line.is_registered;
+                (line.has_key, line.is_ousted) = (false, false);
             }
         }
     }
@@ -418,6 +461,9 @@ impl Watch {
     /// Another disk is in the place of this one.
     pub(super) fn note_replaced(&mut self, host: HostId, disk: &Disk) {
         self.media[host.0] = Medium::new(disk.shape());
+        for line in self.lines.iter_mut().filter(|line| line.host == host) {
+            line.is_of_former |= line.has_opened;
+        }
     }
 
     /// The first promise that was broken.

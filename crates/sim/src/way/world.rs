@@ -15,6 +15,7 @@ use netraid_raid::{
 };
 
 mod administrator;
+mod beside;
 mod ending;
 mod faults;
 mod initiators;
@@ -70,6 +71,16 @@ pub(super) enum Happening {
     Bounce(usize),
     /// A device that was held behind an engine that died serves again.
     Release(usize),
+    /// Connections are cut to a host at which requests take long.
+    CutBeside(usize),
+    /// A member's place is to be taken by the spare while requests take long at its disk.
+    ReplaceBeside(usize),
+    /// A member that has replaced another one leaves, and that one is offered in its place.
+    Offer(usize),
+    /// Another machine takes the array over while a member is away.
+    PushAside,
+    /// A user reads of an engine that was pushed aside.
+    ReadStale(EngineId),
     /// Something becomes of an engine.
     Fall(EngineId),
     /// An opening is crashed.
@@ -350,6 +361,11 @@ impl World {
             Happening::Mend(host, number) => self.mend(host, number),
             Happening::Bounce(host) => self.bounce(host),
             Happening::Release(host) => self.release(host),
+            Happening::CutBeside(host) => self.cut_beside(host),
+            Happening::ReplaceBeside(host) => self.replace_beside(host),
+            Happening::Offer(member) => self.offer(member),
+            Happening::PushAside => self.push_aside_degraded(),
+            Happening::ReadStale(id) => self.read_stale(id),
             Happening::Fall(id) => self.fall(id),
             Happening::CrashOpening(id) => self.crash_opening(id),
             Happening::Kill(id) => {

@@ -47,6 +47,11 @@ impl Bench {
         self.watch.note_end(line, Time::START, number, is_well);
     }
 
+    fn register(&mut self, line: LineId) {
+        self.watch.note_order(line, OrderId(0), &Order::Register { key: 7, ignore: true });
+        self.watch.note_answer(line, OrderId(0), true);
+    }
+
     fn apply(&mut self, line: LineId, byte: u8) {
         let data = bytes(byte);
         self.watch.note_applied(&Applied {
@@ -204,11 +209,56 @@ fn a_line_that_gave_its_registration_back_writes_nothing() {
 #[test]
 fn a_session_made_after_its_registration_was_removed_is_an_outsider() {
     let mut bench = Bench::new();
-    bench.watch.note_order(LINE, OrderId(0), &Order::Register { key: 7, ignore: true });
-    bench.watch.note_answer(LINE, OrderId(0), true);
+    bench.register(LINE);
     assert!(!bench.watch.is_outsider(LINE));
     bench.watch.note_fenced(OTHER, true);
     assert!(bench.watch.is_outsider(LINE) && !bench.watch.is_outsider(OTHER));
+}
+
+#[test]
+fn who_was_registered_writes_nothing_once_another_uses_the_disk_unfenced() {
+    for is_registered in [true, false] {
+        let mut bench = Bench::new();
+        if is_registered {
+            bench.register(LINE);
+        }
+        bench.write(LINE, 1);
+        bench.watch.note_fenced(OTHER, false);
+        bench.apply(LINE, 1);
+        assert_eq!(bench.is_broken(), is_registered);
+    }
+}
+
+#[test]
+fn a_disk_is_not_left_to_all_while_an_engine_lives_that_was_removed_there() {
+    let clear = Order::Clear { key: 8 };
+    let frees = |before: fn(&mut Bench)| {
+        let mut bench = Bench::new();
+        bench.register(LINE);
+        bench.watch.note_fenced(OTHER, true);
+        before(&mut bench);
+        bench.watch.note_order(OTHER, OrderId(1), &clear);
+        bench.is_broken()
+    };
+    assert!(frees(|_| ()));
+    assert!(frees(|bench| bench.watch.note_program_over(HOST, true)));
+    assert!(!frees(|bench| bench.watch.note_program_over(HOST, false)), "nobody knows");
+    assert!(!frees(|bench| bench.watch.note_over(LINE)), "it is dead");
+    assert!(!frees(|bench| bench.register(LINE)), "it is back");
+}
+
+#[test]
+fn a_line_writes_to_no_other_disk_than_it_found() {
+    for has_opened in [true, false] {
+        let mut bench = Bench::new();
+        if has_opened {
+            bench.watch.note_opened(LINE);
+        }
+        bench.watch.note_replaced(HOST, &Disk::new(SHAPE));
+        bench.write(LINE, 1);
+        bench.apply(LINE, 1);
+        assert_eq!(bench.is_broken(), has_opened);
+    }
 }
 
 #[test]

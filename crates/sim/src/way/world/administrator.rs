@@ -21,6 +21,7 @@ impl World {
         self.note_places();
         self.forgive();
         self.look_after_members();
+        self.plan_stale_reads();
         if self.phase > Phase::Lives {
             self.go_on_ending();
         }
@@ -39,7 +40,7 @@ impl World {
                 && self.hosts[host].trouble.is_none()
                 && self.replacing.is_none();
             if is_ready {
-                if self.offer_replaced(at, index) {
+                if self.dice.one_in(2) && self.offer_replaced(at, index) {
                     continue;
                 }
                 let is_stranger = self.hosts[host].is_stranger;
@@ -54,13 +55,13 @@ impl World {
     }
 
     /// Takes the device that was replaced for the member that is away, once in a while: it must be refused.
-    fn offer_replaced(&mut self, at: usize, member: MemberIndex) -> bool {
+    pub(super) fn offer_replaced(&mut self, at: usize, member: MemberIndex) -> bool {
         let spare = self.spare;
         let label = newest_label(self.net.disk(self.hosts[spare].id));
         let was_member =
             label.is_some_and(|it| it.array_uuid == super::ARRAY && it.index == member);
         let is_well = self.hosts[spare].trouble.is_none();
-        if !was_member || !is_well || !self.dice.one_in(2) {
+        if !was_member || !is_well {
             return false;
         }
         let asked = self.with(at, |engine, context| {
@@ -97,6 +98,10 @@ impl World {
                 let spare = self.spare;
                 self.note(|| format!("host {host} has taken the place of host {spare}"));
                 self.count(Case::ReplacedBySpare);
+                if self.fault_dice.one_in(2) {
+                    let wait = Duration::from_millis(500 + self.fault_dice.below(6000));
+                    self.net.put_in(wait, Happening::Offer(member));
+                }
                 let (new, old) = (host, spare);
                 (self.hosts[new].is_impaired, self.hosts[new].unnoticed_by) = (true, None);
                 (self.hosts[new].is_stranger, self.hosts[new].lost_power) = (false, false);

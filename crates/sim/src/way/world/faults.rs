@@ -74,8 +74,9 @@ impl World {
         if !is_opening || self.phase != Phase::Lives || self.impaired() > 0 {
             return;
         }
-        const FAULTS: [Fault; 8] = [
+        const FAULTS: [Fault; 9] = [
             Fault::Restart,
+            Fault::Reset,
             Fault::PowerOfOne,
             Fault::Straggling,
             Fault::Removed,
@@ -185,6 +186,11 @@ impl World {
                     let wait = Duration::from_millis(self.fault_dice.below(3000));
                     self.net.put_in(wait, Happening::Fall(serving));
                 }
+                match self.fault_dice.below(3) {
+                    0 => self.plan_later(long, Happening::CutBeside(host)),
+                    1 => self.plan_later(long, Happening::ReplaceBeside(host)),
+                    _ => {}
+                }
                 return self.trouble(host, Trouble::Straggling, long);
             }
             Fault::Held => {
@@ -214,6 +220,9 @@ impl World {
                 self.count(if is_quiet { Case::QuietRestart } else { Case::Restart });
                 self.net.kill(id);
                 self.hosts[host].must_be_noticed = true;
+                if self.fault_dice.one_in(4) {
+                    self.plan_later(long, Happening::PushAside);
+                }
                 return self.trouble(host, Trouble::Off, any);
             }
             Fault::PowerOfOne => {
@@ -222,6 +231,7 @@ impl World {
                 (self.hosts[host].lost_power, self.hosts[host].must_be_noticed) = (true, true);
                 return self.trouble(host, Trouble::Off, any);
             }
+            Fault::Reset => return self.reset(host),
             Fault::FailedByOrder => self.fail_by_order(host, member),
             Fault::NewDisk => {
                 self.count(Case::NewDisk);
@@ -236,7 +246,7 @@ impl World {
         Duration::ZERO
     }
 
-    fn trouble(&mut self, host: usize, trouble: Trouble, time: Duration) -> Duration {
+    pub(super) fn trouble(&mut self, host: usize, trouble: Trouble, time: Duration) -> Duration {
         self.next_trouble += 1;
         let number = self.next_trouble;
         self.hosts[host].trouble = Some((trouble, number));
@@ -296,7 +306,7 @@ impl World {
     }
 
     /// An engine opens the array, and may leave a member out that does not answer its dial.
-    fn may_leave_one_out(&self) -> bool {
+    pub(super) fn may_leave_one_out(&self) -> bool {
         let opens = self.engines.iter().any(|engine| engine.serving().is_none());
         opens && self.plan.manners.unanswered_one_in > 0
     }
@@ -341,11 +351,19 @@ impl World {
         self.count(Case::Bounced);
         self.impair(host);
         self.hosts[host].must_be_noticed = true;
-        if self.fault_dice.one_in(2) {
-            self.net.kill(id);
-        } else {
-            self.net.lose_power(id);
-            self.hosts[host].lost_power = true;
+        match self.fault_dice.below(3) {
+            0 => self.net.kill(id),
+            1 => {
+                self.net.lose_power(id);
+                self.hosts[host].lost_power = true;
+            }
+            // The host stays, and what it tells may be told in vain.
+            _ => {
+                self.net
+                    .set_brief(id, 1 + netraid_block::narrow::<_, u32>(self.fault_dice.below(3)));
+                self.trouble(host, Trouble::Settling, Duration::from_secs(4));
+                return;
+            }
         }
         let time = Duration::from_millis(20 + self.fault_dice.below(1000));
         self.trouble(host, Trouble::Off, time);
@@ -364,6 +382,7 @@ impl World {
 
     pub(super) fn mend_everything(&mut self) {
         for host in 0..self.hosts.len() {
+            self.net.set_brief(self.hosts[host].id, 0);
             match self.hosts[host].trouble {
                 // It goes on by itself.
                 Some((Trouble::Hung, _)) | None => {}
@@ -373,7 +392,7 @@ impl World {
     }
 
     /// Cuts connections of engines to a host.
-    fn cut(&mut self, host: usize) {
+    pub(super) fn cut(&mut self, host: usize) {
         let id = self.hosts[host].id;
         let dice = &mut self.fault_dice;
         let within = |dice: &mut crate::dice::Dice| Duration::from_micros(dice.below(3_000));
@@ -437,7 +456,7 @@ impl World {
         }
     }
 
-    fn fail_by_order(&mut self, host: usize, member: usize) {
+    pub(super) fn fail_by_order(&mut self, host: usize, member: usize) {
         let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
         if self.with(at, |engine, context| engine.handle_fail(context, member)) {
             self.count(Case::FailedByOrder);
@@ -446,7 +465,7 @@ impl World {
         }
     }
 
-    fn replace_by_spare(&mut self, host: usize, member: usize) {
+    pub(super) fn replace_by_spare(&mut self, host: usize, member: usize) {
         let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
         let spare = self.spare;
         if self.hosts[spare].trouble.is_some() {
@@ -497,6 +516,7 @@ impl Fault {
             | Self::Restart
             | Self::PowerOfOne
             | Self::PowerOfAll
+            | Self::Reset
             | Self::FailedByOrder
             | Self::NewDisk
             | Self::Spare

@@ -88,15 +88,26 @@ impl World {
         let place = self.engine(id).and_then(|engine| Some(engine.places()?[member]));
         let Some(host) = place else { return };
         let host = &mut self.hosts[host];
+        let was_well = !core::mem::replace(&mut host.is_impaired, true);
         // Who was set aside is known to be away, also when nothing befell it.
-        if !host.is_impaired {
-            host.is_impaired = true;
-        }
         (host.unnoticed_by, host.must_be_noticed) = (None, false);
+        let is_replaced = self.replacing.is_some_and(|(replaced, _)| replaced == member);
+        let is_judged =
+            self.serving == Some(id) && !self.is_excused(id) && self.all_dials_answered();
+        if was_well && !is_replaced && is_judged {
+            return self.fail(format!("member {member} is set aside, and nothing befell it"));
+        }
         if self.impaired() > self.tolerance() && self.serving == Some(id) {
             // Nothing that was done to it explains it: what befalls others now could be too much.
             self.note(|| format!("member {member} left by itself"));
         }
+    }
+
+    /// Whether a session that is lost is made again in time, when nothing befell its host.
+    fn all_dials_answered(&self) -> bool {
+        let (manners, line) = (&self.plan.manners, &self.plan.line);
+        let are_beside = line.sessions > 1 && manners.beside_unanswered_one_in > 0;
+        manners.unanswered_one_in == 0 && !are_beside
     }
 
     pub(super) fn hear_event(&mut self, id: EngineId, event: Event) {

@@ -16,13 +16,20 @@ use crate::array::{
 const LATE_REQUESTS: u64 = 4;
 /// Reads of everything at once.
 const SWEEP_DEPTH: u64 = 8;
+/// Reads of an engine that was pushed aside, from one look of the administrator to the next one.
+const STALE_READS: u32 = 12;
 
 /// A request that a user made.
 #[derive(Debug)]
 pub(super) enum Pending {
-    Read { first: u64, submitted: Began },
+    Read {
+        first: u64,
+        submitted: Began,
+    },
     Write(WriteId),
     Flush(Began),
+    /// Nobody counts on what it says: the engine was pushed aside.
+    Stale,
 }
 
 impl World {
@@ -48,7 +55,7 @@ impl World {
                 self.oracle.end_flush(submitted);
                 Ok(())
             }
-            (Pending::Read { .. } | Pending::Flush(_), Err(_)) => Ok(()),
+            (Pending::Read { .. } | Pending::Flush(_), Err(_)) | (Pending::Stale, _) => Ok(()),
         };
         if let Err(Wrong(text)) = checked {
             return self.fail(text);
@@ -112,6 +119,39 @@ impl World {
         }
     }
 
+    /// Users of an engine that was pushed aside go on reading there, or leave it alone.
+    pub(super) fn plan_stale_reads(&mut self) {
+        let old = self.engines.iter().find(|engine| self.superseded.contains(&engine.id));
+        let Some(id) = old.map(|engine| engine.id) else { return };
+        if self.dice.one_in(2) {
+            for _ in 0..STALE_READS {
+                let wait = Duration::from_millis(self.dice.below(2000));
+                self.net.put_in(wait, Happening::ReadStale(id));
+            }
+        }
+    }
+
+    pub(super) fn read_stale(&mut self, engine: EngineId) {
+        let Some(at) = self.position(engine) else { return };
+        let is_open = self.engines[at]
+            .serving()
+            .is_some_and(|serving| serving.volume.machine().failure().is_none());
+        let is_closing = self.told_to_close.is_some_and(|(stopped, _)| stopped == engine);
+        if !is_open || is_closing {
+            return;
+        }
+        self.count(Case::StaleRead);
+        let block_len = u64::from(self.plan.geometry.block_len());
+        let blocks = self.oracle.len() * SECTOR_LEN as u64 / block_len;
+        let (id, first) = (self.next_request, self.dice.below(blocks));
+        self.next_request += 1;
+        self.net.trace().mix(&[7, id, first]);
+        self.requests.insert((engine, id), Pending::Stale);
+        let (offset, len) = (first * block_len, block_len);
+        let user = UserRequest { op: Op::Read, offset, len, fua: false, data: SgList::new() };
+        self.with(at, |engine, context| engine.handle_request(context, RequestId(id), user));
+    }
+
     fn read_next(&mut self, at: usize, next: u64) {
         let stripe = self.plan.geometry.stripe_data_len() / SECTOR_LEN as u64;
         let end = (next + stripe).min(self.oracle.len());
@@ -148,7 +188,7 @@ impl World {
         self.note(|| {
             let what = match &pending {
                 Pending::Write(id) => format!(" w{}", id.0),
-                Pending::Read { .. } | Pending::Flush(_) => String::new(),
+                Pending::Read { .. } | Pending::Flush(_) | Pending::Stale => String::new(),
             };
             let fua = if fua { " with FUA" } else { "" };
             format!("request {id}: {op:?}{fua}{what} of sectors {sectors:?}")
