@@ -545,7 +545,7 @@ fn place(
     Ok(Assembly { label, found: places, stale, unclean, liars, truth })
 }
 
-/// Takes members out of their places that are in sync by the truth, and whose own labels are from before openings that
+/// Takes members out of their places that are in sync or catching up by the truth, and whose own labels are from before openings that
 /// were complete, where the others can serve: these were put back to an older image, and nothing else would tell what
 /// they lack. With a log, its machine does so, too.
 fn leave_older_images(
@@ -561,9 +561,11 @@ fn leave_older_images(
     };
     let index = |at: usize| found[at].label.index;
     let is_in_sync = |at: &usize| truth.state(index(*at)) == MemberState::InSync;
-    let here: Vec<usize> = places.iter().flatten().copied().filter(is_in_sync).collect();
+    let is_live = |at: &usize| truth.state(index(*at)).is_live();
+    let here: Vec<usize> = places.iter().flatten().copied().filter(is_live).collect();
     let (older, current): (Vec<usize>, Vec<usize>) = here.into_iter().partition(is_older);
-    if !truth.geometry.can_serve_from(current.into_iter().map(index).collect()) {
+    let in_sync = current.into_iter().filter(is_in_sync).map(index);
+    if !truth.geometry.can_serve_from(in_sync.collect()) {
         return;
     }
     for at in older {

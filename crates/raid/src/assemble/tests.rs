@@ -222,6 +222,25 @@ fn an_older_image_is_not_in_sync_without_a_log_either() {
     assert!(assembly.is_err() || assembly.unwrap().stale.is_empty());
 }
 
+/// Without a log, what lies before the mark of a member that catches up is read from it.
+#[test]
+fn an_older_image_does_not_go_on_catching_up_without_a_log() {
+    for (epochs, is_older) in [(-1, false), (-2, true), (-7, true)] {
+        let mut found = one_says(Level::Raid5, 3, 1, epochs, &[]);
+        for other in [0, 2] {
+            let entry = &mut found[other].label.members[1];
+            (entry.state, entry.rebuilt_stripes) = (MemberState::CatchingUp, 9);
+        }
+        let force = Permissions { force: true, ..Permissions::default() };
+        let assembly = assemble(&found, force).unwrap();
+        assert_eq!(assembly.stale.contains(&1), is_older, "{epochs}");
+        let entry = &assembly.label.members[1];
+        let expected =
+            if is_older { (MemberState::Missing, 0) } else { (MemberState::CatchingUp, 9) };
+        assert_eq!((entry.state, entry.rebuilt_stripes), expected, "{epochs}");
+    }
+}
+
 #[test]
 fn who_could_have_gone_on_without_the_truth_is_a_second_history() {
     // It needed nobody: what was acknowledged may be on it alone, and the newer label on too few.
