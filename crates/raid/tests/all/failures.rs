@@ -178,9 +178,7 @@ fn force_resyncs_what_a_member_that_catches_up_has_got_back() {
         scene.finish_reads();
         let (writer, offset) =
             (geometry.member_of(stripe, 1 - own), geometry.member_offset(stripe, 0));
-        let is_data = |pending: &Pending| {
-            matches!(pending, Pending::Write { member, offset: to, .. } if (*member, *to) == (writer, offset))
-        };
+        let is_data = |pending: &Pending| matches!(pending, Pending::Write { member, offset: to, .. } if (*member, *to) == (writer, offset));
         let data = scene.model.pending.iter().position(is_data).unwrap();
         scene.model.finish(data, None, &mut scene.rng);
         (scene, at(own), at(1 - own))

@@ -119,9 +119,7 @@ fn an_older_image_that_had_come_back_leaves_and_takes_nothing_with_it() {
     let mut world = with_an_image_of_who_was_alone();
     world.machine = open(&world.disks, &world.away);
     let state = |world: &World| label(world, 0).state(MemberIndex(1));
-    let is_held = |action: &Action| {
-        matches!(action, Action::Write { member: MemberIndex(1), offset, .. } if LABEL_OFFSETS.contains(offset))
-    };
+    let is_held = |action: &Action| matches!(action, Action::Write { member: MemberIndex(1), offset, .. } if LABEL_OFFSETS.contains(offset));
     while state(&world) != MemberState::CatchingUp {
         world.poll();
         let at = world.under_way.iter().position(|action| !is_held(action)).unwrap();

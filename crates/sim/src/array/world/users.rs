@@ -67,8 +67,7 @@ impl<M: Machine> World<M> {
                 self.counts.refused_discards += u64::from(is_discard);
                 let is_refused =
                     error.kind() == ErrorKind::Aborted && self.came_late(id, request.0);
-                let is_torn =
-                    error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id);
+                let is_torn = error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id);
                 let is_expected = is_superseded || is_full || is_refused || is_torn;
                 if !self.is_excused(id) && !is_expected {
                     self.fail(format!("request {} failed: {error}", request.0));
