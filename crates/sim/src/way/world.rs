@@ -190,6 +190,8 @@ pub struct World {
     oracle_is_open: bool,
     /// Parity of an array without a log does not match since a crash, for all that is known.
     is_unsynced: bool,
+    /// Requests before this one were submitted before parity was resynced.
+    unsynced_upto: u64,
     /// Engines up to this one met more than the level survives.
     excused_upto: u32,
     oracle: Oracle,
@@ -273,6 +275,7 @@ impl World {
             forces_next: false,
             oracle_is_open: false,
             is_unsynced: false,
+            unsynced_upto: 0,
             excused_upto: 0,
             oracle: match plan.has_log {
                 true => Oracle::new(sectors),

@@ -156,11 +156,10 @@ fn who_came_after_it_was_looked_is_not_removed() {
         assert!(end.is_ok() && standing.exclusive && standing.is_wary, "{removes:?}: {end:?}");
         let asks = device.asked.len();
 
-        for (comes_at, comes) in (0..asks).flat_map(|at| [(at, ALIVE), (at, OWN ^ 0xff_0000)]) {
-            let comes = Some((comes_at, comes));
+        for (comes_at, key) in (0..asks).flat_map(|at| [(at, ALIVE), (at, OWN ^ 0xff_0000)]) {
+            let comes = Some((comes_at, key));
             let mut device = Device { comes, ..Device::with(&[DEAD, VACANT.get()]) };
             let (end, standing, _) = run(fence_known(), &mut device);
-            let key = comes.unwrap().1;
             assert!(device.keys.contains(&key), "{removes:?} {comes_at}: {:x?}", device.asked);
             let is_removed =
                 |ask: &Ask| matches!(ask, Ask::Preempt { other, .. } if other.get() == key);
@@ -176,7 +175,7 @@ fn who_came_after_it_was_looked_is_not_removed() {
             }
             // Who came has the device as if this engine had never been there.
             let has_removed = device.asked.iter().any(|ask| matches!(ask, Ask::Preempt { .. }));
-            run(Steps::renounce(standing), &mut device);
+            assert!(run(Steps::renounce(standing), &mut device).0.is_ok());
             let mut expected = vec![DEAD, VACANT.get(), key];
             if !has_removed {
                 expected.sort_unstable();

@@ -110,10 +110,7 @@ impl World {
         let (old, machine) = (old.id, old.machine);
         self.count(Case::LivingPushedAside);
         self.superseded.insert(old);
-        // An engine that stands still between its look at a device and its registration there takes that device from its
-        // successor, which fails by that.
-        let is_settled = self.engine(old).is_some_and(Engine::is_settled);
-        if self.dice.one_in(2) && is_settled {
+        if self.dice.one_in(2) {
             let time = Duration::from_millis(100 + self.dice.below(4000));
             self.net.hang_engine(self.seats[machine], time);
         }
@@ -198,11 +195,6 @@ impl World {
         self.oracle_is_open = true;
         if let Some(old) = self.serving.replace(id) {
             self.superseded.insert(old);
-            // Whoever was asked about a device before the takeover, and registers there after it, takes that device from its
-            // successor, which fails by that.
-            if self.engine(old).is_some_and(|engine| !engine.is_settled()) {
-                self.excuse();
-            }
             let wait = Duration::from_millis(self.dice.below(8000));
             self.net.put_in(wait, Happening::Kill(old));
         }

@@ -133,6 +133,7 @@ impl World {
                     .is_none_or(|serving| serving.volume.machine().labels_pending());
                 if self.serving == Some(id) && !pending {
                     self.is_unsynced = false;
+                    self.unsynced_upto = self.next_request;
                     self.oracle.end_resync();
                 }
             }

@@ -66,7 +66,8 @@ impl World {
             self.told_to_close.is_some_and(|(stopped, first)| stopped == id && request.0 >= first);
         let is_refused = error.kind() == ErrorKind::Aborted && came_late;
         // What was being written at a crash is not to be had without a member before parity matches again.
-        let may_be_torn = self.is_unsynced || self.oracle.has_torn();
+        let was_unsynced = self.is_unsynced || request.0 < self.unsynced_upto;
+        let may_be_torn = was_unsynced || self.oracle.has_torn();
         let is_torn = error.kind() == ErrorKind::Redundancy && may_be_torn;
         let is_superseded = self.serving != Some(id);
         if !self.is_excused(id) && !is_refused && !is_torn && !is_superseded {
