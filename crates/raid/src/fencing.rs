@@ -208,6 +208,15 @@ pub fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
+/// The ISID of a machine's sessions for an array to a member, of which `place` tells it from others: of the random
+/// kind, but the same each time, so that a new session ends those of a dead predecessor (RFC 7143, section 6.3.5).
+#[must_use]
+pub fn engine_isid(machine: Uuid, array: Uuid, place: impl IntoIterator<Item = u8>) -> [u8; 6] {
+    let hash = hash(machine.into_iter().chain(array).chain(place));
+    let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
+    [0x80, a, b, c, d, e]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,8 @@ pub mod label;
 pub mod lack;
 pub mod log;
 pub mod logged;
+pub mod mark;
+pub mod medium;
 pub mod member;
 pub mod opening;
 pub mod page;

@@ -10,6 +10,7 @@ use netraid_raid::{
     geometry::{Geometry, Level},
     label::{LABEL_LEN, Label, NAME_LEN_MAX, Uuid},
     lack::Lack,
+    mark, medium,
     member::{MemberIndex, MemberState},
     regions::{LABEL_OFFSETS, Wish, plan, plan_logged},
     written::{PageImage, WrittenBits},
@@ -19,7 +20,6 @@ use serde::Serialize;
 use super::{
     error::ArrayError,
     lock::{ArrayLock, hex},
-    mark,
     member::{Connected, MemberConfig},
     putback::Saved,
 };
@@ -195,8 +195,9 @@ async fn make(
     let label = images.label.clone();
     check_members(options, members, label.regions.data.end()).await?;
     // Of members that were found unused, log and tables are so, too.
-    let reserves =
-        |member: &Connected| options.force && label.log.is_some() && member.reserves_tables();
+    let reserves = |member: &Connected| {
+        options.force && label.log.is_some() && medium::reserves_tables(member)
+    };
     let tables = label.regions.labels.end()..label.regions.log.end();
     let placed = || members.iter().zip(&given.places);
     let saved = placed().map(async |(member, place)| {
@@ -280,7 +281,7 @@ async fn check_members(
 ) -> Result<(), ArrayError> {
     if !options.force {
         check_equal(members)?;
-        try_join_all(members.iter().map(Connected::check_unused)).await?;
+        try_join_all(members.iter().map(medium::check_unused)).await?;
         return check_not_refused(options, members, data_end).await;
     }
     match check_not_refused(options, members, data_end).await {
@@ -307,7 +308,7 @@ async fn check_not_refused(
     if options.keep_opened {
         return Ok(());
     }
-    all(members.iter().map(|member| member.prove_writable(data_end))).await
+    all(members.iter().map(|member| medium::prove_writable(member, data_end))).await
 }
 
 /// Writes all that makes members an array, labels last. `step` says what it has begun with.
@@ -322,7 +323,7 @@ async fn write(
     if label.log.is_some() {
         *step = Step::Tables;
         let regions = &label.regions;
-        all(members.iter().map(|member| member.reserve_tables(regions))).await?;
+        all(members.iter().map(|member| medium::reserve_tables(member, regions))).await?;
     }
     *step = Step::Metadata;
     let what = "writing the array's metadata";

@@ -3,7 +3,6 @@
 //!
 //! What is asked of a member, and in which order, is in `netraid_raid::fencing::steps`; here it is asked.
 
-use netraid_block::ErrorKind;
 use netraid_raid::{
     fencing::{
         Fence, has_engine,
@@ -55,15 +54,6 @@ impl Connected {
     pub(super) async fn set_free(&mut self) {
         // It says itself what stays.
         let _ = self.go(Steps::set_free(self.standing)).await;
-    }
-
-    /// Whether somebody has reserved the device.
-    pub(super) async fn is_reserved(&self) -> Result<bool, ArrayError> {
-        match self.remote.reservation().await {
-            Ok(held) => Ok(held.is_some()),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
-            Err(error) => Err(self.fail("looking for reservations", error)),
-        }
     }
 
     /// Refuses a member of an array that another process of this machine has open, by the member's `label`.

@@ -15,7 +15,6 @@ mod examine;
 mod fence;
 mod join;
 mod lock;
-mod mark;
 mod member;
 mod open;
 mod putback;
@@ -37,7 +36,8 @@ pub use examine::{
     ExamineReport, LabelReport, RegionReport, SurveyMember, SurveyReport, examine, survey,
 };
 pub use lock::HostLock;
-pub use member::{Keyring, MemberConfig, signature};
+pub use member::{Keyring, MemberConfig};
+pub use netraid_raid::medium::signature;
 pub use open::OpenOptions;
 
 use crate::control::{ArrayStatus, ControlRequest, ScrubStatus};

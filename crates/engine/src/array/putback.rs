@@ -1,16 +1,12 @@
-//! What `create` and `replace` do so that a refusal changes nothing: a device proves that it takes
-//! writes before anything is written anywhere, and what `create` overwrites is read first, so that it
-//! can be put back.
+//! What `create` does so that a refusal changes nothing: what it overwrites is read first, so that it can be put back.
 
 use std::ops::Range;
 
 use netraid_block::{Buf, ErrorKind};
-use netraid_raid::{label::LABEL_LEN, regions::LABEL_OFFSETS};
+use netraid_raid::regions::LABEL_OFFSETS;
 
 use super::{error::ArrayError, member::Connected};
 
-/// Bytes that are proven to be writable at the end of the data.
-const END_LEN: u64 = 4096;
 /// Most bytes of a member that are read to be put back.
 const SAVED_MAX: u64 = 16 << 20;
 /// Most bytes that are read, and put back, by one request.
@@ -26,26 +22,6 @@ pub(super) struct Saved {
 }
 
 impl Connected {
-    /// Proves that the device takes writes and makes them stable, where the labels are and at the end
-    /// of the data: it is given the bytes that are there.
-    ///
-    /// # Errors
-    /// When it does not; its bytes are what they were. A place that the device cannot read proves
-    /// nothing, and is no error: a write may mend it.
-    pub(super) async fn prove_writable(&self, data_end: u64) -> Result<(), ArrayError> {
-        let labels = LABEL_OFFSETS.map(|offset| (offset, LABEL_LEN as u64));
-        let end = (data_end.saturating_sub(END_LEN), END_LEN);
-        let mut there = Vec::new();
-        for (offset, len) in labels.into_iter().chain([end]) {
-            match self.read(offset, len, "reading what is to be overwritten").await {
-                Ok(bytes) => there.push((offset, bytes)),
-                Err(error) if is_medium(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.write_stable(&there, "proving that it takes writes").await
-    }
-
     /// Reads what is in these places, the first group of them first, and 16 MiB at most, so that it can
     /// be put back.
     ///

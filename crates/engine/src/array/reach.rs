@@ -4,6 +4,7 @@ use netraid_block::Pool;
 use netraid_raid::{
     access::{Answer, Ask},
     fencing::steps::Steps,
+    medium,
 };
 
 use super::{
@@ -109,7 +110,9 @@ impl Connected {
                 let label = self.label().await;
                 return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
             }
-            Ask::Checkpoint(array) => return Answer::Checkpoint(self.checkpoint(array).await),
+            Ask::Checkpoint(array) => {
+                return Answer::Checkpoint(medium::checkpoint(self, array).await);
+            }
             Ask::Read { offset, len, what } => {
                 return or_failed(self.read(offset, len, what).await.map(Answer::Bytes));
             }
@@ -126,9 +129,9 @@ impl Connected {
             Ask::FenceKnown { fence, known } => {
                 return self.fenced(Steps::fence_known(self.standing, fence, known)).await;
             }
-            Ask::Unused => self.check_unused().await,
-            Ask::ProveWritable { data_end } => self.prove_writable(data_end).await,
-            Ask::ReserveTables(regions) => self.reserve_tables(&regions).await,
+            Ask::Unused => medium::check_unused(self).await,
+            Ask::ProveWritable { data_end } => medium::prove_writable(self, data_end).await,
+            Ask::ReserveTables(regions) => medium::reserve_tables(self, &regions).await,
             Ask::Visit | Ask::TakeOver { .. } | Ask::Close | Ask::Leave => {
                 unreachable!("{ask:?} is not asked of a session")
             }

@@ -4,18 +4,18 @@
 use core::{fmt, num::NonZeroU64};
 use std::collections::BTreeSet;
 
-use netraid_block::{Buf, DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
+use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 use netraid_raid::{
-    access::{self, checkpoint_of, label_of},
+    access,
     array::MemberCaps,
     assemble::AssembleError,
     fencing::{
-        hash,
+        engine_isid,
         steps::{Answer as Told, Ask, FenceError, Standing, Step, Steps},
     },
-    label::{LABEL_LEN, Label, LabelError, Uuid},
+    label::{LabelError, Uuid},
+    medium::Medium,
     member::MemberIndex,
-    regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN, Regions},
     volume::{Device, Report},
 };
 use netraid_remote::{Order, Reason};
@@ -27,12 +27,6 @@ use super::script::{Desk, LineNumber};
 const KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
 /// Room for the answer of READ KEYS.
 const KEYS_LEN: u16 = 8192;
-/// Writes that are repeated from the first one at most so often when the cache was lost before they were stable.
-const STABLE_TRIES_MAX: usize = 4;
-/// Bytes that are proven to be writable at the end of the data.
-const END_LEN: u64 = 4096;
-/// Bytes of a part of the tables that is reserved at once.
-const RESERVED_AT_ONCE: u64 = 16 << 20;
 
 /// Why something that an engine does with a member, or with the array as a whole, cannot be done.
 #[derive(Debug, Clone)]
@@ -153,11 +147,11 @@ impl Connected {
         former: &BTreeSet<Uuid>,
     ) -> Result<Self, Failure> {
         for former in former {
-            let isid = engine_isid(*former, &array, host);
+            let isid = engine_isid(*former, array, place(host));
             let sessions = Self::connect(desk.clone(), host, Some(isid)).await?;
             desk.close(sessions.line).await;
         }
-        Self::connect(desk, host, Some(engine_isid(machine, &array, host))).await
+        Self::connect(desk, host, Some(engine_isid(machine, array, place(host)))).await
     }
 
     async fn connect(desk: Desk, host: usize, isid: Option<[u8; 6]>) -> Result<Self, Failure> {
@@ -211,117 +205,6 @@ impl Connected {
             request_timeout,
             failure: if has_session { String::new() } else { "no session".into() },
         }
-    }
-
-    /// The newest valid copy of the label, or why there is none.
-    pub(super) async fn label(&self) -> Result<Result<Label, LabelError>, Failure> {
-        let mut copies = Vec::new();
-        for offset in LABEL_OFFSETS {
-            match self.read(offset, LABEL_LEN as u64, "reading the label").await {
-                Ok(bytes) => copies.push(Some(bytes)),
-                Err(Failure::Io(_, reason)) if reason.kind() == ErrorKind::Medium => {
-                    copies.push(None);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(label_of(copies.iter().map(|copy| copy.as_ref().map(|bytes| &bytes[..]))))
-    }
-
-    /// The counter of the newest checkpoint of an array with a log.
-    pub(super) async fn checkpoint(&self, array: Uuid) -> Option<u64> {
-        let mut slots = Vec::new();
-        for offset in CHECKPOINT_OFFSETS {
-            slots.push(self.read(offset, PAGE_LEN.into(), "reading a checkpoint").await.ok());
-        }
-        checkpoint_of(array, slots.iter().map(|slot| slot.as_ref().map(|bytes| &bytes[..])))
-    }
-
-    pub(super) async fn read(
-        &self,
-        offset: u64,
-        len: u64,
-        what: &'static str,
-    ) -> Result<Buf, Failure> {
-        let mut all = SgList::new();
-        let limit = u64::from(self.info.max_transfer_len);
-        let mut at = 0;
-        while at < len {
-            let part = (len - at).min(limit);
-            let what_to_do = (Op::Read, offset + at, part);
-            let flags = RequestFlags::default();
-            let read = self.desk.request(self.line, what_to_do, flags, SgList::new()).await;
-            all.append(read.map_err(|reason| Failure::Io(what, reason))?);
-            at += part;
-        }
-        Ok(all.to_contiguous())
-    }
-
-    /// Writes all of `writes`, and makes them stable: again from the first one when the device has lost its cache before.
-    async fn write_stable(&self, writes: &[(u64, Buf)], what: &'static str) -> Result<(), Failure> {
-        let flags = RequestFlags::default();
-        for _ in 0..STABLE_TRIES_MAX {
-            let losses = self.cache_losses();
-            for (offset, bytes) in writes {
-                let what_to_do = (Op::Write, *offset, bytes.len() as u64);
-                let data = bytes.clone().into();
-                let written = self.desk.request(self.line, what_to_do, flags, data).await;
-                written.map_err(|reason| Failure::Io(what, reason))?;
-            }
-            let flush = (Op::Flush, 0, 0);
-            let flushed = self.desk.request(self.line, flush, flags, SgList::new()).await;
-            flushed.map_err(|reason| Failure::Io("flushing", reason))?;
-            if self.cache_losses() == losses {
-                return Ok(());
-            }
-        }
-        Err(Failure::Io(what, ErrorKind::Device.into()))
-    }
-
-    /// Proves that the device takes writes and makes them stable: it is given the bytes that are there.
-    pub(super) async fn prove_writable(&self, data_end: u64) -> Result<(), Failure> {
-        let labels = LABEL_OFFSETS.map(|offset| (offset, LABEL_LEN as u64));
-        let end = (data_end.saturating_sub(END_LEN), END_LEN);
-        let mut there = Vec::new();
-        for (offset, len) in labels.into_iter().chain([end]) {
-            match self.read(offset, len, "reading what is to be overwritten").await {
-                Ok(bytes) => there.push((offset, bytes)),
-                Err(Failure::Io(_, reason)) if reason.kind() == ErrorKind::Medium => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.write_stable(&there, "proving that it takes writes").await
-    }
-
-    /// Has the device allocate what an array with a log cannot do without.
-    pub(super) async fn reserve_tables(&self, regions: &Regions) -> Result<(), Failure> {
-        if !self.info.can_discard {
-            return Ok(());
-        }
-        let flags = RequestFlags { no_unmap: true, fua: false };
-        let (mut offset, end) = (regions.labels.end(), regions.log.end());
-        while offset < end {
-            let len = (end - offset).min(RESERVED_AT_ONCE);
-            let zeroes = (Op::WriteZeroes, offset, len);
-            let part = self.desk.request(self.line, zeroes, flags, SgList::new()).await;
-            part.map_err(|reason| Failure::Io("reserving space", reason))?;
-            offset += len;
-        }
-        Ok(())
-    }
-
-    /// Refuses a device with a label, or with anything at its beginning or its end.
-    pub(super) async fn check_unused(&self) -> Result<(), Failure> {
-        if !matches!(self.label().await?, Err(LabelError::Absent)) {
-            return Err(Failure::InUse);
-        }
-        let held = self.reservation().await;
-        let is_reserved = match held {
-            Ok(held) => held.is_some(),
-            Err(error) if error.kind() == ErrorKind::Unsupported => false,
-            Err(error) => return Err(Failure::Io("looking for reservations", error)),
-        };
-        if is_reserved { Err(Failure::InUse) } else { Ok(()) }
     }
 
     /// Lets no other engine write to the device, by these steps; its standing tells.
@@ -436,15 +319,45 @@ impl Connected {
     }
 }
 
+impl Medium for Connected {
+    type Error = Failure;
+
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn cache_losses(&self) -> u64 {
+        self.desk.status(self.line).cache_losses
+    }
+
+    async fn request(
+        &self,
+        what: (Op, u64, u64),
+        flags: RequestFlags,
+        data: SgList,
+    ) -> Result<SgList, IoError> {
+        self.desk.request(self.line, what, flags, data).await
+    }
+
+    async fn is_reserved(&self) -> Result<bool, IoError> {
+        Ok(self.reservation().await?.is_some())
+    }
+
+    fn failure(&self, what: &'static str, reason: IoError) -> Failure {
+        Failure::Io(what, reason)
+    }
+
+    fn in_use(&self, _what: String) -> Failure {
+        Failure::InUse
+    }
+}
+
 /// Where a host's disk is.
 pub(super) fn address(host: usize) -> String {
     format!("host {host}")
 }
 
-/// The ISID of a machine's sessions for an array to a host: of the random kind, but the same each time.
-fn engine_isid(machine: Uuid, array: &Uuid, host: usize) -> [u8; 6] {
-    let place: u8 = narrow(host);
-    let hash = hash(machine.into_iter().chain(*array).chain([place]));
-    let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
-    [0x80, a, b, c, d, e]
+/// The place of a host's disk, for what tells sessions apart.
+fn place(host: usize) -> [u8; 1] {
+    [narrow(host)]
 }

@@ -4,6 +4,7 @@ use netraid_raid::{
     access::{Answer, Ask},
     fencing::steps::Steps,
     label::Uuid,
+    medium,
 };
 
 use super::{
@@ -89,12 +90,14 @@ impl Reached {
 async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
     let done = match ask {
         Ask::Label => {
-            let label = session.label().await;
+            let label = medium::label(session).await;
             return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
         }
-        Ask::Checkpoint(array) => return Answer::Checkpoint(session.checkpoint(array).await),
+        Ask::Checkpoint(array) => {
+            return Answer::Checkpoint(medium::checkpoint(session, array).await);
+        }
         Ask::Read { offset, len, what } => {
-            return or_failed(session.read(offset, len, what).await.map(Answer::Bytes));
+            return or_failed(medium::read(session, offset, len, what).await.map(Answer::Bytes));
         }
         Ask::Keys => {
             let keys = session.keys().await;
@@ -109,9 +112,9 @@ async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
             let steps = Steps::fence_known(session.standing, fence, known);
             return fenced(session, steps).await;
         }
-        Ask::Unused => session.check_unused().await,
-        Ask::ProveWritable { data_end } => session.prove_writable(data_end).await,
-        Ask::ReserveTables(regions) => session.reserve_tables(&regions).await,
+        Ask::Unused => medium::check_unused(session).await,
+        Ask::ProveWritable { data_end } => medium::prove_writable(session, data_end).await,
+        Ask::ReserveTables(regions) => medium::reserve_tables(session, &regions).await,
         Ask::Visit | Ask::TakeOver { .. } | Ask::Close | Ask::Leave => {
             unreachable!("{ask:?} is not asked over a line")
         }

@@ -7,7 +7,7 @@
 //! - A *begun mark* stands there while all else of a new array is written. A device that has one was found
 //!   unused before, or was given away by force: whatever else is on it, the device is unused.
 
-use netraid_raid::label::LABEL_LEN;
+use crate::label::LABEL_LEN;
 
 const TEXT_LEN: usize = 16;
 const TEST: [u8; TEXT_LEN] = *b"netraid's mark.\n";
@@ -15,22 +15,26 @@ const BEGUN: [u8; TEXT_LEN] = *b"netraid: begun.\n";
 const PART_LEN: usize = TEXT_LEN + 16;
 
 /// A test mark that no other has, by its random bytes.
-pub(super) fn test(random: [u8; 16]) -> [u8; LABEL_LEN] {
+#[must_use]
+pub fn test(random: [u8; 16]) -> [u8; LABEL_LEN] {
     new(TEST, random)
 }
 
 /// A begun mark.
-pub(super) fn begun(random: [u8; 16]) -> [u8; LABEL_LEN] {
+#[must_use]
+pub fn begun(random: [u8; 16]) -> [u8; LABEL_LEN] {
     new(BEGUN, random)
 }
 
 /// Whether these bytes are a test mark, and nothing else.
-pub(super) fn is_test(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_test(bytes: &[u8]) -> bool {
     is_mark(TEST, bytes)
 }
 
 /// Whether these bytes are a begun mark, and nothing else.
-pub(super) fn is_begun(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_begun(bytes: &[u8]) -> bool {
     is_mark(BEGUN, bytes)
 }
 
@@ -74,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_no_label() {
-        use netraid_raid::label::{Label, LabelError};
+        use crate::label::{Label, LabelError};
         for mark in [test([7; 16]), begun([7; 16])] {
             assert!(matches!(Label::decode(&mark, 0), Err(LabelError::Absent)));
         }
