@@ -106,11 +106,18 @@ pub enum Answer<E> {
 pub trait Failure: Debug + Send + Sync + 'static {
     /// Whether somebody's reservation is why, or that somebody else has the array now.
     fn is_conflict(&self) -> bool;
+
+    /// Whether the device answered, and refused: it may not know what it was asked for.
+    fn is_refusal(&self) -> bool;
 }
 
 impl Failure for IoError {
     fn is_conflict(&self) -> bool {
         self.kind() == ErrorKind::Fenced
+    }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Unsupported | ErrorKind::Fenced | ErrorKind::Device)
     }
 }
 

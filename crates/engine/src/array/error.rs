@@ -335,4 +335,8 @@ impl Failure for ArrayError {
         matches!(self, Self::Io { reason, .. } if reason.kind() == ErrorKind::Fenced)
             || matches!(self, Self::Member(error) if is_taken(error))
     }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Io { reason, .. } if reason.is_refusal())
+    }
 }

@@ -73,7 +73,7 @@ pub struct OpenConfig {
     /// Write nothing, not even labels.
     pub read_only: bool,
     /// Take parity as it is, although the array was not closed, where it cannot be made to match the data because
-    /// members lack some of it.
+    /// members lack some of it, or have none.
     pub trust_parity: bool,
     /// Who opens it.
     pub holder: Holder,
@@ -202,20 +202,19 @@ impl Unsynced {
     }
 }
 
-/// Whether parity of a stripe cannot be made to match: a member lacks what it would follow from. Copies
-/// always can, and so can a stripe that a member has got back since it was away.
-fn needs_parity(label: &Label, stripe: u64) -> bool {
+/// Whether parity of a stripe can be made to match: its data and its parity are on members that are in sync, or have
+/// got them back since they were away. Copies always can.
+fn can_match(label: &Label, stripe: u64) -> bool {
     let geometry = &label.geometry;
-    let is_lacking = |column| {
-        let entry = &label.members[geometry.member_of(stripe, column).as_usize()];
-        match entry.state {
-            MemberState::InSync => false,
-            MemberState::CatchingUp => stripe >= entry.rebuilt_stripes,
-            MemberState::Faulty | MemberState::Missing => true,
-        }
-    };
     let data = geometry.data_columns();
-    data > 1 && (0..data).any(is_lacking)
+    let entry = |column| &label.members[geometry.member_of(stripe, column).as_usize()];
+    let is_there = |column| match entry(column).state {
+        MemberState::InSync => true,
+        MemberState::CatchingUp => stripe < entry(column).rebuilt_stripes,
+        MemberState::Faulty | MemberState::Missing => false,
+    };
+    let all = data + geometry.check_columns();
+    data == 1 || ((0..data).all(is_there) && (data..all).any(is_there))
 }
 
 impl ArrayMachine {
@@ -237,7 +236,7 @@ impl ArrayMachine {
         if assembly.unclean && geometry.check_columns() > 0 {
             let mut from = 0;
             while let Some(stripe) = written.next_written(from) {
-                let is_trusted = config.trust_parity && needs_parity(&label, stripe);
+                let is_trusted = config.trust_parity && !can_match(&label, stripe);
                 unsynced.set(stripe, !is_trusted);
                 from = stripe + 1;
             }
@@ -345,6 +344,9 @@ impl ArrayMachine {
     /// How far background work is, if there is any.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
+        if self.read_only {
+            return None;
+        }
         self.background.progress(&self.geometry, &self.unsynced)
     }
 

@@ -19,6 +19,7 @@ use netraid_block::{ErrorKind, IoError};
 
 use super::{Fence, VACANT};
 use crate::{
+    access::Failure as _,
     planted::{Planted, planted},
     talk::{Next, Talk, Work},
 };
@@ -515,9 +516,7 @@ impl Member {
 /// Whether a device has said that it does not do that: then it has not begun it either.
 fn is_refused(error: &FenceError) -> bool {
     match error {
-        FenceError::Failed { reason, .. } => {
-            matches!(reason.kind(), ErrorKind::Unsupported | ErrorKind::Fenced | ErrorKind::Device)
-        }
+        FenceError::Failed { reason, .. } => reason.is_refusal(),
         FenceError::Reserved { .. }
         | FenceError::Overtaken { .. }
         | FenceError::Forgetful

@@ -30,6 +30,10 @@ impl Failure for Why {
     fn is_conflict(&self) -> bool {
         matches!(self, Self::Failed(_, ErrorKind::Fenced))
     }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Failed(_, ErrorKind::Unsupported))
+    }
 }
 
 const LEN: usize = 4 << 20;

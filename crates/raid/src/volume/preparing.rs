@@ -271,7 +271,7 @@ impl<E: Failure> Place<E> {
         let array = &self.beside.label;
         if let Some(fence) = self.beside.fence {
             // Who registers after this may do so because it has taken the array over.
-            let known = self.keys().await;
+            let known = self.keys().await?;
             // Making sessions takes long enough for another engine to take the array over.
             let is_holder = self.is_holder().await?;
             let fence = fence.with(self.removes(own, is_holder));
@@ -309,10 +309,13 @@ impl<E: Failure> Place<E> {
         }
     }
 
-    /// The keys that are registered; none where they cannot be read, as at a device without reservations.
-    async fn keys(&self) -> BTreeSet<u64> {
-        let keys = self.device(access::Ask::Keys).await.keys();
-        keys.map(|(keys, _)| keys.into_iter().collect()).unwrap_or_default()
+    /// The keys that are registered; none at a device without reservations.
+    async fn keys(&self) -> Result<BTreeSet<u64>, Refusal<E>> {
+        match self.device(access::Ask::Keys).await.keys() {
+            Ok((keys, _)) => Ok(keys.into_iter().collect()),
+            Err(error) if error.is_refusal() => Ok(BTreeSet::new()),
+            Err(error) => Err(Refusal::Failed(error)),
+        }
     }
 
     async fn label(&self) -> Result<Option<Label>, Refusal<E>> {

@@ -199,6 +199,29 @@ fn force_resyncs_what_a_member_that_catches_up_has_got_back() {
     }
 }
 
+/// A stripe whose parity is on the member that is away has nothing that could be made to match: a block of it that could
+/// not be read kept the stripe from being written ever after, and the array was never closed as clean.
+#[test]
+fn force_leaves_stripes_alone_whose_parity_is_away() {
+    const AWAY: MemberIndex = MemberIndex(1);
+    let mut scene = Scene::new(Level::Raid5, 3);
+    scene.write_all(1);
+    let geometry = scene.model.geometry();
+    let stripe = (0..3).find(|stripe| geometry.column_of(*stripe, AWAY) == 2).unwrap();
+    let first = geometry.member_of(stripe, 0);
+    scene.model.bad.insert((first.0, geometry.member_offset(stripe, 0) / 512));
+    scene.reopen(&[0, 2], FORCE);
+    let at = stripe * geometry.stripe_data_len();
+    let id = scene.submit(Op::Write, at, 512, 7);
+    scene.finish_all();
+    let (_, end) = scene.model.ended.iter().find(|(ended, _)| *ended == id).unwrap();
+    assert!(end.is_ok(), "{end:?}");
+    assert_eq!(scene.first_byte(at), 7);
+    scene.close();
+    scene.reopen(&[0, 2], DEAD);
+    assert_eq!(scene.first_byte(at), 7);
+}
+
 /// A stripe that could not be resynced kept all others from being rebuilt.
 #[test]
 fn a_rebuild_does_what_it_can_and_says_what_it_could_not() {

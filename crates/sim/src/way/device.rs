@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 use netraid_raid::{
-    access,
+    access::{self, Failure as _},
     array::MemberCaps,
     assemble::AssembleError,
     fencing::{
@@ -118,6 +118,10 @@ impl From<FenceError> for Failure {
 impl access::Failure for Failure {
     fn is_conflict(&self) -> bool {
         Self::is_conflict(self)
+    }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Io(_, reason) if reason.is_refusal())
     }
 }
 

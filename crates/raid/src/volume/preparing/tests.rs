@@ -440,6 +440,26 @@ fn a_device_that_fails_after_it_was_taken_over_is_given_back() {
     }
 }
 
+/// A list of keys that could not be read would have every key called one that came later.
+#[test]
+fn keys_that_cannot_be_read_are_not_taken_for_none() {
+    let mut whole = World::new();
+    assert!(whole.run(Expect::Anything, beside(true)).is_ok());
+    let asked = |ask: &Ask| matches!(ask, Ask::Device(access::Ask::Keys));
+    let at = whole.asked.iter().position(asked).unwrap();
+    for kind in [ErrorKind::Timeout, ErrorKind::Unreachable, ErrorKind::Aborted] {
+        let mut world = World { fails_at: Some(at), kind, ..World::new() };
+        let end = world.run(Expect::Anything, beside(true));
+        assert!(matches!(&end, Err(Refusal::Failed(error)) if error.kind() == kind), "{end:?}");
+        assert!(world.was_left());
+    }
+    // It has no reservations.
+    for kind in [ErrorKind::Unsupported, ErrorKind::Device] {
+        let mut world = World { fails_at: Some(at), kind, ..World::new() };
+        assert!(world.run(Expect::Anything, beside(true)).is_ok());
+    }
+}
+
 /// Whatever devices answer, whenever they fail.
 #[test]
 fn anything_may_be_answered() {

@@ -13,6 +13,8 @@ use crate::way::{
 
 /// The longest that a request straggles: less than a host is given to settle.
 const STRAGGLER_MAX: Duration = Duration::from_secs(12);
+/// After so long nothing is left at a disk of what was there while it was silent, and sessions are made again.
+const SETTLING: Duration = Duration::from_secs(14);
 
 /// What is wrong with a host for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,8 +296,9 @@ impl World {
         );
         if is_doubtful && was_severe {
             self.hosts[host].must_be_noticed |= !self.plan.has_log;
+            self.hosts[host].settled_at = self.net.now().after(SETTLING);
             if self.phase == Phase::Lives {
-                self.trouble(host, Trouble::Settling, Duration::from_secs(14));
+                self.trouble(host, Trouble::Settling, SETTLING);
             }
         }
         // An engine has to notice that a cache may be lost, and not that it had to wait.
