@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
 use netraid_raid::{
-    access::{self, Failure as _},
+    access,
     array::MemberCaps,
     assemble::AssembleError,
     fencing::{
