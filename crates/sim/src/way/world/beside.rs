@@ -70,7 +70,8 @@ impl World {
             self.count(Case::Reset);
             (self.hosts[host].lost_power, self.hosts[host].must_be_noticed) = (true, true);
             if self.fault_dice.one_in(3) {
-                self.cut(host);
+                // What is told by then comes: an attention whose answer is lost with its connection is told to nobody.
+                self.net.drop_sessions(self.hosts[host].id);
             }
         }
         // Whoever has it in sync by then may not have heard of it.

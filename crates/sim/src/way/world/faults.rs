@@ -88,7 +88,7 @@ impl World {
             Fault::Held,
         ];
         // A dial that nobody answers is enough to leave one member out.
-        let all_answer = self.plan.manners.unanswered_one_in == 0;
+        let all_answer = self.all_dials_answered();
         let may_be =
             |fault: &Fault| self.plan.faults.contains(fault) && (fault.is_light() || all_answer);
         let faults: Vec<Fault> = FAULTS.into_iter().filter(may_be).collect();
@@ -311,7 +311,7 @@ impl World {
     /// An engine opens the array, and may leave a member out that does not answer its dial.
     pub(super) fn may_leave_one_out(&self) -> bool {
         let opens = self.engines.iter().any(|engine| engine.serving().is_none());
-        opens && self.plan.manners.unanswered_one_in > 0
+        opens && !self.all_dials_answered()
     }
 
     /// A host is back, perhaps for a moment only.

@@ -93,8 +93,11 @@ impl World {
         // Who was set aside is known to be away, also when nothing befell it.
         (host.unnoticed_by, host.must_be_noticed) = (None, false);
         let is_replaced = self.replacing.is_some_and(|(replaced, _)| replaced == member);
-        let is_judged =
-            self.serving == Some(id) && !self.is_excused(id) && self.all_dials_answered();
+        // Once nothing befalls the array any more, what befell it before has not settled.
+        let is_judged = self.phase == Phase::Lives
+            && self.serving == Some(id)
+            && !self.is_excused(id)
+            && self.all_dials_answered();
         if was_well && !is_replaced && is_judged {
             return self.fail(format!("member {member} is set aside, and nothing befell it"));
         }
@@ -105,7 +108,7 @@ impl World {
     }
 
     /// Whether a session that is lost is made again in time, when nothing befell its host.
-    fn all_dials_answered(&self) -> bool {
+    pub(super) fn all_dials_answered(&self) -> bool {
         let (manners, line) = (&self.plan.manners, &self.plan.line);
         let are_beside = line.sessions > 1 && manners.beside_unanswered_one_in > 0;
         manners.unanswered_one_in == 0 && !are_beside
