@@ -155,8 +155,6 @@ struct Host {
     is_stranger: bool,
     /// Nothing light befalls it before.
     calm_at: Time,
-    /// Until then what was silent long has commands at the disk, or no session.
-    settled_at: Time,
 }
 
 /// A run.
@@ -246,7 +244,6 @@ impl World {
                 must_be_noticed: false,
                 is_stranger: false,
                 calm_at: Time::START,
-                settled_at: Time::START,
             });
         }
         format(&plan, &mut net, &hosts);

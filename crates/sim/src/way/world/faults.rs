@@ -267,7 +267,7 @@ impl World {
         let id = self.hosts[host].id;
         let was_severe = self.hosts[host].is_impaired;
         match trouble {
-            Trouble::Settling => {}
+            Trouble::Settling => self.net.set_brief(id, 0),
             Trouble::Stuck => self.net.set_slowness(id, 1),
             Trouble::Removed => {
                 if !self.net.add_lun(id) {
@@ -296,7 +296,6 @@ impl World {
         );
         if is_doubtful && was_severe {
             self.hosts[host].must_be_noticed |= !self.plan.has_log;
-            self.hosts[host].settled_at = self.net.now().after(SETTLING);
             if self.phase == Phase::Lives {
                 self.trouble(host, Trouble::Settling, SETTLING);
             }

@@ -87,9 +87,8 @@ impl World {
     pub(super) fn hear_parted(&mut self, id: EngineId, member: usize) {
         let place = self.engine(id).and_then(|engine| Some(engine.places()?[member]));
         let Some(host) = place else { return };
-        let now = self.net.now();
         let host = &mut self.hosts[host];
-        let was_well = !core::mem::replace(&mut host.is_impaired, true) && host.settled_at <= now;
+        let was_well = !core::mem::replace(&mut host.is_impaired, true);
         // Who was set aside is known to be away, also when nothing befell it.
         (host.unnoticed_by, host.must_be_noticed) = (None, false);
         let is_replaced = self.replacing.is_some_and(|(replaced, _)| replaced == member);
