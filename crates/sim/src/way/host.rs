@@ -360,12 +360,16 @@ impl Host {
         (reservations.registration_count() > 0).then_some(reservations)
     }
 
-    /// The disk is reset by itself: its cache is lost, sessions go on, and each is told. What is under way goes on after
-    /// that. False when the device takes no commands now.
+    /// The disk is reset by itself: its cache is lost, sessions go on, and each is told. Writes that are under way go
+    /// on after that. False when the device takes no commands now, or something is read.
     pub(super) fn reset(&mut self, desk: &mut Desk) -> bool {
         // A flush that waits outside would be answered as if nothing had been lost.
         let is_open = self.lun().is_some_and(|lun| lun.house().gate() == Gate::Open);
-        let Some(program) = self.program.as_ref().filter(|_| is_open) else { return false };
+        // A read that goes on would bring what was lost, and nobody would be told before it ends.
+        let is_read =
+            |at: &AtDisk| matches!(&at.work, Work::Request(request) if request.op == Op::Read);
+        let is_fit = is_open && !self.works.values().any(is_read);
+        let Some(program) = self.program.as_ref().filter(|_| is_fit) else { return false };
         // A target that was reset by somebody's task management function says so otherwise, and its cache is kept (SBC-3).
         if let Some(unit) = program.shared.units.borrow_mut().unit_mut([0; 8]) {
             unit.raise(UnitAttention::PowerOn, None);

@@ -208,6 +208,8 @@ pub struct World {
     has_scrubbed: bool,
     is_scrubbing: bool,
     next_trouble: u64,
+    /// A member was set aside at this moment that nothing befell, and why was not told yet.
+    unexplained: Option<usize>,
     /// All dials are answered.
     is_calm: bool,
     /// Looks of the administrator since a member is away.
@@ -292,6 +294,7 @@ impl World {
             has_scrubbed: false,
             is_scrubbing: false,
             next_trouble: 0,
+            unexplained: None,
             is_calm: false,
             ticks_away: vec![0; members],
             replacing: None,

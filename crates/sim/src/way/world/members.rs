@@ -98,7 +98,7 @@ impl World {
             && !self.is_excused(id)
             && self.all_dials_answered();
         if was_well && !is_replaced && is_judged {
-            return self.fail(format!("member {member} is set aside, and nothing befell it"));
+            self.unexplained = Some(member);
         }
         if self.impaired() > self.tolerance() && self.serving == Some(id) {
             // Nothing that was done to it explains it: what befalls others now could be too much.
@@ -115,12 +115,20 @@ impl World {
 
     pub(super) fn hear_event(&mut self, id: EngineId, event: Event) {
         match event {
-            Event::Member { state, ref reason, .. } => {
+            Event::Member { member, state, ref reason, .. } => {
                 if state == MemberState::CatchingUp {
                     self.count(Case::CatchingUp);
                 }
-                if reason.contains("not flushed may be lost") {
+                let is_doubt = reason.contains("not flushed may be lost");
+                if is_doubt {
                     self.count(Case::CacheLossCounted);
+                }
+                // What an examination was told that broke off counts as a lost cache, for all that is known.
+                let unexplained = self.unexplained.take().filter(|_| !is_doubt);
+                if unexplained == Some(member.as_usize()) {
+                    self.fail(format!(
+                        "member {member} is set aside, and nothing befell it: {reason}"
+                    ));
                 }
             }
             Event::Suspect { failure: Some(_), .. } => self.count(Case::Suspected),
