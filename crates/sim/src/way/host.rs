@@ -187,6 +187,8 @@ impl Host {
         let (Some(program), Some(lun)) = (&self.program, self.lun()) else { return };
         program.shared.units.borrow_mut().retire(LUN);
         lun.house().set(Gate::Leaving);
+        // It may have been held, and taken away for that.
+        self.is_taken_away = false;
         self.look_at_gate(desk);
     }
 

@@ -338,7 +338,9 @@ impl World {
                 self.count(Case::EngineHung);
                 let Some(engine) = self.engine(id) else { return };
                 let seat = self.seats[engine.machine];
-                let time = Duration::from_millis(100 + self.dice.below(1500));
+                // What waits for an answer meanwhile has time left for a session that was lost.
+                let most = self.plan.line.request_timeout / 2;
+                let time = Duration::from_millis(100 + self.dice.below(1500)).min(most);
                 self.net.hang_engine(seat, time);
                 // Members are asked again before it stands still again.
                 let wait = self.dice.time_to_next(self.plan.life);

@@ -123,8 +123,11 @@ impl World {
                 if is_doubt {
                     self.count(Case::CacheLossCounted);
                 }
-                // What an examination was told that broke off counts as a lost cache, for all that is known.
-                let unexplained = self.unexplained.take().filter(|_| !is_doubt);
+                // What an examination was told that broke off counts as a lost cache, for all that is known; and a LUN that
+                // was removed has no registrations when it is there again.
+                let is_explained =
+                    is_doubt || reason.contains("has forgotten this host's registration");
+                let unexplained = self.unexplained.take().filter(|_| !is_explained);
                 if unexplained == Some(member.as_usize()) {
                     self.fail(format!(
                         "member {member} is set aside, and nothing befell it: {reason}"
