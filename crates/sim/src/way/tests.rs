@@ -53,6 +53,10 @@ fn what_was_acknowledged_is_there_and_what_was_preempted_is_not() {
         Count::ForeignFunction,
         Count::LunRemoved,
         Count::Straggled,
+        Count::Remembered,
+        Count::Reset,
+        Count::ResetDirty,
+        Count::Brief,
     ];
     let missing: Vec<_> =
         silent.iter().map(|(count, _)| *count).filter(|count| !expected.contains(count)).collect();
