@@ -4,8 +4,9 @@
 //! data members for that)" (`raid::array`). So a stripe is *torn* from a crash in the middle of one of its writes until
 //! a resync has ended; and when power failed, so is every stripe with a write that no flush has covered, parity that a
 //! resync has written included. An engine does not know which stripes are torn: before its resync has ended, none is to
-//! be had without a member (`World::may_lack_parity`). Whoever opens such an array by force without a member takes parity as it is: what torn
-//! stripes held is lost then, until it is written anew. All other stripes have what they had.
+//! be had without a member (`World::may_lack_parity`). Whoever opens such an array by force without a member takes parity
+//! as it is where data or parity is away: what torn stripes held there counts as lost then, until it is written anew. All
+//! other stripes have what they had.
 //!
 //! Nothing is made stable by an opening, and a block of 4 KiB may be torn by a crash between its sectors' blocks.
 
