@@ -127,6 +127,8 @@ errors! {
         CacheLossInSessionForgotten: "A unit attention that tells of a lost cache is not counted as a loss.",
         CacheLossBeforeReconnectForgotten: "A session that is made again counts no lost cache.",
         DoubtOfExaminationForgotten: "What a failed examination was told of a lost cache is not handed on to the next one.",
+        UsedAfterSilence: "A device that does not answer whether it takes a registration is used without.",
+        SentAfterCacheLoss: "What waits is sent to a disk that lost its cache since the array relies on it.",
         LateAttentionIgnored: "A unit attention that ends a command that was given up is not heeded.",
         OnlyFlushRepeatedAfterLoss: "After a cache was lost before its flush, the flush is repeated and the write is not.",
         ForcedWriteNotFlushed: "A FUA write to a disk without the bit is not followed by a flush.",

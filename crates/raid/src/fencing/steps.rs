@@ -291,9 +291,11 @@ impl Member {
     }
 
     /// A device without reservations, or one that cannot keep them (LIO without its state
-    /// directory), is used without; but not while somebody else is registered at it.
+    /// directory), is used without; but not while somebody else is registered at it, nor one that has not answered: it
+    /// may have reservations.
     async fn may_go_on_after(&self, reason: &IoError) -> bool {
-        if reason.kind() == ErrorKind::Fenced {
+        let is_refused = reason.is_refusal() || planted(Planted::UsedAfterSilence);
+        if !is_refused || reason.kind() == ErrorKind::Fenced {
             return false;
         }
         let has_none = reason.kind() == ErrorKind::Unsupported;

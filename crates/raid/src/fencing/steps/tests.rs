@@ -224,6 +224,11 @@ fn a_device_without_reservations_is_used_without_unless_somebody_is_registered()
         ((register, ErrorKind::Device), vec![DEAD], false),
         ((register, ErrorKind::Unsupported), vec![DEAD], false),
         ((register, ErrorKind::Fenced), vec![], false),
+        // Who does not answer may have reservations, and may be held by somebody who comes next.
+        ((register, ErrorKind::Timeout), vec![], false),
+        ((register, ErrorKind::Unreachable), vec![], false),
+        ((register, ErrorKind::Aborted), vec![], false),
+        ((Ask::Reservation, ErrorKind::Timeout), vec![], false),
     ] {
         let mut device = Device { fails_at: Some(fails_at), ..Device::with(&others) };
         // Who has no reservations has no keys to tell.
