@@ -75,6 +75,9 @@ impl<U> Remote<U> {
         if self.status.is_fenced {
             return self.end_ready(Self::fail_idle);
         }
+        if self.is_relied_on_in_vain() {
+            return self.end_ready(Self::end_unsent);
+        }
         if self.is_barred() || self.orders.give_back() {
             return;
         }
@@ -98,6 +101,13 @@ impl<U> Remote<U> {
         self.is_leaving
             && self.orders.were_given_back()
             && !planted(Planted::IdleWritesOutliveRegistration)
+    }
+
+    /// Whether the disk has lost its cache since that was written on which the requests rely.
+    #[inline]
+    fn is_relied_on_in_vain(&self) -> bool {
+        self.relied_losses.is_some_and(|losses| losses != self.status.cache_losses)
+            && !planted(Planted::SentAfterCacheLoss)
     }
 
     /// Ends all requests that have nothing under way, where some are ready.

@@ -78,6 +78,8 @@ pub struct Remote<U> {
     pub(crate) is_closed: bool,
     /// This side gives its registrations back, for good.
     pub(crate) is_leaving: bool,
+    /// How often the disk had lost its cache when that was written on which the requests rely, where they rely on any.
+    pub(crate) relied_losses: Option<u64>,
     /// Since when there is no session at all, and what the latest attempt at each portal met.
     pub(crate) down: Option<Down>,
     /// Why there was no session the last time that there was none.
@@ -147,6 +149,7 @@ impl<U> Remote<U> {
             aborting: VecDeque::new(),
             is_closed: false,
             is_leaving: false,
+            relied_losses: None,
             down: None,
             failure: String::new(),
             status: Status::default(),
@@ -254,6 +257,14 @@ impl<U> Remote<U> {
         let deadline = now + self.dialer.settings.request_timeout;
         self.orders.insert(id, order, deadline, &self.place);
         self.note_demand();
+    }
+
+    /// Requests rely from now on on what the disk was given when it had lost its cache so often: once it has lost its cache
+    /// again, all that wait, and all that come, end unsent with [`ErrorKind::Unreachable`]. A disk that was restarted may
+    /// have come back as it was long ago, and what goes to it then could make it look like one that was there all the time.
+    pub fn handle_reliance(&mut self, now: Duration, cache_losses: u64) {
+        self.begin(now);
+        self.relied_losses = Some(cache_losses);
     }
 
     /// This side gives its registrations back, for good: what is under way still, and meets the reservation of somebody

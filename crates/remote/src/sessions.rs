@@ -384,6 +384,19 @@ impl<U> Remote<U> {
         }
     }
 
+    /// Ends all requests that have nothing under way: the disk is not the one any more that they rely on.
+    pub(crate) fn end_unsent(&mut self) {
+        for ticket in self.requests.idle() {
+            let text = format!(
+                "{}: restarted or was reset: writes that were not flushed may be lost",
+                self.place
+            );
+            let error = IoError::with_detail(ErrorKind::Unreachable, text);
+            let left = self.end(ticket, Err(error));
+            self.leave(left);
+        }
+    }
+
     /// This side may not write any more: nothing is sent again, and nothing waits.
     pub(crate) fn fence(&mut self) {
         if !self.status.is_fenced {

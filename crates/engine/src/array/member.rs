@@ -107,6 +107,8 @@ pub(super) struct Connected {
     pub(super) config: MemberConfig,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
+    /// How often it had lost its cache before anything was read of it.
+    pub(super) cache_losses: u64,
     /// Whether only this engine may write to it, and what is to be given back.
     pub(super) standing: Standing,
 }
@@ -158,8 +160,8 @@ impl Connected {
         initiator.header_digest = config.digests;
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
-        let device = remote.clone().into_device();
-        Ok(Self { config, remote, device, standing: Standing::default() })
+        let (device, cache_losses) = (remote.clone().into_device(), remote.cache_losses());
+        Ok(Self { config, remote, device, cache_losses, standing: Standing::default() })
     }
 
     pub(super) fn address(&self) -> String {

@@ -64,13 +64,14 @@ fn report(connected: &Connected) -> Report {
     }
 }
 
-/// What a volume must know of a member's device.
+/// What a volume must know of a member's device, whose requests rely from now on on what is there.
 pub(super) fn device_of(connected: &Connected) -> Device {
+    connected.remote.rely_on(connected.cache_losses);
     Device {
         address: connected.address(),
         caps: caps(connected),
         max_transfer_len: connected.device.info().max_transfer_len,
-        cache_losses: connected.remote.cache_losses(),
+        cache_losses: connected.cache_losses,
     }
 }
 

@@ -241,6 +241,7 @@ impl Driver {
                     self.remote.handle_order(now, id, order);
                 }
                 Message::Leaving => self.remote.handle_leaving(now),
+                Message::Reliance(losses) => self.remote.handle_reliance(now, losses),
                 Message::Close(done) => {
                     self.closing.push(done);
                     self.remote.handle_close(now);

@@ -250,6 +250,8 @@ enum Message {
     Order(Order, oneshot::Sender<Result<Vec<u8>, IoError>>),
     /// This side gives the disk back: who has it then has taken over from nobody.
     Leaving,
+    /// Requests rely on what the disk was given when it had lost its cache so often.
+    Reliance(u64),
     Close(oneshot::Sender<()>),
     Cut(oneshot::Sender<()>),
 }
@@ -369,6 +371,14 @@ impl Remote {
     #[must_use]
     pub fn cache_losses(&self) -> u64 {
         self.state.cache_losses.load(Ordering::Acquire)
+    }
+
+    /// Requests rely from now on on what the disk was given when it had lost its cache so often, as
+    /// [`Self::cache_losses`] says it: once it has lost its cache again, all that wait, and all that come, end unsent
+    /// with [`netraid_block::ErrorKind::Unreachable`].
+    pub fn rely_on(&self, cache_losses: u64) {
+        // When the task is gone nothing is sent any more.
+        let _ = self.sender.send(Message::Reliance(cache_losses));
     }
 
     /// Bytes that the disk had when it was last examined: more than [`DeviceInfo::capacity`] when

@@ -207,3 +207,56 @@ fn a_busy_disk_is_asked_again() {
         assert_eq!(world.count(WRITE), 4);
     }
 }
+
+#[test]
+fn what_waits_for_a_disk_that_was_restarted_is_not_sent_where_requests_rely_on_what_it_had() {
+    let mut world = World::opened();
+    world.remote.handle_reliance(world.now, world.losses());
+    world.target.holds = vec![WRITE];
+    let under_way = world.write(1, 0x11);
+    let waits = world.write(2, 0x22);
+    world.restart();
+    world.target.holds.clear();
+    world.pass(SECOND);
+    assert_eq!((world.remote.status().reconnects, world.losses()), (1, 1));
+    world.assert_failed(under_way, ErrorKind::Unreachable);
+    world.assert_failed(waits, ErrorKind::Unreachable);
+    // Nor is what comes later.
+    let later = world.write(3, 0x33);
+    world.assert_failed(later, ErrorKind::Unreachable);
+    assert_eq!(world.count(WRITE), 2);
+    // It is told once what it had lost when it was given what counts now.
+    world.remote.handle_reliance(world.now, world.losses());
+    let anew = world.write(4, 0x44);
+    world.assert_done(anew);
+}
+
+#[test]
+fn a_disk_that_has_lost_its_cache_is_given_nothing_again_that_rests_on_what_it_had() {
+    let mut world = World::opened();
+    world.remote.handle_reliance(world.now, world.losses());
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.target.medium.lose_cache();
+    // Without an answer.
+    world.conn(0).tasks.clear();
+    world.target.holds.clear();
+    let read = world.read(2);
+    world.pass(20 * MILLI);
+    world.assert_failed(read, ErrorKind::Unreachable);
+    world.assert_failed(write, ErrorKind::Unreachable);
+    assert_eq!(world.count(WRITE), 1);
+}
+
+#[test]
+fn requests_that_rely_on_a_cache_go_on_where_only_the_connection_was_lost() {
+    let mut world = World::opened();
+    world.remote.handle_reliance(world.now, world.losses());
+    world.target.holds = vec![WRITE];
+    let write = world.write(1, 0x11);
+    world.cut(0);
+    world.target.holds.clear();
+    world.pass(SECOND);
+    assert_eq!(world.losses(), 0);
+    world.assert_done(write);
+}

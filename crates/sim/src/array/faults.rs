@@ -260,11 +260,7 @@ impl<M: Machine> World<M> {
                 }
                 host.is_older |= is_another;
                 self.harms.retain(|harm| harm.member != member || !is_another);
-                // Nobody exchanges a disk in less time than requests wait: a label among them, sent to the other disk
-                // when its session is made again, would call it up to date (docs/faults.md).
-                let is_awaited = !self.engines.is_empty();
-                let least = if is_awaited { Plan::patience().deadline * 3 } else { Duration::ZERO };
-                self.agenda.put_in(long.max(least), Happening::Mend(member, Trouble::Dark));
+                self.agenda.put_in(long, Happening::Mend(member, Trouble::Dark));
             }
             Fault::ConnectionLost => {
                 self.impair(member, Trouble::Cut);

@@ -130,6 +130,8 @@ pub struct Session {
     signs: u64,
     /// How often the member lost its power while the session was kept.
     cache_losses: u64,
+    /// How often it had done so when it was found: requests rely on what it was given since.
+    relied_losses: u64,
     /// For the login; commands have their own.
     login_deadline: Option<Time>,
     retry_at: Option<Time>,
@@ -169,6 +171,7 @@ impl Session {
             is_leaving: false,
             signs: 0,
             cache_losses: 0,
+            relied_losses: 0,
             login_deadline: None,
             retry_at: Some(now),
             power_failures: 0,
@@ -223,8 +226,12 @@ impl Session {
         self.is_ready() && self.sent.is_empty() && self.queued.is_empty()
     }
 
-    /// Sends a command, at once or when there is a connection again; false when there is no session.
+    /// Sends a command, at once or when there is a connection again; false when there is no session, or the member lost
+    /// its power since it was found.
     pub fn submit(&mut self, around: &mut Surroundings<'_>, io: IoTag, command: Command) -> bool {
+        if self.cache_losses != self.relied_losses {
+            return false;
+        }
         if self.is_ready() {
             return self.send(around, What::Io(io), command);
         }
@@ -341,6 +348,10 @@ impl Session {
                 if self.is_kept {
                     self.cache_losses += u64::from(before != power_failures);
                     self.phase = Phase::Ready;
+                    if self.cache_losses != self.relied_losses {
+                        let unsent = self.take_queued();
+                        return Some(Outcome::Lost(unsent, "the member was restarted"));
+                    }
                     for queued in core::mem::take(&mut self.queued) {
                         self.send_until(around, queued);
                     }
@@ -466,6 +477,7 @@ impl Session {
     fn find(&mut self) -> Outcome {
         self.phase = Phase::Ready;
         (self.is_kept, self.keeps_looking) = (true, false);
+        self.relied_losses = self.cache_losses;
         let (label, checkpoint) = (self.label.take(), self.checkpoint.take());
         Outcome::Found { label, checkpoint, written: self.written.take() }
     }

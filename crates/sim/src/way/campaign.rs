@@ -27,11 +27,17 @@ pub fn run(first: Seed, extent: Extent, threads: usize, failures_max: usize) -> 
 }
 
 /// What the world does not bring about, or so seldom that many runs do without.
-const SELDOM: [Case; 4] =
-    [Case::SessionGivenUp, Case::NotRegistered, Case::CandidateLetGo, Case::DeviceNotJoined];
+const SELDOM: [Case; 5] = [
+    Case::SessionGivenUp,
+    Case::NotRegistered,
+    Case::CandidateLetGo,
+    Case::DeviceNotJoined,
+    Case::Diverged,
+];
 
 /// The same beneath the lines: what would be a fault of an initiator or of a target, and what no engine asks for.
-const SELDOM_BENEATH: [Count; 10] = [
+const SELDOM_BENEATH: [Count; 11] = [
+    Count::LateAfterSilence,
     Count::TaskFunctionFailed,
     Count::SilentPeer,
     Count::ProtocolError,

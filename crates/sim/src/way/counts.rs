@@ -66,6 +66,8 @@ counts! {
     TaskFunctionFailed = "task management functions that failed",
     /// A task was aborted by task management.
     TaskAborted = "tasks aborted",
+    /// A write of a dead engine landed at a disk at which the removal of its registration was not answered.
+    LateAfterSilence = "writes that landed after a removal that was not answered",
     /// A target dropped a connection because its peer was silent.
     SilentPeer = "silent peers dropped by a target",
     /// A target saw a peer that breaks the protocol.

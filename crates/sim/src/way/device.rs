@@ -132,6 +132,8 @@ pub(super) struct Connected {
     pub(super) host: usize,
     pub(super) line: LineNumber,
     pub(super) info: DeviceInfo,
+    /// How often it had lost its cache before anything was read of it.
+    losses_before: u64,
     /// Whether only this engine may write to it, and what is to be given back.
     pub(super) standing: Standing,
 }
@@ -161,7 +163,8 @@ impl Connected {
     async fn connect(desk: Desk, host: usize, isid: Option<[u8; 6]>) -> Result<Self, Failure> {
         let (line, opened) = desk.dial(host, isid).await;
         let info = opened.map_err(Failure::NoLine)?.info;
-        Ok(Self { desk, host, line, info, standing: Standing::default() })
+        let losses_before = desk.status(line).cache_losses;
+        Ok(Self { desk, host, line, info, losses_before, standing: Standing::default() })
     }
 
     pub(super) async fn close(&self) {
@@ -178,13 +181,14 @@ impl Connected {
         MemberCaps { volatile_cache, can_discard }
     }
 
-    /// What a volume must know of it.
+    /// What a volume must know of it; its requests rely from now on on what is there.
     pub(super) fn device(&self) -> Device {
+        self.desk.rely_on(self.line, self.losses_before);
         Device {
             address: self.address(),
             caps: self.caps(),
             max_transfer_len: self.info.max_transfer_len,
-            cache_losses: self.cache_losses(),
+            cache_losses: self.losses_before,
         }
     }
 

@@ -161,6 +161,11 @@ impl<U> Line<U> {
         self.tell(desk).handle_leaving(now);
     }
 
+    pub(super) fn rely_on(&mut self, desk: &mut Desk, cache_losses: u64) {
+        let now = desk.clock();
+        self.tell(desk).handle_reliance(now, cache_losses);
+    }
+
     pub(super) fn close(&mut self, desk: &mut Desk) {
         let now = desk.clock();
         self.tell(desk).handle_close(now);

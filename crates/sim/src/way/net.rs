@@ -305,6 +305,11 @@ impl<U, X> Net<U, X> {
         self.lines[line.0].note_leaving(&mut self.desk);
     }
 
+    /// Requests rely on what the disk was given when it had lost its cache so often.
+    pub fn rely_on(&mut self, line: LineId, cache_losses: u64) {
+        self.lines[line.0].rely_on(&mut self.desk, cache_losses);
+    }
+
     /// No more requests come; [`News::Closed`] says when all is over.
     pub fn close(&mut self, line: LineId) {
         self.lines[line.0].close(&mut self.desk);

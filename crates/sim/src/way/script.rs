@@ -49,6 +49,8 @@ pub(super) enum Want {
     Order { line: LineNumber, order: Order, ticket: Ticket },
     /// Its registrations are given back, for good.
     Leaving(LineNumber),
+    /// Requests rely on what its disk was given when that had lost its cache so often.
+    Reliance(LineNumber, u64),
     /// Its disk is fenced: it is this engine's alone, or used without that.
     Fenced { line: LineNumber, is_exclusive: bool },
     /// It ends when all that is under way has ended; answered then.
@@ -169,6 +171,10 @@ impl Desk {
 
     pub(super) fn note_leaving(&self, line: LineNumber) {
         self.0.borrow_mut().wants.push_back(Want::Leaving(line));
+    }
+
+    pub(super) fn rely_on(&self, line: LineNumber, cache_losses: u64) {
+        self.0.borrow_mut().wants.push_back(Want::Reliance(line, cache_losses));
     }
 
     pub(super) fn note_fenced(&self, line: LineNumber, is_exclusive: bool) {

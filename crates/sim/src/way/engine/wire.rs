@@ -140,6 +140,11 @@ impl Engine {
                         context.net.note_leaving(*id);
                     }
                 }
+                Want::Reliance(line, losses) => {
+                    if let Some(id) = self.lines.get(&line) {
+                        context.net.rely_on(*id, losses);
+                    }
+                }
                 Want::Fenced { line, is_exclusive } => {
                     if let Some(id) = self.lines.get(&line) {
                         context.net.note_fenced(*id, is_exclusive);

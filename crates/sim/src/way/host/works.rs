@@ -83,7 +83,7 @@ impl Host {
     fn note_effect(&self, desk: &mut Desk, at: &AtDisk, request: &MediumRequest, is_torn: bool) {
         let MediumRequest { op, offset, len, .. } = *request;
         desk.trace.mix(&[0xd15c, self.id.0 as u64, op as u64, offset, len]);
-        desk.watch.note_applied(&Applied {
+        let is_late = desk.watch.note_applied(&Applied {
             host: self.id,
             line: at.line,
             op,
@@ -94,6 +94,9 @@ impl Host {
             is_torn,
             is_outsider: at.is_outsider,
         });
+        if is_late {
+            desk.count(Count::LateAfterSilence);
+        }
         let effect = Effect {
             at: desk.now(),
             host: self.id,

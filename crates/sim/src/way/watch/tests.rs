@@ -54,7 +54,7 @@ impl Bench {
 
     fn apply(&mut self, line: LineId, byte: u8) {
         let data = bytes(byte);
-        self.watch.note_applied(&Applied {
+        let _ = self.watch.note_applied(&Applied {
             host: HOST,
             line,
             op: Op::Write,

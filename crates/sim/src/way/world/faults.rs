@@ -307,9 +307,12 @@ impl World {
         self.forgive();
     }
 
-    /// An engine opens the array, and may leave a member out that does not answer its dial.
+    /// An engine opens the array, and may leave a member out that does not answer its dial, or has left it out.
     pub(super) fn may_leave_one_out(&self) -> bool {
-        let opens = self.engines.iter().any(|engine| engine.serving().is_none());
+        let newest = EngineId(self.last_engine);
+        let opens = self.engines.iter().any(|engine| {
+            engine.serving().is_none() || (engine.id == newest && self.serving != Some(newest))
+        });
         opens && !self.all_dials_answered()
     }
 

@@ -5,6 +5,7 @@ use core::time::Duration;
 use netraid_block::IoError;
 use netraid_raid::{
     assemble::AssembleError,
+    geometry::Level,
     label::Holder,
     member::MemberState,
     volume::{Machine as _, PlainOrLogged},
@@ -266,6 +267,14 @@ impl World {
             )
         );
         self.forces_next = is_doubt && all_are_there && self.refusals > 2;
+        if matches!(failure, Failure::Assemble(AssembleError::Diverged { .. }))
+            && all_are_there
+            && self.has_lost_its_witness()
+        {
+            self.count(Case::Diverged);
+            self.phase = Phase::Over;
+            return;
+        }
         let is_over = self.phase > Phase::Lives && self.refusals > LATE_REFUSALS_MAX;
         if is_over || self.refusals > REFUSALS_MAX {
             self.fail(format!("{} openings in a row were refused: {failure}", self.refusals));
@@ -274,6 +283,12 @@ impl World {
         if let Some(old) = self.serving {
             self.net.put_in(Duration::from_secs(1), Happening::Kill(old));
         }
+    }
+
+    /// Whether of three mirrors or more one is another disk now: what it knew of the others nobody knows.
+    fn has_lost_its_witness(&self) -> bool {
+        let is_mirror = self.plan.geometry.level() == Level::Raid1;
+        is_mirror && self.places.iter().any(|host| self.hosts[*host].is_stranger)
     }
 
     fn hear_closed(&mut self, id: EngineId, failure: Option<IoError>) {
