@@ -1,7 +1,7 @@
 //! One engine: the volume of the array, its sessions with the members, and its administrator.
 //!
 //! It is the shell of a [`Volume`], and decides nothing about it: it fences and resets every member before the machine
-//! sees a label, refuses to open what others could carry alone, gives the volume the ends of requests and looks at
+//! sees a label, opens the array by the steps of the product, asks its administrator where these have a doubt, gives the volume the ends of requests and looks at
 //! sessions, makes and ends sessions as the volume says, and dies at the action that the world says. The administrator
 //! replaces members that are other disks, and asks for those that do not come back by themselves.
 //!
@@ -11,9 +11,9 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use netraid_block::{Buf, ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
+use netraid_block::{ErrorKind, IoError, Pool, RequestFlags, SgList, narrow};
 use netraid_raid::{
-    label::{Label, Uuid},
+    label::Uuid,
     logged::{Limits, MemberCaps, RequestId, UserRequest},
     member::{MemberIndex, MemberState},
     volume::{Action, Event, Expect, Tag, Volume},
@@ -29,6 +29,7 @@ pub use due::{Due, Near};
 
 use super::{
     machine::Machine,
+    opened::FoundDevice,
     oracle::EngineId,
     session::{Outcome, Session, Surroundings},
     trace::Trace,
@@ -94,32 +95,13 @@ pub struct Fittings {
     pub read_window: Option<(u64, u64)>,
 }
 
-/// What a session found on a member of the array.
-#[derive(Debug, Clone)]
-pub struct FoundLabel {
-    label: Label,
-    /// The counter of its newest checkpoint.
-    checkpoint: Option<u64>,
-    /// Its region of written bits, without a log.
-    written: Option<Buf>,
-}
-
-/// A member as a session found it.
-#[derive(Debug, Clone)]
-pub enum Found {
-    /// With the label of the array.
-    Member(Box<FoundLabel>),
-    /// Without one that belongs here.
-    Stranger,
-}
-
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are as many as engines")]
 enum Stage<M> {
     /// Logging in everywhere, at most until then.
-    Opening { until: Time, found: Vec<Option<Found>> },
+    Opening { until: Time, found: Vec<Option<FoundDevice>> },
     /// Waits for an administrator's word.
-    Asking { found: Vec<Option<Found>> },
+    Asking { found: Vec<Option<FoundDevice>> },
     /// The volume has it.
     Open(Volume<M, RequestId>),
     /// It gave up.
@@ -441,30 +423,24 @@ impl<M: Machine> Engine<M> {
                 self.end_attempt(member, "another engine has it");
             }
             Outcome::Found { label, checkpoint, written } => {
-                let found = label.map(|label| FoundLabel { label: *label, checkpoint, written });
-                self.find(context, member, found);
+                self.find(context, member, FoundDevice { label, checkpoint, written });
             }
         }
     }
 
-    fn find(&mut self, context: &mut Context<'_>, member: usize, found: Option<FoundLabel>) {
-        let is_ours = |FoundLabel { label, .. }: &FoundLabel| {
-            label.array_uuid == self.fittings.array_uuid && label.index == index(member)
-        };
-        let found = found.filter(is_ours);
-        let found = found.map_or(Found::Stranger, |found| Found::Member(Box::new(found)));
-        context.trace.note(context.around.now, || match &found {
-            Found::Member(found) => {
-                let (generation, epoch) = (found.label.generation, found.label.epoch);
+    fn find(&mut self, context: &mut Context<'_>, member: usize, found: FoundDevice) {
+        context.trace.note(context.around.now, || match &found.label {
+            Some(label) => {
+                let (generation, epoch) = (label.generation, label.epoch);
                 format!("engine {}: member {member} is there: {generation}.{epoch}", self.id.0)
             }
-            Found::Stranger => format!("engine {}: member {member} has no label", self.id.0),
+            None => format!("engine {}: member {member} has no label", self.id.0),
         });
         match &mut self.stage {
             Stage::Opening { found: all, .. } | Stage::Asking { found: all } => {
                 all[member] = Some(found);
             }
-            Stage::Open(_) => self.welcome(context, member, found),
+            Stage::Open(_) => self.welcome(context, member, found.label),
             Stage::Over => {}
         }
     }

@@ -163,11 +163,9 @@ impl<M: Machine> World<M> {
             }
             disks[*member] = Some(disk);
         }
-        if may_refuse && others_may_be_newer(&disks) {
-            return;
-        }
         let checked = match subset::read::<M>(disks, &self.fittings) {
-            Ok(Read { data, trusts_parity }) => {
+            Ok(Read { is_doubtful: true, .. }) if may_refuse => return,
+            Ok(Read { data, trusts_parity, .. }) => {
                 let checked = self.oracle.check_volume(&data, loses_power, trusts_parity);
                 checked.map_err(|wrong| wrong.0)
             }
@@ -218,17 +216,4 @@ impl<M: Machine> World<M> {
             self.fail(format!("at rest: {text}"));
         }
     }
-}
-
-/// Whether members that are not there could have carried the array without these.
-fn others_may_be_newer(disks: &[Option<Disk>]) -> bool {
-    let labels = disks.iter().flatten().filter_map(subset::newest_label);
-    let Some(newest) = labels.max_by_key(|label| (label.generation, label.epoch)) else {
-        return false;
-    };
-    let is_elsewhere =
-        |at: &usize| disks[*at].is_none() && newest.members[*at].state == MemberState::InSync;
-    let others = (0..disks.len()).filter(is_elsewhere);
-    let others = others.map(|at| MemberIndex(narrow(at)));
-    newest.geometry.can_serve_from(others.collect())
 }

@@ -2,30 +2,18 @@
 
 use core::fmt::Debug;
 
-use netraid_block::{Buf, IoError, SgList};
+use netraid_block::{IoError, SgList};
 use netraid_raid::{
     format::{self, Image},
     geometry::Geometry,
     label::{Label, Uuid},
-    logged::{LoggedArray, OpenConfig, RuleCounts},
-    member::MemberIndex,
+    logged::RuleCounts,
     regions::Regions,
-    volume::{self, Logged},
+    volume::{self, Logged, PlainOrLogged},
 };
 
 use super::rest;
 use crate::disk::Disk;
-
-/// What an array is opened with.
-#[derive(Debug)]
-pub struct Opening {
-    /// Who is there, and how the machine is to work.
-    pub config: OpenConfig,
-    /// The region of written bits of each member that is there, of an array without a log.
-    pub written: Vec<Option<Buf>>,
-    /// An administrator's word against all doubts.
-    pub is_forced: bool,
-}
 
 /// An array's machine, as a volume drives it, and what the world must know of it.
 pub trait Machine: volume::Machine + Debug + Sized {
@@ -35,21 +23,11 @@ pub trait Machine: volume::Machine + Debug + Sized {
     /// It has a log.
     const HAS_LOG: bool = true;
 
-    /// Opens an array.
+    /// The machine of an array that the product has opened; for each member in order whether, and where, its device is.
     ///
     /// # Errors
-    /// When it does not open.
-    fn open(opening: Opening) -> Result<Self, IoError>;
-
-    /// Whether an opening takes parity as it is, though it may not match.
-    fn trusts_parity(_opening: &Opening) -> bool {
-        false
-    }
-
-    /// Whether a member that is there has its place when the array is opened; another one has to be taken back.
-    fn has_place(&self, _member: MemberIndex) -> bool {
-        true
-    }
+    /// When it cannot go on with these.
+    fn take(machine: PlainOrLogged, places: &[Option<usize>]) -> Result<Self, IoError>;
 
     /// What is on the members of a new array, with this salt.
     fn format(
@@ -94,9 +72,11 @@ pub trait Machine: volume::Machine + Debug + Sized {
 }
 
 impl Machine for Logged {
-    fn open(Opening { config, .. }: Opening) -> Result<Self, IoError> {
-        let max_io_len = config.max_io_len;
-        Ok(Self::new(LoggedArray::open(config)?, false, max_io_len))
+    fn take(machine: PlainOrLogged, _places: &[Option<usize>]) -> Result<Self, IoError> {
+        match machine {
+            PlainOrLogged::Logged(machine) => Ok(*machine),
+            PlainOrLogged::Plain(_) => unreachable!("an array with a log is opened as one without"),
+        }
     }
 
     fn label(&self) -> Label {

@@ -11,6 +11,7 @@ mod faults;
 mod healing;
 mod looks;
 pub mod machine;
+pub mod opened;
 pub mod oracle;
 mod orders;
 pub(crate) mod plain;

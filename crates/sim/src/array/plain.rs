@@ -1,72 +1,36 @@
-//! The array without a log: how it is made and opened, and what its media hold at rest.
-//!
-//! It is opened as a shell does it: labels are weighed, and the written bits come from the members that are in sync. One
-//! that was not closed and lacks a member that no label calls in sync is opened all the same, as an administrator would
-//! have it: parity counts as it is, and what was written when it was left may be lost.
+//! The array without a log: how it is made, and what its media hold at rest.
 
 use std::collections::BTreeSet;
 
-use netraid_block::{Buf, BufMut, ErrorKind, IoError, SgList, narrow};
+use netraid_block::{Buf, BufMut, IoError, SgList, narrow};
 use netraid_raid::{
-    array::{ArrayMachine, Background, MemberCaps, OpenConfig},
-    assemble::{AssembleError, Assembly, Found, Permissions, assemble},
-    executor::Executor,
+    array::Background,
     format::{Image, first_label},
     geometry::{Geometry, Level},
     label::{Label, Uuid},
-    logged,
-    member::{MemberIndex, MemberSet, MemberState},
+    member::MemberState,
     regions::{LABEL_OFFSETS, PAGE_LEN, Region, Regions},
-    volume::{self, Plain},
+    volume::{Plain, PlainOrLogged},
     written::WrittenBits,
 };
 
-use super::machine::{Machine, Opening};
+use super::machine::Machine;
 use crate::disk::Disk;
 
 impl Machine for Plain {
     const HAS_LOG: bool = false;
 
-    fn open(opening: Opening) -> Result<Self, IoError> {
-        let Opening { config, written, is_forced } = opening;
-        let logged::OpenConfig { members, holder, max_io_len, pool, .. } = config;
-        let assembly = weigh(&members, is_forced)?;
-        let here = current(&assembly);
-        let label = &assembly.label;
-        let mut bits = WrittenBits::new(label.array_uuid, label.geometry.stripes());
-        for bytes in here.iter().filter_map(|member| written[member.as_usize()].as_ref()) {
-            bits.offer_all(&label.regions.written, bytes);
+    fn take(machine: PlainOrLogged, _places: &[Option<usize>]) -> Result<Self, IoError> {
+        match machine {
+            PlainOrLogged::Plain(machine) => Ok(*machine),
+            PlainOrLogged::Logged(_) => {
+                unreachable!("an array without a log is opened as one with")
+            }
         }
-        if bits.first_missing().is_some() {
-            let text = "no member in sync has the written bits";
-            return Err(IoError::with_detail(ErrorKind::Corrupt, text));
-        }
-        let caps = |member: &Option<logged::FoundMember>| {
-            let caps = member.as_ref().map(|member| member.caps).unwrap_or_default();
-            let logged::MemberCaps { volatile_cache, can_discard } = caps;
-            MemberCaps { volatile_cache, can_discard }
-        };
-        let config = OpenConfig {
-            read_only: false,
-            trust_parity: assembly.needs_parity(here),
-            holder,
-            caps: members.iter().map(caps).collect(),
-            max_io_len,
-        };
-        Ok(Self::new(ArrayMachine::open(&assembly, bits, config), Executor::new(pool)))
     }
 
     fn label(&self) -> Label {
         self.array().label().clone()
-    }
-
-    fn has_place(&self, member: MemberIndex) -> bool {
-        volume::Machine::member_state(self, member).is_live()
-    }
-
-    fn trusts_parity(opening: &Opening) -> bool {
-        let assembly = weigh(&opening.config.members, opening.is_forced);
-        assembly.is_ok_and(|assembly| assembly.needs_parity(current(&assembly)))
     }
 
     fn is_resyncing(&self) -> bool {
@@ -142,45 +106,6 @@ pub(super) fn written_on(disk: &Disk, region: &Region) -> Option<Buf> {
     let block = u64::from(disk.shape().block_len);
     let read = disk.read(region.offset / block..region.end() / block).ok()?;
     Some(read.to_contiguous())
-}
-
-/// What the labels add up to.
-fn weigh(members: &[Option<logged::FoundMember>], is_forced: bool) -> Result<Assembly, IoError> {
-    let found = |(at, member): (usize, &Option<logged::FoundMember>)| {
-        let member = member.as_ref()?;
-        let address = format!("member {at}");
-        Some(Found { address, label: member.label.clone(), checkpoint: None })
-    };
-    let found: Vec<Found> = members.iter().enumerate().filter_map(found).collect();
-    let permissions = |force| Permissions { holder_is_dead: true, force, ..Permissions::default() };
-    let refused =
-        |error: AssembleError| IoError::with_detail(ErrorKind::Redundancy, error.to_string());
-    match assemble(&found, permissions(is_forced)) {
-        Err(AssembleError::UncleanDegraded { .. }) => {}
-        weighed => return weighed.map_err(refused),
-    }
-    let forced = assemble(&found, permissions(true)).map_err(refused)?;
-    let truth = &found[forced.truth].label;
-    // Who is in sync by the labels, and away, is waited for.
-    let is_awaited = |member: &MemberIndex| {
-        truth.state(*member) == MemberState::InSync && forced.found[member.as_usize()].is_none()
-    };
-    match truth.geometry.member_indices().find(is_awaited) {
-        Some(member) => {
-            let text = format!("it was not closed, and member {member} is away");
-            Err(IoError::with_detail(ErrorKind::Redundancy, text))
-        }
-        None => Ok(forced),
-    }
-}
-
-/// Members that are here and in sync.
-fn current(assembly: &Assembly) -> MemberSet {
-    let label = &assembly.label;
-    let is_current = |member: &MemberIndex| {
-        label.state(*member) == MemberState::InSync && assembly.found[member.as_usize()].is_some()
-    };
-    label.geometry.member_indices().filter(is_current).collect()
 }
 
 /// Puts a stripe's data into `data`, by the members that are in sync; columns of those that are not are computed.

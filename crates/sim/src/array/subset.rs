@@ -7,15 +7,16 @@ use std::collections::VecDeque;
 use netraid_block::{ErrorKind, IoError, Op, RequestFlags, SgList};
 use netraid_raid::{
     checkpoint::Checkpoint,
-    label::{Holder, LABEL_LEN, Label},
-    logged::{FoundMember, OpenConfig, RequestId},
+    label::{Closure, Holder, LABEL_LEN, Label},
+    logged::RequestId,
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
     volume::{Do, Told},
 };
 
 use super::{
     engine::Fittings,
-    machine::{Machine, Opening},
+    machine::Machine,
+    opened::{self, FoundDevice, Opened},
     plain,
 };
 use crate::disk::{Disk, Unreadable};
@@ -30,6 +31,8 @@ pub struct Read {
     pub data: SgList,
     /// Parity was taken as it was.
     pub trusts_parity: bool,
+    /// Members that are not here could carry the array without these: an administrator had it opened.
+    pub is_doubtful: bool,
 }
 
 /// Why an array could not be read.
@@ -41,33 +44,30 @@ pub enum Ended {
     Unread(String),
 }
 
-/// Reads the volume; `disks` are by member, with none for those that are lost.
+/// Reads the volume; `disks` are by member, with none for those that are lost. What the product has doubts about is
+/// opened by force.
 ///
 /// # Errors
 /// Why it cannot be opened or read.
 pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<Read, Ended> {
     let mut disks = disks;
-    let written = disks.iter().map(|disk| {
-        let disk = disk.as_ref().filter(|_| !M::HAS_LOG)?;
-        plain::written_on(disk, &newest_label(disk)?.regions.written)
+    let found: Vec<Option<FoundDevice>> =
+        disks.iter().map(|disk| disk.as_ref().map(|disk| look::<M>(disk))).collect();
+    let this = || Holder { name: "subset".into(), ..Holder::default() };
+    let (mut trusts_parity, mut is_doubtful) = (false, false);
+    let opened = opened::open(&found, this(), fittings, false).or_else(|refusal| {
+        is_doubtful = opened::is_doubt_of_others(&refusal);
+        let mut labels = found.iter().flatten().filter_map(|device| device.label.as_ref());
+        trusts_parity = !M::HAS_LOG && labels.any(|label| label.closure != Closure::Clean);
+        let is_older = opened::left_behind(&refusal).is_some();
+        match is_doubtful || is_older || opened::is_doubt_of_parity(&refusal) {
+            true => opened::open_by_force(&found, this, fittings).0,
+            false => Err(refusal),
+        }
     });
-    let written = written.collect();
-    let found = disks.iter().enumerate().map(|(at, disk)| {
-        let disk = disk.as_ref()?;
-        let label = newest_label(disk)?;
-        let checkpoint = newest_checkpoint(disk, &label);
-        Some(FoundMember { caps: fittings.caps[at], label, checkpoint })
-    });
-    let config = OpenConfig {
-        members: found.collect(),
-        holder: Holder { name: "subset".into(), ..Holder::default() },
-        max_io_len: fittings.max_io_len,
-        pool: fittings.pool.clone(),
-        limits: fittings.limits,
-    };
-    let opening = Opening { config, written, is_forced: true };
-    let trusts_parity = M::trusts_parity(&opening);
-    let mut machine = M::open(opening).map_err(|error| Ended::Refused(error.to_string()))?;
+    let refused = |why: &dyn core::fmt::Debug| Ended::Refused(format!("{why:?}"));
+    let Opened { machine, places, .. } = opened.map_err(|refusal| refused(&refusal))?;
+    let mut machine = M::take(machine, &places).map_err(|error| refused(&error))?;
     let mut actions: VecDeque<Do> = VecDeque::new();
     for _ in 0..ACTIONS_MAX {
         while let Some(event) = machine.poll_event() {
@@ -93,7 +93,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         if let Do::Complete { result, .. } = action {
             let data =
                 result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")))?;
-            return Ok(Read { data, trusts_parity });
+            return Ok(Read { data, trusts_parity, is_doubtful });
         }
         perform(&mut machine, &mut disks, action, fittings.block_len);
     }
@@ -127,6 +127,15 @@ fn perform<M: Machine>(machine: &mut M, disks: &mut [Option<Disk>], action: Do, 
         Op::WriteZeroes | Op::Extents => Err(ErrorKind::Unsupported.into()),
     };
     machine.handle_io_done(io, result);
+}
+
+/// What an opening finds on a disk.
+fn look<M: Machine>(disk: &Disk) -> FoundDevice {
+    let Some(label) = newest_label(disk) else { return FoundDevice::default() };
+    let region = &label.regions.written;
+    let written = if M::HAS_LOG { None } else { plain::written_on(disk, region) };
+    let checkpoint = newest_checkpoint(disk, &label);
+    FoundDevice { checkpoint, written, label: Some(Box::new(label)) }
 }
 
 /// The newest label on a disk.

@@ -14,11 +14,11 @@ use netraid_raid::{
     logged::{IoId, LoggedArray, RequestId},
     member::{ArrayState, MemberIndex, MemberSet, MemberState},
     regions::LABEL_OFFSETS,
-    volume::{self, Do, Event, Told},
+    volume::{self, Do, Event, PlainOrLogged, Told},
 };
 
 use super::{
-    machine::{Machine, Opening},
+    machine::Machine,
     plan::{Choice, Fault, Mode, Plan},
     trace::Keep,
     world::{Outcome, World},
@@ -114,9 +114,11 @@ impl<F: Flaw> Mirror<F> {
 impl<F: Flaw> Machine for Mirror<F> {
     const SURVIVES_LOSSES: bool = false;
 
-    fn open(Opening { config, .. }: Opening) -> Result<Self, IoError> {
-        let found = config.members.iter().flatten().next().unwrap();
-        let mut label = found.label.clone();
+    fn take(machine: PlainOrLogged, places: &[Option<usize>]) -> Result<Self, IoError> {
+        let mut label = match machine {
+            PlainOrLogged::Logged(logged) => logged.array().label(),
+            PlainOrLogged::Plain(_) => unreachable!("it has a log"),
+        };
         label.generation += 1;
         let mut mirror = Self {
             members: label.geometry.members(),
@@ -129,7 +131,7 @@ impl<F: Flaw> Machine for Mirror<F> {
             failure: None,
             flaw: PhantomData,
         };
-        if config.members.iter().any(Option::is_none) {
+        if places.iter().any(Option::is_none) {
             return Err(ErrorKind::Redundancy.into());
         }
         for member in (0..mirror.members).map(MemberIndex) {

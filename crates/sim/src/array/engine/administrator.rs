@@ -4,13 +4,13 @@
 use netraid_block::narrow;
 use netraid_raid::{
     array,
-    label::Uuid,
+    label::{Label, Uuid},
     logged::MemberCaps,
     member::MemberIndex,
     volume::{Candidate, Device, Expect, NotFormer, ScrubOrder, check_former},
 };
 
-use super::{Attempt, Context, Engine, Found, Stage, address, index};
+use super::{Attempt, Context, Engine, Stage, address, index};
 use crate::array::{machine::Machine, session::Session};
 
 /// Looks at a member that is away after which its administrator asks for it.
@@ -76,17 +76,18 @@ impl<M: Machine> Engine<M> {
     }
 
     /// The device that was looked for is there. One that is not the member's is made so by the administrator.
-    pub(super) fn welcome(&mut self, context: &mut Context<'_>, member: usize, found: Found) {
+    pub(super) fn welcome(
+        &mut self,
+        context: &mut Context<'_>,
+        member: usize,
+        label: Option<Box<Label>>,
+    ) {
         let looks = self.look_at_sessions();
         let (device, new) = (self.device(member), self.new_uuid(member));
         let Stage::Open(volume) = &mut self.stage else { return };
         let (place, member) = (&mut self.places[member], index(member));
-        let label = match found {
-            Found::Member(found) => Some(found.label),
-            Found::Stranger => None,
-        };
-        let judged = check_former(&volume.machine().label(), member, label.as_ref());
-        let former = label.filter(|_| judged.is_ok());
+        let judged = check_former(&volume.machine().label(), member, label.as_deref());
+        let former = label.map(|label| *label).filter(|_| judged.is_ok());
         let attempt = place.attempt.take();
         // One that seems to have gone on alone is made anew when the administrator has looked after it: it is an older
         // image of itself, for nothing else goes on alone here.

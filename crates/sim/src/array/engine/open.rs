@@ -1,15 +1,16 @@
-//! How an engine opens the array: with whom it does, and when it asks an administrator before.
+//! How an engine opens the array: with what its sessions found, and by an administrator's word where the product has a doubt.
 
 use netraid_raid::{
-    label::{Holder, Label},
-    logged::{FoundMember, OpenConfig},
-    member::{MemberSet, MemberState},
-    testimony::judge,
+    label::{Closure, Holder, Label},
+    member::MemberState,
     volume::{Config, Found as FoundPlace, Volume},
 };
 
-use super::{Context, Engine, Found, Notice, Stage, address, index};
-use crate::array::machine::{Machine, Opening};
+use super::{Context, Engine, Notice, Stage, address, index};
+use crate::array::{
+    machine::Machine,
+    opened::{self, FoundDevice, Opened},
+};
 
 impl<M: Machine> Engine<M> {
     /// The answer to [`Notice::Asks`].
@@ -17,12 +18,10 @@ impl<M: Machine> Engine<M> {
         let Stage::Asking { found } = &mut self.stage else { return };
         let found = core::mem::take(found);
         if may_open {
-            self.open(context, &found, true);
+            self.open_by_force(context, &found);
             self.drive(context);
         } else {
-            self.stage = Stage::Over;
-            let why = "members that are not there could carry the array alone".into();
-            context.notices.push_back((self.id, Notice::Refused(why)));
+            self.refuse(context, "members that are not there could carry the array alone".into());
         }
     }
 
@@ -34,130 +33,104 @@ impl<M: Machine> Engine<M> {
             return;
         }
         let found = core::mem::take(found);
-        match doubt(&found) {
-            None => {
-                self.stage = Stage::Over;
-                let why = "no member has a label".into();
-                context.notices.push_back((self.id, Notice::Refused(why)));
-            }
-            Some(Doubt::None) => self.open(context, &found, false),
-            Some(Doubt::OthersMayBeNewer(generation, epoch)) => {
+        match opened::open(&found, self.holder(), &self.fittings, false) {
+            Ok(opened) => self.begin(context, opened),
+            Err(refusal) if opened::is_doubt_of_others(&refusal) => {
+                let Some(Label { generation, epoch, .. }) = newest(&found) else {
+                    unreachable!("others may be newer than no label: {refusal:?}")
+                };
+                context.notices.push_back((self.id, Notice::Asks(*generation, *epoch)));
                 self.stage = Stage::Asking { found };
-                context.notices.push_back((self.id, Notice::Asks(generation, epoch)));
             }
+            // The administrator waits for who is in sync by the labels, and takes parity as it is where all of these
+            // are here.
+            Err(refusal) if opened::is_doubt_of_parity(&refusal) => match awaited(&found) {
+                Some(member) => {
+                    self.refuse(context, format!("it was not closed, and member {member} is away"));
+                }
+                None => self.open_by_force(context, &found),
+            },
+            Err(refusal) if opened::left_behind(&refusal).is_some() => {
+                self.open_by_force(context, &found);
+            }
+            Err(refusal) => self.refuse(context, format!("{refusal:?}")),
         }
     }
 
-    fn open(&mut self, context: &mut Context<'_>, found: &[Option<Found>], is_forced: bool) {
-        let newest = newest(found);
-        let written = |found: &Option<Found>| match found {
-            Some(Found::Member(found)) => found.written.clone(),
-            Some(Found::Stranger) | None => None,
-        };
-        let written = found.iter().map(written).collect();
-        // A member that was replaced since is a stranger too.
-        let is_ours = |at: usize, label: &Label| {
-            newest.is_some_and(|newest| newest.members[at].uuid == label.members[at].uuid)
-        };
-        let member = |(at, found): (usize, &Option<Found>)| match found {
-            Some(Found::Member(found)) if is_ours(at, &found.label) => Some(FoundMember {
-                caps: self.fittings.caps[at],
-                label: found.label.clone(),
-                checkpoint: found.checkpoint,
-            }),
-            Some(Found::Member(..) | Found::Stranger) | None => None,
-        };
-        let members: Vec<_> = found.iter().enumerate().map(member).collect();
-        for (at, member) in members.iter().enumerate() {
-            let is_there = member.is_some();
-            self.places[at].was_found = is_there;
-            if is_there {
+    /// Opens the array by an administrator's word, who knows that nobody has gone on alone: of two that say so, the one
+    /// with the older label is an older image, and is made anew later.
+    fn open_by_force(&mut self, context: &mut Context<'_>, found: &[Option<FoundDevice>]) {
+        let (opened, left_behind) = opened::open_by_force(found, || self.holder(), &self.fittings);
+        for member in left_behind {
+            context.trace.note(context.around.now, || {
+                format!("engine {}: is given the members without {member}", self.id.0)
+            });
+        }
+        match opened {
+            Ok(opened) => {
+                let is_clean = newest(found).is_some_and(|label| label.closure == Closure::Clean);
+                self.trusts_parity = !M::HAS_LOG && !is_clean;
+                self.begin(context, opened);
+            }
+            Err(refusal) => self.refuse(context, format!("{refusal:?}")),
+        }
+    }
+
+    fn refuse(&mut self, context: &mut Context<'_>, why: String) {
+        self.stage = Stage::Over;
+        context.notices.push_back((self.id, Notice::Refused(why)));
+    }
+
+    /// The machine begins, with the devices that it uses.
+    fn begin(&mut self, context: &mut Context<'_>, opened: Opened) {
+        let Opened { machine, places, liars, .. } = opened;
+        for (at, place) in places.iter().enumerate() {
+            let is_used = place.is_some();
+            self.places[at].was_found = is_used;
+            if is_used {
                 self.take_place(at);
             } else {
                 let ios = self.sessions[at].stop(&mut context.around);
                 assert!(ios.is_empty(), "commands are under way before the array is open");
             }
         }
-        let (members, found) = (members.len(), members);
-        let mut engine_id = [0; 16];
-        engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
-        engine_id[15] = 1;
-        let config = OpenConfig {
-            members: found,
-            holder: Holder { engine_id, name: "simulation".into(), ..Holder::default() },
-            max_io_len: self.fittings.max_io_len,
-            pool: self.fittings.pool.clone(),
-            limits: self.fittings.limits,
-        };
         context.trace.note(context.around.now, || {
             let there: Vec<bool> = self.places.iter().map(|place| place.has).collect();
             format!("engine {}: opens with members {there:?}", self.id.0)
         });
-        let opening = Opening { config, written, is_forced };
-        self.trusts_parity = M::trusts_parity(&opening);
-        self.stage = match M::open(opening) {
-            Ok(machine) => {
-                self.stop_without_place(context, &machine);
-                let place = |at: usize| match self.places[at].has {
-                    true => FoundPlace::Device(self.device(at)),
-                    false => FoundPlace::Nobody(Some(address(index(at)))),
-                };
-                let places = (0..members).map(place).collect();
-                let (reads_under_way, large_from) = self.fittings.read_window.unzip();
-                let read_ahead = self.fittings.read_ahead;
-                let config = Config { places, read_ahead, reads_under_way, large_from };
-                Stage::Open(Volume::new(machine, config))
-            }
-            Err(error) => {
-                let why = format!("the array cannot be opened: {error}");
-                context.notices.push_back((self.id, Notice::Refused(why)));
-                Stage::Over
-            }
+        let is_liar = |at: usize| liars.iter().any(|(member, _)| *member == index(at));
+        let place = |at: usize| match (self.places[at].has, is_liar(at)) {
+            (true, _) => FoundPlace::Device(self.device(at)),
+            (false, true) => FoundPlace::Liar(address(index(at))),
+            (false, false) => FoundPlace::Nobody(Some(address(index(at)))),
         };
-    }
-
-    /// Ends sessions with members that are there and have no place in the array as it is.
-    fn stop_without_place(&mut self, context: &mut Context<'_>, machine: &M) {
-        for at in (0..self.places.len()).filter(|at| !machine.has_place(index(*at))) {
-            if core::mem::take(&mut self.places[at].has) {
-                self.places[at].was_found = false;
-                let ios = self.sessions[at].stop(&mut context.around);
-                assert!(ios.is_empty(), "commands are under way before the array is open");
-            }
+        let found = (0..places.len()).map(place).collect();
+        let (reads_under_way, large_from) = self.fittings.read_window.unzip();
+        let read_ahead = self.fittings.read_ahead;
+        let config = Config { places: found, read_ahead, reads_under_way, large_from };
+        match M::take(machine, &places) {
+            Ok(machine) => self.stage = Stage::Open(Volume::new(machine, config)),
+            Err(error) => self.refuse(context, format!("the array cannot be opened: {error}")),
         }
     }
+
+    fn holder(&self) -> Holder {
+        let mut engine_id = [0; 16];
+        engine_id[..4].copy_from_slice(&self.id.0.to_le_bytes());
+        engine_id[15] = 1;
+        Holder { engine_id, name: "simulation".into(), ..Holder::default() }
+    }
 }
 
-/// What stands against opening the array with the members that were found.
-enum Doubt {
-    None,
-    /// Others are in sync and could have carried the array without these since this generation
-    /// and epoch.
-    OthersMayBeNewer(u64, u64),
+fn newest(found: &[Option<FoundDevice>]) -> Option<&Label> {
+    let labels = found.iter().flatten().filter_map(|device| device.label.as_deref());
+    labels.max_by_key(|label| (label.generation, label.epoch))
 }
 
-fn newest(found: &[Option<Found>]) -> Option<&Label> {
-    let members = found.iter().filter_map(|found| match found {
-        Some(Found::Member(found)) => Some((&found.label, found.checkpoint)),
-        Some(Found::Stranger) | None => None,
-    });
-    let (labels, checkpoints): (Vec<&Label>, Vec<Option<u64>>) = members.unzip();
-    let newest = labels.iter().copied().max_by_key(|it| (it.generation, it.epoch))?;
-    // The machine says so when it is not clear which one counts.
-    Some(judge(&labels, &checkpoints).map_or(newest, |verdict| labels[verdict.truth]))
-}
-
-/// None when there is no label at all.
-fn doubt(found: &[Option<Found>]) -> Option<Doubt> {
+/// A member that is away, and in sync by the newest label.
+fn awaited(found: &[Option<FoundDevice>]) -> Option<usize> {
     let newest = newest(found)?;
-    let is_elsewhere = |at: &usize| {
-        newest.members[*at].state == MemberState::InSync
-            && !matches!(found[*at], Some(Found::Member(..)))
-    };
-    let others: MemberSet = (0..found.len()).filter(is_elsewhere).map(index).collect();
-    Some(if newest.geometry.can_serve_from(others) {
-        Doubt::OthersMayBeNewer(newest.generation, newest.epoch)
-    } else {
-        Doubt::None
-    })
+    let is_away = |at: &usize| found[*at].as_ref().is_none_or(|device| device.label.is_none());
+    let is_in_sync = |at: &usize| newest.members[*at].state == MemberState::InSync;
+    (0..found.len()).find(|at| is_away(at) && is_in_sync(at))
 }
