@@ -52,7 +52,15 @@ pub enum Ask {
     /// To let no other engine write, by [`crate::fencing::steps::Steps::fence`]: [`Answer::Fenced`] or
     /// [`Answer::NotFenced`].
     Fence(Fence),
-    /// The same by [`crate::fencing::steps::Steps::fence_known`].
+    /// To register this engine beside whomever, by [`crate::fencing::steps::Steps::announce`]: [`Answer::Fenced`] or
+    /// [`Answer::NotFenced`].
+    Announce {
+        /// This engine's key, and what it may do to others.
+        fence: Fence,
+        /// What is registered.
+        known: BTreeSet<u64>,
+    },
+    /// The same as [`Self::Fence`], by [`crate::fencing::steps::Steps::fence_known`].
     FenceKnown {
         /// This engine's key, and what it may do to others.
         fence: Fence,

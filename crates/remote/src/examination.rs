@@ -305,10 +305,13 @@ impl Examination {
             },
             Step::KeysLeft => {
                 // Who had taken over would be registered. A disk that keeps registrations no longer than sessions has
-                // forgotten this one.
+                // forgotten this one, and another session of this side may have been registered anew since.
+                let own = self.how.key;
                 let keys = answer.ok().and_then(Keys::decode);
-                let none = keys.is_some_and(|keys| keys.keys.is_empty() && !keys.is_cut);
-                return Err(if none { Reason::Forgotten } else { Reason::Fenced });
+                let is_forgotten = keys.is_some_and(|keys| {
+                    !keys.is_cut && keys.keys.iter().all(|key| Some(*key) == own)
+                });
+                return Err(if is_forgotten { Reason::Forgotten } else { Reason::Fenced });
             }
             Step::Greeting => {
                 demand("TEST UNIT READY", answer)?;

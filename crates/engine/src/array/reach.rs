@@ -76,6 +76,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::Announce { .. }
             | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
             | Ask::ReserveTables(_) => match &mut self.session {
@@ -125,6 +126,9 @@ impl Connected {
             }
             Ask::Fence(fence) => {
                 return self.fenced(Steps::fence(self.standing, fence)).await;
+            }
+            Ask::Announce { fence, known } => {
+                return self.fenced(Steps::announce(self.standing, fence, known)).await;
             }
             Ask::FenceKnown { fence, known } => {
                 return self.fenced(Steps::fence_known(self.standing, fence, known)).await;

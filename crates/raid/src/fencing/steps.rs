@@ -157,8 +157,16 @@ impl Steps {
         Self::new(standing, None, |member| async move { member.fence(fence).await })
     }
 
-    /// The same for an engine that has the array: `known` was registered at the device before the engine made sure of
-    /// that. No other key is removed.
+    /// Registers the engine at a member, beside what is `known` to be registered there, and nothing else: before it makes
+    /// sure that it has the array. Who takes the array over looks at all members once more when it has fenced them, and
+    /// finds the engine here.
+    #[must_use]
+    pub fn announce(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
+        Self::new(standing, Some(known), |member| async move { member.announce(fence).await })
+    }
+
+    /// The same as [`Self::fence`] for an engine that has the array: `known` was registered at the device before the engine made sure of
+    /// that. No other key is removed; and who was announced goes on only while it is registered.
     #[must_use]
     pub fn fence_known(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
         Self::new(standing, Some(known), |member| async move { member.fence(fence).await })
@@ -306,17 +314,42 @@ impl Member {
         }
     }
 
+    async fn announce(&self, fence: Fence) -> Result<(), FenceError> {
+        let none = BTreeSet::new();
+        let is_wary = fence.is_wary(self.known.as_ref().unwrap_or(&none));
+        self.register(fence.key(is_wary), is_wary, false).await
+    }
+
+    /// Registers the engine, or makes sure that it is registered still where it was announced.
+    async fn register(
+        &self,
+        key: NonZeroU64,
+        is_wary: bool,
+        is_announced: bool,
+    ) -> Result<(), FenceError> {
+        // Whatever becomes of it, some sessions may be registered.
+        self.note(|standing| (standing.is_wary, standing.registered) = (is_wary, Some(key)));
+        let ignore = !is_announced || planted(Planted::AnnouncedAnew);
+        match self.demand(Ask::Register { key, ignore }).await {
+            Ok(()) => Ok(()),
+            Err(reason) if is_announced && reason.kind() == ErrorKind::Fenced => {
+                let (keys, _) = self.keys().await.unwrap_or_default();
+                let other = keys.into_iter().find(|other| *other != key.get());
+                Err(self.overtaken(other.unwrap_or_default()))
+            }
+            Err(reason) => Err(failed("registering at it", reason)),
+        }
+    }
+
     async fn try_fence(&self, fence: Fence) -> Result<(), FenceError> {
         const WHAT: &str = "fencing it";
         // Nothing is disturbed before it is known that nobody is there who may not be.
-        let others = self.others(fence, None).await?;
-        let is_wary = fence.is_wary(&others.keys);
-        let key = fence.key(is_wary);
-        // Whatever becomes of it, some sessions may be registered.
-        self.note(|standing| (standing.is_wary, standing.registered) = (is_wary, Some(key)));
-        self.demand(Ask::Register { key, ignore: true })
-            .await
-            .map_err(|reason| failed("registering at it", reason))?;
+        let Standing { registered, is_wary: was_wary, .. } = self.standing();
+        let others = self.others(fence, registered).await?;
+        let is_wary = fence.is_wary(&others.keys) || registered.is_some() && was_wary;
+        let key = registered.unwrap_or_else(|| fence.key(is_wary));
+        let is_announced = registered.is_some() && self.known.is_some();
+        self.register(key, is_wary, is_announced).await?;
         for _ in 0..TRIES_MAX {
             let others = self.others(fence, Some(key)).await?;
             let is_alone = others.keys.is_empty() && !others.is_cut

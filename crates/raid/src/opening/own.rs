@@ -9,6 +9,7 @@ use crate::{
     fencing::{Fence, Removes, key_of_dead_holder, steps::FenceError},
     label::{Holder, Label},
     member::{MemberIndex, MemberSet},
+    planted::{Planted, planted},
 };
 
 /// What was decided of labels, and holds: nobody else can change them any more.
@@ -79,9 +80,21 @@ impl<E: Failure> Opening<E> {
         if !failed.is_empty() {
             return Ok(failed);
         }
-        let failed = self.exclude_others(places, fence, truth, found).await?;
+        let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
+        let all = used.iter().copied().collect();
+        let failed = self.exclude_others(all, fence, truth, found).await?;
         if !failed.is_empty() {
             return Ok(failed);
+        }
+        // A predecessor to whom one of them is to come back may have registered there before it was shut out at the
+        // others: it is found the second time, and has nothing more to be sure of.
+        let exclusive = |at: &usize| self.devices[*at].as_ref().is_some_and(|one| one.exclusive);
+        let again = used.into_iter().filter(exclusive).collect();
+        if !planted(Planted::FencedOnce) {
+            let failed = self.exclude_others(again, fence, truth, found).await?;
+            if !failed.is_empty() {
+                return Ok(failed);
+            }
         }
         self.find_changed(places, truth, found).await
     }
@@ -115,24 +128,23 @@ impl<E: Failure> Opening<E> {
         refused.map_or(Ok(failed), |error| Err(OpenError::Failed(error)))
     }
 
-    /// Fences the members, all of them; says which ones cannot be.
+    /// Fences the members at these places; says which ones cannot be.
     ///
     /// # Errors
     /// When somebody else is registered at one, or has reserved it.
     async fn exclude_others(
         &mut self,
-        places: &[Option<usize>],
+        used: Vec<usize>,
         fence: Fence,
         truth: &Label,
         found: &[(usize, Found)],
     ) -> Result<LeftOut<E>, OpenError<E>> {
-        let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
         let ask = |at| {
             let own = own_label(found, at).unwrap_or(truth);
             Ask::Fence(fence.with(self.removes([truth, own])))
         };
         let (mut failed, mut refused) = (Vec::new(), None);
-        for (at, answer) in self.each(used.into_iter().collect(), ask).await {
+        for (at, answer) in self.each(used, ask).await {
             let end = answer.fenced();
             if let Some(device) = &mut self.devices[at] {
                 device.exclusive = end == Ok(true);

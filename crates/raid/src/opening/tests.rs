@@ -51,6 +51,18 @@ fn all_members_are_taken_over_and_fenced_under_the_lock_and_looked_at_again() {
 }
 
 #[test]
+fn members_are_fenced_once_more_when_all_are() {
+    let mut world = World::of(true);
+    world.disks[1].has_reservations = false;
+    let opened = world.open(PLAIN).unwrap();
+    assert_eq!(opened.notes, [Note::NotFenced(1)]);
+    let fenced =
+        |(at, ask): &(usize, access::Ask)| matches!(ask, access::Ask::Fence(_)).then_some(*at);
+    let fenced: Vec<usize> = world.asked.iter().filter_map(fenced).collect();
+    assert_eq!(fenced, [0, 1, 2, 3, 0, 2, 3]);
+}
+
+#[test]
 fn who_only_reads_locks_and_takes_over_nothing() {
     let options = Options { read_only: true, ..PLAIN };
     for with_log in [true, false] {

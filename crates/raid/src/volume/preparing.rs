@@ -18,6 +18,7 @@ use crate::{
     fencing::{Fence, Removes, has_engine, key_of_dead_holder, steps::FenceError},
     label::{Holder, Label, Uuid},
     member::MemberIndex,
+    planted::{Planted, planted},
     talk::{Next, Talk, Work},
 };
 
@@ -270,8 +271,13 @@ impl<E: Failure> Place<E> {
     async fn make_ready(&self, own: Option<&Label>) -> Result<Option<Label>, Refusal<E>> {
         let array = &self.beside.label;
         if let Some(fence) = self.beside.fence {
-            // Who registers after this may do so because it has taken the array over.
+            // Who registers after this may do so because it has taken the array over; and who registered before, and has
+            // taken it over when this engine looks whose it is, finds this one registered.
             let known = self.keys().await?;
+            if !known.is_empty() && !planted(Planted::JoinsUnannounced) {
+                let ask = access::Ask::Announce { fence, known: known.clone() };
+                self.device(ask).await.fenced().map_err(Refusal::NotFenced)?;
+            }
             // Making sessions takes long enough for another engine to take the array over.
             let is_holder = self.is_holder().await?;
             let fence = fence.with(self.removes(own, is_holder));

@@ -121,6 +121,18 @@ fn a_disk_that_keeps_registrations_no_longer_than_sessions_has_forgotten_this_on
 }
 
 #[test]
+fn a_disk_where_only_another_session_of_this_side_is_registered_anew_has_forgotten_this_one() {
+    let mut world = registered(1);
+    let own = world.target.medium.registrations.values().copied().next().unwrap();
+    world.target.medium.registrations.clear();
+    world.target.medium.registrations.insert([9; 6], own);
+    world.cut(0);
+    world.pass(SECOND);
+    assert!(!world.remote.status().is_fenced);
+    assert!(world.remote.last_failure().contains("forgotten"), "{}", world.remote.last_failure());
+}
+
+#[test]
 fn one_conflict_of_a_session_that_is_registered_is_not_the_end() {
     let mut world = registered(1);
     world.target.refuse(WRITE, 1, conflict());

@@ -163,9 +163,8 @@ impl<M: Machine> World<M> {
             }
             disks[*member] = Some(disk);
         }
-        let checked = match subset::read::<M>(disks, &self.fittings) {
-            Ok(Read { is_doubtful: true, .. }) if may_refuse => return,
-            Ok(Read { data, trusts_parity, .. }) => {
+        let checked = match subset::read::<M>(disks, &self.fittings, may_refuse) {
+            Ok(Read { data, trusts_parity }) => {
                 let checked = self.oracle.check_volume(&data, loses_power, trusts_parity);
                 checked.map_err(|wrong| wrong.0)
             }

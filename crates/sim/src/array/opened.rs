@@ -118,7 +118,7 @@ fn answer(
             Some(bytes) => access::Answer::Bytes(bytes.clone()),
             None => access::Answer::Failed(ErrorKind::Medium.into()),
         },
-        access::Ask::Fence(_) | access::Ask::FenceKnown { .. } => {
+        access::Ask::Fence(_) | access::Ask::Announce { .. } | access::Ask::FenceKnown { .. } => {
             access::Answer::Fenced { exclusive: true }
         }
         access::Ask::Close | access::Ask::Leave => access::Answer::Done,

@@ -31,8 +31,6 @@ pub struct Read {
     pub data: SgList,
     /// Parity was taken as it was.
     pub trusts_parity: bool,
-    /// Members that are not here could carry the array without these: an administrator had it opened.
-    pub is_doubtful: bool,
 }
 
 /// Why an array could not be read.
@@ -45,18 +43,22 @@ pub enum Ended {
 }
 
 /// Reads the volume; `disks` are by member, with none for those that are lost. What the product has doubts about is
-/// opened by force.
+/// opened by force; but it `may_refuse` what others could carry without these.
 ///
 /// # Errors
 /// Why it cannot be opened or read.
-pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result<Read, Ended> {
+pub fn read<M: Machine>(
+    disks: Vec<Option<Disk>>,
+    fittings: &Fittings,
+    may_refuse: bool,
+) -> Result<Read, Ended> {
     let mut disks = disks;
     let found: Vec<Option<FoundDevice>> =
         disks.iter().map(|disk| disk.as_ref().map(|disk| look::<M>(disk))).collect();
     let this = || Holder { name: "subset".into(), ..Holder::default() };
-    let (mut trusts_parity, mut is_doubtful) = (false, false);
+    let mut trusts_parity = false;
     let opened = opened::open(&found, this(), fittings, false).or_else(|refusal| {
-        is_doubtful = opened::is_doubt_of_others(&refusal);
+        let is_doubtful = opened::is_doubt_of_others(&refusal) && !may_refuse;
         let mut labels = found.iter().flatten().filter_map(|device| device.label.as_ref());
         trusts_parity = !M::HAS_LOG && labels.any(|label| label.closure != Closure::Clean);
         let is_older = opened::left_behind(&refusal).is_some();
@@ -93,7 +95,7 @@ pub fn read<M: Machine>(disks: Vec<Option<Disk>>, fittings: &Fittings) -> Result
         if let Do::Complete { result, .. } = action {
             let data =
                 result.map_err(|error| Ended::Unread(format!("it cannot be read: {error}")))?;
-            return Ok(Read { data, trusts_parity, is_doubtful });
+            return Ok(Read { data, trusts_parity });
         }
         perform(&mut machine, &mut disks, action, fittings.block_len);
     }

@@ -27,7 +27,8 @@ pub fn run(first: Seed, extent: Extent, threads: usize, failures_max: usize) -> 
 }
 
 /// What the world does not bring about, or so seldom that many runs do without.
-const SELDOM: [Case; 5] = [
+const SELDOM: [Case; 6] = [
+    Case::DoubtedTooMany,
     Case::SessionGivenUp,
     Case::NotRegistered,
     Case::CandidateLetGo,

@@ -31,6 +31,8 @@ cases! {
     /// A mirror that was set aside, came back and is the only one left, beside one that was set aside after it had set
     /// that one aside: the disk of the third, which knew better, was exchanged. No label tells this from two histories.
     Diverged = "openings refused for good, of mirrors whose witness is another disk",
+    /// An array failed since a cache counted as lost, for all that was known, while as many members were away as may be.
+    DoubtedTooMany = "arrays that failed because a cache may have been lost",
     /// An array was opened that nobody had closed.
     Recovered = "openings after a crash",
     /// An engine's process died while it served.

@@ -10,7 +10,7 @@ use netraid_raid::{
     array::MemberCaps,
     assemble::AssembleError,
     fencing::{
-        engine_isid,
+        Fence, engine_isid,
         steps::{Answer as Told, Ask, FenceError, Standing, Step, Steps},
     },
     label::{LabelError, Uuid},
@@ -222,6 +222,15 @@ impl Connected {
             self.desk.note_fenced(self.line, self.standing.exclusive);
         }
         end
+    }
+
+    /// Registers this engine beside what is known to be registered.
+    pub(super) async fn announce(
+        &mut self,
+        fence: Fence,
+        known: BTreeSet<u64>,
+    ) -> Result<(), FenceError> {
+        self.go(Steps::announce(self.standing, fence, known)).await
     }
 
     /// Makes sure that nobody has taken the device over since it was fenced.

@@ -192,8 +192,8 @@ impl Host {
         self.look_at_gate(desk);
     }
 
-    /// The LUN is there again, unless it has not left yet.
-    pub(super) fn add_lun(&mut self) -> bool {
+    /// The LUN is there again, and nobody is registered, unless it has not left yet.
+    pub(super) fn add_lun(&mut self, desk: &mut Desk) -> bool {
         let unit = self.unit(None);
         let Some(program) = &self.program else { return true };
         let shared = &program.shared;
@@ -207,6 +207,7 @@ impl Host {
         let lun = ServedLun::new(self.incarnations, self.config.persists);
         *shared.lun.borrow_mut() = Some(lun);
         shared.node.borrow_mut().add_lun(Realm::HOME, LUN);
+        desk.watch.note_program_over(self.id, false);
         true
     }
 

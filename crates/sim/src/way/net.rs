@@ -467,7 +467,7 @@ impl<U, X> Net<U, X> {
 
     /// The LUN is there again; false while it has not left.
     pub fn add_lun(&mut self, host: HostId) -> bool {
-        self.hosts[host.0].add_lun()
+        self.hosts[host.0].add_lun(&mut self.desk)
     }
 
     /// Requests at a disk now.

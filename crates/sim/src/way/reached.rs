@@ -62,6 +62,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::Announce { .. }
             | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
             | Ask::ReserveTables(_) => match &mut self.session {
@@ -107,6 +108,12 @@ async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
         Ask::Fence(fence) => {
             let steps = Steps::fence(session.standing, fence);
             return fenced(session, steps).await;
+        }
+        Ask::Announce { fence, known } => {
+            return match session.announce(fence, known).await {
+                Ok(()) => Answer::Fenced { exclusive: false },
+                Err(error) => Answer::NotFenced(error),
+            };
         }
         Ask::FenceKnown { fence, known } => {
             let steps = Steps::fence_known(session.standing, fence, known);

@@ -51,6 +51,8 @@ use users::Pending;
 const EVENTS_MAX: u64 = 3_000_000;
 /// Machines on which engines run.
 const MACHINES: usize = 2;
+/// What an array says of a member whose cache may be lost.
+const CACHE_DOUBT: &str = "not flushed may be lost";
 /// The array.
 const ARRAY: Uuid = [0xaa; 16];
 
@@ -472,6 +474,16 @@ impl World {
 
     fn is_excused(&self, id: EngineId) -> bool {
         id.0 <= self.excused_upto || self.superseded.contains(&id)
+    }
+
+    /// The same for an array that fails with these words. An examination that breaks off may have been told of a lost
+    /// cache; it counts as lost, for all that is known, and may be one too many.
+    fn is_excused_for(&mut self, id: EngineId, failure: &str) -> bool {
+        if failure.contains(CACHE_DOUBT) && !self.is_excused(id) {
+            self.count(Case::DoubtedTooMany);
+            self.excuse();
+        }
+        self.is_excused(id)
     }
 
     /// More befalls the array in the time of the engines that there are than it survives.

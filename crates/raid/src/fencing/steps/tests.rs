@@ -56,7 +56,8 @@ impl Device {
             Ask::Reservation => return Answer::Reservation(self.is_reserved.then_some(true)),
             Ask::Presence => return Answer::Presence(true),
             Ask::Register { key, ignore } => {
-                let is_own = |known: &u64| known & !0b11 == OWN & !0b11;
+                let is_own =
+                    |known: &u64| [OWN, key.get()].iter().any(|own| known & !0b11 == own & !0b11);
                 if !ignore && !self.keys.iter().any(is_own) {
                     return Answer::Failed(ErrorKind::Fenced.into());
                 }
@@ -183,6 +184,60 @@ fn who_came_after_it_was_looked_is_not_removed() {
                 assert_eq!(device.keys, expected, "{removes:?} {comes_at}");
             }
         }
+    }
+}
+
+#[test]
+fn who_was_announced_and_is_removed_meanwhile_removes_nobody() {
+    let known = || BTreeSet::from([ALIVE]);
+    for removes in [Removes::Engines, Removes::All] {
+        let announce = Steps::announce(Standing::default(), fence(removes), known());
+        let mut device = Device::with(&[ALIVE]);
+        let (end, announced, _) = run(announce, &mut device);
+        assert!(end.is_ok() && !announced.exclusive && announced.is_wary, "{removes:?}: {end:?}");
+        let own = announced.registered.unwrap().get();
+        assert_eq!((device.keys.clone(), device.asked.len()), (vec![ALIVE, own], 1));
+
+        // Nobody has found it there: it has the array.
+        let fence_known = || Steps::fence_known(announced, fence(removes), known());
+        let (end, standing, _) = run(fence_known(), &mut device);
+        assert!(end.is_ok() && standing.exclusive && standing.is_wary, "{removes:?}: {end:?}");
+        assert_eq!(device.keys, [own]);
+
+        // Who takes over finds it, before the first question or after it.
+        for removed_at in [0, 1] {
+            let mut device = Device::with(&[ALIVE, own]);
+            let mut steps = fence_known();
+            let end = loop {
+                if device.asked.len() == removed_at {
+                    device.keys = vec![ALIVE];
+                }
+                match steps.poll() {
+                    Step::Ask(ask) => steps.answer(device.answer(ask)),
+                    Step::Tell(_) => {}
+                    Step::Done(end) => break end,
+                }
+            };
+            assert_eq!(end, Err(FenceError::Overtaken { key: ALIVE }), "{removes:?} {removed_at}");
+            assert_eq!(device.keys, [ALIVE], "{:x?}", device.asked);
+        }
+    }
+}
+
+#[test]
+fn a_member_that_is_fenced_once_more_keeps_its_key_and_its_memory() {
+    let mut device = Device::with(&[ALIVE]);
+    let steps = Steps::fence(Standing::default(), fence(Removes::All));
+    let (_, first, _) = run(steps, &mut device);
+    let (end, again, _) = run(Steps::fence(first, fence(Removes::All)), &mut device);
+    assert!(end.is_ok() && first.is_wary && first.exclusive);
+    assert_eq!(again, first);
+    // A predecessor has registered, or removed this engine, before it was shut out everywhere else.
+    for keys in [vec![first.registered.unwrap().get(), DEAD], vec![DEAD]] {
+        device.keys = keys;
+        let (end, again, _) = run(Steps::fence(first, fence(Removes::All)), &mut device);
+        assert_eq!((end, again), (Ok(()), first));
+        assert_eq!(device.keys, [first.registered.unwrap().get()]);
     }
 }
 

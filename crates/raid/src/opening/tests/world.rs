@@ -119,6 +119,7 @@ impl Disk {
             access::Ask::Checkpoint(_) | access::Ask::Close | access::Ask::Leave => None,
             access::Ask::Unused
             | access::Ask::Keys
+            | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
             | access::Ask::ProveWritable { .. }
             | access::Ask::ReserveTables(_) => panic!("{ask:?} is not asked here"),
@@ -146,6 +147,7 @@ impl Disk {
             }
             access::Ask::Unused
             | access::Ask::Keys
+            | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
             | access::Ask::ProveWritable { .. }
             | access::Ask::ReserveTables(_) => {}

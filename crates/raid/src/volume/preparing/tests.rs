@@ -119,7 +119,7 @@ impl World {
             Ask::Lock(_) => Answer::Lock(self.locked),
             Ask::Device(ask) if fails => Answer::Device(match ask {
                 access::Ask::Close | access::Ask::Leave => access::Answer::Done,
-                access::Ask::FenceKnown { .. } => {
+                access::Ask::Announce { .. } | access::Ask::FenceKnown { .. } => {
                     let reason = self.kind.into();
                     access::Answer::NotFenced(FenceError::Failed { what: "fencing", reason })
                 }
@@ -143,6 +143,7 @@ impl World {
                     Ok(keys) => access::Answer::Keys { keys: keys.clone(), is_cut: false },
                     Err(kind) => access::Answer::Failed((*kind).into()),
                 },
+                access::Ask::Announce { .. } => access::Answer::Fenced { exclusive: false },
                 access::Ask::FenceKnown { .. } => access::Answer::Fenced { exclusive: true },
                 access::Ask::Checkpoint(_) | access::Ask::Read { .. } | access::Ask::Fence(_) => {
                     unreachable!("{ask:?} is not asked here")
@@ -366,6 +367,57 @@ fn a_successor_that_registers_after_it_was_looked_is_not_pushed_aside() {
         assert_eq!(end, Err(Refusal::NotFenced(overtaken)), "{before:x?} {comes_at}");
         assert!(device.keys.contains(&successor), "{before:x?} {comes_at}: {:?}", device.asked);
         assert!(world.was_left());
+    }
+}
+
+#[test]
+fn a_successor_that_had_registered_before_finds_who_joins_there() {
+    let successor = key_of_holder(&[9; 16], &holder(3)) | 1;
+    for is_found in [true, false] {
+        let mut world = World::former(true);
+        let mut device = Device::with(&[successor]);
+        let (mut standing, mut was_announced) = (Standing::default(), false);
+        let mut steps = Steps::new(SECOND, Expect::Former, beside(true));
+        let fenced = |end: Result<(), FenceError>, exclusive| {
+            let answer = access::Answer::Fenced { exclusive };
+            Answer::Device(end.map_or_else(access::Answer::NotFenced, |()| answer))
+        };
+        let end = loop {
+            match steps.poll() {
+                Step::Ask(Ask::Device(access::Ask::Keys)) => {
+                    let answer = access::Answer::Keys { keys: device.keys.clone(), is_cut: false };
+                    steps.answer(Answer::Device(answer));
+                }
+                Step::Ask(Ask::Device(access::Ask::Announce { fence, known })) => {
+                    let announce = FencingSteps::announce(standing, fence, known);
+                    let (end, now, _) = run(announce, &mut device);
+                    (standing, was_announced) = (now, true);
+                    steps.answer(fenced(end, false));
+                }
+                Step::Ask(ask @ Ask::Others) if was_announced => {
+                    // The others are this engine's still; then the successor shuts it out there, and looks at all once more.
+                    steps.answer(world.answer(ask));
+                    if is_found {
+                        device.keys = vec![successor];
+                    }
+                }
+                Step::Ask(Ask::Device(access::Ask::FenceKnown { fence, known })) => {
+                    let fencing = FencingSteps::fence_known(standing, fence, known);
+                    let end = run(fencing, &mut device).0;
+                    steps.answer(fenced(end, true));
+                }
+                Step::Ask(ask) => steps.answer(world.answer(ask)),
+                Step::Done(end) => break end,
+            }
+        };
+        assert!(was_announced);
+        let overtaken = FenceError::Overtaken { key: successor };
+        assert_eq!(end.is_ok(), !is_found);
+        assert_eq!(device.keys.contains(&successor), is_found);
+        if is_found {
+            assert_eq!(end, Err(Refusal::NotFenced(overtaken)));
+            assert!(world.was_left());
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use netraid_raid::{
     volume::{Event, Machine as _},
 };
 
-use super::{Case, Phase, World};
+use super::{CACHE_DOUBT, Case, Phase, World};
 use crate::array::{oracle::EngineId, subset::newest_label};
 
 impl World {
@@ -119,14 +119,15 @@ impl World {
                 if state == MemberState::CatchingUp {
                     self.count(Case::CatchingUp);
                 }
-                let is_doubt = reason.contains("not flushed may be lost");
+                let is_doubt = reason.contains(CACHE_DOUBT);
                 if is_doubt {
                     self.count(Case::CacheLossCounted);
                 }
                 // What an examination was told that broke off counts as a lost cache, for all that is known; and a LUN that
                 // was removed has no registrations when it is there again.
-                let is_explained =
-                    is_doubt || reason.contains("has forgotten this host's registration");
+                let is_explained = is_doubt
+                    || reason.contains("has forgotten this host's registration")
+                    || reason.contains("set aside by command");
                 let unexplained = self.unexplained.take().filter(|_| !is_explained);
                 if unexplained == Some(member.as_usize()) {
                     self.fail(format!(
@@ -180,7 +181,8 @@ impl World {
         let Some(at) = self.position(id) else { return };
         let failure =
             self.engines[at].serving().and_then(|serving| serving.volume.machine().failure());
-        if self.serving == Some(id) && !self.is_excused(id) {
+        let text = failure.as_ref().map(ToString::to_string).unwrap_or_default();
+        if self.serving == Some(id) && !self.is_excused_for(id, &text) {
             let states = self.states();
             self.fail(format!("the array failed: {failure:?}; members are {states}"));
         }

@@ -70,7 +70,8 @@ impl World {
         let may_be_torn = was_unsynced || self.oracle.has_torn();
         let is_torn = error.kind() == ErrorKind::Redundancy && may_be_torn;
         let is_superseded = self.serving != Some(id);
-        if !self.is_excused(id) && !is_refused && !is_torn && !is_superseded {
+        if !is_refused && !is_torn && !is_superseded && !self.is_excused_for(id, &error.to_string())
+        {
             self.fail(format!("request {} failed: {error}", request.0));
         }
     }
