@@ -60,6 +60,13 @@ pub enum Ask {
         /// What is registered.
         known: BTreeSet<u64>,
     },
+    /// The same as [`Self::Fence`] once more, by [`crate::fencing::steps::Steps::fence_again`].
+    FenceAgain {
+        /// This engine's key, and what it may do to others.
+        fence: Fence,
+        /// What was registered anywhere before.
+        known: BTreeSet<u64>,
+    },
     /// The same as [`Self::Fence`], by [`crate::fencing::steps::Steps::fence_known`].
     FenceKnown {
         /// This engine's key, and what it may do to others.

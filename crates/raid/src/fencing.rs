@@ -105,6 +105,19 @@ impl Fence {
         Self { removes, ..self }
     }
 
+    /// Whether a key tells that somebody was removed who may be alive.
+    #[must_use]
+    pub const fn tells_of_removed(key: NonZeroU64) -> bool {
+        key.get() & WARY != 0
+    }
+
+    /// What an engine with this key is registered with at one member or another: some of its keys tell that somebody was
+    /// removed there.
+    #[must_use]
+    pub const fn keys_of(key: u64) -> [u64; 2] {
+        [key & !WARY, key | WARY]
+    }
+
     /// Whether the registrations of who has this key may be removed.
     #[must_use]
     pub fn may_remove(self, other: u64) -> bool {

@@ -172,11 +172,19 @@ impl Orders {
 impl Active {
     /// The lanes that the order is for; nothing while they cannot be known. Sessions that cannot
     /// be registered now are late: they carry nothing before they have joined.
-    fn place(&mut self, lanes: &mut [Lane], now: Duration, half: Duration) {
+    fn place(&mut self, lanes: &mut [Lane], own: Option<u64>, (now, half): (Duration, Duration)) {
         match self.job {
             Job::Asked(_, Order::Once { .. } | Order::Clear { .. }) => {
                 self.lanes =
                     lanes.iter().position(|lane| lane.capacity() > 0).into_iter().collect();
+                self.placed = !self.lanes.is_empty();
+            }
+            // In its own place registers who is registered there: another one would be registered anew, whoever has
+            // removed this side meanwhile, and joins beside these later.
+            Job::Asked(_, Order::Register { key, ignore: false }) if own == Some(key) => {
+                let is_there = |lane: &Lane| lane.registered && lane.room() > 0;
+                let here = lanes.iter().enumerate().filter(|(_, lane)| is_there(lane));
+                self.lanes = here.map(|(at, _)| at).collect();
                 self.placed = !self.lanes.is_empty();
             }
             Job::Asked(_, Order::Register { .. }) => {
@@ -239,7 +247,7 @@ impl<U> Remote<U> {
         }
         if !active.placed {
             let half = active.deadline.checked_sub(half).unwrap_or(now);
-            active.place(&mut self.lanes, now, half);
+            active.place(&mut self.lanes, self.orders.key, (now, half));
             if !active.placed {
                 // Asked again soon: lanes come up, or the time for waiting is over.
                 active.not_before = Some((now + BUSY_PAUSE).min(active.deadline));
@@ -355,9 +363,16 @@ impl<U> Remote<U> {
                 let is_inquiry =
                     matches!(active.job, Job::Asked(_, Order::Once { read_len: 1.., .. }));
                 let is_none = verdict::has_no_reservations(error.kind(), self.orders.are_proven);
-                let error = match is_inquiry && is_none {
-                    true => IoError::with_detail(ErrorKind::Unsupported, error.to_string()),
-                    false => error,
+                let error = match error.kind() {
+                    _ if is_inquiry && is_none => {
+                        IoError::with_detail(ErrorKind::Unsupported, error.to_string())
+                    }
+                    // A disk that says that it cannot reach what keeps its registrations (LIO without its state
+                    // directory) has answered.
+                    ErrorKind::Unreachable if !is_inquiry => {
+                        IoError::with_detail(ErrorKind::Device, error.to_string())
+                    }
+                    _ => error,
                 };
                 self.end_order(Err(error));
             }

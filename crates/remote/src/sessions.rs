@@ -311,6 +311,7 @@ impl<U> Remote<U> {
             self.lanes[at].stage = Stage::GivenUp;
             return self.fence();
         }
+        self.note_forgotten(at, reason);
         self.note_failure(portal, reason);
     }
 
@@ -325,7 +326,18 @@ impl<U> Remote<U> {
             self.lanes[at].stage = Stage::GivenUp;
             return self.fence();
         }
+        self.note_forgotten(at, reason);
         self.note_failure(portal, reason);
+    }
+
+    /// A disk that has forgotten the registration of one session alone: the session joins the others, one of which shows
+    /// that nobody has taken over.
+    fn note_forgotten(&mut self, at: usize, reason: &Reason) {
+        let is_beside =
+            |(other, lane): (usize, &Lane)| other != at && lane.registered && lane.is_connected();
+        if matches!(reason, Reason::Forgotten) && self.lanes.iter().enumerate().any(is_beside) {
+            self.lanes[at].registered = false;
+        }
     }
 
     fn note_failure(&mut self, portal: usize, reason: &Reason) {

@@ -86,6 +86,8 @@ struct World {
     is_slow: bool,
     /// Nothing is exchanged.
     is_cut_off: bool,
+    /// This one's connections take for ever.
+    stuck: Option<usize>,
     next_user: u32,
     /// Requests that have not ended, and since when.
     open: BTreeMap<u32, Duration>,
@@ -160,6 +162,7 @@ impl World {
             target,
             is_slow: false,
             is_cut_off: false,
+            stuck: None,
             next_user: 0,
             open: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -274,6 +277,9 @@ impl World {
     /// A connection is made, or not; whether anything came of it.
     fn connect(&mut self, place: usize) -> bool {
         let Line::Connecting(portal) = &self.lines[place] else { return false };
+        if self.stuck == Some(place) {
+            return false;
+        }
         let portal = portal.clone();
         let (fresh, place) = (fresh(), Place(place));
         match self.target.door(&portal) {

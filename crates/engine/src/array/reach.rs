@@ -76,6 +76,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::FenceAgain { .. }
             | Ask::Announce { .. }
             | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
@@ -108,6 +109,8 @@ impl Connected {
     async fn answer(&mut self, ask: Ask) -> Answer<ArrayError> {
         let done = match ask {
             Ask::Label => {
+                // What is read now is what counts.
+                self.cache_losses = self.remote.cache_losses();
                 let label = self.label().await;
                 return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
             }
@@ -130,11 +133,17 @@ impl Connected {
             Ask::Announce { fence, known } => {
                 return self.fenced(Steps::announce(self.standing, fence, known)).await;
             }
+            Ask::FenceAgain { fence, known } => {
+                return self.fenced(Steps::fence_again(self.standing, fence, known)).await;
+            }
             Ask::FenceKnown { fence, known } => {
                 return self.fenced(Steps::fence_known(self.standing, fence, known)).await;
             }
             Ask::Unused => medium::check_unused(self).await,
-            Ask::ProveWritable { data_end } => medium::prove_writable(self, data_end).await,
+            Ask::ProveWritable { data_end } => {
+                self.cache_losses = self.remote.cache_losses();
+                medium::prove_writable(self, data_end).await
+            }
             Ask::ReserveTables(regions) => medium::reserve_tables(self, &regions).await,
             Ask::Visit | Ask::TakeOver { .. } | Ask::Close | Ask::Leave => {
                 unreachable!("{ask:?} is not asked of a session")

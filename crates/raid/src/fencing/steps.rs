@@ -154,7 +154,15 @@ impl Steps {
     /// Lets no other engine write to a member, where it has reservations; [`Standing::exclusive`] tells.
     #[must_use]
     pub fn fence(standing: Standing, fence: Fence) -> Self {
-        Self::new(standing, None, |member| async move { member.fence(fence).await })
+        Self::new(standing, (None, false), |member| async move { member.fence(fence).await })
+    }
+
+    /// The same once more, when all members are fenced: of those who come between nobody is removed that is not `known`
+    /// from before.
+    #[must_use]
+    pub fn fence_again(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
+        let known = (Some(known), false);
+        Self::new(standing, known, |member| async move { member.fence(fence).await })
     }
 
     /// Registers the engine at a member, beside what is `known` to be registered there, and nothing else: before it makes
@@ -162,27 +170,29 @@ impl Steps {
     /// finds the engine here.
     #[must_use]
     pub fn announce(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
-        Self::new(standing, Some(known), |member| async move { member.announce(fence).await })
+        let known = (Some(known), false);
+        Self::new(standing, known, |member| async move { member.announce(fence).await })
     }
 
     /// The same as [`Self::fence`] for an engine that has the array: `known` was registered at the device before the engine made sure of
     /// that. No other key is removed; and who was announced goes on only while it is registered.
     #[must_use]
     pub fn fence_known(standing: Standing, fence: Fence, known: BTreeSet<u64>) -> Self {
-        Self::new(standing, Some(known), |member| async move { member.fence(fence).await })
+        let known = (Some(known), standing.registered.is_some());
+        Self::new(standing, known, |member| async move { member.fence(fence).await })
     }
 
     /// Makes sure that nobody has taken a member over since it was fenced: its sessions' registrations are made anew,
     /// which only succeeds in their own places.
     #[must_use]
     pub fn check(standing: Standing) -> Self {
-        Self::new(standing, None, |member| async move { member.check().await })
+        Self::new(standing, (None, false), |member| async move { member.check().await })
     }
 
     /// Gives a member back: others may write again.
     #[must_use]
     pub fn renounce(standing: Standing) -> Self {
-        Self::new(standing, None, |member| async move {
+        Self::new(standing, (None, false), |member| async move {
             member.renounce().await;
             Ok(())
         })
@@ -193,13 +203,13 @@ impl Steps {
     /// registered. `fence` is [`Fence::against_all`].
     #[must_use]
     pub fn seize(standing: Standing, fence: Fence) -> Self {
-        Self::new(standing, None, |member| async move { member.seize(fence).await })
+        Self::new(standing, (None, false), |member| async move { member.seize(fence).await })
     }
 
     /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
     #[must_use]
     pub fn set_free(standing: Standing) -> Self {
-        Self::new(standing, None, |member| async move {
+        Self::new(standing, (None, false), |member| async move {
             member.set_free().await;
             Ok(())
         })
@@ -244,7 +254,7 @@ impl Steps {
 
     fn new<F>(
         standing: Standing,
-        known: Option<BTreeSet<u64>>,
+        (known, is_announced): (Option<BTreeSet<u64>>, bool),
         code: impl FnOnce(Member) -> F,
     ) -> Self
     where
@@ -252,7 +262,8 @@ impl Steps {
     {
         let said = Said { standing, notices: Vec::new(), has_removed: false };
         let said = Arc::new(AtomicRefCell::new(said));
-        let work = Work::new(|talk| code(Member { talk, said: Arc::clone(&said), known }));
+        let work =
+            Work::new(|talk| code(Member { talk, said: Arc::clone(&said), known, is_announced }));
         Self { work, said, end: None }
     }
 }
@@ -263,6 +274,8 @@ struct Member {
     said: Arc<AtomicRefCell<Said>>,
     /// Where these are given, no other key is removed.
     known: Option<BTreeSet<u64>>,
+    /// The engine is registered there, and goes on only while it is.
+    is_announced: bool,
 }
 
 /// What steps tell beside what they ask.
@@ -284,9 +297,11 @@ struct Others {
 
 impl Member {
     async fn fence(&self, fence: Fence) -> Result<(), FenceError> {
+        let was_exclusive = self.standing().exclusive;
         match self.try_fence(fence).await {
             Err(FenceError::Failed { reason, .. })
-                if (!self.has_removed() || planted(Planted::UsedAfterRemovalFailed))
+                if !was_exclusive
+                    && (!self.has_removed() || planted(Planted::UsedAfterRemovalFailed))
                     && self.may_go_on_after(&reason).await =>
             {
                 self.tell(Notice::NotFenced(reason));
@@ -302,9 +317,14 @@ impl Member {
     /// directory), is used without; but not while somebody else is registered at it, nor one that has not answered: it
     /// may have reservations.
     async fn may_go_on_after(&self, reason: &IoError) -> bool {
-        let is_refused = reason.is_refusal() || planted(Planted::UsedAfterSilence);
-        if !is_refused || reason.kind() == ErrorKind::Fenced {
-            return false;
+        match reason.kind() {
+            ErrorKind::Timeout | ErrorKind::Unreachable | ErrorKind::Aborted
+                if !planted(Planted::UsedAfterSilence) =>
+            {
+                return false;
+            }
+            ErrorKind::Fenced => return false,
+            _ => {}
         }
         let has_none = reason.kind() == ErrorKind::Unsupported;
         let own = self.standing().registered.map(NonZeroU64::get);
@@ -317,25 +337,21 @@ impl Member {
     async fn announce(&self, fence: Fence) -> Result<(), FenceError> {
         let none = BTreeSet::new();
         let is_wary = fence.is_wary(self.known.as_ref().unwrap_or(&none));
-        self.register(fence.key(is_wary), is_wary, false).await
+        // Nobody is removed by this: that somebody will be is said by the key alone.
+        self.register(fence.key(is_wary)).await
     }
 
     /// Registers the engine, or makes sure that it is registered still where it was announced.
-    async fn register(
-        &self,
-        key: NonZeroU64,
-        is_wary: bool,
-        is_announced: bool,
-    ) -> Result<(), FenceError> {
+    async fn register(&self, key: NonZeroU64) -> Result<(), FenceError> {
         // Whatever becomes of it, some sessions may be registered.
-        self.note(|standing| (standing.is_wary, standing.registered) = (is_wary, Some(key)));
-        let ignore = !is_announced || planted(Planted::AnnouncedAnew);
+        self.note(|standing| standing.registered = Some(key));
+        let ignore = !self.is_announced || planted(Planted::AnnouncedAnew);
         match self.demand(Ask::Register { key, ignore }).await {
             Ok(()) => Ok(()),
-            Err(reason) if is_announced && reason.kind() == ErrorKind::Fenced => {
+            Err(reason) if self.is_announced && reason.kind() == ErrorKind::Fenced => {
                 let (keys, _) = self.keys().await.unwrap_or_default();
                 let other = keys.into_iter().find(|other| *other != key.get());
-                Err(self.overtaken(other.unwrap_or_default()))
+                Err(other.map_or(FenceError::Forgetful, |other| self.overtaken(other)))
             }
             Err(reason) => Err(failed("registering at it", reason)),
         }
@@ -346,10 +362,12 @@ impl Member {
         // Nothing is disturbed before it is known that nobody is there who may not be.
         let Standing { registered, is_wary: was_wary, .. } = self.standing();
         let others = self.others(fence, registered).await?;
-        let is_wary = fence.is_wary(&others.keys) || registered.is_some() && was_wary;
-        let key = registered.unwrap_or_else(|| fence.key(is_wary));
-        let is_announced = registered.is_some() && self.known.is_some();
-        self.register(key, is_wary, is_announced).await?;
+        let told = registered.is_some_and(|key| was_wary || Fence::tells_of_removed(key));
+        let is_wary = fence.is_wary(&others.keys) || told;
+        self.note(|standing| standing.is_wary = is_wary);
+        let key = registered.filter(|_| self.is_announced);
+        let key = key.unwrap_or_else(|| fence.key(is_wary));
+        self.register(key).await?;
         for _ in 0..TRIES_MAX {
             let others = self.others(fence, Some(key)).await?;
             let is_alone = others.keys.is_empty() && !others.is_cut
@@ -393,7 +411,11 @@ impl Member {
         let own = own.map(NonZeroU64::get);
         let has_own = keys.iter().any(|key| Some(*key) == own);
         let keys: BTreeSet<u64> = keys.into_iter().filter(|other| Some(*other) != own).collect();
-        let is_new = |other: &&u64| self.known.as_ref().is_some_and(|known| !known.contains(other));
+        // One's own are registered with one of two keys.
+        let is_own = |other: u64| own.is_some_and(|own| Fence::keys_of(own).contains(&other));
+        let is_new = |other: &&u64| {
+            self.known.as_ref().is_some_and(|known| !known.contains(other) && !is_own(**other))
+        };
         if let Some(other) = keys.iter().find(is_new) {
             return Err(self.overtaken(*other));
         }

@@ -6,7 +6,7 @@ use super::{Note, OpenError, Opening, labels::places};
 use crate::{
     access::{Ask, Failure},
     assemble::{Assembly, Found},
-    fencing::{Fence, Removes, key_of_dead_holder, steps::FenceError},
+    fencing::{Fence, Removes, VACANT, key_of_dead_holder, steps::FenceError},
     label::{Holder, Label},
     member::{MemberIndex, MemberSet},
     planted::{Planted, planted},
@@ -81,17 +81,18 @@ impl<E: Failure> Opening<E> {
             return Ok(failed);
         }
         let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
-        let all = used.iter().copied().collect();
-        let failed = self.exclude_others(all, fence, truth, found).await?;
+        let used: Vec<usize> = used.into_iter().collect();
+        let known = self.keys_at(used.clone()).await;
+        let failed = self.exclude_others(used.clone(), fence, truth, found, None).await?;
         if !failed.is_empty() {
             return Ok(failed);
         }
         // A predecessor to whom one of them is to come back may have registered there before it was shut out at the
-        // others: it is found the second time, and has nothing more to be sure of.
+        // others: it is found the second time, and has nothing more to be sure of. Who comes after is left alone.
         let exclusive = |at: &usize| self.devices[*at].as_ref().is_some_and(|one| one.exclusive);
         let again = used.into_iter().filter(exclusive).collect();
         if !planted(Planted::FencedOnce) {
-            let failed = self.exclude_others(again, fence, truth, found).await?;
+            let failed = self.exclude_others(again, fence, truth, found, Some(&known)).await?;
             if !failed.is_empty() {
                 return Ok(failed);
             }
@@ -128,7 +129,17 @@ impl<E: Failure> Opening<E> {
         refused.map_or(Ok(failed), |error| Err(OpenError::Failed(error)))
     }
 
-    /// Fences the members at these places; says which ones cannot be.
+    /// What is registered at any of these places, by whichever keys of its engine. One that cannot tell is left out, or
+    /// has no reservations.
+    async fn keys_at(&self, places: Vec<usize>) -> BTreeSet<u64> {
+        let answers = self.each(places, |_| Ask::Keys).await;
+        let keys = answers.into_iter().filter_map(|(_, answer)| answer.keys().ok());
+        let all = keys.flat_map(|(keys, _)| keys);
+        all.flat_map(Fence::keys_of).chain([VACANT.get()]).collect()
+    }
+
+    /// Fences the members at these places, once more where it is `known` what was registered before; says which ones
+    /// cannot be.
     ///
     /// # Errors
     /// When somebody else is registered at one, or has reserved it.
@@ -138,10 +149,15 @@ impl<E: Failure> Opening<E> {
         fence: Fence,
         truth: &Label,
         found: &[(usize, Found)],
+        known: Option<&BTreeSet<u64>>,
     ) -> Result<LeftOut<E>, OpenError<E>> {
         let ask = |at| {
             let own = own_label(found, at).unwrap_or(truth);
-            Ask::Fence(fence.with(self.removes([truth, own])))
+            let fence = fence.with(self.removes([truth, own]));
+            match known {
+                None => Ask::Fence(fence),
+                Some(known) => Ask::FenceAgain { fence, known: known.clone() },
+            }
         };
         let (mut failed, mut refused) = (Vec::new(), None);
         for (at, answer) in self.each(used, ask).await {

@@ -42,7 +42,7 @@ fn all_members_are_taken_over_and_fenced_under_the_lock_and_looked_at_again() {
         let last = |is_it: fn(&access::Ask) -> bool| {
             world.asked.iter().rposition(|(_, ask)| is_it(ask)).unwrap()
         };
-        let fenced = last(|ask| matches!(ask, access::Ask::Fence(_)));
+        let fenced = last(|ask| matches!(ask, access::Ask::FenceAgain { .. }));
         assert!(last(|ask| matches!(ask, access::Ask::TakeOver { .. })) < fenced);
         assert!(fenced < last(|ask| *ask == access::Ask::Label), "{:?}", world.asked);
         assert_eq!(opened.machine.has_log(), with_log);
@@ -56,8 +56,9 @@ fn members_are_fenced_once_more_when_all_are() {
     world.disks[1].has_reservations = false;
     let opened = world.open(PLAIN).unwrap();
     assert_eq!(opened.notes, [Note::NotFenced(1)]);
-    let fenced =
-        |(at, ask): &(usize, access::Ask)| matches!(ask, access::Ask::Fence(_)).then_some(*at);
+    let fenced = |(at, ask): &(usize, access::Ask)| {
+        matches!(ask, access::Ask::Fence(_) | access::Ask::FenceAgain { .. }).then_some(*at)
+    };
     let fenced: Vec<usize> = world.asked.iter().filter_map(fenced).collect();
     assert_eq!(fenced, [0, 1, 2, 3, 0, 2, 3]);
 }

@@ -165,14 +165,14 @@ struct Place<E> {
 impl<E: Failure> Place<E> {
     async fn prepare(&self) -> Result<Option<Label>, Refusal<E>> {
         // Who is fenced out has nothing to look for at the device.
-        self.is_holder().await?;
+        let was_holder = self.is_holder().await?;
         let own = self.visit().await?;
         let Beside { label: array, this, fence, .. } = &self.beside;
         // No label is written yet: the machine composes it, and that overwrites any other.
         let own = own.filter(|label| label.array_uuid == array.array_uuid);
         let former = fence.map(|fence| fence.former_machines(own.as_ref(), this));
         self.take_over(array.array_uuid, former.unwrap_or_default()).await?;
-        let ready = self.make_ready(own.as_ref()).await;
+        let ready = self.make_ready(own.as_ref(), was_holder).await;
         if ready.is_err() {
             // It says itself what stays.
             self.device(access::Ask::Leave).await;
@@ -268,18 +268,27 @@ impl<E: Failure> Place<E> {
     }
 
     /// Has the device, which was taken over, be this engine's alone, and ready for what the machine writes.
-    async fn make_ready(&self, own: Option<&Label>) -> Result<Option<Label>, Refusal<E>> {
+    async fn make_ready(
+        &self,
+        own: Option<&Label>,
+        was_holder: bool,
+    ) -> Result<Option<Label>, Refusal<E>> {
         let array = &self.beside.label;
         if let Some(fence) = self.beside.fence {
             // Who registers after this may do so because it has taken the array over; and who registered before, and has
             // taken it over when this engine looks whose it is, finds this one registered.
             let known = self.keys().await?;
-            if !known.is_empty() && !planted(Planted::JoinsUnannounced) {
+            // Who will remove nobody who may be alive, needs not be found.
+            let removes_engines = match Removes::of(self.expect, was_holder) {
+                Removes::Engines | Removes::All => true,
+                Removes::Own | Removes::Holders(_) => false,
+            };
+            if removes_engines && !known.is_empty() && !planted(Planted::JoinsUnannounced) {
                 let ask = access::Ask::Announce { fence, known: known.clone() };
                 self.device(ask).await.fenced().map_err(Refusal::NotFenced)?;
             }
             // Making sessions takes long enough for another engine to take the array over.
-            let is_holder = self.is_holder().await?;
+            let is_holder = self.is_holder().await? && was_holder;
             let fence = fence.with(self.removes(own, is_holder));
             let ask = access::Ask::FenceKnown { fence, known };
             self.device(ask).await.fenced().map_err(Refusal::NotFenced)?;

@@ -55,6 +55,11 @@ impl Answer {
         Self::sense(SenseKey::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE)
     }
 
+    /// What it needs for it cannot be reached.
+    pub(super) fn unreachable_inside() -> Self {
+        Self::sense(SenseKey::NotReady, Additional::LOGICAL_UNIT_COMMUNICATION_FAILURE)
+    }
+
     /// An earlier command has failed.
     pub(super) fn deferred() -> Self {
         let sense = Sense::new(SenseKey::MediumError, Additional::WRITE_ERROR);

@@ -311,3 +311,74 @@ fn orders_find_room_beside_requests_that_would_take_it_all() {
     world.release();
     assert!(reads.iter().all(|read| world.has_ended(*read)));
 }
+
+#[test]
+fn a_session_that_came_late_does_not_register_anew_in_place_of_those_that_were_removed() {
+    for is_at_once in [true, false] {
+        let mut world = with_late_session();
+        // All are away, and a successor takes over; the late one is back first.
+        world.stuck = Some(0);
+        world.cut(0);
+        world.target.medium.take_over();
+        world.set_door("a", Door::Open);
+        world.set_door("b", Door::Open);
+        if !is_at_once {
+            world.pass(SECOND);
+        }
+        world.order(2, Order::Register { key: 7, ignore: false });
+        world.pass(TIME + SECOND);
+        assert!(world.answer(2).is_err(), "{is_at_once}");
+        assert!(world.target.medium.registrations.is_empty(), "{is_at_once}");
+        let contents = world.target.medium.contents.clone();
+        world.write(1, 0x11);
+        world.pass(TIME);
+        assert!(world.target.medium.contents == contents, "{is_at_once}: a late write");
+    }
+}
+
+#[test]
+fn one_session_shows_that_nobody_has_taken_over_while_others_are_away() {
+    let mut world = World::wide(2);
+    world.pass(SECOND);
+    world.order(1, REGISTER);
+    for (order, away) in [(2, 1), (3, 0)] {
+        world.stuck = Some(away);
+        world.cut(away);
+        world.pass(SECOND);
+        world.order(order, Order::Register { key: 7, ignore: false });
+        world.pass(SECOND);
+        assert_eq!(world.answer(order), Ok(Vec::new()), "without {away}");
+        world.stuck = None;
+        world.pass(2 * SECOND);
+        assert!(world.is_connected(away));
+    }
+    assert_eq!(world.target.medium.registrations.len(), 2);
+    assert!(!world.remote.status().is_fenced);
+}
+
+#[test]
+fn a_session_that_alone_is_forgotten_joins_the_others() {
+    let mut world = World::wide(2);
+    world.pass(SECOND);
+    world.order(1, REGISTER);
+    world.target.medium.is_reserved = true;
+    // What the session before had registered stays with that, and the one that is made anew is another one.
+    let first = *world.target.medium.registrations.keys().next().unwrap();
+    world.target.medium.registrations.remove(&first);
+    world.target.medium.registrations.insert([9; 6], 7);
+    world.cut(0);
+    world.pass(TIME);
+    assert!(world.is_connected(0) && !world.remote.status().is_fenced);
+    assert_eq!(world.target.medium.registrations.len(), 3);
+    let writes = [world.write(1, 0x11), world.write(2, 0x22)];
+    writes.into_iter().for_each(|write| world.assert_done(write));
+}
+
+#[test]
+fn a_disk_that_cannot_keep_registrations_has_answered() {
+    let mut world = World::opened();
+    world.target.refuse(RESERVE_OUT, 1, Answer::unreachable_inside());
+    world.order(1, REGISTER);
+    world.pass(SECOND);
+    assert_eq!(world.answer(1), Err(ErrorKind::Device));
+}

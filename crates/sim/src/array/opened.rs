@@ -118,12 +118,13 @@ fn answer(
             Some(bytes) => access::Answer::Bytes(bytes.clone()),
             None => access::Answer::Failed(ErrorKind::Medium.into()),
         },
-        access::Ask::Fence(_) | access::Ask::Announce { .. } | access::Ask::FenceKnown { .. } => {
-            access::Answer::Fenced { exclusive: true }
-        }
+        access::Ask::Fence(_)
+        | access::Ask::FenceAgain { .. }
+        | access::Ask::Announce { .. }
+        | access::Ask::FenceKnown { .. } => access::Answer::Fenced { exclusive: true },
         access::Ask::Close | access::Ask::Leave => access::Answer::Done,
+        access::Ask::Keys => access::Answer::Keys { keys: Vec::new(), is_cut: false },
         ask @ (access::Ask::Unused
-        | access::Ask::Keys
         | access::Ask::ProveWritable { .. }
         | access::Ask::ReserveTables(_)) => {
             unreachable!("an opening asks a device for {ask:?}")

@@ -132,7 +132,7 @@ pub(super) struct Connected {
     pub(super) host: usize,
     pub(super) line: LineNumber,
     pub(super) info: DeviceInfo,
-    /// How often it had lost its cache before anything was read of it.
+    /// How often it had lost its cache before its label was read, or it was written.
     losses_before: u64,
     /// Whether only this engine may write to it, and what is to be given back.
     pub(super) standing: Standing,
@@ -173,6 +173,11 @@ impl Connected {
 
     pub(super) fn address(&self) -> String {
         address(self.host)
+    }
+
+    /// What is read, or written, from now on is what counts.
+    pub(super) fn note_losses(&mut self) {
+        self.losses_before = self.cache_losses();
     }
 
     /// What the machine must know of the device.

@@ -62,6 +62,7 @@ impl Reached {
             | Ask::Unused
             | Ask::Keys
             | Ask::Fence(_)
+            | Ask::FenceAgain { .. }
             | Ask::Announce { .. }
             | Ask::FenceKnown { .. }
             | Ask::ProveWritable { .. }
@@ -91,6 +92,7 @@ impl Reached {
 async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
     let done = match ask {
         Ask::Label => {
+            session.note_losses();
             let label = medium::label(session).await;
             return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
         }
@@ -115,12 +117,19 @@ async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
                 Err(error) => Answer::NotFenced(error),
             };
         }
+        Ask::FenceAgain { fence, known } => {
+            let steps = Steps::fence_again(session.standing, fence, known);
+            return fenced(session, steps).await;
+        }
         Ask::FenceKnown { fence, known } => {
             let steps = Steps::fence_known(session.standing, fence, known);
             return fenced(session, steps).await;
         }
         Ask::Unused => medium::check_unused(session).await,
-        Ask::ProveWritable { data_end } => medium::prove_writable(session, data_end).await,
+        Ask::ProveWritable { data_end } => {
+            session.note_losses();
+            medium::prove_writable(session, data_end).await
+        }
         Ask::ReserveTables(regions) => medium::reserve_tables(session, &regions).await,
         Ask::Visit | Ask::TakeOver { .. } | Ask::Close | Ask::Leave => {
             unreachable!("{ask:?} is not asked over a line")

@@ -194,7 +194,8 @@ fn who_was_announced_and_is_removed_meanwhile_removes_nobody() {
         let announce = Steps::announce(Standing::default(), fence(removes), known());
         let mut device = Device::with(&[ALIVE]);
         let (end, announced, _) = run(announce, &mut device);
-        assert!(end.is_ok() && !announced.exclusive && announced.is_wary, "{removes:?}: {end:?}");
+        assert!(end.is_ok() && !announced.exclusive && !announced.is_wary, "{removes:?}: {end:?}");
+        assert!(Fence::tells_of_removed(announced.registered.unwrap()));
         let own = announced.registered.unwrap().get();
         assert_eq!((device.keys.clone(), device.asked.len()), (vec![ALIVE, own], 1));
 
@@ -225,19 +226,64 @@ fn who_was_announced_and_is_removed_meanwhile_removes_nobody() {
 }
 
 #[test]
-fn a_member_that_is_fenced_once_more_keeps_its_key_and_its_memory() {
-    let mut device = Device::with(&[ALIVE]);
-    let steps = Steps::fence(Standing::default(), fence(Removes::All));
-    let (_, first, _) = run(steps, &mut device);
-    let (end, again, _) = run(Steps::fence(first, fence(Removes::All)), &mut device);
-    assert!(end.is_ok() && first.is_wary && first.exclusive);
-    assert_eq!(again, first);
-    // A predecessor has registered, or removed this engine, before it was shut out everywhere else.
-    for keys in [vec![first.registered.unwrap().get(), DEAD], vec![DEAD]] {
+fn who_is_fenced_once_more_finds_predecessors_and_leaves_who_came_after() {
+    let first = |others: &[u64]| {
+        let mut device = Device::with(others);
+        let steps = Steps::fence(Standing::default(), fence(Removes::Engines));
+        let (end, standing, _) = run(steps, &mut device);
+        assert!(end.is_ok() && standing.exclusive);
+        (device, standing)
+    };
+    let known = || BTreeSet::from(Fence::keys_of(ALIVE));
+    let again = |standing| Steps::fence_again(standing, fence(Removes::Engines), known());
+    let own = |standing: Standing| standing.registered.unwrap().get();
+
+    let (mut device, standing) = first(&[ALIVE]);
+    assert!(standing.is_wary);
+    assert_eq!(run(again(standing), &mut device).1, standing);
+
+    // A predecessor has registered here, or removed this engine, before it was shut out everywhere else; and that it may
+    // be alive is told from then on.
+    for is_removed in [false, true] {
+        let (mut device, standing) = first(&[]);
+        device.keys = if is_removed { vec![ALIVE] } else { vec![own(standing), ALIVE] };
+        let (end, now, _) = run(again(standing), &mut device);
+        assert!(end.is_ok() && now.exclusive && now.is_wary, "{is_removed}: {end:?}");
+        assert_eq!(device.keys, [fence(Removes::Own).key(true).get()]);
+    }
+
+    // Another one has taken the array over meanwhile, and serves.
+    let newer = ALIVE ^ 0xff_0000;
+    for keys in [vec![newer], vec![OWN, newer]] {
+        let (mut device, standing) = first(&[]);
         device.keys = keys;
-        let (end, again, _) = run(Steps::fence(first, fence(Removes::All)), &mut device);
-        assert_eq!((end, again), (Ok(()), first));
-        assert_eq!(device.keys, [first.registered.unwrap().get()]);
+        let (end, _, _) = run(again(standing), &mut device);
+        assert_eq!(end, Err(FenceError::Overtaken { key: newer }));
+        assert!(device.keys.contains(&newer));
+    }
+
+    // One that was fenced is never used without.
+    let (mut device, standing) = first(&[ALIVE]);
+    let register = Ask::Register { key: standing.registered.unwrap(), ignore: true };
+    device.fails_at = Some((register, ErrorKind::Device));
+    assert!(run(again(standing), &mut device).0.is_err());
+}
+
+#[test]
+fn who_was_only_announced_leaves_nothing_behind() {
+    for goes_on in [true, false] {
+        let mut device = Device::with(&[ALIVE]);
+        let known = BTreeSet::from([ALIVE]);
+        let announce = Steps::announce(Standing::default(), fence(Removes::Own), known.clone());
+        let (_, mut standing, _) = run(announce, &mut device);
+        if goes_on {
+            let steps = Steps::fence_known(standing, fence(Removes::Own), known);
+            let (end, now, _) = run(steps, &mut device);
+            assert_eq!(end, Err(FenceError::Reserved { key: ALIVE }));
+            standing = now;
+        }
+        run(Steps::renounce(standing), &mut device).0.unwrap();
+        assert_eq!(device.keys, [ALIVE], "{goes_on}");
     }
 }
 
@@ -279,6 +325,7 @@ fn a_device_without_reservations_is_used_without_unless_somebody_is_registered()
         ((register, ErrorKind::Device), vec![DEAD], false),
         ((register, ErrorKind::Unsupported), vec![DEAD], false),
         ((register, ErrorKind::Fenced), vec![], false),
+        ((register, ErrorKind::InvalidRequest), vec![], true),
         // Who does not answer may have reservations, and may be held by somebody who comes next.
         ((register, ErrorKind::Timeout), vec![], false),
         ((register, ErrorKind::Unreachable), vec![], false),

@@ -114,11 +114,13 @@ impl Disk {
             access::Ask::Label if self.is_taken_over => Some(When::LabelAgain),
             access::Ask::Label => Some(When::Label),
             access::Ask::TakeOver { .. } => Some(When::TakeOver),
-            access::Ask::Fence(_) => Some(When::Fence),
+            access::Ask::Fence(_) | access::Ask::FenceAgain { .. } => Some(When::Fence),
             access::Ask::Read { .. } => Some(When::Read),
-            access::Ask::Checkpoint(_) | access::Ask::Close | access::Ask::Leave => None,
-            access::Ask::Unused
+            access::Ask::Checkpoint(_)
             | access::Ask::Keys
+            | access::Ask::Close
+            | access::Ask::Leave => None,
+            access::Ask::Unused
             | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
             | access::Ask::ProveWritable { .. }
@@ -136,7 +138,12 @@ impl Disk {
             access::Ask::Label => return access::Answer::Label(self.label.clone().map(Box::new)),
             access::Ask::Checkpoint(_) => return access::Answer::Checkpoint(None),
             access::Ask::Read { len, .. } => return self.read(*len),
-            access::Ask::Fence(fence) => return self.fence(*fence),
+            access::Ask::Fence(fence) | access::Ask::FenceAgain { fence, .. } => {
+                return self.fence(*fence);
+            }
+            access::Ask::Keys => {
+                return access::Answer::Keys { keys: self.keys.clone(), is_cut: false };
+            }
             access::Ask::Visit => self.is_visited = true,
             access::Ask::TakeOver { .. } => self.is_taken_over = true,
             access::Ask::Close | access::Ask::Leave => {
@@ -146,7 +153,6 @@ impl Disk {
                 return access::Answer::Done;
             }
             access::Ask::Unused
-            | access::Ask::Keys
             | access::Ask::Announce { .. }
             | access::Ask::FenceKnown { .. }
             | access::Ask::ProveWritable { .. }

@@ -119,7 +119,9 @@ impl World {
             Ask::Lock(_) => Answer::Lock(self.locked),
             Ask::Device(ask) if fails => Answer::Device(match ask {
                 access::Ask::Close | access::Ask::Leave => access::Answer::Done,
-                access::Ask::Announce { .. } | access::Ask::FenceKnown { .. } => {
+                access::Ask::FenceAgain { .. }
+                | access::Ask::Announce { .. }
+                | access::Ask::FenceKnown { .. } => {
                     let reason = self.kind.into();
                     access::Answer::NotFenced(FenceError::Failed { what: "fencing", reason })
                 }
@@ -145,7 +147,10 @@ impl World {
                 },
                 access::Ask::Announce { .. } => access::Answer::Fenced { exclusive: false },
                 access::Ask::FenceKnown { .. } => access::Answer::Fenced { exclusive: true },
-                access::Ask::Checkpoint(_) | access::Ask::Read { .. } | access::Ask::Fence(_) => {
+                access::Ask::Checkpoint(_)
+                | access::Ask::Read { .. }
+                | access::Ask::Fence(_)
+                | access::Ask::FenceAgain { .. } => {
                     unreachable!("{ask:?} is not asked here")
                 }
                 access::Ask::Unused

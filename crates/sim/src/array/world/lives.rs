@@ -416,7 +416,9 @@ impl<M: Machine> World<M> {
         self.kill(id, &format!("the array cannot be opened: {failure:?}"));
         let too_few = self.hosts.iter().filter(|host| host.is_impaired).count()
             > usize::try_from(self.plan.geometry.tolerance()).unwrap_or(0);
-        self.count_failed_opening(id, !left && all_are_here && !too_few);
+        // One without space is lost to what recovery writes, beside one that was not reached when the one before opened.
+        let is_grave = !left && all_are_here && !too_few && !self.is_short_of_space();
+        self.count_failed_opening(id, is_grave);
     }
 
     pub(super) fn sessions_are_ready(&self, at: usize) -> bool {
