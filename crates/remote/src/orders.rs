@@ -363,16 +363,13 @@ impl<U> Remote<U> {
                 let is_inquiry =
                     matches!(active.job, Job::Asked(_, Order::Once { read_len: 1.., .. }));
                 let is_none = verdict::has_no_reservations(error.kind(), self.orders.are_proven);
-                let error = match error.kind() {
-                    _ if is_inquiry && is_none => {
-                        IoError::with_detail(ErrorKind::Unsupported, error.to_string())
-                    }
-                    // A disk that says that it cannot reach what keeps its registrations (LIO without its state
-                    // directory) has answered.
-                    ErrorKind::Unreachable if !is_inquiry => {
-                        IoError::with_detail(ErrorKind::Device, error.to_string())
-                    }
-                    _ => error,
+                // A disk that says that it cannot reach what keeps its registrations (LIO without its state directory)
+                // has answered.
+                let has_answered = error.kind() == ErrorKind::Unreachable && !is_inquiry;
+                let error = match (is_inquiry && is_none, has_answered) {
+                    (true, _) => IoError::with_detail(ErrorKind::Unsupported, error.to_string()),
+                    (_, true) => IoError::with_detail(ErrorKind::Device, error.to_string()),
+                    (false, false) => error,
                 };
                 self.end_order(Err(error));
             }

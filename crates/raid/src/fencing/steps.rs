@@ -317,14 +317,12 @@ impl Member {
     /// directory), is used without; but not while somebody else is registered at it, nor one that has not answered: it
     /// may have reservations.
     async fn may_go_on_after(&self, reason: &IoError) -> bool {
-        match reason.kind() {
+        let is_silent = matches!(
+            reason.kind(),
             ErrorKind::Timeout | ErrorKind::Unreachable | ErrorKind::Aborted
-                if !planted(Planted::UsedAfterSilence) =>
-            {
-                return false;
-            }
-            ErrorKind::Fenced => return false,
-            _ => {}
+        );
+        if reason.kind() == ErrorKind::Fenced || is_silent && !planted(Planted::UsedAfterSilence) {
+            return false;
         }
         let has_none = reason.kind() == ErrorKind::Unsupported;
         let own = self.standing().registered.map(NonZeroU64::get);
