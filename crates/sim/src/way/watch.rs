@@ -38,7 +38,7 @@ const BULK_LEN: u64 = 64 << 10;
 /// The longest that a bulk request may take, by the time of a request.
 const BULK_TIMES_MAX: u32 = 12;
 /// The same of a small one, from its turn on: it may have moved bytes when its time is up.
-const TIMES_MAX: u32 = 2;
+const TIMES_MAX: u32 = 3;
 /// What timers and tasks may be late.
 const LATE_MAX: Duration = Duration::from_secs(1);
 

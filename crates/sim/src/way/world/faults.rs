@@ -113,10 +113,18 @@ impl World {
         }
         let is_calm = self.hosts[host].calm_at <= self.net.now();
         let is_light = fault.is_light() && is_calm;
+        let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
+        // Who opens leaves a member out that it cannot reach at once; and where dials are not answered, so may be one that
+        // something light befell lately.
+        let is_least = others < self.tolerance();
+        if is_light && self.opens() && !(is_least && self.all_dials_answered()) {
+            return;
+        }
         if !is_light {
-            let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
+            let is_calm = |at: &usize| *at == host || self.hosts[*at].calm_at <= self.net.now();
+            let are_calm = self.all_dials_answered() || self.places.iter().all(is_calm);
             // Whether a replacement survives the next loss is another question.
-            if others >= self.tolerance() || self.replacing.is_some() || self.may_leave_one_out() {
+            if !is_least || !are_calm || self.replacing.is_some() || self.may_leave_one_out() {
                 return;
             }
             if !matches!(fault, Fault::Spare | Fault::FailedByOrder) {
@@ -309,11 +317,15 @@ impl World {
 
     /// An engine opens the array, and may leave a member out that does not answer its dial, or has left it out.
     pub(super) fn may_leave_one_out(&self) -> bool {
+        self.opens() && !self.all_dials_answered()
+    }
+
+    /// An engine opens the array.
+    fn opens(&self) -> bool {
         let newest = EngineId(self.last_engine);
-        let opens = self.engines.iter().any(|engine| {
+        self.engines.iter().any(|engine| {
             engine.serving().is_none() || (engine.id == newest && self.serving != Some(newest))
-        });
-        opens && !self.all_dials_answered()
+        })
     }
 
     /// A host is back, perhaps for a moment only.

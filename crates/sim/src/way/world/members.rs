@@ -110,7 +110,10 @@ impl World {
     pub(super) fn all_dials_answered(&self) -> bool {
         let (manners, line) = (&self.plan.manners, &self.plan.line);
         let are_beside = line.sessions > 1 && manners.beside_unanswered_one_in > 0;
-        manners.unanswered_one_in == 0 && !are_beside
+        // With several portals a dial has a quarter of a request's time.
+        let limit = line.login_timeout.min(line.request_timeout / 4);
+        let are_late = manners.slow_one_in > 0 && *manners.slow.end() >= limit;
+        manners.unanswered_one_in == 0 && !are_beside && !are_late
     }
 
     pub(super) fn hear_event(&mut self, id: EngineId, event: Event) {
