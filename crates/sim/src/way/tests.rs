@@ -57,6 +57,7 @@ fn what_was_acknowledged_is_there_and_what_was_preempted_is_not() {
         Count::Reset,
         Count::ResetDirty,
         Count::Brief,
+        Count::LateAfterSilence,
     ];
     let missing: Vec<_> =
         silent.iter().map(|(count, _)| *count).filter(|count| !expected.contains(count)).collect();

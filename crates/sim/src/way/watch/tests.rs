@@ -275,7 +275,7 @@ fn nobody_is_fenced_by_nobody() {
 
 #[test]
 fn who_has_the_turn_ends_in_time_unless_the_engine_stands_still() {
-    let late = Time::START.after(TIME * 2 + LATE_MAX + Duration::from_nanos(1));
+    let late = Time::START.after(TIME * TIMES_MAX + LATE_MAX + Duration::from_nanos(1));
     let mut bench = Bench::new();
     let first = bench.write(LINE, 1);
     bench.write(LINE, 2);
@@ -287,6 +287,6 @@ fn who_has_the_turn_ends_in_time_unless_the_engine_stands_still() {
     bench.watch.check_time(LINE, late);
     assert!(!bench.is_broken(), "the second one has its turn now");
     bench.watch.note_hung(EngineId(0), late.after(TIME));
-    bench.watch.check_time(LINE, late.after(TIME * 2 + LATE_MAX + TIME));
+    bench.watch.check_time(LINE, late.after(TIME * TIMES_MAX + LATE_MAX + TIME));
     assert!(!bench.is_broken());
 }

@@ -53,6 +53,8 @@ impl World {
             let mut manners = self.plan.manners.clone();
             if is_calm {
                 (manners.unanswered_one_in, manners.slow_one_in) = (0, 0);
+                // What a lost session had under way waits for that one.
+                manners.beside_unanswered_one_in = 0;
             }
             self.net.set_manners(manners);
         }
