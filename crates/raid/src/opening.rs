@@ -326,6 +326,10 @@ struct Opening<E> {
     notes: Vec<Note<E>>,
     /// By place; none where there is no session.
     devices: Vec<Option<Device>>,
+    /// Places at which keys of reservations were read before anything was fenced there.
+    keys_read: BTreeSet<usize>,
+    /// These keys, and the others of the same engines.
+    known: BTreeSet<u64>,
 }
 
 /// A device to which there is a session.
@@ -340,7 +344,18 @@ struct Device {
 impl<E: Failure> Opening<E> {
     fn new(talk: Talk<Ask, Answer<E>>, options: Options, names: Vec<String>, this: Holder) -> Self {
         let devices = names.iter().map(|_| None).collect();
-        Self { talk, options, names, this, has_lock: false, notes: Vec::new(), devices }
+        let (keys_read, known) = (BTreeSet::new(), BTreeSet::new());
+        Self {
+            talk,
+            options,
+            names,
+            this,
+            has_lock: false,
+            notes: Vec::new(),
+            devices,
+            keys_read,
+            known,
+        }
     }
 
     async fn open(&mut self, engine: Engine) -> Result<Opened<E>, OpenError<E>> {

@@ -104,6 +104,9 @@ pub enum Reason {
     /// or keeps none longer than sessions.
     #[error("the disk has forgotten this host's registration; register anew")]
     Forgotten,
+    /// The disk has forgotten the registration of this session, and another one of this side is registered with its key.
+    #[error("the disk has forgotten this host's registration for this session; another one has it")]
+    Unregistered,
     /// The disk had no volatile cache when it was connected first, and has one now.
     #[error(
         "the disk now has a volatile write cache, which it had not before; switch the cache off, or open the disk anew"
@@ -122,6 +125,7 @@ impl Reason {
             | Self::OtherPortalGroup { .. }
             | Self::CacheAppeared
             | Self::Forgotten
+            | Self::Unregistered
             | Self::Fenced => true,
             Self::Config(_)
             | Self::ConnectTimeout(_)

@@ -308,10 +308,15 @@ impl Examination {
                 // forgotten this one, and another session of this side may have been registered anew since.
                 let own = self.how.key;
                 let keys = answer.ok().and_then(Keys::decode);
+                let none = keys.as_ref().is_some_and(|keys| keys.keys.is_empty() && !keys.is_cut);
                 let is_forgotten = keys.is_some_and(|keys| {
                     !keys.is_cut && keys.keys.iter().all(|key| Some(*key) == own)
                 });
-                return Err(if is_forgotten { Reason::Forgotten } else { Reason::Fenced });
+                return Err(match (is_forgotten, none) {
+                    (_, true) => Reason::Forgotten,
+                    (true, false) => Reason::Unregistered,
+                    (false, false) => Reason::Fenced,
+                });
             }
             Step::Greeting => {
                 demand("TEST UNIT READY", answer)?;

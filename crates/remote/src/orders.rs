@@ -181,7 +181,7 @@ impl Active {
             }
             // In its own place registers who is registered there: another one would be registered anew, whoever has
             // removed this side meanwhile, and joins beside these later.
-            Job::Asked(_, Order::Register { key, ignore: false }) if own == Some(key) => {
+            Job::Asked(_, Order::Register { ignore: false, .. }) if own.is_some() => {
                 let is_there = |lane: &Lane| lane.registered && lane.room() > 0;
                 let here = lanes.iter().enumerate().filter(|(_, lane)| is_there(lane));
                 self.lanes = here.map(|(at, _)| at).collect();
@@ -287,6 +287,15 @@ impl<U> Remote<U> {
         let Some(active) = &mut self.orders.active else { return };
         assert!(active.running.is_none(), "one order at a time");
         let lane = &mut self.lanes[at];
+        let in_place = matches!(active.job, Job::Asked(_, Order::Register { ignore: false, .. }));
+        if in_place && self.orders.key.is_some() && !lane.registered {
+            // It is another session by now, which would be registered anew.
+            let text = format!(
+                "{}: a session was lost before its registration was made anew in its place",
+                self.dialer.settings.place
+            );
+            return self.end_order(Err(IoError::with_detail(ErrorKind::Unreachable, text)));
+        }
         if lane.room() == 0 {
             // The session was lost, or has no room: the deadline bounds the wait.
             active.not_before = Some(self.now + BUSY_PAUSE);
@@ -365,7 +374,8 @@ impl<U> Remote<U> {
                 let is_none = verdict::has_no_reservations(error.kind(), self.orders.are_proven);
                 // A disk that says that it cannot reach what keeps its registrations (LIO without its state directory)
                 // has answered.
-                let has_answered = error.kind() == ErrorKind::Unreachable && !is_inquiry;
+                let registers = matches!(active.job, Job::Asked(_, Order::Register { .. }));
+                let has_answered = registers && error.kind() == ErrorKind::Unreachable;
                 let error = match (is_inquiry && is_none, has_answered) {
                     (true, _) => IoError::with_detail(ErrorKind::Unsupported, error.to_string()),
                     (_, true) => IoError::with_detail(ErrorKind::Device, error.to_string()),

@@ -335,7 +335,7 @@ impl<U> Remote<U> {
     fn note_forgotten(&mut self, at: usize, reason: &Reason) {
         let is_beside =
             |(other, lane): (usize, &Lane)| other != at && lane.registered && lane.is_connected();
-        if matches!(reason, Reason::Forgotten) && self.lanes.iter().enumerate().any(is_beside) {
+        if matches!(reason, Reason::Unregistered) && self.lanes.iter().enumerate().any(is_beside) {
             self.lanes[at].registered = false;
         }
     }
@@ -345,7 +345,7 @@ impl<U> Remote<U> {
             return;
         }
         self.status.is_connected = false;
-        if matches!(reason, Reason::Forgotten) {
+        if matches!(reason, Reason::Forgotten | Reason::Unregistered) {
             // It was restarted, and no session can be made that would say so: who asks for nothing
             // learns it all the same, before the next disk restarts.
             self.status.cache_losses += 1;

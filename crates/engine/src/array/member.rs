@@ -107,7 +107,7 @@ pub(super) struct Connected {
     pub(super) config: MemberConfig,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
-    /// How often it had lost its cache before its label was read, or it was written.
+    /// How often it had lost its cache before anything was read of it, or written to it.
     pub(super) cache_losses: u64,
     /// Whether only this engine may write to it, and what is to be given back.
     pub(super) standing: Standing,

@@ -109,8 +109,6 @@ impl Connected {
     async fn answer(&mut self, ask: Ask) -> Answer<ArrayError> {
         let done = match ask {
             Ask::Label => {
-                // What is read now is what counts.
-                self.cache_losses = self.remote.cache_losses();
                 let label = self.label().await;
                 return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
             }

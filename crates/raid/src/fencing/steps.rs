@@ -260,10 +260,12 @@ impl Steps {
     where
         F: Future<Output = Result<(), FenceError>> + Send + 'static,
     {
+        let was_wary = standing.is_wary;
         let said = Said { standing, notices: Vec::new(), has_removed: false };
         let said = Arc::new(AtomicRefCell::new(said));
-        let work =
-            Work::new(|talk| code(Member { talk, said: Arc::clone(&said), known, is_announced }));
+        let work = Work::new(|talk| {
+            code(Member { talk, said: Arc::clone(&said), known, is_announced, was_wary })
+        });
         Self { work, said, end: None }
     }
 }
@@ -276,6 +278,8 @@ struct Member {
     known: Option<BTreeSet<u64>>,
     /// The engine is registered there, and goes on only while it is.
     is_announced: bool,
+    /// Somebody who may be alive was removed before.
+    was_wary: bool,
 }
 
 /// What steps tell beside what they ask.
@@ -309,7 +313,14 @@ impl Member {
                 self.renounce().await;
                 Ok(())
             }
-            end => end,
+            Err(error) => {
+                // Who has removed nobody leaves no memory of it.
+                if self.is_announced && !self.has_removed() {
+                    self.note(|standing| standing.is_wary = self.was_wary);
+                }
+                Err(error)
+            }
+            Ok(()) => Ok(()),
         }
     }
 
@@ -317,11 +328,12 @@ impl Member {
     /// directory), is used without; but not while somebody else is registered at it, nor one that has not answered: it
     /// may have reservations.
     async fn may_go_on_after(&self, reason: &IoError) -> bool {
-        let is_silent = matches!(
+        let is_refused = matches!(
             reason.kind(),
-            ErrorKind::Timeout | ErrorKind::Unreachable | ErrorKind::Aborted
+            ErrorKind::Unsupported | ErrorKind::Device | ErrorKind::InvalidRequest
         );
-        if reason.kind() == ErrorKind::Fenced || is_silent && !planted(Planted::UsedAfterSilence) {
+        let is_silent = matches!(reason.kind(), ErrorKind::Timeout | ErrorKind::Unreachable);
+        if !is_refused && !(is_silent && planted(Planted::UsedAfterSilence)) {
             return false;
         }
         let has_none = reason.kind() == ErrorKind::Unsupported;
@@ -397,7 +409,7 @@ impl Member {
     fn overtaken(&self, key: u64) -> FenceError {
         // Who came keeps what was found in mind; nobody else was pushed aside.
         if !self.has_removed() {
-            self.note(|standing| standing.is_wary = false);
+            self.note(|standing| standing.is_wary = self.was_wary);
         }
         FenceError::Overtaken { key }
     }

@@ -82,8 +82,8 @@ impl<E: Failure> Opening<E> {
         }
         let used: BTreeSet<usize> = places.iter().flatten().copied().collect();
         let used: Vec<usize> = used.into_iter().collect();
-        let known = self.keys_at(used.clone()).await;
-        let failed = self.exclude_others(used.clone(), fence, truth, found, None).await?;
+        self.read_keys(&used).await;
+        let failed = self.exclude_others(used.clone(), fence, truth, found).await?;
         if !failed.is_empty() {
             return Ok(failed);
         }
@@ -92,7 +92,7 @@ impl<E: Failure> Opening<E> {
         let exclusive = |at: &usize| self.devices[*at].as_ref().is_some_and(|one| one.exclusive);
         let again = used.into_iter().filter(exclusive).collect();
         if !planted(Planted::FencedOnce) {
-            let failed = self.exclude_others(again, fence, truth, found, Some(&known)).await?;
+            let failed = self.exclude_others(again, fence, truth, found).await?;
             if !failed.is_empty() {
                 return Ok(failed);
             }
@@ -129,17 +129,21 @@ impl<E: Failure> Opening<E> {
         refused.map_or(Ok(failed), |error| Err(OpenError::Failed(error)))
     }
 
-    /// What is registered at any of these places, by whichever keys of its engine. One that cannot tell is left out, or
-    /// has no reservations.
-    async fn keys_at(&self, places: Vec<usize>) -> BTreeSet<u64> {
-        let answers = self.each(places, |_| Ask::Keys).await;
+    /// Reads what is registered at those of these places at which that was not read yet: also where a member was left out
+    /// since, nobody is known who came after the first time. A device that cannot tell is left out later, or has no
+    /// reservations.
+    async fn read_keys(&mut self, places: &[usize]) {
+        let is_new = |at: &usize| !self.keys_read.contains(at);
+        let new: Vec<usize> = places.iter().copied().filter(is_new).collect();
+        self.keys_read.extend(&new);
+        let answers = self.each(new, |_| Ask::Keys).await;
         let keys = answers.into_iter().filter_map(|(_, answer)| answer.keys().ok());
         let all = keys.flat_map(|(keys, _)| keys);
-        all.flat_map(Fence::keys_of).chain([VACANT.get()]).collect()
+        self.known.extend(all.flat_map(Fence::keys_of).chain([VACANT.get()]));
     }
 
-    /// Fences the members at these places, once more where it is `known` what was registered before; says which ones
-    /// cannot be.
+    /// Fences the members at these places; once more those that are exclusive, where nobody is removed who came after their
+    /// keys were read. Says which ones cannot be.
     ///
     /// # Errors
     /// When somebody else is registered at one, or has reserved it.
@@ -149,14 +153,13 @@ impl<E: Failure> Opening<E> {
         fence: Fence,
         truth: &Label,
         found: &[(usize, Found)],
-        known: Option<&BTreeSet<u64>>,
     ) -> Result<LeftOut<E>, OpenError<E>> {
         let ask = |at| {
             let own = own_label(found, at).unwrap_or(truth);
             let fence = fence.with(self.removes([truth, own]));
-            match known {
-                None => Ask::Fence(fence),
-                Some(known) => Ask::FenceAgain { fence, known: known.clone() },
+            match self.devices[at].as_ref().is_some_and(|device| device.exclusive) {
+                true => Ask::FenceAgain { fence, known: self.known.clone() },
+                false => Ask::Fence(fence),
             }
         };
         let (mut failed, mut refused) = (Vec::new(), None);

@@ -132,7 +132,7 @@ pub(super) struct Connected {
     pub(super) host: usize,
     pub(super) line: LineNumber,
     pub(super) info: DeviceInfo,
-    /// How often it had lost its cache before its label was read, or it was written.
+    /// How often it had lost its cache before anything was read of it, or written to it.
     losses_before: u64,
     /// Whether only this engine may write to it, and what is to be given back.
     pub(super) standing: Standing,
@@ -175,7 +175,7 @@ impl Connected {
         address(self.host)
     }
 
-    /// What is read, or written, from now on is what counts.
+    /// What is written from now on is what counts.
     pub(super) fn note_losses(&mut self) {
         self.losses_before = self.cache_losses();
     }

@@ -92,7 +92,6 @@ impl Reached {
 async fn answer(session: &mut Connected, ask: Ask) -> Answer<Failure> {
     let done = match ask {
         Ask::Label => {
-            session.note_losses();
             let label = medium::label(session).await;
             return or_failed(label.map(|label| Answer::Label(label.map(Box::new))));
         }
