@@ -333,7 +333,8 @@ impl Member {
             ErrorKind::Unsupported | ErrorKind::Device | ErrorKind::InvalidRequest
         );
         let is_silent = matches!(reason.kind(), ErrorKind::Timeout | ErrorKind::Unreachable);
-        if !is_refused && !(is_silent && planted(Planted::UsedAfterSilence)) {
+        let has_answered = is_refused || is_silent && planted(Planted::UsedAfterSilence);
+        if !has_answered {
             return false;
         }
         let has_none = reason.kind() == ErrorKind::Unsupported;

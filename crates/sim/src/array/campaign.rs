@@ -91,6 +91,7 @@ impl Sum for Counts {
         self.subsets += other.subsets;
         self.events += other.events;
         self.given_up += other.given_up;
+        self.full += other.full;
         self.with_lost_rows += other.with_lost_rows;
         self.settled += other.settled;
         for (fault, count) in &other.faults {
@@ -128,7 +129,7 @@ impl fmt::Display for Report {
             f,
             "requests {}, of these answered from what was read ahead {}, errors {} (for want of space {}, discards {}), member requests {}, commands that landed late {}, reads that \
              settled {}, looks at the media {}, reads through some members {}, arrays given \
-             up {}, closed with lost rows {}, events {} ({:.0} a second)",
+             up {}, failed for want of space {}, closed with lost rows {}, events {} ({:.0} a second)",
             counts.requests,
             counts.ahead,
             counts.errors,
@@ -140,6 +141,7 @@ impl fmt::Display for Report {
             counts.rests,
             counts.subsets,
             counts.given_up,
+            counts.full,
             counts.with_lost_rows,
             counts.events,
             counts.events as f64 / seconds

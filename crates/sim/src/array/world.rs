@@ -97,6 +97,8 @@ pub struct Counts {
     pub subsets: u64,
     /// Runs beyond the budget whose array could not be opened any more.
     pub given_up: u64,
+    /// Arrays that failed since more members than they can do without had no space for what is to be brought home.
+    pub full: u64,
     /// Runs beyond the budget whose array lost some rows for ever, and closed.
     pub with_lost_rows: u64,
     /// Events of the simulation.

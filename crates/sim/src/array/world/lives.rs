@@ -290,6 +290,8 @@ impl<M: Machine> World<M> {
     fn note_failure(&mut self, id: EngineId) {
         let Some(at) = self.engines.iter().position(|engine| engine.id == id) else { return };
         let error = self.engines[at].machine().and_then(volume::Machine::failure);
+        let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.excuse_want_of_space(id, &text);
         if self.serving == Some(id) && !self.is_excused(id) {
             self.fail(format!("the array failed: {error:?}"));
         }

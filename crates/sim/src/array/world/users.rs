@@ -68,6 +68,7 @@ impl<M: Machine> World<M> {
                 let is_refused =
                     error.kind() == ErrorKind::Aborted && self.came_late(id, request.0);
                 let is_torn = error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id);
+                self.excuse_want_of_space(id, &error.to_string());
                 let is_expected = is_superseded || is_full || is_refused || is_torn;
                 if !self.is_excused(id) && !is_expected {
                     self.fail(format!("request {} failed: {error}", request.0));
