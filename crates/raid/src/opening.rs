@@ -7,8 +7,8 @@
 //!                      └───────── without who fails at it ◀───────┘
 //! ```
 //!
-//! Devices are known by the places at which they were given; who drives the steps has their addresses. Several are asked
-//! at once.
+//! Members are fenced twice, the second time when all are. Devices are known by the places at which they were given; who
+//! drives the steps has their addresses. Several are asked at once.
 //!
 //! Invariants: nothing is taken over before the array's lock is held; who only reads locks, takes over and fences nothing;
 //! no registration of who may be alive is removed but by an administrator's word; a device that was taken over and is

@@ -370,7 +370,7 @@ impl Member {
 
     async fn try_fence(&self, fence: Fence) -> Result<(), FenceError> {
         const WHAT: &str = "fencing it";
-        // Nothing is disturbed before it is known that nobody is there who may not be.
+        // Nobody is removed before it is known that all who are there may be.
         let Standing { registered, is_wary: was_wary, .. } = self.standing();
         let others = self.others(fence, registered).await?;
         let told = registered.is_some_and(|key| was_wary || Fence::tells_of_removed(key));

@@ -88,7 +88,7 @@ impl<E: Failure> Opening<E> {
             return Ok(failed);
         }
         // A predecessor to whom one of them is to come back may have registered there before it was shut out at the
-        // others: it is found the second time, and has nothing more to be sure of. Who comes after is left alone.
+        // others: it is found the second time, which removes nobody who came after the keys were read.
         let exclusive = |at: &usize| self.devices[*at].as_ref().is_some_and(|one| one.exclusive);
         let again = used.into_iter().filter(exclusive).collect();
         if !planted(Planted::FencedOnce) {

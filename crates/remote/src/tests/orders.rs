@@ -382,3 +382,24 @@ fn a_disk_that_cannot_keep_registrations_has_answered() {
     world.pass(SECOND);
     assert_eq!(world.answer(1), Err(ErrorKind::Device));
 }
+
+#[test]
+fn a_session_that_was_lost_meanwhile_is_not_registered_anew_in_its_place() {
+    let mut world = World::wide(2);
+    world.pass(SECOND);
+    world.order(1, REGISTER);
+    world.target.holds = vec![RESERVE_OUT];
+    world.order(2, Order::Register { key: 7, ignore: false });
+    world.target.holds.clear();
+    // The other session is made anew, and is not the one that was registered.
+    let other = *world.target.medium.registrations.keys().next_back().unwrap();
+    world.target.medium.registrations.remove(&other);
+    world.cut(1);
+    world.pass(SECOND);
+    assert!(world.is_connected(1));
+    world.release();
+    world.pass(SECOND);
+    assert_eq!(world.answer(2), Err(ErrorKind::Unreachable));
+    world.pass(TIME);
+    assert_eq!(world.target.medium.registrations.len(), 2, "it joins beside the other one");
+}
