@@ -72,15 +72,19 @@ expect false "$(jq '.requirements[0].met' "$WORK/none.json")" "verdict"
 
 say "a rate that is throttled"
 launch throttled "$NETRAID" target --json --listen 127.0.0.1:0 --lun ram:64MiB --filter 0:rate=10MiB/s
-# It says where a busy host keeps it from telling: then it is asked again.
+# It says where a busy host keeps it from telling: then it is asked again. Where the pairs of bursts disagree already,
+# nothing is asked of a throttle, and only flushes say that they could not tell.
 for ((try = 0; try < 3; try++)); do
     evaluate "$(jq -r '.luns[0].uri' <<<"${READY[throttled]}")" --destroy-data \
         --tests host.2,trick.flush >"$WORK/throttled.json" 2>/dev/null
-    [ "$(found "$WORK/throttled.json" 0 throttled)" = could_not_tell ] || break
+    throttled=$(found "$WORK/throttled.json" 0 throttled)
+    unstable=$(found "$WORK/throttled.json" 0 unstable_writes)
+    [ "${throttled:-$unstable}" = could_not_tell ] || break
 done
 expect 8388608 "$(jq '.targets[0].results[0].rounds[0].streams[0].bytes' "$WORK/throttled.json")" "bytes of a whole file"
-expect note "$(found "$WORK/throttled.json" 0 throttled)" "a throttle"
-expect could_not_tell "$(found "$WORK/throttled.json" 0 unstable_writes)" "flushes behind a throttle"
+[ "$throttled" = note ] || jq -c '.targets[0].findings[], .targets[0].results[].pairs' "$WORK/throttled.json" >&2
+expect note "$throttled" "a throttle"
+expect could_not_tell "$unstable" "flushes behind a throttle"
 stop throttled
 
 say "refusals"
