@@ -35,6 +35,7 @@ pub mod opening;
 pub mod page;
 pub mod pages;
 pub mod presence;
+pub mod reach;
 pub mod read_ahead;
 pub mod read_window;
 pub mod regions;

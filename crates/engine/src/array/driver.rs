@@ -7,6 +7,7 @@ use netraid_raid::{
     assemble::CleanClose,
     fencing::Fence,
     member::{MEMBERS_MAX, MemberIndex},
+    reach::{Sessions as _, device_of},
     volume::{
         Action, Candidate, Config, Event as VolumeEvent, Expect, JoinError, Look, Machine,
         PlainOrLogged, ScrubOrder, Volume,
@@ -24,7 +25,7 @@ use super::{
     lock::ArrayLock,
     member::{Connected, MemberConfig},
     open::Opened,
-    slots::{Slot, device_of, make_slots, places_of},
+    slots::{Slot, make_slots, places_of},
     status::{event, log, shown},
 };
 use crate::{
@@ -523,7 +524,7 @@ impl Driver {
         let suspects = self.volume.suspects(&self.looks());
         let member = |(slot, index): (&Slot, MemberIndex)| MemberStatus {
             url: slot.address(),
-            exclusive: slot.connected.as_ref().is_some_and(|member| member.standing.exclusive),
+            exclusive: slot.connected.as_ref().is_some_and(|member| member.hold.standing.exclusive),
             ..super::status::member(&self.volume, index, suspects)
         };
         let members = self.slots.iter().zip((0..).map(MemberIndex)).map(member).collect();

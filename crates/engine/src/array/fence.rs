@@ -1,14 +1,15 @@
 //! Fencing: a reservation on each member keeps every engine but this one from writing
 //! (persistent reservations, SPC-4, section 5.13).
 //!
-//! What is asked of a member, and in which order, is in `netraid_raid::fencing::steps`; here it is asked.
+//! What is asked of a member, and in which order, is in `netraid_raid::fencing::steps`; here the sessions ask it.
 
 use netraid_raid::{
     fencing::{
         Fence, has_engine,
-        steps::{Answer, Ask, FenceError, Notice, Step, Steps},
+        steps::{Answer, Ask, Notice, Steps},
     },
     label::Label,
+    reach::{self, Hold, Sessions},
 };
 
 use super::{error::ArrayError, lock::ArrayLock, member::Connected};
@@ -18,42 +19,20 @@ use crate::initiator::ReservationType;
 const KIND: ReservationType = ReservationType::WriteExclusiveAllRegistrants;
 
 impl Connected {
-    /// Lets no other engine write to this member by these steps, where it has reservations; its standing tells.
-    ///
-    /// # Errors
-    /// When somebody is registered who may not be removed, or others come between again and again,
-    /// or the member fails.
-    pub(super) async fn fence(&mut self, steps: Steps) -> Result<(), FenceError> {
-        self.go(steps).await
-    }
-
-    /// Makes sure that nobody has taken this member over since it was fenced.
-    pub(super) async fn check_fenced(&self) -> Result<(), FenceError> {
-        let mut this = self.clone();
-        this.go(Steps::check(self.standing)).await
-    }
-
-    /// Ends the session; others may write again.
-    pub(super) async fn leave(&mut self) {
-        self.remote.note_leaving();
-        // It says itself what stays.
-        let _ = self.go(Steps::renounce(self.standing)).await;
-        self.remote.close().await;
-    }
-
     /// Removes the registrations of whomever, waits for what they have under way where the device
     /// can, and keeps them out until [`Self::set_free`]: nothing of theirs is written over what
     /// is written meanwhile. Nothing where nobody is registered.
     pub(super) async fn seize(&mut self) -> Result<(), ArrayError> {
         let against_all = Fence::against_all(rand::random());
-        let seized = self.go(Steps::seize(self.standing, against_all)).await;
+        let seize = Steps::seize(self.hold.standing, against_all);
+        let seized = reach::fence(self, seize).await;
         seized.map_err(|error| ArrayError::not_fenced(self.address(), error))
     }
 
     /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
     pub(super) async fn set_free(&mut self) {
-        // It says itself what stays.
-        let _ = self.go(Steps::set_free(self.standing)).await;
+        // The steps tell what stays.
+        let _ = reach::fence(self, Steps::set_free(self.hold.standing)).await;
     }
 
     /// Refuses a member of an array that another process of this machine has open, by the member's `label`.
@@ -83,19 +62,31 @@ impl Connected {
             }
         }
     }
+}
 
-    /// Asks the member what is to be asked.
-    async fn go(&mut self, mut steps: Steps) -> Result<(), FenceError> {
-        loop {
-            let step = steps.poll();
-            // Also what was asked for and is not answered any more is to be given back.
-            self.standing = steps.standing();
-            match step {
-                Step::Ask(ask) => steps.answer(self.ask(ask).await),
-                Step::Tell(notice) => self.log(&notice),
-                Step::Done(end) => return end,
-            }
-        }
+impl Sessions for Connected {
+    fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn hold_mut(&mut self) -> &mut Hold {
+        &mut self.hold
+    }
+
+    fn address(&self) -> String {
+        self.config.address()
+    }
+
+    fn rely_on(&self, cache_losses: u64) {
+        self.remote.rely_on(cache_losses);
+    }
+
+    fn note_leaving(&self) {
+        self.remote.note_leaving();
+    }
+
+    async fn close(&self) {
+        self.remote.close().await;
     }
 
     async fn ask(&self, ask: Ask) -> Answer {
@@ -130,8 +121,8 @@ impl Connected {
         }
     }
 
-    fn log(&self, notice: &Notice) {
-        let place = self.address();
+    fn tell(&self, notice: Notice) {
+        let place = self.config.address();
         match notice {
             Notice::NotFenced(reason) => tracing::warn!(place, %reason, "not fenced"),
             Notice::NothingAborted => tracing::warn!(

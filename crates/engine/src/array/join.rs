@@ -9,6 +9,7 @@ use netraid_raid::{
     fencing::Fence,
     label::Label,
     member::MemberIndex,
+    reach::{Dial as _, Sessions as _},
     volume::{
         Expect, NotFormer, PlainOrLogged,
         preparing::{self, Answer, Ask, Locked, Other, Refusal, Step, Steps},
@@ -19,8 +20,7 @@ use super::{
     ArrayError,
     driver::{Driver, Reply},
     lock::{ArrayLock, this_holder},
-    member::{Connected, MemberConfig},
-    reach::Reached,
+    member::{Connected, Dialer, MemberConfig, Reached},
 };
 
 /// A device that may take a member's place, with the label of a member that is back; or why it may not.
@@ -151,7 +151,7 @@ pub(super) async fn join(
     beside: &Beside,
     pool: Pool,
 ) -> Result<(Connected, Option<Label>), ArrayError> {
-    let mut device = Reached::new(config, pool);
+    let mut device = Reached::new(Dialer { config, pool });
     let mut steps = Steps::new(member, expect, beside.array.clone());
     // Held until this ends.
     let mut _former_lock = None;
@@ -167,9 +167,11 @@ pub(super) async fn join(
                 Err(ArrayError::Locked { .. }) => Locked::Held,
                 Err(_) => Locked::Impossible,
             }),
-            Step::Done(Ok(label)) => return Ok((device.take_session(), label.map(|label| *label))),
+            Step::Done(Ok(label)) => {
+                return Ok((device.take_sessions(), label.map(|label| *label)));
+            }
             Step::Done(Err(refusal)) => {
-                return Err(refused(refusal, device.address(), member, beside));
+                return Err(refused(refusal, device.dial().address(), member, beside));
             }
         };
         steps.answer(answer);
@@ -180,7 +182,7 @@ pub(super) async fn join(
 async fn check(others: &[Connected]) -> Vec<Other> {
     let checked = others.iter().map(async |other| {
         let end = other.check_fenced().await;
-        Other { exclusive: other.standing.exclusive, end, is_fenced: other.remote.is_fenced() }
+        Other { exclusive: other.hold.standing.exclusive, end, is_fenced: other.remote.is_fenced() }
     });
     join_all(checked).await
 }

@@ -1,17 +1,16 @@
 //! One member from the shell's side: connecting, what is on it, its label.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use netraid_block::{Buf, Device, DeviceInfo, IoError, Op, Pool, RequestFlags, SgList, TargetUri};
 use netraid_raid::{
     access::Needs,
-    fencing::{engine_isid, steps::Standing},
     label::{Label, LabelError, Uuid},
     mark,
     medium::{self, Medium},
+    reach::{self, Dial, Hold},
     regions::LABEL_OFFSETS,
 };
-
 use tokio::sync::watch;
 
 use super::{error::ArrayError, lock::machine_id};
@@ -107,34 +106,45 @@ pub(super) struct Connected {
     pub(super) config: MemberConfig,
     pub(super) remote: Arc<Remote>,
     pub(super) device: Device,
-    /// How often it had lost its cache before anything was read of it, or written to it.
-    pub(super) cache_losses: u64,
-    /// Whether only this engine may write to it, and what is to be given back.
-    pub(super) standing: Standing,
+    /// What this engine has of it.
+    pub(super) hold: Hold,
+}
+
+/// A device that may be a member, and the sessions to it where there are any.
+pub(super) type Reached = reach::Reached<Dialer>;
+
+/// Makes sessions to a device.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    pub(super) config: MemberConfig,
+    pub(super) pool: Pool,
+}
+
+impl Dial for Dialer {
+    type Sessions = Connected;
+
+    async fn dial(&self, isid: Option<[u8; 6]>) -> Result<Connected, ArrayError> {
+        Connected::connect(self.config.clone(), isid, self.pool.clone()).await
+    }
+
+    fn machine(&self) -> Uuid {
+        machine_id()
+    }
+
+    fn place(&self) -> impl Iterator<Item = u8> {
+        let uri = &self.config.uri;
+        uri.target.bytes().chain(uri.lun.to_be_bytes())
+    }
+
+    fn address(&self) -> String {
+        self.config.address()
+    }
 }
 
 impl Connected {
     /// Connects beside whatever sessions there are, to look at the member.
     pub(super) async fn visit(config: MemberConfig, pool: Pool) -> Result<Self, ArrayError> {
         Self::connect(config, None, pool).await
-    }
-
-    /// Connects as the array's engine on this machine: a session of a dead predecessor is ended,
-    /// and its commands with it, before this one begins; also those that it made while this machine had an
-    /// identity of `former`. Only for who holds the array's lock.
-    pub(super) async fn take_over(
-        config: MemberConfig,
-        array: &Uuid,
-        former: &BTreeSet<Uuid>,
-        pool: Pool,
-    ) -> Result<Self, ArrayError> {
-        for former in former {
-            let isid = engine_isid(*former, *array, place(&config.uri));
-            let sessions = Self::connect(config.clone(), Some(isid), pool.clone()).await?;
-            sessions.remote.close().await;
-        }
-        let isid = engine_isid(machine_id(), *array, place(&config.uri));
-        Self::connect(config, Some(isid), pool).await
     }
 
     async fn connect(
@@ -160,8 +170,8 @@ impl Connected {
         initiator.header_digest = config.digests;
         initiator.data_digest = config.digests;
         let remote = Arc::new(Remote::connect(initiator, pool).await?);
-        let (device, cache_losses) = (remote.clone().into_device(), remote.cache_losses());
-        Ok(Self { config, remote, device, cache_losses, standing: Standing::default() })
+        let device = remote.clone().into_device();
+        Ok(Self { config, remote, device, hold: Hold::default() })
     }
 
     pub(super) fn address(&self) -> String {
@@ -271,9 +281,4 @@ impl Medium for Connected {
     fn in_use(&self, what: String) -> ArrayError {
         ArrayError::InUse { address: self.address(), what }
     }
-}
-
-/// What tells a member from others: its target and LUN, by whichever portal it is reached.
-fn place(uri: &TargetUri) -> impl Iterator<Item = u8> {
-    uri.target.bytes().chain(uri.lun.to_be_bytes())
 }

@@ -18,7 +18,6 @@ mod lock;
 mod member;
 mod open;
 mod putback;
-mod reach;
 mod slots;
 mod status;
 

@@ -9,6 +9,7 @@ use netraid_raid::{
     fencing::Fence,
     member::MemberIndex,
     opening::{self, Answer, Ask, Engine, Note, OpenError, Options, Refused, Step, Steps, Survey},
+    reach::Dial as _,
     volume::PlainOrLogged,
 };
 
@@ -16,8 +17,7 @@ use super::{
     Caches,
     error::ArrayError,
     lock::{ArrayLock, hex, this_holder},
-    member::{Connected, MemberConfig},
-    reach::Reached,
+    member::{Connected, Dialer, MemberConfig, Reached},
 };
 
 /// How to open an array.
@@ -119,7 +119,8 @@ struct Devices(Vec<Reached>);
 
 impl Devices {
     fn new(members: Vec<MemberConfig>, pool: &Pool) -> Self {
-        let reached = members.into_iter().map(|config| Reached::new(config, pool.clone()));
+        let reached =
+            members.into_iter().map(|config| Reached::new(Dialer { config, pool: pool.clone() }));
         Self(reached.collect())
     }
 
@@ -157,20 +158,20 @@ impl Devices {
     }
 
     fn addresses(&self) -> Vec<String> {
-        self.0.iter().map(Reached::address).collect()
+        self.0.iter().map(|device| device.dial().address()).collect()
     }
 
     fn address(&self, at: usize) -> String {
-        self.0[at].address()
+        self.0[at].dial().address()
     }
 
     fn config(&self, at: usize) -> MemberConfig {
-        self.0[at].config().clone()
+        self.0[at].dial().config.clone()
     }
 
     /// The sessions to a device.
     fn take(&mut self, at: usize) -> Connected {
-        self.0[at].take_session()
+        self.0[at].take_sessions()
     }
 
     /// Why the array is not opened, with addresses.

@@ -1,9 +1,9 @@
 //! The places of an array's members, as the shell has them: sessions, and how to make them.
 
 use netraid_raid::{
-    array::MemberCaps,
     member::MemberIndex,
-    volume::{Device, Found, Look, Report},
+    reach::device_of,
+    volume::{Found, Look, Report},
 };
 use tokio::task::JoinHandle;
 
@@ -62,23 +62,6 @@ fn report(connected: &Connected) -> Report {
         request_timeout: config.request_timeout,
         failure: if has_session { String::new() } else { remote.last_failure() },
     }
-}
-
-/// What a volume must know of a member's device, whose requests rely from now on on what is there.
-pub(super) fn device_of(connected: &Connected) -> Device {
-    connected.remote.rely_on(connected.cache_losses);
-    Device {
-        address: connected.address(),
-        caps: caps(connected),
-        max_transfer_len: connected.device.info().max_transfer_len,
-        cache_losses: connected.cache_losses,
-    }
-}
-
-/// What the machine must know of a member's device.
-pub(super) fn caps(member: &Connected) -> MemberCaps {
-    let info = member.device.info();
-    MemberCaps { volatile_cache: info.volatile_cache, can_discard: info.can_discard }
 }
 
 /// One slot a member. The address of a member that is not there is known when it was given at

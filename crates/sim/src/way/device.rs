@@ -2,21 +2,17 @@
 //! code over a [`Desk`].
 
 use core::{fmt, num::NonZeroU64};
-use std::collections::BTreeSet;
 
-use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList, narrow};
+use netraid_block::{DeviceInfo, ErrorKind, IoError, Op, RequestFlags, SgList};
 use netraid_raid::{
     access,
-    array::MemberCaps,
     assemble::AssembleError,
-    fencing::{
-        Fence, engine_isid,
-        steps::{Answer as Told, Ask, FenceError, Standing, Step, Steps},
-    },
-    label::{LabelError, Uuid},
+    fencing::steps::{Answer as Told, Ask, FenceError, Notice},
+    label::LabelError,
     medium::Medium,
     member::MemberIndex,
-    volume::{Device, Report},
+    reach::{Hold, Sessions},
+    volume::Report,
 };
 use netraid_remote::{Order, Reason};
 use netraid_scsi::cdb::reserve::{self, Keys, Reservation, ReservationType, ReserveOrder};
@@ -132,73 +128,20 @@ pub(super) struct Connected {
     pub(super) host: usize,
     pub(super) line: LineNumber,
     pub(super) info: DeviceInfo,
-    /// How often it had lost its cache before anything was read of it, or written to it.
-    losses_before: u64,
-    /// Whether only this engine may write to it, and what is to be given back.
-    pub(super) standing: Standing,
+    /// What the engine has of it.
+    hold: Hold,
 }
 
 impl Connected {
-    /// Connects beside whatever sessions there are, to look at the device.
-    pub(super) async fn visit(desk: Desk, host: usize) -> Result<Self, Failure> {
-        Self::connect(desk, host, None).await
-    }
-
-    /// Connects as the array's engine on this machine: a session of a dead predecessor is ended, and its commands with
-    /// it, before this one begins; also those that it made while this machine had an identity of `former`.
-    pub(super) async fn take_over(
+    /// Makes a line to the device; `isid` tells whose it is, if anybody's.
+    pub(super) async fn connect(
         desk: Desk,
         host: usize,
-        (machine, array): (Uuid, Uuid),
-        former: &BTreeSet<Uuid>,
+        isid: Option<[u8; 6]>,
     ) -> Result<Self, Failure> {
-        for former in former {
-            let isid = engine_isid(*former, array, place(host));
-            let sessions = Self::connect(desk.clone(), host, Some(isid)).await?;
-            desk.close(sessions.line).await;
-        }
-        Self::connect(desk, host, Some(engine_isid(machine, array, place(host)))).await
-    }
-
-    async fn connect(desk: Desk, host: usize, isid: Option<[u8; 6]>) -> Result<Self, Failure> {
         let (line, opened) = desk.dial(host, isid).await;
         let info = opened.map_err(Failure::NoLine)?.info;
-        let losses_before = desk.status(line).cache_losses;
-        Ok(Self { desk, host, line, info, losses_before, standing: Standing::default() })
-    }
-
-    pub(super) async fn close(&self) {
-        self.desk.close(self.line).await;
-    }
-
-    pub(super) fn address(&self) -> String {
-        address(self.host)
-    }
-
-    /// What is written from now on is what counts.
-    pub(super) fn note_losses(&mut self) {
-        self.losses_before = self.cache_losses();
-    }
-
-    /// What the machine must know of the device.
-    pub(super) const fn caps(&self) -> MemberCaps {
-        let DeviceInfo { volatile_cache, can_discard, .. } = self.info;
-        MemberCaps { volatile_cache, can_discard }
-    }
-
-    /// What a volume must know of it; its requests rely from now on on what is there.
-    pub(super) fn device(&self) -> Device {
-        self.desk.rely_on(self.line, self.losses_before);
-        Device {
-            address: self.address(),
-            caps: self.caps(),
-            max_transfer_len: self.info.max_transfer_len,
-            cache_losses: self.losses_before,
-        }
-    }
-
-    pub(super) fn cache_losses(&self) -> u64 {
-        self.desk.status(self.line).cache_losses
+        Ok(Self { desk, host, line, info, hold: Hold::default() })
     }
 
     pub(super) fn is_fenced(&self) -> bool {
@@ -220,52 +163,9 @@ impl Connected {
         }
     }
 
-    /// Lets no other engine write to the device, by these steps; its standing tells.
-    pub(super) async fn fence(&mut self, steps: Steps) -> Result<(), FenceError> {
-        let end = self.go(steps).await;
-        if end.is_ok() {
-            self.desk.note_fenced(self.line, self.standing.exclusive);
-        }
-        end
-    }
-
-    /// Registers this engine beside what is known to be registered.
-    pub(super) async fn announce(
-        &mut self,
-        fence: Fence,
-        known: BTreeSet<u64>,
-    ) -> Result<(), FenceError> {
-        self.go(Steps::announce(self.standing, fence, known)).await
-    }
-
-    /// Makes sure that nobody has taken the device over since it was fenced.
-    pub(super) async fn check_fenced(&self) -> Result<(), FenceError> {
-        let mut this = self.clone();
-        this.go(Steps::check(self.standing)).await
-    }
-
-    /// Ends the session; others may write again.
-    pub(super) async fn leave(&mut self) {
-        self.desk.note_leaving(self.line);
-        // It says itself what stays.
-        let _ = self.go(Steps::renounce(self.standing)).await;
-        self.close().await;
-    }
-
-    async fn go(&mut self, mut steps: Steps) -> Result<(), FenceError> {
-        loop {
-            let step = steps.poll();
-            self.standing = steps.standing();
-            match step {
-                Step::Ask(ask) => {
-                    let told = self.ask(ask).await;
-                    self.desk.note(format!("host {}: {ask:x?}: {told:x?}", self.host));
-                    steps.answer(told);
-                }
-                Step::Tell(notice) => self.desk.note(format!("host {}: {notice:?}", self.host)),
-                Step::Done(end) => return end,
-            }
-        }
+    /// This engine has fenced the device.
+    pub(super) fn note_fenced(&self, is_exclusive: bool) {
+        self.desk.note_fenced(self.line, is_exclusive);
     }
 
     /// The keys that are registered; there are more where the list is cut.
@@ -275,7 +175,7 @@ impl Connected {
         Ok((keys.keys, keys.is_cut))
     }
 
-    async fn ask(&self, ask: Ask) -> Told {
+    async fn demand_of(&self, ask: Ask) -> Told {
         let done = match ask {
             Ask::Keys => {
                 return match self.keys().await {
@@ -341,6 +241,42 @@ impl Connected {
     }
 }
 
+impl Sessions for Connected {
+    fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn hold_mut(&mut self) -> &mut Hold {
+        &mut self.hold
+    }
+
+    fn address(&self) -> String {
+        address(self.host)
+    }
+
+    async fn ask(&self, ask: Ask) -> Told {
+        let told = self.demand_of(ask).await;
+        self.desk.note(format!("host {}: {ask:x?}: {told:x?}", self.host));
+        told
+    }
+
+    fn tell(&self, notice: Notice) {
+        self.desk.note(format!("host {}: {notice:?}", self.host));
+    }
+
+    fn rely_on(&self, cache_losses: u64) {
+        self.desk.rely_on(self.line, cache_losses);
+    }
+
+    fn note_leaving(&self) {
+        self.desk.note_leaving(self.line);
+    }
+
+    async fn close(&self) {
+        self.desk.close(self.line).await;
+    }
+}
+
 impl Medium for Connected {
     type Error = Failure;
 
@@ -377,9 +313,4 @@ impl Medium for Connected {
 /// Where a host's disk is.
 pub(super) fn address(host: usize) -> String {
     format!("host {host}")
-}
-
-/// The place of a host's disk, for what tells sessions apart.
-fn place(host: usize) -> [u8; 1] {
-    [narrow(host)]
 }

@@ -11,7 +11,9 @@ use netraid_raid::{
     fencing::Fence,
     label::{Holder, Label},
     logged::UserRequest,
+    medium::Medium,
     member::MemberIndex,
+    reach::{Sessions as _, device_of},
     regions::CHECKPOINT_OFFSETS,
     volume::{
         Action, Candidate, Config, Event, Expect, Found, JoinError, Look, PlainOrLogged,
@@ -479,7 +481,7 @@ impl Engine {
         self.outstanding -= 1;
         if let Stage::Open(serving) = &mut self.stage {
             let connected = serving.slots[tag.member().as_usize()].connected.as_ref();
-            let cache_losses = connected.map(Connected::cache_losses);
+            let cache_losses = connected.map(Medium::cache_losses);
             serving.volume.handle_io_done(tag, cache_losses, result);
         }
     }
@@ -502,7 +504,7 @@ impl Serving {
         let mut places: Vec<Found> = slots
             .iter()
             .map(|slot| match &slot.connected {
-                Some(connected) => Found::Device(connected.device()),
+                Some(connected) => Found::Device(device_of(connected)),
                 None => Found::Nobody(Some(address(slot.host))),
             })
             .collect();
@@ -565,7 +567,7 @@ fn candidate(
     label: Option<Label>,
     uuid: netraid_raid::label::Uuid,
 ) -> Candidate {
-    let device = connected.device();
+    let device = device_of(&connected);
     slot.candidate = Some(connected);
     Candidate { device, label, uuid }
 }

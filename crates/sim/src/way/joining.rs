@@ -4,6 +4,7 @@
 use netraid_raid::{
     label::Label,
     member::MemberIndex,
+    reach::Sessions as _,
     volume::{
         Expect, NotFormer,
         preparing::{self, Answer, Ask, Locked, Other, Refusal, Step, Steps},
@@ -41,7 +42,9 @@ pub(super) async fn join(
             Step::Ask(Ask::Others) => Answer::Others(check(&beside.others).await),
             // There is one array.
             Step::Ask(Ask::Lock(_)) => Answer::Lock(Locked::Taken),
-            Step::Done(Ok(label)) => return Ok((device.take_session(), label.map(|label| *label))),
+            Step::Done(Ok(label)) => {
+                return Ok((device.take_sessions(), label.map(|label| *label)));
+            }
             Step::Done(Err(refusal)) => return Err(refused(refusal)),
         };
         steps.answer(answer);
@@ -52,7 +55,7 @@ pub(super) async fn join(
 async fn check(others: &[Connected]) -> Vec<Other> {
     let checked = others.iter().map(|other| async move {
         let end = other.check_fenced().await;
-        Other { exclusive: other.standing.exclusive, end, is_fenced: other.is_fenced() }
+        Other { exclusive: other.hold().standing.exclusive, end, is_fenced: other.is_fenced() }
     });
     join_all(checked).await
 }

@@ -84,7 +84,7 @@ pub(super) async fn open(desk: Desk, options: Options) -> Result<Opened, Failure
     let Some(fence) = fence else {
         unreachable!("an array is opened to write, and its members are not fenced")
     };
-    let mut take = |at: usize| devices[at].take_session();
+    let mut take = |at: usize| devices[at].take_sessions();
     Ok(Opened {
         members: places.into_iter().map(|place| place.map(&mut take)).collect(),
         unused: unused.into_iter().map(&mut take).collect(),

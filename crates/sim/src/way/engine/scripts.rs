@@ -2,12 +2,11 @@
 
 use netraid_raid::{
     member::MemberIndex,
+    reach::Sessions as _,
     volume::{Expect, Machine as _},
 };
 
-use super::{
-    Case, Connected, Context, Engine, Joined, Notice, Script, Serving, Stage, candidate, joining,
-};
+use super::{Case, Context, Engine, Joined, Notice, Script, Serving, Stage, candidate, joining};
 
 impl Engine {
     /// Goes on with all scripts that have answers; whether one has ended.
@@ -197,6 +196,6 @@ impl Engine {
 /// The array has closed: a device that was found is given back.
 async fn let_go(joined: Joined) {
     if let Ok((mut connected, _)) = joined {
-        Connected::leave(&mut connected).await;
+        connected.leave().await;
     }
 }
