@@ -40,9 +40,9 @@ pub enum Ask {
     Keys,
     /// To end the visit: [`Answer::Done`].
     Close,
-    /// To let this side in as the engine of an array, with all its sessions: [`Answer::Device`]. What a dead predecessor
-    /// of this machine had under way ends before, by whichever identity the machine had. A visit ends when that
-    /// is done, and goes on when it fails.
+    /// To let this side in as the engine of an array whose lock it holds, with all its sessions: [`Answer::Device`]. What a
+    /// dead predecessor of this machine had under way ends before, by whichever identity the machine had. A visit ends
+    /// when that is done, and goes on when it fails.
     TakeOver {
         /// The array.
         array: Uuid,

@@ -1,9 +1,10 @@
 //! A device that may be, or become, a member of an array, as an engine reaches it: what [`crate::access`] asks of the device
 //! is done here, over sessions that a shell makes.
 //!
-//! Invariants: how often a device had lost its cache is counted before anything is read of it, and anew before it is proven
-//! to take writes, as nothing that was written earlier counts then. What a fencing step asks for is in the hold before it
-//! is asked, so that it is given back also where no answer comes.
+//! Invariants: how often a device had lost its cache is counted before anything is read of it by the sessions that are kept,
+//! and anew before the device is proven to take writes, as nothing that was written earlier counts then. A key is in the
+//! hold before a device is asked to register it, so that whoever has the hold can give the registration back also where no
+//! answer came.
 //!
 //! Straight-line code that waits for the shell's answers and for nothing else. Not here: what is asked, and in which order
 //! ([`crate::opening`], [`crate::volume::preparing`], [`crate::fencing::steps`]), nor how a session is made.
@@ -24,12 +25,12 @@ use crate::{
     volume::Device,
 };
 
-/// What an engine has of a device while it has sessions to it.
+/// What an engine has of a device while it has sessions to it. Losses of the cache are counted by [`Reached`] alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hold {
     /// Whether only this engine may write to it, and what is to be given back.
     pub standing: Standing,
-    /// How often it had lost its cache before anything was read of it, or written to it, that counts.
+    /// How often the device had lost its cache before the first thing that counts was read of it, or written to it.
     cache_losses: u64,
 }
 
@@ -38,7 +39,7 @@ pub trait Sessions: Medium + Clone {
     /// What this engine has of the device.
     fn hold(&self) -> &Hold;
 
-    /// The same, to be kept up.
+    /// The same, to change it.
     fn hold_mut(&mut self) -> &mut Hold;
 
     /// Where the device is, without secrets.
@@ -50,22 +51,23 @@ pub trait Sessions: Medium + Clone {
     /// Tells an administrator.
     fn tell(&self, notice: Notice);
 
-    /// Requests rely from now on on a device that lost its cache so often, and no more: once it has lost it again they
-    /// end unsent.
+    /// From now on requests rely on what the device had when it had lost its cache this often: once it has lost it again,
+    /// they end unsent.
     fn rely_on(&self, cache_losses: u64);
 
-    /// This engine takes its registrations back: that they are gone is no sign of another engine.
+    /// This engine is about to take its registrations back: that they are gone is no sign of another engine.
     fn note_leaving(&self);
 
     /// Ends the sessions.
     fn close(&self) -> impl Future<Output = ()>;
 
-    /// Makes sure that nobody has taken the device over since it was fenced.
+    /// Makes sure that nobody has taken the device over since it was fenced; nothing is asked where it is not this
+    /// engine's alone.
     ///
     /// # Errors
     /// Somebody has, or why it cannot be told.
     fn check_fenced(&self) -> impl Future<Output = Result<(), FenceError>> {
-        async { fence(&mut self.clone(), Steps::check(self.hold().standing)).await }
+        async { carry_out(&mut self.clone(), Steps::check).await }
     }
 
     /// Gives the device back, and ends the sessions: others may write to it again.
@@ -73,7 +75,7 @@ pub trait Sessions: Medium + Clone {
         async {
             self.note_leaving();
             // The steps tell what stays.
-            let _ = fence(self, Steps::renounce(self.hold().standing)).await;
+            let _ = carry_out(self, Steps::renounce).await;
             self.close().await;
         }
     }
@@ -84,8 +86,8 @@ pub trait Dial {
     /// The sessions to it.
     type Sessions: Sessions;
 
-    /// Makes sessions to it: by an initiator session id that ends those that had it before, and what they have under way;
-    /// without one, a session beside whatever there are, to look at it.
+    /// Makes sessions to it. With an initiator session id, the sessions that had that id end, and what they had under way
+    /// ends before; without one, it is a session beside whatever there are, to look at the device.
     fn dial(
         &self,
         isid: Option<[u8; 6]>,
@@ -138,10 +140,11 @@ impl<D: Dial> Reached<D> {
         sessions
     }
 
-    /// Asks the device.
+    /// Asks the device. Only whoever holds the array's lock asks it to be taken over, as that ends the sessions of this
+    /// machine's engine.
     ///
     /// # Panics
-    /// When what is asked needs a session, and there is none.
+    /// When what is asked needs sessions, and there are none.
     pub async fn ask(&mut self, ask: Ask) -> Answer<ErrorOf<D>> {
         match ask {
             Ask::Visit => {
@@ -183,7 +186,7 @@ impl<D: Dial> Reached<D> {
         }
     }
 
-    /// Ends the sessions that this machine made by each of its identities, and makes new ones by today's.
+    /// Ends the sessions that this machine made under its former identities, then those under today's by making new ones.
     async fn take_over(
         &self,
         array: Uuid,
@@ -197,7 +200,7 @@ impl<D: Dial> Reached<D> {
         self.dial.dial(Some(isid)).await
     }
 
-    /// The sessions that were made replace those before.
+    /// The sessions that were made replace those before. Whatever is read from now on may be gone when the cache is lost.
     async fn connect(&mut self, end: Result<D::Sessions, ErrorOf<D>>) -> Answer<ErrorOf<D>> {
         match end {
             Ok(mut sessions) => {
@@ -215,7 +218,6 @@ impl<D: Dial> Reached<D> {
 
 /// Asks the device what needs a session.
 async fn answer<S: Sessions>(sessions: &mut S, ask: Ask) -> Answer<S::Error> {
-    let standing = sessions.hold().standing;
     let done = match ask {
         Ask::Label => {
             let label = medium::label(sessions).await;
@@ -228,18 +230,21 @@ async fn answer<S: Sessions>(sessions: &mut S, ask: Ask) -> Answer<S::Error> {
             return or_failed(medium::read(sessions, offset, len, what).await.map(Answer::Bytes));
         }
         Ask::Keys => return keys(sessions).await,
-        Ask::Fence(fence) => return fenced(sessions, Steps::fence(standing, fence)).await,
+        Ask::Fence(fence) => {
+            return fenced(sessions, |standing| Steps::fence(standing, fence)).await;
+        }
         Ask::Announce { fence, known } => {
-            return fenced(sessions, Steps::announce(standing, fence, known)).await;
+            return fenced(sessions, |standing| Steps::announce(standing, fence, known)).await;
         }
         Ask::FenceAgain { fence, known } => {
-            return fenced(sessions, Steps::fence_again(standing, fence, known)).await;
+            return fenced(sessions, |standing| Steps::fence_again(standing, fence, known)).await;
         }
         Ask::FenceKnown { fence, known } => {
-            return fenced(sessions, Steps::fence_known(standing, fence, known)).await;
+            return fenced(sessions, |standing| Steps::fence_known(standing, fence, known)).await;
         }
         Ask::Unused => medium::check_unused(sessions).await,
         Ask::ProveWritable { data_end } => {
+            // What is written from now on is what counts.
             sessions.hold_mut().cache_losses = sessions.cache_losses();
             medium::prove_writable(sessions, data_end).await
         }
@@ -265,8 +270,11 @@ async fn keys<S: Sessions>(sessions: &S) -> Answer<S::Error> {
     }
 }
 
-async fn fenced<S: Sessions>(sessions: &mut S, steps: Steps) -> Answer<S::Error> {
-    match fence(sessions, steps).await {
+async fn fenced<S: Sessions>(
+    sessions: &mut S,
+    steps: impl FnOnce(Standing) -> Steps,
+) -> Answer<S::Error> {
+    match carry_out(sessions, steps).await {
         Ok(()) => Answer::Fenced { exclusive: sessions.hold().standing.exclusive },
         Err(error) => Answer::NotFenced(error),
     }
@@ -276,12 +284,16 @@ fn or_failed<E>(end: Result<Answer<E>, E>) -> Answer<E> {
     end.unwrap_or_else(Answer::Failed)
 }
 
-/// Does what these steps ask of a device about its reservations, to their end; the standing tells how this engine stands
-/// there then.
+/// Does what steps ask of a device about its reservations, to their end; they begin from how this engine stands there, and
+/// the hold tells how it stands then.
 ///
 /// # Errors
 /// As the steps say.
-pub async fn fence<S: Sessions>(sessions: &mut S, mut steps: Steps) -> Result<(), FenceError> {
+pub async fn carry_out<S: Sessions>(
+    sessions: &mut S,
+    steps: impl FnOnce(Standing) -> Steps,
+) -> Result<(), FenceError> {
+    let mut steps = steps(sessions.hold().standing);
     loop {
         let step = steps.poll();
         sessions.hold_mut().standing = steps.standing();
@@ -296,7 +308,8 @@ pub async fn fence<S: Sessions>(sessions: &mut S, mut steps: Steps) -> Result<()
     }
 }
 
-/// What a volume must know of a member's device, whose requests rely from now on on what is there.
+/// What a volume must know of a member's device. From now on requests rely on what the device has, since the count that
+/// [`Reached`] made.
 pub fn device_of<S: Sessions>(sessions: &S) -> Device {
     let (info, cache_losses) = (sessions.info(), sessions.hold().cache_losses);
     sessions.rely_on(cache_losses);
@@ -309,8 +322,7 @@ pub fn device_of<S: Sessions>(sessions: &S) -> Device {
 }
 
 /// What an array's machine must know of a member's device.
-#[must_use]
-pub const fn caps_of(info: &DeviceInfo) -> MemberCaps {
+const fn caps_of(info: &DeviceInfo) -> MemberCaps {
     MemberCaps { volatile_cache: info.volatile_cache, can_discard: info.can_discard }
 }
 

@@ -24,15 +24,14 @@ impl Connected {
     /// is written meanwhile. Nothing where nobody is registered.
     pub(super) async fn seize(&mut self) -> Result<(), ArrayError> {
         let against_all = Fence::against_all(rand::random());
-        let seize = Steps::seize(self.hold.standing, against_all);
-        let seized = reach::fence(self, seize).await;
+        let seized = reach::carry_out(self, |standing| Steps::seize(standing, against_all)).await;
         seized.map_err(|error| ArrayError::not_fenced(self.address(), error))
     }
 
     /// Ends [`Self::seize`]: nobody is registered and nothing reserved any more.
     pub(super) async fn set_free(&mut self) {
         // The steps tell what stays.
-        let _ = reach::fence(self, Steps::set_free(self.hold.standing)).await;
+        let _ = reach::carry_out(self, Steps::set_free).await;
     }
 
     /// Refuses a member of an array that another process of this machine has open, by the member's `label`.

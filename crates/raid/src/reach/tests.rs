@@ -22,6 +22,12 @@ struct Seen {
     said: RefCell<Vec<String>>,
     losses: Cell<u64>,
     relied: Cell<Option<u64>>,
+    /// It loses its cache at the next flush.
+    loses_at_flush: Cell<bool>,
+    /// It loses its cache when a visit is closed.
+    loses_at_close: Cell<bool>,
+    /// No session is made by this machine's present identity.
+    refuses: Cell<bool>,
     /// It does not answer a registration.
     is_silent: Cell<bool>,
 }
@@ -59,6 +65,9 @@ impl Medium for Line {
         _: RequestFlags,
         _: SgList,
     ) -> Result<SgList, IoError> {
+        if op == Op::Flush && self.seen.loses_at_flush.take() {
+            self.seen.losses.set(self.seen.losses.get() + 1);
+        }
         match op {
             Op::Read => Ok(Buf::zeroes(usize::try_from(len).unwrap()).into()),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => {
@@ -95,9 +104,19 @@ impl Sessions for Line {
 
     async fn ask(&self, ask: steps::Ask) -> steps::Answer {
         match ask {
-            steps::Ask::Keys => steps::Answer::Keys { keys: Vec::new(), is_cut: false },
+            steps::Ask::Keys => steps::Answer::Keys { keys: [5].into(), is_cut: true },
             steps::Ask::Register { .. } if self.seen.is_silent.get() => pending().await,
-            other => unreachable!("{other:?}"),
+            steps::Ask::Register { .. } => steps::Answer::Done,
+            steps::Ask::Presence => steps::Answer::Presence(true),
+            steps::Ask::Unregister => {
+                self.seen.say("unregister".into());
+                steps::Answer::Done
+            }
+            other @ (steps::Ask::Reservation
+            | steps::Ask::Reserve(_)
+            | steps::Ask::Release(_)
+            | steps::Ask::Preempt { .. }
+            | steps::Ask::Clear(_)) => unreachable!("{other:?}"),
         }
     }
 
@@ -109,10 +128,15 @@ impl Sessions for Line {
         self.seen.relied.set(Some(cache_losses));
     }
 
-    fn note_leaving(&self) {}
+    fn note_leaving(&self) {
+        self.seen.say("leaving".into());
+    }
 
     async fn close(&self) {
         self.seen.say(format!("close {}", self.name));
+        if self.seen.loses_at_close.take() {
+            self.seen.losses.set(self.seen.losses.get() + 1);
+        }
     }
 }
 
@@ -127,6 +151,9 @@ impl Dial for Way {
             Some(isid) => format!("{isid:?}"),
         };
         self.0.say(format!("dial {name}"));
+        if self.0.refuses.get() && name == "today's" {
+            return Err(netraid_block::ErrorKind::Unreachable.into());
+        }
         let info = DeviceInfo {
             capacity: 4 << 20,
             block_len: 512,
@@ -177,34 +204,82 @@ fn what_a_machine_had_under_way_by_a_former_identity_ends_before_it_takes_over()
 }
 
 #[test]
-fn a_cache_that_is_lost_after_the_first_look_counts_until_the_device_is_proven_anew() {
+fn a_visit_stays_where_the_device_cannot_be_taken_over() {
     let (seen, mut device) = device();
-    seen.losses.set(3);
-    ask(&mut device, take_over());
-    seen.losses.set(4);
-    ask(&mut device, Ask::Label);
-    // What was read may not be there any more: requests are to end unsent.
-    assert_eq!(device_of(device.sessions().unwrap()).cache_losses, 3);
-    assert_eq!(seen.relied.take(), Some(3));
+    ask(&mut device, Ask::Visit);
+    seen.refuses.set(true);
+    assert!(matches!(ask(&mut device, take_over()), Answer::Failed(_)));
+    assert_eq!(device.sessions().map(|sessions| &*sessions.name), Some("visit"));
+    let Answer::Keys { keys, is_cut: true } = ask(&mut device, Ask::Keys) else {
+        panic!("no keys")
+    };
+    assert_eq!(keys, [5]);
+    assert!(matches!(ask(&mut device, Ask::Close), Answer::Done));
+    assert!(device.sessions().is_none());
+}
 
-    assert!(matches!(ask(&mut device, Ask::ProveWritable { data_end: 2 << 20 }), Answer::Done));
+#[test]
+fn a_cache_that_is_lost_once_there_are_sessions_counts() {
+    let (seen, mut device) = device();
+    seen.losses.set(2);
+    assert!(matches!(ask(&mut device, Ask::Visit), Answer::Device(_)));
+    seen.losses.set(3);
+    seen.loses_at_close.set(true);
+    // The former identity's session is closed first; the loss is before the sessions that stay.
+    assert!(matches!(ask(&mut device, take_over()), Answer::Device(_)));
     seen.losses.set(5);
+    assert!(matches!(ask(&mut device, Ask::Label), Answer::Label(_)));
     assert_eq!(device_of(device.sessions().unwrap()).cache_losses, 4);
+    assert_eq!(seen.relied.take(), Some(4));
+}
+
+#[test]
+fn a_cache_that_is_lost_while_the_visit_is_closed_counts() {
+    let (seen, mut device) = device();
+    assert!(matches!(ask(&mut device, Ask::Visit), Answer::Device(_)));
+    seen.loses_at_close.set(true);
+    let take_over = Ask::TakeOver { array: ARRAY, former: BTreeSet::new() };
+    assert!(matches!(ask(&mut device, take_over), Answer::Device(_)));
+    assert_eq!((seen.losses.get(), device_of(device.sessions().unwrap()).cache_losses), (1, 0));
+}
+
+#[test]
+fn a_device_that_is_proven_to_take_writes_is_relied_on_anew() {
+    let (seen, mut device) = device();
+    assert!(matches!(ask(&mut device, take_over()), Answer::Device(_)));
+    seen.losses.set(4);
+    seen.loses_at_flush.set(true);
+    let proven = ask(&mut device, Ask::ProveWritable { data_end: 2 << 20 });
+    assert!(matches!(proven, Answer::Done));
+    // What was lost while it was proven counts.
+    assert_eq!((seen.losses.get(), device_of(device.sessions().unwrap()).cache_losses), (5, 4));
     assert_eq!(seen.relied.take(), Some(4));
 }
 
 #[test]
 fn a_registration_that_is_not_answered_is_there_to_be_given_back() {
     let (seen, mut device) = device();
-    ask(&mut device, take_over());
+    assert!(matches!(ask(&mut device, take_over()), Answer::Device(_)));
     let mut sessions = device.take_sessions();
     seen.is_silent.set(true);
     let asked = Fence::against_all(1);
     {
-        let steps = Steps::announce(Standing::default(), asked, BTreeSet::new());
-        let mut fencing = pin!(fence(&mut sessions, steps));
-        let poll = fencing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let announce = |standing| Steps::announce(standing, asked, BTreeSet::new());
+        let mut announcing = pin!(carry_out(&mut sessions, announce));
+        let poll = announcing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert_eq!(poll, Poll::Pending);
     }
     assert_eq!(sessions.hold().standing.registered, Some(asked.key(false)));
+}
+
+#[test]
+fn a_device_is_given_back_before_its_sessions_end() {
+    let (seen, mut device) = device();
+    assert!(matches!(ask(&mut device, take_over()), Answer::Device(_)));
+    let announce = Ask::Announce { fence: Fence::against_all(1), known: BTreeSet::new() };
+    assert!(matches!(ask(&mut device, announce), Answer::Fenced { exclusive: false }));
+    seen.said.borrow_mut().clear();
+    assert!(matches!(ask(&mut device, Ask::Leave), Answer::Done));
+    assert_eq!(*seen.said.borrow(), ["leaving", "unregister", "close today's"]);
+    assert!(device.sessions().is_none());
 }

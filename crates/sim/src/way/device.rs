@@ -127,7 +127,7 @@ pub(super) struct Connected {
     desk: Desk,
     pub(super) host: usize,
     pub(super) line: LineNumber,
-    pub(super) info: DeviceInfo,
+    info: DeviceInfo,
     /// What the engine has of it.
     hold: Hold,
 }
@@ -169,13 +169,13 @@ impl Connected {
     }
 
     /// The keys that are registered; there are more where the list is cut.
-    pub(super) async fn keys(&self) -> Result<(Vec<u64>, bool), IoError> {
+    async fn keys(&self) -> Result<(Vec<u64>, bool), IoError> {
         let answer = self.inquire(reserve::read_keys(KEYS_LEN), KEYS_LEN).await?;
         let keys = Keys::decode(&answer).ok_or(ErrorKind::Device)?;
         Ok((keys.keys, keys.is_cut))
     }
 
-    async fn demand_of(&self, ask: Ask) -> Told {
+    async fn told_of(&self, ask: Ask) -> Told {
         let done = match ask {
             Ask::Keys => {
                 return match self.keys().await {
@@ -255,7 +255,7 @@ impl Sessions for Connected {
     }
 
     async fn ask(&self, ask: Ask) -> Told {
-        let told = self.demand_of(ask).await;
+        let told = self.told_of(ask).await;
         self.desk.note(format!("host {}: {ask:x?}: {told:x?}", self.host));
         told
     }

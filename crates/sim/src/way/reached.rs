@@ -33,6 +33,9 @@ impl Reached {
     }
 
     /// The line to it.
+    ///
+    /// # Panics
+    /// When there is none.
     pub(super) fn take_sessions(&mut self) -> Connected {
         self.0.take_sessions()
     }
