@@ -12,12 +12,12 @@ use netraid_raid::{
     label::{Holder, Label},
     logged::UserRequest,
     medium::Medium,
-    member::MemberIndex,
+    member::{MemberIndex, MemberState},
     reach::{Sessions as _, device_of},
     regions::CHECKPOINT_OFFSETS,
     volume::{
-        Action, Candidate, Config, Event, Expect, Found, JoinError, Look, PlainOrLogged,
-        ScrubOrder, Tag, Volume, preparing,
+        Action, Candidate, Config, Event, Expect, Found, JoinError, Look, Machine as _,
+        PlainOrLogged, ScrubOrder, Tag, Volume, preparing,
     },
 };
 
@@ -488,6 +488,15 @@ impl Engine {
 }
 
 impl Serving {
+    /// Whether every member is in sync.
+    pub(super) fn is_whole(&self) -> bool {
+        let machine = self.volume.machine();
+        machine
+            .geometry()
+            .member_indices()
+            .all(|member| machine.member_state(member) == MemberState::InSync)
+    }
+
     fn new(opened: Opened, hosts: &[usize], now: Time) -> Self {
         let Opened { machine, members, fence, unused, liars, trusts_parity: _ } = opened;
         let slots: Vec<Slot> = members

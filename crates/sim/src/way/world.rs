@@ -155,6 +155,8 @@ struct Host {
     must_be_noticed: bool,
     /// It does not come back as the member that it was.
     is_stranger: bool,
+    /// It took a member's place as a spare, and not all others were there since.
+    is_newcomer: bool,
     /// Nothing light befalls it before.
     calm_at: Time,
 }
@@ -247,6 +249,7 @@ impl World {
                 lost_power: false,
                 must_be_noticed: false,
                 is_stranger: false,
+                is_newcomer: false,
                 calm_at: Time::START,
             });
         }

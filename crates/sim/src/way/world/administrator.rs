@@ -29,6 +29,9 @@ impl World {
 
     fn look_after_members(&mut self) {
         let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
+        if self.engines[at].serving().is_some_and(|serving| serving.is_whole()) {
+            self.hosts.iter_mut().for_each(|host| host.is_newcomer = false);
+        }
         for member in 0..self.places.len() {
             let Some(serving) = self.engines[at].serving() else { return };
             let index = MemberIndex(netraid_block::narrow(member));
@@ -105,6 +108,7 @@ impl World {
                 let (new, old) = (host, spare);
                 (self.hosts[new].is_impaired, self.hosts[new].unnoticed_by) = (true, None);
                 (self.hosts[new].is_stranger, self.hosts[new].lost_power) = (false, false);
+                (self.hosts[new].is_newcomer, self.hosts[old].is_newcomer) = (true, false);
                 (self.hosts[old].is_impaired, self.hosts[old].is_stranger) = (false, true);
                 self.replacing = None;
             }

@@ -285,10 +285,15 @@ impl World {
         }
     }
 
-    /// Whether of three mirrors or more one is another disk now: what it knew of the others nobody knows.
+    /// Whether of three mirrors or more one is another disk now than some other one knows: what the disk before it knew of
+    /// the others nobody knows.
     fn has_lost_its_witness(&self) -> bool {
         let is_mirror = self.plan.geometry.level() == Level::Raid1;
-        is_mirror && self.places.iter().any(|host| self.hosts[*host].is_stranger)
+        is_mirror
+            && self.places.iter().any(|host| {
+                let host = &self.hosts[*host];
+                host.is_stranger || host.is_newcomer
+            })
     }
 
     fn hear_closed(&mut self, id: EngineId, failure: Option<IoError>) {
