@@ -91,8 +91,11 @@ impl World {
         let Some(host) = place else { return };
         let host = &mut self.hosts[host];
         let was_well = !core::mem::replace(&mut host.is_impaired, true);
-        // Who was set aside is known to be away, also when nothing befell it.
-        (host.unnoticed_by, host.must_be_noticed) = (None, false);
+        // A host that was set aside is known to be away, also when nothing befell it. What an engine knows that was
+        // superseded does not count.
+        if self.serving == Some(id) {
+            (host.unnoticed_by, host.must_be_noticed) = (None, false);
+        }
         let is_replaced = self.replacing.is_some_and(|(replaced, _)| replaced == member);
         // Once nothing befalls the array any more, what befell it before has not settled.
         let is_judged = self.phase == Phase::Lives
