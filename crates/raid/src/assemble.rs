@@ -35,7 +35,8 @@ pub struct Permissions {
     pub read_only: bool,
     /// The holder in the labels is this machine, and its lock is ours now: it is dead.
     pub holder_is_dead: bool,
-    /// An administrator's word that overrides doubts about other writers and about parity.
+    /// An administrator's word that overrides doubts about other writers and about parity, and about a label without
+    /// whose members too few are left.
     pub force: bool,
     /// Members that are here, and whose devices cannot serve: they are left out.
     pub unfit: MemberSet,
@@ -127,7 +128,12 @@ pub enum AssembleError {
     /// Labels of one array that contradict each other, and none can tell which one lies.
     #[error(
         "array '{name}': {first} and {second} contradict each other ({why}), and no other member can \
-         tell which of them lies; give the members without the one that lies, with --force"
+         tell which of them lies; {}",
+        if *.is_needed {
+            "without the newer one too few are left: give --force to believe it"
+        } else {
+            "give the members without the one that lies, with --force"
+        }
     )]
     Contradict {
         /// Name of the array.
@@ -138,6 +144,8 @@ pub enum AssembleError {
         second: String,
         /// About what.
         why: Box<Unclear>,
+        /// The members without the newer label are too few, and `force` believes it.
+        is_needed: bool,
     },
     /// Two addresses lead to the same member.
     #[error("{first} and {second} both carry the label of member {index}; give it once")]
@@ -392,15 +400,35 @@ fn weigh_labels(found: &[Found], permissions: Permissions) -> Result<Verdict, As
             let generation = labels[second].generation;
             Ok(Verdict { truth: second, generation, liars: Vec::from([Liar { at: first, lie }]) })
         }
+        (Unclear::Age { says, .. }, _) if permissions.force && is_needed(&labels, first) => {
+            Ok(Verdict { truth: first, generation: says.0, liars: Vec::new() })
+        }
         (Unclear::Lead { .. } | Unclear::Age { .. } | Unclear::Contents { .. }, _) => {
+            let is_needed = matches!(unclear, Unclear::Age { .. }) && is_needed(&labels, first);
             Err(AssembleError::Contradict {
                 name,
                 first: first_address,
                 second: second_address,
                 why: Box::new(unclear),
+                is_needed,
             })
         }
     }
+}
+
+/// Whether one label is newer than all others, of an array without a log, and the members that lack it are too few to
+/// serve from. Openings that were cut short leave such a label where one of them found the label before it on too few
+/// members: once a member is lost, too, none is left that could be lost as a liar.
+fn is_needed(labels: &[&Label], newest: usize) -> bool {
+    let label = labels[newest];
+    let age = |label: &Label| (label.generation, label.epoch);
+    let (with, without): (Vec<&Label>, Vec<&Label>) =
+        labels.iter().partition(|other| says_the_same(label, other));
+    let without_it: MemberSet = without.iter().map(|other| other.index).collect();
+    label.log.is_none()
+        && with.iter().all(|other| age(other) == age(label))
+        && without.iter().all(|other| age(other) < age(label))
+        && !label.geometry.can_serve_from(without_it)
 }
 
 /// Refuses a member that went on serving after it had set the newest one aside.
@@ -598,7 +626,8 @@ fn check_enough(
             }
         };
         let (first, second) = (first_address, second_address);
-        return Err(AssembleError::Contradict { name, first, second, why: Box::new(why) });
+        let (why, is_needed) = (Box::new(why), false);
+        return Err(AssembleError::Contradict { name, first, second, why, is_needed });
     }
     let needed = u32::from(geometry.members()) - geometry.tolerance();
     Err(AssembleError::TooFew {

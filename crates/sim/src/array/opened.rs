@@ -97,6 +97,11 @@ pub const fn is_doubt_of_parity(refusal: &Refusal) -> bool {
     matches!(refusal, OpenError::Assemble(AssembleError::UncleanDegraded { .. }))
 }
 
+/// Whether an array is not opened because labels contradict each other of which an administrator believes the newer one.
+pub fn is_doubt_of_labels(refusal: &Refusal) -> bool {
+    matches!(refusal, OpenError::Assemble(AssembleError::Contradict { is_needed: true, .. }))
+}
+
 /// Whether it is not opened because members that are not here could carry the array alone.
 pub const fn is_doubt_of_others(refusal: &Refusal) -> bool {
     matches!(refusal, OpenError::Assemble(AssembleError::Contested { .. }))

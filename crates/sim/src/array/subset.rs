@@ -62,7 +62,8 @@ pub fn read<M: Machine>(
         let mut labels = found.iter().flatten().filter_map(|device| device.label.as_ref());
         trusts_parity = !M::HAS_LOG && labels.any(|label| label.closure != Closure::Clean);
         let is_older = opened::left_behind(&refusal).is_some();
-        match is_doubtful || is_older || opened::is_doubt_of_parity(&refusal) {
+        let is_doubt = opened::is_doubt_of_parity(&refusal) || opened::is_doubt_of_labels(&refusal);
+        match is_doubtful || is_older || is_doubt {
             true => opened::open_by_force(&found, this, fittings).0,
             false => Err(refusal),
         }
