@@ -45,7 +45,8 @@ pub(crate) struct AttachArgs {
     /// Open the array although the labels say that another host has it open: that host is dead
     #[arg(long)]
     take_over: bool,
-    /// Open the array against all doubts about other writers; without a log, take parity as it is where data is away
+    /// Open the array against all doubts about other writers; without a log, take parity as it is where data is away,
+    /// and the label of an opening that was cut short where too few members are left without it
     #[arg(long)]
     force: bool,
     /// Memory for writes that are in the log and not yet where they belong, at least 4MiB; the usual

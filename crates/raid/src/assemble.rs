@@ -11,7 +11,7 @@ use core::fmt::Write;
 use crate::{
     label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
-    testimony::{Liar, Lie, Unclear, Verdict, follows, judge, says_the_same},
+    testimony::{Liar, Lie, Unclear, Verdict, follows, is_of_one_shape, judge, says_the_same},
 };
 
 /// One member's label and the name under which the user gave the member.
@@ -35,8 +35,8 @@ pub struct Permissions {
     pub read_only: bool,
     /// The holder in the labels is this machine, and its lock is ours now: it is dead.
     pub holder_is_dead: bool,
-    /// An administrator's word that overrides doubts about other writers and about parity, and about a label without
-    /// whose members too few are left.
+    /// An administrator's word that overrides doubts about other writers and about parity, and about the label of an
+    /// opening that was cut short, without which too few members are left.
     pub force: bool,
     /// Members that are here, and whose devices cannot serve: they are left out.
     pub unfit: MemberSet,
@@ -130,7 +130,7 @@ pub enum AssembleError {
         "array '{name}': {first} and {second} contradict each other ({why}), and no other member can \
          tell which of them lies; {}",
         if *.is_needed {
-            "without the newer one too few are left: give --force to believe it"
+            "without the newer label too few are left: bring the members that are away, or give --force to believe it"
         } else {
             "give the members without the one that lies, with --force"
         }
@@ -144,7 +144,8 @@ pub enum AssembleError {
         second: String,
         /// About what.
         why: Box<Unclear>,
-        /// The members without the newer label are too few, and `force` believes it.
+        /// The newer label is of openings that were cut short, and without it too few members are left: `force` believes
+        /// it.
         is_needed: bool,
     },
     /// Two addresses lead to the same member.
@@ -416,19 +417,43 @@ fn weigh_labels(found: &[Found], permissions: Permissions) -> Result<Verdict, As
     }
 }
 
-/// Whether one label is newer than all others, of an array without a log, and the members that lack it are too few to
-/// serve from. Openings that were cut short leave such a label where one of them found the label before it on too few
-/// members: once a member is lost, too, none is left that could be lost as a liar.
+/// Whether the newest label, of an array without a log, is of openings that were cut short, and the members that lack it
+/// are too few to serve from.
+///
+/// Such a label has a member back in sync that the label before it sets aside, since it was found that too few members
+/// had that one. Where the member is away again, none of those that are here may be lost as a liar; they hold the same
+/// by either label.
 fn is_needed(labels: &[&Label], newest: usize) -> bool {
     let label = labels[newest];
     let age = |label: &Label| (label.generation, label.epoch);
-    let (with, without): (Vec<&Label>, Vec<&Label>) =
-        labels.iter().partition(|other| says_the_same(label, other));
-    let without_it: MemberSet = without.iter().map(|other| other.index).collect();
+    let identity = |label: &Label, member: MemberIndex| label.members[member.as_usize()].uuid;
+    let others = || labels.iter().filter(|other| !says_the_same(label, other));
+    let comes_after = |older: &&Label| {
+        age(older) < age(label)
+            && follows(age(label), age(older), false)
+            && is_of_one_shape(label, older)
+    };
+    let is_back = |member: &MemberIndex| {
+        let was_away = |older: &&Label| {
+            !older.state(*member).is_live() && identity(older, *member) == identity(label, *member)
+        };
+        others().any(was_away)
+    };
+    let mut back = in_sync(label).iter().filter(is_back).peekable();
+    let has_any_back = back.peek().is_some();
+    let are_away = back.all(|member| others().all(|older| older.index != member));
+    let is_current = |one: &&&Label| {
+        let member = one.index;
+        in_sync(label).contains(member) && identity(one, member) == identity(label, member)
+    };
+    let current = labels.iter().filter(is_current).map(|one| one.index);
+    let without = others().map(|other| other.index);
     label.log.is_none()
-        && with.iter().all(|other| age(other) == age(label))
-        && without.iter().all(|other| age(other) < age(label))
-        && !label.geometry.can_serve_from(without_it)
+        && others().all(comes_after)
+        && has_any_back
+        && are_away
+        && label.geometry.can_serve_from(current.collect())
+        && !label.geometry.can_serve_from(without.collect())
 }
 
 /// Refuses a member that went on serving after it had set the newest one aside.

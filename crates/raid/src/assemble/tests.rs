@@ -593,7 +593,7 @@ fn labels_that_stand_for_another_member_are_left_out_while_the_rest_can_serve() 
 #[test]
 fn openings_that_were_cut_short_before_a_member_was_lost_are_opened_by_force() {
     // Five of level 5 without a log: member 1 is set aside, and member 2 never hears that; an opening finds that and has
-    // all in sync again, which only members 1 and 2 hear. Then one of the others, or of these, is lost.
+    // all in sync again, which only members 1 and 2 hear. Then member 1 is lost.
     let mut found = labels(Level::Raid5, 5);
     for at in [0, 3, 4] {
         found[at].label.epoch += 1;
@@ -608,21 +608,50 @@ fn openings_that_were_cut_short_before_a_member_was_lost_are_opened_by_force() {
     found.remove(1);
     let error = assemble(&found, Permissions::default()).unwrap_err();
     assert!(matches!(error, AssembleError::Contradict { is_needed: true, .. }), "{error}");
-    assert!(error.to_string().contains("give --force to believe it"), "{error}");
+    assert!(error.to_string().contains("or give --force to believe it"), "{error}");
     let assembly = assemble(&found, force).unwrap();
     assert_eq!(assembly.found, [Some(0), None, Some(1), Some(2), Some(3)]);
     assert_eq!((assembly.label.generation, assembly.liars.len()), (generation, 0));
-    // With a log nothing is written before its label is everywhere, and a label that only one has is a lie.
-    let mut with_log = labelled(&in_sync(Level::Raid5, 5));
-    for at in [0, 3, 4] {
-        with_log[at].label.epoch += 1;
-        with_log[at].label.members[1].state = MemberState::Faulty;
+}
+
+#[test]
+fn by_force_no_older_image_and_no_liar_is_believed_that_too_few_are_left_without() {
+    let force = Permissions { force: true, ..Permissions::default() };
+    let refused = |found: &[Found]| {
+        let error = assemble(found, force).unwrap_err();
+        assert!(matches!(error, AssembleError::Contradict { is_needed: false, .. }), "{error}");
+    };
+    // Member 3 is set aside and away, and member 2 was put back to an image of long ago.
+    let mut found = labels(Level::Raid5, 4);
+    for at in [0, 1] {
+        found[at].label.generation += 80;
+        found[at].label.epoch += 90;
+        found[at].label.members[3].state = MemberState::Faulty;
     }
-    with_log[2].label.generation += 1;
-    with_log[2].label.epoch += 1;
-    with_log.remove(1);
-    assert!(!matches!(
-        assemble(&with_log, force),
-        Err(AssembleError::Contradict { is_needed: true, .. })
-    ));
+    found.remove(3);
+    refused(&found);
+    // Member 2 says a number that nobody writes.
+    let mut found = labels(Level::Raid5, 4);
+    for at in [1, 2] {
+        found[at].label.members[0].state = MemberState::Faulty;
+        found[at].label.epoch += 1;
+    }
+    found[3].label.generation = 1 << 60;
+    found.remove(0);
+    refused(&found);
+    // The member that a newer label has back is here, and has a label of long ago.
+    let mut found = labels(Level::Raid5, 5);
+    for at in [3, 4] {
+        found[at].label.epoch += 9;
+        found[at].label.members[1].state = MemberState::Faulty;
+    }
+    found[2].label.generation += 1;
+    found[2].label.epoch += 9;
+    found.remove(0);
+    refused(&found);
+    // Nobody of level 0 is ever set aside.
+    let mut found = labels(Level::Raid0, 2);
+    found[0].label.generation += 20;
+    found[0].label.epoch += 40;
+    refused(&found);
 }
