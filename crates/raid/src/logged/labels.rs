@@ -34,6 +34,8 @@ pub(super) struct LabelUpdates {
     under_way: Option<MemberSet>,
     /// What stable labels say.
     pub(super) stable: Option<Label>,
+    /// The members that were given those. One that is back since gets the next ones.
+    pub(super) given: MemberSet,
 }
 
 impl LabelUpdates {
@@ -200,7 +202,7 @@ impl Array {
             }
             let mut state = self.state();
             state.labels.done = number;
-            state.labels.stable = Some(label);
+            (state.labels.stable, state.labels.given) = (Some(label), targets);
             state.excluded(&leaving);
             state.waiters.wake(Change::Labels);
         }

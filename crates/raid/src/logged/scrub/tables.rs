@@ -64,12 +64,15 @@ impl Array {
         self.settle_pages(run, &wrong, &still, LABEL_LEN as u64);
     }
 
-    /// Members whose copies of the label are not what they should be, with their places.
+    /// Members whose copies of the label are not what they should be, with their places. A member that is back, and gets
+    /// the next label first, has an older one for good reason.
     async fn wrong_labels(&self) -> Vec<(MemberIndex, u64)> {
         for _ in 0..LABEL_TRIES {
             let (number, label, members) = {
                 let state = self.state();
-                (state.labels.quiet(), state.labels.stable.clone(), state.live())
+                let members = state.live().iter().filter(|one| state.labels.given.contains(*one));
+                let members: MemberSet = members.collect();
+                (state.labels.quiet(), state.labels.stable.clone(), members)
             };
             let (Some(number), Some(label)) = (number, label) else {
                 self.update_labels(|_| {}).await;
