@@ -232,6 +232,9 @@ pub struct World<M> {
     pub(super) is_closed: bool,
     /// The array was not closed before it was opened, and no resync has ended since.
     is_unsynced: bool,
+    /// Requests before this one were submitted before parity matched again: what was refused of them by then may be told
+    /// later, with the rest.
+    unsynced_upto: u64,
     workload: Workload,
     requests: BTreeMap<(EngineId, u64), Pending>,
     next_request: u64,
@@ -357,6 +360,7 @@ impl<M: Machine> World<M> {
             },
             is_closed: true,
             is_unsynced: false,
+            unsynced_upto: 0,
             workload: Workload::new(seed, sectors, stripe, unit)
                 .with_reader(plan.read_ahead.is_some()),
             requests: BTreeMap::new(),

@@ -5,6 +5,7 @@ use core::time::Duration;
 use netraid_raid::{
     checkpoint::Checkpoint,
     label::{LABEL_LEN, Label},
+    logged::RequestId,
     member::{ArrayState, MemberState},
     regions::{CHECKPOINT_OFFSETS, LABEL_OFFSETS, PAGE_LEN},
     volume::{self, Event},
@@ -253,9 +254,12 @@ impl<M: Machine> World<M> {
                 }
             }
             // A member that left meanwhile has not, until labels say so, what a resync has written without it.
-            Event::Resynced if self.serving == Some(id) && !self.labels_are_pending(id) => {
-                self.is_unsynced = false;
-                self.oracle.end_resync();
+            Event::Resynced if self.serving == Some(id) => {
+                self.unsynced_upto = self.next_request;
+                if !self.labels_are_pending(id) {
+                    self.is_unsynced = false;
+                    self.oracle.end_resync();
+                }
             }
             // Whoever opens it anew has parity taken as it is.
             Event::Incomplete { .. } => {
@@ -278,13 +282,17 @@ impl<M: Machine> World<M> {
         engines.any(|engine| engine.machine().is_some_and(volume::Machine::labels_pending))
     }
 
-    /// Whether a block may not be had because members lack what its parity does not tell: that of a stripe which a crash
-    /// left torn, and before a resync has ended of any stripe, as no engine knows which ones were being written.
-    pub(super) fn may_lack_parity(&self, id: EngineId) -> bool {
+    /// Whether a request may have been refused because members lack what their parity does not tell: that of a stripe which
+    /// a crash left torn, and before a resync has ended of any stripe, as no engine knows which ones were being written.
+    pub(super) fn may_lack_parity(&self, id: EngineId, request: RequestId) -> bool {
         let mut engines = self.engines.iter().filter(|engine| engine.id == id);
         let Some(machine) = engines.find_map(Engine::machine) else { return false };
         let is_away = machine.label().members.iter().any(|it| it.state != MemberState::InSync);
-        is_away && (self.oracle.has_torn() || (self.is_unsynced && machine.is_resyncing()))
+        let was_unsynced = request.0 < self.unsynced_upto;
+        is_away
+            && (was_unsynced
+                || self.oracle.has_torn()
+                || (self.is_unsynced && machine.is_resyncing()))
     }
 
     fn note_failure(&mut self, id: EngineId) {

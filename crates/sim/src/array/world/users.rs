@@ -38,6 +38,7 @@ impl<M: Machine> World<M> {
             Pending::Write { needs_space, was_short, .. } => (Some(needs_space), was_short),
             Pending::Read { .. } | Pending::Flush(_) => (None, false),
         };
+        let was_torn = self.oracle.has_torn();
         let checked = match (pending, &result) {
             (Pending::Read { first, submitted, .. }, Ok(data)) => {
                 self.oracle.end_read(id, submitted, first, data)
@@ -51,6 +52,9 @@ impl<M: Machine> World<M> {
         };
         if let Err(Wrong(text)) = checked {
             return self.fail(text);
+        }
+        if was_torn && !self.oracle.has_torn() {
+            self.unsynced_upto = self.next_request;
         }
         match result {
             Ok(_) => self.counts.requests += 1,
@@ -67,7 +71,8 @@ impl<M: Machine> World<M> {
                 self.counts.refused_discards += u64::from(is_discard);
                 let is_refused =
                     error.kind() == ErrorKind::Aborted && self.came_late(id, request.0);
-                let is_torn = error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id);
+                let is_torn =
+                    error.kind() == ErrorKind::Redundancy && self.may_lack_parity(id, request);
                 self.excuse_want_of_space(id, &error.to_string());
                 let is_expected = is_superseded || is_full || is_refused || is_torn;
                 if !self.is_excused(id) && !is_expected {

@@ -91,8 +91,8 @@ impl World {
         let Some(host) = place else { return };
         let host = &mut self.hosts[host];
         let was_well = !core::mem::replace(&mut host.is_impaired, true);
-        // A host that was set aside is known to be away, also when nothing befell it. What an engine knows that was
-        // superseded does not count.
+        // A host that was set aside is known to be away, also when nothing befell it. What a superseded
+        // engine knows does not count.
         if self.serving == Some(id) {
             (host.unnoticed_by, host.must_be_noticed) = (None, false);
         }
