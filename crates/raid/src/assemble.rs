@@ -11,7 +11,7 @@ use core::fmt::Write;
 use crate::{
     label::{Closure, Label, Uuid},
     member::{MemberIndex, MemberSet, MemberState},
-    testimony::{Liar, Lie, Unclear, Verdict, follows, is_of_one_shape, judge, says_the_same},
+    testimony::{Liar, Lie, Unclear, Verdict, follows, is_needed, judge, says_the_same},
 };
 
 /// One member's label and the name under which the user gave the member.
@@ -59,7 +59,7 @@ impl CleanClose {
     pub fn of(label: &Label) -> Option<Self> {
         let Label { generation, epoch, .. } = *label;
         let is_clean = label.closure == Closure::Clean;
-        is_clean.then(|| Self { generation, epoch, in_sync: in_sync(label) })
+        is_clean.then(|| Self { generation, epoch, in_sync: label.in_sync() })
     }
 
     /// Whether a member with this label is as it was when the array was closed, and held everything.
@@ -68,12 +68,6 @@ impl CleanClose {
             && (label.generation, label.epoch) == (self.generation, self.epoch)
             && self.in_sync.contains(label.index)
     }
-}
-
-/// Members that are in sync by a label, here or not.
-fn in_sync(label: &Label) -> MemberSet {
-    let indices = label.geometry.member_indices();
-    indices.filter(|index| label.state(*index) == MemberState::InSync).collect()
 }
 
 /// An array that may be opened.
@@ -417,45 +411,6 @@ fn weigh_labels(found: &[Found], permissions: Permissions) -> Result<Verdict, As
     }
 }
 
-/// Whether the newest label, of an array without a log, is of openings that were cut short, and the members that lack it
-/// are too few to serve from.
-///
-/// Such a label has a member back in sync that the label before it sets aside, since it was found that too few members
-/// had that one. Where the member is away again, none of those that are here may be lost as a liar; they hold the same
-/// by either label.
-fn is_needed(labels: &[&Label], newest: usize) -> bool {
-    let label = labels[newest];
-    let age = |label: &Label| (label.generation, label.epoch);
-    let identity = |label: &Label, member: MemberIndex| label.members[member.as_usize()].uuid;
-    let others = || labels.iter().filter(|other| !says_the_same(label, other));
-    let comes_after = |older: &&Label| {
-        age(older) < age(label)
-            && follows(age(label), age(older), false)
-            && is_of_one_shape(label, older)
-    };
-    let is_back = |member: &MemberIndex| {
-        let was_away = |older: &&Label| {
-            !older.state(*member).is_live() && identity(older, *member) == identity(label, *member)
-        };
-        others().any(was_away)
-    };
-    let mut back = in_sync(label).iter().filter(is_back).peekable();
-    let has_any_back = back.peek().is_some();
-    let are_away = back.all(|member| others().all(|older| older.index != member));
-    let is_current = |one: &&&Label| {
-        let member = one.index;
-        in_sync(label).contains(member) && identity(one, member) == identity(label, member)
-    };
-    let current = labels.iter().filter(is_current).map(|one| one.index);
-    let without = others().map(|other| other.index);
-    label.log.is_none()
-        && others().all(comes_after)
-        && has_any_back
-        && are_away
-        && label.geometry.can_serve_from(current.collect())
-        && !label.geometry.can_serve_from(without.collect())
-}
-
 /// Refuses a member that went on serving after it had set the newest one aside.
 fn check_one_history(found: &[Found], verdict: &Verdict) -> Result<(), AssembleError> {
     let truth = &found[verdict.truth];
@@ -520,8 +475,8 @@ fn came_before(found: &[Found], verdict: &Verdict, other: &Label) -> bool {
     let leads_to = |newer: &Label, older: &Label| {
         let member = newer.index;
         let uuid = |label: &Label| label.members[member.as_usize()].uuid;
-        let is_of_both = in_sync(newer).contains(member)
-            && in_sync(older).contains(member)
+        let is_of_both = newer.in_sync().contains(member)
+            && older.in_sync().contains(member)
             && uuid(newer) == uuid(older);
         // Of one age are the copies of one label, or two histories.
         is_of_both && (age(older) < age(newer) || says_the_same(older, newer))
@@ -544,7 +499,7 @@ pub fn has_diverged(newest: &Label, other: &Label) -> bool {
     let at = newest.index.as_usize();
     let (truth, told) = (&newest.members[at], &other.members[at]);
     let set_aside = matches!(told.state, MemberState::Faulty | MemberState::Missing);
-    let (ours, theirs) = (in_sync(newest), in_sync(other));
+    let (ours, theirs) = (newest.in_sync(), other.in_sync());
     // Nobody goes on with fewer than can serve, whatever a label says.
     let may_have_served = other.geometry.can_serve_from(theirs);
     may_have_served
@@ -686,7 +641,7 @@ fn check_exclusive(
     let heard: MemberSet = liars.chain(older_images(assembly, found)).collect();
     let is_heard = |index| heard.contains(index) || permissions.unfit.contains(index);
     let is_away = |index: &MemberIndex| !here.contains(*index) && !is_heard(*index);
-    let away: MemberSet = in_sync(label).iter().filter(is_away).collect();
+    let away: MemberSet = label.in_sync().iter().filter(is_away).collect();
     let holder = || match label.holder.name.as_str() {
         "" => String::from("unknown"),
         name => name.into(),

@@ -18,6 +18,10 @@
 use alloc::vec::Vec;
 use core::{cmp::Reverse, fmt};
 
+mod needed;
+
+pub use needed::is_needed;
+
 use crate::{
     label::{Label, Uuid},
     member::{MemberIndex, MemberSet},

@@ -64,8 +64,8 @@ impl Array {
         self.settle_pages(run, &wrong, &still, LABEL_LEN as u64);
     }
 
-    /// Members whose copies of the label are not what they should be, with their places. A member that is back, and gets
-    /// the next label first, has an older one for good reason.
+    /// Members whose copies of the label are not what they should be, with their places. A member that is back is left out
+    /// until it is given a label: the stable one was written before it came.
     async fn wrong_labels(&self) -> Vec<(MemberIndex, u64)> {
         for _ in 0..LABEL_TRIES {
             let (number, label, members) = {
