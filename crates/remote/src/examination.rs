@@ -304,19 +304,10 @@ impl Examination {
                 Err(refusal) => return Err(failed("PERSISTENT RESERVE OUT", &refusal)),
             },
             Step::KeysLeft => {
-                // Who had taken over would be registered. A disk that keeps registrations no longer than sessions has
-                // forgotten this one, and another session of this side may have been registered anew since.
-                let own = self.how.key;
-                let keys = answer.ok().and_then(Keys::decode);
-                let none = keys.as_ref().is_some_and(|keys| keys.keys.is_empty() && !keys.is_cut);
-                let is_forgotten = keys.is_some_and(|keys| {
-                    !keys.is_cut && keys.keys.iter().all(|key| Some(*key) == own)
-                });
-                return Err(match (is_forgotten, none) {
-                    (_, true) => Reason::Forgotten,
-                    (true, false) => Reason::Unregistered,
-                    (false, false) => Reason::Fenced,
-                });
+                // Keys that could not be read tell of nobody: the next session asks again.
+                const COMMAND: &str = "PERSISTENT RESERVE IN";
+                let keys = Keys::decode(demand(COMMAND, answer)?);
+                return Err(self.loss_of_key(&keys.ok_or_else(|| unreadable(COMMAND))?));
             }
             Step::Greeting => {
                 demand("TEST UNIT READY", answer)?;
@@ -359,6 +350,19 @@ impl Examination {
             Step::Mode => return self.conclude(answer.ok().and_then(ModeData::decode_6)).map(Some),
         };
         Ok(None)
+    }
+
+    /// Why this session is not registered any more, by the keys that are left.
+    fn loss_of_key(&self, left: &Keys) -> Reason {
+        // Who had taken over would be registered. A disk that keeps registrations no longer than sessions has forgotten
+        // this one, and another session of this side may have been registered anew since.
+        let is_own = |key: &u64| Some(*key) == self.how.key;
+        match left.keys.is_empty() {
+            _ if left.is_cut => Reason::Fenced,
+            true => Reason::Forgotten,
+            false if left.keys.iter().all(is_own) => Reason::Unregistered,
+            false => Reason::Fenced,
+        }
     }
 
     fn begin_proper(&mut self) -> Step {

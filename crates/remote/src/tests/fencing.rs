@@ -189,6 +189,32 @@ fn a_change_of_others_reservations_is_no_fencing() {
 }
 
 #[test]
+fn keys_that_cannot_be_read_once_tell_of_nobody_who_has_taken_over() {
+    let gone = Answer::sense(SenseKey::IllegalRequest, Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+    for answer in [gone, Answer::data(vec![0; 3])] {
+        let mut world = registered(1);
+        world.target.medium.registrations.clear();
+        world.target.refuse(RESERVE_IN, 1, answer);
+        world.cut(0);
+        world.pass(10 * SECOND);
+        let status = world.remote.status();
+        assert!(!status.is_fenced && !status.is_connected, "{}", world.remote.last_failure());
+        assert!(world.remote.last_failure().contains("forgotten"), "the next one has read them");
+    }
+}
+
+#[test]
+fn a_takeover_is_learnt_where_keys_could_not_be_read_at_first() {
+    let mut world = registered(1);
+    world.target.medium.take_over();
+    world.target.medium.attentions.values_mut().for_each(std::collections::VecDeque::clear);
+    world.target.refuse(RESERVE_IN, 1, Answer::unknown());
+    world.cut(0);
+    world.pass(10 * SECOND);
+    assert_fenced(&mut world);
+}
+
+#[test]
 fn a_takeover_is_learnt_after_an_examination_that_failed() {
     let mut world = registered(2);
     world.target.holds = vec![RESERVE_OUT, WRITE];
