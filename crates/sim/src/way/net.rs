@@ -387,6 +387,12 @@ impl<U, X> Net<U, X> {
         &mut self.hosts[host.0].disk
     }
 
+    /// Whether acknowledged writes were lost at the disk, and a session of it was not told yet that they may be.
+    #[must_use]
+    pub fn owes_news_of_a_loss(&self, host: HostId) -> bool {
+        self.desk.watch.owes_news_of_a_loss(host)
+    }
+
     /// Another disk is in the place of this one: the program is killed, the reservations that were kept are gone, and the
     /// program of the new disk, which has another identity, is to be started.
     pub fn replace_disk(&mut self, host: HostId) {

@@ -299,7 +299,7 @@ impl Watch {
         let host = self.lines[id.0].host;
         self.media[host.0].begin_removal(id, order);
         for (at, line) in self.lines.iter_mut().enumerate() {
-            line.has_rivals |= at != id.0 && line.host == host;
+            line.has_rivals |= at != id.0 && line.host == host && !line.is_of_former;
         }
     }
 
@@ -464,11 +464,18 @@ impl Watch {
         }
     }
 
+    /// Whether a line was not told yet that acknowledged writes were lost.
+    pub(super) fn owes_news_of_a_loss(&self, host: HostId) -> bool {
+        self.lines.iter().any(|line| line.host == host && line.owed.is_some())
+    }
+
     /// Another disk is in the place of this one.
     pub(super) fn note_replaced(&mut self, host: HostId, disk: &Disk) {
         self.media[host.0] = Medium::new(disk.shape());
         for line in self.lines.iter_mut().filter(|line| line.host == host) {
             line.is_of_former |= line.has_opened;
+            // Nobody takes over a disk that is gone.
+            line.has_rivals &= !line.is_of_former;
         }
     }
 

@@ -196,6 +196,8 @@ pub struct World {
     is_unsynced: bool,
     /// Requests before this one were submitted before parity was resynced.
     unsynced_upto: u64,
+    /// No engine stands still again before.
+    awake_until: Time,
     /// Engines up to this one met more than the level survives.
     excused_upto: u32,
     oracle: Oracle,
@@ -283,6 +285,7 @@ impl World {
             oracle_is_open: false,
             is_unsynced: false,
             unsynced_upto: 0,
+            awake_until: Time::START,
             excused_upto: 0,
             oracle: match plan.has_log {
                 true => Oracle::new(sectors),

@@ -270,6 +270,14 @@ impl World {
         if current != number {
             return;
         }
+        // An answer that is lost with its connection would have told it to nobody (docs/faults.md).
+        if trouble == Trouble::Settling
+            && self.phase == Phase::Lives
+            && self.net.owes_news_of_a_loss(self.hosts[host].id)
+        {
+            self.trouble(host, Trouble::Settling, Duration::from_millis(50));
+            return;
+        }
         self.note(|| format!("host {host}: no more {trouble:?}"));
         self.hosts[host].trouble = None;
         let id = self.hosts[host].id;

@@ -355,16 +355,21 @@ impl World {
                 self.close(id);
             }
             Fall::Hang => {
+                let Some(machine) = self.engine(id).map(|engine| engine.machine) else { return };
+                if self.net.now() < self.awake_until {
+                    return;
+                }
                 self.count(Case::EngineHung);
-                let Some(engine) = self.engine(id) else { return };
-                let seat = self.seats[engine.machine];
+                let seat = self.seats[machine];
                 // What waits for an answer meanwhile has time left for a session that was lost.
                 let most = self.plan.line.request_timeout / 2;
                 let time = Duration::from_millis(100 + self.dice.below(1500)).min(most);
                 self.net.hang_engine(seat, time);
-                // Members are asked again before it stands still again.
+                // Members are asked again before it stands still again, whatever else befalls it.
+                let busy = 2 * self.plan.line.request_timeout;
+                self.awake_until = self.net.now().after(busy);
                 let wait = self.dice.time_to_next(self.plan.life);
-                self.net.put_in(wait + 2 * self.plan.line.request_timeout, Happening::Fall(id));
+                self.net.put_in(wait + busy, Happening::Fall(id));
             }
         }
     }
