@@ -1,5 +1,6 @@
 //! Plants one error after another, and shows in how many of so many campaigns from fresh seeds the simulator sees it, in
-//! the smallest world that can or in the one that is asked for: `cargo xtask mutate`.
+//! the smallest world that can or in the one that is asked for: `cargo xtask mutate`. Errors that its workload shows seldom
+//! are planted only by name.
 //!
 //! A campaign sees an error when it finds a run that fails with it and passes without.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
@@ -54,8 +55,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let is_wanted =
-        |error: &Planted| args.only.as_ref().is_none_or(|only| error.name().contains(only));
+    let is_wanted = |error: &Planted| match &args.only {
+        Some(only) => error.name().contains(only),
+        None => error.is_shown(),
+    };
     let wanted: Vec<Planted> = Planted::ALL.iter().copied().filter(is_wanted).collect();
     if wanted.is_empty() {
         eprintln!("no error of that name; there are {:?}", Planted::ALL);
