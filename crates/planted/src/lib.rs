@@ -68,7 +68,7 @@ macro_rules! errors {
                 }
             }
 
-            /// Whether each of 20 campaigns of a minute, on two processors, shows it.
+            /// Whether each campaign of `cargo xtask mutate` is expected to show it, and not some of them only.
             #[must_use]
             pub const fn is_shown(self) -> bool {
                 !matches!(self, $(Self::$seldom)|*)

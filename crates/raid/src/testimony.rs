@@ -20,7 +20,7 @@ use core::{cmp::Reverse, fmt};
 
 mod needed;
 
-pub use needed::is_needed;
+pub(crate) use needed::is_needed;
 
 use crate::{
     label::{Label, Uuid},

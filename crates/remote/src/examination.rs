@@ -304,10 +304,7 @@ impl Examination {
                 Err(refusal) => return Err(failed("PERSISTENT RESERVE OUT", &refusal)),
             },
             Step::KeysLeft => {
-                // Keys that could not be read tell of nobody: the next session asks again.
-                const COMMAND: &str = "PERSISTENT RESERVE IN";
-                let keys = Keys::decode(demand(COMMAND, answer)?);
-                return Err(self.loss_of_key(&keys.ok_or_else(|| unreadable(COMMAND))?));
+                return Err(self.loss_of_key(answer));
             }
             Step::Greeting => {
                 demand("TEST UNIT READY", answer)?;
@@ -353,15 +350,19 @@ impl Examination {
     }
 
     /// Why this session is not registered any more, by the keys that are left.
-    fn loss_of_key(&self, left: &Keys) -> Reason {
+    fn loss_of_key(&self, left: Result<&[u8], Refusal>) -> Reason {
+        let keys = match left {
+            // Where the logical unit itself is gone just then, its keys tell of nobody.
+            Err(refusal) if refusal.is_without_lun() => return Reason::NoLun,
+            left => left.ok().and_then(Keys::decode).filter(|keys| !keys.is_cut),
+        };
         // Who had taken over would be registered. A disk that keeps registrations no longer than sessions has forgotten
         // this one, and another session of this side may have been registered anew since.
         let is_own = |key: &u64| Some(*key) == self.how.key;
-        match left.keys.is_empty() {
-            _ if left.is_cut => Reason::Fenced,
-            true => Reason::Forgotten,
-            false if left.keys.iter().all(is_own) => Reason::Unregistered,
-            false => Reason::Fenced,
+        match keys {
+            Some(keys) if keys.keys.is_empty() => Reason::Forgotten,
+            Some(keys) if keys.keys.iter().all(is_own) => Reason::Unregistered,
+            Some(_) | None => Reason::Fenced,
         }
     }
 
@@ -456,11 +457,9 @@ fn demand<'a>(
     command: &'static str,
     answer: Result<&'a [u8], Refusal>,
 ) -> Result<&'a [u8], Reason> {
-    answer.map_err(|refusal| match refusal {
-        Refusal::Sense(sense) if sense.additional == Additional::LOGICAL_UNIT_NOT_SUPPORTED => {
-            Reason::NoLun
-        }
-        Refusal::Conflict | Refusal::Sense(_) | Refusal::Bare => failed(command, &refusal),
+    answer.map_err(|refusal| match refusal.is_without_lun() {
+        true => Reason::NoLun,
+        false => failed(command, &refusal),
     })
 }
 
@@ -491,6 +490,13 @@ enum Refusal {
     Sense(Sense),
     /// Without sense data.
     Bare,
+}
+
+impl Refusal {
+    /// Whether it says that there is no such logical unit.
+    fn is_without_lun(&self) -> bool {
+        matches!(self, Self::Sense(sense) if sense.additional == Additional::LOGICAL_UNIT_NOT_SUPPORTED)
+    }
 }
 
 impl core::fmt::Display for Refusal {

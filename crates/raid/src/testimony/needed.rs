@@ -12,8 +12,7 @@ use crate::{label::Label, member::MemberIndex};
 ///
 /// # Panics
 /// When `newest` is no place in `labels`.
-#[must_use]
-pub fn is_needed(labels: &[&Label], newest: usize) -> bool {
+pub(crate) fn is_needed(labels: &[&Label], newest: usize) -> bool {
     let label = labels[newest];
     let others = || labels.iter().filter(|other| !says_the_same(label, other));
     let comes_after = |older: &&Label| {

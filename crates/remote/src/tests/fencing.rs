@@ -188,30 +188,46 @@ fn a_change_of_others_reservations_is_no_fencing() {
     assert_eq!(world.losses(), 0);
 }
 
+/// READ KEYS of a logical unit that is gone.
+fn gone() -> Answer {
+    Answer::sense(SenseKey::IllegalRequest, Additional::LOGICAL_UNIT_NOT_SUPPORTED)
+}
+
 #[test]
-fn keys_that_cannot_be_read_once_tell_of_nobody_who_has_taken_over() {
-    let gone = Answer::sense(SenseKey::IllegalRequest, Additional::LOGICAL_UNIT_NOT_SUPPORTED);
-    for answer in [gone, Answer::data(vec![0; 3])] {
+fn a_logical_unit_that_goes_before_its_keys_are_read_was_taken_over_by_nobody() {
+    let mut world = registered(1);
+    world.target.medium.registrations.clear();
+    world.target.refuse(RESERVE_IN, 1, gone());
+    world.cut(0);
+    world.pass(10 * SECOND);
+    let status = world.remote.status();
+    assert!(!status.is_fenced && !status.is_connected, "{}", world.remote.last_failure());
+    assert!(world.remote.last_failure().contains("forgotten"), "the next session has read them");
+}
+
+#[test]
+fn a_takeover_is_learnt_where_the_logical_unit_went_before_its_keys_were_read() {
+    for sessions in [1, 2] {
+        let mut world = registered(sessions);
+        world.target.medium.take_over();
+        world.target.medium.attentions.values_mut().for_each(std::collections::VecDeque::clear);
+        world.target.refuse(RESERVE_IN, 1, gone());
+        (0..sessions).for_each(|at| world.cut(at.into()));
+        world.pass(10 * SECOND);
+        assert_fenced(&mut world);
+    }
+}
+
+#[test]
+fn keys_that_a_disk_does_not_tell_count_as_those_of_another_host() {
+    for answer in [Answer::unknown(), Answer::data(vec![0; 3])] {
         let mut world = registered(1);
         world.target.medium.registrations.clear();
         world.target.refuse(RESERVE_IN, 1, answer);
         world.cut(0);
         world.pass(10 * SECOND);
-        let status = world.remote.status();
-        assert!(!status.is_fenced && !status.is_connected, "{}", world.remote.last_failure());
-        assert!(world.remote.last_failure().contains("forgotten"), "the next one has read them");
+        assert_fenced(&mut world);
     }
-}
-
-#[test]
-fn a_takeover_is_learnt_where_keys_could_not_be_read_at_first() {
-    let mut world = registered(1);
-    world.target.medium.take_over();
-    world.target.medium.attentions.values_mut().for_each(std::collections::VecDeque::clear);
-    world.target.refuse(RESERVE_IN, 1, Answer::unknown());
-    world.cut(0);
-    world.pass(10 * SECOND);
-    assert_fenced(&mut world);
 }
 
 #[test]

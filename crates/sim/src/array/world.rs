@@ -232,8 +232,8 @@ pub struct World<M> {
     pub(super) is_closed: bool,
     /// The array was not closed before it was opened, and no resync has ended since.
     is_unsynced: bool,
-    /// Requests before this one were submitted before parity matched again: what was refused of them by then may be told
-    /// later, with the rest.
+    /// Requests below this number were submitted before parity matched again: an error that a part of one met by then is
+    /// reported when all of it has ended.
     unsynced_upto: u64,
     workload: Workload,
     requests: BTreeMap<(EngineId, u64), Pending>,

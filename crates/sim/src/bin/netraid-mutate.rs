@@ -1,6 +1,6 @@
 //! Plants one error after another, and shows in how many of so many campaigns from fresh seeds the simulator sees it, in
-//! the smallest world that can or in the one that is asked for: `cargo xtask mutate`. Errors that its workload shows seldom
-//! are planted only by name.
+//! the smallest world that can or in the one that is asked for: `cargo xtask mutate`. Errors that some
+//! campaigns miss are planted only by name.
 //!
 //! A campaign sees an error when it finds a run that fails with it and passes without.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]

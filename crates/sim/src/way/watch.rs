@@ -266,7 +266,8 @@ impl Watch {
                 // Where the target has forgotten a registration, there is nothing to remove.
                 let (host, engine) = (line.host, line.engine);
                 for other in &mut self.lines {
-                    other.has_rivals |= other.host == host && other.engine != engine;
+                    other.has_rivals |=
+                        other.host == host && other.engine != engine && !other.is_of_former;
                 }
             }
             // PERSISTENT RESERVE OUT with CLEAR, PREEMPT, or PREEMPT AND ABORT (SPC-4, section 6.16).
@@ -474,8 +475,8 @@ impl Watch {
         self.media[host.0] = Medium::new(disk.shape());
         for line in self.lines.iter_mut().filter(|line| line.host == host) {
             line.is_of_former |= line.has_opened;
-            // Nobody takes over a disk that is gone.
-            line.has_rivals &= !line.is_of_former;
+            // Nobody takes over a disk that is gone; whoever did before may still be told of.
+            line.has_rivals &= !line.is_of_former || line.is_removed;
         }
     }
 

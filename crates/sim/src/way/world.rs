@@ -196,7 +196,7 @@ pub struct World {
     is_unsynced: bool,
     /// Requests before this one were submitted before parity was resynced.
     unsynced_upto: u64,
-    /// No engine stands still again before.
+    /// No engine stands still again before this moment.
     awake_until: Time,
     /// Engines up to this one met more than the level survives.
     excused_upto: u32,

@@ -111,6 +111,10 @@ impl World {
         if fault == Fault::PowerOfAll {
             return self.lose_all_power();
         }
+        // An answer that tells of a lost cache, and is lost with its connection, would have told nobody (docs/faults.md).
+        if fault.loses_answers() && self.net.owes_news_of_a_loss(self.hosts[host].id) {
+            return;
+        }
         let is_calm = self.hosts[host].calm_at <= self.net.now();
         let is_light = fault.is_light() && is_calm;
         let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
@@ -268,14 +272,6 @@ impl World {
     pub(super) fn mend(&mut self, host: usize, number: u64) {
         let Some((trouble, current)) = self.hosts[host].trouble else { return };
         if current != number {
-            return;
-        }
-        // An answer that is lost with its connection would have told it to nobody (docs/faults.md).
-        if trouble == Trouble::Settling
-            && self.phase == Phase::Lives
-            && self.net.owes_news_of_a_loss(self.hosts[host].id)
-        {
-            self.trouble(host, Trouble::Settling, Duration::from_millis(50));
             return;
         }
         self.note(|| format!("host {host}: no more {trouble:?}"));
@@ -520,6 +516,14 @@ impl World {
 }
 
 impl Fault {
+    /// Whether an answer of a disk that goes on serving may be lost with its connection.
+    const fn loses_answers(self) -> bool {
+        matches!(
+            self,
+            Self::Cut | Self::Part | Self::LongPart | Self::Hang | Self::LongHang | Self::Stuck
+        )
+    }
+
     /// Whether a member that nothing else befalls stays in the array.
     const fn is_light(self) -> bool {
         match self {

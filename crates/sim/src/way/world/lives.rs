@@ -356,7 +356,10 @@ impl World {
             }
             Fall::Hang => {
                 let Some(machine) = self.engine(id).map(|engine| engine.machine) else { return };
-                if self.net.now() < self.awake_until {
+                let now = self.net.now();
+                if now < self.awake_until {
+                    // Something else may become of it then.
+                    self.net.put_in(self.awake_until.since(now), Happening::Fall(id));
                     return;
                 }
                 self.count(Case::EngineHung);
@@ -365,7 +368,7 @@ impl World {
                 let most = self.plan.line.request_timeout / 2;
                 let time = Duration::from_millis(100 + self.dice.below(1500)).min(most);
                 self.net.hang_engine(seat, time);
-                // Members are asked again before it stands still again, whatever else befalls it.
+                // Members are asked again before an engine stands still again.
                 let busy = 2 * self.plan.line.request_timeout;
                 self.awake_until = self.net.now().after(busy);
                 let wait = self.dice.time_to_next(self.plan.life);
