@@ -49,6 +49,8 @@ const SHORT_LIFE: u64 = 20;
 const FAILED_OPENINGS_MAX: u32 = 200;
 /// After so many nothing befalls the array until it is open: it may be that it had no time.
 const FAILED_OPENINGS_WILD: u32 = 100;
+/// Longest that users wait for the machine to bring everything home.
+const REST_MAX: Duration = Duration::from_secs(10);
 
 /// What a run saw.
 #[derive(Debug, Clone, Default)]
@@ -252,6 +254,8 @@ pub struct World<M> {
     phase: Phase,
     /// Waiting for the machine to bring everything home, for a look at the media.
     is_resting: bool,
+    /// Users wait no longer for that: what befalls members may keep the machine busy for ever.
+    rests_until: Time,
     /// The engine's looks at the members when it was left alone.
     left_alone_at: Option<u64>,
     pub(super) harms: Vec<Harm>,
@@ -374,6 +378,7 @@ impl<M: Machine> World<M> {
             lives: plan.lives,
             phase: Phase::Lives,
             is_resting: false,
+            rests_until: Time::START,
             left_alone_at: None,
             harms: Vec::new(),
             is_to_restart: false,

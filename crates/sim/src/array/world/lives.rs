@@ -11,7 +11,7 @@ use netraid_raid::{
     volume::{self, Event},
 };
 
-use super::{FAILED_OPENINGS_MAX, Happening, Host, Phase, SHORT_LIFE, WATCHES, World};
+use super::{FAILED_OPENINGS_MAX, Happening, Host, Phase, REST_MAX, SHORT_LIFE, WATCHES, World};
 use crate::{
     array::{
         engine::{Due, Engine, Near, Notice},
@@ -344,6 +344,7 @@ impl<M: Machine> World<M> {
         }
         self.begin_healing(id);
         self.is_resting |= self.healing.is_some();
+        self.rests_until = self.now().after(REST_MAX);
         self.give_life(id);
         self.photograph_some();
     }

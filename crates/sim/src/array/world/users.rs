@@ -96,6 +96,7 @@ impl<M: Machine> World<M> {
         if self.users_have_left(id) || self.is_to_restart {
             return;
         }
+        self.is_resting &= self.now() < self.rests_until;
         let mut submitted = 0;
         while self.in_flight(id) < self.depth && !self.users_have_left(id) {
             if self.is_thinking || submitted == 64 {
