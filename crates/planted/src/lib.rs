@@ -124,8 +124,6 @@ errors! {
     way {
         LostWriteCountsAsDone: "A command that was under way when its session was lost counts as carried out.",
         HeldWriteSentAtOnce: "A write that was under way in a lost session is sent again before that session's end.",
-        GivenUpForgottenWithSession: "A write that was given up bars nothing once its session is lost, too.",
-        HeldGivenUpForgotten: "A write that is given up while it is held bars nothing.",
         GivenUpNotAborted: "A command that is given up is not aborted.",
         UnansweredAbortBelieved: "An abort that the target does not answer counts as carried out.",
         HeldWriteNeverExpires: "A write that is held when its time is up never ends without a session.",
@@ -177,6 +175,8 @@ errors! {
         LateAttentionIgnored: "A unit attention that ends a command that was given up is not heeded.",
         FirstOfSessionsAnswersForAll: "What ends tasks of several sessions is answered when the first session has ended its own.",
         ReservationUncheckedAtData: "A write whose data comes after a reservation does not ask for it again.",
+        HeldGivenUpForgotten: "A write that is given up while it is held bars nothing.",
+        GivenUpForgottenWithSession: "A write that was given up bars nothing once its session is lost, too.",
     }
 }
 

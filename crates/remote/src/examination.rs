@@ -352,7 +352,7 @@ impl Examination {
     /// Why this session is not registered any more, by the keys that are left.
     fn loss_of_key(&self, left: Result<&[u8], Refusal>) -> Reason {
         let keys = match left {
-            // Where the logical unit itself is gone just then, its keys tell of nobody.
+            // A logical unit that is gone does not tell its keys: the next session reads them.
             Err(refusal) if refusal.is_without_lun() => return Reason::NoLun,
             left => left.ok().and_then(Keys::decode).filter(|keys| !keys.is_cut),
         };

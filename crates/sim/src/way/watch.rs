@@ -475,7 +475,7 @@ impl Watch {
         self.media[host.0] = Medium::new(disk.shape());
         for line in self.lines.iter_mut().filter(|line| line.host == host) {
             line.is_of_former |= line.has_opened;
-            // Nobody takes over a disk that is gone; whoever did before may still be told of.
+            // No engine takes over a disk that is gone. A line that was removed before learns of it later.
             line.has_rivals &= !line.is_of_former || line.is_removed;
         }
     }

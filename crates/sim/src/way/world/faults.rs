@@ -111,7 +111,8 @@ impl World {
         if fault == Fault::PowerOfAll {
             return self.lose_all_power();
         }
-        // An answer that tells of a lost cache, and is lost with its connection, would have told nobody (docs/faults.md).
+        // No line would hear of the lost cache if the answer that tells of it were lost with its connection
+        // (docs/faults.md).
         if fault.loses_answers() && self.net.owes_news_of_a_loss(self.hosts[host].id) {
             return;
         }
