@@ -24,6 +24,7 @@ extern crate std;
 mod commands;
 mod gate;
 mod outside;
+mod permit;
 mod policy;
 mod service;
 mod slot;
@@ -35,6 +36,7 @@ pub use self::{
     outside::{
         Barred, Counted, Entry, Guest, LoggedIn, Lun, Needs, Outside, Pacing, Place, Ticket,
     },
+    permit::{Permit, Refused},
     policy::{Access, Moment, Policy, Verdict},
     service::{Receiver, Service},
 };

@@ -1,26 +1,24 @@
-//! What a session may do that a token let in: its grant, asked at each request.
+//! Sessions that a token let in: their permits ([`Permit`]), asked at each request, and their commands at the device.
 //!
-//! Invariant: no request of a session goes to the device that its grant does not allow at that
-//! moment, with the generation that the segment has then; and none at all once the session was
-//! ended.
+//! Invariant: a session's command is counted before its permit is asked. So whoever ends the permit, and then waits until
+//! no command is counted, knows that nothing of the session reaches the device any more.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+        atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use netraid_block::Op;
 use netraid_control::{
-    derived::Verdict,
-    derived::{ByteRange, Denial, Lapsed, Pieces, Rights, Rule, RuleError, SegmentNow, Terms},
+    derived::{Lapsed, Pieces, Rule, RuleError, SegmentNow},
     token::Grant,
     units::{MediatorId, Moment, PlanId},
 };
 use netraid_iscsi_proto::target::{ConnectionId, Party, Standing};
-use netraid_node::{Barred, Needs};
+use netraid_node::{Barred, Needs, Permit, Refused};
 use netraid_scsi::View;
 
 use super::{Admission, Admitted, GrantReport, cells::Guarded, segments::Segment};
@@ -33,12 +31,9 @@ pub(super) struct Guest {
     pub(super) connection: ConnectionId,
     pub(super) segment: Arc<Segment>,
     pub(super) admitted: Admitted,
-    /// The grant's, until when it was extended.
-    rule: Guarded<Rule>,
+    permit: Guarded<Permit>,
     /// What its logical unit looks like to it, where that is not the segment.
     view: Option<View>,
-    /// It is to go, and nothing that it asks for happens any more.
-    ended: AtomicBool,
     /// Commands at the device.
     running: AtomicU32,
     told: Guarded<Option<Duration>>,
@@ -59,31 +54,14 @@ impl Guest {
         let (info, generation) = (segment.info().ok_or(Lapsed::Absent)?, segment.generation());
         // Computed from the device itself: what the grant was made for may have been another.
         let rule = Rule::new(terms, info.capacity, info.block_len)?;
-        rule.holds(generation, now)?;
-        let can_discard =
-            info.can_discard && terms.rights.contain(Rights::DISCARD) && !terms.append_only;
-        let ranges = terms.ranges.as_slice();
-        let view = View {
-            info: netraid_block::DeviceInfo {
-                capacity: rule.capacity(),
-                read_only: info.read_only || rule.is_read_only(),
-                can_discard,
-                can_map: info.can_map && ranges.is_empty(),
-                ..info.clone()
-            },
-            ranges: if ranges.is_empty() {
-                core::iter::once(0..info.capacity).collect()
-            } else {
-                ranges.iter().map(|range| range.offset..range.end()).collect()
-            },
-        };
+        let permit = Permit::new(rule);
+        permit.holds(generation, now)?;
         Ok(Self {
             connection,
             segment,
             admitted,
-            rule: Guarded::new(rule),
-            view: Some(view).filter(|view| view.info != info || !ranges.is_empty()),
-            ended: AtomicBool::new(false),
+            view: permit.view(&info),
+            permit: Guarded::new(permit),
             running: AtomicU32::new(0),
             told: Guarded::new(None),
         })
@@ -105,27 +83,21 @@ impl Guest {
     /// What it may do beside requests to the device. Whoever may write all of it may also say how
     /// the unit behaves for all, and end what others do there.
     pub(super) fn standing(&self) -> Standing {
-        let (ends_others, token) = (self.governs(), self.grant().token());
+        let (ends_others, token) = (self.permit.lock().governs(), self.grant().token());
         let mut party = [0; 32];
         party[..16].copy_from_slice(&token.mediator.0);
         party[16..].copy_from_slice(&token.plan.0);
         Standing { realm: self.segment.realm().id, ends_others, party: Some(Party(party)) }
     }
 
-    fn governs(&self) -> bool {
-        let rule = self.rule.lock();
-        let terms = rule.terms();
-        terms.rights.contain(Rights::WRITE) && !terms.append_only
-    }
-
     pub(super) fn report(&self) -> GrantReport {
-        let (token, rule) = (self.grant().token(), self.rule.lock());
+        let (token, permit) = (self.grant().token(), self.permit.lock());
         GrantReport {
             mediator: token.mediator,
             plan: token.plan,
             segment: token.segment,
             generation: token.terms.generation,
-            until: rule.terms().expires,
+            until: permit.rule().terms().expires,
         }
     }
 
@@ -142,18 +114,18 @@ impl Guest {
     pub(super) fn leave(&self) {
         let was = self.running.fetch_sub(1, SeqCst);
         assert!(was > 0, "a command leaves that did not enter");
-        if was == 1 && self.ended.load(SeqCst) {
+        if was == 1 && self.has_ended() {
             self.segment.notify();
         }
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(SeqCst)
+        self.permit.lock().has_ended()
     }
 
     /// Nothing that it asks for happens from now on. False when that was so already.
     pub(super) fn end(&self) -> bool {
-        !self.ended.swap(true, SeqCst)
+        self.permit.lock().end()
     }
 
     /// Whether it may only write behind what is written.
@@ -163,17 +135,13 @@ impl Guest {
 
     /// Whether the grant holds.
     pub(super) fn holds(&self, now: Moment) -> Result<(), Lapsed> {
-        self.rule.lock().holds(self.segment.generation(), now)
+        self.permit.lock().holds(self.segment.generation(), now)
     }
 
     /// It may go on until then, if that is later.
     pub(super) fn extend(&self, until: Moment) {
-        let mut rule = self.rule.lock();
-        let terms = Terms { expires: until.max(rule.terms().expires), ..*rule.terms() };
-        if let Some(info) = self.segment.info()
-            && let Ok(extended) = Rule::new(terms, info.capacity, info.block_len)
-        {
-            *rule = extended;
+        if let Some(info) = self.segment.info() {
+            self.permit.lock().extend(until, info.capacity, info.block_len);
         }
     }
 
@@ -182,11 +150,12 @@ impl Guest {
     pub(super) fn judge(
         &self,
         admission: &dyn Admission,
-        (op, offset, len): (Op, u64, u64),
+        request: (Op, u64, u64),
         at: Duration,
     ) -> Result<Pieces, Barred> {
-        let pieces = self.weigh(admission, (op, offset, len), at)?;
-        if matches!(op, Op::Write | Op::WriteZeroes) {
+        let judged = self.permit.lock().judge(request, self.segment_now(), admission.now());
+        let pieces = judged.map_err(|refused| self.tell(admission, refused, at))?;
+        if matches!(request.0, Op::Write | Op::WriteZeroes) {
             self.segment.write_to(pieces.end());
         }
         Ok(pieces)
@@ -199,11 +168,8 @@ impl Guest {
         request: (Op, u64, u64),
         at: Duration,
     ) -> Result<(), Barred> {
-        // Where that ends is known when the writes before it are on their way.
-        if self.rule.lock().terms().append_only && request.0 == Op::Write {
-            return Ok(());
-        }
-        self.weigh(admission, request, at).map(|_| ())
+        let judged = self.permit.lock().foresee(request, self.segment_now(), admission.now());
+        judged.map_err(|refused| self.tell(admission, refused, at))
     }
 
     /// Whether a command may be carried out that is no request to the device, but takes a right.
@@ -213,46 +179,20 @@ impl Guest {
         needs: Needs,
         at: Duration,
     ) -> Result<(), Barred> {
-        if self.ended.load(SeqCst) {
-            return Err(Barred);
-        }
-        let (generation, now) = (self.segment.generation(), admission.now());
-        let allowed = match needs {
-            Needs::Nothing => Ok(()),
-            Needs::Reserve => self.rule.lock().may_reserve(generation, now),
-            Needs::Govern if !self.governs() => {
-                let held = self.rule.lock().terms().rights;
-                Err(Denial::Right { needed: Rights::WRITE, held })
-            }
-            Needs::Govern => self.holds(now).map_err(Denial::from),
-        };
-        allowed.map_err(|denial| self.tell(admission, &denial, at))
+        let judged = self.permit.lock().may(needs, self.segment.generation(), admission.now());
+        judged.map_err(|refused| self.tell(admission, refused, at))
     }
 
-    fn weigh(
-        &self,
-        admission: &dyn Admission,
-        (op, offset, len): (Op, u64, u64),
-        at: Duration,
-    ) -> Result<Pieces, Barred> {
-        if self.ended.load(SeqCst) {
-            return Err(Barred);
-        }
-        let segment =
-            SegmentNow { generation: self.segment.generation(), end: self.segment.end_bytes() };
-        let range = ByteRange { offset, len };
-        let verdict = self.rule.lock().judge(op, range, segment, admission.now());
-        match verdict {
-            Verdict::Allow(pieces) => Ok(pieces),
-            Verdict::Deny(denial) => Err(self.tell(admission, &denial, at)),
-        }
+    fn segment_now(&self) -> SegmentNow {
+        SegmentNow { generation: self.segment.generation(), end: self.segment.end_bytes() }
     }
 
     #[cold]
-    fn tell(&self, admission: &dyn Admission, denial: &Denial, at: Duration) -> Barred {
+    fn tell(&self, admission: &dyn Admission, refused: Refused, at: Duration) -> Barred {
+        let Some(denial) = refused else { return Barred };
         if self.told.get().is_none_or(|told| at.saturating_sub(told) >= TELL_INTERVAL) {
             self.told.set(Some(at));
-            admission.denied(self.grant(), denial);
+            admission.denied(self.grant(), &denial);
         }
         Barred
     }
