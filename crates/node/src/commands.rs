@@ -140,7 +140,11 @@ impl<O: Outside> Service<O> {
             }
             At::Request { request, is_kept_back: false } => Step::Submit(request),
             At::Background => Step::Wait,
-            At::Data if slot.needs != Needs::Nothing && is_barred(outside, slot.needs) => {
+            At::Data
+                if slot.needs != Needs::Nothing
+                    && is_barred(outside, slot.needs)
+                    && !planted(Planted::RightUnaskedAfterData) =>
+            {
                 let refusal = Refusal::AccessDenied;
                 Step::Respond(outside.units().handle_refusal(scsi_task, refusal))
             }
@@ -382,7 +386,9 @@ impl<O: Outside> Service<O> {
     ) -> Option<(Place, Option<(u64, u64)>)> {
         let Some(guest) = outside.guest() else { return Some((Place::Same, None)) };
         match guest.judge((request.op, request.offset, request.len)) {
+            Ok((_, appended)) if planted(Planted::PiecesForgotten) => Some((Place::Same, appended)),
             Ok((pieces, appended)) => Some((Place::of(request, pieces), appended)),
+            Err(Barred) if planted(Planted::DeniedRequestSent) => Some((Place::Same, None)),
             Err(Barred) => {
                 self.refuse(outside, task, Refusal::AccessDenied);
                 None

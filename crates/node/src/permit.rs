@@ -10,6 +10,7 @@ use netraid_control::{
     derived::{ByteRange, Denial, Lapsed, Pieces, Rights, Rule, SegmentNow, Terms, Verdict},
     units::{Generation, Moment},
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::View;
 
 use crate::outside::Needs;
@@ -96,7 +97,7 @@ impl Permit {
         segment: SegmentNow,
         now: Moment,
     ) -> Result<Pieces, Refused> {
-        if self.has_ended {
+        if self.has_ended && !planted(Planted::EndedPermitHolds) {
             return Err(None);
         }
         match self.rule.judge(op, ByteRange { offset, len }, segment, now) {

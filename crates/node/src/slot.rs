@@ -1,6 +1,7 @@
 //! The place of a command, with what it has there.
 
 use netraid_block::{BufMut, SgList};
+use netraid_planted::{Planted, planted};
 use netraid_scsi::{MediumRequest, Task, cdb::CommandKind};
 
 use crate::outside::{Counted, Guest, Lun, Needs, Outside, Pacing};
@@ -89,7 +90,7 @@ impl<L: Lun> Slot<L> {
         if let Some(lun) = self.lun.as_ref().filter(|_| !began) {
             self.has_entered = true;
             lun.enter();
-            if let Some(guest) = outside.guest() {
+            if let Some(guest) = counted(outside) {
                 guest.enter();
             }
         }
@@ -102,7 +103,7 @@ impl<L: Lun> Slot<L> {
             if let Some(lun) = &self.lun {
                 lun.leave();
             }
-            if let Some(guest) = outside.guest() {
+            if let Some(guest) = counted(outside) {
                 guest.leave();
             }
         }
@@ -152,6 +153,11 @@ impl<L: Lun> Slot<L> {
         }
         *self = Self::default();
     }
+}
+
+/// The guest whose commands at the device are counted.
+fn counted<O: Outside>(outside: &O) -> Option<&O::Guest> {
+    outside.guest().filter(|_| !planted(Planted::GuestUncounted))
 }
 
 /// A copy goes to the device of another LUN.

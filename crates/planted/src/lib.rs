@@ -150,6 +150,11 @@ errors! {
         WrittenBeforeAllData: "A write goes to the device when the first PDU of its last burst is in.",
         FlushAnsweredEarly: "SYNCHRONIZE CACHE is answered without a flush of the device.",
         FuaForgotten: "The FUA bit of a write does not reach the device.",
+        EndedPermitHolds: "A session that was ended may go on as its grant says.",
+        DeniedRequestSent: "A request goes to the device that its session's grant does not allow at that moment.",
+        PiecesForgotten: "A request goes to where its session says, not to where its grant puts that.",
+        GuestUncounted: "A command of a session that a token let in does not count as at the device.",
+        RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
     seldom {
         IdleWritesOutliveRegistration: "What waits is still sent after the registration was given back for good.",

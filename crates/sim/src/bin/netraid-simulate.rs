@@ -169,9 +169,11 @@ fn ways(args: &Args) -> ExitCode {
         let plan = way::plan::Plan::new(seed);
         println!("seed {seed}: {plan:?}");
         let mut world = way::world::World::new(plan, keep);
-        let lines = world.lines();
+        let parts = [world.lines(), world.guests_lines()];
         let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-        lines.borrow().iter().for_each(|line| println!("{line}"));
+        for lines in parts {
+            lines.borrow().iter().for_each(|line| println!("{line}"));
+        }
         let wrong = match ended {
             Ok(outcome) => {
                 println!("hash {:016x}, events {}", outcome.hash, outcome.sights.events);

@@ -187,6 +187,32 @@ cases! {
     FailedByOrder = "faults: a member set aside by command",
     /// A disk was replaced by a new one.
     NewDisk = "faults: a new disk",
+    /// A token let a session in.
+    GuestLetIn = "grants: sessions let in",
+    /// A token did not let in.
+    GuestRefused = "grants: sessions not let in",
+    /// A read that was granted was done.
+    GuestRead = "grants: reads",
+    /// A block was read whose contents are known.
+    GuestCompared = "grants: blocks compared",
+    /// A write that was granted was done.
+    GuestWrote = "grants: writes",
+    /// A flush that was granted was done.
+    GuestFlushed = "grants: flushes",
+    /// A registration that was granted was made.
+    GuestRegistered = "grants: registrations",
+    /// Something that was granted was not done.
+    GuestFailed = "grants: commands that failed",
+    /// A command was denied because the grant was over.
+    DeniedLate = "grants: commands after the grant",
+    /// A command was denied for want of a right.
+    DeniedRight = "grants: commands without a right",
+    /// A plan was ended.
+    PlanEnded = "grants: plans ended",
+    /// A segment was fenced.
+    SegmentFenced = "grants: segments fenced",
+    /// Nothing of fenced sessions was at the device any more.
+    SegmentDrained = "grants: segments drained",
 }
 
 /// So many of each kind.

@@ -10,6 +10,7 @@ use core::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
 use netraid_block::{DeviceInfo, Op, Pool, narrow};
+use netraid_control::units::{Generation, PlanId};
 use netraid_iscsi_proto::{
     chap::Challenge,
     target::{ConnectionId, Limits, Link, Node, Realm, Setup},
@@ -21,9 +22,10 @@ use netraid_scsi::{
 use rand::RngCore as _;
 
 use super::{
+    agent::{self, Agent},
     counts::{Count, Counts},
     desk::{Desk, Event},
-    interface::{EngineId, HostConfig, HostId, LineId, StreamId},
+    interface::{DiskConfig, EngineId, HostConfig, HostId, LineId, StreamId},
     line::{PORT, target_name},
     reach::{Begun, LUN, Reach, ServedLun, Shared, Work},
     served::Served,
@@ -71,6 +73,7 @@ pub(super) struct Host {
     next_work: u64,
     dice: Dice,
     pool: Pool,
+    agent: Option<Rc<Agent>>,
 }
 
 /// A target program that runs.
@@ -102,6 +105,8 @@ pub(super) enum Loss {
 impl Host {
     /// A host that has power, and no program yet.
     pub(super) fn new(id: HostId, config: HostConfig, pool: Pool, dice: Dice) -> Self {
+        let agent = config.agent.clone();
+        let agent = agent.map(|agent| Rc::new(Agent::new(agent, device_info(&config.disk))));
         Self {
             id,
             disk: Disk::new(config.disk.shape),
@@ -123,6 +128,7 @@ impl Host {
             next_work: 0,
             dice,
             pool,
+            agent,
         }
     }
 
@@ -206,7 +212,7 @@ impl Host {
         self.incarnations += 1;
         let lun = ServedLun::new(self.incarnations, self.config.persists);
         *shared.lun.borrow_mut() = Some(lun);
-        shared.node.borrow_mut().add_lun(Realm::HOME, LUN);
+        shared.node.borrow_mut().add_lun(self.realm(), LUN);
         desk.watch.note_program_over(self.id, false);
         true
     }
@@ -238,7 +244,7 @@ impl Host {
         if let Some(program) = &self.program {
             program.shared.units.borrow_mut().remove(LUN);
             *program.shared.lun.borrow_mut() = None;
-            program.shared.node.borrow_mut().remove_lun(Realm::HOME, LUN);
+            program.shared.node.borrow_mut().remove_lun(self.realm(), LUN);
         }
     }
 
@@ -267,8 +273,9 @@ impl Host {
         setup.queue_depth = self.config.queue_depth;
         setup.ping_interval = self.config.ping_interval;
         setup.ping_timeout = self.config.ping_timeout;
+        setup.asks_standing = self.agent.is_some();
         let mut node = Node::new(Limits::DEFAULT);
-        node.add_lun(Realm::HOME, LUN);
+        node.add_lun(self.realm(), LUN);
         let remembered = self.remembered.take();
         if remembered.is_some() {
             desk.count(Count::Remembered);
@@ -278,6 +285,7 @@ impl Host {
             node: RefCell::new(node),
             lun: RefCell::new(Some(ServedLun::new(self.incarnations, self.config.persists))),
             begun: RefCell::default(),
+            agent: self.agent.clone(),
             wakes: RefCell::default(),
         };
         self.program = Some(Program {
@@ -302,16 +310,7 @@ impl Host {
         let number = (self.id.0 as u64) << 32 | self.disk_number;
         let serial = format!("{number:016x}");
         UnitConfig {
-            info: DeviceInfo {
-                capacity: u64::from(shape.block_len) * shape.blocks,
-                block_len: shape.block_len,
-                optimal_len: 4096,
-                max_transfer_len: self.config.disk.max_transfer_len,
-                read_only: false,
-                volatile_cache: shape.volatile_cache,
-                can_discard: self.config.disk.can_discard,
-                can_map: false,
-            },
+            info: device_info(&self.config.disk),
             discard_zeroes: shape.fill == Fill::Zeroes,
             physical_len: shape.block_len.max(4096),
             removable: false,
@@ -329,6 +328,9 @@ impl Host {
         self.remembered = self.reservations();
         let keeps = self.remembered.is_some() || !self.kept.is_empty();
         desk.watch.note_program_over(self.id, keeps);
+        if let Some(agent) = &self.agent {
+            agent.forget_all();
+        }
         if let Some(program) = self.program.take() {
             desk.counts += counts_of(&program.shared.node.borrow());
             for served in program.served.into_values() {
@@ -438,6 +440,9 @@ impl Host {
             return;
         };
         let Some(served) = program.served.get_mut(&id) else { return };
+        if let Some(agent) = &self.agent {
+            agent.set_clock(desk.clock());
+        }
         if hung_until > now {
             return served.put_off(desk, hung_until);
         }
@@ -486,6 +491,59 @@ impl Host {
         program.map_or_else(Counts::default, |program| counts_of(&program.shared.node.borrow()))
     }
 
+    /// Where its logical unit is.
+    const fn realm(&self) -> Realm {
+        if self.agent.is_some() { agent::REALM } else { Realm::HOME }
+    }
+
+    /// Its agent, if it is one's, by the clock of the moment.
+    fn agent(&self, desk: &Desk) -> Option<Rc<Agent>> {
+        let agent = self.agent.clone()?;
+        agent.set_clock(desk.clock());
+        Some(agent)
+    }
+
+    /// The segment has this generation from now on.
+    pub(super) fn raise(&mut self, desk: &mut Desk, generation: Generation) {
+        let ended = self.agent(desk).map(|agent| agent.raise(generation));
+        self.end_sessions(desk, ended.unwrap_or_default());
+    }
+
+    /// A plan ends.
+    pub(super) fn end_plan(&mut self, desk: &mut Desk, plan: PlanId) {
+        let ended = self.agent(desk).map(|agent| agent.end_plan(plan));
+        self.end_sessions(desk, ended.unwrap_or_default());
+    }
+
+    /// Sessions whose grants are over end.
+    pub(super) fn end_lapsed(&mut self, desk: &mut Desk) {
+        let ended = self.agent(desk).map(|agent| agent.end_lapsed());
+        self.end_sessions(desk, ended.unwrap_or_default());
+    }
+
+    /// Whether commands of sessions that were ended are at the device.
+    pub(super) fn drains(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.drains())
+    }
+
+    fn end_sessions(&mut self, desk: &mut Desk, ended: Vec<ConnectionId>) {
+        let Some(program) = &self.program else { return };
+        for id in ended {
+            program.shared.node.borrow_mut().drop_connection(id);
+        }
+        program.shared.gather_wakes();
+        self.collect(desk);
+    }
+
+    /// What has ended and left is over: nothing of it may be at the disk.
+    fn note_over(&self) {
+        let over = self.agent.as_ref().map(|agent| agent.newly_over()).unwrap_or_default();
+        for id in over {
+            let is_there = self.works.values().any(|at| at.connection == id);
+            assert!(!is_there, "{:?}: {id:?} is over, and a request of it is at the disk", self.id);
+        }
+    }
+
     fn served(&mut self, number: u32, id: ConnectionId) -> Option<&mut Served> {
         let program = self.program.as_mut().filter(|program| program.number == number)?;
         program.served.get_mut(&id)
@@ -522,6 +580,11 @@ impl Host {
                 "{:?}: a request comes to a device that is taken away",
                 self.id
             );
+            if let Some(agent) = &self.agent
+                && let Some(wrong) = works::wrong_to(agent, connection, &work)
+            {
+                unreachable!("{:?}: {wrong}", self.id);
+            }
             let number = self.next_work;
             self.next_work += 1;
             self.works.insert(
@@ -531,6 +594,21 @@ impl Host {
             desk.agenda.put_in(time, Event::Done(self.id, number));
         }
         self.look_at_gate(desk);
+        self.note_over();
+    }
+}
+
+/// What a disk is as a device.
+fn device_info(disk: &DiskConfig) -> DeviceInfo {
+    DeviceInfo {
+        capacity: u64::from(disk.shape.block_len) * disk.shape.blocks,
+        block_len: disk.shape.block_len,
+        optimal_len: 4096,
+        max_transfer_len: disk.max_transfer_len,
+        read_only: false,
+        volatile_cache: disk.shape.volatile_cache,
+        can_discard: disk.can_discard,
+        can_map: false,
     }
 }
 

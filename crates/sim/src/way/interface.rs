@@ -3,7 +3,11 @@
 use core::{ops::RangeInclusive, time::Duration};
 
 use netraid_block::{IoError, Op, SgList};
-use netraid_iscsi_proto::{initiator::random_isid, negotiation::Wishes};
+use netraid_control::{
+    keys::Keyring,
+    units::{AgentId, Generation, MediatorId, Moment, SegmentId},
+};
+use netraid_iscsi_proto::{chap::Credentials, initiator::random_isid, negotiation::Wishes};
 use netraid_remote::{Event, Opened, OrderId, Reason};
 
 use crate::{disk::DiskShape, time::Time};
@@ -149,6 +153,25 @@ pub struct HostConfig {
     pub ping_interval: Duration,
     /// Silence after a ping that ends a session.
     pub ping_timeout: Duration,
+    /// It is an agent's: tokens let in to its disk, which is one segment, and nobody else is let in.
+    pub agent: Option<AgentConfig>,
+}
+
+/// An agent with one segment.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// Whose segment it is.
+    pub mediator: MediatorId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// The keys that the agent shares with its mediators.
+    pub keys: Keyring,
+    /// The generation that the segment begins with.
+    pub generation: Generation,
+    /// The wall clock when the run begins.
+    pub begins: Moment,
 }
 
 impl HostConfig {
@@ -164,6 +187,7 @@ impl HostConfig {
             max_recv_len: 1 << 20,
             ping_interval: Duration::from_secs(15),
             ping_timeout: Duration::from_secs(120),
+            agent: None,
         }
     }
 }
@@ -189,6 +213,8 @@ pub struct LineConfig {
     pub wishes: Wishes,
     /// Commands in progress: 1 to 1024.
     pub queue_depth: u16,
+    /// The token that lets in, and its secret.
+    pub credentials: Option<Credentials>,
 }
 
 impl LineConfig {
@@ -205,6 +231,7 @@ impl LineConfig {
             digests: (false, false),
             wishes: Wishes::default(),
             queue_depth: 128,
+            credentials: None,
         }
     }
 

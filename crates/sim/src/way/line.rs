@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use netraid_block::{Pool, Portal};
 use netraid_iscsi_proto::{
-    chap::CHALLENGE_LEN,
+    chap::{CHALLENGE_LEN, Credentials},
     initiator::{Setup, random_isid},
     negotiation::{DigestPolicy, Wishes},
 };
@@ -78,6 +78,7 @@ pub(super) struct Line<U> {
     next_order: u64,
     digests: (bool, bool),
     sessions: usize,
+    credentials: Option<Credentials>,
     alarm: Alarm,
     dice: Dice,
 }
@@ -91,6 +92,7 @@ impl<U> Line<U> {
         mut dice: Dice,
     ) -> Self {
         let (digests, sessions) = (config.digests, usize::from(config.sessions));
+        let credentials = config.credentials.clone();
         let settings = settings(config, host, portals, &mut dice);
         Self {
             id,
@@ -108,6 +110,7 @@ impl<U> Line<U> {
             next_order: 0,
             digests,
             sessions,
+            credentials,
             alarm: Alarm::default(),
             dice,
         }
@@ -335,7 +338,11 @@ impl<U> Line<U> {
             match answer {
                 Answer::Made => {
                     self.sockets[at] = Socket::Open(Box::new(Wire::new(stream, End::Engine)));
-                    remote.handle_connected(now, Place(at), fresh(&mut self.dice));
+                    remote.handle_connected(
+                        now,
+                        Place(at),
+                        fresh(&mut self.dice, self.credentials.clone()),
+                    );
                 }
                 Answer::Refused | Answer::Unreachable => {
                     self.sockets[at] = Socket::Closed;
@@ -447,7 +454,7 @@ fn settings(config: LineConfig, host: HostId, portals: u16, dice: &mut Dice) -> 
         portals: (0..portals).map(portal).collect(),
         setup,
         target_proof: None,
-        goes_by_plan: false,
+        goes_by_plan: config.credentials.is_some(),
         takes_over: config.isid.is_some(),
         sessions: config.sessions,
         request_timeout: config.request_timeout,
@@ -461,11 +468,11 @@ pub(super) fn target_name(host: HostId) -> String {
     format!("iqn.2026-01.org.example:host{}", host.0)
 }
 
-fn fresh(dice: &mut Dice) -> Fresh {
+fn fresh(dice: &mut Dice, credentials: Option<Credentials>) -> Fresh {
     let mut random = [0; CHALLENGE_LEN + 1];
     dice.fill_bytes(&mut random);
     let [identifier, challenge @ ..] = random;
-    Fresh { credentials: None, identifier, challenge }
+    Fresh { credentials, identifier, challenge }
 }
 
 fn refused(answer: Answer) -> Reason {

@@ -14,6 +14,7 @@
 //!
 //! Not here: arrays, users, and any opinion of what is right.
 
+mod agent;
 pub mod campaign;
 mod cases;
 mod counts;
@@ -21,6 +22,7 @@ mod desk;
 mod device;
 mod engine;
 mod framed;
+mod guests;
 mod host;
 mod interface;
 mod joining;

@@ -4,6 +4,7 @@ use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::Pool;
+use netraid_control::units::{Generation, PlanId};
 use netraid_remote::{Order, OrderId, Request, Status};
 
 use super::{
@@ -474,6 +475,27 @@ impl<U, X> Net<U, X> {
     /// The LUN is there again; false while it has not left.
     pub fn add_lun(&mut self, host: HostId) -> bool {
         self.hosts[host.0].add_lun(&mut self.desk)
+    }
+
+    /// The segment of an agent's host has this generation from now on: sessions of others end.
+    pub fn raise(&mut self, host: HostId, generation: Generation) {
+        self.hosts[host.0].raise(&mut self.desk, generation);
+    }
+
+    /// A plan ends at an agent's host, and with it the sessions that it let in.
+    pub fn end_plan(&mut self, host: HostId, plan: PlanId) {
+        self.hosts[host.0].end_plan(&mut self.desk, plan);
+    }
+
+    /// An agent's host ends the sessions whose grants are over.
+    pub fn end_lapsed(&mut self, host: HostId) {
+        self.hosts[host.0].end_lapsed(&mut self.desk);
+    }
+
+    /// Whether commands of sessions that were ended are at the device of an agent's host.
+    #[must_use]
+    pub fn drains(&self, host: HostId) -> bool {
+        self.hosts[host.0].drains()
     }
 
     /// Requests at a disk now.

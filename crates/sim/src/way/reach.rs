@@ -6,17 +6,18 @@ use std::{
     rc::Rc,
 };
 
-use netraid_block::Op;
-use netraid_control::derived::Pieces;
+use netraid_block::{SgList, narrow};
+use netraid_control::derived::{ByteRange, Pieces};
 use netraid_iscsi_proto::{
     machine::TaskId,
     target::{Claim, ConnectionId, Node},
 };
 use netraid_node::{
-    Access, Barred, Counted, Entry, Gate, Gatehouse, Guest, LoggedIn, Lun, Needs, Outside, Pacing,
-    Place, Ticket,
+    Access, Counted, Entry, Gate, Gatehouse, LoggedIn, Lun, Outside, Pacing, Place, Ticket,
 };
-use netraid_scsi::{MediumRequest, Refusal, TargetDevice, View};
+use netraid_scsi::{MediumRequest, Refusal, TargetDevice};
+
+use super::agent::{Agent, Visitor};
 
 /// The number of the LUN that a host has.
 pub(super) const LUN: u16 = 0;
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) lun: RefCell<Option<ServedLun>>,
     /// What was begun and is not at the disk yet.
     pub(super) begun: RefCell<Vec<Begun>>,
+    /// Whose tokens let in, where they do.
+    pub(super) agent: Option<Rc<Agent>>,
     /// Connections that are to be woken.
     pub(super) wakes: RefCell<Vec<ConnectionId>>,
 }
@@ -43,6 +46,8 @@ pub(super) struct Begun {
 /// What is done for a command.
 pub(super) enum Work {
     Request(MediumRequest),
+    /// A request, in pieces at other places of the disk.
+    Pieces(Vec<MediumRequest>),
     /// Reservations are stored.
     Store(Vec<u8>),
     /// It ends as aborted.
@@ -116,13 +121,21 @@ pub(super) struct Reach {
     shared: Rc<Shared>,
     connection: ConnectionId,
     initiator: String,
+    /// What a token let the session in to.
+    visitor: Option<Rc<Visitor>>,
     /// Nothing is begun any more.
     is_stopped: Cell<bool>,
 }
 
 impl Reach {
     pub(super) const fn new(shared: Rc<Shared>, connection: ConnectionId) -> Self {
-        Self { shared, connection, initiator: String::new(), is_stopped: Cell::new(false) }
+        Self {
+            shared,
+            connection,
+            initiator: String::new(),
+            visitor: None,
+            is_stopped: Cell::new(false),
+        }
     }
 
     /// Nothing is begun any more: only the session's end is left.
@@ -140,7 +153,7 @@ impl Reach {
 
 impl Outside for Reach {
     type Lun = ServedLun;
-    type Guest = Nobody;
+    type Guest = Visitor;
     type Pacing = Nobody;
 
     fn units(&self) -> impl DerefMut<Target = TargetDevice> {
@@ -170,8 +183,8 @@ impl Outside for Reach {
         self.shared.gather_wakes();
     }
 
-    fn guest(&self) -> Option<&Nobody> {
-        None
+    fn guest(&self) -> Option<&Visitor> {
+        self.visitor.as_deref()
     }
 
     fn pacing(&self) -> Option<&Nobody> {
@@ -189,11 +202,20 @@ impl Outside for Reach {
         request: MediumRequest,
         place: &Place,
     ) {
-        assert_eq!(*place, Place::Same, "nobody sees the disk but as it is");
-        self.begin(task, lun.map_or(Work::Nothing, |_| Work::Request(request)));
+        let work = match (lun, place) {
+            (None, _) => Work::Nothing,
+            (Some(_), Place::Same) => Work::Request(request),
+            (Some(_), Place::Pieces(pieces)) => Work::Pieces(cut(&request, pieces)),
+        };
+        self.begin(task, work);
     }
 
     fn store(&mut self, task: TaskId, lun: Option<&ServedLun>, bytes: Vec<u8>) {
+        if let Some(agent) = &self.shared.agent
+            && let Some(wrong) = agent.is_wrong_to_reserve(self.connection)
+        {
+            unreachable!("{wrong}");
+        }
         let keeps = lun.is_some_and(|lun| lun.0.persists);
         self.begin(task, if keeps { Work::Store(bytes) } else { Work::Nothing });
     }
@@ -209,8 +231,10 @@ impl Outside for Reach {
 
     fn count_aborted(&self, _lun: Option<&ServedLun>) {}
 
-    fn judge(&mut self, _claim: &Claim<'_>) -> Entry {
-        Entry::Refused
+    fn judge(&mut self, claim: &Claim<'_>) -> Entry {
+        let agent = self.shared.agent.as_ref();
+        self.visitor = agent.and_then(|agent| agent.let_in(self.connection, claim));
+        self.visitor.as_ref().map_or(Entry::Refused, |visitor| visitor.entry())
     }
 
     fn poll_entry(&mut self) -> Entry {
@@ -222,6 +246,9 @@ impl Outside for Reach {
     }
 
     fn leave(&mut self) {
+        if let Some(agent) = &self.shared.agent {
+            agent.forget(self.connection);
+        }
         if let Some(lun) = &*self.shared.lun.borrow() {
             lun.0.users.borrow_mut().retain(|user| *user != self.connection);
         }
@@ -239,38 +266,29 @@ impl Shared {
     }
 }
 
-/// Nobody comes by token, and no target has a pace.
-pub(super) enum Nobody {}
-
-impl Guest for Nobody {
-    fn may(&self, _needs: Needs) -> Result<(), Barred> {
-        match *self {}
-    }
-
-    fn foresee(&self, _request: (Op, u64, u64)) -> Result<(), Barred> {
-        match *self {}
-    }
-
-    fn judge(&self, _request: (Op, u64, u64)) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
-        match *self {}
-    }
-
-    fn take_back(&self, _before: u64, _end: u64) {
-        match *self {}
-    }
-
-    fn enter(&self) {
-        match *self {}
-    }
-
-    fn leave(&self) {
-        match *self {}
-    }
-
-    fn view(&self) -> Option<&View> {
-        match *self {}
-    }
+/// A request in the pieces that its place has, in order.
+fn cut(request: &MediumRequest, pieces: &Pieces) -> Vec<MediumRequest> {
+    let mut at = 0;
+    let piece = |piece: &ByteRange| {
+        let len: usize = narrow(piece.len);
+        let data = match request.data.is_empty() {
+            true => SgList::new(),
+            false => request.data.slice(at..at + len),
+        };
+        at += len;
+        MediumRequest {
+            op: request.op,
+            offset: piece.offset,
+            len: piece.len,
+            flags: request.flags,
+            data,
+        }
+    };
+    pieces.as_slice().iter().map(piece).collect()
 }
+
+/// No target has a pace.
+pub(super) enum Nobody {}
 
 impl Pacing for Nobody {
     fn ask(&self, _ticket: Ticket, _len: u32) {

@@ -27,6 +27,7 @@ use super::{
     cases::{Case, Cases},
     counts::Counts,
     engine::{Context, Engine, Notice, User},
+    guests::Guests,
     interface::{EngineId as Seat, HostId, LineId, Step},
     net::Net,
     plan::Plan,
@@ -228,6 +229,7 @@ pub struct World {
     fault_dice: Dice,
     sights: Sights,
     violation: Option<String>,
+    guests: Guests,
 }
 
 impl World {
@@ -313,6 +315,7 @@ impl World {
             fault_dice: seed.dice("way's faults"),
             sights: Sights::default(),
             violation: None,
+            guests: Guests::new(seed, keep),
             net,
             plan,
         };
@@ -326,6 +329,12 @@ impl World {
         self.net.trace().lines()
     }
 
+    /// The same of the guests, who come after it.
+    #[must_use]
+    pub fn guests_lines(&mut self) -> Lines {
+        self.guests.lines()
+    }
+
     /// Runs it to its end.
     #[must_use]
     pub fn run(mut self) -> Outcome {
@@ -335,7 +344,14 @@ impl World {
         self.sights.counts = self.net.counts();
         self.sights.excused = u64::from(self.excused_upto > 0);
         let hash = self.net.trace().hash();
-        Outcome { violation: self.violation, sights: self.sights, hash }
+        let Self { mut violation, mut sights, guests, .. } = self;
+        if violation.is_none() {
+            let (wrong, cases, counts) = guests.run();
+            violation = wrong.map(|wrong| format!("guests: {wrong}"));
+            sights.cases.add_all(&cases);
+            sights.counts += counts;
+        }
+        Outcome { violation, sights, hash }
     }
 
     fn step(&mut self) {

@@ -3,12 +3,14 @@
 use core::time::Duration;
 
 use netraid_block::{ErrorKind, IoError, Op, SgList, narrow};
+use netraid_iscsi_proto::target::ConnectionId;
 use netraid_scsi::MediumRequest;
 
 use super::{AtDisk, Host};
 use crate::{
     dice::Dice,
     way::{
+        agent::Agent,
         counts::Count,
         desk::Desk,
         interface::{Effect, HostConfig},
@@ -32,13 +34,20 @@ impl Host {
                 self.kept.clone_from(bytes);
                 Ok(SgList::new())
             }
-            Work::Request(_) if self.is_failing => Err(ErrorKind::Device.into()),
+            Work::Request(_) | Work::Pieces(_) if self.is_failing => Err(ErrorKind::Device.into()),
             Work::Request(request) => {
                 if request.op == Op::Write && streams.engine_has_left(at.stream) {
                     desk.count(Count::LateWrite);
                 }
                 self.note_effect(desk, at, request, false);
                 self.access(desk, request)
+            }
+            Work::Pieces(pieces) => {
+                let mut read = SgList::new();
+                for piece in pieces {
+                    read.append(self.access(desk, piece)?);
+                }
+                Ok(read)
             }
         }
     }
@@ -150,13 +159,32 @@ impl Host {
     }
 }
 
+/// What is wrong with something that comes to the disk of an agent, if anything is.
+pub(super) fn wrong_to(agent: &Agent, connection: ConnectionId, work: &Work) -> Option<String> {
+    let place = |request: &MediumRequest| (request.offset, request.len);
+    match work {
+        Work::Store(_) | Work::Nothing => None,
+        Work::Request(request) if request.op == Op::Flush => {
+            agent.is_wrong(connection, (request.op, &[]))
+        }
+        Work::Request(request) => agent.is_wrong(connection, (request.op, &[place(request)])),
+        Work::Pieces(pieces) => {
+            let op = pieces.first()?.op;
+            let places: Vec<_> = pieces.iter().map(place).collect();
+            agent.is_wrong(connection, (op, &places))
+        }
+    }
+}
+
 /// How long something takes at the disk.
 pub(super) fn work_time(config: &HostConfig, dice: &mut Dice, work: &Work) -> Duration {
     let disk = &config.disk;
     match work {
         Work::Nothing => Duration::ZERO,
         Work::Store(_) => dice.time_in(&disk.store),
-        Work::Request(_) if dice.one_in(disk.slow_one_in) => dice.time_in(&disk.slow),
-        Work::Request(_) => dice.time_in(&disk.latency),
+        Work::Request(_) | Work::Pieces(_) if dice.one_in(disk.slow_one_in) => {
+            dice.time_in(&disk.slow)
+        }
+        Work::Request(_) | Work::Pieces(_) => dice.time_in(&disk.latency),
     }
 }

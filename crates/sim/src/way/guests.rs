@@ -1,0 +1,653 @@
+//! Sessions that tokens let in to an agent's segment, while grants lapse, plans end, the segment is fenced, and the network
+//! and the agent's program break.
+//!
+//! A mediator's part is played here: it issues tokens, fences the segment, waits until nothing of the fenced sessions is
+//! at the device, and then gives each guest bytes that were another's. So what a fenced session still did would be found in
+//! another's data.
+//!
+//! Invariant: a guest that is answered well had the right to what it asked for when it asked; and it reads what it wrote.
+//!
+//! Not here: grants that only append, paces, and what a mediator and an agent say to each other (see the cluster).
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use netraid_control::{
+    derived::{ByteRange, Ranges, Rights, Terms},
+    keys::{KEY_LEN, KeyId, Keyring, Ring, RootKey, Rotation},
+    token::{Initiator, Rates, Token},
+    units::{AgentId, Generation, MediatorId, Moment, PlanId, Rate, SegmentId},
+};
+use netraid_iscsi_proto::chap::{Credentials, Secret};
+use netraid_remote::{Order, OrderId};
+use netraid_scsi::cdb::{Extent, build, reserve::register_and_ignore};
+
+use super::{
+    Net,
+    cases::{Case, Cases},
+    counts::Counts,
+    interface::{
+        AgentConfig, Cut, Death, DiskConfig, EngineId, Fate, HostConfig, HostId, LineConfig,
+        LineId, Manners, News, Step,
+    },
+};
+use crate::{
+    array::trace::{Keep, Lines},
+    dice::{Dice, Seed},
+    disk::{DiskShape, Fill},
+    time::Time,
+};
+
+const MEDIATOR: MediatorId = MediatorId([1; 16]);
+const AGENT: AgentId = AgentId([2; 16]);
+const SEGMENT: SegmentId = SegmentId([3; 16]);
+/// The wall clock when a run begins.
+const BEGINS: Moment = Moment(1_800_000_000_000);
+
+const GUESTS: usize = 3;
+const BLOCK_LEN: u32 = 512;
+/// Blocks that one guest may be given at a time; those of the segment before and behind them are nobody's.
+const SHARE: u64 = 16;
+/// Blocks at the beginning that nobody is given: a request that goes to where its guest says is found there.
+const MARGIN: u64 = 32;
+const BLOCKS: u64 = MARGIN + SHARE * GUESTS as u64 + MARGIN;
+
+/// How often an agent looks whose time is over, as the product's does.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest that requests of guests take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a run lasts, and then the longest until all is over.
+const LENGTH: Duration = Duration::from_secs(5);
+const REST_MAX: Duration = Duration::from_secs(60);
+/// Bound of a run.
+const EVENTS_MAX: u64 = 2_000_000;
+
+/// What a guest asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    Read,
+    Write,
+    Flush,
+    Register,
+}
+
+/// Each as often as it stands here.
+const COMMANDS: [Command; 6] = [
+    Command::Write,
+    Command::Write,
+    Command::Read,
+    Command::Register,
+    Command::Register,
+    Command::Flush,
+];
+
+/// What is to happen.
+#[derive(Debug)]
+enum Happening {
+    /// A guest asks for a token.
+    Begin(usize),
+    /// A guest goes on.
+    Next(LineId),
+    /// A guest's time is nearly over: what it asks for may come before, and its data after.
+    AskLast(LineId),
+    /// A guest's time is over, and it has noticed.
+    Leave(LineId),
+    /// The agent looks whose time is over.
+    Watch,
+    /// Something befalls plans, segment, network or agent.
+    Fault,
+    /// The program of the agent starts.
+    Start,
+    End,
+    Late,
+}
+
+/// What a guest has asked for.
+#[derive(Debug)]
+struct Asked {
+    command: Command,
+    order: OrderId,
+    at: Time,
+    /// Blocks of the segment, in order; and what a write puts there.
+    blocks: Vec<u64>,
+    number: u64,
+}
+
+/// A guest's session.
+#[derive(Debug)]
+struct Visit {
+    guest: usize,
+    plan: PlanId,
+    terms: Terms,
+    /// When its plan was ended, or its segment fenced.
+    ended_at: Option<Time>,
+    asked: Option<Asked>,
+    is_open: bool,
+    is_leaving: bool,
+}
+
+/// A run.
+pub(super) struct Guests {
+    net: Net<u64, Happening>,
+    host: HostId,
+    engines: [EngineId; GUESTS],
+    roots: Ring<RootKey>,
+    visits: BTreeMap<LineId, Visit>,
+    generation: Generation,
+    /// The segment is fenced, and perhaps something of fenced sessions is at the device.
+    is_draining: bool,
+    plans: u64,
+    /// What is in the blocks, where that is known.
+    contents: Vec<Option<u64>>,
+    /// A write that was not answered may still land in these, until the segment was fenced and has drained.
+    is_doubtful: Vec<bool>,
+    numbers: u64,
+    cases: Cases,
+    dice: Dice,
+    is_ending: bool,
+    violation: Option<String>,
+}
+
+impl Guests {
+    pub(super) fn new(seed: Seed, keep: Keep) -> Self {
+        let mut dice = seed.dice("guests");
+        let micro = Duration::from_micros(1);
+        let manners = Manners {
+            latency: 20 * micro..=netraid_block::narrow::<u64, u32>(50 + dice.below(1500)) * micro,
+            break_one_in: [3, 8, 40][dice.index(3)],
+            ..Manners::default()
+        };
+        let mut net = Net::new(Seed(dice.below(u64::MAX)), manners, keep);
+        let (roots, keys) = keys(&mut dice);
+        let host = net.add_host(host(keys, &mut dice));
+        let engines = [(); GUESTS].map(|()| net.add_engine());
+        for guest in 0..GUESTS {
+            net.put_in(Duration::ZERO, Happening::Begin(guest));
+        }
+        net.put_in(WATCH_INTERVAL, Happening::Watch);
+        net.put_in(LENGTH, Happening::End);
+        let mut guests = Self {
+            net,
+            host,
+            engines,
+            roots,
+            visits: BTreeMap::new(),
+            generation: Generation(1),
+            is_draining: false,
+            plans: 0,
+            contents: vec![None; netraid_block::narrow(BLOCKS)],
+            is_doubtful: vec![false; netraid_block::narrow(BLOCKS)],
+            numbers: 0,
+            cases: Cases::default(),
+            dice,
+            is_ending: false,
+            violation: None,
+        };
+        guests.plan_fault();
+        guests
+    }
+
+    /// The lines of its trace as they are kept, also when something panics.
+    pub(super) fn lines(&mut self) -> Lines {
+        self.net.trace().lines()
+    }
+
+    /// Runs it to its end: what was wrong, if anything was, and what happened.
+    pub(super) fn run(mut self) -> (Option<String>, Cases, Counts) {
+        let mut events = 0;
+        while self.violation.is_none() && !(self.is_ending && self.visits.is_empty()) {
+            events += 1;
+            if events > EVENTS_MAX {
+                self.fail(format!("more than {EVENTS_MAX} events: it goes in circles"));
+            }
+            match self.net.step() {
+                Step::Nothing => self.fail("nothing will ever happen again".into()),
+                Step::Beneath => {}
+                Step::Own(happening) => self.happen(happening),
+            }
+            while let Some((line, news)) = self.net.poll() {
+                self.hear(line, news);
+            }
+            if self.is_draining && !self.net.drains(self.host) {
+                self.is_draining = false;
+                self.end_doubts();
+                self.cases.add(Case::SegmentDrained);
+            }
+        }
+        (self.violation, self.cases, self.net.counts())
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Begin(guest) => self.begin(guest),
+            Happening::Next(line) => {
+                let command = self.dice.pick(&COMMANDS).copied();
+                self.ask(line, command.unwrap_or(Command::Write));
+            }
+            Happening::AskLast(line) => self.ask(line, Command::Register),
+            Happening::Leave(line) => self.leave(line),
+            Happening::Watch => {
+                self.net.end_lapsed(self.host);
+                self.net.put_in(WATCH_INTERVAL, Happening::Watch);
+            }
+            Happening::Fault => self.befall(),
+            Happening::Start => self.net.start(self.host),
+            Happening::End => {
+                self.is_ending = true;
+                self.net.start(self.host);
+                let lines: Vec<_> = self.visits.keys().copied().collect();
+                lines.into_iter().for_each(|line| self.leave(line));
+                self.net.put_in(REST_MAX, Happening::Late);
+            }
+            Happening::Late => {
+                let text = format!("sessions do not end: {:?}", self.visits);
+                self.fail(text);
+            }
+        }
+    }
+
+    /// A guest gets a token, and logs in.
+    fn begin(&mut self, guest: usize) {
+        let is_there = self.visits.values().any(|visit| visit.guest == guest);
+        if self.is_ending || is_there {
+            return;
+        }
+        if self.is_draining {
+            // What it would be given may be in use by one that was fenced.
+            self.net.put_in(Duration::from_millis(5), Happening::Begin(guest));
+            return;
+        }
+        self.plans += 1;
+        let mut plan = [0; 16];
+        plan[..8].copy_from_slice(&self.plans.to_be_bytes());
+        let plan = PlanId(plan);
+        let initiator = format!("iqn.2025-01.example:guest{guest}");
+        let terms = self.draw_terms(guest);
+        let credentials = self.issue(plan, &initiator, terms);
+        let mut config = LineConfig::new(initiator);
+        config.credentials = Some(credentials);
+        config.sessions = [1, 1, 2][self.dice.index(3)];
+        config.wishes.immediate_data = self.dice.one_in(2);
+        (config.request_timeout, config.login_timeout) = (TIMEOUT, TIMEOUT);
+        let line = self.net.open(self.engines[guest], self.host, config);
+        let (is_open, is_leaving) = (false, false);
+        let visit = Visit { guest, plan, terms, ended_at: None, asked: None, is_open, is_leaving };
+        self.note(|| format!("{line:?}: guest {guest} comes with {terms:?}"));
+        self.visits.insert(line, visit);
+        // It goes on for a while after its time, as one whose clock is behind.
+        let lasts = terms.expires.0 - self.now().0;
+        let after = Duration::from_millis(lasts + self.dice.below(600));
+        self.net.put_in(after, Happening::Leave(line));
+        let before = Duration::from_micros(self.dice.below(4000));
+        let last = Duration::from_millis(lasts).saturating_sub(before);
+        self.net.put_in(last, Happening::AskLast(line));
+    }
+
+    /// Bytes that no other guest has in this generation, and that another had in the one before.
+    fn draw_terms(&mut self, guest: usize) -> Terms {
+        let share = (guest as u64 + self.generation.0) % GUESTS as u64;
+        let mut at = MARGIN + share * SHARE;
+        let end = at + SHARE;
+        let mut ranges = Vec::new();
+        for _ in 0..=self.dice.below(3) {
+            let first = at + self.dice.below(3);
+            let len = 1 + self.dice.below(4);
+            if first + len > end {
+                break;
+            }
+            let block = u64::from(BLOCK_LEN);
+            ranges.push(ByteRange { offset: first * block, len: len * block });
+            // Those that touch would be one.
+            at = first + len + 1;
+        }
+        let ranges = Ranges::new(&ranges);
+        let Ok(ranges) = ranges else { unreachable!("ranges that this function made: {ranges:?}") };
+        let mut rights = Rights::NONE;
+        for right in [Rights::READ, Rights::WRITE, Rights::FLUSH, Rights::RESERVE] {
+            if !self.dice.one_in(4) {
+                rights = rights.and(right);
+            }
+        }
+        // A token without any right is none.
+        if rights == Rights::NONE {
+            rights = Rights::READ;
+        }
+        Terms {
+            ranges,
+            rights,
+            append_only: false,
+            generation: self.generation,
+            expires: self.now().after_ms(100 + self.dice.below(1500)),
+        }
+    }
+
+    fn issue(&self, plan: PlanId, initiator: &str, terms: Terms) -> Credentials {
+        let token = Token {
+            mediator: MEDIATOR,
+            key: KeyId(0),
+            agent: AGENT,
+            segment: SEGMENT,
+            plan,
+            initiator: Initiator::named(initiator),
+            terms,
+            rates: Rates { floor: Rate(0), limit: None, weight: 100 },
+            not_before: self.now(),
+        };
+        let issued = token.issue(&self.roots, self.now());
+        let Ok(issued) = issued else { unreachable!("a token of a key that signs: {issued:?}") };
+        let secret = Secret::new(issued.secret.expose());
+        let Ok(secret) = secret else { unreachable!("a secret of a token: {secret:?}") };
+        Credentials { user: issued.name, secret }
+    }
+
+    /// A guest asks for something, whether it may or not.
+    fn ask(&mut self, line: LineId, command: Command) {
+        let Some(visit) = self.visits.get(&line) else { return };
+        if !visit.is_open || visit.is_leaving || visit.asked.is_some() {
+            return;
+        }
+        let shown = shown_blocks(&visit.terms);
+        let first = self.dice.index(shown.len());
+        let count = 1 + self.dice.index((shown.len() - first).min(4));
+        let blocks = match command {
+            Command::Read | Command::Write => shown[first..first + count].to_vec(),
+            Command::Flush | Command::Register => Vec::new(),
+        };
+        self.numbers += 1;
+        let number = self.numbers;
+        if command == Command::Write {
+            // Until it is known how that ended, either may be there.
+            blocks.iter().for_each(|block| self.contents[at(*block)] = None);
+        }
+        let extent = Extent { lba: first as u64, blocks: netraid_block::narrow(count) };
+        let order = self.net.order(line, command.order(extent, number));
+        let at = self.net.now();
+        self.note(|| format!("{line:?} asks for {command:?} {number} of {blocks:?}"));
+        if let Some(visit) = self.visits.get_mut(&line) {
+            visit.asked = Some(Asked { command, order, at, blocks, number });
+        }
+    }
+
+    fn hear(&mut self, line: LineId, news: News<u64>) {
+        match news {
+            News::Opened(Ok(_)) => {
+                self.cases.add(Case::GuestLetIn);
+                self.note(|| format!("{line:?} is let in"));
+                self.net.put_in(Duration::ZERO, Happening::Next(line));
+                if let Some(visit) = self.visits.get_mut(&line) {
+                    visit.is_open = true;
+                }
+            }
+            News::Opened(Err(reason)) => {
+                self.cases.add(Case::GuestRefused);
+                self.note(|| format!("{line:?} is not let in: {reason}"));
+            }
+            News::Answered { order, result } => self.hear_answer(line, order, result.ok()),
+            News::Closed => {
+                let Some(visit) = self.visits.remove(&line) else { return };
+                self.doubt(visit.asked.as_ref());
+                let wait = Duration::from_millis(self.dice.below(200));
+                self.net.put_in(wait, Happening::Begin(visit.guest));
+            }
+            News::Ended { user, .. } => {
+                unreachable!("{line:?}: no guest submits requests, and {user} has ended")
+            }
+            News::Told(_) => {}
+        }
+    }
+
+    fn hear_answer(&mut self, line: LineId, order: OrderId, result: Option<Vec<u8>>) {
+        let Some(visit) = self.visits.get_mut(&line) else { return };
+        let Some(asked) = visit.asked.take_if(|asked| asked.order == order) else { return };
+        let (terms, ended_at) = (visit.terms, visit.ended_at);
+        let (number, is_done) = (asked.number, result.is_some());
+        let needed = asked.command.needs();
+        let is_late = self.moment(asked.at) >= terms.expires
+            || ended_at.is_some_and(|ended_at| asked.at > ended_at);
+        let is_denied = is_late || !terms.rights.contain(needed);
+        self.note(|| format!("{line:?}: {number} is done: {is_done}, denied: {is_denied}"));
+        match (is_denied, result) {
+            (true, Some(_)) => {
+                let (command, is_late) = (asked.command, is_late);
+                self.fail(format!(
+                    "{line:?}: a {command:?} that was not granted is done (late: {is_late}, {terms:?})"
+                ));
+            }
+            (_, None) if asked.command == Command::Write && !is_denied => {
+                self.cases.add(Case::GuestFailed);
+                self.doubt(Some(&asked));
+            }
+            (true, None) if is_late => self.cases.add(Case::DeniedLate),
+            (true, None) => self.cases.add(Case::DeniedRight),
+            (false, None) => self.cases.add(Case::GuestFailed),
+            // Others may have written there since.
+            (false, Some(_)) if terms.generation != self.generation => {}
+            (false, Some(bytes)) => self.hear_done(line, &asked, &bytes),
+        }
+        // An instant that all share would say nothing of those between.
+        let wait = Duration::from_micros(self.dice.below(20_000));
+        self.net.put_in(wait, Happening::Next(line));
+    }
+
+    /// What a guest had the right to was done.
+    fn hear_done(&mut self, line: LineId, asked: &Asked, bytes: &[u8]) {
+        self.cases.add(match asked.command {
+            Command::Read => Case::GuestRead,
+            Command::Write => Case::GuestWrote,
+            Command::Flush => Case::GuestFlushed,
+            Command::Register => Case::GuestRegistered,
+        });
+        if asked.command == Command::Write {
+            asked.blocks.iter().for_each(|block| self.contents[at(*block)] = Some(asked.number));
+        }
+        if asked.command != Command::Read {
+            return;
+        }
+        let parts = bytes.chunks_exact(BLOCK_LEN as usize);
+        if parts.len() != asked.blocks.len() {
+            return self.fail(format!("{line:?}: {} bytes for {asked:?}", bytes.len()));
+        }
+        for (block, part) in asked.blocks.iter().zip(parts) {
+            let known = self.contents[at(*block)].filter(|_| !self.is_doubtful[at(*block)]);
+            let Some(number) = known else { continue };
+            if part != filled(number, BLOCK_LEN) {
+                return self.fail(format!("{line:?} reads in block {block} not what it wrote"));
+            }
+            self.cases.add(Case::GuestCompared);
+        }
+    }
+
+    /// A write that was not answered may still land.
+    fn doubt(&mut self, asked: Option<&Asked>) {
+        let Some(asked) = asked.filter(|asked| asked.command == Command::Write) else { return };
+        asked.blocks.iter().for_each(|block| self.is_doubtful[at(*block)] = true);
+    }
+
+    /// What might still land has landed, or never will.
+    fn end_doubts(&mut self) {
+        for (is_doubtful, contents) in self.is_doubtful.iter_mut().zip(&mut self.contents) {
+            if core::mem::take(is_doubtful) {
+                *contents = None;
+            }
+        }
+    }
+
+    /// A guest notices that its time is over, or ends.
+    fn leave(&mut self, line: LineId) {
+        if let Some(visit) = self.visits.get_mut(&line)
+            && !core::mem::replace(&mut visit.is_leaving, true)
+        {
+            self.net.cut_off(line);
+        }
+    }
+
+    fn plan_fault(&mut self) {
+        let wait = self.dice.time_to_next(Duration::from_millis(150));
+        self.net.put_in(wait, Happening::Fault);
+    }
+
+    fn befall(&mut self) {
+        if self.is_ending {
+            return;
+        }
+        self.plan_fault();
+        let guest = self.dice.index(GUESTS);
+        let (engine, host) = (self.engines[guest], self.host);
+        match self.dice.below(10) {
+            0..=3 => self.end_plan(guest),
+            4 | 5 => self.fence(),
+            6 => {
+                let (now, lost) = (Some(Duration::ZERO), Fate::Lost);
+                let later = Fate::Delivered(Duration::from_millis(self.dice.below(300)));
+                let to_host = if self.dice.one_in(2) { lost } else { later };
+                let cut = Cut { engine_hears: now, host_hears: now, to_host, to_engine: lost };
+                for stream in self.net.streams(engine, host) {
+                    self.net.cut(stream, cut);
+                }
+            }
+            7 => self.net.hang(host, Duration::from_millis(self.dice.below(400))),
+            8 => {
+                self.note(|| "the agent's program is killed".into());
+                self.net.kill(host);
+                let wait = Duration::from_millis(self.dice.below(200));
+                self.net.put_in(wait, Happening::Start);
+            }
+            _ => self.die(guest),
+        }
+    }
+
+    /// The plan of a guest is ended.
+    fn end_plan(&mut self, guest: usize) {
+        let now = self.net.now();
+        let Some((line, visit)) = self.visits.iter_mut().find(|(_, visit)| visit.guest == guest)
+        else {
+            return;
+        };
+        let (line, plan) = (*line, visit.plan);
+        visit.ended_at.get_or_insert(now);
+        self.cases.add(Case::PlanEnded);
+        self.note(|| format!("the plan of {line:?} is ended"));
+        self.net.end_plan(self.host, plan);
+        let wait = Duration::from_millis(self.dice.below(300));
+        self.net.put_in(wait, Happening::Leave(line));
+    }
+
+    /// The segment is fenced: what was granted before is not any more.
+    fn fence(&mut self) {
+        let now = self.net.now();
+        self.generation = Generation(self.generation.0 + 1);
+        let generation = self.generation;
+        self.cases.add(Case::SegmentFenced);
+        self.note(|| format!("the segment has {generation:?}"));
+        self.net.raise(self.host, generation);
+        self.is_draining = true;
+        for (line, visit) in &mut self.visits {
+            visit.ended_at.get_or_insert(now);
+            let wait = Duration::from_millis(self.dice.below(300));
+            self.net.put_in(wait, Happening::Leave(*line));
+        }
+    }
+
+    /// A guest's program dies, and another takes its place.
+    fn die(&mut self, guest: usize) {
+        self.net.kill_engine(self.engines[guest], Death::Process);
+        let over = self.visits.extract_if(.., |_, visit| visit.guest == guest);
+        let asked: Vec<_> = over.filter_map(|(_, visit)| visit.asked).collect();
+        asked.iter().for_each(|asked| self.doubt(Some(asked)));
+        self.net.put_in(Duration::from_millis(50), Happening::Begin(guest));
+    }
+
+    /// The wall clock.
+    fn now(&self) -> Moment {
+        self.moment(self.net.now())
+    }
+
+    fn moment(&self, at: Time) -> Moment {
+        let clock = at.since(Time::START).as_millis();
+        BEGINS.after_ms(u64::try_from(clock).unwrap_or(u64::MAX))
+    }
+
+    fn fail(&mut self, what: String) {
+        self.note(|| format!("WRONG: {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        let now = self.net.now();
+        self.net.trace().note(now, line);
+    }
+}
+
+impl Command {
+    const fn needs(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::WRITE,
+            Self::Flush => Rights::FLUSH,
+            Self::Register => Rights::RESERVE,
+        }
+    }
+}
+
+impl Command {
+    /// The command on these blocks of the derived device, with this number as its key, or in what it writes.
+    fn order(self, extent: Extent, number: u64) -> Order {
+        let len = extent.blocks * BLOCK_LEN;
+        let (cdb, parameters, read_len) = match self {
+            Self::Read => (build::read(extent, false), Vec::new(), len),
+            Self::Write => (build::write(extent, false, false), filled(number, len), 0),
+            Self::Flush => (build::synchronize_cache(false), Vec::new(), 0),
+            Self::Register => {
+                let mut order = register_and_ignore(number);
+                // APTPL (SPC-4, section 6.16.3): what is registered is stored.
+                order.parameters[20] |= 1;
+                (order.cdb, order.parameters, 0)
+            }
+        };
+        Order::Once { cdb, parameters, read_len }
+    }
+}
+
+/// So many bytes of a number, again and again.
+fn filled(number: u64, len: u32) -> Vec<u8> {
+    number.to_be_bytes().repeat(len as usize / 8)
+}
+
+/// A mediator's key, and what its agent has of it.
+fn keys(dice: &mut Dice) -> (Ring<RootKey>, Keyring) {
+    let (mut roots, mut keys) = (Ring::default(), Keyring::default());
+    let bytes = [(); KEY_LEN].map(|()| netraid_block::narrow(dice.below(256)));
+    let made = roots.rotate(BEGINS, &Rotation::default(), &bytes);
+    assert!(made.is_ok(), "the first key of a ring: {made:?}");
+    let set = keys.set(MEDIATOR, roots.of_agent(MEDIATOR, AGENT));
+    assert!(set.is_ok(), "the first ring of a keyring: {set:?}");
+    (roots, keys)
+}
+
+fn host(keys: Keyring, dice: &mut Dice) -> HostConfig {
+    let (volatile_cache, fill) = (false, Fill::Zeroes);
+    let shape = DiskShape { block_len: BLOCK_LEN, blocks: BLOCKS, volatile_cache, fill };
+    let mut disk = DiskConfig::new(shape);
+    disk.slow_one_in = [3, 20, 200][dice.index(3)];
+    let mut config = HostConfig::new(disk);
+    config.agent = Some(AgentConfig {
+        mediator: MEDIATOR,
+        agent: AGENT,
+        segment: SEGMENT,
+        keys,
+        generation: Generation(1),
+        begins: BEGINS,
+    });
+    config
+}
+
+/// The blocks of the segment that terms show, in order.
+fn shown_blocks(terms: &Terms) -> Vec<u64> {
+    let block = u64::from(BLOCK_LEN);
+    let ranges = terms.ranges.as_slice().iter();
+    ranges.flat_map(|range| range.offset / block..range.end() / block).collect()
+}
+
+fn at(block: u64) -> usize {
+    netraid_block::narrow(block)
+}
