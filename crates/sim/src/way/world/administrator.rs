@@ -105,17 +105,21 @@ impl World {
                     let wait = Duration::from_millis(500 + self.fault_dice.below(6000));
                     self.net.put_in(wait, Happening::Offer(member));
                 }
-                let (new, old) = (host, spare);
-                (self.hosts[new].is_impaired, self.hosts[new].unnoticed_by) = (true, None);
-                (self.hosts[new].is_stranger, self.hosts[new].lost_power) = (false, false);
-                (self.hosts[new].is_newcomer, self.hosts[old].is_newcomer) = (true, false);
-                (self.hosts[old].is_impaired, self.hosts[old].is_stranger) = (false, true);
+                self.note_newcomer(host, spare);
                 self.replacing = None;
             }
         }
         if self.replacing.is_some_and(|_| !self.is_joining()) {
             self.replacing = None;
         }
+    }
+
+    /// The spare has a member's place, and lacks what the member had; the host that it replaces is free.
+    pub(super) fn note_newcomer(&mut self, new: usize, old: usize) {
+        (self.hosts[new].is_impaired, self.hosts[new].unnoticed_by) = (true, None);
+        (self.hosts[new].is_stranger, self.hosts[new].lost_power) = (false, false);
+        (self.hosts[new].is_newcomer, self.hosts[old].is_newcomer) = (true, false);
+        (self.hosts[old].is_impaired, self.hosts[old].is_stranger) = (false, true);
     }
 
     fn is_joining(&self) -> bool {

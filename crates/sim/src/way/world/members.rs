@@ -225,6 +225,7 @@ impl World {
             if let Some(at) = at.filter(|at| *at == self.spare) {
                 self.spare = core::mem::replace(&mut self.places[member], at);
                 self.note(|| format!("host {at} has the place of member {member}"));
+                self.note_newcomer(at, self.spare);
             }
         }
     }
