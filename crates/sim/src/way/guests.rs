@@ -148,6 +148,18 @@ pub(super) struct Guests {
     violation: Option<String>,
 }
 
+/// How a run ended.
+pub(super) struct Ended {
+    /// What was wrong, if anything was.
+    pub(super) violation: Option<String>,
+    /// What happened to guests.
+    pub(super) cases: Cases,
+    /// What happened beneath them.
+    pub(super) counts: Counts,
+    /// Everything that happened, as a number.
+    pub(super) hash: u64,
+}
+
 impl Guests {
     pub(super) fn new(seed: Seed, keep: Keep) -> Self {
         let mut dice = seed.dice("guests");
@@ -192,8 +204,8 @@ impl Guests {
         self.net.trace().lines()
     }
 
-    /// Runs it to its end: what was wrong, if anything was, and what happened.
-    pub(super) fn run(mut self) -> (Option<String>, Cases, Counts) {
+    /// Runs it to its end.
+    pub(super) fn run(mut self) -> Ended {
         let mut events = 0;
         while self.violation.is_none() && !(self.is_ending && self.visits.is_empty()) {
             events += 1;
@@ -214,7 +226,12 @@ impl Guests {
                 self.cases.add(Case::SegmentDrained);
             }
         }
-        (self.violation, self.cases, self.net.counts())
+        Ended {
+            violation: self.violation,
+            cases: self.cases,
+            counts: self.net.counts(),
+            hash: self.net.trace().hash(),
+        }
     }
 
     fn happen(&mut self, happening: Happening) {

@@ -343,13 +343,14 @@ impl World {
         }
         self.sights.counts = self.net.counts();
         self.sights.excused = u64::from(self.excused_upto > 0);
-        let hash = self.net.trace().hash();
+        let mut hash = self.net.trace().hash();
         let Self { mut violation, mut sights, guests, .. } = self;
         if violation.is_none() {
-            let (wrong, cases, counts) = guests.run();
-            violation = wrong.map(|wrong| format!("guests: {wrong}"));
-            sights.cases.add_all(&cases);
-            sights.counts += counts;
+            let ended = guests.run();
+            violation = ended.violation.map(|wrong| format!("guests: {wrong}"));
+            sights.cases.add_all(&ended.cases);
+            sights.counts += ended.counts;
+            hash = hash.rotate_left(1) ^ ended.hash;
         }
         Outcome { violation, sights, hash }
     }

@@ -8,6 +8,19 @@ use netraid_sim::{
     way::{campaign, plan::Plan, world::World},
 };
 
+const KEPT: &str = include_str!("../../seeds/way.txt");
+
+#[test]
+fn seeds_that_once_failed() {
+    for line in KEPT.lines().filter(|line| !line.starts_with('#')) {
+        let Some((seed, _)) = line.split_once(' ') else {
+            panic!("a kept seed has a number and a name: {line}");
+        };
+        let plan = Plan::new(Seed(seed.parse().unwrap()));
+        assert_eq!(World::new(plan, Keep::Hash).run().violation, None, "{line}");
+    }
+}
+
 #[test]
 fn a_seed_and_a_program_decide_a_run() {
     for seed in [1, 2, 3] {
