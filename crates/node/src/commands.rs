@@ -306,7 +306,9 @@ impl<O: Outside> Service<O> {
     #[cold]
     fn persist(&mut self, outside: &mut O, task: TaskId, bytes: Vec<u8>) {
         let slot = &mut self.slots[task.index()];
-        slot.enter(outside);
+        if !planted(Planted::StoreUncounted) {
+            slot.enter(outside);
+        }
         slot.move_to(At::Store);
         // The file of a LUN that leaves may be somebody else's next.
         let lun = slot.lun.as_ref().filter(|lun| !lun.is_leaving());

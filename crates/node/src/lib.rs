@@ -30,6 +30,7 @@ mod service;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use self::{
     gate::{Gate, Gatehouse},
@@ -39,4 +40,5 @@ pub use self::{
     permit::{Permit, Refused},
     policy::{Access, Moment, Policy, Verdict},
     service::{Receiver, Service},
+    written::WrittenEnd,
 };

@@ -11,6 +11,7 @@ use netraid_iscsi_proto::{
     negotiation::SessionType,
     target::{Claim, ConnectionId, Node, Standing},
 };
+use netraid_planted::{Planted, planted};
 use netraid_scsi::{MediumRequest, Refusal, Status, TargetDevice, View, cdb::CommandKind};
 
 use crate::policy::Access;
@@ -222,6 +223,9 @@ impl Place {
         match pieces.as_slice() {
             [] => Self::Same,
             [one] if one.offset == request.offset => Self::Same,
+            [one, ..] if one.offset == request.offset && planted(Planted::SpanSentAsOne) => {
+                Self::Same
+            }
             _ => Self::Pieces(pieces),
         }
     }

@@ -13,7 +13,10 @@ use netraid_control::{
 use netraid_planted::{Planted, planted};
 use netraid_scsi::View;
 
-use crate::outside::Needs;
+use crate::{outside::Needs, written::WrittenEnd};
+
+/// How often an append is judged anew because another one came between.
+const APPEND_TRIES: usize = 8;
 
 /// What one session may do.
 #[derive(Debug, Clone)]
@@ -22,7 +25,7 @@ pub struct Permit {
     has_ended: bool,
 }
 
-/// Why a session may not do something: none where it was ended.
+/// Why a session may not do something; nothing is to be told of one that was ended.
 pub type Refused = Option<Denial>;
 
 impl Permit {
@@ -49,12 +52,13 @@ impl Permit {
         self.has_ended
     }
 
-    /// Lets the grant hold until then, if that is later, at a segment of so many bytes in such blocks.
+    /// Lets the grant hold until this moment, if the moment is later than its end. Size and blocks are the segment's, in bytes.
     pub fn extend(&mut self, until: Moment, capacity: u64, block_len: u32) {
         let terms = *self.rule.terms();
         let terms = Terms { expires: until.max(terms.expires), ..terms };
         if let Ok(extended) = Rule::new(terms, capacity, block_len) {
             self.rule = extended;
+            self.has_ended &= !planted(Planted::ExtensionRevives);
         }
     }
 
@@ -66,14 +70,17 @@ impl Permit {
         terms.rights.contain(Rights::WRITE) && !terms.append_only
     }
 
-    /// What the logical unit looks like to the session, at a segment that is as `info` says; none where it looks like that.
+    /// What the logical unit looks like to the session, given what the segment is like; none where the unit looks the same.
     #[must_use]
     pub fn view(&self, info: &DeviceInfo) -> Option<View> {
         let terms = self.rule.terms();
         let ranges = terms.ranges.as_slice();
         let can_discard = terms.rights.contain(Rights::DISCARD) && !terms.append_only;
         let seen = DeviceInfo {
-            capacity: self.rule.capacity(),
+            capacity: match planted(Planted::SegmentSizeShown) {
+                true => info.capacity,
+                false => self.rule.capacity(),
+            },
             read_only: info.read_only || self.rule.is_read_only(),
             can_discard: info.can_discard && can_discard,
             can_map: info.can_map && ranges.is_empty(),
@@ -100,10 +107,44 @@ impl Permit {
         if self.has_ended && !planted(Planted::EndedPermitHolds) {
             return Err(None);
         }
+        let segment = match planted(Planted::NewerGenerationHolds) {
+            true => SegmentNow { generation: self.rule.terms().generation, ..segment },
+            false => segment,
+        };
         match self.rule.judge(op, ByteRange { offset, len }, segment, now) {
             Verdict::Allow(pieces) => Ok(pieces),
             Verdict::Deny(denial) => Err(Some(denial)),
         }
+    }
+
+    /// Whether a request may go to the device now, and where. What is written ends behind a write then. Where the grant only
+    /// appends, the end before the write, and behind it, are told too: a write that fails has to take that back.
+    ///
+    /// # Errors
+    /// When it must not go: nothing has changed then.
+    pub fn send(
+        &self,
+        request: (Op, u64, u64),
+        (generation, written): (Generation, &WrittenEnd),
+        now: Moment,
+    ) -> Result<(Pieces, Option<(u64, u64)>), Refused> {
+        for _ in 0..APPEND_TRIES {
+            let end = written.get();
+            let pieces = self.judge(request, SegmentNow { generation, end }, now)?;
+            if !matches!(request.0, Op::Write | Op::WriteZeroes) {
+                return Ok((pieces, None));
+            }
+            if !self.rule.terms().append_only {
+                written.write_to(pieces.end());
+                return Ok((pieces, None));
+            }
+            // Another session may have appended since.
+            if written.append(end, pieces.end()) {
+                let moved = (end, pieces.end());
+                return Ok((pieces, Some(moved).filter(|(from, to)| from != to)));
+            }
+        }
+        Err(Some(Denial::NotAtEnd { offset: request.1, end: written.get() }))
     }
 
     /// Whether a request that may come later would be allowed.
@@ -136,6 +177,9 @@ impl Permit {
         }
         let allowed = match needs {
             Needs::Nothing => Ok(()),
+            Needs::Reserve if planted(Planted::ReserveByAnyGrant) => {
+                self.holds(generation, now).map_err(Denial::from)
+            }
             Needs::Reserve => self.rule.may_reserve(generation, now),
             Needs::Govern if !self.governs() => {
                 let held = self.rule.terms().rights;
@@ -212,6 +256,28 @@ mod tests {
         assert!(matches!(permit.judge(WRITE, SEGMENT, NOW), Err(Some(Denial::NotAtEnd { .. }))));
         assert!(permit.judge((Op::Write, SEGMENT.end, BLOCK), SEGMENT, NOW).is_ok());
         assert!(permit.foresee((Op::Discard, 0, BLOCK), SEGMENT, NOW).is_err());
+    }
+
+    #[test]
+    fn an_append_moves_the_end_and_the_next_one_begins_there() {
+        let permit = permit(Terms { append_only: true, ..terms(Rights::ALL) });
+        let written = WrittenEnd::default();
+        let at = (GENERATION, &written);
+        assert_eq!(permit.send(WRITE, at, NOW).unwrap().1, Some((0, BLOCK)));
+        assert!(matches!(permit.send(WRITE, at, NOW), Err(Some(Denial::NotAtEnd { .. }))));
+        assert_eq!(permit.send((Op::Read, 0, BLOCK), at, NOW).unwrap().1, None);
+        let next = permit.send((Op::Write, BLOCK, 2 * BLOCK), at, NOW).unwrap();
+        assert_eq!((next.1, written.get()), (Some((BLOCK, 3 * BLOCK)), 3 * BLOCK));
+    }
+
+    #[test]
+    fn a_write_of_one_who_may_write_all_moves_the_end_and_takes_nothing_back() {
+        let permit = permit(terms(Rights::ALL));
+        let written = WrittenEnd::default();
+        let write = (Op::Write, 4 * BLOCK, BLOCK);
+        assert_eq!(permit.send(write, (GENERATION, &written), NOW).unwrap().1, None);
+        assert_eq!(written.get(), 5 * BLOCK);
+        assert!(permit.send(write, (Generation(4), &written), NOW).is_err());
     }
 
     #[test]

@@ -154,6 +154,12 @@ errors! {
         DeniedRequestSent: "A request goes to the device that its session's grant does not allow at that moment.",
         PiecesForgotten: "A request goes to where its session says, not to where its grant puts that.",
         GuestUncounted: "A command of a session that a token let in does not count as at the device.",
+        NewerGenerationHolds: "A grant holds on when its segment has a newer generation.",
+        ExtensionRevives: "A session that was ended goes on when its grant is extended.",
+        ReserveByAnyGrant: "Reservations are changed by any grant that holds, whatever its rights are.",
+        SpanSentAsOne: "A request that spans ranges goes out whole where its first piece is where the session says.",
+        StoreUncounted: "A command whose reservations are stored does not count as at the device.",
+        SegmentSizeShown: "A session sees the size of the segment, not that of its ranges.",
         RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
     seldom {

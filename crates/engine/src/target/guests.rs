@@ -128,11 +128,6 @@ impl Guest {
         self.permit.lock().end()
     }
 
-    /// Whether it may only write behind what is written.
-    pub(super) const fn appends(&self) -> bool {
-        self.admitted.grant.token().terms.append_only
-    }
-
     /// Whether the grant holds.
     pub(super) fn holds(&self, now: Moment) -> Result<(), Lapsed> {
         self.permit.lock().holds(self.segment.generation(), now)
@@ -145,20 +140,16 @@ impl Guest {
         }
     }
 
-    /// Whether a request may go to the device now, and where. The end of what is written moves on
-    /// with it.
+    /// Whether a request may go to the device now, and where: see [`Permit::send`].
     pub(super) fn judge(
         &self,
         admission: &dyn Admission,
         request: (Op, u64, u64),
         at: Duration,
-    ) -> Result<Pieces, Barred> {
-        let judged = self.permit.lock().judge(request, self.segment_now(), admission.now());
-        let pieces = judged.map_err(|refused| self.tell(admission, refused, at))?;
-        if matches!(request.0, Op::Write | Op::WriteZeroes) {
-            self.segment.write_to(pieces.end());
-        }
-        Ok(pieces)
+    ) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
+        let segment = (self.segment.generation(), self.segment.written());
+        let judged = self.permit.lock().send(request, segment, admission.now());
+        judged.map_err(|refused| self.tell(admission, refused, at))
     }
 
     /// As [`Self::judge`], and nothing changes: the request may come later.
@@ -184,7 +175,7 @@ impl Guest {
     }
 
     fn segment_now(&self) -> SegmentNow {
-        SegmentNow { generation: self.segment.generation(), end: self.segment.end_bytes() }
+        SegmentNow { generation: self.segment.generation(), end: self.segment.written().get() }
     }
 
     #[cold]

@@ -25,6 +25,7 @@ use std::{
 use netraid_block::DeviceInfo;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm};
+use netraid_node::WrittenEnd;
 use netraid_scsi::Identity;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
@@ -68,8 +69,7 @@ pub(super) struct Segment {
     realm: Arc<ServedRealm>,
     stage: Guarded<Stage>,
     generation: AtomicU64,
-    /// Behind its last byte that was ever written.
-    end_bytes: AtomicU64,
+    written: WrittenEnd,
     guests: Guarded<Vec<Arc<Guest>>>,
     /// Since when there are no guests.
     idle_since: Guarded<Instant>,
@@ -116,19 +116,8 @@ impl Segment {
         Generation(self.generation.load(SeqCst))
     }
 
-    pub(super) fn end_bytes(&self) -> u64 {
-        self.end_bytes.load(SeqCst)
-    }
-
-    /// A write up to here is on its way.
-    pub(super) fn write_to(&self, end: u64) {
-        self.end_bytes.fetch_max(end, SeqCst);
-    }
-
-    /// An append from `before` to `end` has failed: if it was the last one, it may be tried again.
-    pub(super) fn take_back(&self, before: u64, end: u64) {
-        // It was not: another one went on behind it.
-        let _ = self.end_bytes.compare_exchange(end, before, SeqCst, SeqCst);
+    pub(super) const fn written(&self) -> &WrittenEnd {
+        &self.written
     }
 
     /// What its device is; none while that is closed.
@@ -157,11 +146,13 @@ impl Segment {
     async fn drain(&self, chosen: impl Fn(&Guest) -> bool) -> Result<(), CommandError> {
         let deadline = Instant::now() + DRAIN_LIMIT;
         loop {
+            // Before the count: what ends after that is heard of.
+            let changed = self.changed.notified();
             let running = self.running(&chosen);
             if running == 0 {
                 return Ok(());
             }
-            if tokio::time::timeout_at(deadline, self.changed.notified()).await.is_err() {
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
                 return Err(CommandError::SegmentStuck { segment: self.key.1, running });
             }
         }
@@ -250,7 +241,7 @@ impl Shared {
                 realm: ServedRealm::new(Realm(realm), 1),
                 stage: Guarded::new(Stage::Asleep),
                 generation: AtomicU64::default(),
-                end_bytes: AtomicU64::default(),
+                written: WrittenEnd::default(),
                 guests: Guarded::default(),
                 idle_since: Guarded::new(Instant::now()),
                 knocks: Guarded::default(),
@@ -312,7 +303,7 @@ impl Shared {
         let Opened { mut lun, generation, end_bytes } = opened;
         let info = lun.device.info().clone();
         segment.raise(generation);
-        segment.write_to(end_bytes);
+        segment.written.write_to(end_bytes);
         if let Some(known) = segment.realm.luns.get(0) {
             let was = known.block_len();
             if was != info.block_len {
@@ -381,13 +372,17 @@ impl Shared {
             tokio::task::spawn_local(close(self.clone(), segment.clone()));
         }
         let deadline = Instant::now() + DRAIN_LIMIT;
-        while segment.stage.get() != Stage::Gone {
-            if tokio::time::timeout_at(deadline, segment.changed.notified()).await.is_err() {
+        loop {
+            // Before the look: what ends after that is heard of.
+            let changed = segment.changed.notified();
+            if segment.stage.get() == Stage::Gone {
+                return Ok(());
+            }
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
                 let running = segment.running(|_| true);
                 return Err(CommandError::SegmentStuck { segment: key.1, running });
             }
         }
-        Ok(())
     }
 
     pub(super) fn extend_plan(
@@ -462,8 +457,13 @@ async fn open(shared: Arc<Shared>, admission: Arc<dyn Admission>, segment: Arc<S
 
 /// Closes a segment for good, once nothing is at its device.
 async fn close(shared: Arc<Shared>, segment: Arc<Segment>) {
-    while segment.running(|_| true) > 0 {
-        segment.changed.notified().await;
+    loop {
+        // As in `drain`.
+        let changed = segment.changed.notified();
+        if segment.running(|_| true) == 0 {
+            break;
+        }
+        changed.await;
     }
     segment.close_device();
     segment.closed().await;

@@ -347,15 +347,11 @@ impl netraid_node::Guest for Admitted {
 
     fn judge(&self, request: (Op, u64, u64)) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
         let (segments, at) = self.judges()?;
-        let before = self.guest.segment.end_bytes();
-        let pieces = self.guest.judge(&*segments.admission, request, at)?;
-        let end = self.guest.segment.end_bytes();
-        let has_appended = self.guest.appends() && before != end;
-        Ok((pieces, has_appended.then_some((before, end))))
+        self.guest.judge(&*segments.admission, request, at)
     }
 
     fn take_back(&self, before: u64, end: u64) {
-        self.guest.segment.take_back(before, end);
+        self.guest.segment.written().take_back(before, end);
     }
 
     fn enter(&self) {
