@@ -171,12 +171,16 @@ fn ways(args: &Args) -> ExitCode {
         let mut world = way::world::World::new(plan, keep);
         let parts = [world.lines(), world.guests_lines()];
         let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
-        for lines in parts {
+        for (lines, of) in parts.into_iter().zip(["the array:", "its guests, from 0 s on again:"]) {
+            println!("{of}");
             lines.borrow().iter().for_each(|line| println!("{line}"));
         }
         let wrong = match ended {
             Ok(outcome) => {
                 println!("hash {:016x}, events {}", outcome.hash, outcome.sights.events);
+                if outcome.violation.is_none() {
+                    println!("nothing is wrong");
+                }
                 outcome.violation
             }
             Err(panic) => Some(panic_text(panic.as_ref())),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use netraid_block::{DeviceInfo, Op};
 use netraid_control::{
-    derived::{Pieces, Rights, SegmentNow},
+    derived::{Pieces, Rights, SegmentNow, Terms},
     token::{self, AgentView, Grant, SegmentInfo},
     units::{Generation, Moment, PlanId},
 };
@@ -17,7 +17,7 @@ use netraid_iscsi_proto::{
     chap::Secret,
     target::{Claim, ConnectionId, Party, Realm, Standing},
 };
-use netraid_node::{Barred, Entry, Guest, Needs, Permit, Refused};
+use netraid_node::{Barred, Entry, Guest, Needs, Permit, Refused, WrittenEnd};
 use netraid_scsi::View;
 
 use super::interface::AgentConfig;
@@ -30,6 +30,7 @@ pub(super) struct Agent {
     config: AgentConfig,
     info: DeviceInfo,
     generation: Cell<Generation>,
+    written: WrittenEnd,
     now: Cell<Moment>,
     /// Plans that were ended: their tokens let in nobody.
     revoked: RefCell<Vec<PlanId>>,
@@ -45,6 +46,9 @@ pub(super) struct Visitor {
     view: Option<View>,
     /// Commands at the device.
     running: Cell<u32>,
+    /// When its time is over, and whether it was ended: the permit has notes of its own.
+    expires: Cell<Moment>,
+    has_ended: Cell<bool>,
     /// The owner was told that nothing of it is at the device.
     is_over: Cell<bool>,
 }
@@ -53,7 +57,8 @@ impl Agent {
     pub(super) fn new(config: AgentConfig, info: DeviceInfo) -> Self {
         let (generation, now) = (Cell::new(config.generation), Cell::new(config.begins));
         let (revoked, visitors) = (RefCell::default(), RefCell::default());
-        Self { config, info, generation, now, revoked, visitors }
+        let written = WrittenEnd::default();
+        Self { config, info, generation, written, now, revoked, visitors }
     }
 
     /// The wall clock, by the time since the run began.
@@ -88,16 +93,27 @@ impl Agent {
             view: permit.view(&self.info),
             permit: RefCell::new(permit),
             running: Cell::new(0),
+            expires: Cell::new(grant.token().terms.expires),
+            has_ended: Cell::new(false),
             is_over: Cell::new(false),
         });
         self.visitors.borrow_mut().push(visitor.clone());
         Some(visitor)
     }
 
-    /// The segment has this generation from now on; the sessions that end by it.
-    pub(super) fn raise(&self, generation: Generation) -> Vec<ConnectionId> {
+    /// The segment has this generation from now on.
+    pub(super) fn raise(&self, generation: Generation) {
         self.generation.set(generation.max(self.generation.get()));
-        self.end_where(|visitor| visitor.holds().is_err())
+    }
+
+    /// The grants of a plan hold until this moment. Those of ended sessions are extended, too: that must not help them.
+    pub(super) fn extend(&self, plan: PlanId, until: Moment) {
+        let DeviceInfo { capacity, block_len, .. } = self.info;
+        let visitors = self.visitors.borrow();
+        for visitor in visitors.iter().filter(|visitor| visitor.grant.token().plan == plan) {
+            visitor.permit.borrow_mut().extend(until, capacity, block_len);
+            visitor.expires.set(until.max(visitor.expires.get()));
+        }
     }
 
     /// A plan ends; the sessions that end by it.
@@ -106,24 +122,22 @@ impl Agent {
         self.end_where(|visitor| visitor.grant.token().plan == plan)
     }
 
-    /// Sessions whose time is over end.
+    /// Sessions whose grants hold no more end.
     pub(super) fn end_lapsed(&self) -> Vec<ConnectionId> {
-        self.end_where(|visitor| visitor.holds().is_err())
+        self.end_where(|visitor| visitor.is_past().is_some())
     }
 
     fn end_where(&self, is_over: impl Fn(&Visitor) -> bool) -> Vec<ConnectionId> {
         let visitors = self.visitors.borrow();
         let over = visitors.iter().filter(|visitor| is_over(visitor));
-        over.filter(|visitor| visitor.permit.borrow_mut().end())
-            .map(|visitor| visitor.connection)
-            .collect()
+        over.filter(|visitor| visitor.end()).map(|visitor| visitor.connection).collect()
     }
 
     /// Those that were ended, and have no command at the device, are over. The ones that became so now.
     pub(super) fn newly_over(&self) -> Vec<ConnectionId> {
         let visitors = self.visitors.borrow();
         let over = visitors.iter().filter(|visitor| {
-            let has_left = visitor.permit.borrow().has_ended() && visitor.running.get() == 0;
+            let has_left = visitor.has_ended.get() && visitor.running.get() == 0;
             has_left && !visitor.is_over.replace(true)
         });
         over.map(|visitor| visitor.connection).collect()
@@ -134,12 +148,20 @@ impl Agent {
         self.visitors
             .borrow()
             .iter()
-            .any(|visitor| visitor.permit.borrow().has_ended() && visitor.running.get() > 0)
+            .any(|visitor| visitor.has_ended.get() && visitor.running.get() > 0)
     }
 
     /// A session is gone.
     pub(super) fn forget(&self, connection: ConnectionId) {
-        self.visitors.borrow_mut().retain(|visitor| visitor.connection != connection);
+        let mut visitors = self.visitors.borrow_mut();
+        let before = visitors.len();
+        visitors.retain(|visitor| {
+            let is_gone = visitor.connection == connection;
+            let running = visitor.running.get();
+            assert!(!is_gone || running == 0, "{connection:?} leaves under {running} commands");
+            !is_gone
+        });
+        assert!(before - visitors.len() <= 1, "{connection:?} was let in more than once");
     }
 
     /// The program has died, and all sessions with it.
@@ -147,42 +169,29 @@ impl Agent {
         self.visitors.borrow_mut().clear();
     }
 
-    /// What is wrong with a request that comes to the device, if anything is.
+    /// What is wrong with a request that comes to the device now, if anything is.
     pub(super) fn is_wrong(
         &self,
         connection: ConnectionId,
         (op, pieces): (Op, &[(u64, u64)]),
     ) -> Option<String> {
         let visitors = self.visitors.borrow();
-        let visitor = visitors.iter().find(|visitor| visitor.connection == connection)?;
-        let terms = visitor.grant.token().terms;
-        let why =
-            if visitor.is_over.get() {
-                "of a session that is over"
-            } else if self.now.get() >= terms.expires {
-                "of a session whose time is over"
-            } else if self.generation.get() != terms.generation {
-                "of a session of another generation"
-            } else if !terms.rights.contain(Rights::for_op(op)) {
-                "of a session without a right to it"
-            } else if pieces.iter().any(|(offset, len)| {
-                !terms.ranges.as_slice().iter().any(|range| {
-                    range.offset <= *offset && offset.saturating_add(*len) <= range.end()
-                })
-            }) {
-                "to bytes that were not granted"
-            } else {
-                return None;
-            };
-        Some(format!("{connection:?}: a {op:?} comes to the device {why}"))
+        let visitor = visitors.iter().find(|visitor| visitor.connection == connection);
+        let why = match visitor {
+            None => Some("of nobody"),
+            Some(visitor) => visitor.is_wrong(op, pieces),
+        };
+        why.map(|why| format!("{connection:?}: a {op:?} {why} comes to the device"))
     }
 
-    /// What is wrong with reservations that are stored for a session, if anything is.
+    /// What is wrong with reservations that are stored for a session now, if anything is.
     pub(super) fn is_wrong_to_reserve(&self, connection: ConnectionId) -> Option<String> {
         let visitors = self.visitors.borrow();
-        let visitor = visitors.iter().find(|visitor| visitor.connection == connection)?;
-        let has_right = visitor.grant.token().terms.rights.contain(Rights::RESERVE);
-        let is_right = has_right && visitor.holds().is_ok() && !visitor.is_over.get();
+        let visitor = visitors.iter().find(|visitor| visitor.connection == connection);
+        let is_right = visitor.is_some_and(|visitor| {
+            let has_right = visitor.terms().rights.contain(Rights::RESERVE);
+            has_right && visitor.is_past().is_none()
+        });
         (!is_right).then(|| format!("{connection:?} changes reservations without a right to it"))
     }
 }
@@ -198,14 +207,46 @@ impl Visitor {
         Entry::Granted(Standing { realm: REALM, ends_others, party: Some(Party(party)) })
     }
 
-    fn holds(&self) -> Result<(), ()> {
-        let held = self.permit.borrow().holds(self.agent.generation.get(), self.agent.now.get());
-        held.map_err(|_| ())
+    /// Nothing of the session may happen from now on. False when that was so already.
+    fn end(&self) -> bool {
+        self.permit.borrow_mut().end();
+        !self.has_ended.replace(true)
+    }
+
+    fn terms(&self) -> &Terms {
+        &self.grant.token().terms
+    }
+
+    /// Why nothing may be asked for any more, if so: judged here, whatever the permit says.
+    fn is_past(&self) -> Option<&'static str> {
+        if self.has_ended.get() {
+            Some("of a session that was ended")
+        } else if self.agent.now.get() >= self.expires.get() {
+            Some("of a session whose time is over")
+        } else if self.agent.generation.get() != self.terms().generation {
+            Some("of a session of another generation")
+        } else {
+            None
+        }
+    }
+
+    fn is_wrong(&self, op: Op, pieces: &[(u64, u64)]) -> Option<&'static str> {
+        if let Some(why) = self.is_past() {
+            return Some(why);
+        }
+        if !self.terms().rights.contain(Rights::for_op(op)) {
+            return Some("without a right to it");
+        }
+        let is_granted = |(offset, len): &(u64, u64)| {
+            let mut ranges = self.terms().ranges.as_slice().iter();
+            ranges.any(|range| range.offset <= *offset && offset + len <= range.end())
+        };
+        let are_granted = pieces.iter().all(is_granted);
+        (!are_granted).then_some("to bytes that were not granted")
     }
 
     fn segment(&self) -> SegmentNow {
-        // No grant here is of one that only appends.
-        SegmentNow { generation: self.agent.generation.get(), end: 0 }
+        SegmentNow { generation: self.agent.generation.get(), end: self.agent.written.get() }
     }
 }
 
@@ -225,12 +266,12 @@ impl Guest for Visitor {
     }
 
     fn judge(&self, request: (Op, u64, u64)) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
-        let judged = self.permit.borrow().judge(request, self.segment(), self.agent.now.get());
-        judged.map(|pieces| (pieces, None)).map_err(barred)
+        let segment = (self.agent.generation.get(), &self.agent.written);
+        self.permit.borrow().send(request, segment, self.agent.now.get()).map_err(barred)
     }
 
     fn take_back(&self, before: u64, end: u64) {
-        unreachable!("{:?} has moved no end: {before}, {end}", self.connection)
+        self.agent.written.take_back(before, end);
     }
 
     fn enter(&self) {

@@ -203,12 +203,16 @@ cases! {
     GuestRegistered = "grants: registrations",
     /// Something that was granted was not done.
     GuestFailed = "grants: commands that failed",
+    /// Something that was granted was done before its segment was fenced, and its end heard after that.
+    GuestDoneBeforeFence = "grants: commands done before a fence",
     /// A command was denied because the grant was over.
     DeniedLate = "grants: commands after the grant",
     /// A command was denied for want of a right.
     DeniedRight = "grants: commands without a right",
     /// A plan was ended.
     PlanEnded = "grants: plans ended",
+    /// A plan was extended.
+    PlanExtended = "grants: plans extended",
     /// A segment was fenced.
     SegmentFenced = "grants: segments fenced",
     /// Nothing of fenced sessions was at the device any more.

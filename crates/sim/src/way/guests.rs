@@ -7,11 +7,13 @@
 //!
 //! Invariant: a guest that is answered well had the right to what it asked for when it asked; and it reads what it wrote.
 //!
-//! Not here: grants that only append, paces, and what a mediator and an agent say to each other (see the cluster).
+//! Not here: grants that only append or discard, copies, commands that change the unit for all, paces, and what a mediator
+//! and an agent say to each other (see the cluster).
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use netraid_block::{IoError, narrow};
 use netraid_control::{
     derived::{ByteRange, Ranges, Rights, Terms},
     keys::{KEY_LEN, KeyId, Keyring, Ring, RootKey, Rotation},
@@ -19,7 +21,7 @@ use netraid_control::{
     units::{AgentId, Generation, MediatorId, Moment, PlanId, Rate, SegmentId},
 };
 use netraid_iscsi_proto::chap::{Credentials, Secret};
-use netraid_remote::{Order, OrderId};
+use netraid_remote::{Order, OrderId, Reason};
 use netraid_scsi::cdb::{Extent, build, reserve::register_and_ignore};
 
 use super::{
@@ -46,11 +48,12 @@ const BEGINS: Moment = Moment(1_800_000_000_000);
 
 const GUESTS: usize = 3;
 const BLOCK_LEN: u32 = 512;
-/// Blocks that one guest may be given at a time; those of the segment before and behind them are nobody's.
+/// Blocks that one guest may be given at a time, from the first one on.
 const SHARE: u64 = 16;
-/// Blocks at the beginning that nobody is given: a request that goes to where its guest says is found there.
-const MARGIN: u64 = 32;
-const BLOCKS: u64 = MARGIN + SHARE * GUESTS as u64 + MARGIN;
+const BLOCKS: u64 = SHARE * GUESTS as u64;
+
+/// How a target says that a grant does not allow something.
+const NO_ACCESS: &str = "access denied";
 
 /// How often an agent looks whose time is over, as the product's does.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -96,6 +99,8 @@ enum Happening {
     Watch,
     /// Something befalls plans, segment, network or agent.
     Fault,
+    /// The agent ends the sessions of those that were fenced with this generation.
+    EndFenced(Generation),
     /// The program of the agent starts.
     Start,
     End,
@@ -107,7 +112,10 @@ enum Happening {
 struct Asked {
     command: Command,
     order: OrderId,
-    at: Time,
+    /// It may be done: nobody knows that the guest has no right to it.
+    may_be: bool,
+    /// It came when the grant was over.
+    is_late: bool,
     /// Blocks of the segment, in order; and what a write puts there.
     blocks: Vec<u64>,
     number: u64,
@@ -119,8 +127,10 @@ struct Visit {
     guest: usize,
     plan: PlanId,
     terms: Terms,
-    /// When its plan was ended, or its segment fenced.
-    ended_at: Option<Time>,
+    /// Until when the plan lasts, for sessions that were there when it was extended.
+    until: Moment,
+    /// The plan was ended, or its segment fenced.
+    has_ended: bool,
     asked: Option<Asked>,
     is_open: bool,
     is_leaving: bool,
@@ -136,6 +146,8 @@ pub(super) struct Guests {
     generation: Generation,
     /// The segment is fenced, and perhaps something of fenced sessions is at the device.
     is_draining: bool,
+    /// The sessions that the newest fence ends were ended.
+    has_ended_fenced: bool,
     plans: u64,
     /// What is in the blocks, where that is known.
     contents: Vec<Option<u64>>,
@@ -165,7 +177,7 @@ impl Guests {
         let mut dice = seed.dice("guests");
         let micro = Duration::from_micros(1);
         let manners = Manners {
-            latency: 20 * micro..=netraid_block::narrow::<u64, u32>(50 + dice.below(1500)) * micro,
+            latency: 20 * micro..=narrow::<u64, u32>(50 + dice.below(1500)) * micro,
             break_one_in: [3, 8, 40][dice.index(3)],
             ..Manners::default()
         };
@@ -186,9 +198,10 @@ impl Guests {
             visits: BTreeMap::new(),
             generation: Generation(1),
             is_draining: false,
+            has_ended_fenced: false,
             plans: 0,
-            contents: vec![None; netraid_block::narrow(BLOCKS)],
-            is_doubtful: vec![false; netraid_block::narrow(BLOCKS)],
+            contents: vec![None; narrow(BLOCKS)],
+            is_doubtful: vec![false; narrow(BLOCKS)],
             numbers: 0,
             cases: Cases::default(),
             dice,
@@ -207,7 +220,7 @@ impl Guests {
     /// Runs it to its end.
     pub(super) fn run(mut self) -> Ended {
         let mut events = 0;
-        while self.violation.is_none() && !(self.is_ending && self.visits.is_empty()) {
+        while self.violation.is_none() && !self.is_over() {
             events += 1;
             if events > EVENTS_MAX {
                 self.fail(format!("more than {EVENTS_MAX} events: it goes in circles"));
@@ -220,7 +233,7 @@ impl Guests {
             while let Some((line, news)) = self.net.poll() {
                 self.hear(line, news);
             }
-            if self.is_draining && !self.net.drains(self.host) {
+            if self.is_draining && self.has_ended_fenced && !self.net.drains(self.host) {
                 self.is_draining = false;
                 self.end_doubts();
                 self.cases.add(Case::SegmentDrained);
@@ -234,6 +247,10 @@ impl Guests {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.is_ending && self.visits.is_empty() && !self.is_draining
+    }
+
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Begin(guest) => self.begin(guest),
@@ -241,13 +258,20 @@ impl Guests {
                 let command = self.dice.pick(&COMMANDS).copied();
                 self.ask(line, command.unwrap_or(Command::Write));
             }
-            Happening::AskLast(line) => self.ask(line, Command::Register),
+            Happening::AskLast(line) => {
+                let is_write = self.dice.one_in(3);
+                self.ask(line, if is_write { Command::Write } else { Command::Register });
+            }
             Happening::Leave(line) => self.leave(line),
             Happening::Watch => {
                 self.net.end_lapsed(self.host);
                 self.net.put_in(WATCH_INTERVAL, Happening::Watch);
             }
             Happening::Fault => self.befall(),
+            Happening::EndFenced(generation) => {
+                self.has_ended_fenced |= generation == self.generation;
+                self.net.end_lapsed(self.host);
+            }
             Happening::Start => self.net.start(self.host),
             Happening::End => {
                 self.is_ending = true;
@@ -257,7 +281,10 @@ impl Guests {
                 self.net.put_in(REST_MAX, Happening::Late);
             }
             Happening::Late => {
-                let text = format!("sessions do not end: {:?}", self.visits);
+                let text = format!(
+                    "sessions do not end, or commands of theirs: {:?}, draining {}",
+                    self.visits, self.is_draining
+                );
                 self.fail(text);
             }
         }
@@ -288,7 +315,16 @@ impl Guests {
         (config.request_timeout, config.login_timeout) = (TIMEOUT, TIMEOUT);
         let line = self.net.open(self.engines[guest], self.host, config);
         let (is_open, is_leaving) = (false, false);
-        let visit = Visit { guest, plan, terms, ended_at: None, asked: None, is_open, is_leaving };
+        let visit = Visit {
+            guest,
+            plan,
+            terms,
+            until: terms.expires,
+            has_ended: false,
+            asked: None,
+            is_open,
+            is_leaving,
+        };
         self.note(|| format!("{line:?}: guest {guest} comes with {terms:?}"));
         self.visits.insert(line, visit);
         // It goes on for a while after its time, as one whose clock is behind.
@@ -303,7 +339,7 @@ impl Guests {
     /// Bytes that no other guest has in this generation, and that another had in the one before.
     fn draw_terms(&mut self, guest: usize) -> Terms {
         let share = (guest as u64 + self.generation.0) % GUESTS as u64;
-        let mut at = MARGIN + share * SHARE;
+        let mut at = share * SHARE;
         let end = at + SHARE;
         let mut ranges = Vec::new();
         for _ in 0..=self.dice.below(3) {
@@ -363,6 +399,8 @@ impl Guests {
         if !visit.is_open || visit.is_leaving || visit.asked.is_some() {
             return;
         }
+        let is_late = visit.is_past(self.now());
+        let may_be = !is_late && visit.terms.rights.contain(command.needs());
         let shown = shown_blocks(&visit.terms);
         let first = self.dice.index(shown.len());
         let count = 1 + self.dice.index((shown.len() - first).min(4));
@@ -372,22 +410,22 @@ impl Guests {
         };
         self.numbers += 1;
         let number = self.numbers;
-        if command == Command::Write {
+        if command == Command::Write && may_be {
             // Until it is known how that ended, either may be there.
             blocks.iter().for_each(|block| self.contents[at(*block)] = None);
         }
-        let extent = Extent { lba: first as u64, blocks: netraid_block::narrow(count) };
+        let extent = Extent { lba: first as u64, blocks: narrow(count) };
         let order = self.net.order(line, command.order(extent, number));
-        let at = self.net.now();
         self.note(|| format!("{line:?} asks for {command:?} {number} of {blocks:?}"));
         if let Some(visit) = self.visits.get_mut(&line) {
-            visit.asked = Some(Asked { command, order, at, blocks, number });
+            visit.asked = Some(Asked { command, order, may_be, is_late, blocks, number });
         }
     }
 
     fn hear(&mut self, line: LineId, news: News<u64>) {
         match news {
-            News::Opened(Ok(_)) => {
+            News::Opened(Ok(opened)) => {
+                self.check_size(line, opened.info.capacity);
                 self.cases.add(Case::GuestLetIn);
                 self.note(|| format!("{line:?} is let in"));
                 self.net.put_in(Duration::ZERO, Happening::Next(line));
@@ -397,14 +435,19 @@ impl Guests {
             }
             News::Opened(Err(reason)) => {
                 self.cases.add(Case::GuestRefused);
+                let now = self.now();
+                let holds = |visit: &Visit| visit.is_granted(Rights::NONE, now);
+                if reason == Reason::Plan && self.visits.get(&line).is_some_and(holds) {
+                    self.fail(format!("{line:?} is not let in, though its token holds"));
+                }
                 self.note(|| format!("{line:?} is not let in: {reason}"));
             }
-            News::Answered { order, result } => self.hear_answer(line, order, result.ok()),
+            News::Answered { order, result } => self.hear_answer(line, order, result),
             News::Closed => {
-                let Some(visit) = self.visits.remove(&line) else { return };
-                self.doubt(visit.asked.as_ref());
+                let Some(guest) = self.visits.get(&line).map(|visit| visit.guest) else { return };
+                self.forget(line);
                 let wait = Duration::from_millis(self.dice.below(200));
-                self.net.put_in(wait, Happening::Begin(visit.guest));
+                self.net.put_in(wait, Happening::Begin(guest));
             }
             News::Ended { user, .. } => {
                 unreachable!("{line:?}: no guest submits requests, and {user} has ended")
@@ -413,37 +456,44 @@ impl Guests {
         }
     }
 
-    fn hear_answer(&mut self, line: LineId, order: OrderId, result: Option<Vec<u8>>) {
+    fn hear_answer(&mut self, line: LineId, order: OrderId, result: Result<Vec<u8>, IoError>) {
+        let now = self.now();
         let Some(visit) = self.visits.get_mut(&line) else { return };
         let Some(asked) = visit.asked.take_if(|asked| asked.order == order) else { return };
-        let (terms, ended_at) = (visit.terms, visit.ended_at);
-        let (number, is_done) = (asked.number, result.is_some());
-        let needed = asked.command.needs();
-        let is_late = self.moment(asked.at) >= terms.expires
-            || ended_at.is_some_and(|ended_at| asked.at > ended_at);
-        let is_denied = is_late || !terms.rights.contain(needed);
-        self.note(|| format!("{line:?}: {number} is done: {is_done}, denied: {is_denied}"));
-        match (is_denied, result) {
-            (true, Some(_)) => {
-                let (command, is_late) = (asked.command, is_late);
-                self.fail(format!(
-                    "{line:?}: a {command:?} that was not granted is done (late: {is_late}, {terms:?})"
-                ));
+        let (needed, is_of_now) = (asked.command.needs(), visit.is_of(self.generation));
+        let (may_be, is_granted) = (asked.may_be, visit.is_granted(needed, now));
+        let result = result.map_err(|error| error.to_string());
+        self.note(|| format!("{line:?}: {asked:?} ends: {:?}", result.as_ref().map(Vec::len)));
+        match (may_be, result) {
+            (false, Ok(_)) => self.fail(format!("{line:?}: it was not granted: {asked:?}")),
+            (false, Err(why)) => self.cases.add(match asked.is_late {
+                _ if !why.contains(NO_ACCESS) => Case::GuestFailed,
+                true => Case::DeniedLate,
+                false => Case::DeniedRight,
+            }),
+            (true, Err(why)) if is_granted && why.contains(NO_ACCESS) => {
+                self.fail(format!("{line:?}: it was granted, and denied: {asked:?}"));
             }
-            (_, None) if asked.command == Command::Write && !is_denied => {
+            (true, Err(_)) => {
                 self.cases.add(Case::GuestFailed);
-                self.doubt(Some(&asked));
+                self.doubt(line, &asked);
             }
-            (true, None) if is_late => self.cases.add(Case::DeniedLate),
-            (true, None) => self.cases.add(Case::DeniedRight),
-            (false, None) => self.cases.add(Case::GuestFailed),
             // Others may have written there since.
-            (false, Some(_)) if terms.generation != self.generation => {}
-            (false, Some(bytes)) => self.hear_done(line, &asked, &bytes),
+            (true, Ok(_)) if !is_of_now => self.cases.add(Case::GuestDoneBeforeFence),
+            (true, Ok(bytes)) => self.hear_done(line, &asked, &bytes),
         }
         // An instant that all share would say nothing of those between.
         let wait = Duration::from_micros(self.dice.below(20_000));
         self.net.put_in(wait, Happening::Next(line));
+    }
+
+    /// A guest sees as many bytes as it was granted.
+    fn check_size(&mut self, line: LineId, seen: u64) {
+        let Some(visit) = self.visits.get(&line) else { return };
+        let granted = shown_blocks(&visit.terms).len() as u64 * u64::from(BLOCK_LEN);
+        if seen != granted {
+            self.fail(format!("{line:?} sees {seen} bytes of {granted}"));
+        }
     }
 
     /// What a guest had the right to was done.
@@ -475,8 +525,12 @@ impl Guests {
     }
 
     /// A write that was not answered may still land.
-    fn doubt(&mut self, asked: Option<&Asked>) {
-        let Some(asked) = asked.filter(|asked| asked.command == Command::Write) else { return };
+    fn doubt(&mut self, line: LineId, asked: &Asked) {
+        // Of what was fenced nothing lands once the segment has drained: that is what is tried here.
+        let is_of_now = self.visits.get(&line).is_some_and(|visit| visit.is_of(self.generation));
+        if asked.command != Command::Write || !asked.may_be || !(is_of_now || self.is_draining) {
+            return;
+        }
         asked.blocks.iter().for_each(|block| self.is_doubtful[at(*block)] = true);
     }
 
@@ -487,6 +541,15 @@ impl Guests {
                 *contents = None;
             }
         }
+    }
+
+    /// A guest's session is gone.
+    fn forget(&mut self, line: LineId) {
+        let asked = self.visits.get_mut(&line).and_then(|visit| visit.asked.take());
+        if let Some(asked) = asked {
+            self.doubt(line, &asked);
+        }
+        self.visits.remove(&line);
     }
 
     /// A guest notices that its time is over, or ends.
@@ -510,8 +573,9 @@ impl Guests {
         self.plan_fault();
         let guest = self.dice.index(GUESTS);
         let (engine, host) = (self.engines[guest], self.host);
-        match self.dice.below(10) {
+        match self.dice.below(12) {
             0..=3 => self.end_plan(guest),
+            10 | 11 => self.extend_plan(guest),
             4 | 5 => self.fence(),
             6 => {
                 let (now, lost) = (Some(Duration::ZERO), Fate::Lost);
@@ -535,31 +599,48 @@ impl Guests {
 
     /// The plan of a guest is ended.
     fn end_plan(&mut self, guest: usize) {
-        let now = self.net.now();
         let Some((line, visit)) = self.visits.iter_mut().find(|(_, visit)| visit.guest == guest)
         else {
             return;
         };
         let (line, plan) = (*line, visit.plan);
-        visit.ended_at.get_or_insert(now);
+        visit.has_ended = true;
         self.cases.add(Case::PlanEnded);
         self.note(|| format!("the plan of {line:?} is ended"));
         self.net.end_plan(self.host, plan);
+        if self.dice.one_in(2) {
+            // That was under way.
+            self.extend_plan(guest);
+        }
         let wait = Duration::from_millis(self.dice.below(300));
         self.net.put_in(wait, Happening::Leave(line));
     }
 
+    /// The plan of a guest lasts longer; perhaps it was ended, which that does not change.
+    fn extend_plan(&mut self, guest: usize) {
+        let now = self.now();
+        let until = now.after_ms(200 + self.dice.below(600));
+        let visits = self.visits.values_mut();
+        for visit in visits.filter(|visit| visit.guest == guest && now < visit.until) {
+            visit.until = visit.until.max(until);
+            self.cases.add(Case::PlanExtended);
+            self.net.extend_plan(self.host, visit.plan, until);
+        }
+    }
+
     /// The segment is fenced: what was granted before is not any more.
     fn fence(&mut self) {
-        let now = self.net.now();
         self.generation = Generation(self.generation.0 + 1);
         let generation = self.generation;
         self.cases.add(Case::SegmentFenced);
         self.note(|| format!("the segment has {generation:?}"));
         self.net.raise(self.host, generation);
-        self.is_draining = true;
+        (self.is_draining, self.has_ended_fenced) = (true, false);
+        // An agent may know the generation before it ends sessions by it: somebody has logged in with it.
+        let wait = Duration::from_millis([0, 0, 5, 50][self.dice.index(4)]);
+        self.net.put_in(wait, Happening::EndFenced(generation));
         for (line, visit) in &mut self.visits {
-            visit.ended_at.get_or_insert(now);
+            visit.has_ended = true;
             let wait = Duration::from_millis(self.dice.below(300));
             self.net.put_in(wait, Happening::Leave(*line));
         }
@@ -568,9 +649,9 @@ impl Guests {
     /// A guest's program dies, and another takes its place.
     fn die(&mut self, guest: usize) {
         self.net.kill_engine(self.engines[guest], Death::Process);
-        let over = self.visits.extract_if(.., |_, visit| visit.guest == guest);
-        let asked: Vec<_> = over.filter_map(|(_, visit)| visit.asked).collect();
-        asked.iter().for_each(|asked| self.doubt(Some(asked)));
+        let lines = self.visits.iter().filter(|(_, visit)| visit.guest == guest);
+        let lines: Vec<LineId> = lines.map(|(line, _)| *line).collect();
+        lines.into_iter().for_each(|line| self.forget(line));
         self.net.put_in(Duration::from_millis(50), Happening::Begin(guest));
     }
 
@@ -592,6 +673,22 @@ impl Guests {
     fn note(&mut self, line: impl FnOnce() -> String) {
         let now = self.net.now();
         self.net.trace().note(now, line);
+    }
+}
+
+impl Visit {
+    fn is_of(&self, generation: Generation) -> bool {
+        self.terms.generation == generation
+    }
+
+    /// Whether its grant is over for good.
+    fn is_past(&self, now: Moment) -> bool {
+        self.has_ended || now >= self.until
+    }
+
+    /// Whether its token lets in, and gives the right to this.
+    fn is_granted(&self, needed: Rights, now: Moment) -> bool {
+        !self.has_ended && now < self.terms.expires && self.terms.rights.contain(needed)
     }
 }
 
@@ -633,7 +730,7 @@ fn filled(number: u64, len: u32) -> Vec<u8> {
 /// A mediator's key, and what its agent has of it.
 fn keys(dice: &mut Dice) -> (Ring<RootKey>, Keyring) {
     let (mut roots, mut keys) = (Ring::default(), Keyring::default());
-    let bytes = [(); KEY_LEN].map(|()| netraid_block::narrow(dice.below(256)));
+    let bytes = [(); KEY_LEN].map(|()| narrow(dice.below(256)));
     let made = roots.rotate(BEGINS, &Rotation::default(), &bytes);
     assert!(made.is_ok(), "the first key of a ring: {made:?}");
     let set = keys.set(MEDIATOR, roots.of_agent(MEDIATOR, AGENT));
@@ -666,5 +763,5 @@ fn shown_blocks(terms: &Terms) -> Vec<u64> {
 }
 
 fn at(block: u64) -> usize {
-    netraid_block::narrow(block)
+    narrow(block)
 }

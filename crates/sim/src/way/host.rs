@@ -10,7 +10,7 @@ use core::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
 use netraid_block::{DeviceInfo, Op, Pool, narrow};
-use netraid_control::units::{Generation, PlanId};
+use netraid_control::units::{Generation, Moment, PlanId};
 use netraid_iscsi_proto::{
     chap::Challenge,
     target::{ConnectionId, Limits, Link, Node, Realm, Setup},
@@ -231,7 +231,7 @@ impl Host {
         if running > 0 || core::mem::replace(&mut self.is_taken_away, true) {
             return;
         }
-        let is_request = |at: &AtDisk| matches!(at.work, Work::Request(_));
+        let is_request = |at: &AtDisk| at.work.is_request();
         assert!(
             !self.works.values().any(is_request),
             "{:?}: a device is taken away under a request",
@@ -371,8 +371,7 @@ impl Host {
         // A flush that waits outside would be answered as if nothing had been lost.
         let is_open = self.lun().is_some_and(|lun| lun.house().gate() == Gate::Open);
         // A read that goes on would bring what was lost, and nobody would be told before it ends.
-        let is_read =
-            |at: &AtDisk| matches!(&at.work, Work::Request(request) if request.op == Op::Read);
+        let is_read = |at: &AtDisk| at.work.op() == Some(Op::Read);
         let is_fit = is_open && !self.works.values().any(is_read);
         let Some(program) = self.program.as_ref().filter(|_| is_fit) else { return false };
         // A target that was reset by somebody's task management function says so otherwise, and its cache is kept (SBC-3).
@@ -504,9 +503,17 @@ impl Host {
     }
 
     /// The segment has this generation from now on.
-    pub(super) fn raise(&mut self, desk: &mut Desk, generation: Generation) {
-        let ended = self.agent(desk).map(|agent| agent.raise(generation));
-        self.end_sessions(desk, ended.unwrap_or_default());
+    pub(super) fn raise(&self, generation: Generation) {
+        if let Some(agent) = &self.agent {
+            agent.raise(generation);
+        }
+    }
+
+    /// A plan lasts until this moment.
+    pub(super) fn extend_plan(&self, plan: PlanId, until: Moment) {
+        if let Some(agent) = &self.agent {
+            agent.extend(plan, until);
+        }
     }
 
     /// A plan ends.
@@ -515,7 +522,7 @@ impl Host {
         self.end_sessions(desk, ended.unwrap_or_default());
     }
 
-    /// Sessions whose grants are over end.
+    /// Sessions whose grants hold no more end.
     pub(super) fn end_lapsed(&mut self, desk: &mut Desk) {
         let ended = self.agent(desk).map(|agent| agent.end_lapsed());
         self.end_sessions(desk, ended.unwrap_or_default());
@@ -568,15 +575,14 @@ impl Host {
                 desk.watch.note_flush(self.id);
             }
             let mut time = works::work_time(&self.config, &mut self.dice, &work) * self.slowness;
-            if let (Work::Request(_), Some(times)) = (&work, &self.straggling)
+            if let Some(times) = self.straggling.as_ref().filter(|_| work.is_request())
                 && self.dice.one_in(STRAGGLES_ONE_IN)
             {
                 desk.count(Count::Straggled);
                 time = self.dice.time_in(times);
             }
-            let is_request = matches!(work, Work::Request(_));
             assert!(
-                !self.is_taken_away || !is_request,
+                !self.is_taken_away || !work.is_request(),
                 "{:?}: a request comes to a device that is taken away",
                 self.id
             );

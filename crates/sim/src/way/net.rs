@@ -4,7 +4,7 @@ use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, VecDeque};
 
 use netraid_block::Pool;
-use netraid_control::units::{Generation, PlanId};
+use netraid_control::units::{Generation, Moment, PlanId};
 use netraid_remote::{Order, OrderId, Request, Status};
 
 use super::{
@@ -477,9 +477,14 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].add_lun(&mut self.desk)
     }
 
-    /// The segment of an agent's host has this generation from now on: sessions of others end.
+    /// The segment of an agent's host has this generation from now on; see [`Self::end_lapsed`].
     pub fn raise(&mut self, host: HostId, generation: Generation) {
-        self.hosts[host.0].raise(&mut self.desk, generation);
+        self.hosts[host.0].raise(generation);
+    }
+
+    /// A plan lasts until this moment at an agent's host.
+    pub fn extend_plan(&mut self, host: HostId, plan: PlanId, until: Moment) {
+        self.hosts[host.0].extend_plan(plan, until);
     }
 
     /// A plan ends at an agent's host, and with it the sessions that it let in.
@@ -487,7 +492,7 @@ impl<U, X> Net<U, X> {
         self.hosts[host.0].end_plan(&mut self.desk, plan);
     }
 
-    /// An agent's host ends the sessions whose grants are over.
+    /// An agent's host ends the sessions whose grants hold no more.
     pub fn end_lapsed(&mut self, host: HostId) {
         self.hosts[host.0].end_lapsed(&mut self.desk);
     }

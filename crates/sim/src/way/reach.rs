@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use netraid_block::{SgList, narrow};
+use netraid_block::{Op, SgList, narrow};
 use netraid_control::derived::{ByteRange, Pieces};
 use netraid_iscsi_proto::{
     machine::TaskId,
@@ -52,6 +52,21 @@ pub(super) enum Work {
     Store(Vec<u8>),
     /// It ends as aborted.
     Nothing,
+}
+
+impl Work {
+    /// What it does with the disk, if anything.
+    pub(super) fn op(&self) -> Option<Op> {
+        match self {
+            Self::Request(request) => Some(request.op),
+            Self::Pieces(pieces) => pieces.first().map(|piece| piece.op),
+            Self::Store(_) | Self::Nothing => None,
+        }
+    }
+
+    pub(super) fn is_request(&self) -> bool {
+        self.op().is_some()
+    }
 }
 
 /// The LUN of a program.
@@ -204,6 +219,10 @@ impl Outside for Reach {
     ) {
         let work = match (lun, place) {
             (None, _) => Work::Nothing,
+            // The watch knows of engines' requests alone.
+            (Some(_), Place::Same) if self.visitor.is_some() && request.op != Op::Flush => {
+                Work::Pieces(vec![request])
+            }
             (Some(_), Place::Same) => Work::Request(request),
             (Some(_), Place::Pieces(pieces)) => Work::Pieces(cut(&request, pieces)),
         };
