@@ -255,7 +255,7 @@ pub(crate) fn show(status: &ArrayStatus) -> String {
             if is_open { ", not fenced" } else { "" }
         );
         if let Some(error) = &member.last_error {
-            text += &format!("      {}\n", escaped(error));
+            text += &format!("      last error: {}\n", escaped(error));
         }
     }
     text

@@ -45,7 +45,8 @@ pub(crate) struct ScrubArgs {
     /// confirms them; what was never written there may show old bytes then
     #[arg(long, requires = "start")]
     trust_parity: bool,
-    /// Wait until it has ended, and fail if something could not be repaired
+    /// Wait until it has ended, and fail if something could not be repaired; what could not be checked, because its
+    /// member is away, is told and is no failure
     #[arg(long)]
     wait: bool,
 }

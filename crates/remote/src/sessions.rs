@@ -428,7 +428,8 @@ impl<U> Remote<U> {
         match &self.down {
             Some(Down { since, .. }) => {
                 let (since, failure) = (self.now.saturating_sub(*since), &self.failure);
-                let text = format!("{place}: not reachable for {since:?}: {failure}");
+                let since = since.as_secs_f64();
+                let text = format!("{place}: not reachable for {since:.1} s: {failure}");
                 IoError::with_detail(ErrorKind::Unreachable, text)
             }
             None => {
