@@ -40,5 +40,5 @@ pub use self::{
     permit::{Permit, Refused},
     policy::{Access, Moment, Policy, Verdict},
     service::{Receiver, Service},
-    written::WrittenEnd,
+    written::Written,
 };

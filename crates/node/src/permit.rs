@@ -1,4 +1,4 @@
-//! What a session may do that a token let in: the rule of its grant, until somebody ends the session.
+//! A [`Permit`] says what a session may do that was let in by a token: the rule of its grant, until somebody ends the session.
 //!
 //! Invariant: nothing is allowed that the rule does not allow at that moment, with the generation that the segment has
 //! then; and nothing at all once the session was ended.
@@ -13,10 +13,7 @@ use netraid_control::{
 use netraid_planted::{Planted, planted};
 use netraid_scsi::View;
 
-use crate::{outside::Needs, written::WrittenEnd};
-
-/// How often an append is judged anew because another one came between.
-const APPEND_TRIES: usize = 8;
+use crate::{outside::Needs, written::Written};
 
 /// What one session may do.
 #[derive(Debug, Clone)]
@@ -54,6 +51,9 @@ impl Permit {
 
     /// Lets the grant hold until this moment, if the moment is later than its end. Size and blocks are the segment's, in bytes.
     pub fn extend(&mut self, until: Moment, capacity: u64, block_len: u32) {
+        if planted(Planted::ExtensionIgnored) {
+            return;
+        }
         let terms = *self.rule.terms();
         let terms = Terms { expires: until.max(terms.expires), ..terms };
         if let Ok(extended) = Rule::new(terms, capacity, block_len) {
@@ -117,34 +117,35 @@ impl Permit {
         }
     }
 
-    /// Whether a request may go to the device now, and where. What is written ends behind a write then. Where the grant only
-    /// appends, the end before the write, and behind it, are told too: a write that fails has to take that back.
+    /// Whether the session may only write behind what is written.
+    #[must_use]
+    pub const fn appends(&self) -> bool {
+        self.rule.terms().append_only
+    }
+
+    /// Whether a request may go to the device now, and where. A write moves the end of what is written. Of an append the old
+    /// and the new end are told, too: a failed append is taken back by these ([`Written::take_back`]).
     ///
     /// # Errors
-    /// When it must not go: nothing has changed then.
+    /// When the request must not go: nothing has changed then.
     pub fn send(
         &self,
         request: (Op, u64, u64),
-        (generation, written): (Generation, &WrittenEnd),
+        (generation, written): (Generation, &mut Written),
         now: Moment,
     ) -> Result<(Pieces, Option<(u64, u64)>), Refused> {
-        for _ in 0..APPEND_TRIES {
-            let end = written.get();
-            let pieces = self.judge(request, SegmentNow { generation, end }, now)?;
-            if !matches!(request.0, Op::Write | Op::WriteZeroes) {
-                return Ok((pieces, None));
-            }
-            if !self.rule.terms().append_only {
-                written.write_to(pieces.end());
-                return Ok((pieces, None));
-            }
-            // Another session may have appended since.
-            if written.append(end, pieces.end()) {
-                let moved = (end, pieces.end());
-                return Ok((pieces, Some(moved).filter(|(from, to)| from != to)));
-            }
+        let end = written.end();
+        let pieces = self.judge(request, SegmentNow { generation, end }, now)?;
+        let new_end = pieces.end();
+        if !matches!(request.0, Op::Write | Op::WriteZeroes) || new_end == 0 {
+            return Ok((pieces, None));
         }
-        Err(Some(Denial::NotAtEnd { offset: request.1, end: written.get() }))
+        if !self.appends() {
+            written.write_to(new_end);
+            return Ok((pieces, None));
+        }
+        written.append_to(new_end);
+        Ok((pieces, Some((end, new_end))))
     }
 
     /// Whether a request that may come later would be allowed.
@@ -157,7 +158,7 @@ impl Permit {
         segment: SegmentNow,
         now: Moment,
     ) -> Result<(), Refused> {
-        if !self.rule.terms().append_only || request.0 != Op::Write {
+        if !self.appends() || request.0 != Op::Write {
             return self.judge(request, segment, now).map(|_| ());
         }
         // Where an append has to begin is known when the writes before it are on their way.
@@ -261,23 +262,23 @@ mod tests {
     #[test]
     fn an_append_moves_the_end_and_the_next_one_begins_there() {
         let permit = permit(Terms { append_only: true, ..terms(Rights::ALL) });
-        let written = WrittenEnd::default();
-        let at = (GENERATION, &written);
-        assert_eq!(permit.send(WRITE, at, NOW).unwrap().1, Some((0, BLOCK)));
-        assert!(matches!(permit.send(WRITE, at, NOW), Err(Some(Denial::NotAtEnd { .. }))));
-        assert_eq!(permit.send((Op::Read, 0, BLOCK), at, NOW).unwrap().1, None);
-        let next = permit.send((Op::Write, BLOCK, 2 * BLOCK), at, NOW).unwrap();
-        assert_eq!((next.1, written.get()), (Some((BLOCK, 3 * BLOCK)), 3 * BLOCK));
+        let mut written = Written::default();
+        let mut send = |request| permit.send(request, (GENERATION, &mut written), NOW);
+        assert_eq!(send(WRITE).unwrap().1, Some((0, BLOCK)));
+        assert!(matches!(send(WRITE), Err(Some(Denial::NotAtEnd { .. }))));
+        assert_eq!(send((Op::Read, 0, BLOCK)).unwrap().1, None);
+        assert_eq!(send((Op::Write, BLOCK, 2 * BLOCK)).unwrap().1, Some((BLOCK, 3 * BLOCK)));
+        assert_eq!(written.end(), 3 * BLOCK);
     }
 
     #[test]
     fn a_write_of_one_who_may_write_all_moves_the_end_and_takes_nothing_back() {
         let permit = permit(terms(Rights::ALL));
-        let written = WrittenEnd::default();
+        let mut written = Written::default();
         let write = (Op::Write, 4 * BLOCK, BLOCK);
-        assert_eq!(permit.send(write, (GENERATION, &written), NOW).unwrap().1, None);
-        assert_eq!(written.get(), 5 * BLOCK);
-        assert!(permit.send(write, (Generation(4), &written), NOW).is_err());
+        assert_eq!(permit.send(write, (GENERATION, &mut written), NOW).unwrap().1, None);
+        assert_eq!((written.end(), written.floor()), (5 * BLOCK, 5 * BLOCK));
+        assert!(permit.send(write, (Generation(4), &mut written), NOW).is_err());
     }
 
     #[test]

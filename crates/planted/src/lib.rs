@@ -156,6 +156,7 @@ errors! {
         GuestUncounted: "A command of a session that a token let in does not count as at the device.",
         NewerGenerationHolds: "A grant holds on when its segment has a newer generation.",
         ExtensionRevives: "A session that was ended goes on when its grant is extended.",
+        ExtensionIgnored: "A grant that is extended ends when it would have ended before.",
         ReserveByAnyGrant: "Reservations are changed by any grant that holds, whatever its rights are.",
         SpanSentAsOne: "A request that spans ranges goes out whole where its first piece is where the session says.",
         StoreUncounted: "A command whose reservations are stored does not count as at the device.",

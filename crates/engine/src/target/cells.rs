@@ -3,7 +3,7 @@
 //! Nobody holds one of these while waiting, and whoever holds two takes them in this order: the
 //! node, or background work and then the logical units; then the table of LUNs, a LUN's policy,
 //! users, device; then sessions, the pacer, wakers. The table of segments, then guests. A session's
-//! permit comes last, after each of these. A command takes the logical units twice, for some tens of
+//! permit comes last, and after it how far its segment is written. A command takes the logical units twice, for some tens of
 //! nanoseconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

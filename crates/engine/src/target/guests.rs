@@ -147,9 +147,21 @@ impl Guest {
         request: (Op, u64, u64),
         at: Duration,
     ) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
-        let segment = (self.segment.generation(), self.segment.written());
-        let judged = self.permit.lock().send(request, segment, admission.now());
-        judged.map_err(|refused| self.tell(admission, refused, at))
+        let (generation, now) = (self.segment.generation(), admission.now());
+        let permit = self.permit.lock();
+        let judged = if permit.appends() {
+            permit.send(request, (generation, &mut self.segment.written().lock()), now)
+        } else {
+            permit
+                .judge(request, SegmentNow { generation, end: 0 }, now)
+                .map(|pieces| (pieces, None))
+        };
+        drop(permit);
+        let (pieces, moved) = judged.map_err(|refused| self.tell(admission, refused, at))?;
+        if moved.is_none() && matches!(request.0, Op::Write | Op::WriteZeroes) {
+            self.segment.write_to(pieces.end());
+        }
+        Ok((pieces, moved))
     }
 
     /// As [`Self::judge`], and nothing changes: the request may come later.
@@ -175,7 +187,10 @@ impl Guest {
     }
 
     fn segment_now(&self) -> SegmentNow {
-        SegmentNow { generation: self.segment.generation(), end: self.segment.written().get() }
+        SegmentNow {
+            generation: self.segment.generation(),
+            end: self.segment.written().lock().end(),
+        }
     }
 
     #[cold]

@@ -172,12 +172,6 @@ impl ServedLun {
         core::mem::replace(&mut place, device)
     }
 
-    /// Takes the device away; none of its commands may be there.
-    pub(super) fn take_device(&self) -> Option<Device> {
-        assert_eq!(self.running(), 0, "LUN {} loses its device under a command", self.number);
-        self.device.write().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
     /// Waits until no command is at the device; new ones must be kept off. False as soon as
     /// somebody moves the gate meanwhile. Cancel safe.
     pub(super) async fn wait_idle(&self) -> bool {

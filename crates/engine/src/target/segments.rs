@@ -25,7 +25,7 @@ use std::{
 use netraid_block::DeviceInfo;
 use netraid_control::units::{Generation, MediatorId, Moment, PlanId, SegmentId};
 use netraid_iscsi_proto::target::{ConnectionId, Realm};
-use netraid_node::WrittenEnd;
+use netraid_node::{Gate, Written};
 use netraid_scsi::Identity;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
@@ -69,7 +69,9 @@ pub(super) struct Segment {
     realm: Arc<ServedRealm>,
     stage: Guarded<Stage>,
     generation: AtomicU64,
-    written: WrittenEnd,
+    written: Guarded<Written>,
+    /// What `written` says of sessions that do not append: writes below it leave that alone.
+    floor: AtomicU64,
     guests: Guarded<Vec<Arc<Guest>>>,
     /// Since when there are no guests.
     idle_since: Guarded<Instant>,
@@ -116,8 +118,17 @@ impl Segment {
         Generation(self.generation.load(SeqCst))
     }
 
-    pub(super) const fn written(&self) -> &WrittenEnd {
+    pub(super) const fn written(&self) -> &Guarded<Written> {
         &self.written
+    }
+
+    /// A write of a session that does not append is on its way, up to here.
+    pub(super) fn write_to(&self, end: u64) {
+        if end > self.floor.load(SeqCst) {
+            let mut written = self.written.lock();
+            written.write_to(end);
+            self.floor.store(written.floor(), SeqCst);
+        }
     }
 
     /// What its device is; none while that is closed.
@@ -146,7 +157,7 @@ impl Segment {
     async fn drain(&self, chosen: impl Fn(&Guest) -> bool) -> Result<(), CommandError> {
         let deadline = Instant::now() + DRAIN_LIMIT;
         loop {
-            // Before the count: what ends after that is heard of.
+            // Made before the count: a command that ends after the count wakes it.
             let changed = self.changed.notified();
             let running = self.running(&chosen);
             if running == 0 {
@@ -168,7 +179,11 @@ impl Segment {
 
     /// Lets the device go, on a thread that may block.
     fn close_device(&self) {
-        let device = self.realm.luns.get(0).and_then(|lun| lun.take_device());
+        let Some(lun) = self.realm.luns.get(0) else { return };
+        // At a gate that is shut, commands enter for a moment, and go no further.
+        let is_unused = lun.gate() == Gate::Leaving || lun.running() == 0;
+        assert!(is_unused, "segment {} loses its device under a command", self.key.1);
+        let device = lun.replace_device(None);
         if let Some(device) = device {
             *self.closing.lock() = Some(tokio::task::spawn_blocking(move || drop(device)));
         }
@@ -241,7 +256,8 @@ impl Shared {
                 realm: ServedRealm::new(Realm(realm), 1),
                 stage: Guarded::new(Stage::Asleep),
                 generation: AtomicU64::default(),
-                written: WrittenEnd::default(),
+                written: Guarded::default(),
+                floor: AtomicU64::default(),
                 guests: Guarded::default(),
                 idle_since: Guarded::new(Instant::now()),
                 knocks: Guarded::default(),
@@ -276,9 +292,6 @@ impl Shared {
         knock: &Knock,
     ) -> Option<Arc<Guest>> {
         let segment = knock.segment.clone();
-        if segment.stage.get() != Stage::Open {
-            return None;
-        }
         let token = knock.admitted.grant.token();
         assert_eq!((token.mediator, token.segment), segment.key, "a grant of this segment");
         // Its agent has raised it already, and is about to say so.
@@ -287,8 +300,13 @@ impl Shared {
         match Guest::new(connection, segment.clone(), knock.admitted, now) {
             Ok(guest) => {
                 let guest = Arc::new(guest);
-                segment.guests.lock().push(guest.clone());
-                Some(guest)
+                let mut guests = segment.guests.lock();
+                // Whoever closes or fences the segment looks at the guests after that: this one is among them, or finds it here.
+                let is_late = segment.stage.get() != Stage::Open || guest.holds(now).is_err();
+                (!is_late).then(|| {
+                    guests.push(guest.clone());
+                    guest
+                })
             }
             Err(error) => {
                 if self.may_tell() {
@@ -303,7 +321,7 @@ impl Shared {
         let Opened { mut lun, generation, end_bytes } = opened;
         let info = lun.device.info().clone();
         segment.raise(generation);
-        segment.written.write_to(end_bytes);
+        segment.write_to(end_bytes);
         if let Some(known) = segment.realm.luns.get(0) {
             let was = known.block_len();
             if was != info.block_len {
@@ -373,7 +391,7 @@ impl Shared {
         }
         let deadline = Instant::now() + DRAIN_LIMIT;
         loop {
-            // Before the look: what ends after that is heard of.
+            // Made before the look: a stage that is set after the look wakes it.
             let changed = segment.changed.notified();
             if segment.stage.get() == Stage::Gone {
                 return Ok(());
@@ -458,12 +476,17 @@ async fn open(shared: Arc<Shared>, admission: Arc<dyn Admission>, segment: Arc<S
 /// Closes a segment for good, once nothing is at its device.
 async fn close(shared: Arc<Shared>, segment: Arc<Segment>) {
     loop {
-        // As in `drain`.
+        // Made before the count: a command that ends after the count wakes it.
         let changed = segment.changed.notified();
         if segment.running(|_| true) == 0 {
             break;
         }
         changed.await;
+    }
+    // Commands of sessions that were ended still enter the LUN for a moment, before their permits refuse them.
+    if let Some(lun) = segment.realm.luns.get(0) {
+        lun.set_gate(Gate::Leaving);
+        while !lun.wait_idle().await {}
     }
     segment.close_device();
     segment.closed().await;
@@ -494,12 +517,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
             };
             let lapsed = guests.iter().filter(|guest| is_over(guest));
             shared.end_guests(lapsed, "its grant is over: the session ends");
-            let is_idle = guests.is_empty() && segment.knocks.lock().is_empty();
-            if segment.stage.get() == Stage::Open
-                && is_idle
-                && segment.idle_since.get().elapsed() >= segments.idle_limit
-            {
-                segment.stage.set(Stage::Asleep);
+            if segment.falls_asleep(segments.idle_limit) {
                 segment.close_device();
             }
             if segment.stage.get() == Stage::Asleep {
@@ -516,6 +534,20 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 impl Segment {
+    /// An open segment that nobody has used for so long is asleep from now on; whether it is one.
+    fn falls_asleep(&self, idle_limit: Duration) -> bool {
+        // Nobody is let in meanwhile.
+        let guests = self.guests.lock();
+        let is_used = !guests.is_empty() || !self.knocks.lock().is_empty();
+        let sleeps = self.stage.get() == Stage::Open
+            && !is_used
+            && self.idle_since.get().elapsed() >= idle_limit;
+        if sleeps {
+            self.stage.set(Stage::Asleep);
+        }
+        sleeps
+    }
+
     fn holds_reservations(&self) -> bool {
         let units = self.realm.units.lock();
         units.unit(0).is_some_and(|unit| unit.reservations().registration_count() > 0)

@@ -17,7 +17,7 @@ use netraid_iscsi_proto::{
     chap::Secret,
     target::{Claim, ConnectionId, Party, Realm, Standing},
 };
-use netraid_node::{Barred, Entry, Guest, Needs, Permit, Refused, WrittenEnd};
+use netraid_node::{Barred, Entry, Guest, Needs, Permit, Refused, Written};
 use netraid_scsi::View;
 
 use super::interface::AgentConfig;
@@ -30,7 +30,7 @@ pub(super) struct Agent {
     config: AgentConfig,
     info: DeviceInfo,
     generation: Cell<Generation>,
-    written: WrittenEnd,
+    written: RefCell<Written>,
     now: Cell<Moment>,
     /// Plans that were ended: their tokens let in nobody.
     revoked: RefCell<Vec<PlanId>>,
@@ -46,7 +46,7 @@ pub(super) struct Visitor {
     view: Option<View>,
     /// Commands at the device.
     running: Cell<u32>,
-    /// When its time is over, and whether it was ended: the permit has notes of its own.
+    /// The simulation's own record of when the grant ends, and whether the session was ended: the permit is not asked.
     expires: Cell<Moment>,
     has_ended: Cell<bool>,
     /// The owner was told that nothing of it is at the device.
@@ -57,7 +57,7 @@ impl Agent {
     pub(super) fn new(config: AgentConfig, info: DeviceInfo) -> Self {
         let (generation, now) = (Cell::new(config.generation), Cell::new(config.begins));
         let (revoked, visitors) = (RefCell::default(), RefCell::default());
-        let written = WrittenEnd::default();
+        let written = RefCell::default();
         Self { config, info, generation, written, now, revoked, visitors }
     }
 
@@ -246,7 +246,10 @@ impl Visitor {
     }
 
     fn segment(&self) -> SegmentNow {
-        SegmentNow { generation: self.agent.generation.get(), end: self.agent.written.get() }
+        SegmentNow {
+            generation: self.agent.generation.get(),
+            end: self.agent.written.borrow().end(),
+        }
     }
 }
 
@@ -266,12 +269,13 @@ impl Guest for Visitor {
     }
 
     fn judge(&self, request: (Op, u64, u64)) -> Result<(Pieces, Option<(u64, u64)>), Barred> {
-        let segment = (self.agent.generation.get(), &self.agent.written);
+        let written = &mut self.agent.written.borrow_mut();
+        let segment = (self.agent.generation.get(), &mut **written);
         self.permit.borrow().send(request, segment, self.agent.now.get()).map_err(barred)
     }
 
     fn take_back(&self, before: u64, end: u64) {
-        self.agent.written.take_back(before, end);
+        self.agent.written.borrow_mut().take_back(before, end);
     }
 
     fn enter(&self) {

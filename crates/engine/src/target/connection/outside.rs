@@ -351,7 +351,7 @@ impl netraid_node::Guest for Admitted {
     }
 
     fn take_back(&self, before: u64, end: u64) {
-        self.guest.segment.written().take_back(before, end);
+        self.guest.segment.written().lock().take_back(before, end);
     }
 
     fn enter(&self) {
