@@ -213,6 +213,8 @@ cases! {
     PlanEnded = "grants: plans ended",
     /// A plan was extended.
     PlanExtended = "grants: plans extended",
+    /// Something was done after the end of its token, since its plan was extended.
+    GuestDoneExtended = "grants: commands done in an extended plan",
     /// A segment was fenced.
     SegmentFenced = "grants: segments fenced",
     /// Nothing of fenced sessions was at the device any more.

@@ -13,7 +13,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use netraid_block::{IoError, narrow};
+use netraid_block::{ErrorKind, IoError, narrow};
 use netraid_control::{
     derived::{ByteRange, Ranges, Rights, Terms},
     keys::{KEY_LEN, KeyId, Keyring, Ring, RootKey, Rotation},
@@ -116,8 +116,9 @@ struct Asked {
     may_be: bool,
     /// It came when the grant was over.
     is_late: bool,
-    /// Blocks of the segment, in order; and what a write puts there.
+    /// Blocks of the segment, in order, and what was known of them; and what a write puts there.
     blocks: Vec<u64>,
+    before: Vec<Option<u64>>,
     number: u64,
 }
 
@@ -127,13 +128,17 @@ struct Visit {
     guest: usize,
     plan: PlanId,
     terms: Terms,
-    /// Until when the plan lasts, for sessions that were there when it was extended.
+    /// Until when the plan lasts at most, and at least: sessions that were not there when it was extended know nothing of
+    /// that.
     until: Moment,
+    surely_until: Moment,
     /// The plan was ended, or its segment fenced.
     has_ended: bool,
     asked: Option<Asked>,
     is_open: bool,
     is_leaving: bool,
+    /// One session carries everything since the guest was let in: what its plan was extended by counts.
+    is_steady: bool,
 }
 
 /// A run.
@@ -313,17 +318,19 @@ impl Guests {
         config.sessions = [1, 1, 2][self.dice.index(3)];
         config.wishes.immediate_data = self.dice.one_in(2);
         (config.request_timeout, config.login_timeout) = (TIMEOUT, TIMEOUT);
+        let is_steady = config.sessions == 1;
         let line = self.net.open(self.engines[guest], self.host, config);
-        let (is_open, is_leaving) = (false, false);
         let visit = Visit {
             guest,
             plan,
             terms,
             until: terms.expires,
+            surely_until: terms.expires,
             has_ended: false,
             asked: None,
-            is_open,
-            is_leaving,
+            is_open: false,
+            is_leaving: false,
+            is_steady,
         };
         self.note(|| format!("{line:?}: guest {guest} comes with {terms:?}"));
         self.visits.insert(line, visit);
@@ -410,6 +417,7 @@ impl Guests {
         };
         self.numbers += 1;
         let number = self.numbers;
+        let before = blocks.iter().map(|block| self.contents[at(*block)]).collect();
         if command == Command::Write && may_be {
             // Until it is known how that ended, either may be there.
             blocks.iter().for_each(|block| self.contents[at(*block)] = None);
@@ -418,7 +426,7 @@ impl Guests {
         let order = self.net.order(line, command.order(extent, number));
         self.note(|| format!("{line:?} asks for {command:?} {number} of {blocks:?}"));
         if let Some(visit) = self.visits.get_mut(&line) {
-            visit.asked = Some(Asked { command, order, may_be, is_late, blocks, number });
+            visit.asked = Some(Asked { command, order, may_be, is_late, blocks, before, number });
         }
     }
 
@@ -452,7 +460,11 @@ impl Guests {
             News::Ended { user, .. } => {
                 unreachable!("{line:?}: no guest submits requests, and {user} has ended")
             }
-            News::Told(_) => {}
+            News::Told(_) => {
+                if let Some(visit) = self.visits.get_mut(&line) {
+                    visit.is_steady = false;
+                }
+            }
         }
     }
 
@@ -462,25 +474,33 @@ impl Guests {
         let Some(asked) = visit.asked.take_if(|asked| asked.order == order) else { return };
         let (needed, is_of_now) = (asked.command.needs(), visit.is_of(self.generation));
         let (may_be, is_granted) = (asked.may_be, visit.is_granted(needed, now));
-        let result = result.map_err(|error| error.to_string());
+        let is_extended = now > visit.terms.expires;
         self.note(|| format!("{line:?}: {asked:?} ends: {:?}", result.as_ref().map(Vec::len)));
         match (may_be, result) {
             (false, Ok(_)) => self.fail(format!("{line:?}: it was not granted: {asked:?}")),
             (false, Err(why)) => self.cases.add(match asked.is_late {
-                _ if !why.contains(NO_ACCESS) => Case::GuestFailed,
+                _ if !is_denial(&why) => Case::GuestFailed,
                 true => Case::DeniedLate,
                 false => Case::DeniedRight,
             }),
-            (true, Err(why)) if is_granted && why.contains(NO_ACCESS) => {
-                self.fail(format!("{line:?}: it was granted, and denied: {asked:?}"));
+            (true, Err(why)) if is_granted && !is_trouble(&why) => {
+                self.fail(format!("{line:?}: it was granted: {asked:?}, and refused: {why}"));
             }
-            (true, Err(_)) => {
+            (true, Err(why)) => {
                 self.cases.add(Case::GuestFailed);
-                self.doubt(line, &asked);
+                match is_denial(&why) && is_of_now {
+                    true => self.restore(&asked),
+                    false => self.doubt(line, &asked),
+                }
             }
             // Others may have written there since.
             (true, Ok(_)) if !is_of_now => self.cases.add(Case::GuestDoneBeforeFence),
-            (true, Ok(bytes)) => self.hear_done(line, &asked, &bytes),
+            (true, Ok(bytes)) => {
+                if is_extended {
+                    self.cases.add(Case::GuestDoneExtended);
+                }
+                self.hear_done(line, &asked, &bytes);
+            }
         }
         // An instant that all share would say nothing of those between.
         let wait = Duration::from_micros(self.dice.below(20_000));
@@ -539,6 +559,15 @@ impl Guests {
         for (is_doubtful, contents) in self.is_doubtful.iter_mut().zip(&mut self.contents) {
             if core::mem::take(is_doubtful) {
                 *contents = None;
+            }
+        }
+    }
+
+    /// A write was denied: what was known is still there.
+    fn restore(&mut self, asked: &Asked) {
+        if asked.command == Command::Write {
+            for (block, before) in asked.blocks.iter().zip(&asked.before) {
+                self.contents[at(*block)] = *before;
             }
         }
     }
@@ -623,6 +652,9 @@ impl Guests {
         let visits = self.visits.values_mut();
         for visit in visits.filter(|visit| visit.guest == guest && now < visit.until) {
             visit.until = visit.until.max(until);
+            if visit.is_open {
+                visit.surely_until = visit.surely_until.max(until);
+            }
             self.cases.add(Case::PlanExtended);
             self.net.extend_plan(self.host, visit.plan, until);
         }
@@ -688,7 +720,8 @@ impl Visit {
 
     /// Whether its token lets in, and gives the right to this.
     fn is_granted(&self, needed: Rights, now: Moment) -> bool {
-        !self.has_ended && now < self.terms.expires && self.terms.rights.contain(needed)
+        let until = if self.is_steady { self.surely_until } else { self.terms.expires };
+        !self.has_ended && now < until && self.terms.rights.contain(needed)
     }
 }
 
@@ -753,6 +786,16 @@ fn host(keys: Keyring, dice: &mut Dice) -> HostConfig {
         begins: BEGINS,
     });
     config
+}
+
+/// Whether a target says that a grant does not allow something.
+fn is_denial(why: &IoError) -> bool {
+    why.to_string().contains(NO_ACCESS)
+}
+
+/// Whether a request may end so that was granted: its session is gone, or somebody has ended it.
+fn is_trouble(why: &IoError) -> bool {
+    matches!(why.kind(), ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::Aborted)
 }
 
 /// The blocks of the segment that terms show, in order.
