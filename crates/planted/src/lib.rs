@@ -122,6 +122,7 @@ errors! {
         LateWriteAllowed: "A session begins anew without a reset of what the last one left behind.",
     }
     way {
+        StandstillCounts: "A process that stood still judges by the time that has passed before it looks what has come.",
         LostWriteCountsAsDone: "A command that was under way when its session was lost counts as carried out.",
         HeldWriteSentAtOnce: "A write that was under way in a lost session is sent again before that session's end.",
         GivenUpNotAborted: "A command that is given up is not aborted.",

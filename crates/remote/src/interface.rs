@@ -181,6 +181,11 @@ pub struct Status {
 /// What happened, for logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
+    /// The process stood still, and has not looked at what came meanwhile: that time does not count.
+    StoodStill {
+        /// So long.
+        time: Duration,
+    },
     /// A session is lost.
     Lost {
         /// Which.

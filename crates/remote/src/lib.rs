@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod clock;
 mod commands;
 mod deadlines;
 mod dial;

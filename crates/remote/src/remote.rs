@@ -19,6 +19,7 @@ use netraid_planted::{Planted, planted};
 
 use crate::{
     Reason,
+    clock::{Clock, Reading},
     dial::Dialer,
     disk::Profile,
     examination::{Probed, Untold},
@@ -52,7 +53,9 @@ const LOGOUT_LIMIT: Duration = Duration::from_secs(1);
 pub struct Remote<U> {
     pub(crate) dialer: Dialer,
     pub(crate) place: Arc<str>,
+    /// The moment, by the own clock.
     pub(crate) now: Duration,
+    clock: Clock,
     pub(crate) phase: Phase,
     /// What was found when the disk was connected first, which its users were told.
     pub(crate) first: Option<Probed>,
@@ -133,6 +136,7 @@ impl<U> Remote<U> {
         let mut remote = Self {
             place,
             now,
+            clock: Clock::new(now),
             phase: Phase::Opening(None),
             first: None,
             profile: Profile::UNKNOWN,
@@ -216,6 +220,7 @@ impl<U> Remote<U> {
 
     /// The session to which goes what is received `now` on a connection.
     pub fn receiver(&mut self, place: Place, now: Duration) -> Option<&mut Link> {
+        let now = self.begin(now);
         self.connection(place).map(|link| link.hear(now))
     }
 
@@ -230,7 +235,7 @@ impl<U> Remote<U> {
     /// Before [`Action::Opened`].
     pub fn handle_request(&mut self, now: Duration, request: Request<U>) {
         assert!(!matches!(self.phase, Phase::Opening(_)), "a request to a disk that is not open");
-        self.begin(now);
+        let now = self.begin(now);
         if self.is_closed {
             return self.ended.push_back((request.user, Err(ErrorKind::Aborted.into())));
         }
@@ -249,7 +254,7 @@ impl<U> Remote<U> {
     /// Before [`Action::Opened`].
     pub fn handle_order(&mut self, now: Duration, id: OrderId, order: Order) {
         assert!(!matches!(self.phase, Phase::Opening(_)), "an order to a disk that is not open");
-        self.begin(now);
+        let now = self.begin(now);
         if self.is_closed {
             let result = Err(ErrorKind::Aborted.into());
             return self.actions.push_back(Action::Answer { order: id, result });
@@ -293,7 +298,7 @@ impl<U> Remote<U> {
 
     /// A connection is made.
     pub fn handle_connected(&mut self, now: Duration, place: Place, fresh: Fresh) {
-        self.begin(now);
+        let now = self.begin(now);
         if place.0 < self.lanes.len() {
             return self.take_connection(place.0, fresh);
         }
@@ -322,7 +327,7 @@ impl<U> Remote<U> {
     /// Something was received on a connection, and given to its [`Self::receiver`]; `end` is how that went: with an error
     /// the connection is over.
     pub fn handle_received(&mut self, now: Duration, place: Place, end: Result<(), Reason>) {
-        self.begin(now);
+        let now = self.begin(now);
         if place.0 < self.lanes.len() {
             self.turn = (place.0 + 1) % self.lanes.len();
             return self.take_input(place.0, end);
@@ -338,6 +343,11 @@ impl<U> Remote<U> {
     /// When [`Self::handle_timeout`] is to be called.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
+        self.due().map(|due| self.clock.outside(due))
+    }
+
+    /// The same by the own clock.
+    fn due(&self) -> Option<Duration> {
         let lanes = |is_meant: fn(&Lane) -> bool| {
             let meant = self.lanes.iter().filter(|lane| is_meant(lane));
             meant.filter_map(Lane::next_timeout).min()
@@ -359,7 +369,7 @@ impl<U> Remote<U> {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Duration) {
-        self.begin(now);
+        let now = self.begin(now);
         for at in 0..self.lanes.len() {
             self.take_time(at);
         }
@@ -431,10 +441,16 @@ impl<U> Remote<U> {
         }
     }
 
-    fn begin(&mut self, now: Duration) {
-        assert!(now >= self.now, "time runs backwards: {now:?} after {:?}", self.now);
+    /// Something happens `now`, by the shell's clock; the moment by the own clock.
+    fn begin(&mut self, now: Duration) -> Duration {
+        let due = if self.clock.may_have_stood(now) { self.due() } else { None };
+        let Reading { now, stood } = self.clock.read(now, due);
         self.now = now;
         self.is_due = true;
+        if let Some(time) = stood {
+            self.tell(Event::StoodStill { time });
+        }
+        now
     }
 
     fn connection(&mut self, place: Place) -> Option<&mut Link> {

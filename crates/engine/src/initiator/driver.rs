@@ -322,6 +322,10 @@ fn fresh(credentials: Option<Credentials>) -> Fresh {
 
 fn log(place: &str, event: &Event) {
     match event {
+        Event::StoodStill { time } => {
+            let seconds = time.as_secs();
+            tracing::warn!(place, seconds, "this process stood still; that time does not count");
+        }
         Event::Lost { session, reason } => {
             tracing::warn!(place, session, reason, "session lost");
         }

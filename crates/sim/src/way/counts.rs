@@ -164,6 +164,8 @@ counts! {
     NotOpened = "disks not opened",
     /// A session was lost.
     SessionLost = "sessions lost",
+    /// A line stood still, and what was due meanwhile was put off.
+    StoodStill = "standstills of lines that did not count",
     /// A session was made again.
     Reconnected = "sessions made again",
     /// A session of a predecessor may remain.

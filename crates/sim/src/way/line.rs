@@ -81,6 +81,8 @@ pub(super) struct Line<U> {
     credentials: Option<Credentials>,
     alarm: Alarm,
     dice: Dice,
+    /// What is first of things that are there at once.
+    order: Dice,
 }
 
 impl<U> Line<U> {
@@ -89,7 +91,7 @@ impl<U> Line<U> {
         (engine, host): Path,
         (config, portals): (LineConfig, u16),
         (now, pool): (Duration, Pool),
-        mut dice: Dice,
+        (mut dice, order): (Dice, Dice),
     ) -> Self {
         let (digests, sessions) = (config.digests, usize::from(config.sessions));
         let credentials = config.credentials.clone();
@@ -113,6 +115,7 @@ impl<U> Line<U> {
             credentials,
             alarm: Alarm::default(),
             dice,
+            order,
         }
     }
 
@@ -332,6 +335,12 @@ impl<U> Line<U> {
     fn take_turn(&mut self, desk: &mut Desk, streams: &mut Streams) -> bool {
         let Some(remote) = &mut self.remote else { return false };
         let now = desk.clock();
+        // As the engine's driver does: where time is up and something has come, either is first.
+        let is_up = remote.next_timeout().is_some_and(|at| at <= now);
+        if is_up && self.order.one_in(2) {
+            remote.handle_timeout(now);
+            return true;
+        }
         if let Some((stream, answer)) = self.answers.pop_front() {
             let at = self.sockets.iter().position(|socket| socket.connects_by(stream));
             let Some(at) = at else { return true };
@@ -487,6 +496,7 @@ fn note_end(desk: &mut Desk, line: LineId, number: u64, is_well: bool) {
 
 fn count_event(desk: &mut Desk, event: &RemoteEvent) {
     match event {
+        RemoteEvent::StoodStill { .. } => desk.count(Count::StoodStill),
         RemoteEvent::Lost { .. } => desk.count(Count::SessionLost),
         RemoteEvent::Reconnected { .. } => desk.count(Count::Reconnected),
         RemoteEvent::PredecessorMayRemain { .. } => desk.count(Count::PredecessorMayRemain),

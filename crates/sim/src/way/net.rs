@@ -275,11 +275,11 @@ impl<U, X> Net<U, X> {
     /// Begins to open a host's disk; [`News::Opened`] says what came of it.
     pub fn open(&mut self, engine: EngineId, host: HostId, config: LineConfig) -> LineId {
         let id = LineId(self.lines.len());
-        let dice = self.seed.dice(&format!("line {}", id.0));
+        let dice = ["line", "order of line"].map(|it| self.seed.dice(&format!("{it} {}", id.0)));
         let portals = self.hosts[host.0].portals();
         self.desk.watch.add_line(engine, host, config.request_timeout);
         let (now, pool) = (self.desk.clock(), self.pool.clone());
-        let mut line = Line::new(id, (engine, host), (config, portals), (now, pool), dice);
+        let mut line = Line::new(id, (engine, host), (config, portals), (now, pool), dice.into());
         line.wake(&mut self.desk);
         self.lines.push(line);
         id

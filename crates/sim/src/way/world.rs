@@ -197,6 +197,8 @@ pub struct World {
     is_unsynced: bool,
     /// Requests before this one were submitted before parity was resynced.
     unsynced_upto: u64,
+    /// An engine whose process stands still, and until when.
+    standing: Option<(EngineId, Time)>,
     /// No engine stands still again before this moment.
     awake_until: Time,
     /// Engines up to this one met more than the level survives.
@@ -287,6 +289,7 @@ impl World {
             oracle_is_open: false,
             is_unsynced: false,
             unsynced_upto: 0,
+            standing: None,
             awake_until: Time::START,
             excused_upto: 0,
             oracle: match plan.has_log {
@@ -382,6 +385,9 @@ impl World {
         match happening {
             Happening::Timer(id) => {
                 self.timers.remove(&id);
+                if let Some(until) = self.stands_still(id) {
+                    return self.set_timer(id, Some(until));
+                }
                 if let Some(at) = self.position(id) {
                     self.with(at, |engine, context| engine.handle_timeout(context));
                 }
@@ -459,6 +465,18 @@ impl World {
             let ticket = self.net.put_in(wait, Happening::Timer(id));
             self.timers.insert(id, (next, ticket));
         }
+    }
+
+    /// Until when an engine's process stands still, if it does.
+    fn stands_still(&self, id: EngineId) -> Option<Time> {
+        let now = self.net.now();
+        let standing = self.standing.filter(|(engine, until)| *engine == id && *until > now);
+        standing.map(|(_, until)| until)
+    }
+
+    /// The engine that serves does nothing now.
+    fn serving_stands_still(&self) -> bool {
+        self.serving.is_some_and(|id| self.stands_still(id).is_some())
     }
 
     fn position(&self, id: EngineId) -> Option<usize> {

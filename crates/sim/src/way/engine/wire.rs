@@ -85,7 +85,8 @@ impl Engine {
             Event::Fenced => Case::LineFenced,
             Event::NotRegistered { .. } => Case::NotRegistered,
             Event::GivenUp { .. } => Case::SessionGivenUp,
-            Event::Ending { .. }
+            Event::StoodStill { .. }
+            | Event::Ending { .. }
             | Event::Redirected { .. }
             | Event::PredecessorMayRemain { .. }
             | Event::Grown { .. }

@@ -18,6 +18,9 @@ const LOOKS_AWAY_MAX: u32 = 3;
 impl World {
     pub(super) fn tick(&mut self) {
         self.net.put_in(LOOK_EVERY, Happening::Tick);
+        if self.serving_stands_still() {
+            return;
+        }
         self.note_places();
         self.forgive();
         self.look_after_members();

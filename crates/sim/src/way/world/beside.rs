@@ -56,7 +56,8 @@ impl World {
         let others = self.impaired() - usize::from(self.hosts[host].is_impaired);
         let are_well = [host, spare].iter().all(|host| self.hosts[*host].trouble.is_none());
         let is_fit = self.phase == Phase::Lives && self.replacing.is_none() && are_well;
-        if !is_fit || others >= self.tolerance() || self.may_leave_one_out() {
+        let may_be = is_fit && !self.serving_stands_still();
+        if !may_be || others >= self.tolerance() || self.may_leave_one_out() {
             return;
         }
         self.fail_by_order(host, member);

@@ -105,6 +105,10 @@ impl World {
         if self.hosts[host].trouble.is_some() {
             return;
         }
+        let is_order = matches!(fault, Fault::Scrub | Fault::Spare | Fault::FailedByOrder);
+        if is_order && self.serving_stands_still() {
+            return;
+        }
         if fault == Fault::Scrub {
             return self.scrub();
         }

@@ -364,12 +364,16 @@ impl World {
                 }
                 self.count(Case::EngineHung);
                 let seat = self.seats[machine];
-                // What waits for an answer meanwhile has time left for a session that was lost.
-                let most = self.plan.line.request_timeout / 2;
-                let time = Duration::from_millis(100 + self.dice.below(1500)).min(most);
+                // For less than requests wait, and for longer than they may wait: that time does not count.
+                let limit = self.plan.line.request_timeout;
+                let time = match self.fault_dice.one_in(3) {
+                    true => limit.mul_f64(1.0 + self.fault_dice.below(2000) as f64 / 1000.0),
+                    false => Duration::from_millis(100 + self.dice.below(1500)).min(limit / 2),
+                };
                 self.net.hang_engine(seat, time);
+                self.standing = Some((id, now.after(time)));
                 // Members are asked again before an engine stands still again.
-                let busy = 2 * self.plan.line.request_timeout;
+                let busy = time + 2 * self.plan.line.request_timeout;
                 self.awake_until = self.net.now().after(busy);
                 let wait = self.dice.time_to_next(self.plan.life);
                 self.net.put_in(wait + busy, Happening::Fall(id));

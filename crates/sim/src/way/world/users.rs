@@ -87,7 +87,7 @@ impl World {
 
     /// Keeps as many requests in flight as the plan wants.
     pub(super) fn look_after_users(&mut self) {
-        let Some(id) = self.serving else { return };
+        let Some(id) = self.serving.filter(|id| self.stands_still(*id).is_none()) else { return };
         let Some(at) = self.position(id) else { return };
         while let Some(serving) = self.engines[at].serving() {
             let late = self.told_to_close.filter(|(stopped, _)| *stopped == id);

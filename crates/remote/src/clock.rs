@@ -1,0 +1,121 @@
+//! The clock by which a disk's time is judged: it stands still while its process does.
+//!
+//! A process that is stopped, or whose machine is paused or moved, finds that the time of all that it asked for is over, and
+//! what has come meanwhile not read yet. So the time of a standstill counts for nobody.
+//!
+//! Invariant: the clock never runs backwards, and two standstills in a row without a look in time between count as one: who
+//! is always late gets no more time by that.
+
+use core::time::Duration;
+
+use netraid_planted::{Planted, planted};
+
+/// Who looks later than this after the last look, and after something was due, has stood still.
+const STANDSTILL_MIN: Duration = Duration::from_secs(1);
+/// What was due during a standstill is due so much after it, or sooner if it was due that soon before.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A clock that stands still with its process.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// The last look, by this clock.
+    seen: Duration,
+    /// How much this clock is behind the shell's.
+    behind: Duration,
+    /// The last look was late, and what it was late by does not count.
+    was_late: bool,
+}
+
+/// A look at the clock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// The moment.
+    pub(crate) now: Duration,
+    /// How long the process had stood still, if it had: that does not count.
+    pub(crate) stood: Option<Duration>,
+}
+
+impl Clock {
+    pub(crate) const fn new(now: Duration) -> Self {
+        Self { seen: now, behind: Duration::ZERO, was_late: false }
+    }
+
+    /// A moment of this clock by the shell's.
+    pub(crate) fn outside(&self, at: Duration) -> Duration {
+        at + self.behind
+    }
+
+    /// Whether [`Self::read`] is to be told what was due.
+    #[inline]
+    pub(crate) fn may_have_stood(&self, outside: Duration) -> bool {
+        outside.saturating_sub(self.behind) > self.seen + STANDSTILL_MIN
+    }
+
+    /// The moment, when the shell's clock says `outside`; `due` is what was to be looked at first.
+    #[inline]
+    pub(crate) fn read(&mut self, outside: Duration, due: Option<Duration>) -> Reading {
+        let own = outside.checked_sub(self.behind).filter(|own| *own >= self.seen);
+        let Some(own) = own else {
+            unreachable!("time runs backwards: {outside:?} after {:?}", self.outside(self.seen))
+        };
+        let late = due.filter(|due| own > *due + STANDSTILL_MIN && self.may_have_stood(outside));
+        let late = late.filter(|_| !self.was_late && !planted(Planted::StandstillCounts));
+        self.was_late = late.is_some();
+        let now = late.map_or(own, |due| self.seen.max(due.saturating_sub(GRACE)));
+        let stood = late.map(|_| own - now);
+        self.behind += stood.unwrap_or_default();
+        self.seen = now;
+        Reading { now, stood }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn who_looks_in_time_has_the_time_of_the_shell() {
+        let mut clock = Clock::new(SECOND);
+        for at in [SECOND, 2 * SECOND, 60 * SECOND] {
+            let reading = clock.read(at, Some(at));
+            assert_eq!(reading, Reading { now: at, stood: None });
+            assert_eq!(clock.outside(at), at);
+        }
+    }
+
+    #[test]
+    fn what_was_due_during_a_standstill_is_due_a_second_after_it() {
+        let mut clock = Clock::new(SECOND);
+        let reading = clock.read(20 * SECOND, Some(6 * SECOND));
+        assert_eq!(reading, Reading { now: 5 * SECOND, stood: Some(15 * SECOND) });
+        assert_eq!(clock.outside(6 * SECOND), 21 * SECOND);
+        assert_eq!(clock.read(21 * SECOND, Some(6 * SECOND)).now, 6 * SECOND);
+    }
+
+    #[test]
+    fn what_was_due_sooner_is_due_as_soon_after_it() {
+        let mut clock = Clock::new(6 * SECOND - SECOND / 10);
+        assert_eq!(clock.read(20 * SECOND, Some(6 * SECOND)).now, 6 * SECOND - SECOND / 10);
+    }
+
+    #[test]
+    fn who_is_always_late_gets_no_more_time() {
+        let mut clock = Clock::new(SECOND);
+        let due = Some(6 * SECOND);
+        let mut at = SECOND;
+        let expired = (0..10).position(|_| {
+            at = at.max(clock.outside(6 * SECOND)) + 2 * SECOND;
+            clock.read(at, due).now >= 6 * SECOND
+        });
+        assert_eq!(expired, Some(1));
+    }
+
+    #[test]
+    fn nothing_stands_still_for_who_waits_for_nothing() {
+        let mut clock = Clock::new(SECOND);
+        assert_eq!(clock.read(90 * SECOND, None).now, 90 * SECOND);
+        assert_eq!(clock.read(180 * SECOND, Some(200 * SECOND)).now, 180 * SECOND);
+    }
+}
