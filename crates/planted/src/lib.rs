@@ -33,20 +33,24 @@ macro_rules! errors {
     (
         array { $($array:ident: $array_text:literal,)* }
         way { $($way:ident: $way_text:literal,)* }
-        seldom { $($seldom:ident: $seldom_text:literal,)* }
+        seldom_array { $($seldom_array:ident: $seldom_array_text:literal,)* }
+        seldom_way { $($seldom_way:ident: $seldom_way_text:literal,)* }
     ) => {
         /// An error in what the product decides.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Planted {
             $(#[doc = $array_text] $array,)*
             $(#[doc = $way_text] $way,)*
-            $(#[doc = $seldom_text] $seldom,)*
+            $(#[doc = $seldom_array_text] $seldom_array,)*
+            $(#[doc = $seldom_way_text] $seldom_way,)*
         }
 
         #[cfg(feature = "planted-errors")]
         impl Planted {
             /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$array,)* $(Self::$way,)* $(Self::$seldom,)*];
+            pub const ALL: &[Self] = &[
+                $(Self::$array,)* $(Self::$way,)* $(Self::$seldom_array,)* $(Self::$seldom_way,)*
+            ];
 
             /// Its name.
             #[must_use]
@@ -54,7 +58,8 @@ macro_rules! errors {
                 match self {
                     $(Self::$array => stringify!($array),)*
                     $(Self::$way => stringify!($way),)*
-                    $(Self::$seldom => stringify!($seldom),)*
+                    $(Self::$seldom_array => stringify!($seldom_array),)*
+                    $(Self::$seldom_way => stringify!($seldom_way),)*
                 }
             }
 
@@ -64,14 +69,15 @@ macro_rules! errors {
                 match self {
                     $(Self::$array => World::Array,)*
                     $(Self::$way => World::Way,)*
-                    $(Self::$seldom => World::Way,)*
+                    $(Self::$seldom_array => World::Array,)*
+                    $(Self::$seldom_way => World::Way,)*
                 }
             }
 
             /// Whether each campaign of `cargo xtask mutate` is expected to show it, and not some of them only.
             #[must_use]
             pub const fn is_shown(self) -> bool {
-                !matches!(self, $(Self::$seldom)|*)
+                !matches!(self, $(Self::$seldom_array)|* | $(Self::$seldom_way)|*)
             }
         }
     };
@@ -86,8 +92,6 @@ errors! {
         HomeBeforeParityStable: "Blocks are written home before their PARITY is stable.",
         TailWithoutFlush: "The tail moves to a cut without any flush.",
         CheckpointBeforeImages: "A checkpoint is written before the images that it rests on are stable.",
-        SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
-        PageBeforeStable: "Images are written before what they say is stable.",
         PageFromOneCopy: "Pages are loaded from one of their holders.",
         RedoOfClosedRounds: "A PARITY of a round that is over is redone.",
         RedoIgnoresOwner: "A PARITY is redone on a stripe that has another owner since.",
@@ -111,7 +115,6 @@ errors! {
         FlushCoversLater: "A flush counts for what completed after it was sent.",
         AheadKeptThroughChange: "What was read ahead stays when it is changed.",
         AheadBesideChange: "Something is read ahead while a change of it is in flight.",
-        CacheLossBelieved: "What a member answers that has lost its cache is believed.",
         PieceErrorForgotten: "A member request ends well although a piece of it failed.",
         PartedStays: "A member that was set aside keeps its device.",
         FaultyWhileOpeningStays: "A member that is set aside while the array opens keeps its device.",
@@ -164,7 +167,12 @@ errors! {
         SegmentSizeShown: "A session sees the size of the segment, not that of its ranges.",
         RightUnaskedAfterData: "A command is not asked for the right that it takes when its data has come.",
     }
-    seldom {
+    seldom_array {
+        SlotReusedBeforeTailStable: "The log goes over what is below a cut before its checkpoint is stable.",
+        PageBeforeStable: "Images are written before what they say is stable.",
+        CacheLossBelieved: "What a member answers that has lost its cache is believed.",
+    }
+    seldom_way {
         IdleWritesOutliveRegistration: "What waits is still sent after the registration was given back for good.",
         LateSessionJoinsUnwitnessed: "A late session carries requests although no other one has shown that it is registered still.",
         OtherDiskAcceptedAfterReconnect: "A disk of the same size counts as the one that was found first.",
