@@ -302,11 +302,17 @@ impl Shared {
                 let guest = Arc::new(guest);
                 let mut guests = segment.guests.lock();
                 // Whoever closes or fences the segment looks at the guests after that: this one is among them, or finds it here.
-                let is_late = segment.stage.get() != Stage::Open || guest.holds(now).is_err();
-                (!is_late).then(|| {
-                    guests.push(guest.clone());
-                    guest
-                })
+                // Its plan may have been ended, or its key taken back, while it waited.
+                let is_late = segment.stage.get() != Stage::Open
+                    || guest.holds(now).is_err()
+                    || !segments.admission.stands(guest.grant());
+                if is_late {
+                    let plan = guest.grant().token().plan;
+                    tracing::info!(segment = %segment.key.1, %plan, "who waited is let in no more");
+                    return None;
+                }
+                guests.push(guest.clone());
+                Some(guest)
             }
             Err(error) => {
                 if self.may_tell() {

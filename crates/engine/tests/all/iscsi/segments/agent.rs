@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -57,6 +57,8 @@ pub(super) struct Stored {
     pub(super) lacks_descriptors: bool,
     /// Its generation is raised while it is being opened.
     pub(super) is_raised_late: bool,
+    /// Its plan is taken back while it is being opened.
+    pub(super) is_revoked_late: bool,
     pub(super) opened: usize,
 }
 
@@ -70,6 +72,8 @@ pub(super) struct Agent {
     pub(super) denials: Mutex<Vec<Denial>>,
     clock: AtomicU64,
     pub(super) pace: Mutex<Pace>,
+    /// No session may go on.
+    pub(super) is_revoked: AtomicBool,
 }
 
 impl Agent {
@@ -89,6 +93,7 @@ impl Agent {
                 fails: false,
                 lacks_descriptors: false,
                 is_raised_late: false,
+                is_revoked_late: false,
                 opened: 0,
             };
             (segment(number), stored)
@@ -102,6 +107,7 @@ impl Agent {
             denials: Mutex::default(),
             clock: AtomicU64::new(NOW.0),
             pace: Mutex::new(Pace::FREE),
+            is_revoked: AtomicBool::new(false),
         })
     }
 
@@ -224,8 +230,15 @@ impl Admission for Agent {
         if std::mem::take(&mut stored.is_raised_late) {
             stored.generation = Generation(stored.generation.0 + 1);
         }
+        if stored.is_revoked_late {
+            self.is_revoked.store(true, Ordering::Release);
+        }
         let (lun, generation) = (stored.device.clone().into(), stored.generation);
         Ok(Opened { lun, generation, end_bytes: 0 })
+    }
+
+    fn stands(&self, _grant: &Grant) -> bool {
+        !self.is_revoked.load(Ordering::Acquire)
     }
 
     fn denied(&self, _grant: &Grant, denial: &Denial) {

@@ -144,6 +144,17 @@ async fn what_was_fenced_while_its_segment_was_opened_is_refused() {
 }
 
 #[tokio::test]
+async fn whose_plan_was_taken_back_while_its_segment_was_opened_is_refused() {
+    let agent = Agent::new(&[ram()]);
+    let target = agent.start();
+    agent.change(1, |segment| segment.is_revoked_late = true);
+    let credentials = agent.issue(agent.token(1));
+    let attempt = Login::with(&credentials).attempt(target.address).await.unwrap();
+    assert_eq!((attempt.status, agent.opened(1)), (0x0201, 1));
+    target.stop().await;
+}
+
+#[tokio::test]
 async fn a_segment_is_closed_when_nothing_is_at_its_device() {
     let sticky = Arc::new(Sticky::new(ram()));
     let agent = Agent::new(&[Device::new(sticky.clone()), ram()]);
