@@ -366,9 +366,10 @@ impl World {
                 let seat = self.seats[machine];
                 // For less than requests wait, and for longer than they may wait: that time does not count.
                 let limit = self.plan.line.request_timeout;
-                let time = match self.fault_dice.one_in(3) {
-                    true => limit.mul_f64(1.0 + self.fault_dice.below(2000) as f64 / 1000.0),
-                    false => Duration::from_millis(100 + self.dice.below(1500)).min(limit / 2),
+                let short = Duration::from_millis(100 + self.dice.below(1500)).min(limit / 2);
+                let time = match self.standstill_dice.one_in(3) {
+                    true => limit.mul_f64(1.0 + self.standstill_dice.below(2000) as f64 / 1000.0),
+                    false => short,
                 };
                 self.net.hang_engine(seat, time);
                 self.standing = Some((id, now.after(time)));
