@@ -172,7 +172,9 @@ fn ways(args: &Args) -> ExitCode {
         let parts = [world.lines(), world.guests_lines()];
         let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
         for (lines, of) in parts.into_iter().zip(["the array:", "its guests, from 0 s on again:"]) {
-            println!("{of}");
+            if !lines.borrow().is_empty() {
+                println!("{of}");
+            }
             lines.borrow().iter().for_each(|line| println!("{line}"));
         }
         let wrong = match ended {
