@@ -351,6 +351,11 @@ impl World {
             }
             Fall::PushedAside => self.push_aside(),
             Fall::Close => {
+                // A process that stands still is told nothing.
+                if let Some(until) = self.stands_still(id) {
+                    self.net.put_in(until.since(self.net.now()), Happening::Fall(id));
+                    return;
+                }
                 self.count(Case::ToldToClose);
                 self.close(id);
             }
