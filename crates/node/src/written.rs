@@ -1,6 +1,6 @@
 //! How far a segment is written, as all its sessions share it: where the next append begins.
 //!
-//! Invariant: of two appends that begin at one end one goes; and nothing that was written for good is appended over.
+//! Invariant: of two appends at the same offset only one is carried out; and no append overwrites what another session wrote.
 
 use alloc::vec::Vec;
 

@@ -24,7 +24,7 @@ pub(crate) struct Clock {
     seen: Duration,
     /// How much this clock is behind the shell's.
     behind: Duration,
-    /// A standstill counts as long as the last look was before this moment.
+    /// The process has not run for a while since a standstill, until it looks at this moment or later: the next one counts.
     counts_before: Duration,
 }
 
